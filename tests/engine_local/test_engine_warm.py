@@ -255,6 +255,8 @@ def test_what_cannot_be_forked_is_refused_with_the_reason(machine: Machine, tmp_
     [
         (["python", "train.py", "--lr", "1"], ("script", "train.py", ["--lr", "1"])),
         (["python3.11", "-u", "-m", "train", "x"], ("module", "train", ["x"])),
+        (["python", "-P", "-m", "train", "x"], ("safe module", "train", ["x"])),
+        (["python", "-P", "train.py"], None),
         (["python", "-O", "train.py"], None),
         (["python", "-c", "print(1)"], None),
         (["python", "-m"], None),

@@ -34,7 +34,7 @@ def command_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
             "the Python program of this process is unknown (sys.executable is empty)", field="function",
             remedy="give a command as a list instead",
         )  # fmt: skip
-    return (sys.executable, "-m", "unidle.rank.call", os.fspath(path))
+    return (sys.executable, "-P", "-m", "unidle.rank.call", os.fspath(path))
 
 
 def name_of(function: Callable[..., object]) -> str:
@@ -87,7 +87,10 @@ def write_call(folder: Path, content: bytes) -> Path:
 
 def is_call(command: Sequence[str]) -> bool:
     """Whether a job runs a function."""
-    return len(command) == 4 and tuple(command[1:3]) == ("-m", "unidle.rank.call")
+    return tuple(command[1:-1]) in (
+        ("-P", "-m", "unidle.rank.call"),
+        ("-m", "unidle.rank.call"),
+    )  # stored before
 
 
 def read_result(call: Path) -> object:

@@ -147,7 +147,7 @@ def _trial(criu: str) -> str:
     """Freeze and thaw a small process; empty where it works, else what went wrong."""
     with tempfile.TemporaryDirectory(prefix="unidle-criu-") as place:
         process = subprocess.Popen(
-            [sys.executable, "-S", "-c", "import time\nwhile True: time.sleep(0.1)"], start_new_session=True,
+            [sys.executable, "-I", "-S", "-c", "import time\nwhile True: time.sleep(0.1)"], start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
         )  # fmt: skip
         try:

@@ -220,7 +220,7 @@ def _arguments(given: list[str] | None) -> dict[str, Any]:
 
 def _measure(asked: dict[str, Any], count: int) -> list[dict[str, Any]]:
     """What each process tells; they begin to measure together. Errors: BadInput, CannotRun."""
-    command = [sys.executable, "-m", "unidle.rank.span_profile"]
+    command = [sys.executable, "-P", "-m", "unidle.rank.span_profile"]
     started = list[subprocess.Popen[str]]()
     try:
         for _ in range(count):

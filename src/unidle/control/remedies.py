@@ -258,7 +258,7 @@ def name_of(here: CareView) -> str:
 
 def check_words(node: Node | None, name: str, tier: str) -> tuple[str, ...]:
     """unidle's own check, in the network namespace of the node where it has one."""
-    words = (sys.executable, "-m", "unidle", "check", "--json", "--tier", tier, "--node", name)
+    words = (sys.executable, "-P", "-m", "unidle", "check", "--json", "--tier", tier, "--node", name)
     return ("ip", "netns", "exec", node.netns, *words) if node is not None and node.netns else words
 
 

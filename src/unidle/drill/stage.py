@@ -85,7 +85,7 @@ class Stage:
     def start(self) -> None:
         """Let `unidle up` drive the store."""
         command = [
-            sys.executable, "-m", "unidle", "up", "--store", str(self.store_path), "--fleet", str(self._fleet),
+            sys.executable, "-P", "-m", "unidle", "up", "--store", str(self.store_path), "--fleet", str(self._fleet),
             "--progress", "off",
         ]  # fmt: skip
         self._up = subprocess.Popen(

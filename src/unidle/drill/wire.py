@@ -41,7 +41,7 @@ class Wire:
         self._ip("link", "add", self._bridged, "type", "veth", "peer", "name", self._relayed)
         for name in (self._bridged, self._relayed):
             self._ip("link", "set", name, "up")
-        command = [sys.executable, "-m", "unidle.drill.wire", switch, port, self._relayed]
+        command = [sys.executable, "-P", "-m", "unidle.drill.wire", switch, port, self._relayed]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )

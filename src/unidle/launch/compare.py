@@ -48,7 +48,7 @@ def _single(attempts: list[Attempt], place: Path, out: Path, tell: Callable[[str
     alone = {**plan, "resume": 0, "attempt": 0, "pace": None, "earlier": _earlier(attempts)}
     path.write_text(json.dumps(alone))
     _run(
-        [[sys.executable, "-m", "unidle.rank.span", str(path), "--single", "--out", str(out)]],
+        [[sys.executable, "-P", "-m", "unidle.rank.span", str(path), "--single", "--out", str(out)]],
         "the training in one process",
     )
     told = [json.loads(line) for line in (out / "single.jsonl").read_text().splitlines()]
@@ -87,7 +87,7 @@ def _earlier(attempts: list[Attempt]) -> list[dict[str, Any]]:
 def _states(plan: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """The largest difference of the parameters in the two final checkpoints."""
     one = [str(out / "single"), plan["checkpoint"]["directory"], str(plan["steps"])]
-    command = [sys.executable, "-m", "unidle.launch.states", *one]
+    command = [sys.executable, "-P", "-m", "unidle.launch.states", *one]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=_LIMIT_S, env=environment()
     )
@@ -117,7 +117,7 @@ def _gloo(
     for device in devices:
         inside = [] if ground.lab is None else ["ip", "netns", "exec", ground.lab.space(dashed(device))]
         commands.append(
-            [*inside, sys.executable, "-m", "unidle.launch.gloo_peer", str(path), device, str(out)]
+            [*inside, sys.executable, "-P", "-m", "unidle.launch.gloo_peer", str(path), device, str(out)]
         )
     interface = "lo" if ground.lab is None else "eth0"
     _run(commands, "the run under gloo", {"GLOO_SOCKET_IFNAME": interface})

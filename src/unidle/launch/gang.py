@@ -113,7 +113,7 @@ def _spec(ground: Ground, name: str, place: Path) -> JobSpec:
     )  # fmt: skip
     path = [str(Path(part).absolute()) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     env = {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": os.pathsep.join(path)} if path else {})
-    command = (sys.executable, "-m", _MEMBER, str(place))
+    command = (sys.executable, "-P", "-m", _MEMBER, str(place))
     return JobSpec(
         command, name, workdir=str(place), env=env, ranks=len(ground.nodes), restart=restart, grace_s=_GRACE_S
     )

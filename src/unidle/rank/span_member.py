@@ -43,6 +43,7 @@ def main(directory: str) -> int:
         os.environ[SECRET] = stream.read()
     command = [
         sys.executable,
+        "-P",
         "-m",
         "unidle.rank.span",
         plan_path,

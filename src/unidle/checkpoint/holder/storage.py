@@ -106,7 +106,7 @@ def restore_test(path: str, how: str) -> str | None:
     try:
         if how == "load":
             done = subprocess.run(
-                [sys.executable, "-m", "unidle.rank.checkpoint.trial", path],
+                [sys.executable, "-P", "-m", "unidle.rank.checkpoint.trial", path],
                 capture_output=True, text=True, timeout=TRIAL_S, check=False, stdin=subprocess.DEVNULL,
             )  # fmt: skip
             if done.returncode:

@@ -231,7 +231,7 @@ def start(storage: str, hold: str, node: str, linger_s: float) -> Address:
     if found is not None:
         return found
     command = [
-        sys.executable, "-m", "unidle.checkpoint.holder", "--storage", os.path.abspath(storage), "--hold", hold,
+        sys.executable, "-P", "-m", "unidle.checkpoint.holder", "--storage", os.path.abspath(storage), "--hold", hold,
         "--node", node, "--host", own_host(), "--linger", str(linger_s),
     ]  # fmt: skip
     done = subprocess.run(

@@ -20,16 +20,19 @@ LISTENS_S = 5.0
 
 
 def script_of(argv: Sequence[str]) -> tuple[str, str, list[str]] | None:
-    """What a command line of Python runs: ``("script" or "module", its name, its arguments)``.
+    """What a command line of Python runs: ``("script", "module" or "safe module", its name, its arguments)``.
+
+    A safe one (``-P``) imports nothing from the working directory.
 
     None for one with options that a warm Python cannot take on, or none that it understands.
     """
     words = list(argv[1:])
-    while words and words[0] == "-u":
+    safe = "-P" in words[:2]
+    while words and words[0] in ("-u", "-P"):
         words.pop(0)
     if len(words) > 1 and words[0] == "-m":
-        return "module", words[1], words[2:]
-    if words and not words[0].startswith("-"):
+        return "safe module" if safe else "module", words[1], words[2:]
+    if words and not safe and not words[0].startswith("-"):
         return "script", words[0], words[1:]
     return None
 
@@ -101,11 +104,12 @@ def _run(kind: str, name: str, arguments: list[str]) -> int:
     """Run a script or module as ``__main__``; returns the exit code that Python would give."""
     try:
         sys.argv = [name, *arguments]
-        if kind == "module":
-            sys.path[0] = os.getcwd()
+        if kind != "script":
+            if kind == "module":
+                sys.path.insert(0, os.getcwd())
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
-            sys.path[0] = os.path.dirname(os.path.abspath(name))
+            sys.path.insert(0, os.path.dirname(os.path.abspath(name)))
             _run_script(os.path.abspath(name))  # Python makes __file__ absolute
     except SystemExit as asked:
         return _exit_code(asked)

@@ -29,13 +29,13 @@ class Beside:
 
 
 def start(arguments: Sequence[str], out: int | None = None, errors: str = os.devnull) -> Beside:
-    """``python ARGUMENTS`` with unidle to import; ``out`` is its standard output. OSError where there can be none."""
+    """``python ARGUMENTS`` with unidle to import, and nothing from the working directory; ``out`` is its standard output. OSError where there can be none."""
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
         (os.POSIX_SPAWN_DUP2, 0 if out is None else out, 1),
         (os.POSIX_SPAWN_OPEN, 2, errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
     ]
-    command = [sys.executable, *arguments]
+    command = [sys.executable, "-P", *arguments]
     return Beside(
         os.posix_spawn(sys.executable, command, wire.environment(), file_actions=actions, setsid=True)
     )

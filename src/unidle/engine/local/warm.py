@@ -27,9 +27,10 @@ _PYTHON: Final = re.compile(r"python(\d(\.\d+)?)?\Z")
 _ANSWER_S: Final = 2.0
 _WORTH_S: Final = 8.0  # of waiting: so long does it take when all ranks import at once on few cores
 _HERE: Final = str(Path(__file__).parent)
-# The package goes by a name that no script imports, and nothing stays in sys.path.
+# The package goes by a name that no script imports, nothing stays in sys.path, and the working directory is not in it: in
+# that one anybody may have written a module. (`-P` is not known to Pythons before 3.11.)
 _BOOT: Final = (
-    "import sys,importlib.util as u;sys.path.insert(0,sys.argv[1]+'/../../..');"
+    "import sys;sys.path=[sys.argv[1]+'/../../..',*filter(None,sys.path)];import importlib.util as u;"
     "s=u.spec_from_file_location('_unidle_local',sys.argv[1]+'/__init__.py',submodule_search_locations=[sys.argv[1]]);"
     "m=u.module_from_spec(s);sys.modules['_unidle_local']=m;s.loader.exec_module(m);"
     "from _unidle_local.zygote import main;sys.path.pop(0);main(sys.argv[2:])"

@@ -44,6 +44,7 @@ def run_ranks(backend: str, ranks: int, size_bytes: int, times: int, timeout_s: 
         port = free.getsockname()[1]
     command = [
         sys.executable,
+        "-P",
         "-m",
         __name__,
         "--backend",

@@ -107,7 +107,7 @@ def _obey(order: dict[str, Any], receiver: Receiver, given: argparse.Namespace) 
 
 def _collective(order: dict[str, Any]) -> dict[str, Any]:
     """One side of an all-reduce, in a process of its own: a broken one cannot be taken back inside this one."""
-    command = [sys.executable, "-m", "unidle.probe.check.allreduce", "--backend", order["backend"], "--bytes", str(order["bytes"])]  # fmt: skip
+    command = [sys.executable, "-P", "-m", "unidle.probe.check.allreduce", "--backend", order["backend"], "--bytes", str(order["bytes"])]  # fmt: skip
     env = {**os.environ, "RANK": str(order["rank"]), "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
     env |= {"MASTER_ADDR": order["host"], "MASTER_PORT": str(order["port"])}
     try:

@@ -7,6 +7,7 @@ import random
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -105,11 +106,12 @@ def _certificate_problem(error: ssl.SSLError) -> str:
 
 
 class Greeter(threading.Thread):
-    """Finds out who connected, and lets it in or not."""
+    """Finds out who connected, and lets it in or not. ``host``: where the connection comes from."""
 
     def __init__(
         self,
         link: socket.socket,
+        host: str,
         me: Identity,
         settings: Settings,
         tls: ssl.SSLContext | None,
@@ -119,9 +121,11 @@ class Greeter(threading.Thread):
         super().__init__(name="wan-greet", daemon=True)
         self._link, self._me, self._settings, self._tls = link, me, settings, tls
         self._admit, self._done = admit, done
+        self.host, self.began_s, self.stopped = host, time.monotonic(), False
 
     def stop(self) -> None:
         """Give up now."""
+        self.stopped = True
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
 
@@ -137,13 +141,17 @@ class Greeter(threading.Thread):
         except OSError:
             self._link.close()
             self._done(self, None, None)
+        except Exception as error:  # whatever a stranger sends, this thread is done with it
+            self._link.close()
+            self._done(self, None, Refused(f"{self.host}: {type(error).__name__} in its greeting: {error}"))
         else:
             self._done(self, self._link, hello)
 
     def _greet(self) -> Hello:
         self._link.settimeout(self._settings.connect_s)
         if self._tls is not None:
-            self._link = self._tls.wrap_socket(self._link, server_side=True)
+            self._link = self._tls.wrap_socket(self._link, server_side=True, do_handshake_on_connect=False)
+            self._link.do_handshake()
         hello = handshake.answer(self._link, self._me)
         why = self._admit(hello)
         handshake.welcome(self._link, why)

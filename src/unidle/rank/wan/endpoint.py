@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
@@ -275,13 +275,19 @@ class Endpoint:
     def _accept_one(self) -> None:
         assert self._listener is not None
         try:
-            link, _ = self._listener.accept()
+            link, address = self._listener.accept()
         except OSError:
             return
-        if self._stopping or sum(isinstance(h, Greeter) for h in self._helpers) >= _GREETERS_MOST:
+        greeters = [helper for helper in self._helpers if isinstance(helper, Greeter)]
+        if (
+            self._stopping or len(greeters) >= 2 * _GREETERS_MOST
+        ):  # those that were stopped have not all ended
             link.close()
             return
-        self._start(Greeter(link, self._me, self.settings, self._tls_server, self._admit, self._greeted))
+        _make_room([greeter for greeter in greeters if not greeter.stopped])
+        self._start(
+            Greeter(link, address[0], self._me, self.settings, self._tls_server, self._admit, self._greeted)
+        )
 
     def _admit(self, hello: Hello) -> str:
         """Why a peer that proved itself is not let in; empty where it is. In a greeter's thread."""
@@ -331,3 +337,10 @@ class Endpoint:
 def laned(peer: str, lane: str) -> str:
     """What a peer is called in one of several channels."""
     return f"{peer}#{lane}" if lane else peer
+
+
+def _make_room(greeters: list[Greeter]) -> None:
+    """Where there are as many as there may be, the oldest of the address that has the most gives way: a peer needs milliseconds."""
+    if len(greeters) >= _GREETERS_MOST:
+        crowd = Counter(greeter.host for greeter in greeters).most_common(1)[0][0]
+        min((each for each in greeters if each.host == crowd), key=lambda each: each.began_s).stop()
