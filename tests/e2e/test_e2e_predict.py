@@ -46,7 +46,7 @@ def test_the_second_run_is_foretold_from_the_first_and_checked(tmp_path: Path) -
     assert "28 steps of 2 attempts" in " ".join(shown.split()) and "core" in shown
     told = unidle("explain", "train", "--store", store).stdout
     assert "step time" in told and re.search(
-        r"  cost 0\.\d+ USD \(0\.\d+ to 0\.\d+.*it was 0\.\d+ (more|less)\n", told
+        r"  cost 0\.\d+ USD( \(0\.\d+ to 0\.\d+.*\))?, from .*it was 0\.\d+ (more|less)\n", told
     )
 
 

@@ -138,6 +138,18 @@ def test_a_process_that_is_killed_is_told_as_ended() -> None:
         assert all(t.on_ns + t.off_ns + t.runq_ns == t.last_ns - t.first_ns for t in profile.threads)
 
 
+def test_a_process_whose_first_thread_ended_before_the_others_lives() -> None:
+    leave = "import ctypes; ctypes.CDLL(None).syscall(60, 0)"  # exit of this thread alone; 60 is its number on x86-64
+    source = (
+        f"print('ready', flush=True)\nsys.stdin.readline()\nthreading.Thread(target=spin).start()\n{leave}\n"
+    )
+    with running(SPIN + source) as process, watch([process.pid]) as watched:
+        go(process)
+        wait_until(lambda: "Z" in Path(f"/proc/{process.pid}/stat").read_text().split()[2], what="its end")
+        assert watched.run(0.5) == 1
+        assert not watched.take().processes[0].ended
+
+
 def test_a_zombie_does_not_live() -> None:
     with (
         running("print('ready', flush=True)\nsys.stdin.readline()\n") as process,

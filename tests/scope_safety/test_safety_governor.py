@@ -67,7 +67,7 @@ def a_look_at(target: Target, *, multi: bool) -> None:
         before = dict(calls.probes)["cuda"]
         target.go()
         target.line()
-        wait_until(lambda: calls.run(0.05) and dict(calls.probes)["cuda"] < before, what="the governor")
+        wait_until(lambda: calls.run(0.05) and dict(calls.probes)["cuda"] < before, 60, "the governor")
         first = counts(calls.take())
         calls.run(0.5)
         target.go()
@@ -130,7 +130,7 @@ def test_a_function_that_lost_its_probe_gets_none_in_a_library_that_is_loaded_la
         with counting([target.pid], cuda=True, budget_pct=5.0) as calls:
             before = dict(calls.probes)["cuda"]
             target.go()
-            wait_until(lambda: calls.run(0.05) and dict(calls.probes)["cuda"] < before, what="the governor")
+            wait_until(lambda: calls.run(0.05) and dict(calls.probes)["cuda"] < before, 60, "the governor")
             calls.take()
             on = dict(calls.probes)["cuda"]
             target.go()

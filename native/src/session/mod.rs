@@ -385,11 +385,23 @@ fn process_of(pid: u32) -> io::Result<u32> {
 }
 
 /// Zombies do not live. Of the first thread alone: the times of all of them would be added up for `/proc/PID/stat`.
+/// Whether a thread of it lives. The first one may have ended before the others, or gives its number to one that execs.
 fn alive(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/stat")).is_ok_and(|stat| {
-        let state = stat.rfind(')').and_then(|at| stat[at..].chars().nth(2));
-        !matches!(state, Some('Z' | 'X') | None)
-    })
+    let lives = |path: String| {
+        std::fs::read_to_string(path).is_ok_and(|stat| {
+            let state = stat.rfind(')').and_then(|at| stat[at..].chars().nth(2));
+            !matches!(state, Some('Z' | 'X') | None)
+        })
+    };
+    if lives(format!("/proc/{pid}/task/{pid}/stat")) {
+        return true;
+    }
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    tasks
+        .flatten()
+        .any(|task| lives(format!("{}/stat", task.path().display())))
 }
 
 fn children(pid: u32) -> Vec<u32> {
