@@ -64,7 +64,7 @@ def check(
 ) -> None:  # fmt: skip
     """Check that this node is fit to run a job.
 
-    Exit codes: 0 fit, 1 unfit, 2 bad input, 3 could not be decided."""
+    Exit codes: 0 fit, 1 unfit, 2 bad input, 3 undecided."""
     from unidle.probe.check import Context, check_node, chosen, load_thresholds, shipped
 
     probes = chosen(tier, _names(only))

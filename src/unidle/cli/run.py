@@ -60,7 +60,7 @@ LogsOption = Annotated[
 ]  # fmt: skip
 ProfileOption = Annotated[
     bool,
-    typer.Option("--profile", help="Sample running jobs all the time, for `unidle profile JOB --since TIME`."),
+    typer.Option("--profile", help="Profile running jobs continuously, for `unidle profile JOB --since TIME`."),
 ]  # fmt: skip
 
 
@@ -93,8 +93,8 @@ def run(
 
     Give a job file, or a program after the options: unidle run --ranks 4 python train.py --lr 3e-4
 
-    Options take precedence over the job file. All that follows a program belongs to it; a file that ends in .py is run
-    by the Python of your PATH.
+    Options take precedence over the job file. Arguments after a program belong to the program. A file that ends in .py
+    is run with the Python in PATH.
     """
     _check_report(report)
     if described.kernels:

@@ -64,7 +64,8 @@ class RemedyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Commands that repair nodes and devices, from the mildest to the strongest. All are optional."""
 
     reset_gpu: Annotated[
-        RungPart | None, Meta(description="Command that resets one device, whose index replaces {device}.")
+        RungPart | None,
+        Meta(description="Command that resets one device. {device} is replaced by its name, such as n1/0."),
     ] = None
     reboot: Annotated[RungPart | None, Meta(description="Command that reboots the node.")] = None
     replace: Annotated[RungPart | None, Meta(description="Command that replaces the node.")] = None

@@ -1,4 +1,4 @@
-"""What the ranks of a job tell each other: a few collectives on a CPU group of their own, or nothing with one rank."""
+"""Communication of the ranks of a job: a few collectives on a separate CPU group; none with one rank."""
 
 from __future__ import annotations
 

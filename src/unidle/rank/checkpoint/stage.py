@@ -29,7 +29,7 @@ Pieces = dict[str, tuple[Tensor, str, tuple[int, ...], tuple[int, ...]]]
 
 
 def cuda_in_use() -> bool:
-    """Whether this process works on a GPU; asking does not begin it."""
+    """Whether this process uses a GPU. The check does not initialize CUDA."""
     return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
@@ -110,7 +110,7 @@ class Stage:
         self._finishers: list[threading.Thread] = []
 
     def free(self) -> int | None:
-        """A slot that nothing reads and that is not the newest whole copy; None where there is none."""
+        """A slot that nothing reads and that is not the newest whole copy; None if there is no such slot."""
         for number, slot in enumerate(self._slots):
             if not slot.busy and number != self._newest:
                 return number
@@ -126,7 +126,7 @@ class Stage:
         self._slots[number].busy.discard(what)
 
     def release_all(self) -> None:
-        """The holder died: nothing reads any more."""
+        """The holder died: there are no readers."""
         for slot in self._slots:
             slot.busy -= {"sent", "written"}
 
@@ -175,7 +175,7 @@ class Stage:
             thread.join()
 
     def remove(self) -> None:
-        """Give the memory back, once nobody needs it."""
+        """Release the memory when it is no longer used."""
         for slot in self._slots:
             with contextlib.suppress(OSError):
                 os.unlink(slot.path)

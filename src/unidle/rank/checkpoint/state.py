@@ -193,7 +193,7 @@ def pieces_of(tensors: Mapping[str, Tensor], known: Offsets) -> Pieces:
 
 
 def _offset(name: str, value: DTensor) -> tuple[int, ...]:
-    """Where this rank's part lies, as PyTorch's own planner of distributed checkpoints says."""
+    """Position of this rank's part, from PyTorch's planner of distributed checkpoints."""
     from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 
     plan = create_default_local_save_plan({name: value}, is_coordinator=True)

@@ -147,7 +147,7 @@ class Mesh:
             clock.wait()
 
     def _clock(self, wire: Wire) -> Clock:
-        """The later one in the plan asks."""
+        """The later device in the plan sends the requests."""
         return Clock(
             wire.channel, asks=self.plan.devices.index(self.me) > self.plan.devices.index(wire.other)
         )
@@ -184,7 +184,7 @@ class Mesh:
         return [found[str(k)] for k in range(len(self.plan.devices))]
 
     def lost(self) -> tuple[str, str]:
-        """Which device is gone, and ``link`` (it did not answer) or ``peer`` (it said that it leaves)."""
+        """The lost device, and ``link`` (it did not answer) or ``peer`` (it announced that it leaves)."""
         ended = [(name, channel.error) for (_, name), channel in self._channels.items() if channel.error]
         for name, error in ended:
             if isinstance(error, ChannelLost):

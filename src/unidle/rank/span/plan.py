@@ -178,7 +178,7 @@ class Plan:
         return cut
 
     def semantics(self) -> list[str]:
-        """What makes this run differ from one process, in words; empty unless it was asked for."""
+        """What makes this run differ from one process, in words; empty by default."""
         found = []
         if self.activations:
             found.append(f"activations and their gradients cross sites as {self.activations}")

@@ -35,7 +35,7 @@ def main() -> int:
 
 
 class Asked:
-    """Lines of standard input. Once the first is read, the process ends with who asked, whatever it is doing then."""
+    """Lines of standard input. After the first line, the process ends when its parent ends."""
 
     def __init__(self) -> None:
         self._lines = queue.SimpleQueue[bytes]()

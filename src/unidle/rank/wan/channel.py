@@ -143,7 +143,7 @@ class Channel:
         return len(self._flows)
 
     def tcp_infos(self) -> list[TcpInfo]:
-        """What the kernel knows of each flow that is connected."""
+        """TCP information of each connected flow."""
         return [found for flow in list(self._flows.values()) if (found := tcp_info(flow.link)) is not None]
 
     def close(self, timeout: float = 10.0) -> None:
@@ -177,7 +177,7 @@ class Channel:
         return min(self._flows.values(), key=lambda flow: not flow.idle, default=None)
 
     def attach(self, link: socket.socket, hello: Hello, now_ns: int) -> None:
-        """A flow was opened, for the first time or again."""
+        """A flow was opened or reopened."""
         if self.error is not None or self._leaving_ns:
             link.close()
             return
@@ -246,11 +246,11 @@ class Channel:
             self._stats.blocked(self._why, ns)
 
     def due_ns(self) -> int | None:
-        """When the loop has to look again without any event."""
+        """Time of the next check without an event."""
         return self._out.due_ns() if self._flows else None
 
     def tick(self, now_ns: int) -> None:
-        """Heartbeats, dead flows, and the end of patience."""
+        """Handle heartbeats, dead flows and timeouts."""
         if self._leaving_ns:
             if not self._flows or now_ns - self._leaving_ns > _LEAVE_NS:
                 self.end(ChannelClosed(f"the channel to {self.peer} is closed"))
@@ -294,7 +294,7 @@ class Channel:
             self._loop.dial(self, flow.index)
 
     def _grant_again(self) -> None:
-        """What a flow that is gone may not have told the peer."""
+        """Frames that a closed flow may not have delivered to the peer."""
         if flow := self._any_flow():
             for number, tag in self._in.grants():
                 flow.tell(GRANT, number, tag)

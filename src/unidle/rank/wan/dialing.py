@@ -26,7 +26,7 @@ _REMEDIES: Final = {
 
 
 class Dialer(threading.Thread):
-    """Opens one flow, and tries until it is open, refused or no longer wanted."""
+    """Opens one flow: retries until it is open, refused or no longer needed."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ def _certificate_problem(error: ssl.SSLError) -> str:
 
 
 class Greeter(threading.Thread):
-    """Finds out who connected, and lets it in or not."""
+    """Identifies the peer of a new connection, and accepts or refuses it."""
 
     def __init__(
         self,

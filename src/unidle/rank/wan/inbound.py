@@ -15,7 +15,7 @@ _SLACK: Final = 64 << 20  # chunks that are on their way twice are counted once 
 
 
 class Incoming:
-    """One message of which something came. ``future`` is None until somebody wants it."""
+    """One message that has partly arrived. ``future`` is None until it is requested."""
 
     __slots__ = (
         "buffer", "early", "early_bytes", "future", "got", "have", "number", "tag", "total", "writing",

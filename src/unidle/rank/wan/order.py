@@ -1,7 +1,8 @@
 """Which message of a tag goes into which buffer, without keeping what is over. No socket and no clock in here.
 
-Messages of a channel are numbered from 1 on, whatever their tag. Each names the message of its tag before it, 0 where its
-sender knows that all before it are over: so order is a chain, and no count has to be kept for each tag that ever was.
+Messages of a channel are numbered from 1 on, whatever their tag. Each names the message of its tag before it, 0
+if its sender has a confirmation that all before it are over: so order is a chain, and no count has to be kept for
+each tag that ever was.
 """
 
 from __future__ import annotations

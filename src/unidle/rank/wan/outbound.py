@@ -187,7 +187,7 @@ class Outbound:
             self._again.appendleft(chunk)
 
     def granted(self, number: int, tag: int) -> None:
-        """The peer has a buffer for one message more of a tag; ``number`` tells whether that is known already."""
+        """The peer has a buffer for one message more of a tag; ``number`` shows whether that is already recorded."""
         if not self._grants.add(number):
             return
         of = self._tags.setdefault(tag, _Tag())
@@ -200,7 +200,9 @@ class Outbound:
         self._forget(tag)
 
     def _forget(self, tag: int) -> None:
-        """A tag whose messages are all there, each in its buffer, begins from the start: the peer knows the same."""
+        """A tag whose messages are all there, each in its buffer, begins from the start: the peer computes the
+        same.
+        """
         of = self._tags[tag]
         if not (of.unsettled or of.waiting or of.credit):
             del self._tags[tag]
@@ -227,7 +229,7 @@ class Outbound:
         return waiting + self._stats.in_flight_bytes + sum(len(chunk.payload) for chunk in self._again)
 
     def clear(self) -> list[Future[int]]:
-        """Forget all; the futures that nobody will settle."""
+        """Forget all; returns the futures that will not be settled."""
         left = list(self.pending())
         self._messages.clear()
         self._ready.clear()
