@@ -93,8 +93,7 @@ def refuse_impossible(spec: JobSpec, fleet: Fleet) -> None:
 def refuse_to_queue(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:
     """As :func:`refuse_impossible`, for a job that another process will run. With ``hold`` it is not refused.
 
-    Returns a note for the submitter if the job is accepted without a check or with ``hold``, otherwise an empty
-    text.
+    Returns a note for the submitter if the job is accepted without a check or with ``hold``, otherwise None.
     """
     from unidle.control.waiting import cpu_devices_for
 

@@ -220,7 +220,7 @@ def _percent(ppm: int) -> str:
 
 @fleet_app.command("snapshot")
 def fleet_snapshot(context: typer.Context, store: StoreOption = None) -> None:
-    """Write the input of a placement decision as JSON: the fleet, its health, and running and waiting jobs.
+    """Write the input of a placement decision as JSON. It has the fleet, its health, and running and waiting jobs.
 
     `unidle place --snapshot FILE` repeats the decision anywhere.
     """

@@ -12,7 +12,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a file may hold at most. ``values`` counts the members of an alias each time it is used."""
+    """Limits on the content of a file. ``values`` counts the members of an alias each time it is used."""
 
     size_bytes: int = 1 << 20
     depth: int = 32

@@ -1,4 +1,4 @@
-"""What a fleet file says about sick nodes and devices."""
+"""The ``guard`` section of a fleet file: the policy for sick nodes and devices."""
 
 from __future__ import annotations
 

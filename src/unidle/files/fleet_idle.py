@@ -1,4 +1,4 @@
-"""What a fleet file says about jobs that hold devices and do nothing."""
+"""The ``idle`` section of a fleet file: the policy for jobs that hold idle devices."""
 
 from __future__ import annotations
 

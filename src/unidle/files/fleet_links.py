@@ -225,7 +225,7 @@ def _words(document: Document, path: Path, line: str, count: int, own: int | Non
 
 
 def gpu_links_as_data(links: Mapping[str, GpuLinks]) -> dict[str, dict[str, object]]:
-    """What a fleet file says of these links, as matrices."""
+    """The ``gpu_links`` section that declares these links, as matrices."""
     return {name: dict(_fields(one)) for name, one in links.items()}
 
 

@@ -147,7 +147,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One place that notices go to. ``name`` is the same whenever the file says the same of it."""
+    """One place that notices go to. ``name`` is stable as long as its section of the file is the same."""
 
     name: str
     field: str  # of the fleet file, for errors
@@ -157,7 +157,7 @@ class Channel:
 
 
 def notices_of(document: Document, parts: tuple[NoticePart, ...], base_dir: str) -> tuple[Channel, ...]:
-    """The channels, checked. Environment variables are not looked at."""
+    """The channels, checked. Environment variables are not read."""
     found: dict[str, Channel] = {}
     for index, part in enumerate(parts):
         path: Path = ("notices", index)

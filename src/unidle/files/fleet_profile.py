@@ -1,4 +1,4 @@
-"""What a fleet file says about looking at running jobs all the time."""
+"""The ``profile`` section of a fleet file: continuous profiling of running jobs."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _all_modes(kind: ByKind, vendor: str) -> tuple[CutMode, ...]:
 
 
 def sharing_of(part: SharingPart, kind: ByKind, vendor: str) -> Sharing:
-    """What the field says."""
+    """The sharing that the field declares."""
     over = part.oversubscribe
     known = get_args(CutMode)
     modes = tuple(sorted(set(part.modes or _all_modes(kind, vendor)), key=known.index))
@@ -103,7 +103,7 @@ def sharing_of(part: SharingPart, kind: ByKind, vendor: str) -> Sharing:
 
 
 def sharing_fields(sharing: Sharing, kind: ByKind, vendor: str) -> dict[str, object]:
-    """The field that says it."""
+    """The field that declares the sharing."""
     fields: dict[str, object] = {}
     if sharing.modes != _all_modes(kind, vendor):
         fields["modes"] = list(sharing.modes)

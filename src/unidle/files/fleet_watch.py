@@ -1,4 +1,4 @@
-"""What a fleet file says about where the signs of a node's faults are read."""
+"""The ``watch`` field of a fleet file: sources that are monitored for faults of a node."""
 
 from __future__ import annotations
 

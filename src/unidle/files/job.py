@@ -175,7 +175,7 @@ def _device(file: JobFile) -> DeviceWish:
 
 
 def _requests(file: JobFile) -> Requests:
-    """A rank without devices takes a core where it says nothing: else a node would hold any number of them."""
+    """A rank without devices takes one core by default: else a node would hold any number of them."""
     least = 1.0 if file.devices_per_rank == 0 else 0.0
     return Requests(file.requests.cpus or least, memory_bytes(file.requests.memory))
 

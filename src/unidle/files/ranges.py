@@ -13,7 +13,7 @@ _ITEM: Final = re.compile(
 
 
 def expand(text: str, limit: int) -> list[str]:
-    """The names that ``text`` stands for, in order, the last range running fastest.
+    """The names that ``text`` denotes, in order; the last range varies fastest.
 
     Errors: ``ValueError`` with the problem in words, also for more than ``limit`` names.
     """

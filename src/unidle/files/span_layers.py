@@ -25,7 +25,7 @@ def measured_of(document: Document, file: PlanFile) -> Measured | None:
 
 
 def no_other_times(document: Document, file: PlanFile) -> None:
-    """Errors: :class:`unidle.errors.BadInput` where the file says what measured layers say."""
+    """Errors: :class:`unidle.errors.BadInput` if the file has fields that measured layers replace."""
     for name in ("stage_ns", "activation_bytes", "input_bytes", "state_bytes_per_layer"):
         if getattr(file, name) is not None:
             raise document.error(

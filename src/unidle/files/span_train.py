@@ -30,7 +30,7 @@ DEVICES_MOST: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file as it is to be run. ``shares``: what each pipeline does, None where they are alike."""
+    """A file as it is to be run. ``shares``: what each pipeline does, None if they are equal."""
 
     setting: Setting
     training: Training
@@ -43,7 +43,7 @@ class Wanted:
 
 
 def load_run(path: str | os.PathLike[str]) -> Wanted:
-    """What the span file ``path`` says is to be trained; ``-`` is standard input.
+    """The training run that the span file ``path`` declares; ``-`` is standard input.
 
     Errors: :class:`unidle.errors.BadInput`, with the line.
     """

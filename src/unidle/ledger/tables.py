@@ -92,8 +92,8 @@ class SliceTable:
 def merge_slices(tables: Sequence[SliceTable]) -> tuple[SliceTable, list[Ints]]:
     """One table for all, and for each table the new code of each old one.
 
-    A slice is known by its id and share. Where several tables hold it, it was sighted from the
-    earliest to the latest of them; a table without capacity for it says nothing.
+    A slice is known by its id and share. Where several tables hold it, it was sighted from the earliest to the
+    latest of them; a table without capacity for it is ignored.
     """
     codes: dict[tuple[str, int], int] = {}
     merged: list[SliceInfo] = []

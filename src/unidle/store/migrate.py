@@ -1,4 +1,4 @@
-"""Upgrading a store of an older version. Alembic is imported only here, only when there is need."""
+"""Upgrading a store of an older version. Alembic is imported only here, and only if needed."""
 
 from __future__ import annotations
 

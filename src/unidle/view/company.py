@@ -59,7 +59,7 @@ def _learn(view: View, device: Device, job: JobView, attempt: AttemptView) -> No
 
 
 def _steps(attempt: AttemptView) -> dict[tuple[int, int], int]:
-    """Steps of the rank that tells them: by the time between one and the next."""
+    """Steps of the rank that reports them: by the time between one and the next."""
     lead = next((rank for rank in attempt.ranks if rank.step_n), None)
     if lead is None:
         return {}
@@ -68,7 +68,7 @@ def _steps(attempt: AttemptView) -> dict[tuple[int, int], int]:
 
 
 def _span(attempt: AttemptView, now_ns: int) -> tuple[int, int]:
-    """From its first step to its last where it told any, else all of its life."""
+    """From its first step to its last if it reported any, else all of its life."""
     told = [(rank.step_ns[0], rank.step_ns[-1]) for rank in attempt.ranks if rank.step_ns]
     end_ns = attempt.ended_ns if attempt.ended_ns is not None else now_ns
     if not told:

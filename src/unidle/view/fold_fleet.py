@@ -1,4 +1,4 @@
-"""What the log says of controllers and of the fleet, event by event into the view. Part of the fold."""
+"""Events of controllers and of the fleet, applied to the view. Part of the fold."""
 
 from __future__ import annotations
 

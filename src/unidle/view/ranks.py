@@ -66,7 +66,9 @@ class RankView(msgspec.Struct, array_like=True):
 
     @property
     def guessed(self) -> bool:
-        """Whether its steps are read from lines that nobody named: that none comes is no sign of standstill."""
+        """Whether its steps are read from detected lines, not from a given pattern: their absence is no sign of a
+        hang.
+        """
         return self.observer == GUESSED
 
     @property

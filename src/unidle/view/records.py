@@ -15,7 +15,7 @@ from unidle.share.idle import Evidence
 class UseView(msgspec.Struct, array_like=True, frozen=True):
     """What was measured of an attempt's devices.
 
-    ``use`` is None until the controller that is there now has said something, since ``at_ns``.
+    ``use`` is None until the current controller has reported it, since ``at_ns``.
     """
 
     use: Use | None = None
@@ -75,7 +75,7 @@ class WatchView(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Prediction(Predicted, array_like=True, frozen=True, kw_only=True):
-    """What was said of a job at ``at_ns``."""
+    """A prediction for a job, made at ``at_ns``."""
 
     at_ns: int
 
