@@ -100,7 +100,7 @@ def _other_gpus(root: Path, environ: Mapping[str, str]) -> list[tuple[Vendor, tu
 
 
 def _kernel_log() -> LogReading:
-    """What the kernel has said since this boot, as far as it still has it."""
+    """The kernel log since this boot, as far as the kernel still has it."""
     from unidle.guard.log import findings
     from unidle.probe.check.model import LogReading
     from unidle.probe.kernel_log import KernelLog

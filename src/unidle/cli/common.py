@@ -70,7 +70,9 @@ CpuDevicesOption = Annotated[
 
 
 def need_fleet(view: View, store: str | None) -> View:
-    """The view, or :class:`BadInput` where no controller ever ran on its store: nothing can be said of no devices."""
+    """The view, or :class:`BadInput` where no controller ever ran on its store: an empty set of devices is
+    undecided.
+    """
     if view.fleet.nodes:
         return view
     address = store_address(store)

@@ -101,7 +101,9 @@ def logs(
 def _copy(
     address: str, job: str, ranks: Sequence[int], attempt: int | None, wanted: Wanted, *, follow: bool
 ) -> None:
-    """Copy what was printed to standard output; ``follow`` goes on until the job, or the one attempt, has ended."""
+    """Copy what was printed to standard output; ``follow`` continues until the job, or the one attempt, has
+    ended.
+    """
     from unidle.api.logs import Output
     from unidle.api.watching import Watch
 

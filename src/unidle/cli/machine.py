@@ -126,7 +126,7 @@ def _of_store(store: str) -> _Shown:
 
 
 def _device_lines(shown: _Shown) -> list[dict[str, Any]]:
-    """What is said of each device, as ``--json`` gives it."""
+    """The data of each device, as ``--json`` prints it."""
     health, holders, blind = shown.health, shown.holders, shown.blind
     lines: list[dict[str, Any]] = []
     for node in shown.fleet.nodes:
@@ -170,7 +170,7 @@ def _without(cells: list[str], column: int) -> list[str]:
 
 
 def _health(line: dict[str, Any]) -> str:
-    """A node that nobody watches is not known to be healthy."""
+    """The health of a node that is not monitored is unknown."""
     return "not known" if line["health"] == "healthy" and line["not_watched"] else str(line["health"])
 
 

@@ -301,7 +301,7 @@ def _taken(store: Store, number: int) -> bool:
 
 
 def _say_result(store: Store, before: View, target: str) -> None:
-    """What the log says of it since: the target's state, or that it was refused."""
+    """The events of it in the log since: the target's state, or that it was refused."""
     from unidle.events import types as ev
 
     for event in store.read(after=before.seq):

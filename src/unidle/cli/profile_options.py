@@ -1,4 +1,4 @@
-"""The options of ``unidle profile``: one field each, with what the help says of it."""
+"""The options of ``unidle profile``: one field each, with its help."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def _run(given: _Given) -> int:
 
 @contextmanager
 def told_what_is_left(controller: Controller, live: Live, address: str) -> Iterator[None]:
-    """Also when the store fails: what runs goes on, and the user should know how to come back to it."""
+    """Also when the store fails: running jobs continue, and the user is shown how to return to them."""
     try:
         yield
     finally:
@@ -297,7 +297,7 @@ def _write_report(store: Store, job_id: str, report: str | None) -> str | None:
 
 
 def _print_end(store: Store, job: JobView, report: str | None, given: _Given) -> None:
-    """What came of it, also where nobody reads standard output any more: the exit code is the job's."""
+    """The result, even if standard output is closed: the exit code is the job's."""
     try:
         if given.as_json:
             _print_json_end(job, report, given.address)

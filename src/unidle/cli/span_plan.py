@@ -153,7 +153,7 @@ def as_object(told: Told) -> dict[str, Any]:
 
 
 def expected_object(setting: Setting, result: Result) -> dict[str, Any]:
-    """What is to be expected with revocations, where something was said of them."""
+    """The expected values with revocations, if they are given."""
     from unidle.span.result import expected
 
     found = expected(setting, result)

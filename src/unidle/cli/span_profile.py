@@ -219,7 +219,7 @@ def _arguments(given: list[str] | None) -> dict[str, Any]:
 
 
 def _measure(asked: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """What each process tells; they begin to measure together. Errors: BadInput, CannotRun."""
+    """The output of each process; they begin to measure together. Errors: BadInput, CannotRun."""
     command = [sys.executable, "-m", "unidle.rank.span_profile"]
     started = list[subprocess.Popen[str]]()
     try:

@@ -227,7 +227,7 @@ def _train(wanted: Wanted, ground: Ground, store: str | None, options: Options, 
 
 
 def interrupted(signals: Signals, gang: Gang, job: JobView) -> bool:
-    """Ends the job where a signal asks for it; always False."""
+    """Ends the job at a signal; always False."""
     if signals.interrupts + signals.terminates and job.cancel_by is None:
         gang.cancel("Ctrl-C" if signals.interrupts else "SIGTERM")
     elif signals.interrupts > 1:

@@ -26,8 +26,8 @@ class PolicyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     event: Annotated[
         Literal["fail", "hang", "evict", "pending", "timeout"],
         Meta(
-            description="fail: a rank did not exit with 0; hang: the gang makes no progress; evict: the job was stopped "
-            "to make room for another job; pending: it waited longer than queue_timeout_s; timeout: it ran "
+            description="fail: a rank did not exit with 0. hang: the gang makes no progress. evict: the job was stopped "
+            "to make room for another job. pending: it waited longer than queue_timeout_s. timeout: it ran "
             "longer than timeout_s.",
             examples=["fail"],
         ),
@@ -35,8 +35,8 @@ class PolicyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     action: Annotated[
         Literal["restart", "abort", "requeue", "ignore"],
         Meta(
-            description="restart: restart after the back-off; requeue: wait in the queue again, without a back-off; "
-            "abort: the job fails; ignore: no action (after fail, the other ranks continue).",
+            description="restart: restart after the back-off. requeue: wait in the queue again, without a back-off. "
+            "abort: the job fails. ignore: no action; after fail, the other ranks continue.",
             examples=["restart"],
         ),
     ]
@@ -86,10 +86,10 @@ class RestartPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         Meta(
             min_length=1,
             max_length=300,
-            description="Failures that are retried: any; signal (killed by any signal); exit (any non-zero exit code); "
-            "lost (the end of a rank was not observed); hang (the gang makes no progress); the name of a "
-            "signal; an exit code. Failures that are listed are retried even if the same error is expected "
-            "again.",
+            description="Failures that are retried: any, signal, exit, lost, hang, the name of a signal, or an exit code. "
+            "signal: killed by any signal. exit: any non-zero exit code. lost: the end of a rank was not "
+            "observed. hang: the gang makes no progress. Failures that are listed are retried even if the "
+            "same error is expected again.",
             examples=[["signal", 75]],
         ),
     ] = ("any",)
