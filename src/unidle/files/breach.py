@@ -28,7 +28,7 @@ class _Words:
 
 
 def first_breach(data: object, kind: object) -> Breach | None:
-    """The first value in ``data``, in its own order, that breaks a rule of ``kind``."""
+    """The first value in ``data``, in its own order, that violates a rule of ``kind``."""
     return _walk(data, inspect.type_info(kind), (), _Words())
 
 

@@ -40,7 +40,7 @@ class BadFile(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """The value at ``path`` breaks a rule."""
+    """The value at ``path`` violates a rule."""
 
     path: Path
     problem: str
@@ -50,7 +50,7 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a value stands: its line (from 1) and, unless it is text, how it was written."""
+    """The position of a value: its line (from 1) and, unless it is text, how it was written."""
 
     line: int
     written: str | None = None
@@ -58,7 +58,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Plain data (dict, list, str, int, float, bool, None) and where each part of it stands.
+    """Plain data (dict, list, str, int, float, bool, None) and the position of each part of it.
 
     ``marks`` maps the ``id`` of a container in ``data`` to the marks of its members; it is empty
     for data that did not come from a file.

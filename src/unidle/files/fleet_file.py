@@ -301,7 +301,7 @@ class TopologyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         Annotated[tuple[LabelKey, ...], Meta(max_length=32)] | None,
         Meta(
             description="Node labels that name the tiers, from the node upwards. Default: the well-known labels that the "
-            "nodes have; []: none.",
+            "nodes have. An empty list: no labels.",
             examples=[["aiops.io/switch", "topology.kubernetes.io/zone"]],
         ),
     ] = None

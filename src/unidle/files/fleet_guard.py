@@ -129,7 +129,7 @@ class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Literal["auto", "off", "quick", "standard"],
         Meta(
             description="Check of nodes before a gang starts. off: none. auto: one attempt of the short check, if the "
-            "gang has several ranks or GPUs. quick: the short check. standard: also the full check for new "
+            "gang has several ranks or GPUs. quick: the short check. standard: also the standard check for new "
             "and repaired nodes."
         ),
     ] = "quick"
@@ -196,7 +196,7 @@ _TIMES: Final = (
 
 
 def guard_of(document: Document, part: GuardPart | None, nodes: Sequence[Node]) -> GuardPolicy:
-    """The policy; without the section there is no remedy, and a short check before a gang."""
+    """The policy. Default: no remedy, and a short check before a gang."""
     if part is None:
         return _USUAL
     path: Path = ("guard",)

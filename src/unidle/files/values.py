@@ -1,4 +1,4 @@
-"""Forms of values that both files share: names, amounts of memory, printable text."""
+"""Forms of values that the files share: names, amounts of memory, printable text."""
 
 from __future__ import annotations
 

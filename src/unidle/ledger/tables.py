@@ -31,7 +31,7 @@ class SliceInfo:
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """What rows can be grouped by on the side of the job; its own price overrules the model's."""
+    """What rows can be grouped by on the side of the job; its own price overrides the model's."""
 
     id: str
     name: str = ""

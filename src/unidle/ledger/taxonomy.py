@@ -1,4 +1,4 @@
-"""The causes: which leaves there are, in which group, and how a row can be known."""
+"""The causes of time: the leaves, their groups, and how a row can be known."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _HEAD = struct.Struct("!cI")  # what it is (d: data, p: ping), and the flow's nu
 
 
 class Failed(Exception):
-    """One line for the user."""
+    """An error, as one line for the user."""
 
 
 def main(argv: list[str] | None = None) -> int:

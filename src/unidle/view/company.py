@@ -1,4 +1,5 @@
-"""What was seen of work that shares a device, kept as the log is folded: the table of the chooser learns from it. Pure.
+"""Observations of work that shares a device, kept as the log is folded: the table of the chooser learns from it.
+Pure.
 
 While a device is in parts, the spans of work of those who left it are remembered; when an attempt ends, its steps
 alone and next to one other are compared (``share.pairs``). Loads go by the names of jobs.

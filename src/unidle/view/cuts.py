@@ -1,4 +1,4 @@
-"""What becomes of devices that are cut again: on demand, or by another fleet file. Pure.
+"""State of devices that are cut again: on demand, or by another fleet file. Pure.
 
 A slice's name always denotes the same share: a device that is cut again is of the next generation, which is part
 of the names of its new slices. So the ledger's rows of one name always count the same.

@@ -1,4 +1,4 @@
-"""What the view keeps of one measurement, notice, verdict, fault or promise."""
+"""Records of the view: one measurement, notice, verdict, fault or promise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class IdleNotice(msgspec.Struct, array_like=True):
 
 
 class VerdictView(msgspec.Struct, array_like=True):
-    """What was found wrong with an attempt (see ``unidle.events.guard.VerdictReached``), until ``over_ns``."""
+    """A problem of an attempt (see ``unidle.events.guard.VerdictReached``), until ``over_ns``."""
 
     at_ns: int
     kind: IncidentKind

@@ -43,7 +43,7 @@ def device_of(view: View, target: str) -> Device | None:
 
 
 def identity_of(view: View, target: str) -> str:
-    """What a target is known by wherever it is built in."""
+    """The identity of a target, independent of its position."""
     device = device_of(view, target)
     return (device.uuid if device is not None else "") or target
 

@@ -27,7 +27,7 @@ class Ranks:
         )
 
     def most(self, values: Sequence[int]) -> list[int]:
-        """The greatest of each value over all ranks."""
+        """The maximum of each value over all ranks."""
         if self._group is None:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.int64)

@@ -53,7 +53,7 @@ class Slot:
     def copy(
         self, label: Label, head: bytes, places: dict[str, tuple[int, int]], pieces: Pieces, own: bytes
     ) -> bool:
-        """Copy pieces and the rank's own state to their places. True where a GPU still has to finish it."""
+        """Copy pieces and the rank's own state to their places. True if a copy of a GPU is still pending."""
         self._fit(label.size_bytes)
         assert self._map is not None
         assert self._memory is not None
@@ -71,7 +71,7 @@ class Slot:
         return on_gpu
 
     def commit(self, label: Label) -> None:
-        """From now on the copy is whole."""
+        """Mark the copy as complete."""
         assert self._map is not None
         self._map[:PAGE] = slots.page_of(label)
 
@@ -119,7 +119,7 @@ class Stage:
         return len(self._slots)
 
     def all_sent(self) -> bool:
-        """Whether the peer has all that was copied (or there is none)."""
+        """Whether the peer has all copies, or there is no peer."""
         return not any(slot.busy & {"copying", "sent"} for slot in self._slots)
 
     def released(self, number: int, what: str) -> None:
@@ -170,7 +170,7 @@ class Stage:
         self._finishers = [t for t in self._finishers if t.is_alive()] + [thread]
 
     def wait(self) -> None:
-        """Until no GPU copies any more."""
+        """Wait until all copies of the GPU are complete."""
         for thread in self._finishers:
             thread.join()
 

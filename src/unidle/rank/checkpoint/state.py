@@ -61,7 +61,7 @@ class TrainingState:
         return found
 
     def own(self) -> dict[str, Any]:
-        """What is this rank's own, or no tensor."""
+        """The state of this rank alone, and values that are not tensors."""
         settings: dict[str, Any] = {}
         values: dict[str, Any] = {}
         devices: dict[str, str] = {}
@@ -127,7 +127,7 @@ class TrainingState:
         return found
 
     def accept(self, read: Mapping[str, Tensor], own: Mapping[str, Any], same_rank: bool) -> None:
-        """Put what was read into optimizers and extras. ``same_rank``: the random state is this rank's own."""
+        """Load the read state into optimizers and extras. ``same_rank``: the random state is this rank's own."""
         for prefix, optimizer in self._optimizers.items():
             for group, settings in zip(optimizer.param_groups, own["settings"][prefix], strict=True):
                 group.update(settings)

@@ -52,7 +52,9 @@ def clip_factor(parts: list[dict[str, float]], most: float) -> float:
 
 
 class OuterStep:
-    """Pipelines that trained alone come together: Nesterov's step on the mean of what they moved (as in DiLoCo, arXiv 2311.08105)."""
+    """The outer step of pipelines that train independently: Nesterov's step on the mean of their changes (as in
+    DiLoCo, arXiv 2311.08105).
+    """
 
     def __init__(self, outer: Outer, parameters: Mapping[str, nn.Parameter]) -> None:
         self._outer, self._parameters = outer, parameters

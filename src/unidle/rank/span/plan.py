@@ -200,6 +200,6 @@ def _even(layers: int, parts: int) -> tuple[tuple[int, int], ...]:
 
 
 def short(value: object) -> str:
-    """A value as it stands in a message."""
+    """A value as it is shown in a message."""
     text = json.dumps(value, default=str)
     return text if len(text) < 80 else text[:77] + "..."

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 
 def main() -> int:
-    """Exit codes: 0 measured, 1 an error that was answered, 130 by Ctrl-C."""
+    """Exit codes: 0 measured, 1 an error that was reported, 130 by Ctrl-C."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the user's code prints is no answer
     sys.stdout = sys.stderr  # which keeps nothing back: once there is an answer the process is killed

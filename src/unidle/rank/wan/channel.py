@@ -134,7 +134,7 @@ class Channel:
 
     @property
     def kept(self) -> int:
-        """How many messages, buffers, tags and gaps it keeps now: what is on its way, however much came before."""
+        """Number of messages, buffers, tags and gaps that are kept now. It depends only on data in flight."""
         return self._out.kept + self._in.kept
 
     @property
@@ -209,7 +209,7 @@ class Channel:
             self._lose(flow)
 
     def pump(self, now_ns: int) -> None:
-        """Give each idle flow a chunk, as long as there are some and the kernel takes them."""
+        """Give each idle flow a chunk, as long as chunks are left and the kernel accepts them."""
         given, self.more, empty = 0, False, False
         self._out.waits_for = ""
         waiting = list(self._flows.values())
@@ -241,7 +241,7 @@ class Channel:
         return "wire" if self._stats.in_flight_bytes or self.more else ""
 
     def account(self, ns: int) -> None:
-        """So much time passed since the last pump."""
+        """Account for the time since the last pump."""
         if self._why:
             self._stats.blocked(self._why, ns)
 
@@ -314,7 +314,7 @@ class Channel:
             self.end(ChannelClosed(f"the channel to {self.peer} is closed"))
 
     def end(self, error: WanError) -> None:
-        """Nothing comes after this: all that is pending fails with the error."""
+        """End the channel: all pending futures fail with the error."""
         if self.error is not None:
             return
         self.error = error
@@ -342,7 +342,7 @@ class Channel:
         self._stats.crc_failures += not sound
 
     def lost(self, landing: Landing) -> None:
-        """Its flow ended before all of it came."""
+        """The flow of a chunk ended before all of it arrived."""
         self._in.end(landing, sound=False)
 
     def settled(self, chunk: Chunk) -> None:

@@ -62,7 +62,7 @@ class Flow:
 
     @property
     def idle(self) -> bool:
-        """Whether all that it was given is with the kernel."""
+        """Whether the kernel has accepted all data of the flow."""
         return not self._out
 
     def carry(self, chunk: Chunk) -> None:
@@ -166,7 +166,7 @@ class Flow:
             self._owner.damaged(chunk)
 
     def close(self) -> list[Chunk]:
-        """End it; the chunks that the peer may not have."""
+        """Close it; return the chunks that the peer may not have."""
         self.link.close()
         if self._landing is not None:
             self._owner.lost(self._landing)
