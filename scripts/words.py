@@ -1,8 +1,7 @@
 """Checks the language of docs, help, messages, docstrings and comments against the lists in docs/words.md.
 
-Words of the first list are errors everywhere. Words of the list for pages, and long sentences, are errors in pages, in
-the help of commands and in the descriptions of schemas. Words of that list are also errors in the docstrings of the
-public packages.
+Words of the first list are errors everywhere. Words of the list for pages are errors in pages, in help, descriptions and
+messages, and in the docstrings of the public packages. Long sentences are errors in pages, help and descriptions.
 
     python scripts/words.py            every place that uses a word of the list; exit code 1 where there is one
     python scripts/words.py --count    how many places in each folder
@@ -129,13 +128,18 @@ def _prose(node: ast.AST) -> Iterator[ast.Constant]:
             yield from _prose(child)
 
 
-def docstrings(text: str) -> Iterator[tuple[int, str]]:
-    """Docstrings of the module, its classes and its functions."""
+def strings(text: str, *, docs: bool) -> Iterator[tuple[int, str]]:
+    """Messages: all strings of more than a word; with ``docs`` docstrings, too."""
+    lines, left_out = text.splitlines(), set[int]()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
-            first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                yield first.value.lineno, re.sub(_QUOTED, " ", str(first.value.value))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body and not docs else None
+            if isinstance(first, ast.Expr):
+                left_out.add(id(first.value))
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in left_out:
+            continue
+        if " " in node.value.strip() and OK not in lines[(node.end_lineno or node.lineno) - 1]:
+            yield node.lineno, re.sub(_QUOTED, " ", node.value)
 
 
 def sentences_of_page(text: str) -> Iterator[tuple[int, str]]:
@@ -193,14 +197,12 @@ def places() -> Iterator[Place]:
 
 
 def interface_places(name: str, text: str) -> Iterator[Place]:
-    """Places in what users read of the interface: help, descriptions, and docstrings of the public packages."""
-    helps = list(texts_of_help(text))
-    public = name.removeprefix(SOURCE).startswith(PUBLIC)
-    for line, prose in helps + (list(docstrings(text)) if public else []):
+    """Places in what users read of the interface: help, descriptions, messages, and docstrings of public packages."""
+    for line, prose in strings(text, docs=name.removeprefix(SOURCE).startswith(PUBLIC)):
         for rule in rules(of_pages=True):
             for match in rule.pattern.finditer(prose):
                 yield Place(name, line + prose.count("\n", 0, match.start()), rule.word, rule.instead)
-    for line, prose in helps:
+    for line, prose in texts_of_help(text):
         for place in long_sentences(name, prose):
             yield place._replace(line=line)
 

@@ -79,7 +79,7 @@ def run(
     force: Annotated[bool, option("--force", help="Nobody asks, `says` is quoted.")] = False,
 ) -> None:
     """It goes on."""
-    told = "a message says so"  # the comment says so
+    told = "a message heard this"  # the comment says so
 '''
 
 
@@ -87,14 +87,17 @@ def words_of_interface(words: Any, name: str, text: str) -> list[str]:
     return sorted(place.word for place in words.interface_places(name, text))
 
 
-def test_words_for_pages_are_errors_in_help_and_descriptions_of_the_source(words: Any) -> None:
-    assert words_of_interface(words, "src/unidle/place/x.py", SOURCE) == ["asks", "nobody", "says"]
+def test_words_for_pages_are_errors_in_help_descriptions_and_messages(words: Any) -> None:
+    found_in = words_of_interface(words, "src/unidle/place/x.py", SOURCE)
+    assert found_in == ["asks", "heard", "knows", "nobody", "says"]
 
 
 def test_words_for_pages_are_errors_in_docstrings_of_public_packages(words: Any) -> None:
     assert words_of_interface(words, "src/unidle/api/x.py", SOURCE) == [
         "asks",
         "goes on",
+        "heard",
+        "knows",
         "nobody",
         "says",
         "somebody",

@@ -329,7 +329,9 @@ def _print_summary(store: Store, job: JobView, report: str | None, address: str)
     say()
     show(terminal_summary(store, job.id))
     if wants_rendezvous(run_root(store, data_dir()), job):
-        say("The script wants the variables of torchrun, which one rank gets with `--rendezvous torchrun`.")
+        say(
+            "The script needs the variables of torchrun, which one rank receives with `--rendezvous torchrun`."
+        )
     if report:
         say_whole(f"report: {report}")
     sys.stdout.flush()

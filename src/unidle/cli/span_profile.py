@@ -154,7 +154,7 @@ def _request(target: str, arguments: dict[str, Any]) -> _Request:
         return _from_file(target, arguments)
     what = f"process {target}" if target.isdigit() else f"job {target}"
     raise CannotRun(
-        f"the layers of a process that runs cannot be distinguished from outside ({what}): blocks that are alike run the same"
+        f"the layers of a process that runs cannot be distinguished from outside ({what}): equal blocks run the same"
         " line of Python, and the backward pass runs without any; of jobs of unidle span run the stages are known",
         remedy="measure the function that builds its model, MODEL.py:BUILD, with --parallel for what it shares its machine with;"
         f" `unidle profile {target}` shows where the time of the whole goes",

@@ -17,7 +17,7 @@ def only_alike(options: Sequence[str]) -> None:
     """Errors: :class:`unidle.errors.BadInput` for an option that requires equal pipelines."""
     if options:
         raise BadInput(
-            "needs pipelines that are alike",
+            "needs equal pipelines",
             field=options[0],
             remedy="leave it out, or give one number of microbatches",
         )

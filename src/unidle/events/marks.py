@@ -13,7 +13,7 @@ import msgspec
 from unidle.jobs import FailureKind
 
 GUESSED: Final = "lines"
-"""``o`` of steps read from lines of no known form: they need not go on until the rank ends."""
+"""``o`` of steps read from lines of no known form: they may stop before the rank ends."""
 
 
 class LastOutput(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

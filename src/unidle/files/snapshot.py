@@ -21,7 +21,7 @@ from unidle.jobs.speeds import Speeds
 FORMAT: Final = "unidle-snapshot"
 VERSION: Final = 3
 OLDEST: Final = 2
-"""Version 2 knows no ``pairs``: it was decided without any."""
+"""Version 2 has no ``pairs``: decisions were made without them."""
 _LONGEST_LINE: Final = 512 << 20
 _T = TypeVar("_T")
 

@@ -80,7 +80,7 @@ def shares_of(document: Document, setting: Setting) -> Shares | None:
         if group.setting.cell != file.cell:
             raise document.error(
                 ("cell",), f"does not divide the {counted(len(group.pipelines), 'pipeline')} with {group.setting.microbatches}"
-                " microbatches", value=file.cell, remedy="pipelines of a cell are alike",
+                " microbatches", value=file.cell, remedy="pipelines of a cell are equal",
             )  # fmt: skip
     return Shares(counts, speeds)
 

@@ -79,7 +79,7 @@ def speed_of(document: Document, file: PlanFile, site: int, measured: Measured) 
     own = file.sites[site].device_tflops if file.sites else None
     if own is not None and file.device_tflops is None:
         raise document.error(
-            ("sites", site, "device_tflops"), "says nothing without the speed of the device that was measured",
+            ("sites", site, "device_tflops"), "has no meaning without the speed of the device that was measured",
             value=own, remedy="add device_tflops: ... for that one in addition to layers",
         )  # fmt: skip
     return own or measured.tflops

@@ -172,7 +172,7 @@ def rented(wanted: Wanted, text: str) -> Wanted:
             return replace(wanted, offers=tuple(offers))
     if wanted.links:
         raise BadInput(
-            "is not in the file, which says what its links are", field="--rent", value=name,
+            "is not in the file, so that its links are unknown", field="--rent", value=name,
             remedy="add it there with its links and gpus: 1, then rent more",
         )  # fmt: skip
     return replace(

@@ -185,7 +185,7 @@ def _semantics(document: Document, part: TrainPart, setting: Setting, shares: Sh
         raise document.error(where, "needs several pipelines", remedy="set pipelines, or leave it out")
     if shares is not None and len(set(shares.microbatches)) > 1:
         raise document.error(
-            where, "counts each pipeline alike, and they have other numbers of microbatches",
+            where, "counts all pipelines equally, and they have other numbers of microbatches",
             remedy="give all pipelines as many microbatches, or leave it out",
         )  # fmt: skip
 
@@ -197,6 +197,6 @@ def _cells(document: Document, setting: Setting, shares: Shares) -> None:
         first = pipeline // setting.cell * setting.cell
         if one != each[first]:
             raise document.error(
-                ("cell",), f"pipelines {first} and {pipeline} are of one cell and not alike", value=setting.cell,
-                remedy="put pipelines that are alike one after the other",
+                ("cell",), f"pipelines {first} and {pipeline} are of one cell and differ", value=setting.cell,
+                remedy="put equal pipelines one after the other",
             )  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Doing = Literal["running", "network", "lock", "pipe", "child", "sleep", "disk", "stopped", "gone"]
-"""What a rank's main thread was found at: it computes (or wants a CPU), or waits for this."""
+"""What a rank's main thread was found at: it computes (or waits for a CPU), or waits for this."""
 Pair = tuple[int, int]
 """Two ranks, the lower first."""
 

@@ -18,7 +18,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "boot": "the node boots",
     },
     "free": {
-        "no_demand": "no job wants it",
+        "no_demand": "no job needs it",
         "fragmented": "jobs wait, but no free shape fits any of them",
         "quota": "jobs wait, but their quota is used up",
         "reserved": "kept as a hot spare",

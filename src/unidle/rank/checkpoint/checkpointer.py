@@ -265,7 +265,7 @@ class Checkpointer:
         except OSError as error:
             self._broken = f"memory for copies is full: {error.strerror}"
             self._storing.discard(step)
-            self._once(f"{self._broken}; no more checkpoints are made, training goes on")
+            self._once(f"{self._broken}; no more checkpoints are made, training continues")
         if store:
             self._due.ordered(step, time.monotonic() - begin_s)
 

@@ -92,7 +92,7 @@ def opened(offer: Offer, hold: str) -> ShardSet:
 
 def _source(places: tuple[_Copy, ...], hold: str) -> Source:
     own = os.path.basename(hold)
-    problem = "nobody has it"
+    problem = "no node has it"
     for address, name, label in sorted(places, key=lambda place: place[0].name != own):
         try:
             if address.name == own:

@@ -54,7 +54,7 @@ def load(where: str) -> Callable[..., Any]:
         except Exception as error:
             del sys.modules[label]
             raise BadInput(
-                f"cannot be loaded: {type(error).__name__}: {error}", field="function", value=where, remedy="mend the file"
+                f"cannot be loaded: {type(error).__name__}: {error}", field="function", value=where, remedy="fix the file"
             ) from None  # fmt: skip
     found = getattr(module, name, None)
     if not callable(found):

@@ -81,7 +81,7 @@ class Saver:
         if problem := self.wait():
             raise CannotRun(
                 f"{problem}; it was the last", field="checkpoint.directory", value=self._keeper.directory,
-                remedy="make room there, and go on from the one before",
+                remedy="make room there, and resume from the one before",
             )  # fmt: skip
 
     def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -81,7 +81,7 @@ def _measure(given: dict[str, Any], asked: Asked, answers: TextIO) -> dict[str, 
                 "memory",
                 problem,
                 None,
-                "use a smaller --microbatch, or fewer layers: they are alike",
+                "use a smaller --microbatch, or fewer layers: they are equal",
             )
         problem = f"{type(error).__name__} while {doing}: {first_line(error)}{place_of(error)}"
         return _error("input", "build", problem, request.build, "correct the model, or its batch or loss")
