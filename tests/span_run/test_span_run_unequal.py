@@ -104,7 +104,7 @@ def test_pipelines_that_use_a_link_otherwise_say_so_in_the_plan(tmp_path: Path) 
         ({"microbatches": [4, 2.5]}, r"microbatches"),
         ({"pipeline_speeds": [1]}, r"pipeline_speeds: gives 1 of 2 pipelines"),
         ({"pipeline_speeds": [1, -1]}, r"pipeline_speeds"),
-        ({"cell": 2, "microbatches": [4, 2]}, r"cell: does not divide the 1 pipeline with 4 microbatches.*a cell are alike"),
+        ({"cell": 2, "microbatches": [4, 2]}, r"cell: does not divide the 1 pipeline with 4 microbatches.*a cell are equal"),
         (
             {"cell": 2, "pipelines": 4, "microbatches": [4, 2, 4, 2]},
             r"cell: pipelines 0 and 1 are of one cell and differ \(got 2\).*one after the other",
