@@ -1,6 +1,7 @@
 """Checks the language of docs, help, messages, docstrings and comments against the lists in docs/words.md.
 
-Words of the first list are errors everywhere; words of the list for pages, and long sentences, are errors in pages.
+Words of the first list are errors everywhere. Words of the list for pages are errors in pages, in help, descriptions and
+messages, and in the docstrings of the public packages. Long sentences are errors in pages, help and descriptions.
 
     python scripts/words.py            every place that uses a word of the list; exit code 1 where there is one
     python scripts/words.py --count    how many places in each folder
@@ -18,6 +19,7 @@ import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +29,12 @@ PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "exampl
 CODE = ("src/**/*.py", "scripts/*.py", "examples/**/*.py", "bench/**/*.py")
 NOT_READ = ("docs/words.md", "docs/benchmarks.md")  # the list itself; written by the benchmarks
 HISTORY = ("CHANGELOG.md",)  # only the words that are errors everywhere
+SOURCE = "src/unidle/"
+PUBLIC = (
+    "__init__.py", "api/", "cli/", "engine/protocol.py", "errors.py", "events/", "files/", "fleet/", "jobs/", "ledger/",
+    "rank/", "store/", "view/",
+)  # fmt: skip
+NO_PROSE = ("extra", "examples", "metavar", "pattern")  # of an option or a field
 PAGES_HEADING = "## Not used in pages"
 MOST_WORDS = 30  # of a sentence in a page; the aim is fewer than 25
 OK = "words: ok"
@@ -46,6 +54,7 @@ class Place(NamedTuple):
     instead: str
 
 
+@cache
 def rules(*, of_pages: bool = False) -> list[Rule]:
     """From the tables of the page: a cell of words in backticks, and what to write instead."""
     found = []
@@ -97,6 +106,42 @@ def texts_of_code(text: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], re.sub(_QUOTED, " ", token.string)
 
 
+def texts_of_help(text: str) -> Iterator[tuple[int, str]]:
+    """Help of options, and descriptions of fields: ``help=``, ``description=``, and the strings of ``Annotated[...]``."""
+    lines, seen = text.splitlines(), set[int]()
+    if not re.search(r"\b(Annotated|help=|description=)", text):
+        return  # most files: not worth a walk
+    for node in ast.walk(ast.parse(text)):
+        named = isinstance(node, ast.keyword) and node.arg in ("help", "description")
+        annotated = isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated"
+        for found in _prose(node) if named or annotated else ():
+            if id(found) not in seen and OK not in lines[(found.end_lineno or found.lineno) - 1]:
+                seen.add(id(found))
+                yield found.lineno, re.sub(_QUOTED, " ", str(found.value))
+
+
+def _prose(node: ast.AST) -> Iterator[ast.Constant]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+        yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.keyword) and child.arg in NO_PROSE):
+            yield from _prose(child)
+
+
+def strings(text: str, *, docs: bool) -> Iterator[tuple[int, str]]:
+    """Messages: all strings of more than a word; with ``docs`` docstrings, too."""
+    lines, left_out = text.splitlines(), set[int]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body and not docs else None
+            if isinstance(first, ast.Expr):
+                left_out.add(id(first.value))
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in left_out:
+            continue
+        if " " in node.value.strip() and OK not in lines[(node.end_lineno or node.lineno) - 1]:
+            yield node.lineno, re.sub(_QUOTED, " ", node.value)
+
+
 def sentences_of_page(text: str) -> Iterator[tuple[int, str]]:
     """Sentences of paragraphs and lists, without code, tables and headings: (line of the paragraph, sentence).
 
@@ -110,7 +155,9 @@ def sentences_of_page(text: str) -> Iterator[tuple[int, str]]:
         fenced ^= fence
         item = re.match(r"(?:[-*]|\d+\.) +", stripped)
         if block and (code or item or not stripped or stripped[0] in "#|"):
-            for sentence in re.split(r"(?<=[.!?])[\"*)]*\s+(?=[A-Z\d*\[(\"])", _plain(" ".join(block))):
+            for sentence in re.split(
+                r"(?<=[.!?])[\"*)]*\s+(?=[A-Z\d*\[(\"]|[\w-]+: )", _plain(" ".join(block))
+            ):
                 yield start, sentence
             block = []
         if not code and stripped and stripped[0] not in "#|" and OK not in line:
@@ -145,6 +192,19 @@ def places() -> Iterator[Place]:
                         yield Place(name, line + text.count("\n", 0, match.start()), rule.word, rule.instead)
             if page:
                 yield from long_sentences(name, whole)
+            elif name.startswith(SOURCE):
+                yield from interface_places(name, whole)
+
+
+def interface_places(name: str, text: str) -> Iterator[Place]:
+    """Places in what users read of the interface: help, descriptions, messages, and docstrings of public packages."""
+    for line, prose in strings(text, docs=name.removeprefix(SOURCE).startswith(PUBLIC)):
+        for rule in rules(of_pages=True):
+            for match in rule.pattern.finditer(prose):
+                yield Place(name, line + prose.count("\n", 0, match.start()), rule.word, rule.instead)
+    for line, prose in texts_of_help(text):
+        for place in long_sentences(name, prose):
+            yield place._replace(line=line)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""One hierarchy of errors. A message names the field, the value and the remedy."""
+"""The hierarchy of errors. A message has the field, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 class UnidleError(Exception):
     """Base of every error that unidle raises on purpose.
 
-    ``exit_code`` is what the command line exits with when the error reaches it.
+    ``exit_code`` is the exit code of the command line for the error.
     """
 
     exit_code = 1
@@ -42,7 +42,7 @@ class UnidleError(Exception):
 
 
 class BadInput(UnidleError):
-    """What the user gave cannot be understood or is not allowed."""
+    """The input of the user is invalid or not allowed."""
 
     exit_code = 2
 
@@ -70,13 +70,13 @@ class JobFailed(UnidleError):
 
 
 class TargetEnded(UnidleError):
-    """What was to be looked at ended before anything was seen of it."""
+    """The process or job ended before the first sample."""
 
     exit_code = 5
 
 
 class StoreError(UnidleError):
-    """The store cannot be used as asked."""
+    """The store cannot be used as requested."""
 
     exit_code = 4
 
@@ -94,7 +94,7 @@ class StoreDamaged(StoreError):
 
 
 class IllegalTransition(UnidleError):
-    """A state machine was asked for a transition that its table does not list."""
+    """A state transition that is not in the table of the state machine."""
 
 
 def _short(value: object, limit: int = 120) -> str:

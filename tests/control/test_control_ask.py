@@ -179,7 +179,7 @@ def test_a_job_over_its_queues_limit_is_told_what_is_used_and_what_it_may_use(tm
     assert (code, said["queue"], said["resource"], said["asked"]) == ("quota", "a", "gpu", 2000)
     assert said["used"] == used_by(view, {"a"}) == 3000
     assert said["bound"] == 4000
-    assert text == "a uses 3 gpu of at most 4, and the job asks for 2"
+    assert text == "a uses 3 gpu of at most 4, and the job needs 2"
     assert said["planned_start_ns"] == ends_ns(view)[0][0]
 
 

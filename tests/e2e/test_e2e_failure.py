@@ -105,7 +105,7 @@ def test_what_no_restart_mends_is_tried_once(store: Path) -> None:
     once = {line["name"]: line for line in ask("list", "--store", store)}["imports"]
     assert once["attempts"] == 1
     assert once["reason"] == (
-        "rank 0: ModuleNotFoundError: No module named 'no_such_module' (imports.py:1); a failed import does not mend itself: not retried"
+        "rank 0: ModuleNotFoundError: No module named 'no_such_module' (imports.py:1); a failed import does not fix itself: not retried"
     )
 
 

@@ -82,7 +82,7 @@ def test_a_job_that_its_queue_can_never_run_is_refused(tmp_path: Path) -> None:
     for fields, code, says in (
         ({"queue": "nope"}, 3, "there is no queue nope that takes jobs; there are nlp, public, vision"),
         ({"queue": "research"}, 3, "there is no queue research that takes jobs"),
-        ({"queue": "vision", "ranks": 2}, 3, "vision may use at most 1 cpu, and the job asks for 2"),
+        ({"queue": "vision", "ranks": 2}, 3, "vision may use at most 1 cpu, and the job needs 2"),
     ):
         job = gangs.write_job(tmp_path / "job.yaml", "true", **fields)
         done = unidle("run", job, "--fleet", file, "--store", store)

@@ -44,7 +44,7 @@ FLEETS = {
     "no devices": ("nodes: [{id: n0, devices: []}]\n", ":1: nodes: the fleet has no device"),
     "a million nodes": (
         "nodes: [{id: 'n[1-1000000]', devices: {count: 8, kind: gpu}}]\n",
-        ":1: nodes[0].id: it stands for more than 200,000 names",
+        ":1: nodes[0].id: it expands to more than 200,000 names",
     ),
     "guarantees": (
         "queues:\n  - {name: lab, guarantee: {gpu: 4}}\n  - {name: x, parent: lab, guarantee: {gpu: 3}}\n"
@@ -145,9 +145,7 @@ def test_a_job_above_its_queues_limit_is_refused_before_the_replay(tmp_path: Pat
     fleet.write_text("queues: [{name: lab, limit: {gpu: 4}}, {name: other}]\n" + NODES)
     trace.write_text(f"{HEADER}\na,0,5,5,,,,lab,,,\n")
     line = refused("replay", "trace", "--fleet", fleet, "--trace", trace, "--policy", "unidle")
-    assert (
-        f"{trace}:2: gpus: lab may use at most 4 gpu, and the job asks for 5: it can never start here" in line
-    )
+    assert f"{trace}:2: gpus: lab may use at most 4 gpu, and the job needs 5: it can never start here" in line
     assert "raise the queue's limit" in line
 
 
@@ -156,7 +154,7 @@ def test_a_bad_openb_trace_is_named(tmp_path: Path) -> None:
     nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\n")
     head = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n"
     for text, says in {
-        "p,1000,1,9,1000\n": f"{pods}:2: num_gpu: asks for more than any node has in addition to the rest of the pod (got 9)",
+        "p,1000,1,9,1000\n": f"{pods}:2: num_gpu: requests more than any node has in addition to the rest of the pod (got 9)",
         "p,-5,1,1,1000\n": f"{pods}:2: cpu_milli: is not an amount (got '-5')",
         "p,nan,1,1,1000\n": f"{pods}:2: cpu_milli: is not",
     }.items():

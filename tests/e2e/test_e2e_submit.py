@@ -25,7 +25,7 @@ FLEET = {
 NEVER: dict[str, dict[str, object]] = {
     "there is no queue default that takes jobs; there are nlp, vision": {"queue": "default"},
     "needs 5 GPUs, and the fleet has 4": {"ranks": 5, "device": "gpu"},
-    "nlp may use at most 3 gpu, and the job asks for 4": {"ranks": 4, "queue": "nlp"},
+    "nlp may use at most 3 gpu, and the job needs 4": {"ranks": 4, "queue": "nlp"},
     "of 4 GPUs, models leaves 0": {"models": {"include": ["A100"]}},
     "of 4 GPUs, node_labels leaves 0": {"node_labels": {"zone": "b"}},
     "the fleet has no tier of that kind": {"topology": {"require": "spine"}},

@@ -123,7 +123,7 @@ def test_ranges_expand(text: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize("digits", [9, 10, 13, 4000])
 def test_a_range_that_is_too_long_is_told_as_such_however_many_digits_it_has(digits: int) -> None:
-    with pytest.raises(ValueError, match="it stands for more than 10 names"):
+    with pytest.raises(ValueError, match="it expands to more than 10 names"):
         expand(f"n[1-{'9' * digits}]", 10)
     assert expand(f"n[1{'0' * (digits - 1)}]", 10) == [f"n1{'0' * (digits - 1)}"]
 

@@ -149,8 +149,8 @@ NODE = "nodes: [{id: n1, labels: {r: r1}, devices: {kind: cpu}}]"
         (f"{NODE}\nlinks: [{{a: n1, tier: node, gbps: 1}}]", "links[0].tier: the link has ends too"),
         (f"{NODE}\nlinks: [{{tier: lef, gbps: 1}}]", "links[0].tier: there is no such kind of tier (got 'lef')"),
         (f"{NODE}\nlinks: [{{tier: node, gbps: 1, fabric: wifi}}]", "links[0].fabric: must be infiniband, roce, ethernet or nvlink"),
-        ("nodes: [{id: 'n[1-1000000]', devices: {kind: cpu}}]", "nodes[0].id: it stands for more than 200,000 names"),
-        ("nodes: [{id: 'n[1-1000]x[1-1000]', devices: {kind: cpu}}]", "it stands for more than 200,000 names"),
+        ("nodes: [{id: 'n[1-1000000]', devices: {kind: cpu}}]", "nodes[0].id: it expands to more than 200,000 names"),
+        ("nodes: [{id: 'n[1-1000]x[1-1000]', devices: {kind: cpu}}]", "it expands to more than 200,000 names"),
         ("nodes: [{id: 'a[1-150000]', devices: {kind: cpu}}, {id: 'b[1-150000]', devices: {kind: cpu}}]", "nodes[1]: more than 200,000 nodes"),
     ],
 )  # fmt: skip

@@ -219,10 +219,10 @@ def test_a_wrong_command_is_refused(tmp_path: Path, text: str, problem: str) -> 
         ("ranks: [1]", "not a list"),
         ("ranks:", "not empty"),
         ("devices_per_rank: -1", "devices_per_rank: must be a whole number from 0 to 1,024"),
-        ("devices_per_rank: 0\ndevice: gpu", "devices_per_rank: is 0, and device asks for devices"),
+        ("devices_per_rank: 0\ndevice: gpu", "devices_per_rank: is 0, and device requires devices"),
         (
             "devices_per_rank: 0\nmodels: {include: [H100]}",
-            "devices_per_rank: is 0, and models asks for devices",
+            "devices_per_rank: is 0, and models requires devices",
         ),
         ("device: tpu", "device: must be one of any, cpu, gpu (got 'tpu')"),
         ("priority: 2000000000", "priority: must be"),

@@ -46,7 +46,7 @@ def test_pods_are_read_with_more_columns_and_with_fewer(tmp_path: Path):
         (f"{POD}\np,1,1,1,1000\nq,1,1,1,1001\n", 3, ["gpu_milli", "'1001'", "1,000"]),
         (f"{POD}\np,1,1,1.5,1000\n", 2, ["num_gpu", "'1.5'"]),
         (f"{POD}\np,1,1,1,\n", 2, ["gpu_milli", "''"]),
-        (f"{POD}\np,1,1,1,0\n", 2, ["gpu_milli", "asks for GPUs"]),
+        (f"{POD}\np,1,1,1,0\n", 2, ["gpu_milli", "requests GPUs"]),
         (f"{POD}\np,1,1,1\n", 2, ["4 columns, the header 5"]),
         (f"{POD},gpu_spec\np,1,1,1,500,T5\n", 2, ["gpu_spec", "'T5'", "known are T4, V100"]),
         (f"{POD}\np,1,1,9,1000\n", 2, ["num_gpu", "9", "the most there is 8"]),

@@ -167,7 +167,7 @@ def test_the_job_schema_agrees_with_the_loader(tmp_path: Path, document: Any) ->
         "from 1 MiB to 1 PiB (got '",
         "parallel groups are not known",
         "included and excluded",
-        "says no amount",
+        "has no amount",
         "has this MIG profile",
         "a share is of one device",
         "the gang has ranks 0 to",

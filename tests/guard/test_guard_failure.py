@@ -234,7 +234,7 @@ def test_out_of_memory_names_its_limit_what_was_used_and_the_field():
     )
     story.decide(6)
     found = failed(story)
-    assert found.text == "rank 0: out of memory: limits.memory is 64MB; python used 61.3MB and wanted more"
+    assert found.text == "rank 0: out of memory: limits.memory is 64MB; python used 61.3MB and needed more"
     assert (found.kind, found.help) == ("memory", "raise limits.memory of the job")
 
 
@@ -336,14 +336,14 @@ def test_a_first_attempt_that_made_steps_is_retried_even_where_the_error_is_of_a
 @pytest.mark.parametrize(
     ("last", "words"),
     [
-        (NO_MODULE, "a failed import does not mend itself: not retried"),
+        (NO_MODULE, "a failed import does not fix itself: not retried"),
         (
             LastOutput("SyntaxError: invalid syntax", "t.py:3", "code", "syntax"),
-            "a syntax error does not mend itself: not retried",
+            "a syntax error does not fix itself: not retried",
         ),
         (
             LastOutput("python: can't open file 'x.py'", "", "code", "command"),
-            "a missing program or file does not mend itself: not retried",
+            "a missing program or file does not fix itself: not retried",
         ),
     ],
 )
@@ -451,7 +451,7 @@ def test_restart_on_and_policies_can_insist():
     ):
         story = Story(ranks=1, restart=restart)
         assert [retried(story, NO_MODULE, 10 * k) for k in range(4)] == [True, True, True, False]
-        assert story.job.because is not None and "does not mend" not in story.job.because.text
+        assert story.job.because is not None and "does not fix" not in story.job.because.text
 
 
 def test_a_preempted_attempt_in_between_does_not_hide_the_same_error():

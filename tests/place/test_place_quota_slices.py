@@ -104,7 +104,7 @@ def test_of_two_jobs_at_one_moment_the_second_does_not_get_a_slice_that_passes_t
     world.submit(part(0.3), part(0.3))
     plan = world.decide()
     assert on(plan) == {"j0": ["n0/0#0"]}
-    assert plan.waits[0].because.text.startswith("q uses 0.4 cpu of at most 0.8, and the job asks for 0.6")
+    assert plan.waits[0].because.text.startswith("q uses 0.4 cpu of at most 0.8, and the job needs 0.6")
     assert not plan.stops
 
 

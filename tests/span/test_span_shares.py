@@ -135,6 +135,6 @@ def test_the_command_shows_the_groups_and_refuses_what_it_cannot_draw(tmp_path: 
     refused = subprocess.run(
         [*command, "--jitter", "5"], capture_output=True, text=True, check=False, timeout=120
     )
-    assert refused.returncode == 2 and "--jitter: needs pipelines that are alike" in refused.stderr
+    assert refused.returncode == 2 and "--jitter: needs equal pipelines" in refused.stderr
     planned = [sys.executable, "-m", "unidle", "span", "plan", str(file)]
     assert subprocess.run(planned, capture_output=True, check=False, timeout=120).returncode == 2

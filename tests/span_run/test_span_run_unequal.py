@@ -104,10 +104,10 @@ def test_pipelines_that_use_a_link_otherwise_say_so_in_the_plan(tmp_path: Path) 
         ({"microbatches": [4, 2.5]}, r"microbatches"),
         ({"pipeline_speeds": [1]}, r"pipeline_speeds: gives 1 of 2 pipelines"),
         ({"pipeline_speeds": [1, -1]}, r"pipeline_speeds"),
-        ({"cell": 2, "microbatches": [4, 2]}, r"cell: does not divide the 1 pipeline with 4 microbatches.*a cell are alike"),
+        ({"cell": 2, "microbatches": [4, 2]}, r"cell: does not divide the 1 pipeline with 4 microbatches.*a cell are equal"),
         (
             {"cell": 2, "pipelines": 4, "microbatches": [4, 2, 4, 2]},
-            r"cell: pipelines 0 and 1 are of one cell and not alike \(got 2\).*one after the other",
+            r"cell: pipelines 0 and 1 are of one cell and differ \(got 2\).*one after the other",
         ),
     ],
 )  # fmt: skip
@@ -121,7 +121,7 @@ def test_a_list_that_does_not_fit_names_field_value_and_remedy(
 def test_outer_steps_need_pipelines_with_as_many_microbatches(tmp_path: Path) -> None:
     outer = {"changes_semantics": {"outer": {"every": 2}}}
     with pytest.raises(
-        BadInput, match=r"outer: counts each pipeline alike, .*as many microbatches, or leave it out"
+        BadInput, match=r"outer: counts all pipelines equally, .*as many microbatches, or leave it out"
     ):
         wanted(tmp_path, outer, pipelines=2, microbatches=[4, 2])
     assert wanted(tmp_path, outer, pipelines=2, microbatches=[4, 4]).shares is not None

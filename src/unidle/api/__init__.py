@@ -1,4 +1,4 @@
-"""unidle from Python: run and submit jobs, wait for them, ask what became of them. ``import unidle`` has the names.
+"""unidle from Python: run and submit jobs, wait for them, read their results. ``import unidle`` has the names.
 
 Nothing is imported here: the command line uses rooms of this package, and has to start fast.
 """

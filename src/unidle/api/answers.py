@@ -1,4 +1,4 @@
-"""What a job's methods answer: text for people, plain data or rows for programs."""
+"""Results of a job's methods: text for people, plain data or rows for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields of a job file as keyword arguments. The file's own parser checks them: one name, one meaning, one error."""
+"""The fields of a job file as keyword arguments. The parser of the job file checks them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Command = Sequence[str | os.PathLike[str]]
 
 
 class JobFields(TypedDict, total=False):
-    """All fields of a job file but ``command``. None is the same as not given."""
+    """All fields of a job file except ``command``. None: not given."""
 
     name: str | None
     workdir: str | os.PathLike[str] | None
@@ -56,7 +56,7 @@ class JobFields(TypedDict, total=False):
 def spec_of(
     target: Command | str | os.PathLike[str] | Callable[..., object], fields: JobFields, source: str
 ) -> JobSpec:
-    """The job that a call describes; ``source`` names the call in errors. A function's file is named later.
+    """The job that a call describes. ``source`` is the name of the call in errors.
 
     Errors: :class:`BadInput` as for a job file.
     """

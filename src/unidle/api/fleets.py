@@ -1,4 +1,4 @@
-"""The fleet that a command works on: a fleet file's, or what this machine has."""
+"""The fleet that a command works on: that of a fleet file, or the devices of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BY_QUEUE: Final = {
 
 
 def find_fleet(path: str | None, cpu_devices: int | None) -> Fleet:
-    """The declared fleet, else what this machine has."""
+    """The declared fleet, otherwise the devices of this machine."""
     return find_fleet_and_channels(path, cpu_devices)[0]
 
 
@@ -32,7 +32,7 @@ def find_fleet_and_channels(
 ) -> tuple[Fleet, tuple[Channel, ...]]:
     """As :func:`find_fleet`, with the channels that the fleet file sends notices to.
 
-    Where no number of CPU devices is given they are at least ``needed``.
+    Without a given number, there are at least ``needed`` CPU devices.
     """
     if path is not None:
         from unidle.files.fleet import load_fleet_and_notices
@@ -71,7 +71,7 @@ def with_devices_of_jobs(fleet: Fleet, store: Store) -> Fleet:
 
 
 def looked_at(fleet: Fleet) -> Fleet:
-    """The fleet, its running jobs looked at all the time as its file says, or as is usual."""
+    """The fleet with continuous profiling, as its file declares or with the defaults."""
     return replace(fleet, profile=replace(fleet.profile, on=True))
 
 
@@ -86,14 +86,14 @@ def _check_queues(path: str, fleet: Fleet) -> None:
 
 
 def refuse_impossible(spec: JobSpec, fleet: Fleet) -> None:
-    """A job that no state of this fleet can hold is refused before it is submitted. Errors: CannotRun."""
+    """Refuse a job that this fleet can never hold, before it is submitted. Errors: CannotRun."""
     _refuse(spec, fleet, "use fewer ranks or devices, `--cpu-devices N`, or a fleet file (`--fleet`)")
 
 
 def refuse_to_queue(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:
-    """As :func:`refuse_impossible`, of a job that another process will run; ``hold`` keeps it all the same.
+    """As :func:`refuse_impossible`, for a job that another process will run. With ``hold`` it is not refused.
 
-    Returns what the submitter should know where it is kept: no fleet is known yet, or ``hold``.
+    Returns a note for the submitter if the job is accepted without a check or with ``hold``, otherwise None.
     """
     from unidle.control.waiting import cpu_devices_for
 

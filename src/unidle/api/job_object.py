@@ -1,4 +1,4 @@
-"""A job as an object: wait for it, read what it printed, ask why it is where it is and where its device time went."""
+"""A job as an object: wait for it, read its output, explain its state and show where its device time went."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ ResultT = TypeVar("ResultT", covariant=True)
 
 
 class Job(Generic[ResultT]):
-    """One job of a store. Nothing is kept of it here: each question reads the store.
+    """One job of a store. The object has no state of its own: each method reads the store.
 
-    ``id`` is its name with six characters by chance, ``store`` the address of its store.
-    Errors of every method: :class:`unidle.errors.StoreError` where the store cannot be read.
+    ``id`` is its name with six random characters, ``store`` the address of its store. Errors of every method:
+    :class:`unidle.errors.StoreError` where the store cannot be read.
     """
 
     __slots__ = ("id", "store")
@@ -64,13 +64,13 @@ class Job(Generic[ResultT]):
         return self._read()[1].terminal
 
     def details(self) -> dict[str, Any]:
-        """Its attempts and ranks: what ``unidle show --json`` prints."""
+        """Its attempts and ranks, as ``unidle show --json`` prints them."""
         from unidle.control.describe import job_detail
 
         return job_detail(self._read()[1], _named(self.store))
 
     def explain(self) -> Explanation:
-        """Why it is where it is: what it waits for, where it was placed and why, how it ended."""
+        """Why it is in its state: what it waits for, where it was placed and why, and how it ended."""
         from unidle.api.answers import explanation
         from unidle.control.describe import explain
 
@@ -79,9 +79,10 @@ class Job(Generic[ResultT]):
     # -- until it ends ---------------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> Self:
-        """Wait until it has ended, however that is. Ctrl-C ends the wait, not the job.
+        """Wait until it has ended, in any state. Ctrl-C ends the wait, not the job.
 
-        Errors: :class:`TimeoutError` after ``timeout`` seconds; :class:`unidle.errors.CannotRun` where no controller runs on its store.
+        Errors: :class:`TimeoutError` after ``timeout`` seconds; :class:`unidle.errors.CannotRun` if no controller
+        runs on its store.
         """
         from unidle.api.serving import over
 
@@ -106,10 +107,10 @@ class Job(Generic[ResultT]):
         return self
 
     def result(self, timeout: float | None = None) -> ResultT:
-        """What the function returned in rank 0, once the job has succeeded; waits for that.
+        """The return value of the function in rank 0. Waits until the job has succeeded.
 
-        Errors: :class:`unidle.errors.JobFailed`; :class:`unidle.errors.BadInput` where the job is a command, or where the
-        value could not be shipped back; else as :meth:`wait`.
+        Errors: :class:`unidle.errors.JobFailed`; :class:`unidle.errors.BadInput` if the job is a command, or if
+        the value cannot be sent back; otherwise as :meth:`wait`.
         """
         from unidle.api.shipping import is_call, read_result
 
@@ -121,9 +122,10 @@ class Job(Generic[ResultT]):
         return read_result(Path(job.spec.command[-1]))  # type: ignore[return-value]
 
     def cancel(self) -> Self:
-        """SIGTERM, the job's ``grace_s``, SIGKILL, to all processes of every rank; returns when nothing of it runs.
+        """Send SIGTERM to all processes of every rank, and SIGKILL after the job's ``grace_s``. Returns when no
+        process is left.
 
-        A job that has ended already stays as it is.
+        A job that has ended is not changed.
         """
         if not self.ended:
             self.ask_to_end()
@@ -159,10 +161,11 @@ class Job(Generic[ResultT]):
     def logs(
         self, rank: int | None = 0, *, attempt: int | None = None, follow: bool = False
     ) -> Iterator[str]:
-        """Lines that a rank printed (standard output and error) in its last attempt, or in ``attempt``.
+        """Lines of a rank's standard output and error in its last attempt, or in ``attempt``.
 
-        ``rank=None``: all ranks, each line after ``[rank]``. ``follow``: on as more is printed, over restarts, until the end.
-        Errors: :class:`unidle.errors.BadInput` for a rank or attempt that it does not have.
+        ``rank=None``: all ranks, each line after ``[rank]``. ``follow``: continue with new output, across
+        restarts, until the job ends. Errors: :class:`unidle.errors.BadInput` for a rank or attempt that does not
+        exist.
         """
         from unidle.api.logs import lines_of
 
@@ -179,10 +182,11 @@ class Job(Generic[ResultT]):
     def ledger(
         self, by: str | Sequence[str] = ("leaf",), *, rows: str = "polars"
     ) -> pl.DataFrame | list[dict[str, Any]]:
-        """Where its device time went: a row for each value of ``by`` with ``ns``, ``seconds``, ``percent`` and ``cost``.
+        """Its device time: a row for each value of ``by`` with ``ns``, ``seconds``, ``percent`` and ``cost``.
 
-        ``by`` names dimensions as ``unidle ledger --by`` does: leaf, group, attempt, node, device, ... ``percent`` is of all
-        device time of the job; ``cost`` is None where nothing has a price. ``rows``: ``"polars"`` or ``"dict"``.
+        ``by`` names dimensions as ``unidle ledger --by`` does: leaf, group, attempt, node, device, ...
+        ``percent`` is of all device time of the job; ``cost`` is None without a price. ``rows``: ``"polars"`` or
+        ``"dict"``.
         """
         from unidle.api.answers import ledger_rows
 
@@ -192,9 +196,9 @@ class Job(Generic[ResultT]):
         return found.rows(rows)
 
     def profile(self, seconds: float = 10, *, rank: int | None = None, hz: int = 99) -> Profiled:
-        """Look at its running ranks, or at one of them, and say where their time goes, as ``unidle profile`` does.
+        """Profile its running ranks, or one of them, as ``unidle profile`` does.
 
-        Errors: :class:`unidle.errors.CannotRun` where it does not run here or may not be looked at,
+        Errors: :class:`unidle.errors.CannotRun` if it does not run on this machine or access is not permitted,
         :class:`unidle.errors.TargetEnded`, :class:`unidle.errors.BadInput`.
         """
         from unidle.api.answers import Profiled
@@ -226,7 +230,7 @@ class Job(Generic[ResultT]):
 
 
 def raise_if_failed(job: JobView, store: str) -> None:
-    """Errors: :class:`JobFailed` in the words of its end, with what the rank that failed first printed last."""
+    """Raise :class:`JobFailed` with the reason and the last output of the rank that failed first."""
     if job.state == "succeeded":
         return
     because = job.because.text if job.because is not None else job.state

@@ -8,9 +8,9 @@ LINE_BYTES: Final = 1 << 20  # a longer line is given in pieces
 
 
 class Lines:
-    """The lines of one rank's output; ``prefix`` stands before each.
+    """The lines of one rank's output; ``prefix`` precedes each.
 
-    With ``bars`` what a carriage return has overwritten is forgotten: a progress bar is one line for hours.
+    With ``bars``, text that a carriage return has overwritten is dropped, so that a progress bar is one line.
     """
 
     def __init__(self, prefix: bytes = b"", *, bars: bool = False) -> None:
@@ -29,11 +29,11 @@ class Lines:
         return [self.prefix + line for line in whole] if self.prefix else whole
 
     def rest(self) -> list[bytes]:
-        """The last line, where it has no end."""
+        """The last line, if it has no line end."""
         rest, self._open = self._open, b""
         return [self.prefix + rest] if rest else []
 
     def open_line(self) -> bytes:
-        """The line that is not finished: what its last carriage return left; empty where there is none."""
+        """The unfinished line after its last carriage return; may be empty."""
         line = self._open.rstrip(b"\r").rpartition(b"\r")[2]
         return self.prefix + line if line else b""

@@ -1,4 +1,4 @@
-"""What the ranks of a job printed: one attempt in order of time, or followed over rotations and restarts."""
+"""Output of the ranks of a job: one attempt in order of time, or followed across rotations and restarts."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ ALL: Final = Wanted()
 
 
 def _unnoticed(_rank: int, _lines: int) -> None:
-    """Of what rotation dropped nothing is said."""
+    """Lines that rotation dropped are not reported."""
 
 
 class Output:
-    """What some ranks of a job printed and was not read yet, attempt after attempt.
+    """Unread output of some ranks of a job, attempt after attempt.
 
     ``ranks``: None for all. ``attempt``: only this one; else from attempt ``first`` on, 0 being the last one when it is
     first read. With several ranks each line begins with its rank. ``raw``: bytes as they are, of one rank.
@@ -79,7 +79,7 @@ class Output:
 
     @property
     def over(self) -> bool:
-        """Whether the one attempt that is wanted was read to its end."""
+        """Whether the one requested attempt was read to its end."""
         return self._attempt is not None and self._number > self._attempt
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class Output:
         self._readers, self._begun = {}, False
 
     def _open(self, job: JobView) -> bool:
-        """See that the attempt that is read next is open; False where there is none now."""
+        """See that the attempt that is read next is open; False if it does not exist now."""
         from unidle.engine.local import rundir
         from unidle.engine.local.logs import LogReader
 

@@ -1,4 +1,4 @@
-"""A look at running processes, as long as the caller wants."""
+"""Profile of running processes, for a given time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def ranks_of(store: Store, job: JobView, chosen: Sequence[int] | None, *, childr
 def look(
     target: Target, seconds: float, goes_on: Callable[[], bool] = lambda: True, **how: Any
 ) -> tuple[Profile, Machine]:
-    """What is seen of the target in that time; ``how`` is for :func:`unidle.scope.tiers.watch`. Errors: see :func:`watched`."""
+    """Samples of the target in that time; ``how`` is for :func:`unidle.scope.tiers.watch`. Errors: see
+    :func:`watched`.
+    """
     from unidle.scope import injected
     from unidle.scope.targets import Beside, any_lives
 

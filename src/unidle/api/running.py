@@ -61,13 +61,14 @@ def run(
 ) -> Job[Any]:  # fmt: skip
     """Run a command (a list of words) or a function as a job on this machine, and wait for its end.
 
-    ``fields`` are those of a job file: ``ranks=4, restart={"max": 2}``. ``args`` and ``kwargs`` go to the function, in every
-    rank; :meth:`Job.result` is what rank 0 returned. ``store``, ``fleet``, ``cpu_devices`` and ``profile`` are as the
-    options of ``unidle run``. ``logs``: the rank whose lines are printed as they come, ``"all"`` or ``"none"``.
+    ``fields`` are those of a job file: ``ranks=4, restart={"max": 2}``. ``args`` and ``kwargs`` go to the
+    function, in every rank; :meth:`Job.result` is the return value of rank 0. ``store``, ``fleet``,
+    ``cpu_devices`` and ``profile`` are as the options of ``unidle run``. ``logs``: the rank whose output is
+    printed, ``"all"`` or ``"none"``.
 
-    The job belongs to this process: Ctrl-C (KeyboardInterrupt) and the end of the process cancel it. ``wait=False`` returns
-    at once. ``check=False`` returns a job that failed instead of raising :class:`unidle.errors.JobFailed`. Where another
-    process drives the store, the job runs there.
+    The job belongs to this process: Ctrl-C (KeyboardInterrupt) and the end of the process cancel it.
+    ``wait=False`` returns at once. ``check=False`` returns a job that failed instead of raising
+    :class:`unidle.errors.JobFailed`. If another process drives the store, the job runs there.
 
     Errors: :class:`unidle.errors.BadInput`, :class:`unidle.errors.CannotRun`, :class:`unidle.errors.StoreError`,
     :class:`unidle.errors.JobFailed`.
@@ -114,8 +115,9 @@ def submit(
 ) -> Job[Any]:  # fmt: skip
     """Put a command or a function into the queue of a store, and return at once; ``unidle up`` on that store runs it.
 
-    A job that the fleet of the store's last controller can never hold is refused (:class:`unidle.errors.CannotRun`);
-    ``hold`` keeps it until the fleet changes. Else parameters and errors as for :func:`run`. The job outlives this process.
+    A job that the fleet of the store's last controller can never hold is refused
+    (:class:`unidle.errors.CannotRun`); ``hold`` keeps it until the fleet changes. Other parameters and errors are
+    as for :func:`run`. The job outlives this process.
     """
     new, address = _New.of(target, args, kwargs, fields, "unidle.submit"), address_of(store)
     refuse_to_queue(new.spec, _known_fleet(address), hold=hold)
@@ -123,7 +125,7 @@ def submit(
 
 
 def job(name: str, *, store: _Path | None = None) -> Job[Any]:
-    """The job of this id, of this unique beginning of an id, or the newest of this name. Errors: BadInput."""
+    """The job with this id or unique prefix of an id, or the newest job with this name. Errors: BadInput."""
     address = address_of(store)
     opened = read_store(address)
     try:

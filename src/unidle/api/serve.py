@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What to serve. ``place`` false: only end jobs, on the fleet that the store knows.
+    """What to serve. ``place`` false: only end jobs, on the fleet recorded in the store.
 
-    ``needed``: CPU devices that the first job needs, where none are named.
+    ``needed``: CPU devices that the first job needs, if no number is given.
     """
 
     store: str
@@ -42,7 +42,7 @@ class Order(msgspec.Struct, frozen=True):
     needed: int = 0
 
     def alike(self, other: Order) -> bool:
-        """Whether both are of the same devices, but for what a job needs of them."""
+        """Whether both are for the same devices, without regard to what a job needs."""
         return msgspec.structs.replace(self, needed=0) == msgspec.structs.replace(other, needed=0)
 
 
@@ -90,7 +90,7 @@ def _fleet(order: Order, store: Store) -> tuple[Fleet, tuple[Channel, ...]]:
 
 
 class Caller:
-    """What the caller sends, read without waiting."""
+    """Messages of the caller, read without waiting."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -99,7 +99,7 @@ class Caller:
         os.set_blocking(0, False)
 
     def kills(self) -> list[str]:
-        """Take what has come; returns the jobs to be killed at once."""
+        """Read new messages; return the jobs to kill at once."""
         kills = []
         while not self.gone:
             try:

@@ -1,4 +1,6 @@
-"""The controllers that this process has started: one for each store, shared by all threads (see ``unidle.api.serve``)."""
+"""Controllers that this process has started: one for each store, shared by all threads (see
+``unidle.api.serve``).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _ERROR_BYTES: Final = 4000
 class Server:
     """A controller in a process of its own, which ends the caller's jobs when the caller's end of the pipe closes.
 
-    Errors: what the controller answers instead of serving, :class:`StoreHeld` among others.
+    Errors: those of the controller, such as :class:`StoreHeld`.
     """
 
     def __init__(self, order: Order, job: str) -> None:
@@ -57,11 +59,13 @@ class Server:
         self._send(_line(job=job))
 
     def kill(self, job: str) -> None:
-        """Give the job no more grace."""
+        """Kill the job without a further grace period."""
         self._send(_line(kill=job))
 
     def over(self, job: str) -> None:
-        """The job has ended. With the last one the controller goes, too, and the store is free when this returns."""
+        """The job has ended. After the last job the controller ends, too, and the store is free when this
+        returns.
+        """
         with self._lock:
             self._jobs.discard(job)
             stdout = self._process.stdout
@@ -76,7 +80,7 @@ class Server:
                 self.close()
 
     def close(self) -> None:
-        """Let go of the pipes, and of the process if it has ended."""
+        """Close the pipes, and reap the process if it has ended."""
         for stream in (self._process.stdin, self._process.stdout, self._stderr):
             if stream is not None:
                 with contextlib.suppress(OSError):
@@ -110,7 +114,7 @@ _SERVERS: dict[str, Server] = {}
 
 
 def serve(order: Order, job: str) -> Server | None:
-    """This process's controller of the store, which now has the job; None where another process drives the store.
+    """This process's controller of the store, which now has the job; None if another process drives the store.
 
     Errors: :class:`BadInput` where it was started for another fleet; else see :class:`Server`.
     """
@@ -142,7 +146,7 @@ def is_served(order: Order) -> bool:
 
 
 def over(store: str, job: str) -> None:
-    """The job has ended: the controller of this process need not stay for it."""
+    """The job has ended; the controller of this process does not have to stay for it."""
     with _LOCK:
         server = _SERVERS.get(store)
     if server is not None:
@@ -150,7 +154,7 @@ def over(store: str, job: str) -> None:
 
 
 def kill(store: str, job: str) -> None:
-    """Give a job of this process no more grace."""
+    """Kill a job of this process without a further grace period."""
     with _LOCK:
         server = _SERVERS.get(store)
     if server is not None:

@@ -1,4 +1,4 @@
-"""A Python function with its arguments as a file that the ranks of a job read, and what it returned.
+"""A Python function with its arguments as a file that the ranks of a job read, and its return value.
 
 cloudpickle decides how: what can be imported again goes by its name, a function of ``__main__`` (a script, a notebook),
 a lambda or a closure by its code and the globals it uses.
@@ -46,7 +46,8 @@ def name_of(function: Callable[..., object]) -> str:
 def packed(function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
     """The function, its arguments and where to import from, as the ranks read them.
 
-    Errors: :class:`BadInput` for arguments that do not fit the function's signature, and for what cannot leave this process.
+    Errors: :class:`BadInput` for arguments that do not fit the function's signature, and for values that cannot
+    be serialized.
     """
     _check_call(function, args, kwargs)
     import cloudpickle
@@ -94,7 +95,7 @@ def is_call(command: Sequence[str]) -> bool:
 
 
 def read_result(call: Path) -> object:
-    """What rank 0 returned. Errors: BadInput where nothing was kept, or another user wrote it."""
+    """The return value of rank 0. Errors: BadInput if there is none, or if another user wrote it."""
     path = call.with_name(RESULT)
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Which store is meant, and what is in it."""
+"""The address of a store, and reading it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def store_address(given: str | None) -> str:
-    """The store that a command means."""
+    """The address of the store for a command."""
     return given or str(data_dir() / "store.db")
 
 
@@ -38,14 +38,14 @@ def make_parent(address: str) -> None:
 
 
 def read_store(given: str | None, *, requests: bool = False) -> Store:
-    """Open a store to read it, also where it may not be written; ``requests`` to use its inbox."""
+    """Open a store to read it, even without write permission. ``requests``: use its inbox."""
     from unidle.store.open import open_store
 
     return open_store(store_address(given), create=False, read_only=not requests)
 
 
 def read_view(store: Store) -> View:
-    """The view of what is in the store, with submitted jobs that no writer has taken over yet."""
+    """The view of the store, with submitted jobs that no writer has accepted yet."""
     from unidle.view.snapshot import load_view
 
     requests = store.requests()  # before the log: what a writer takes over in between is in one of them
@@ -58,7 +58,7 @@ def read_view(store: Store) -> View:
 
 
 def address_of(store: str | os.PathLike[str] | None) -> str:
-    """The address of the store that a Python caller means: given, else by UNIDLE_STORE, else the user's own.
+    """The address of the store for a Python caller: the given one, else UNIDLE_STORE, else the user's own store.
 
     A path is made absolute, so that a later change of the working directory does not matter.
     """

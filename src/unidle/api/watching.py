@@ -1,4 +1,4 @@
-"""One job of a store, looked at again and again: only what is new in the log is read."""
+"""One job of a store, read repeatedly: each call reads only new events of the log."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Watch:
         self.store.close()
 
     def news(self) -> JobView | None:
-        """The job as it is now; None while no controller has taken it from the inbox."""
+        """The job as it is now; None until a controller has taken it from the inbox."""
         from unidle.view.fold import fold
         from unidle.view.snapshot import load_view
 
@@ -51,7 +51,7 @@ class Watch:
 
     @property
     def view(self) -> View:
-        """As of the last look."""
+        """As of the last read."""
         if self._view is None:
             self.news()
         assert self._view is not None
@@ -71,7 +71,7 @@ class Watch:
         return None
 
     def is_free(self) -> bool:
-        """Whether no controller runs on the store. Asks once a second, and is False in between."""
+        """Whether no controller runs on the store. Checked once a second; False in between."""
         now = time.monotonic()
         if now - self._asked_s < _HOLDER_EVERY_S:
             return False

@@ -64,7 +64,7 @@ def check(
 ) -> None:  # fmt: skip
     """Check that this node is fit to run a job.
 
-    Exit codes: 0 fit, 1 unfit, 2 bad input, 3 could not be decided."""
+    Exit codes: 0 fit, 1 unfit, 2 bad input, 3 undecided."""
     from unidle.probe.check import Context, check_node, chosen, load_thresholds, shipped
 
     probes = chosen(tier, _names(only))
@@ -100,7 +100,7 @@ def _other_gpus(root: Path, environ: Mapping[str, str]) -> list[tuple[Vendor, tu
 
 
 def _kernel_log() -> LogReading:
-    """What the kernel has said since this boot, as far as it still has it."""
+    """The kernel log since this boot, as far as the kernel still has it."""
     from unidle.guard.log import findings
     from unidle.probe.check.model import LogReading
     from unidle.probe.kernel_log import KernelLog

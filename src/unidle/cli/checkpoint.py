@@ -46,9 +46,9 @@ def list_(
 
 @checkpoint_app.command("verify")
 def verify_(path: PathArgument, as_json: JsonOption = False) -> None:
-    """Read every byte of the newest checkpoint, or of the one named.
+    """Read every byte of the newest checkpoint, or of the given one.
 
-    Exit codes: 0 good, 1 bad, 3 could not be decided."""
+    Exit codes: 0 good, 1 bad, 3 undecided."""
     from unidle.checkpoint.find import find_newest_good, judged
 
     newest = next(judged(path), None)

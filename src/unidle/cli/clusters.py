@@ -34,7 +34,10 @@ def clusters(
     job: Annotated[
         str | None,
         typer.Option(
-            "--job", metavar="FILE", show_default=False, help="Job file: show which cluster would get it."
+            "--job",
+            metavar="FILE",
+            show_default=False,
+            help="Job file: show the cluster that could start it first.",
         ),
     ] = None,
     rebalance: Annotated[

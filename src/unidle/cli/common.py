@@ -46,7 +46,8 @@ JobArgument = Annotated[
         metavar="JOB",
         show_default=False,
         autocompletion=complete.jobs,
-        help="Job id, a unique beginning of it, or a name. Default: the newest job; live ones come first.",
+        help="Job id, a unique prefix of it, or a name. Default: the newest job; running and waiting jobs come "
+        "first.",
     ),
 ]
 FleetOption = Annotated[
@@ -62,14 +63,16 @@ CpuDevicesOption = Annotated[
     int | None,
     typer.Option(
         "--cpu-devices", metavar="N", min=1, max=MOST_CPU_DEVICES, show_default=False,
-        help="CPU devices of this machine where it has no GPU and no fleet file; default: one for each core, and as many as "
-        "the job needs.",
+        help="Number of CPU devices, if the machine has no GPU and no fleet file is given; default: one per "
+"core, and at least as many as the job needs.",
     ),
 ]  # fmt: skip
 
 
 def need_fleet(view: View, store: str | None) -> View:
-    """The view, or :class:`BadInput` where no controller ever ran on its store: nothing can be said of no devices."""
+    """The view, or :class:`BadInput` where no controller ever ran on its store: an empty set of devices is
+    undecided.
+    """
     if view.fleet.nodes:
         return view
     address = store_address(store)

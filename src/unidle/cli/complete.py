@@ -93,7 +93,7 @@ def states(incomplete: str) -> list[str]:
 
 
 def is_asked() -> bool:
-    """Whether a shell asks what may follow, and no command is to run."""
+    """Whether a shell requests completions, and no command is to run."""
     return bool(os.environ.get(_INSTRUCTION))
 
 

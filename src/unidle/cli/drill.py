@@ -34,11 +34,11 @@ def drill(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Inject faults into a real run, and measure each recovery. The output shows how fast each fault was seen and named, and
-    how fast the job went on.
+    """Inject faults into a real run, and measure each recovery. The output shows how fast each fault was
+    detected and identified, and how fast the job recovered.
 
     The job has a store, checkpoints and a fleet of its own. It also runs once without faults, for comparison. Exit code 1:
-    the job failed, its result differs, a fault did not happen, or the wrong one was named.
+    the job failed, its result differs, a fault did not happen, or the wrong fault was identified.
     """
     from unidle.drill import picture
     from unidle.drill.conduct import conduct

@@ -17,8 +17,8 @@ _ASK_EVERY_S = 0.1
 def settle(store: Store, job_id: str, request: int | None = None) -> str:
     """Wait until the job has ended and return its state; with ``request``, at most until that was answered.
 
-    Where nobody drives the store this process does, for as long as it takes: a job whose controller
-    is gone can be cancelled, too.
+    If no process drives the store, this process does, for as long as it takes: a job whose controller is gone can
+    be cancelled, too.
     """
 
     def settled(view: View) -> bool:
@@ -36,12 +36,12 @@ def settle(store: Store, job_id: str, request: int | None = None) -> str:
 
 
 def answered(store: Store, request: int, purpose: str) -> None:
-    """Wait until a request left the inbox. Where nobody drives the store this process does, as ``purpose``."""
+    """Wait until a request left the inbox. If no process drives the store, this process does, as ``purpose``."""
     _until(store, lambda _: None if any(one.id == request for one in store.requests()) else "done", purpose)
 
 
 def _until(store: Store, found: Callable[[View], str | None], purpose: str) -> str:
-    """What ``found`` says as soon as it says something."""
+    """The first result of ``found`` that is not empty."""
     while True:
         try:
             return _drive(store, found, purpose)

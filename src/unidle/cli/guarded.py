@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def watch(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Show which nodes are monitored for faults. Each has its health, its detectors and the last fault that was seen."""
+    """Show which nodes are monitored for faults. Each has its health, its detectors and the last detected
+    fault.
+    """
     opened = read_store(store)
     view = read_view(opened)
     opened.close()

@@ -38,7 +38,7 @@ def incidents(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List incidents: failures, hangs and faults of nodes. Each has the times at which it began, was seen and was overcome."""
+    """List incidents: failures, hangs and faults of nodes. Each has the times of its start, detection and end."""
     from unidle.view.incidents import incidents as all_incidents
     from unidle.view.incidents import incidents_of
 

@@ -74,21 +74,22 @@ class JobOptions:
     """What options give of a job; None and empty are not given."""
 
     # fmt: off
-    name: Annotated[str | None, _option("NAME", "Name of the job; default: the script's.")] = None
-    ranks: Annotated[int | None, _option("N", "Processes in the gang; default 1.")] = None
-    devices_per_rank: Annotated[int | None, _option("N", "Devices for each rank; default 1.")] = None
+    name: Annotated[str | None, _option("NAME", "Name of the job; default: the name of the script.")] = None
+    ranks: Annotated[int | None, _option("N", "Number of ranks; default: 1.")] = None
+    devices_per_rank: Annotated[int | None, _option("N", "Number of devices per rank; default: 1.")] = None
     device: Annotated[str | None, _option("gpu|cpu|any", "Kind of device; default: any.")] = None
     queue: Annotated[str | None, _option("NAME", "Queue that the job waits in; default: `default`.", autocompletion=complete.queues)] = None
     env: Annotated[list[str] | None, _option("NAME=VALUE", "Environment variable of every rank; may be repeated.")] = None
     memory: Annotated[
-        str | None, _option("SIZE", "Memory of each rank at most: 4GB, 200M (powers of 1000), 512MiB, 4Gi (of 1024).")
+        str | None, _option("SIZE", "Maximum memory of each rank: 4GB, 200M (powers of 1000), 512MiB, 4Gi (of 1024).")
     ] = None
-    workdir: Annotated[str | None, _option("DIR", "Directory that ranks start in; default: the current one, or the file's.")] = None
+    workdir: Annotated[str | None, _option("DIR", "Working directory of the ranks; default: the current directory, or that of the job file.")] = None
     rendezvous: Annotated[
         str | None,
-        _option("none|torchrun", "Whether ranks get the variables of torchrun, such as RANK; default: two or more do."),
+        _option("none|torchrun", "Whether ranks receive the variables of torchrun, such as RANK; default: torchrun for two or more "
+"ranks."),
     ] = None
-    max_restarts: Annotated[int | None, _option("N", "Restarts after failures; default 0.")] = None
+    max_restarts: Annotated[int | None, _option("N", "Maximum number of restarts after failures; default: 0.")] = None
     kernels: Annotated[
         bool | None, typer.Option("--kernels", help="Record GPU kernel times, for `unidle profile`.", show_default=False)
     ] = None
@@ -96,11 +97,12 @@ class JobOptions:
     timeout: Annotated[
         float | None,
         duration_option(
-            "--timeout", "--timeout-s", text="How long the job may run, restarts included: 90 (seconds), 10m30s, 2h.",
+            "--timeout", "--timeout-s", text="Time limit of the job, including restarts: 90 (seconds), 10m30s, 2h.",
             show_default=False,
         ),
     ] = None
-    user: Annotated[str | None, _option("NAME", "User that the job belongs to; default: you. Only the owner of the store may name another.")] = None
+    user: Annotated[str | None, _option("NAME", "User that the job belongs to; default: your login name. Only the owner of the store may give "
+"another user.")] = None
     # fmt: on
 
     def fields(self) -> dict[str, Any]:

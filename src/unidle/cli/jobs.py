@@ -150,7 +150,7 @@ def list_jobs(
             help="Only jobs in this state.",
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also list the jobs that ended before.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also list the jobs that ended earlier.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs: those that run or wait, and the last ten that ended.

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json", "jsonl", "csv", "parquet", "perfetto")
 
 
-def _filter(offered: Callable[..., list[str]]) -> Any:
-    text = "Only rows with this; may be repeated."
+def _filter(what: str, offered: Callable[..., list[str]]) -> Any:
+    text = f"Only rows of this {what}; may be repeated."
     return typer.Option(metavar="NAME", show_default=False, autocompletion=offered, help=text)
 
 
@@ -72,13 +72,13 @@ def ledger(
     ] = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    job: Annotated[Names, _filter(complete.jobs)] = None,
-    device: Annotated[Names, _filter(complete.devices)] = None,
-    node: Annotated[Names, _filter(complete.nodes)] = None,
-    queue: Annotated[Names, _filter(complete.queues)] = None,
-    user: Annotated[Names, _filter(complete.users)] = None,
-    leaf: Annotated[Names, _filter(complete.leaves)] = None,
-    group: Annotated[Names, _filter(complete.groups)] = None,
+    job: Annotated[Names, _filter("job", complete.jobs)] = None,
+    device: Annotated[Names, _filter("device", complete.devices)] = None,
+    node: Annotated[Names, _filter("node", complete.nodes)] = None,
+    queue: Annotated[Names, _filter("queue", complete.queues)] = None,
+    user: Annotated[Names, _filter("user", complete.users)] = None,
+    leaf: Annotated[Names, _filter("leaf", complete.leaves)] = None,
+    group: Annotated[Names, _filter("group", complete.groups)] = None,
     form: Annotated[
         str, typer.Option("--format", metavar="|".join(FORMATS), help="Form of the output.")
     ] = "table",

@@ -155,7 +155,9 @@ class Live:
 
 
 def _can_be_live(with_output: bool) -> bool:
-    """Whether a moving line disturbs nobody: standard error is a terminal, and no pipe leads other lines to it."""
+    """Whether a line that is updated in place is suitable: standard error is a terminal, and no pipe leads other
+    lines to it.
+    """
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return False
     try:

@@ -55,7 +55,7 @@ def logs(
     ] = None,
     tail: Annotated[
         int | None,
-        typer.Option("--tail", metavar="N", min=0, show_default=False, help="Only the last N of the lines."),
+        typer.Option("--tail", metavar="N", min=0, show_default=False, help="Only the last N lines."),
     ] = None,
     since: Annotated[
         str | None,
@@ -74,7 +74,7 @@ def logs(
 ) -> None:  # fmt: skip
     """Print the standard output and error of a job's ranks.
 
-    Several ranks are merged in order of time. The time of a line is known to 250 ms; in a file that fills for hours, to
+    Several ranks are merged in order of time. Times of lines are accurate to 250 ms; in a file that fills for hours, to
     1/4096 of that. With --grep, --tail counts the lines that match.
     """
     from unidle.api.logs import Wanted
@@ -101,7 +101,9 @@ def logs(
 def _copy(
     address: str, job: str, ranks: Sequence[int], attempt: int | None, wanted: Wanted, *, follow: bool
 ) -> None:
-    """Copy what was printed to standard output; ``follow`` goes on until the job, or the one attempt, has ended."""
+    """Copy what was printed to standard output; ``follow`` continues until the job, or the one attempt, has
+    ended.
+    """
     from unidle.api.logs import Output
     from unidle.api.watching import Watch
 

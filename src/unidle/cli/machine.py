@@ -126,7 +126,7 @@ def _of_store(store: str) -> _Shown:
 
 
 def _device_lines(shown: _Shown) -> list[dict[str, Any]]:
-    """What is said of each device, as ``--json`` gives it."""
+    """The data of each device, as ``--json`` prints it."""
     health, holders, blind = shown.health, shown.holders, shown.blind
     lines: list[dict[str, Any]] = []
     for node in shown.fleet.nodes:
@@ -170,7 +170,7 @@ def _without(cells: list[str], column: int) -> list[str]:
 
 
 def _health(line: dict[str, Any]) -> str:
-    """A node that nobody watches is not known to be healthy."""
+    """The health of a node that is not monitored is unknown."""
     return "not known" if line["health"] == "healthy" and line["not_watched"] else str(line["health"])
 
 
@@ -220,7 +220,7 @@ def _percent(ppm: int) -> str:
 
 @fleet_app.command("snapshot")
 def fleet_snapshot(context: typer.Context, store: StoreOption = None) -> None:
-    """Write all that a placement decision depends on as JSON. It holds the fleet, its health, and running and waiting jobs.
+    """Write the input of a placement decision as JSON. It has the fleet, its health, and running and waiting jobs.
 
     `unidle place --snapshot FILE` repeats the decision anywhere.
     """

@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
 
 def nodes(
     store: StoreOption = None,
-    sick: Annotated[bool, typer.Option("--sick", help="Leave out healthy nodes in use.")] = False,
+    sick: Annotated[bool, typer.Option("--sick", help="Omit healthy nodes that are in use.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the state of each node. A node is in use, sick, drained, under repair, on probation or cordoned."""
@@ -171,7 +171,9 @@ def drain(
     store: StoreOption = None,
     no_wait: NowOption = False,
 ) -> None:
-    """Take a node out of use. It gets no new jobs; running jobs are stopped after their next checkpoint and restart elsewhere."""
+    """Take a node out of service. It receives no new jobs; running jobs are stopped after their next checkpoint
+    and restart elsewhere.
+    """
     deadline_ns = time.time_ns() + round(seconds_of("--within", within) * 1e9)
     _ask(store, "drain", node, text=because, deadline_ns=deadline_ns, no_wait=no_wait)
 
@@ -197,8 +199,9 @@ def maintain(
     store: StoreOption = None,
     no_wait: NowOption = False,
 ) -> None:  # fmt: skip
-    """Plan maintenance of a node. No job is placed that would run into it; the node is drained before, and checked and
-    returned to service after it."""
+    """Plan maintenance of a node. No job is placed there that would overlap with it. The node is drained
+    before, and checked and returned to service after it.
+    """
     now_ns = time.time_ns()
     from_ns = moment("--begin", begin, now_ns, ahead=True)
     until_ns = moment("--until", until, from_ns, ahead=True)
@@ -242,7 +245,7 @@ def report(
     store: StoreOption = None,
     no_wait: NowOption = False,
 ) -> None:
-    """Report a fault that another monitor has seen."""
+    """Report a fault that another monitor has detected."""
     if action not in _ACTIONS:
         raise BadInput(
             "no such action", field="--action", value=action, remedy=f"one of {', '.join(_ACTIONS)}"
@@ -298,7 +301,7 @@ def _taken(store: Store, number: int) -> bool:
 
 
 def _say_result(store: Store, before: View, target: str) -> None:
-    """What the log says of it since: the target's state, or that it was refused."""
+    """The events of it in the log since: the target's state, or that it was refused."""
     from unidle.events import types as ev
 
     for event in store.read(after=before.seq):

@@ -36,7 +36,7 @@ def predict(
             metavar="JOB",
             show_default=False,
             autocompletion=complete.jobs,
-            help="Job id, a unique beginning of it, or a name.",
+            help="Job id, a unique prefix of it, or a name.",
         ),
     ] = None,
     name: Annotated[
@@ -46,7 +46,9 @@ def predict(
     user: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", show_default=False, help="With --name: the submitter; default: of the latest job."
+            metavar="NAME",
+            show_default=False,
+            help="With --name: the submitter; default: that of the latest job.",
         ),
     ] = None,
     devices: Annotated[

@@ -55,7 +55,7 @@ def links(
 
 
 def _others(fleet: Fleet, measured: tuple[Link, ...]) -> list[Link]:
-    """Declared links that no measured one stands for."""
+    """Declared links that no measured one replaces."""
     kinds = {link.tier for link in measured if link.tier}
     ends = {link.a for link in measured if link.a}
     kind_of = {tier.id: tier.kind for tier in fleet.tiers} | {node.id: "node" for node in fleet.nodes}

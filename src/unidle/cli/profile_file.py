@@ -45,7 +45,9 @@ class Destination:
         return self.form is not None and self.path in (None, "-")
 
     def check(self, *, as_json: bool = False) -> None:
-        """Errors: BadInput where the file could not be made now, or ``--json`` wants its place too. Leaves nothing."""
+        """Errors: BadInput where the file could not be made now, or ``--json`` uses the same destination. Leaves
+        nothing.
+        """
         if as_json and self.to_stdout and self.form != "json":
             raise BadInput(
                 "both write to standard output",
@@ -73,7 +75,7 @@ class Destination:
         answer: Callable[[], dict[str, Any]],
         page: Mapping[str, Any],
     ) -> str | None:
-        """Writes it and says where; None for standard output.
+        """Writes it and prints its path; None for standard output.
 
         ``page``: what only a page shows (see ``unidle.scope.export.html``).
         Where the place fails only now (a full disk), the profile goes to another one, which the error names.
@@ -100,7 +102,7 @@ def _content(
     answer: Callable[[], dict[str, Any]],
     page: Mapping[str, Any],
 ) -> bytes:
-    """The JSON form is the answer and the profile in one: what it tells, and what it tells it from."""
+    """The JSON form is the answer and the profile in one: its content, and the source of it."""
     from unidle.scope.export import FORMATS, html
     from unidle.scope.export.encode import json_bytes
 
@@ -132,7 +134,9 @@ def _by_suffix(path: str) -> str:
 
 
 def _elsewhere(content: bytes, name: str) -> Path | None:
-    """Saves what could not be written where it was wanted: in the user's data directory, else among temporary files."""
+    """Saves what could not be written to its destination: in the user's data directory, else among temporary
+    files.
+    """
     for directory in (data_dir() / "profiles", Path(tempfile.gettempdir())):
         try:
             directory.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``profile`` is what was asked for, ``source`` says in one line what it is of; ``other`` is what it is compared with."""
+    """``profile`` is the requested profile, ``source`` describes its source in one line; ``other`` is what it is
+    compared with.
+    """
 
     profile: Profile
     source: str
@@ -52,8 +54,8 @@ class Answer:
 def answer_of(question: Question) -> Answer:
     """Read it from the store.
 
-    Errors: :class:`BadInput` for times and names that make no sense, :class:`CannotRun` where nobody looks at this job,
-    :class:`TargetEnded` where there is nothing in that time.
+    Errors: :class:`BadInput` for times and names that make no sense, :class:`CannotRun` if this job is not
+    profiled, :class:`TargetEnded` without data in that time.
     """
     from unidle.scope.history import Wanted
 
@@ -167,7 +169,9 @@ def difference_json(answer: Answer, rules: Rules) -> dict[str, Any]:
 
 
 def _compared(answer: Answer, rules: Rules) -> tuple[dict[str, float], dict[str, float], Difference]:
-    """The training threads' budgets on both sides, and how their stacks differ: what helpers wait in tells nothing."""
+    """The training threads' budgets on both sides, and how their stacks differ: the waits of helpers are not
+    relevant.
+    """
     from unidle.scope.budget import budgets_of, percentages
     from unidle.scope.difference import difference
 

@@ -1,4 +1,4 @@
-"""The options of ``unidle profile``: one field each, with what the help says of it."""
+"""The options of ``unidle profile``: one field each, with its help."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Options:
     memory: Annotated[bool, _flag("--allocations --memory", "Trace allocations with probes; costs more.")] = False
     operators: Annotated[bool, _flag("--operators", "Count operators with probes; costs more.")] = False
     tier: Annotated[LookTier | None, _option("--tier", "T0|T1|T2|T3", "Sampling method; default: the best that works here.")] = None
-    rank: Annotated[str | None, _option("--rank", "K[,K...]", "Only these ranks of a job, such as 0,2 or 0-3; of the past one.")] = None
+    rank: Annotated[str | None, _option("--rank", "K[,K...]", "Only these ranks of a job, such as 0,2 or 0-3; of a past profile, one rank.")] = None
     rules: Annotated[str | None, _option("--rules", "FILE", "Rules that take precedence over unidle's own.")] = None
     form: Annotated[
         Form | None,
@@ -76,7 +76,7 @@ class Options:
         list[str] | None,
         _option("--import", "FILE", "Add device activity of the same time from such a file; may be repeated."),
     ] = None
-    injection: Annotated[bool, _flag("--injection", "Print the variables by which a program records its GPU kernels.")] = False
+    injection: Annotated[bool, _flag("--injection", "Print the environment variables with which a program records its GPU kernels.")] = False
     since: Annotated[
         str | None,
         _option("--since", "TIME", "Show what `unidle up --profile` recorded since then: 1h, 2026-01-31T12:00."),

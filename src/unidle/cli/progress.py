@@ -42,7 +42,7 @@ def progress(
     ] = None,
     pattern: Annotated[
         str | None,
-        typer.Option("--pattern", metavar="RE", show_default=False, help="Try this progress pattern; default: the job's own, else what unidle finds."),
+        typer.Option("--pattern", metavar="RE", show_default=False, help="Progress pattern to try; default: the pattern of the job, otherwise a detected one."),
     ] = None,
     rank: Annotated[int, typer.Option("--rank", metavar="K", min=0, help="Rank of the job to read.")] = 0,
     attempt: Annotated[
@@ -54,7 +54,7 @@ def progress(
 ) -> None:  # fmt: skip
     """Show which steps are read from a job's output or a log file.
 
-    It also proposes a pattern for the job file that reads the same.
+    It also proposes a pattern for the job file that reads the same steps.
     """
     from unidle.engine.local.progress import validate_pattern
     from unidle.engine.local.progress.scanner import read_output

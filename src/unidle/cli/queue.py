@@ -39,7 +39,7 @@ def queue(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the queues of a store: what each deserves, uses and lends."""
+    """Show what each queue of a store deserves, uses and lends."""
     opened = read_store(store)
     view = read_view(opened)
     if usage:

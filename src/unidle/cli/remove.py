@@ -46,7 +46,7 @@ def rm(
         list[str],
         typer.Argument(
             metavar="JOB", show_default=False, autocompletion=complete.jobs,
-            help="Job id, a unique beginning of it, or a name.",
+            help="Job id, a unique prefix of it, or a name.",
         ),
     ],
     store: StoreOption = None,
@@ -74,7 +74,7 @@ def rm(
 def prune(
     older: Annotated[
         str,
-        typer.Option("--older", metavar="TIME", show_default=False, help="Jobs that ended at least so long ago: 12h, 30d."),
+        typer.Option("--older", metavar="TIME", show_default=False, help="Minimum time since the end of a job: 12h, 30d."),
     ],
     store: StoreOption = None,
     dry_run: DryRunOption = False,
@@ -82,7 +82,7 @@ def prune(
 ) -> None:  # fmt: skip
     """Remove all jobs that ended long ago, as `unidle rm` does.
 
-    What an interrupted removal left behind is deleted, too.
+    The remains of an interrupted removal are deleted, too.
     """
     from unidle.control.find import listed
     from unidle.files.values import duration_ns

@@ -111,7 +111,7 @@ def store(
     *,
     assumed: Assumed,
 ) -> None:  # fmt: skip
-    """Replay the jobs of a store under other policies. The first column of the output is what really happened."""
+    """Replay the jobs of a store under other policies. The first column of the output is the recorded run."""
     from unidle.api.fleets import find_fleet
     from unidle.cli.ledger import window_of
     from unidle.control.compare import outcome_of

@@ -36,7 +36,7 @@ def faults(
     servers: Annotated[int, typer.Option("--servers", metavar="N", min=1, max=_MOST_NODES, help="Servers of the trace, including those without a fault.")] = 400,
     spares: Annotated[int, typer.Option("--spares", metavar="K", min=0, max=_MOST_NODES, help="Spare nodes.")] = 12,
     peer_copies: Annotated[str, _switch("peer-copies", "Keep copies of the state in the memory of other nodes.")] = "on",
-    warm: Annotated[str, _switch("warm", "Keep processes with all imports done ready on all nodes.")] = "on",
+    warm: Annotated[str, _switch("warm", "Keep processes ready on all nodes that have all imports done.")] = "on",
     preflight: Annotated[str, _switch("preflight", "Check nodes before each start, and burn them in after each repair.")] = "on",
     checkpoint_every: Annotated[str, typer.Option("--checkpoint-every", metavar="auto|TIME", help="Work between two checkpoints: 1800 (seconds), 30m; auto: from the cost model.")] = "auto",
     fixed_every: Annotated[float, seconds_option("fixed-every", "Interval for the comparison without auto.")] = 1800.0,
@@ -66,8 +66,9 @@ def faults(
     save: SaveOption = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Replay recorded faults on a gang, and compare what helps. The output has effective training time, lost work and cost,
-    with and without each capability."""
+    """Replay recorded faults on a gang, and compare recovery capabilities. The output has effective training
+    time, lost work and cost, with and without each capability.
+    """
     from unidle.control.replay_faults import Replay, Terms, Ways, runs
     from unidle.files.fault_trace import load_fault_trace
 

@@ -155,7 +155,7 @@ def _say(names: Sequence[str], runs: Sequence[Run]) -> None:
 
 
 def _note(text: str) -> None:
-    """What is going on, in one line of a terminal that the next one replaces."""
+    """Progress in one line of a terminal that the next one replaces."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()

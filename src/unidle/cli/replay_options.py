@@ -77,7 +77,8 @@ class Assumed:
         str,
         _option(
             "estimates", "none|exact[,FACTOR]|learned",
-            "Run times that policies know: the jobs' own estimates, the true ones, or those of similar jobs.",
+            "Run times that policies use: the jobs' own estimates, the true run times, or those of similar "
+"jobs.",
         ),
     ] = "learned"
     checkpoint_every: Annotated[float, seconds_option("checkpoint-every", "Work between two checkpoints: 1800 (seconds), 30m; 0: none.")] = 1800.0

@@ -60,7 +60,7 @@ LogsOption = Annotated[
 ]  # fmt: skip
 ProfileOption = Annotated[
     bool,
-    typer.Option("--profile", help="Sample running jobs all the time, for `unidle profile JOB --since TIME`."),
+    typer.Option("--profile", help="Profile running jobs continuously, for `unidle profile JOB --since TIME`."),
 ]  # fmt: skip
 
 
@@ -93,8 +93,8 @@ def run(
 
     Give a job file, or a program after the options: unidle run --ranks 4 python train.py --lr 3e-4
 
-    Options take precedence over the job file. All that follows a program belongs to it; a file that ends in .py is run
-    by the Python of your PATH.
+    Options take precedence over the job file. Arguments after a program belong to the program. A file that ends in .py
+    is run with the Python in PATH.
     """
     _check_report(report)
     if described.kernels:
@@ -222,7 +222,7 @@ def _run(given: _Given) -> int:
 
 @contextmanager
 def told_what_is_left(controller: Controller, live: Live, address: str) -> Iterator[None]:
-    """Also when the store fails: what runs goes on, and the user should know how to come back to it."""
+    """Also when the store fails: running jobs continue, and the user is shown how to return to them."""
     try:
         yield
     finally:
@@ -297,7 +297,7 @@ def _write_report(store: Store, job_id: str, report: str | None) -> str | None:
 
 
 def _print_end(store: Store, job: JobView, report: str | None, given: _Given) -> None:
-    """What came of it, also where nobody reads standard output any more: the exit code is the job's."""
+    """The result, even if standard output is closed: the exit code is the job's."""
     try:
         if given.as_json:
             _print_json_end(job, report, given.address)
@@ -329,7 +329,9 @@ def _print_summary(store: Store, job: JobView, report: str | None, address: str)
     say()
     show(terminal_summary(store, job.id))
     if wants_rendezvous(run_root(store, data_dir()), job):
-        say("The script wants the variables of torchrun, which one rank gets with `--rendezvous torchrun`.")
+        say(
+            "The script needs the variables of torchrun, which one rank receives with `--rendezvous torchrun`."
+        )
     if report:
         say_whole(f"report: {report}")
     sys.stdout.flush()

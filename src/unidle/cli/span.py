@@ -60,7 +60,7 @@ def simulate(
         str,
         typer.Option(
             "--schedule", metavar="NAME[,NAME...]",
-            help="Schedules to compare; FILE.py:FUNCTION is one of your own.",
+            help="Schedules to compare; FILE.py:FUNCTION for your own.",
         ),
     ] = ALL,
     timeline: Annotated[

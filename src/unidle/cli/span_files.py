@@ -57,7 +57,7 @@ class Picture(NamedTuple):
 
 
 def picture_of(simulation: Modelled) -> Picture:
-    """A modelled iteration: the devices of one cell, of pipelines that are not alike those of one of each kind."""
+    """A modelled iteration: the devices of one cell, if pipelines differ, those of one of each kind."""
     told = simulation.result
     devices = [
         each.device(pipeline, stage)
@@ -119,7 +119,7 @@ def strip(simulation: Modelled, width: int = 72, most: int = 12) -> list[str]:
 
 
 def strip_of(picture: Picture, width: int = 72, scale_ns: int = 0) -> list[str]:
-    """The same of any picture; ``scale_ns``: what the whole width stands for, by default the iteration."""
+    """The same of any picture; ``scale_ns``: the time of the whole width, by default the iteration."""
     length, names = max(scale_ns or picture.length_ns, 1), picture.devices
     taken: dict[str, list[dict[str, int]]] = {name: [{} for _ in range(width)] for name in names}
     for row in picture.rows:
@@ -146,7 +146,7 @@ def _letter(column: dict[str, int], length: int) -> str:
 
 
 def write_ledger(path: str, simulation: Modelled) -> None:
-    """Rows of the ledger, ``modelled``, of the devices of one cell; the name's end says the form."""
+    """Rows of the ledger, ``modelled``, of the devices of one cell; its form follows from the suffix of the name."""
     from unidle.cli.output import whole_file
     from unidle.ledger import export
     from unidle.ledger.sources import LiveRows

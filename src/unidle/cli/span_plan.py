@@ -56,7 +56,9 @@ def plan(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Choose sites, stages and microbatch for a model. The output has a bound on the best plan, and what was left out."""
+    """Choose sites, stages and microbatch for a model. The output includes a bound on the best plan, and why a
+    site is not used.
+    """
     from unidle.cli.output import whole_file
     from unidle.files.span_plan import as_file, load_plan, rented
     from unidle.span.compare import compare as compared
@@ -151,7 +153,7 @@ def as_object(told: Told) -> dict[str, Any]:
 
 
 def expected_object(setting: Setting, result: Result) -> dict[str, Any]:
-    """What is to be expected with revocations, where something was said of them."""
+    """The expected values with revocations, if they are given."""
     from unidle.span.result import expected
 
     found = expected(setting, result)

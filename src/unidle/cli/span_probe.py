@@ -25,7 +25,7 @@ def probe(
         typer.Argument(
             metavar="serve|HOST:PORT",
             show_default=False,
-            help="`serve` to answer, or the address of a host that serves.",
+            help="`serve` to answer measurements, or the address of a host that runs `serve`.",
         ),
     ] = None,
     port: Annotated[
@@ -40,7 +40,7 @@ def probe(
             metavar="TEXT",
             envvar=_SECRET_VARIABLE,
             show_default=False,
-            help="Secret of both sides; serve makes one.",
+            help="Shared secret of both sides; serve generates one.",
         ),
     ] = None,
     source: Annotated[

@@ -154,7 +154,7 @@ def _request(target: str, arguments: dict[str, Any]) -> _Request:
         return _from_file(target, arguments)
     what = f"process {target}" if target.isdigit() else f"job {target}"
     raise CannotRun(
-        f"the layers of a process that runs cannot be distinguished from outside ({what}): blocks that are alike run the same"
+        f"the layers of a process that runs cannot be distinguished from outside ({what}): equal blocks run the same"
         " line of Python, and the backward pass runs without any; of jobs of unidle span run the stages are known",
         remedy="measure the function that builds its model, MODEL.py:BUILD, with --parallel for what it shares its machine with;"
         f" `unidle profile {target}` shows where the time of the whole goes",
@@ -219,7 +219,7 @@ def _arguments(given: list[str] | None) -> dict[str, Any]:
 
 
 def _measure(asked: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """What each process tells; they begin to measure together. Errors: BadInput, CannotRun."""
+    """The output of each process; they begin to measure together. Errors: BadInput, CannotRun."""
     command = [sys.executable, "-P", "-m", "unidle.rank.span_profile"]
     started = list[subprocess.Popen[str]]()
     try:

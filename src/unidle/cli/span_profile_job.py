@@ -19,7 +19,7 @@ PACED = "Devices were paced: these times are the file's, where it was not slower
 
 
 def place_of(job: str, store: str | None) -> Path | None:
-    """The directory of a job of ``unidle span run``; None where there is none of this name."""
+    """The directory of a job of ``unidle span run``; None without one of this name."""
     if store is not None:
         from unidle.control.session import run_root
         from unidle.store.open import open_store
@@ -35,7 +35,9 @@ def place_of(job: str, store: str | None) -> Path | None:
 
 
 def profile_job(job: str, place: Path, write: str | None, *, as_json: bool) -> None:
-    """Print the stages of the newest attempt with steps, and store them where ``write`` says so. Errors: BadInput, CannotRun."""
+    """Print the stages of the newest attempt with steps, and store them in the file ``write``. Errors: BadInput,
+    CannotRun.
+    """
     attempt, plan, stages = _newest(job, place)
     paced = plan.get("pace") is not None
     if write is not None:

@@ -48,7 +48,8 @@ def run(
         bool | None,
         typer.Option(
             "--namespaces/--no-namespaces", show_default=False,
-            help="Give each device a network namespace and links their limits; default: for root, if the file has links.",
+            help="Give each device a network namespace, and apply the limits of links; default: as root, if the "
+"file has links.",
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", min=1, show_default=False, help="Number of steps; default: the file's.")] = None,
@@ -74,7 +75,7 @@ def run(
         int, typer.Option(metavar="STEPS", min=0, help="Steps between two reviews of the plan; 0: never.")
     ] = 20,
     rejoin: Annotated[
-        bool, typer.Option("--rejoin/--no-rejoin", help="Take a lost site back at a checkpoint, once it answers.")
+        bool, typer.Option("--rejoin/--no-rejoin", help="Readmit a lost site at a checkpoint, when it is reachable again.")
     ] = True,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start from step 0 and move existing checkpoints aside; default: resume from the newest.")
@@ -226,7 +227,7 @@ def _train(wanted: Wanted, ground: Ground, store: str | None, options: Options, 
 
 
 def interrupted(signals: Signals, gang: Gang, job: JobView) -> bool:
-    """Ends the job where a signal asks for it; always False."""
+    """Ends the job at a signal; always False."""
     if signals.interrupts + signals.terminates and job.cancel_by is None:
         gang.cancel("Ctrl-C" if signals.interrupts else "SIGTERM")
     elif signals.interrupts > 1:

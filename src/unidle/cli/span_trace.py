@@ -23,9 +23,10 @@ _AT_ONCE: Final = 10_000
 
 
 def write_trace(stream: BinaryIO, found: Iterable[Modelled]) -> None:
-    """Operations of the first cell of each simulation (the others are alike), and what its devices hold.
+    """Operations of the first cell of each simulation (the others are equal), and what its devices hold.
 
-    Of pipelines that are not alike, the first cell of each kind."""
+    If pipelines differ, the first cell of each kind.
+    """
     several = list(found)
     other = {"how": "modelled", "schedules": [each.result.schedule for each in several]}
     _write(stream, other, _simulated(several))

@@ -1,4 +1,4 @@
-"""``unidle span simulate`` where pipelines are not alike: what it reports of them in addition."""
+"""``unidle span simulate`` if pipelines differ: what it reports of them in addition."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def only_alike(options: Sequence[str]) -> None:
-    """Errors: :class:`unidle.errors.BadInput` where there is an option that needs pipelines which are alike."""
+    """Errors: :class:`unidle.errors.BadInput` for an option that requires equal pipelines."""
     if options:
         raise BadInput(
-            "needs pipelines that are alike",
+            "needs equal pipelines",
             field=options[0],
             remedy="leave it out, or give one number of microbatches",
         )
@@ -32,7 +32,7 @@ def groups_object(groups: Sequence[Group]) -> list[dict[str, Any]]:
 
 
 def show_groups(groups: Sequence[Group]) -> None:
-    """A line for each group; nothing where there are none."""
+    """A line for each group; nothing otherwise."""
     for g in groups:
         say(
             f"{counted(len(g.pipelines), 'pipeline')} at {g.speed:g} times the speed:"

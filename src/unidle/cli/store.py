@@ -75,7 +75,7 @@ def export(file: File = "-", store: StoreOption = None) -> None:
 
 @store_app.command("import")
 def import_(file: File = "-", store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Fill an empty store from an export: all of it, or nothing."""
+    """Import an export into an empty store, completely or not at all."""
     from unidle.api.stores import make_parent
     from unidle.store import tools
     from unidle.store.open import open_store

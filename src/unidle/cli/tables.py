@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: 80 columns where there is none. Nothing is cut off; what is too wide is wrapped."""
+"""Tables that fit the terminal: 80 columns without a terminal. Nothing is cut off; what is too wide is wrapped."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def folded(text: str, width: int, hang: int = 2) -> list[str]:
 
 
 def colours() -> bool:
-    """Whether standard output is a terminal that shows colours, and the user wants them."""
+    """Whether standard output is a terminal that shows colours, and the user did not disable them."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def state_colour(state: str) -> str:
-    """A state in its colour; as it is where there is none."""
+    """A state in its colour; unchanged if it has no colour."""
     code = _STATES.get(state.split()[0]) if state.strip() else None
     return f"\x1b[{code}m{state}\x1b[0m" if code else state
 

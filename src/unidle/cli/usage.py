@@ -54,7 +54,7 @@ def in_one_line(error: Exception, words: Sequence[str], groups: Mapping[str, Seq
 
 
 def _elsewhere(word: str, path: str, groups: Mapping[str, Sequence[str]]) -> str:
-    """Where a command is that has another name here, or stands below a group; empty where there is none."""
+    """Where a command is that has another name here, or stands below a group; may be empty."""
     if path != "unidle":
         return ""
     if word in _OTHER_NAMES:
@@ -63,7 +63,7 @@ def _elsewhere(word: str, path: str, groups: Mapping[str, Sequence[str]]) -> str
 
 
 def _near(error: Exception, option: str) -> list[str]:
-    """Options like the one that was given, the most alike first, by the names that they have now."""
+    """Options similar to the given one, the most similar first, by their current names."""
     from difflib import get_close_matches
 
     parameters = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
@@ -119,7 +119,7 @@ def _given(names: Sequence[str], words: Sequence[str]) -> str | None:
 
 
 def _lower(message: str) -> str:
-    """``Input should be a valid integer, unable to ...`` says ``must be a valid integer``."""
+    """``Input should be a valid integer, unable to ...`` becomes ``must be a valid integer``."""
     said = message.rstrip(".")
     if said.startswith("Input should be "):
         return "must be " + said.removeprefix("Input should be ").split(", unable")[0]

@@ -19,7 +19,7 @@ from unidle.view.state import View
 _S: Final = 1e9
 _HOUR_NS: Final = 3600e9
 ENOUGH: Final = 20
-"""Interruptions from which on a mean of them says something."""
+"""Minimum number of interruptions for a meaningful mean."""
 
 
 @dataclass(frozen=True, slots=True)

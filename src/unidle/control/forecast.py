@@ -21,9 +21,9 @@ from unidle.view.state import View
 PLANNED: Final = 1_000
 """Waiting jobs, from the head of the queue, for which a start is predicted."""
 FEW_STEPS: Final = 8
-"""Steps after the first report with which an attempt tells its own speed."""
+"""Steps after the first report from which the speed of an attempt is measured."""
 REMEMBERED: Final = 2_000
-"""Jobs, the latest to be submitted, that a new controller looks at: each has to be unpacked."""
+"""Jobs, the latest to be submitted, that a new controller reads: each has to be unpacked."""
 _S: Final = 1_000_000_000
 
 

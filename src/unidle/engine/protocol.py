@@ -1,4 +1,4 @@
-"""The seam between decisions and what carries them out.
+"""The interface between decisions and the engine that carries them out.
 
 One protocol serves local processes, Kubernetes and the simulator: commands are idempotent (the key
 is job and attempt), what the engine observes is the truth, and observations may arrive late, twice
@@ -29,7 +29,7 @@ class PartOf:
 
 @dataclass(frozen=True, slots=True)
 class StartGang:
-    """Start every rank of one attempt. Sending it twice changes nothing.
+    """Start every rank of one attempt. Idempotent.
 
     ``parts`` are those of its slices that are parts made on demand: the engine makes them real before
     the ranks start. Where it cannot, every rank gets a ``lost`` mark whose ``info`` has ``refused``.
@@ -118,7 +118,7 @@ Observation = RankMarks | HealthChange | Utilised | GangVitals | CheckpointLook
 
 @dataclass(frozen=True, slots=True)
 class LiveAttempt:
-    """An attempt that the log says has not ended, and how many marks of each rank are known."""
+    """An attempt that has not ended according to the log, and how many marks of each rank are known."""
 
     command: StartGang
     marks_known: tuple[int, ...]
@@ -129,13 +129,13 @@ class Engine(Protocol):
 
     @property
     def modelled(self) -> bool:
-        """Whether a model makes up what it reports: the ledger then says so of every row."""
+        """Whether a model makes up what it reports: every row of the ledger is then marked as modelled."""
 
     def fleet(self) -> Fleet:
         """What there is now."""
 
     def adopt(self, live: Sequence[LiveAttempt]) -> None:
-        """Called once before the first poll: adopt what the log says is alive."""
+        """Called once before the first poll: adopt the attempts that are alive according to the log."""
 
     def start(self, command: StartGang) -> None:
         """Begin to start a gang; failures arrive as marks of the rank (kind ``exit`` or ``lost``)."""
@@ -146,18 +146,18 @@ class Engine(Protocol):
         A rank that was never started gets a ``lost`` mark, so that every stop comes to an end."""
 
     def watch(self, command: WatchGang) -> None:
-        """Begin or cease to measure whether an attempt's devices are used.
+        """Start or stop measuring whether an attempt's devices are used.
 
-        Reports a :class:`Utilised` once it is known, and whenever it changes. A new engine measures nothing
-        until it is asked. One that knows since when an attempt is quiet, also of the time before it was asked,
-        may leave out that it is busy at first.
+        Reports a :class:`Utilised` once it is known, and whenever it changes. A new engine measures nothing until
+        this call. If it has since when an attempt is quiet, also before this call, it may omit an initial busy
+        report.
         """
 
     def release(self, job: str, attempt: int) -> None:
-        """The attempt has ended and the log knows it: nothing more will be asked about it."""
+        """The attempt has ended and this is logged: no further calls concern it."""
 
     def finish(self, job: str) -> None:
-        """The job has ended, and the log knows it: what is kept for its next attempt can go."""
+        """The job has ended and this is logged: what is kept for its next attempt can be removed."""
 
     def keep(self, jobs: Collection[str]) -> None:
         """Called once after :meth:`adopt`: what is kept for jobs other than these, which are open, can go."""
@@ -169,4 +169,4 @@ class Engine(Protocol):
         """Return when something may have happened, at ``until_ns`` (clock time) at the latest."""
 
     def close(self) -> None:
-        """Let go of everything without stopping any rank."""
+        """Release all resources without stopping any rank."""

@@ -1,4 +1,4 @@
-"""What the log says of sick attempts, nodes and devices, and of what is done about them."""
+"""Events of sick attempts, nodes and devices, and of their remedies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class VerdictReached(Base, frozen=True, omit_defaults=True):
 
 
 class VerdictOver(Base, frozen=True, omit_defaults=True):
-    """The attempt goes on as if nothing had been: what the last verdict said is over."""
+    """The attempt works normally again: the problem of the last verdict is over."""
 
     job: str
     attempt: int
@@ -43,8 +43,8 @@ class VerdictOver(Base, frozen=True, omit_defaults=True):
 class FaultSeen(Base, frozen=True, omit_defaults=True):
     """Something is wrong with a node, or with one of its devices (``device``: its id; empty: it concerns the node).
 
-    ``kind``, ``code`` and ``action`` are those of ``unidle guard classify``. ``onset_ns``: when it happened, as far as
-    that was said; ``signal_ns``: when it was seen.
+    ``kind``, ``code`` and ``action`` are those of ``unidle guard classify``. ``onset_ns``: when it happened, as
+    far as that was reported; ``signal_ns``: when it was seen.
     """
 
     node: str
@@ -58,7 +58,8 @@ class FaultSeen(Base, frozen=True, omit_defaults=True):
 
 
 class WatchSet(Base, frozen=True, omit_defaults=True):
-    """From now on a detector sees a node, or cannot (``why_not``): what it cannot see is not known to be well.
+    """From now on a detector monitors a node, or cannot (``why_not``): the health of what is not monitored is
+    unknown.
 
     ``lost``: how much it had to pass over so far, because it came faster than it could be read.
     """
@@ -70,7 +71,7 @@ class WatchSet(Base, frozen=True, omit_defaults=True):
 
 
 class CheckpointBad(Base, frozen=True, omit_defaults=True):
-    """A checkpoint that ``attempt`` might have gone on from cannot be trusted."""
+    """A checkpoint from which ``attempt`` could resume is bad."""
 
     job: str
     attempt: int
@@ -80,11 +81,11 @@ class CheckpointBad(Base, frozen=True, omit_defaults=True):
 
 
 class RemedySet(Base, frozen=True, omit_defaults=True):
-    """What is done about a sick node or device (``target``) from now on, until ``deadline_ns`` (0: no end).
+    """The state of a sick node or device (``target``) from now on, until ``deadline_ns`` (0: no end).
 
-    ``step``: of ``remedy``, ``quarantine`` and ``draining`` the rung of the ladder that is at work or comes next; of
-    ``proving`` and ``probation`` the tier of the check that runs; of ``suspect`` what keeps it there. ``try_`` counts
-    tries of the step from 1. ``by``: the person who asked for it, empty where the machine decided. A remedy or check
+    ``step``: of ``remedy``, ``quarantine`` and ``draining`` the rung of the ladder that is at work or comes next;
+    of ``proving`` and ``probation`` the tier of the check that runs; of ``suspect`` what keeps it there. ``try_``
+    counts tries of the step from 1. ``by``: the user who requested it; empty if unidle decided. A remedy or check
     is begun once for each such event: its position in the log is its name.
     """
 
@@ -98,7 +99,7 @@ class RemedySet(Base, frozen=True, omit_defaults=True):
 
 
 class CordonSet(Base, frozen=True, omit_defaults=True):
-    """Somebody (``by``) keeps new jobs off a node, or lets them on again; unidle itself never does the latter."""
+    """The user ``by`` keeps new jobs off a node, or allows them again; unidle itself never does the latter."""
 
     node: str
     on: bool
@@ -126,7 +127,7 @@ class MaintenanceSet(Base, frozen=True, omit_defaults=True):
 
 
 class NodeChecked(Base, frozen=True, omit_defaults=True):
-    """A check of a node ended; ``fit`` is None where it could not tell."""
+    """A check of a node ended; ``fit`` is None if it is undecided."""
 
     node: str
     tier: str
@@ -144,7 +145,7 @@ class PreflightEnded(Base, frozen=True, omit_defaults=True):
 
 
 class RankStack(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where ranks were found that stood at the same place: one entry for all of them.
+    """The place at which one or more ranks were found, with one entry for all of them.
 
     ``state``: a category of the profiler's budget (``collective``, ``data``, ``lock``, ...), or ``stopped``, ``ended``,
     ``waiting``, ``running`` or ``unknown``. ``at``: the place in words. ``frames``: root first, the deepest ones.
@@ -159,9 +160,9 @@ class RankStack(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StacksTaken(Base, frozen=True, omit_defaults=True):
-    """All ranks of an attempt that hangs were looked at once, without a change to them.
+    """All ranks of an attempt that hangs were sampled once, without a change to them.
 
-    ``odd``: ranks that are not where the others wait. Where nothing could be looked at, ``because`` gives the reason.
+    ``odd``: ranks that are not where the others wait. If no stack could be read, ``because`` has the reason.
     """
 
     job: str

@@ -1,4 +1,4 @@
-"""Marks: what one rank's supervisor saw, in the order it saw it.
+"""Marks: observations of one rank's supervisor, in order.
 
 A supervisor appends marks to the rank's journal as JSON lines; the ordinal of the line is the
 mark's sequence number. Times are on the controller's clock (``unidle.clock``).
@@ -13,16 +13,17 @@ import msgspec
 from unidle.jobs import FailureKind
 
 GUESSED: Final = "lines"
-"""``o`` of steps read from lines of no known form: they need not go on until the rank ends."""
+"""``o`` of steps read from lines of no known form: they may stop before the rank ends."""
 
 
 class LastOutput(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What the end of a failed rank's output shows; each text is one printable line.
 
-    ``what``: the error, such as ``ValueError: shapes (3,4) and (5,) not aligned``; ``where``: the innermost line of the
-    user's own code, such as ``crash.py:5``; ``kind``: a ``unidle.jobs.FailureKind``. ``sort`` is ``error``, one that a
-    restart cannot mend (``import``, ``syntax``, ``command``: a program or script that is not there), or ``line``: no error
-    that is known, but the last line that may be one. ``symptom``: it follows from the failure of another. ``lines``: the last ten.
+    ``what``: the error, such as ``ValueError: shapes (3,4) and (5,) not aligned``; ``where``: the innermost line
+    of the user's own code, such as ``crash.py:5``; ``kind``: a ``unidle.jobs.FailureKind``. ``sort`` is
+    ``error``, one that a restart cannot fix (``import``, ``syntax``, ``command``: a program or script that is not
+    there), or ``line``: no error that is known, but the last line that may be one. ``symptom``: it follows from
+    the failure of another. ``lines``: the last ten.
     """
 
     what: str = ""
@@ -39,7 +40,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     ``k`` is the kind:
 
     - ``spawn``: the rank's process exists (``pid``, ``ticks``: its start time in clock ticks)
-    - ``step``: step ``n`` was completed at ``t``; ``o`` says who saw it; ``v`` is the training loss that was printed
+    - ``step``: step ``n`` was completed at ``t``; ``o`` is the observer; ``v`` is the training loss that was printed
       with it (``text`` is ``loss nan`` or ``loss inf`` where that is no finite number)
     - ``span``: the rank spent ``[t, e)`` on ``w``: ``data``, ``eval``, ``save``, ``restore``, ``compile``,
       ``comm`` or ``wan`` (communication that nothing hides, inside a site or between sites), ``bubble`` (of a
@@ -50,7 +51,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     - ``restored``: the state after step ``n`` was loaded (0: there was none)
     - ``exit``: the process ended with ``code`` (0 to 255, or minus the signal); ``info`` has ``peak_bytes``, ``cpu_ns``, ``oom``, ...;
       ``last`` is what the end of its output shows, where it failed
-    - ``lost``: the supervisor is gone and left no exit; ``text`` says what is known (``info`` has ``refused`` where the
+    - ``lost``: the supervisor is gone and left no exit; ``text`` describes what is known (``info`` has ``refused`` where the
       machine would not make the rank's part of a device)
     - ``note``: something worth telling in ``text`` (a command that does not exist, log bytes dropped, ...)
     """

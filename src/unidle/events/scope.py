@@ -1,4 +1,4 @@
-"""Events of the profiler: what a look at running ranks found, and whether anyone looks."""
+"""Events of the profiler: time budgets of running ranks, and whether they are profiled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BudgetMeasured(Base, frozen=True, omit_defaults=True):
 class StepsWatched(Base, frozen=True, omit_defaults=True):
     """Steps that were seen from outside in ``[start_ns, end_ns)``: by rank when each was complete, in order.
 
-    A rank with an empty list was looked at in the same way as before, and completed none.
+    A rank with an empty list was observed in the same way as before, and completed none.
     """
 
     job: str
@@ -33,6 +33,6 @@ class StepsWatched(Base, frozen=True, omit_defaults=True):
 
 
 class ProfilerSet(Base, frozen=True, omit_defaults=True):
-    """From now on running jobs are looked at, or not (``why_not``)."""
+    """From now on running jobs are profiled, or not (``why_not``)."""
 
     why_not: str = ""

@@ -50,11 +50,11 @@ PredictedWhat = Literal["start", "run_time", "step_time", "cost"]
 
 
 class ControllerStarted(Base, frozen=True, omit_defaults=True):
-    """A writer took the store up (``purpose``: the command that did).
+    """A writer opened the store (``purpose``: its command).
 
     Each of its sightings covers the ``covers_ns`` after it: it promises another one before they end.
-    ``clock_offset_ns`` turns the boot-time clock of boot ``boot`` into the log's time. ``modelled``:
-    its engine is a simulation. ``policy``: who places jobs, empty for the usual policy.
+    ``clock_offset_ns`` turns the boot-time clock of boot ``boot`` into the log's time. ``modelled``: its engine
+    is a simulation. ``policy``: the placement policy, empty for the default one.
     """
 
     purpose: str
@@ -73,7 +73,7 @@ class ControllerStopped(Base, frozen=True, omit_defaults=True):
 
 
 class Sighted(Base, frozen=True, omit_defaults=True):
-    """The controller is there and sees the fleet unchanged."""
+    """The controller is present, and the fleet is unchanged."""
 
 
 class FleetSeen(Base, frozen=True, omit_defaults=True):
@@ -115,14 +115,14 @@ class CancelAsked(Base, frozen=True, omit_defaults=True):
 
 
 class RequestRefused(Base, frozen=True, omit_defaults=True):
-    """A request in the inbox could not be read: it was put away."""
+    """A request in the inbox could not be read: it was moved away."""
 
     request: str  # its kind
     because: Reason
 
 
 class JobJudged(Base, frozen=True, omit_defaults=True):
-    """The placement policy looked at a waiting job and could not place it."""
+    """The placement policy evaluated a waiting job and could not place it."""
 
     job: str
     because: Reason
@@ -150,8 +150,8 @@ class RankSaw(Base, frozen=True, omit_defaults=True, gc=False):
 class StopAsked(Base, frozen=True, omit_defaults=True):
     """An attempt is to be stopped; ``culprit`` is the rank that failed first, where one did.
 
-    ``for_job`` is the waiting job that it makes room for, where that is why; ``requeue`` says of an idle
-    holder that it waits again.
+    ``for_job`` is the waiting job that it makes room for, where that is why; ``requeue``: an idle job waits again
+    after its release.
     """
 
     job: str
@@ -167,7 +167,7 @@ class StopAsked(Base, frozen=True, omit_defaults=True):
 class UtilisationSeen(Base, frozen=True, omit_defaults=True):
     """An attempt whose devices are watched turned busy or quiet, or cannot be measured (``text``: why).
 
-    ``since_ns``: from when on every measurement said so. Measurements that say the same are not logged.
+    ``since_ns``: since when every measurement has agreed. Measurements without a change are not logged.
     """
 
     job: str
@@ -180,7 +180,7 @@ class UtilisationSeen(Base, frozen=True, omit_defaults=True):
 class IdleTold(Base, frozen=True, omit_defaults=True):
     """An attempt that has shown no work since ``since_ns`` was given notice.
 
-    After ``notice_ns`` more without work it is released; 0 says that it is not.
+    After ``notice_ns`` more without work it is released; 0: it is not released.
     """
 
     job: str
@@ -209,7 +209,9 @@ class AttemptEnded(Base, frozen=True, omit_defaults=True):
 
 
 class RetryPlanned(Base, frozen=True, omit_defaults=True):
-    """Another attempt follows; ``policy``: which of the job's restart policies says so, with a count of its own."""
+    """Another attempt follows; ``policy``: the restart policy of the job that applies, which has a separate
+    count.
+    """
 
     job: str
     not_before_ns: int
@@ -218,7 +220,7 @@ class RetryPlanned(Base, frozen=True, omit_defaults=True):
 
 
 class Requeued(Base, frozen=True, omit_defaults=True):
-    """The job waits again without having failed, or (``policy``) as a restart policy of it says."""
+    """The job waits again without a failure, or by its restart policy ``policy``."""
 
     job: str
     because: Reason
@@ -257,11 +259,11 @@ class JobsRemoved(Base, frozen=True, omit_defaults=True):
 
 
 class Predicted(Base, frozen=True, omit_defaults=True):
-    """A predictor said something of a job; what came true is derived from the log.
+    """A prediction for a job; the true value is derived from the log.
 
-    ``low_ns`` and ``high_ns`` bound the truth with probability ``level_ppm`` (0: none is claimed);
-    ``by`` names what it went by. A cost is in millionths of the fleet's currency, and the times are 0.
-    ``model`` and ``attempt`` say for which devices and attempt it was said, where that matters.
+    ``low_ns`` and ``high_ns`` bound the truth with probability ``level_ppm`` (0: none is claimed); ``by`` names
+    the basis of the prediction. A cost is in millionths of the fleet's currency, and the times are 0. ``model``
+    and ``attempt``: the devices and the attempt of the prediction, where that matters.
     """
 
     job: str

@@ -1,8 +1,8 @@
-"""Finds what is wrong with a document, in the user's words.
+"""Finds the first error in a document, in terms of the file.
 
-msgspec converts and knows the rules; its errors name a type, not a remedy, and leave out the key
-inside a mapping. So when it refuses, the document is walked in its own order along the same rules
-to the first value that breaks one. ``Meta(extra={"says": ..., "remedy": ...})`` gives a rule words.
+msgspec converts and has the rules; its errors name a type, not a remedy, and leave out the key inside a mapping.
+So when it refuses, the document is walked in its own order along the same rules to the first value that breaks
+one. ``Meta(extra={"says": ..., "remedy": ...})`` gives a rule words.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from unidle.words import counted
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """What the type's author says about it."""
+    """The text that the type declares."""
 
     says: str | None = None
     remedy: str | None = None
 
 
 def first_breach(data: object, kind: object) -> Breach | None:
-    """The first value in ``data``, in its own order, that breaks a rule of ``kind``."""
+    """The first value in ``data``, in its own order, that violates a rule of ``kind``."""
     return _walk(data, inspect.type_info(kind), (), _Words())
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """The known word that is most like ``word``."""
+    """The valid word that is most similar to ``word``."""
     return difflib.get_close_matches(word.casefold(), list(known), n=1, cutoff=0.0)[0]
 
 

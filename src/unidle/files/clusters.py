@@ -23,36 +23,45 @@ _LARGEST: Final = 64 << 20
 
 
 class ClusterPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One cluster: its store, or a summary where jobs cannot be sent to it from here."""
+    """One cluster: its store, or a summary if jobs cannot be sent to it from this machine."""
 
     name: Annotated[
         str,
         Meta(
-            pattern=NAME_PATTERN, min_length=1, max_length=NAME_LENGTH, description="Its name.", examples=["east"],
+            pattern=NAME_PATTERN, min_length=1, max_length=NAME_LENGTH, description="Name of the cluster.", examples=["east"],
             extra={"says": NAME_SAYS},
         ),
     ]  # fmt: skip
     store: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
         Meta(
-            description="Store of the cluster: a path, or postgresql://...",
+            description="Store of the cluster: the path of a file, or a URL postgresql://...",
             examples=["postgresql://db.east/unidle"],
         ),
     ] = None
     summary: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
-        Meta(description="File with the output of `unidle fleet summary` there.", examples=["west.json"]),
+        Meta(
+            description="File with the output of `unidle fleet summary` for the cluster.",
+            examples=["west.json"],
+        ),
     ] = None
 
 
 class ClustersFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The clusters that one may send jobs to, in the order in which equals are taken."""
+    """Clusters that jobs can be sent to. Among equal clusters, the first one is used."""
 
     clusters: Annotated[
-        tuple[ClusterPart, ...], Meta(min_length=1, max_length=1000, description="The clusters.")
+        tuple[ClusterPart, ...],
+        Meta(
+            min_length=1,
+            max_length=1000,
+            description="Clusters. Among equal clusters, the first one is used.",
+        ),
     ]
     prefer: Annotated[
-        Literal["start", "cost"], Meta(description="Whether an early start or a low price takes precedence.")
+        Literal["start", "cost"],
+        Meta(description="start: the earliest start takes precedence. cost: the lowest price does."),
     ] = "start"
 
 

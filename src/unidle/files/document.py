@@ -12,7 +12,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a file may hold at most. ``values`` counts the members of an alias each time it is used."""
+    """Limits on the content of a file. ``values`` counts the members of an alias each time it is used."""
 
     size_bytes: int = 1 << 20
     depth: int = 32
@@ -40,7 +40,7 @@ class BadFile(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """The value at ``path`` breaks a rule."""
+    """The value at ``path`` violates a rule."""
 
     path: Path
     problem: str
@@ -50,7 +50,7 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a value stands: its line (from 1) and, unless it is text, how it was written."""
+    """The position of a value: its line (from 1) and, unless it is text, how it was written."""
 
     line: int
     written: str | None = None
@@ -58,7 +58,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Plain data (dict, list, str, int, float, bool, None) and where each part of it stands.
+    """Plain data (dict, list, str, int, float, bool, None) and the position of each part of it.
 
     ``marks`` maps the ``id`` of a container in ``data`` to the marks of its members; it is empty
     for data that did not come from a file.

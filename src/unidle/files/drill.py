@@ -24,7 +24,7 @@ PARAMETERS: Final = ("factor", "mbit_per_s", "ms", "bytes_per_s", "how", "line",
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a kind of fault may be done to, and what has to be said of it."""
+    """The targets and the required fields of a kind of fault."""
 
     targets: tuple[str, ...]
     needs: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Fault:
     """One fault. Exactly one of ``at_step``, ``at_s``, ``during``, ``after`` is given.
 
     ``target`` is ``rank:2``, ``node:n1``, ``link:n1-n2``, ``device:n1/0``, ``checkpoint`` or ``controller``.
-    ``for_s``: seconds until it is undone; None: when it was named.
+    ``for_s``: seconds until it is undone; None: when it was identified.
     """
 
     kind: FaultKind

@@ -20,9 +20,9 @@ Seconds = Annotated[float, Meta(ge=0, le=_DAY_S)]
 
 
 class FaultPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One fault: what, to whom, when."""
+    """One fault: its kind, target and start."""
 
-    kind: Annotated[FaultKind, Meta(description="What happens.")]
+    kind: Annotated[FaultKind, Meta(description="Kind of fault.")]
     target: Annotated[
         Annotated[
             str,
@@ -34,102 +34,105 @@ class FaultPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ]
         | None,
         Meta(
-            description="Target of the fault. rank:any and node:any are chosen by the seed.",
+            description="Target of the fault. rank:any and node:any are chosen at random, by the seed.",
             examples=["rank:2"],
             extra={"says": TARGET_SAYS},
         ),
     ] = None
     at_step: Annotated[
         Annotated[int, Meta(ge=0, le=10**12)] | None,
-        Meta(description="When the job first completes this step, in any attempt.", examples=[40]),
+        Meta(description="Start when the job first completes this step, in any attempt.", examples=[40]),
     ] = None
     at_s: Annotated[
-        Seconds | None, Meta(description="Seconds after the start of all ranks of the first attempt.")
+        Seconds | None,
+        Meta(description="Start this many seconds after all ranks of the first attempt have started."),
     ] = None
     during: Annotated[
         Literal["recovery"] | None,
         Meta(
-            description="While the gang recovers from the previous fault: its ranks run, and no step is completed."
+            description="Start while the gang recovers from the previous fault: its ranks run, and no step is complete."
         ),
     ] = None
     after: Annotated[
         Literal["recovery"] | None,
-        Meta(description="When the gang has completed a first step again after the previous fault."),
+        Meta(description="Start when the gang completes its first step after the previous fault."),
     ] = None
     for_s: Annotated[
         Seconds | None,
         Meta(
-            description="Seconds until the fault is undone. Default: when unidle has named it, or after 20 s."
+            description="Seconds until the fault is undone. Default: when unidle has identified it, or after 20 s."
         ),
     ] = None
     factor: Annotated[
         Annotated[float, Meta(gt=1, le=1000)] | None,
-        Meta(description="slow: how many times slower it computes.", examples=[1.25]),
+        Meta(description="For slow: the factor by which computation is slowed down.", examples=[1.25]),
     ] = None
     mbit_per_s: Annotated[
         Annotated[float, Meta(gt=0, le=1_000_000)] | None,
-        Meta(description="rate: the limit in each direction.", examples=[2]),
+        Meta(description="For rate: limit in each direction, in Mbit/s.", examples=[2]),
     ] = None
     ms: Annotated[
         Annotated[float, Meta(gt=0, le=10_000)] | None,
-        Meta(description="delay: the added latency in each direction.", examples=[50]),
+        Meta(description="For delay: added latency in each direction, in milliseconds.", examples=[50]),
     ] = None
     bytes_per_s: Annotated[
         Annotated[int, Meta(ge=1024, le=2**50)] | MemoryText | None,
         Meta(
-            description="disk_slow: the limit of the write rate.",
+            description="For disk_slow: limit of the write rate, in bytes per second.",
             examples=["1MB"],
             extra={"says": MEMORY_SAYS},
         ),
     ] = None
     how: Annotated[
         Literal["truncate", "flip", "remove"] | None,
-        Meta(description="corrupt_checkpoint: the damage to its largest file."),
+        Meta(description="For corrupt_checkpoint: damage to the largest file of the checkpoint."),
     ] = None
     line: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
         Meta(
-            description="kernel_log: the line.",
+            description="For kernel_log: the line that appears in the log.",
             examples=["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."],
         ),
     ] = None
     field: Annotated[
         Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*" + END, max_length=64)] | None,
-        Meta(description="nvml: the reading.", examples=["dram_errors"]),
+        Meta(description="For nvml: name of the reading.", examples=["dram_errors"]),
     ] = None
     value: Annotated[
         bool | Annotated[float, Meta(ge=-1e18, le=1e18)] | None,
-        Meta(description="nvml: the reading.", extra={"says": "a number, true or false"}),
+        Meta(description="For nvml: value of the reading.", extra={"says": "a number, true or false"}),
     ] = None
 
 
 class DrillFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A job, and the faults that are put into it."""
+    """A job, and the faults that are injected into it."""
 
     job: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4095)] | JobFile,
         Meta(
-            description="The job: the path of a job file, relative to this one, or its fields.",
+            description="The job: the path of a job file, relative to the drill file, or the fields of a job file.",
             examples=["job.yaml"],
         ),
     ]
-    nodes: Annotated[int, Meta(ge=1, le=200, description="Declared nodes n1, n2, ...")] = 2
+    nodes: Annotated[int, Meta(ge=1, le=200, description="Number of nodes. They are named n1, n2, ...")] = 2
     devices: Annotated[
         Annotated[tuple[Annotated[int, Meta(ge=1, le=4096)], ...], Meta(max_length=200)],
         Meta(
-            description="Devices of each node. Default: those that the job needs, spread evenly.",
+            description="Number of devices of each node. Default: the devices that the job needs, spread evenly.",
             examples=[[2, 1, 1]],
         ),
     ] = ()
     seed: Annotated[
         int, Meta(ge=0, le=2**63 - 1, description="Seed of random choices, such as rank:any.")
     ] = 0
-    faults: Annotated[tuple[FaultPart, ...], Meta(min_length=1, max_length=1000, description="The faults.")]
+    faults: Annotated[
+        tuple[FaultPart, ...], Meta(min_length=1, max_length=1000, description="Faults to inject.")
+    ]
     result: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4095, pattern=r"^[^/~]")] | None,
         Meta(
-            description="File that the job writes its final state to, relative to its workdir: .pt, .npz, .json or any"
-            " other. Without it, its newest checkpoint.",
+            description="File that the job writes its final state to, relative to its workdir: .pt, .npz, .json or any "
+            "other type. Default: the newest checkpoint.",
             examples=["result.pt"],
         ),
     ] = None
@@ -138,14 +141,17 @@ class DrillFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(
             ge=0,
             le=1,
-            description="How far numbers of float64 may be from those of a run without faults, if they are not equal bit by bit.",
+            description="Maximum difference between float64 numbers of the final state and those of a run without faults. "
+            "Other data must be equal bit by bit.",
         ),
     ] = 1e-12
     disk: Annotated[
         Annotated[int, Meta(ge=2**24, le=2**40)] | MemoryText,
         Meta(
-            description="Size of the separate disk for checkpoints, for faults of the disk.",
+            description="Size of the separate disk for checkpoints. Used by disk faults.",
             extra={"says": MEMORY_SAYS},
         ),
     ] = "256MiB"
-    timeout_s: Annotated[float, Meta(gt=0, le=_DAY_S, description="Time limit of the job.")] = 600.0
+    timeout_s: Annotated[float, Meta(gt=0, le=_DAY_S, description="Time limit of the job, in seconds.")] = (
+        600.0
+    )

@@ -66,53 +66,59 @@ LabelKey = Annotated[
 
 
 class TierPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One vertex of the network tree, or several alike by a range in ``id``."""
+    """One vertex of the network tree, or several equal ones with a range in ``id``."""
 
     id: Annotated[Ids, Meta(description="Name, unique among tiers and nodes.", examples=["leaf-[1-4]"])]
     kind: Annotated[
         Text,
         Meta(
             min_length=1,
-            description="Kind: site, zone, spine, leaf, NVLink domain, ...",
+            description="Kind of tier: site, zone, spine, leaf, NVLink domain, ...",
             examples=["leaf"],
         ),
     ]
     parent: Annotated[
-        Id | None, Meta(description="The tier above; none for a root.", examples=["site-a"])
+        Id | None, Meta(description="Parent tier. Default: none, for a root.", examples=["site-a"])
     ] = None
     fabric: Annotated[
-        Fabric, Meta(description="Class of the links inside it. Default: that of the tier above.")
+        Fabric,
+        Meta(description="Class of the links inside the tier. Default: the fabric of the parent tier."),
     ] = None
 
 
 class DevicesPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``count`` devices that are alike."""
+    """``count`` equal devices."""
 
-    count: Annotated[int, Meta(ge=1, le=100_000, description="How many.", examples=[8])] = 1
-    kind: Annotated[Literal["gpu", "cpu"], Meta(description="GPU, or a share of the CPUs.", examples=["gpu"])]
+    count: Annotated[int, Meta(ge=1, le=100_000, description="Number of devices.", examples=[8])] = 1
+    kind: Annotated[
+        Literal["gpu", "cpu"],
+        Meta(description="Kind of device: a GPU, or a share of the CPUs.", examples=["gpu"]),
+    ]
     model: Annotated[
         Text | None,
         Meta(
-            description="Model, as in prices. Default: cpu for a CPU device, empty for a GPU.",
+            description="Device model, as in prices. Default: cpu for a CPU device, empty for a GPU.",
             examples=["H100"],
         ),
     ] = None
-    memory: Annotated[Memory, Meta(description="Memory of each.", examples=["80GiB"])] = 0
+    memory: Annotated[Memory, Meta(description="Memory of each device.", examples=["80GiB"])] = 0
     slices_ppm: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=WHOLE_PPM)], ...],
         Meta(
             min_length=1,
             max_length=1024,
-            description="Shares that each device is cut into, in millionths; their sum is 1,000,000.",
+            description="Fixed slices of each device, in millionths of it. Their sum must be 1,000,000.",
             examples=[[500_000, 250_000, 250_000]],
         ),
     ] = (WHOLE_PPM,)
     index: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)] | None,
-        Meta(description="Index of the first device. Default: the next on the node.", examples=[0]),
+        Meta(
+            description="Index of the first device on the node. Default: the next free index.", examples=[0]
+        ),
     ] = None
     uuid: Annotated[
-        Text, Meta(description="UUID of the hardware; only with count 1.", examples=["GPU-6b1e"])
+        Text, Meta(description="UUID of the device. Only with count 1.", examples=["GPU-6b1e"])
     ] = ""
     vendor: Annotated[
         Literal["nvidia", "amd", "ascend"], Meta(description="Vendor of the GPU.", examples=["amd"])
@@ -120,31 +126,34 @@ class DevicesPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     share: Annotated[
         SharingPart | None,
         Meta(
-            description="Ways to cut the device for jobs that request a part of it. Default: it is not cut.",
+            description="Methods to divide the device for jobs that request a part of it. Default: it is not divided.",
             examples=[{"modes": ["mig", "mps"], "oversubscribe": {"compute": 1.5}}],
         ),
     ] = None
     number: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)] | None,
         Meta(
-            description="What the vendor's tools count the first as; without it, its index, or on a node with GPUs of"
-            " several vendors the next of this one.",
+            description="Number of the first device in the vendor's tools. Default: its index; on a node with GPUs of "
+            "several vendors, the next number of this vendor.",
             examples=[0],
         ),
     ] = None
 
 
 class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One host, or several alike by a range in ``id``."""
+    """One node, or several equal nodes with a range in ``id``."""
 
     id: Annotated[
         Ids,
-        Meta(description="Name, unique among tiers and nodes. A range makes several.", examples=["n[1-4]"]),
+        Meta(
+            description="Name, unique among tiers and nodes. A range declares several nodes.",
+            examples=["n[1-4]"],
+        ),
     ]
     parent: Annotated[
         Id | None,
         Meta(
-            description="Tier that the node is in. It may be left out if there is only one.",
+            description="Tier that contains the node. Optional if there is only one.",
             examples=["leaf-1"],
         ),
     ] = None
@@ -156,12 +165,13 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             extra={"says": "a mapping, or a list of mappings"},
         ),
     ] = ()
-    cpus: Annotated[float, Meta(ge=0, le=100_000, description="CPU cores; 0 is unknown.", examples=[64])] = (
-        0.0
-    )
-    memory: Annotated[Memory, Meta(description="Memory of the host; 0 is unknown.", examples=["2TiB"])] = 0
+    cpus: Annotated[
+        float, Meta(ge=0, le=100_000, description="Number of CPU cores; 0: unknown.", examples=[64])
+    ] = 0.0
+    memory: Annotated[Memory, Meta(description="Host memory; 0: unknown.", examples=["2TiB"])] = 0
     labels: Annotated[
-        dict[LabelKey, Text], Meta(max_length=256, description="Labels.", examples=[{"zone": "a"}])
+        dict[LabelKey, Text],
+        Meta(max_length=256, description="Labels of the node, with their values.", examples=[{"zone": "a"}]),
     ] = {}
     address: Annotated[
         Annotated[
@@ -173,40 +183,42 @@ class NodePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             ),
         ],
         Meta(
-            description="Address at which its ranks reach each other. A range runs along with the one in id.",
+            description="Address at which other nodes reach the ranks of this node. A range is expanded in parallel with "
+            "the range in id.",
             examples=["10.0.0.[1-4]"],
         ),
     ] = "127.0.0.1"
     netns: Annotated[
         Annotated[str, Meta(pattern=r"^[-A-Za-z0-9._\[\], ]+" + END, max_length=ID_LENGTH)] | None,
         Meta(
-            description="Network namespace of this machine (`ip netns`) that its ranks run in, with the node's address "
-            "there; for local runs only. A range runs along with the one in id.",
+            description="Network namespace of this machine (`ip netns`) that its ranks run in, which has the node's "
+            "address. For local runs only. A range is expanded in parallel with the range in id. Default: "
+            "none.",
             examples=["lab-n[1-4]"],
         ),
     ] = None
     fabric: Annotated[
-        Fabric, Meta(description="Class of its link to the tier. Default: the fabric of the tier.")
+        Fabric, Meta(description="Class of its link to its tier. Default: the fabric of the tier.")
     ] = None
     taints: Annotated[
         tuple[LabelKey, ...],
         Meta(
             max_length=256,
-            description="Taints: only jobs that tolerate each of them are placed here.",
+            description="Taints of the node. Only jobs that tolerate all of them are placed on it.",
             examples=[["maintenance"]],
         ),
     ] = ()
     gpu_links: Annotated[
         Id | None,
         Meta(
-            description="Links between its GPUs: a name in the file's gpu_links. Default: unknown.",
+            description="Name in gpu_links of the links between its GPUs. Default: unknown.",
             examples=["hgx"],
         ),
     ] = None
     watch: Annotated[
         WatchPart | None,
         Meta(
-            description="Sources that are read for signs of faults.",
+            description="Sources that are monitored for signs of faults.",
             examples=[{"kernel_log": "/var/log/remote/n[1-4].log"}],
         ),
     ] = None
@@ -217,67 +229,79 @@ _Us = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class MeasuredPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What `unidle span probe` measured of a link: 95 % intervals, least and most."""
+    """Measurement of a link by `unidle span probe`: 95 % intervals, as [low, high]."""
 
     gbps: Annotated[
         tuple[_Gbps, ...],
-        Meta(min_length=2, max_length=2, description="Of the bandwidth.", examples=[[0.9, 1.1]]),
+        Meta(min_length=2, max_length=2, description="Bandwidth, in 10^9 bit/s.", examples=[[0.9, 1.1]]),
     ]
     latency_us: Annotated[
         tuple[_Us, ...],
-        Meta(min_length=2, max_length=2, description="Of the latency.", examples=[[20_000, 20_400]]),
+        Meta(
+            min_length=2, max_length=2, description="Latency, in microseconds.", examples=[[20_000, 20_400]]
+        ),
     ]
     flow_gbps: Annotated[
         tuple[_Gbps, ...],
-        Meta(min_length=2, max_length=2, description="Of what one flow carries.", examples=[[0.5, 0.6]]),
+        Meta(
+            min_length=2,
+            max_length=2,
+            description="Rate of one TCP flow, in 10^9 bit/s.",
+            examples=[[0.5, 0.6]],
+        ),
     ]
     loss_ppm: Annotated[
         int,
-        Meta(ge=0, le=1_000_000, description="Retransmitted segments, in millionths.", examples=[12]),
+        Meta(ge=0, le=1_000_000, description="Retransmitted segments, in parts per million.", examples=[12]),
     ] = 0
 
 
 class LinkPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A link between two tiers or nodes, or the way up of every vertex of one kind."""
+    """A link between two tiers or nodes, or the uplink of every vertex of one kind."""
 
-    a: Annotated[Id | None, Meta(description="One end.", examples=["leaf-1"])] = None
-    b: Annotated[Id | None, Meta(description="The other end.", examples=["leaf-2"])] = None
+    a: Annotated[Id | None, Meta(description="One end: the id of a tier or node.", examples=["leaf-1"])] = (
+        None
+    )
+    b: Annotated[Id | None, Meta(description="Other end: the id of a tier or node.", examples=["leaf-2"])] = (
+        None
+    )
     tier: Annotated[
         Text | None,
         Meta(
-            description="Instead of a and b: a kind of tier, node or device. The link is that of each of them"
-            " to what is above it; for a device, to the others on its node.",
+            description="Kind of tier, node or device, instead of a and b. The entry describes the uplink of each of "
+            "them; for device, the links to the other devices of its node.",
             examples=["leaf"],
         ),
     ] = None
-    fabric: Annotated[Fabric, Meta(description="Class of the link. Default: that of its tier.")] = None
+    fabric: Annotated[Fabric, Meta(description="Class of the link. Default: the fabric of its tier.")] = None
     gbps: Annotated[
-        float, Meta(gt=0, le=1_000_000, description="Bandwidth of one direction, 10^9 bit/s.", examples=[100])
+        float,
+        Meta(gt=0, le=1_000_000, description="Bandwidth in each direction, in 10^9 bit/s.", examples=[100]),
     ]
     latency_us: Annotated[float, Meta(ge=0, le=1e9, description="Latency in microseconds.", examples=[5])] = (
         0.0
     )
     flow_gbps: Annotated[
         _Gbps | None,
-        Meta(description="Limit of one TCP flow. Default: unknown.", examples=[0.6]),
+        Meta(description="Maximum rate of one TCP flow, in 10^9 bit/s. Default: unknown.", examples=[0.6]),
     ] = None
     measured: Annotated[
         MeasuredPart | None,
         Meta(
-            description="Interval of the measurement; written by `unidle span probe --write`.",
+            description="Measured intervals, written by `unidle span probe --write`. Default: not measured.",
             examples=[{"gbps": [0.9, 1.1], "latency_us": [20_000, 20_400], "flow_gbps": [0.5, 0.6]}],
         ),
     ] = None
 
 
 class TopologyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the network tree comes from when no tiers are declared."""
+    """Source of the network tree if no tiers are declared."""
 
     labels: Annotated[
         Annotated[tuple[LabelKey, ...], Meta(max_length=32)] | None,
         Meta(
-            description="Node labels that name the tiers, from the node upwards. Default: the well-known ones"
-            " that the nodes have; [] for none.",
+            description="Node labels that name the tiers, from the node upwards. Default: the well-known labels that the "
+            "nodes have. An empty list: no labels.",
             examples=[["aiops.io/switch", "topology.kubernetes.io/zone"]],
         ),
     ] = None
@@ -291,7 +315,7 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(
             min_length=1,
             max_length=200_000,
-            description="Hosts, in the order in which they are filled.",
+            description="Nodes, in the order in which they are filled.",
             examples=[[{"id": "n[1-2]", "devices": {"count": 4, "kind": "cpu"}}]],
         ),
     ]
@@ -299,8 +323,8 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         tuple[TierPart, ...],
         Meta(
             max_length=100_000,
-            description="The network tree, in any order. Without it, node labels make the tree, or all nodes hang from"
-            " one site named site.",
+            description="Tiers of the network tree, in any order. Default: derived from node labels (see topology), or "
+            "one site named site that contains all nodes.",
             examples=[
                 [{"id": "site-a", "kind": "site"}, {"id": "leaf-1", "kind": "leaf", "parent": "site-a"}]
             ],
@@ -309,14 +333,15 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     topology: Annotated[
         TopologyPart,
         Meta(
-            description="Which node labels make the network tree.", examples=[{"labels": ["aiops.io/switch"]}]
+            description="Node labels that define the network tree if no tiers are declared.",
+            examples=[{"labels": ["aiops.io/switch"]}],
         ),
     ] = TopologyPart()
     links: Annotated[
         tuple[LinkPart, ...],
         Meta(
             max_length=200_000,
-            description="Known links between tiers or nodes.",
+            description="Links between tiers or nodes whose bandwidth is known.",
             examples=[[{"a": "site-a", "b": "site-b", "gbps": 10, "latency_us": 12000}]],
         ),
     ] = ()
@@ -324,7 +349,7 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         dict[Id, GpuLinksPart],
         Meta(
             max_length=1000,
-            description="How the GPUs of one node reach each other, by a name that nodes refer to.",
+            description="Links between the GPUs of one node, by a name that nodes refer to.",
             examples=[{"pairs": {"islands": [[0, 1], [2, 3]], "link": "NV4", "between": "SYS"}}],
         ),
     ] = {}
@@ -340,7 +365,7 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         tuple[QueuePart, ...],
         Meta(
             max_length=10_000,
-            description="Queues that jobs wait in, and what each may use. Default: one queue without a quota.",
+            description="Queues, with the devices that each may use. Default: one queue without a quota.",
             examples=[
                 [
                     {"name": "research", "weight": 2},
@@ -352,14 +377,15 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     migration: Annotated[
         MigrationPart | None,
         Meta(
-            description="Move running jobs that can checkpoint to make room for a gang. Default: no job is moved.",
+            description="Conditions for moving running jobs that can checkpoint, to make room for a gang. Default: no job "
+            "is moved.",
             examples=[{"moves_most": 4, "gain_least": 2}],
         ),
     ] = None
     history: Annotated[
         HistoryPart,
         Meta(
-            description="Weight of past use when queues are compared.",
+            description="Weight of past use in the comparison of queues.",
             examples=[{"half_life_days": 7, "weight": 0.5}],
         ),
     ] = HistoryPart()
@@ -380,7 +406,7 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     profile: Annotated[
         ProfilePart,
         Meta(
-            description="Continuous profiles of running jobs, in short samples. Default: off.",
+            description="Continuous profiles of running jobs, in short sample periods. Default: off.",
             examples=[{"on": True, "every_s": 60, "keep": "24h"}],
         ),
     ] = ProfilePart()
@@ -393,7 +419,7 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = ()
     timezone: Annotated[
-        str, Meta(max_length=64, description="Time zone of the queues' hours.", examples=["Europe/Berlin"])
+        str, Meta(max_length=64, description="Time zone of the hours in queues.", examples=["Europe/Berlin"])
     ] = "UTC"
     currency: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""What a fleet file says about sick nodes and devices."""
+"""The ``guard`` section of a fleet file: the policy for sick nodes and devices."""
 
 from __future__ import annotations
 
@@ -37,117 +37,157 @@ def _words(least: int) -> Meta:
     return Meta(
         min_length=least,
         max_length=256,
-        description="The program and its words, without a shell; {node}, {device} and {address} are filled in.",
+        description="Program and arguments, run without a shell. {node}, {device} and {address} are replaced.",
         examples=[["ssh", "{address}", "systemctl", "reboot"]],
     )
 
 
 class HookPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A command of the site. Exit code 0: done, or fit; for checks 3: could not tell; else it failed, or is unfit."""
+    """A command of the site. Exit code 0: done, or fit. For checks, 3: undecided. Otherwise: failed, or unfit."""
 
     command: Annotated[_Words, _words(0)] = ()
-    timeout: Annotated[DurationText | None, _time("Time limit; 10m (quick: 1m).", "10m")] = None
+    timeout: Annotated[DurationText | None, _time("Time limit. Default: 10m; for quick, 1m.", "10m")] = None
     tries: Annotated[
         Annotated[int, Meta(ge=1, le=100)] | None,
-        Meta(description="Number of attempts; remedies 2, checks 3."),
+        Meta(description="Maximum number of attempts. Default: 2 for remedies, 3 for checks."),
     ] = None
-    pause: Annotated[DurationText | None, _time("Pause between two attempts; 10s.", "10s")] = None
+    pause: Annotated[DurationText | None, _time("Pause between two attempts. Default: 10s.", "10s")] = None
 
 
 class RungPart(HookPart, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A remedy: a command of the site that is done when it exits with 0."""
+    """A command of the site that repairs a node or device. It must exit with 0 when it is done."""
 
     command: Annotated[_Words, _words(1)]
 
 
 class RemedyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The rungs of the ladder that the site has, from below."""
+    """Commands that repair nodes and devices, from the mildest to the strongest. All are optional."""
 
     reset_gpu: Annotated[
-        RungPart | None, Meta(description="Command that resets one device; {device} is filled in.")
+        RungPart | None,
+        Meta(description="Command that resets one device. {device} is replaced by its name, such as n1/0."),
     ] = None
-    reboot: Annotated[RungPart | None, Meta(description="Reboots the node.")] = None
-    replace: Annotated[RungPart | None, Meta(description="Command that has the node replaced.")] = None
+    reboot: Annotated[RungPart | None, Meta(description="Command that reboots the node.")] = None
+    replace: Annotated[RungPart | None, Meta(description="Command that replaces the node.")] = None
 
 
 class OutPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How much may be out of use at once by unidle's own decision."""
+    """Limits on the nodes that unidle takes out of service."""
 
     nodes: Annotated[
-        Annotated[int, Meta(ge=0, le=200_000)] | None, Meta(description="So many nodes; 0: none is removed.")
+        Annotated[int, Meta(ge=0, le=200_000)] | None,
+        Meta(
+            description="Maximum number of nodes out of service; 0: no node is removed. Default: see percent."
+        ),
     ] = None
     percent: Annotated[
-        Percent, Meta(description="Of the fleet's nodes, one at least; where nodes is not given.")
+        Percent,
+        Meta(
+            description="Maximum percentage of the fleet's nodes out of service, at least one node. Ignored if nodes is "
+            "given."
+        ),
     ] = 10.0
-    tier_percent: Annotated[Percent, Meta(description="Of the nodes under one tier, one at least.")] = 50.0
-    per_hour: Annotated[int, Meta(ge=1, le=1_000_000, description="Remedies begun within an hour.")] = 20
+    tier_percent: Annotated[
+        Percent,
+        Meta(description="Maximum percentage of the nodes under one tier out of service, at least one node."),
+    ] = 50.0
+    per_hour: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Maximum number of remedies that start within an hour.")
+    ] = 20
 
 
 class BreakerPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """So many nodes that fall at once have a common cause: then none is removed."""
+    """Many nodes that fail at the same time are assumed to have a common cause. Above both thresholds, no
+    further node is removed.
+    """
 
-    nodes: Annotated[int, Meta(ge=2, le=200_000, description="At least so many.")] = 3
-    percent: Annotated[Percent, Meta(description="And at least this share of the fleet.")] = 5.0
-    within: Annotated[DurationText | None, _time("Within this time; 10m.", "10m")] = None
+    nodes: Annotated[int, Meta(ge=2, le=200_000, description="Minimum number of failed nodes.")] = 3
+    percent: Annotated[Percent, Meta(description="Minimum percentage of the fleet's nodes that failed.")] = (
+        5.0
+    )
+    within: Annotated[DurationText | None, _time("Period in which they failed. Default: 10m.", "10m")] = None
 
 
 class LemonPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What falls again and again needs a human."""
+    """A node or device that fails repeatedly is not repaired again, but left to the operator."""
 
-    times: Annotated[int, Meta(ge=2, le=1000, description="So many times.")] = 3
-    within: Annotated[DurationText | None, _time("Within this time; 30d.", "30d")] = None
+    times: Annotated[int, Meta(ge=2, le=1000, description="Number of failures.")] = 3
+    within: Annotated[DurationText | None, _time("Period of the failures. Default: 30d.", "30d")] = None
 
 
 class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is done about sick nodes and devices."""
+    """Policy for sick nodes and devices."""
 
-    remedy: Annotated[RemedyPart, Meta(description="The ladder of remedies.")] = RemedyPart()
+    remedy: Annotated[RemedyPart, Meta(description="Commands that repair nodes and devices.")] = RemedyPart()
     prove: Annotated[
-        HookPart, Meta(description="The check after a remedy; without a command, unidle's own.")
+        HookPart, Meta(description="Check after a remedy. Default command: unidle's own check.")
     ] = HookPart()
-    quick: Annotated[HookPart, Meta(description="The short check; without a command, unidle's own.")] = (
+    quick: Annotated[HookPart, Meta(description="Short check. Default command: unidle's own check.")] = (
         HookPart()
     )
     preflight: Annotated[
         Literal["auto", "off", "quick", "standard"],
         Meta(
-            description="Check nodes before a gang starts; auto: where it has several ranks or GPUs, by one short look;"
-            " standard: new and repaired ones thoroughly."
+            description="Check of nodes before a gang starts. off: none. auto: one attempt of the short check, if the "
+            "gang has several ranks or GPUs. quick: the short check. standard: also the standard check for new "
+            "and repaired nodes."
         ),
     ] = "quick"
-    preflight_age: Annotated[DurationText | None, _time("How long a check counts; 10m.", "10m")] = None
-    drain: Annotated[DurationText | None, _time("How long jobs have to save a checkpoint; 5m.", "5m")] = None
+    preflight_age: Annotated[
+        DurationText | None, _time("Time for which the result of a check is valid. Default: 10m.", "10m")
+    ] = None
+    drain: Annotated[
+        DurationText | None,
+        _time("Time that jobs have to save a checkpoint before they are stopped. Default: 5m.", "5m"),
+    ] = None
     drain_hard: Annotated[
-        DurationText | None, _time("The same where only a reboot or more helps; 30s.", "30s")
+        DurationText | None,
+        _time("As drain, for faults that need a reboot or a replacement. Default: 30s.", "30s"),
     ] = None
-    suspect: Annotated[DurationText | None, _time("How long a node stays suspect; 1h.", "1h")] = None
-    quarantine: Annotated[DurationText | None, _time("Longest wait for a remedy; 24h.", "24h")] = None
+    suspect: Annotated[
+        DurationText | None, _time("Time for which a node stays suspect. Default: 1h.", "1h")
+    ] = None
+    quarantine: Annotated[
+        DurationText | None, _time("Maximum time that a node waits for a remedy. Default: 24h.", "24h")
+    ] = None
     probation: Annotated[
-        DurationText | None, _time("How long a repaired node is idle and watched; 10m.", "10m")
+        DurationText | None,
+        _time(
+            "Time for which a repaired node is monitored before it returns to service. Default: 10m.", "10m"
+        ),
     ] = None
-    probation_every: Annotated[DurationText | None, _time("Between two short checks then; 1m.", "1m")] = None
+    probation_every: Annotated[
+        DurationText | None, _time("Time between two short checks during probation. Default: 1m.", "1m")
+    ] = None
     accept_unknown: Annotated[
         bool,
-        Meta(description="An undecided check after a remedy that found no problem counts as passed."),
+        Meta(
+            description="Whether an undecided check after a remedy counts as passed if it found no problem."
+        ),
     ] = False
     spares: Annotated[
         Annotated[int, Meta(ge=0, le=200_000)] | tuple[Annotated[str, Meta(min_length=1)], ...],
         Meta(
-            description="Spare nodes for gangs that lost nodes or devices to a fault: a number for each kind and model,"
-            " or a list. Jobs of level low may use them meanwhile.",
+            description="Spare nodes for gangs that lost nodes or devices to a fault: a number for each kind and model, "
+            "or a list of nodes. Until then, low jobs may use them.",
             examples=[1, ["n7", "n[8-9]"]],
         ),
     ] = 0
     spare_grace: Annotated[
-        DurationText | None, _time("The longest grace of a job that fills a spare; 2s.", "2s")
+        DurationText | None, _time("Maximum grace period of a job that uses a spare node. Default: 2s.", "2s")
     ] = None
     probation_work: Annotated[
         Literal["none", "low"],
-        Meta(description="Who may use a repaired node while it is watched; low: jobs of that level."),
+        Meta(description="Jobs that may run on a node during probation. none: no jobs. low: low jobs."),
     ] = "none"
-    out: Annotated[OutPart, Meta(description="How much may be out at once.")] = OutPart()
-    breaker: Annotated[BreakerPart, Meta(description="When nothing is removed any more.")] = BreakerPart()
-    lemon: Annotated[LemonPart, Meta(description="When repairs do not help.")] = LemonPart()
+    out: Annotated[OutPart, Meta(description="Limits on what may be out of service at once.")] = OutPart()
+    breaker: Annotated[BreakerPart, Meta(description="Condition in which no further node is removed.")] = (
+        BreakerPart()
+    )
+    lemon: Annotated[
+        LemonPart,
+        Meta(description="Condition in which a node is no longer repaired, but left to the operator."),
+    ] = LemonPart()
 
 
 _TIMES: Final = (
@@ -156,7 +196,7 @@ _TIMES: Final = (
 
 
 def guard_of(document: Document, part: GuardPart | None, nodes: Sequence[Node]) -> GuardPolicy:
-    """The policy; without the section there is no remedy, and a short check before a gang."""
+    """The policy. Default: no remedy, and a short check before a gang."""
     if part is None:
         return _USUAL
     path: Path = ("guard",)

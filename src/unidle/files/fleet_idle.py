@@ -1,4 +1,4 @@
-"""What a fleet file says about jobs that hold devices and do nothing."""
+"""The ``idle`` section of a fleet file: the policy for jobs that hold idle devices."""
 
 from __future__ import annotations
 
@@ -25,24 +25,27 @@ def _time(text: str, example: str) -> Meta:
 
 
 After = Annotated[
-    DurationText | None, _time("Time without work after which a job gets a notice; 30m.", "30m")
+    DurationText | None, _time("Time without work after which a job gets a notice. Default: 30m.", "30m")
 ]
 Start = Annotated[
     DurationText | None,
-    _time("The same for a job that has shown no work yet. Default: twice `after`.", "1h"),
+    _time("Time after which a job that has not worked yet gets a notice. Default: twice `after`.", "1h"),
 ]
-Notice = Annotated[DurationText | None, _time("Time from the notice to the release; 15m.", "15m")]
+Notice = Annotated[
+    DurationText | None, _time("Time from the notice to the release of the devices. Default: 15m.", "15m")
+]
 Release = Annotated[
-    bool | None, Meta(description="Release the devices after the notice. Default: only send the notice.")
+    bool | None,
+    Meta(description="Whether the devices are released after the notice. Default: only the notice is sent."),
 ]
 ThenWhat = Annotated[
     Literal["end", "requeue"] | None,
-    Meta(description="Whether a released job ends or waits again; end."),
+    Meta(description="end: a released job ends. requeue: it waits again. Default: end."),
 ]
 
 
 class IdleTermsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Terms of one queue and those below it; what is not given is as for the fleet."""
+    """Policy of one queue and the queues below it. Fields that are not given are as for the fleet."""
 
     after: After = None
     start: Start = None
@@ -61,7 +64,11 @@ class IdlePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     then: ThenWhat = None
     busy_percent: Annotated[
         float,
-        Meta(ge=0.1, le=100, description="Of one CPU core, or of a GPU's time: from here on it is work."),
+        Meta(
+            ge=0.1,
+            le=100,
+            description="Minimum utilization that counts as work, in percent of one CPU core or of a GPU's time.",
+        ),
     ] = 5.0
     exempt: Annotated[
         tuple[QueueName, ...],
@@ -79,7 +86,7 @@ class IdlePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         dict[QueueName, IdleTermsPart],
         Meta(
             max_length=10_000,
-            description="Queues with terms of their own.",
+            description="Policies of single queues.",
             examples=[{"night": {"after": "2h", "release": True}}],
         ),
     ] = {}

@@ -28,12 +28,13 @@ _Line = Annotated[
 
 
 class GpuLinksPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the GPUs of a node reach each other; nodes name it in ``gpu_links``."""
+    """Links between the GPUs of a node. Nodes refer to it by name in ``gpu_links``."""
 
     topo: Annotated[
         Annotated[_Line, Meta(min_length=1)] | None,
         Meta(
-            description="File with the output of nvidia-smi topo -m or npu-smi info -t topo, next to this one.",
+            description="File with the output of `nvidia-smi topo -m` or `npu-smi info -t topo`, relative to the fleet "
+            "file.",
             examples=["hgx-h100.txt"],
         ),
     ] = None
@@ -44,30 +45,35 @@ class GpuLinksPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         ]
         | None,
         Meta(
-            description="GPUs, by their index on the node, that reach each other by link.",
+            description="Groups of GPUs that are connected by link, as indices on the node.",
             examples=[[[0, 1], [2, 3]]],
         ),
     ] = None
-    link: Annotated[_Word, Meta(description="Between two GPUs of one island.", examples=["NV4"])] = "NV1"
-    between: Annotated[_Word, Meta(description="Between two islands.", examples=["SYS"])] = "SYS"
+    link: Annotated[
+        _Word, Meta(description="Type of link between two GPUs of one island.", examples=["NV4"])
+    ] = "NV1"
+    between: Annotated[
+        _Word, Meta(description="Type of link between GPUs of two islands.", examples=["SYS"])
+    ] = "SYS"
     matrix: Annotated[
         Annotated[tuple[_Line, ...], Meta(min_length=1, max_length=GPUS_LIMIT)] | None,
         Meta(
-            description="One line for each GPU: X for itself, and the word for its link to each other one.",
+            description="One line for each GPU: X for itself, and the type of its link to each other GPU.",
             examples=[["X NV4", "NV4 X"]],
         ),
     ] = None
     gpus: Annotated[
         Annotated[tuple[_Index, ...], Meta(min_length=1, max_length=GPUS_LIMIT)] | None,
         Meta(
-            description="Index on the node of each line of matrix; without it, from 0 on.", examples=[[4, 5]]
+            description="Index on the node of the GPU in each line of matrix. Default: 0, 1, ...",
+            examples=[[4, 5]],
         ),
     ] = None
     numa: Annotated[
         tuple[Annotated[int, Meta(ge=0, le=4096)] | None, ...],
         Meta(
             max_length=GPUS_LIMIT,
-            description="NUMA node of each GPU, in the order of their indices; null where it is not known.",
+            description="NUMA node of each GPU, in the order of their indices; null: unknown.",
             examples=[[0, 0, 1, 1]],
         ),
     ] = ()
@@ -75,7 +81,7 @@ class GpuLinksPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         tuple[_Line, ...],
         Meta(
             max_length=GPUS_LIMIT,
-            description="CPUs next to each GPU, in the same order.",
+            description="CPUs local to each GPU, in the order of their indices.",
             examples=[["0-31", "32-63"]],
         ),
     ] = ()
@@ -83,7 +89,7 @@ class GpuLinksPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         dict[_Line, _Line],
         Meta(
             max_length=64,
-            description="The word for the way from each NIC to each GPU.",
+            description="For each NIC, the type of its link to each GPU.",
             examples=[{"mlx5_0": "PIX SYS"}],
         ),
     ] = {}
@@ -219,7 +225,7 @@ def _words(document: Document, path: Path, line: str, count: int, own: int | Non
 
 
 def gpu_links_as_data(links: Mapping[str, GpuLinks]) -> dict[str, dict[str, object]]:
-    """What a fleet file says of these links, as matrices."""
+    """The ``gpu_links`` section that declares these links, as matrices."""
     return {name: dict(_fields(one)) for name, one in links.items()}
 
 

@@ -1,4 +1,4 @@
-"""Stores what was measured of a link in a fleet file, and leaves all else in it as it is, comments too.
+"""Stores the measurement of a link in a fleet file. The rest of the file, including comments, is unchanged.
 
 The text of one entry of ``links`` is replaced, or one is added; the new text is read as a fleet file before it takes the
 place of the old one, whole or not at all.
@@ -20,7 +20,7 @@ from unidle.fleet import Link
 
 
 def check_pair(path: str, pair: tuple[str, str]) -> None:
-    """Whether the file is a fleet file that knows both ends. Errors: :class:`BadInput`."""
+    """Check that the file is a fleet file that declares both ends. Errors: :class:`BadInput`."""
     if path == "-":
         raise BadInput("must be a file", field="--write", value=path, remedy="name the fleet file")
     fleet = load_fleet(path)

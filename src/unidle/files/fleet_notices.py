@@ -58,37 +58,41 @@ HeaderName = Annotated[
 
 
 class NoticePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One place that notices go to: a webhook, a file or a command."""
+    """A channel that receives notices: one webhook, file or command."""
 
     webhook: Annotated[
         str | None,
         Meta(
-            description="Address that each notice is posted to as JSON; env:NAME takes it from the environment.",
+            description="URL that each notice is posted to, as JSON. env:NAME reads the URL from the environment.",
             examples=["https://hooks.example.org/unidle"],
         ),
     ] = None
     log: Annotated[
         Line | None,
         Meta(
-            description="File that each notice is appended to as a line of JSON; relative to the fleet file.",
+            description="File that each notice is appended to, as a line of JSON. Relative to the fleet file.",
             examples=["/var/log/unidle/notices.jsonl"],
         ),
     ] = None
     command: Annotated[
         Annotated[tuple[Line, ...], Meta(min_length=1, max_length=256)] | None,
         Meta(
-            description="Command that is run with each notice as JSON on its standard input.",
+            description="Command that runs for each notice, with the notice as JSON on its standard input.",
             examples=[["/usr/local/bin/to-chat", "--room", "fleet"]],
         ),
     ] = None
     name: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._]*" + END, max_length=63)] | None,
-        Meta(description="Name of the channel in `unidle guard notices`.", examples=["on-call"]),
+        Meta(
+            description="Name of the channel in `unidle guard notices`. Default: derived from its target.",
+            examples=["on-call"],
+        ),
     ] = None
     secret_env: Annotated[
         EnvName | None,
         Meta(
-            description="Environment variable with the secret that signs what is posted.",
+            description="Environment variable with the secret that signs each posted notice. Default: notices are not "
+            "signed.",
             examples=["NOTICE_SECRET"],
         ),
     ] = None
@@ -96,7 +100,7 @@ class NoticePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         dict[HeaderName, str],
         Meta(
             max_length=32,
-            description="Further headers; a value env:NAME is taken from the environment.",
+            description="Additional HTTP headers. A value env:NAME is read from the environment.",
             examples=[{"Authorization": "env:NOTICE_TOKEN"}],
         ),
     ] = {}
@@ -105,14 +109,14 @@ class NoticePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(
             min_length=1,
             max_length=len(KINDS),
-            description="Kinds of notices to send; all.",
+            description="Kinds of notices to send.",
             examples=[["job_failed", "node"]],
         ),
     ] = KINDS
     window: Annotated[
         DurationText | None,
         Meta(
-            description="The same notice is not sent twice within this time; 10m.",
+            description="Time within which the same notice is not sent again. Default: 10m.",
             examples=["10m"],
             extra={"says": DURATION_SAYS, "remedy": "for instance 10m"},
         ),
@@ -143,7 +147,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One place that notices go to. ``name`` is the same whenever the file says the same of it."""
+    """One place that notices go to. ``name`` is stable as long as its section of the file is the same."""
 
     name: str
     field: str  # of the fleet file, for errors
@@ -153,7 +157,7 @@ class Channel:
 
 
 def notices_of(document: Document, parts: tuple[NoticePart, ...], base_dir: str) -> tuple[Channel, ...]:
-    """The channels, checked. Environment variables are not looked at."""
+    """The channels, checked. Environment variables are not read."""
     found: dict[str, Channel] = {}
     for index, part in enumerate(parts):
         path: Path = ("notices", index)

@@ -1,4 +1,4 @@
-"""What a fleet file says about looking at running jobs all the time."""
+"""The ``profile`` section of a fleet file: continuous profiling of running jobs."""
 
 from __future__ import annotations
 
@@ -27,26 +27,27 @@ _KEEP_MOST_NS: Final = 365 * 86_400 * _S
 
 
 class ProfilePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Short looks at running jobs, all the time."""
+    """Continuous profiles of running jobs, in short sample periods."""
 
     on: Annotated[bool, Meta(description="Whether running jobs are profiled.")] = False
     hz: Annotated[
         int, Meta(ge=1, le=999, description="Samples of each thread per second of a sample period.")
     ] = _USUAL.hz
-    seconds: Annotated[float, Meta(ge=0.2, le=60, description="Length of a sample period.", examples=[2])] = (
-        _USUAL.look_ns / _S
-    )
+    seconds: Annotated[
+        float, Meta(ge=0.2, le=60, description="Length of a sample period, in seconds.", examples=[2])
+    ] = _USUAL.look_ns / _S
     every_s: Annotated[
         float,
         Meta(
-            ge=1, le=86_400, description="Time from one sample period to the next; longer where periods cost more than 1 % of a core.",
+            ge=1, le=86_400, description="Time from the start of one sample period to the next, in seconds. It is extended if sample "
+"periods cost more than 1 % of a core.",
             examples=[60],
         ),
     ] = _USUAL.every_ns / _S  # fmt: skip
     keep: Annotated[
         DurationText | None,
         Meta(
-            description="How long profiles are kept; 7d.",
+            description="Time for which profiles are kept. Default: 7d.",
             examples=["24h"],
             extra={"says": DURATION_SAYS, "remedy": "for instance 24h"},
         ),
@@ -54,8 +55,8 @@ class ProfilePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     most_bytes: Annotated[
         Annotated[int, Meta(ge=_LEAST_BYTES, le=MEMORY_LIMIT_BYTES, description="Bytes.")] | MemoryText,
         Meta(
-            description="What profiles of all jobs may take in the store; one job a quarter of it. Old windows are put"
-            " together first, then dropped.",
+            description="Maximum size of all profiles in the store; one job may use a quarter of it. Old windows are "
+            "first merged, then deleted.",
             examples=["256MiB"],
             extra={"says": f"{MEMORY_SAYS}, 1MiB to 1 PiB"},
         ),

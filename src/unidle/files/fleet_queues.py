@@ -29,61 +29,82 @@ def _amounts(text: str) -> Meta:
 
 
 class WindowPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Amounts that hold instead of the queue's own at certain hours of the week."""
+    """Amounts that replace those of the queue at certain times of the week."""
 
     when: Annotated[
-        str, Meta(max_length=100, description="Days and times.", examples=["mon-fri 08:00-18:00"])
+        str,
+        Meta(
+            max_length=100, description="Days of the week and times of day.", examples=["mon-fri 08:00-18:00"]
+        ),
     ]
-    guarantee: Annotated[Amounts, _amounts("Guarantee in these hours.")] = {}
-    deserved: Annotated[Amounts, _amounts("Deserved share in these hours.")] = {}
-    limit: Annotated[Amounts, _amounts("Limit in these hours.")] = {}
+    guarantee: Annotated[Amounts, _amounts("Guarantee at these times.")] = {}
+    deserved: Annotated[Amounts, _amounts("Deserved share at these times.")] = {}
+    limit: Annotated[Amounts, _amounts("Limit at these times.")] = {}
 
 
 class QueuePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One queue. Amounts are devices by ``gpu``, ``cpu`` or ``gpu:MODEL``."""
+    """One queue. Amounts are numbers of devices, by ``gpu``, ``cpu`` or ``gpu:MODEL``."""
 
-    name: Annotated[QueueName, Meta(description="Name; jobs give it as their queue.", examples=["nlp"])]
-    parent: Annotated[QueueName | None, Meta(description="The queue that it is a part of.")] = None
-    weight: Annotated[int, Meta(ge=1, le=1_000_000, description="Its part of what its siblings share.")] = 1
+    name: Annotated[
+        QueueName, Meta(description="Name of the queue, for the field queue of jobs.", examples=["nlp"])
+    ]
+    parent: Annotated[QueueName | None, Meta(description="Parent queue. Default: none.")] = None
+    weight: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Share of the queue, relative to its siblings.")
+    ] = 1
     kind: Annotated[
         Literal["exclusive", "pooled", "public"],
         Meta(
-            description="pooled lends and borrows; exclusive does neither; public deserves nothing unless it says so, and takes what is idle."
+            description="pooled: lends and borrows devices. exclusive: does neither. public: uses idle devices, and has a "
+            "deserved share only if deserved is given."
         ),
     ] = "pooled"
-    guarantee: Annotated[Amounts, _amounts("Kept for it even while it is idle.")] = {}
-    deserved: Annotated[
-        Amounts, _amounts("What it gets back from borrowers; without it, its part by weight.")
+    guarantee: Annotated[
+        Amounts, _amounts("Devices that are reserved for the queue even while it is idle.")
     ] = {}
-    limit: Annotated[Amounts, _amounts("Never exceeded.")] = {}
-    lend: Annotated[Amounts, _amounts("How much of what it deserves others may use; without it, all.")] = {}
-    borrow: Annotated[Amounts, _amounts("How much above what it deserves it may use; without it, all.")] = {}
+    deserved: Annotated[
+        Amounts, _amounts("Devices that the queue can reclaim from borrowers. Default: its share by weight.")
+    ] = {}
+    limit: Annotated[Amounts, _amounts("Maximum number of devices. Default: unlimited.")] = {}
+    lend: Annotated[
+        Amounts,
+        _amounts("Maximum number of its deserved devices that other queues may borrow. Default: all."),
+    ] = {}
+    borrow: Annotated[
+        Amounts,
+        _amounts(
+            "Maximum number of devices that it may borrow above its deserved share. Default: unlimited."
+        ),
+    ] = {}
     reclaimable: Annotated[
         bool,
-        Meta(description="Whether low jobs on borrowed devices may be stopped for those who deserve them."),
+        Meta(
+            description="Whether low jobs on borrowed devices may be stopped when the queue that deserves the devices "
+            "reclaims them."
+        ),
     ] = True
     windows: Annotated[
         tuple[WindowPart, ...],
         Meta(
             max_length=64,
-            description="Hours with other amounts.",
+            description="Times of the week with other amounts.",
             examples=[[{"when": "sat,sun", "limit": {"gpu": 64}}]],
         ),
     ] = ()
 
 
 class MigrationPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When running jobs may be moved to make room for a gang that waits."""
+    """Conditions for moving running jobs to make room for a waiting gang."""
 
     moves_most: Annotated[
-        int, Meta(ge=1, le=1_000, description="At most so many jobs are moved at once.")
+        int, Meta(ge=1, le=1_000, description="Maximum number of jobs that are moved at once.")
     ] = 16
     levels: Annotated[
         tuple[Annotated[Literal["low", "medium"], Meta(extra={"says": "low or medium"})], ...],
         Meta(
             min_length=1,
             max_length=2,
-            description="Which jobs may be moved, by preemption level.",
+            description="Preemption levels of the jobs that may be moved.",
             examples=[["low"]],
         ),
     ] = ("low", "medium")
@@ -92,7 +113,7 @@ class MigrationPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Meta(
             ge=1,
             le=1_000,
-            description="How many times the device time that it loses a move has to win.",
+            description="Minimum ratio of the device time that a move gains to the device time that it costs.",
             examples=[2],
         ),
     ] = 1.0
@@ -106,19 +127,19 @@ def migration_of(part: MigrationPart | None) -> Migration | None:
 
 
 class HistoryPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How much it counts against a queue that it used much before."""
+    """How past use of a queue counts against it."""
 
     half_life_days: Annotated[
         float,
-        Meta(ge=0.01, le=3650, description="Days after which use counts half as much.", examples=[7]),
+        Meta(ge=0.01, le=3650, description="Half-life of past use, in days.", examples=[7]),
     ] = 1.0
     weight: Annotated[
         float,
         Meta(
             ge=0,
             le=1,
-            description="The part of the compared share that is the average over the past; the rest is what the queue"
-            " uses now.",
+            description="Weight of the past average in the compared share, from 0 to 1. The rest is the current use of "
+            "the queue.",
         ),
     ] = 0.5
 

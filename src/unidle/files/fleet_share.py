@@ -18,25 +18,28 @@ _MODES: Final[dict[str, tuple[CutMode, ...]]] = {
 
 
 class OversubscribePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How many times as much of a device may be promised as it has. MIG never promises more than all."""
+    """How much of a device may be allocated, as a multiple of what it has. MIG does not oversubscribe."""
 
-    compute: Annotated[_Factor, Meta(description="Of its compute.", examples=[1.5])] = 1.0
-    memory: Annotated[_Factor, Meta(description="Of its memory.", examples=[1.0])] = 1.0
+    compute: Annotated[_Factor, Meta(description="Multiple of its compute.", examples=[1.5])] = 1.0
+    memory: Annotated[_Factor, Meta(description="Multiple of its memory.", examples=[1.0])] = 1.0
 
 
 class SharingPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a device may be cut when a job asks for a part of it."""
+    """How a device may be divided for jobs that request a part of it."""
 
     modes: Annotated[
         tuple[Literal["mig", "mps", "time", "quota"], ...] | None,
         Meta(
-            description="Ways to cut it: mig, mps and time for a GPU of NVIDIA, time for others, quota for a CPU device. Without it, all of them.",
+            description="Methods to divide it: mig, mps and time for an NVIDIA GPU, time for other GPUs, quota for a CPU "
+            "device. Default: all of them.",
             examples=[["mig", "mps", "time"]],
         ),
     ] = None
     oversubscribe: Annotated[
         OversubscribePart,
-        Meta(description="How much may be promised, as a factor.", examples=[{"compute": 1.5}]),
+        Meta(
+            description="How much may be allocated, as a multiple of the device.", examples=[{"compute": 1.5}]
+        ),
     ] = OversubscribePart()
 
 
@@ -92,7 +95,7 @@ def _all_modes(kind: ByKind, vendor: str) -> tuple[CutMode, ...]:
 
 
 def sharing_of(part: SharingPart, kind: ByKind, vendor: str) -> Sharing:
-    """What the field says."""
+    """The sharing that the field declares."""
     over = part.oversubscribe
     known = get_args(CutMode)
     modes = tuple(sorted(set(part.modes or _all_modes(kind, vendor)), key=known.index))
@@ -100,7 +103,7 @@ def sharing_of(part: SharingPart, kind: ByKind, vendor: str) -> Sharing:
 
 
 def sharing_fields(sharing: Sharing, kind: ByKind, vendor: str) -> dict[str, object]:
-    """The field that says it."""
+    """The field that declares the sharing."""
     fields: dict[str, object] = {}
     if sharing.modes != _all_modes(kind, vendor):
         fields["modes"] = list(sharing.modes)

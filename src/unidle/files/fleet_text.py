@@ -152,7 +152,7 @@ def _terms(terms: IdleTerms, base: IdleTerms) -> dict[str, object]:
 
 
 def link_as_data(link: Link) -> dict[str, object]:
-    """What a fleet file says of a link."""
+    """The entry of a fleet file for a link."""
     return _given(
         a=link.a,
         b=link.b,

@@ -1,4 +1,4 @@
-"""What a fleet file says about where the signs of a node's faults are read."""
+"""The ``watch`` field of a fleet file: sources that are monitored for faults of a node."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ _Address = Annotated[
 
 
 class WatchPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the signs of a node's faults are read."""
+    """Sources that are monitored for faults of a node."""
 
     kernel_log: Annotated[
         _FileName | None,
         Meta(
-            description="kmsg, journal, off, or a log file that is followed (a range runs along with the one in id). Without it, this"
-            " machine's own log where the fleet has one node only, else none.",
+            description="Kernel log: kmsg, journal, off, or the path of a log file to follow. A range in the path is "
+            "expanded in parallel with the range in id. Default: the log of this machine if the fleet has one "
+            "node, otherwise none.",
             examples=["/var/log/remote/n[1-4].log"],
         ),
     ] = None
     pci: Annotated[
         Annotated[tuple[_Address, ...], Meta(max_length=1024)],
         Meta(
-            description="PCI addresses of its devices in their order, where the driver is not on this machine.",
+            description="PCI addresses of its devices, in order. For nodes whose GPU driver is not on this machine.",
             examples=[["0000:3b:00.0", "0000:5e:00.0"]],
         ),
     ] = ()
     nvml: Annotated[
         _FileName | None,
         Meta(
-            description="For drills only: a JSON file with readings by device, which override those of NVML.",
+            description="For drills only: JSON file with readings for each device, which override those of NVML. Default: "
+            "none.",
             examples=["nvml-n[1-4].json"],
         ),
     ] = None

@@ -175,7 +175,7 @@ def _device(file: JobFile) -> DeviceWish:
 
 
 def _requests(file: JobFile) -> Requests:
-    """A rank without devices takes a core where it says nothing: else a node would hold any number of them."""
+    """A rank without devices takes one core by default: else a node would hold any number of them."""
     least = 1.0 if file.devices_per_rank == 0 else 0.0
     return Requests(file.requests.cpus or least, memory_bytes(file.requests.memory))
 
@@ -309,7 +309,7 @@ def _check_devices(draft: _Draft) -> None:
     wish = next((name for name, there in wishes.items() if there), None)
     if wish is not None:
         raise draft.document.error(
-            ("devices_per_rank",), f"is 0, and {wish} asks for devices", value=0,
+            ("devices_per_rank",), f"is 0, and {wish} requires devices", value=0,
             remedy=f"remove {wish}, or ask for a device",
         )  # fmt: skip
 
@@ -336,7 +336,7 @@ def _check_share(draft: _Draft) -> None:
         _check_profile(draft, share)
     elif share.fraction is None and share.memory is None:
         raise draft.document.error(
-            ("share",), "says no amount", remedy="give fraction or memory, for instance fraction: 0.25"
+            ("share",), "has no amount", remedy="give fraction or memory, for instance fraction: 0.25"
         )
     if draft.file.devices_per_rank != 1:
         raise draft.document.error(

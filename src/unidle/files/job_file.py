@@ -79,28 +79,28 @@ class LayoutPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class CheckpointPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the job keeps its checkpoints."""
+    """Checkpoints of the job."""
 
     path: Annotated[
         PathText,
         Meta(
-            description="Directory (or file) that the job saves checkpoints to; relative to workdir. "
-            "It need not exist yet.",
+            description="Directory (or file) that the job saves checkpoints to, relative to workdir. It does not have to "
+            "exist yet.",
             examples=["checkpoints"],
         ),
     ]
     memory: Annotated[
         bool,
         Meta(
-            description="Keep a process on each node of the gang that holds copies of what "
+            description="Whether a process on each node of the gang keeps copies in memory of the checkpoints that "
             "`unidle.rank.checkpoint` saves to `path`, until the job ends."
         ),
     ] = False
     quarantine_bad: Annotated[
         bool,
         Meta(
-            description="Move a newest checkpoint that is torn or damaged aside before a restart, so that the script "
-            "finds the one before it."
+            description="Whether an incomplete or damaged newest checkpoint is moved away before a restart, so that the "
+            "script loads the previous one."
         ),
     ] = False
 
@@ -113,76 +113,81 @@ class ProgressPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         Meta(
             min_length=1,
             max_length=PATTERN_LENGTH,
-            description="A Python regular expression, searched in each line of output. The group named "
-            "step, else the first group, is the step's number; without a group each match is one step. "
-            "Groups named epoch and total (steps of an epoch) are read too.",
+            description="Python regular expression that is searched in each line of output. The group named step, "
+            "otherwise the first group, is the number of the step. Without a group, each match is one step. "
+            "Groups named epoch and total (steps of an epoch) are optional.",
             examples=["step=(?P<step>[0-9]+)"],
         ),
     ]
 
 
 class RanksPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How many ranks an elastic job may have."""
+    """Bounds of the number of ranks of an elastic job."""
 
-    min: Annotated[int, number(1, 100_000, "Ranks at least.", examples=[2])]
-    max: Annotated[int, number(1, 100_000, "Ranks at most.", examples=[4])]
+    min: Annotated[int, number(1, 100_000, "Minimum number of ranks.", examples=[2])]
+    max: Annotated[int, number(1, 100_000, "Maximum number of ranks.", examples=[4])]
 
 
 class LimitsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Bounds for each rank, kept by cgroups where the machine has them."""
+    """Resource limits of each rank, enforced by cgroups if the machine supports them."""
 
     memory: Annotated[
         Annotated[int, Meta(ge=2**20, le=MEMORY_LIMIT_BYTES, description="Bytes.")] | MemoryText | None,
         Meta(
-            description="Memory at most, at least 1 MiB.",
+            description="Maximum memory, at least 1 MiB. Default: unlimited.",
             examples=["512MiB", "2GB"],
             extra={"says": f"{MEMORY_SAYS}, from 1 MiB to 1 PiB"},
         ),
     ] = None
     cpus: Annotated[
         Annotated[float, Meta(ge=0.01, le=100_000)] | None,
-        Meta(description="CPU cores at most; a fraction is a share of one core.", examples=[1.5]),
+        Meta(
+            description="Maximum number of CPU cores; 0.5 is half of one core. Default: unlimited.",
+            examples=[1.5],
+        ),
     ] = None
     pids: Annotated[
         Annotated[int, Meta(ge=1, le=4_194_304)] | None,
-        Meta(description="Processes and threads at most.", examples=[512]),
+        Meta(description="Maximum number of processes and threads. Default: unlimited.", examples=[512]),
     ] = None
 
 
 class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One job: a gang of equal processes that are placed, started and restarted together."""
+    """One job: a gang of processes that are placed, started and restarted together."""
 
     command: Annotated[
         tuple[Argument, ...],
         Meta(
             min_length=1,
             max_length=10_000,
-            description="Program and arguments of every rank. No shell reads it.",
+            description="Program and arguments of each rank, as a list. It is run without a shell.",
             examples=[["python", "train.py", "--lr", "3e-4"]],
             extra={"remedy": "write it as a list, for instance [python, train.py]"},
         ),
     ]
     name: Annotated[
         Name | None,
-        Meta(description="The job's name. Default: made from the command.", examples=["gpt-small"]),
+        Meta(description="Name of the job. Default: derived from the command.", examples=["gpt-small"]),
     ] = None
     workdir: Annotated[
         PathText,
-        Meta(description="Directory that every rank starts in; relative to the job file's own directory."),
+        Meta(
+            description="Working directory of each rank. A relative path starts at the directory of the job file."
+        ),
     ] = "."
     env: Annotated[
         dict[EnvName, EnvValue],
         Meta(
             max_length=10_000,
-            description="Environment variables of every rank, added to those of unidle itself.",
+            description="Environment variables of each rank, in addition to those of unidle's own environment.",
             examples=[{"OMP_NUM_THREADS": "1"}],
         ),
     ] = {}
     ranks: Annotated[
         Annotated[int, Meta(ge=1, le=100_000)] | RanksPart,
         Meta(
-            description="Processes in the gang. With min and max it starts with as many as fit, and goes on with fewer "
-            "when some cannot be had any more.",
+            description="Number of processes in the gang. With min and max it starts with as many ranks as fit, and "
+            "continues with fewer if devices are lost.",
             examples=[4, {"min": 2, "max": 4}],
         ),
     ] = 1
@@ -193,7 +198,7 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ],
         Meta(
             max_length=100,
-            description="Roles of ranks, for restart.policies; ranks receive it as ROLE_NAME.",
+            description="Roles of ranks, for restart.policies. Each rank receives its role in ROLE_NAME.",
             examples=[{"trainer": "0-2", "logger": "3"}],
         ),
     ] = {}
@@ -202,14 +207,15 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         number(
             0,
             1024,
-            "Devices that each rank gets for itself. 0: none; it takes only the cores and memory of requests.",
+            "Number of devices for the exclusive use of each rank. With 0 a rank uses only the cores and "
+            "memory of requests.",
         ),
     ] = 1
     device: Annotated[
         Literal["gpu", "cpu", "any"],
         Meta(
-            description="Kind of device; any takes what the fleet has. cpu takes cores of the nodes where the fleet has "
-            "no CPU devices."
+            description="Kind of device. any: the kind that the fleet has. cpu: CPU devices, or cores of the nodes if the "
+            "fleet has no CPU devices."
         ),
     ] = "any"
     queue: Annotated[Name, Meta(description="Queue that the job waits in.")] = "default"
@@ -217,16 +223,20 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     preemption: Annotated[
         Literal["low", "medium", "high"],
         Meta(
-            description="high may stop low jobs of its queue and is never stopped for another; medium neither stops "
-            "nor is stopped; low may be stopped, and waits again."
+            description="high: may preempt low jobs of its queue and is never preempted. medium: neither preempts nor is "
+            "preempted. low: may be preempted, and then waits again."
         ),
     ] = "medium"
     min_runtime_s: Annotated[
-        float, number(0, _YEARS_S, "Seconds that an attempt runs before it may be stopped for another job.")
+        float, number(0, _YEARS_S, "Seconds for which an attempt cannot be preempted after its start.")
     ] = 0.0
     estimate_s: Annotated[
         Annotated[float, Meta(gt=0, le=_YEARS_S)] | None,
-        Meta(description="Seconds that the job is expected to run, for planned starts.", examples=[7200]),
+        Meta(
+            description="Expected run time in seconds, for planned starts. Default: predicted from earlier jobs of the "
+            "same user and name.",
+            examples=[7200],
+        ),
     ] = None
     user: Annotated[
         Annotated[
@@ -239,32 +249,36 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             ),
         ]
         | None,
-        Meta(description="Who the job is accounted to. Default: the login name.", examples=["ada"]),
+        Meta(description="User that the job is accounted to. Default: the login name.", examples=["ada"]),
     ] = None
     layout: Annotated[
         LayoutPart | None,
-        Meta(description="Parallel layout of the ranks, where it is known.", examples=[{"tp": 2, "dp": 2}]),
+        Meta(
+            description="Sizes of the parallel groups of ranks. Default: unknown.",
+            examples=[{"tp": 2, "dp": 2}],
+        ),
     ] = None
     rendezvous: Annotated[
         Literal["none", "torchrun"] | None,
         Meta(
-            description="torchrun: every rank gets the variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, "
-            "MASTER_PORT, ...). none: no rank has them, also not inherited ones. Default: none for one rank without a "
-            "layout, else torchrun.",
+            description="torchrun: each rank receives the variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, "
+            "MASTER_ADDR, MASTER_PORT, ...). none: the variables are unset, even if inherited. Default: none "
+            "for one rank without a layout, otherwise torchrun.",
             examples=["torchrun"],
         ),
     ] = None
     checkpoint: Annotated[
         CheckpointPart | None,
         Meta(
-            description="Where checkpoints appear. Steps after the last durable one are lost by a failure.",
+            description="Checkpoints of the job. A failure loses the steps after the last durable checkpoint.",
             examples=[{"path": "checkpoints"}],
         ),
     ] = None
     progress: Annotated[
         ProgressPart | None,
         Meta(
-            description="Without it, the built-in patterns of the usual training frameworks apply.",
+            description="How steps are read from the job's output. Default: built-in patterns of common training "
+            "frameworks.",
             examples=[{"pattern": "step=([0-9]+)"}],
         ),
     ] = None
@@ -272,75 +286,105 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         RestartPart()
     )
     limits: Annotated[
-        LimitsPart, Meta(description="Bounds for each rank.", examples=[{"memory": "2GB", "cpus": 1}])
+        LimitsPart,
+        Meta(
+            description="Resource limits of each rank. Default: none.",
+            examples=[{"memory": "2GB", "cpus": 1}],
+        ),
     ] = LimitsPart()
     requests: Annotated[
         RequestsPart,
-        Meta(description="What each rank needs besides devices.", examples=[{"cpus": 8, "memory": "64GiB"}]),
+        Meta(
+            description="Cores and host memory that each rank needs in addition to devices.",
+            examples=[{"cpus": 8, "memory": "64GiB"}],
+        ),
     ] = RequestsPart()
     models: Annotated[
         SelectPart,
-        Meta(description="Device models, as in the fleet.", examples=[{"include": ["H100", "H200"]}]),
+        Meta(
+            description="Device models that may be used, with the names of the fleet file.",
+            examples=[{"include": ["H100", "H200"]}],
+        ),
     ] = SelectPart()
     uuids: Annotated[
         SelectPart,
-        Meta(description="Single devices, by their identity.", examples=[{"exclude": ["GPU-6b1e"]}]),
+        Meta(description="Devices that may be used, by UUID.", examples=[{"exclude": ["GPU-6b1e"]}]),
     ] = SelectPart()
     node_labels: Annotated[
         dict[Argument, Argument],
-        Meta(max_length=256, description="Labels that a node must have.", examples=[{"zone": "a"}]),
+        Meta(
+            max_length=256,
+            description="Labels, with their values, that a node must have.",
+            examples=[{"zone": "a"}],
+        ),
     ] = {}
     tolerate: Annotated[
         tuple[Argument, ...],
         Meta(
             max_length=256,
-            description="Taints that do not keep this job off a node.",
+            description="Taints of nodes that the job tolerates.",
             examples=[["maintenance"]],
         ),
     ] = ()
     topology: Annotated[
         TopologyPart | None,
-        Meta(description="How close the ranks must or should be.", examples=[{"require": "leaf"}]),
+        Meta(
+            description="Required and preferred placement of the ranks in the network. Default: no constraint.",
+            examples=[{"require": "leaf"}],
+        ),
     ] = None
     hardware: Annotated[
         HardwarePart,
-        Meta(description="Which models of GPU are tried first.", examples=[{"prefer": "cost"}]),
+        Meta(description="Preference among GPU models.", examples=[{"prefer": "cost"}]),
     ] = HardwarePart()
     steps: Annotated[
         Annotated[int, Meta(ge=1, le=10**12)] | None,
         Meta(
-            description="Steps of the whole run, to predict its time and cost. Without it, those of earlier runs.",
+            description="Number of steps of the whole run, to predict its time and cost. Default: that of earlier runs.",
             examples=[10000],
         ),
     ] = None
     share: Annotated[
         SharePart | None,
-        Meta(description="A part of one device for each rank.", examples=[{"fraction": 0.25}]),
+        Meta(
+            description="Part of one device for each rank. Default: whole devices.",
+            examples=[{"fraction": 0.25}],
+        ),
     ] = None
     idle_ok: Annotated[
         bool,
         Meta(
-            description="Whether the job may hold idle devices; used in queues where the fleet file allows it."
+            description="Whether the job may hold idle devices. Only for queues that are listed in idle.idle_ok of the "
+            "fleet file."
         ),
     ] = False
     kernels: Annotated[
         bool,
         Meta(
-            description="Whether the times of GPU kernels are recorded, for `unidle profile`; needs unidle_scope."
+            description="Whether to record the times of GPU kernels, for `unidle profile`. Requires unidle_scope."
         ),
     ] = False
     timeout_s: Annotated[
         Annotated[float, Meta(gt=0, le=_YEARS_S)] | None,
-        Meta(description="Seconds that the job may run in all, restarts included.", examples=[86400]),
+        Meta(
+            description="Time limit of the job in seconds, including restarts. Default: none.",
+            examples=[86400],
+        ),
     ] = None
     queue_timeout_s: Annotated[
         Annotated[float, Meta(gt=0, le=_YEARS_S)] | None,
-        Meta(description="Seconds that the job may wait for its first start.", examples=[3600]),
+        Meta(
+            description="Time limit in seconds of the wait for the first start. Default: none.",
+            examples=[3600],
+        ),
     ] = None
     grace_s: Annotated[
         float, number(0, 86_400, "Seconds between SIGTERM and SIGKILL when the job is stopped.")
     ] = 10.0
     price_per_device_hour: Annotated[
         Annotated[float, Meta(ge=0, le=1_000_000)] | None,
-        Meta(description="Price of one device for an hour, instead of the fleet's.", examples=[2.5]),
+        Meta(
+            description="Price of one device for an hour. Default: the price in the fleet file.",
+            examples=[2.5],
+        ),
     ] = None

@@ -16,9 +16,7 @@ _Text = Annotated[str, Meta(pattern=PRINTABLE_PATTERN, min_length=1, max_length=
 _Names = Annotated[tuple[_Text, ...], Meta(max_length=1000)]
 _Kind = Annotated[
     _Word,
-    Meta(
-        description="A kind of tier, or node.", examples=["leaf"], extra={"says": "a kind of tier, or node"}
-    ),
+    Meta(description="Kind of tier, or node.", examples=["leaf"], extra={"says": "a kind of tier, or node"}),
 ]
 _Fabric = Literal["infiniband", "roce", "ethernet"]
 _Memory = Annotated[
@@ -28,54 +26,73 @@ _Memory = Annotated[
 
 
 class RequestsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What each rank needs of its node besides devices."""
+    """Resources of the node that each rank needs in addition to devices."""
 
-    cpus: Annotated[float, Meta(ge=0, le=100_000, description="CPU cores.", examples=[8])] = 0.0
-    memory: Annotated[_Memory, Meta(description="Memory of the host.", examples=["64GiB"])] = 0
+    cpus: Annotated[float, Meta(ge=0, le=100_000, description="Number of CPU cores.", examples=[8])] = 0.0
+    memory: Annotated[_Memory, Meta(description="Host memory.", examples=["64GiB"])] = 0
 
 
 class SelectPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Names that may be used, and names that must not."""
+    """Names that may be used, and names that must not be used."""
 
     include: Annotated[
-        _Names, Meta(description="Only these; all where it is left out.", examples=[["H100"]])
+        _Names, Meta(description="Names that may be used. Default: all.", examples=[["H100"]])
     ] = ()
-    exclude: Annotated[_Names, Meta(description="None of these.", examples=[["T4"]])] = ()
+    exclude: Annotated[_Names, Meta(description="Names that must not be used.", examples=[["T4"]])] = ()
 
 
 class GroupsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """For each kind of parallel group, the kind of tier that holds one of them together."""
+    """For each kind of parallel group, the kind of tier that contains each group."""
 
-    tp: Annotated[_Kind | None, Meta(description="For each tensor group.")] = None
-    dp: Annotated[_Kind | None, Meta(description="For each data group.")] = None
-    pp: Annotated[_Kind | None, Meta(description="For each pipeline group.")] = None
+    tp: Annotated[
+        _Kind | None, Meta(description="Kind of tier that contains each tensor-parallel group.")
+    ] = None
+    dp: Annotated[_Kind | None, Meta(description="Kind of tier that contains each data-parallel group.")] = (
+        None
+    )
+    pp: Annotated[
+        _Kind | None, Meta(description="Kind of tier that contains each pipeline-parallel group.")
+    ] = None
 
 
 class TopologyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How close the ranks must or should be. Kinds of tiers are those of the fleet, and ``node``."""
+    """Required and preferred placement of the ranks in the network. Kinds of tiers are those of the fleet, and
+    ``node``.
+    """
 
-    require: Annotated[_Kind | None, Meta(description="The whole gang within one tier of this kind.")] = None
-    prefer: Annotated[_Kind | None, Meta(description="The same, where that is possible.")] = None
+    require: Annotated[_Kind | None, Meta(description="Kind of tier that must contain the whole gang.")] = (
+        None
+    )
+    prefer: Annotated[
+        _Kind | None, Meta(description="Kind of tier that contains the whole gang if possible.")
+    ] = None
     groups: Annotated[
         GroupsPart,
         Meta(
-            description="Each parallel group within one tier of this kind.",
+            description="Kinds of tiers that must contain the parallel groups.",
             examples=[{"tp": "node", "dp": "leaf"}],
         ),
     ] = GroupsPart()
-    prefer_groups: Annotated[GroupsPart, Meta(description="The same, where that is possible.")] = GroupsPart()
-    fabric: Annotated[_Fabric | None, Meta(description="All traffic between nodes over this fabric.")] = None
-    prefer_fabric: Annotated[_Fabric | None, Meta(description="The same, where that is possible.")] = None
+    prefer_groups: Annotated[
+        GroupsPart, Meta(description="Kinds of tiers that contain the parallel groups if possible.")
+    ] = GroupsPart()
+    fabric: Annotated[_Fabric | None, Meta(description="Fabric that all traffic between nodes must use.")] = (
+        None
+    )
+    prefer_fabric: Annotated[
+        _Fabric | None, Meta(description="Fabric for all traffic between nodes if possible.")
+    ] = None
 
 
 class HardwarePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which models of GPU are tried first."""
+    """Preference among GPU models."""
 
     prefer: Annotated[
         Literal["none", "speed", "cost"],
         Meta(
-            description="speed or cost: by measured steps of jobs of the same user and name (cost: times the price)."
-            " none, and where nothing was measured: the cheapest first, or the most plentiful."
+            description="speed: the model with the shortest measured step first. cost: the model with the lowest cost of "
+            "a measured step first. Measurements are from jobs of the same user and name. none, or without "
+            "measurements: the lowest price first, or without prices the model with the most devices."
         ),
     ] = "none"
     vendor: Annotated[
@@ -85,7 +102,8 @@ class HardwarePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     mix: Annotated[
         bool,
         Meta(
-            description="Whether one gang may be on different models of a vendor, at the speed of the slowest."
+            description="Whether one gang may use different models of one vendor. It then runs at the speed of the "
+            "slowest model."
         ),
     ] = False
 
@@ -95,21 +113,22 @@ class SharePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     fraction: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
-        Meta(description="Part of the device's compute, at least.", examples=[0.25]),
+        Meta(description="Minimum fraction of the device's compute.", examples=[0.25]),
     ] = None
     memory: Annotated[
-        _Memory | None, Meta(description="Memory of the device, at least.", examples=["10GiB"])
+        _Memory | None, Meta(description="Minimum memory of the device.", examples=["10GiB"])
     ] = None
     profile: Annotated[
         _Word | None,
         Meta(
-            description="Instead of an amount: a MIG profile, by NVIDIA's name.",
+            description="MIG profile, by NVIDIA's name, instead of fraction and memory.",
             examples=["1g.10gb"],
         ),
     ] = None
     mode: Annotated[
         Literal["any", "mig", "mps", "time"],
         Meta(
-            description="How the part of a GPU is kept apart; any takes MIG where it is on, else MPS, else turns."
+            description="How the part of a GPU is isolated. any: MIG if it is enabled, otherwise MPS, otherwise time "
+            "sharing."
         ),
     ] = "any"

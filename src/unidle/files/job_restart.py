@@ -14,7 +14,7 @@ _OF_RANKS: Final = ("fail", "hang")
 
 
 def restart_of(part: RestartPart, *, insists: bool = False) -> Restart:
-    """The restart policy of a job file; ``insists``: ``on`` stands in it, and is not just the default."""
+    """The restart policy of a job file; ``insists``: ``on`` is given in it, and is not the default."""
     policies = tuple(
         RestartPolicy(p.event, p.action, p.max, p.backoff_s, p.role or "") for p in part.policies
     )

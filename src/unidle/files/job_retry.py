@@ -21,44 +21,54 @@ RetryOn = (
 
 
 class PolicyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What follows from one kind of event."""
+    """Action for one kind of event."""
 
     event: Annotated[
         Literal["fail", "hang", "evict", "pending", "timeout"],
         Meta(
-            description="fail: a rank ended otherwise than with 0; hang: the gang makes no progress; evict: it made room for "
-            "another; pending: it waited longer than queue_timeout_s; timeout: it ran longer than timeout_s.",
+            description="fail: a rank did not exit with 0. hang: the gang makes no progress. evict: the job was stopped "
+            "to make room for another job. pending: it waited longer than queue_timeout_s. timeout: it ran "
+            "longer than timeout_s.",
             examples=["fail"],
         ),
     ]
     action: Annotated[
         Literal["restart", "abort", "requeue", "ignore"],
         Meta(
-            description="restart: again after the back-off; requeue: again at once, in queue order; abort: the job has "
-            "failed; ignore: nothing follows (of fail: the other ranks go on).",
+            description="restart: restart after the back-off. requeue: wait in the queue again, without a back-off. "
+            "abort: the job fails. ignore: no action; after fail, the other ranks continue.",
             examples=["restart"],
         ),
     ]
     max: Annotated[
         Annotated[int, Meta(ge=1, le=1000)] | None,
         Meta(
-            description="How often at most, counted by itself. Without it as often as restart.max; evict without end."
+            description="Maximum number of times that this policy applies. Default: restart.max; for evict, unlimited."
         ),
     ] = None
     backoff_s: Annotated[
         Annotated[float, Meta(ge=0, le=86_400)] | None,
-        Meta(description="Seconds before the first restart, as restart.backoff_s."),
+        Meta(description="Delay in seconds before the first restart. Default: restart.backoff_s."),
     ] = None
-    role: Annotated[Name | None, Meta(description="Only ranks of this role (fail and hang).")] = None
+    role: Annotated[
+        Name | None,
+        Meta(description="Role whose ranks the policy applies to, for fail and hang. Default: all ranks."),
+    ] = None
 
 
 class RestartPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which failures are retried, how often and how soon. A retry restarts the whole gang."""
 
-    max: Annotated[int, number(0, 1000, "Restarts at most; 0 never restarts.", examples=[3])] = 0
+    max: Annotated[
+        int, number(0, 1000, "Maximum number of restarts; 0: the job is not restarted.", examples=[3])
+    ] = 0
     backoff_s: Annotated[
         float,
-        number(0, 86_400, "Seconds before the first restart; doubled with each further one, at most 300."),
+        number(
+            0,
+            86_400,
+            "Delay in seconds before the first restart. It doubles with each further restart, up to 300.",
+        ),
     ] = 1.0
     on: Annotated[
         tuple[
@@ -76,9 +86,10 @@ class RestartPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         Meta(
             min_length=1,
             max_length=300,
-            description="Which ends are retried: any; signal (killed by any signal); exit (any non-zero exit "
-            "code); lost (the rank's end was not seen); hang (the gang makes no progress); a signal's name; an exit code. "
-            "Where it is given, what it names is retried even when the same error is to be expected.",
+            description="Failures that are retried: any, signal, exit, lost, hang, the name of a signal, or an exit code. "
+            "signal: killed by any signal. exit: any non-zero exit code. lost: the end of a rank was not "
+            "observed. hang: the gang makes no progress. Failures that are listed are retried even if the "
+            "same error is expected again.",
             examples=[["signal", 75]],
         ),
     ] = ("any",)
@@ -86,14 +97,14 @@ class RestartPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         tuple[PolicyPart, ...],
         Meta(
             max_length=100,
-            description="What follows from each kind of event; the first that matches decides, before max and on.",
+            description="Action for each kind of event. The first policy that matches takes precedence over max and on.",
             examples=[[{"event": "hang", "action": "requeue", "max": 2}]],
         ),
     ] = ()
     warm: Annotated[
         bool,
         Meta(
-            description="Keep a Python ready that has imported PyTorch, so that a restart takes no time for that. "
-            "For commands of the form `python SCRIPT` or `python -m MODULE`."
+            description="Whether to keep a Python process ready that has imported PyTorch, for faster restarts. For "
+            "commands of the form `python SCRIPT` or `python -m MODULE`."
         ),
     ] = False

@@ -1,4 +1,4 @@
-"""Reads a YAML (or JSON) file that a user wrote, trusting nothing in it."""
+"""Reads a YAML (or JSON) file of a user as untrusted input."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _read(name: str, source: str, what: str, limit: int) -> bytes:
 
 @contextmanager
 def _explained(source: str, what: str) -> Iterator[None]:
-    """Turn what the operating system says into one error."""
+    """Turn errors of the operating system into one error."""
     try:
         yield
     except FileNotFoundError:

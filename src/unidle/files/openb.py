@@ -112,7 +112,7 @@ def read_pods(path: str | os.PathLike[str], nodes: Sequence[NodeSize]) -> Pods:
     if not any(demand.total_gpu_milli for demand in demands):
         raise BadFile(
             source_name(path),
-            "no pod asks for a GPU",
+            "no pod requests a GPU",
             field="num_gpu",
             remedy="check that it is the right file",
         )
@@ -123,7 +123,7 @@ def _demand(row: _Row, models: set[str]) -> Demand:
     gpus, milli = row.count("num_gpu", MOST_GPUS), row.count("gpu_milli", _WHOLE_MILLI)
     if gpus and not milli:
         raise row.error(
-            "gpu_milli", "is 0, and the pod asks for GPUs", milli, "give 1 to 1000 thousandths of each GPU"
+            "gpu_milli", "is 0, and the pod requests GPUs", milli, "give 1 to 1000 thousandths of each GPU"
         )
     spec = frozenset(filter(None, (part.strip() for part in row.text("gpu_spec").split("|"))))
     for model in sorted(spec - models):
@@ -157,7 +157,7 @@ def _check_fits(row: _Row, demand: Demand, shapes: set[NodeSize]) -> None:
         left = [node for node in left if size(node) >= wanted]
         if not left:
             raise row.error(
-                column, "asks for more than any node has in addition to the rest of the pod", wanted,
+                column, "requests more than any node has in addition to the rest of the pod", wanted,
                 f"the most there is {largest:,}: leave the pod out, or add such a node",
             )  # fmt: skip
 

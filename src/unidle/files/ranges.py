@@ -13,7 +13,7 @@ _ITEM: Final = re.compile(
 
 
 def expand(text: str, limit: int) -> list[str]:
-    """The names that ``text`` stands for, in order, the last range running fastest.
+    """The names that ``text`` denotes, in order; the last range varies fastest.
 
     Errors: ``ValueError`` with the problem in words, also for more than ``limit`` names.
     """
@@ -26,7 +26,7 @@ def expand(text: str, limit: int) -> list[str]:
         column = _numbers(piece, limit) if index % 2 else [piece]
         count *= len(column)
         if count > limit:
-            raise ValueError(f"it stands for more than {limit:,} names")
+            raise ValueError(f"it expands to more than {limit:,} names")
         columns.append(column)
     return ["".join(parts) for parts in itertools.product(*columns)]
 
@@ -41,7 +41,7 @@ def _numbers(text: str, limit: int) -> list[str]:
         if int(last) < int(first):
             raise ValueError(f"[{text}] runs backwards")
         if int(last) - int(first) >= limit:
-            raise ValueError(f"it stands for more than {limit:,} names")
+            raise ValueError(f"it expands to more than {limit:,} names")
         width = len(first) if first.startswith("0") else 0
         numbers += [str(n).zfill(width) for n in range(int(first), int(last) + 1)]
     return numbers

@@ -1,4 +1,4 @@
-"""Changes one part of a YAML file that a user wrote, and leaves all else in it as it is, comments too."""
+"""Changes one part of a user's YAML file. The rest of the file, including comments, is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots of what a placement decision is made on: one JSON object per line, so that errors have a line.
+"""Snapshots of the input of a placement decision: one JSON object per line, so that errors have a line.
 
 The first line names the format, the second has the fleet, then one line per job that has not ended, in
 the order of submission, and a last line with their number, so that a torn file is noticed.
@@ -21,7 +21,7 @@ from unidle.jobs.speeds import Speeds
 FORMAT: Final = "unidle-snapshot"
 VERSION: Final = 3
 OLDEST: Final = 2
-"""Version 2 knows no ``pairs``: it was decided without any."""
+"""Version 2 has no ``pairs``: decisions were made without them."""
 _LONGEST_LINE: Final = 512 << 20
 _T = TypeVar("_T")
 
@@ -42,8 +42,8 @@ Stop = Literal[
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     """One attempt of a job: where, since when, when its first step began and when it last saved its work.
 
-    ``stop``: why it was asked to leave, and for whom. One that has ended keeps its places only where the job may
-    come back to them.
+    ``stop``: why it is to be stopped, and for which job. One that has ended keeps its places only where the job
+    may come back to them.
     """
 
     placed_ns: int
@@ -110,7 +110,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class PlacementSnapshot(msgspec.Struct, frozen=True):
-    """``policy`` is the one that decides, empty for the usual one; ``history`` what it knows of run times.
+    """``policy`` is the one that decides, empty for the usual one; ``history`` the run times that it uses.
 
     ``past_ppb``: what queues used on average, by resource; ``speeds``: steps that jobs showed; ``pairs``: what work
     that shared a device did to each other, the one that was seen last at the end.

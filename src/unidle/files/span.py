@@ -1,4 +1,4 @@
-"""From a span file to a :class:`Setting`: whatever does not fit together is one error with its line."""
+"""From a span file to a :class:`Setting`: inconsistent fields are one error with its line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load_span(path: str | os.PathLike[str]) -> Setting:
 
 
 def load_pipelines(path: str | os.PathLike[str]) -> tuple[Setting, tuple[Group, ...]]:
-    """The same, and the groups of pipelines where they are not alike, else none.
+    """The same, and the groups of pipelines if they differ, else none.
 
     The setting has the microbatches of the pipeline with most, and the file's own speed. Errors:
     :class:`unidle.errors.BadInput`.
@@ -59,7 +59,9 @@ def _pipelines(document: Document) -> tuple[Setting, tuple[Group, ...]]:
 
 
 def shares_of(document: Document, setting: Setting) -> Shares | None:
-    """What each pipeline does; None where they are alike. Pipelines of a cell are. Errors: :class:`unidle.errors.BadInput`."""
+    """What each pipeline does; None if they are equal. Pipelines of a cell are equal. Errors:
+    :class:`unidle.errors.BadInput`.
+    """
     file = convert(document, SpanFile, what="span")
     counts, speeds = file.microbatches, file.pipeline_speeds
     if isinstance(counts, int) and speeds is None:
@@ -78,7 +80,7 @@ def shares_of(document: Document, setting: Setting) -> Shares | None:
         if group.setting.cell != file.cell:
             raise document.error(
                 ("cell",), f"does not divide the {counted(len(group.pipelines), 'pipeline')} with {group.setting.microbatches}"
-                " microbatches", value=file.cell, remedy="pipelines of a cell are alike",
+                " microbatches", value=file.cell, remedy="pipelines of a cell are equal",
             )  # fmt: skip
     return Shares(counts, speeds)
 
@@ -89,7 +91,7 @@ def span_from_mapping(data: Mapping[str, Any], source: str = "span") -> Setting:
 
 
 def setting_of(document: Document, *, unequal: bool = False) -> Setting:
-    """The setting of a document that was read; ``unequal``: pipelines need not be alike."""
+    """The setting of a document that was read; ``unequal``: pipelines may differ."""
     if not isinstance(document.data, Mapping):
         raise document.error(
             (), "a span file must be a mapping of fields",
@@ -128,7 +130,7 @@ def setting_of(document: Document, *, unequal: bool = False) -> Setting:
 
 
 def saving_of(document: Document, file: PlanFile) -> Saving | None:
-    """How work is saved, where it is said; where devices are revoked it must be."""
+    """How work is saved, if it is given; required if devices are revoked."""
     if file.checkpoint_every_s is not None:
         return Saving(file.checkpoint_every_s, file.checkpoint_s, file.restart_s)
     revoked = next((k for k, site in enumerate(file.sites) if site.revocations_per_hour), None)

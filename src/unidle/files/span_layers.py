@@ -25,7 +25,7 @@ def measured_of(document: Document, file: PlanFile) -> Measured | None:
 
 
 def no_other_times(document: Document, file: PlanFile) -> None:
-    """Errors: :class:`unidle.errors.BadInput` where the file says what measured layers say."""
+    """Errors: :class:`unidle.errors.BadInput` if the file has fields that measured layers replace."""
     for name in ("stage_ns", "activation_bytes", "input_bytes", "state_bytes_per_layer"):
         if getattr(file, name) is not None:
             raise document.error(
@@ -79,7 +79,7 @@ def speed_of(document: Document, file: PlanFile, site: int, measured: Measured) 
     own = file.sites[site].device_tflops if file.sites else None
     if own is not None and file.device_tflops is None:
         raise document.error(
-            ("sites", site, "device_tflops"), "says nothing without the speed of the device that was measured",
+            ("sites", site, "device_tflops"), "has no meaning without the speed of the device that was measured",
             value=own, remedy="add device_tflops: ... for that one in addition to layers",
         )  # fmt: skip
     return own or measured.tflops

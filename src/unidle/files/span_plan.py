@@ -100,7 +100,7 @@ def _batch(document: Document, file: PlanFile, microbatch: int) -> int:
 
 
 def _state_bytes(file: PlanFile, model: ModelPart) -> int:
-    """Weights and optimizer state of a layer; none where ``static_bytes`` says what a device holds of them."""
+    """Weights and optimizer state of a layer; none if ``static_bytes`` includes them."""
     if file.state_bytes_per_layer is not None:
         return memory_bytes(file.state_bytes_per_layer)
     return 0 if file.static_bytes else STATE_BYTES * PARAMETERS * model.hidden**2
@@ -172,7 +172,7 @@ def rented(wanted: Wanted, text: str) -> Wanted:
             return replace(wanted, offers=tuple(offers))
     if wanted.links:
         raise BadInput(
-            "is not in the file, which says what its links are", field="--rent", value=name,
+            "is not in the file, so that its links are unknown", field="--rent", value=name,
             remedy="add it there with its links and gpus: 1, then rent more",
         )  # fmt: skip
     return replace(

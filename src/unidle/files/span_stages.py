@@ -1,4 +1,4 @@
-"""Stores times of stages, as a run measured them, in a span file, and leaves all else in it as it is, comments too."""
+"""Stores measured times of stages in a span file. The rest of the file, including comments, is unchanged."""
 
 from __future__ import annotations
 

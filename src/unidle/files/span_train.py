@@ -30,7 +30,7 @@ DEVICES_MOST: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file as it is to be run. ``shares``: what each pipeline does, None where they are alike."""
+    """A file as it is to be run. ``shares``: what each pipeline does, None if they are equal."""
 
     setting: Setting
     training: Training
@@ -43,7 +43,7 @@ class Wanted:
 
 
 def load_run(path: str | os.PathLike[str]) -> Wanted:
-    """What the span file ``path`` says is to be trained; ``-`` is standard input.
+    """The training run that the span file ``path`` declares; ``-`` is standard input.
 
     Errors: :class:`unidle.errors.BadInput`, with the line.
     """
@@ -185,7 +185,7 @@ def _semantics(document: Document, part: TrainPart, setting: Setting, shares: Sh
         raise document.error(where, "needs several pipelines", remedy="set pipelines, or leave it out")
     if shares is not None and len(set(shares.microbatches)) > 1:
         raise document.error(
-            where, "counts each pipeline alike, and they have other numbers of microbatches",
+            where, "counts all pipelines equally, and they have other numbers of microbatches",
             remedy="give all pipelines as many microbatches, or leave it out",
         )  # fmt: skip
 
@@ -197,6 +197,6 @@ def _cells(document: Document, setting: Setting, shares: Shares) -> None:
         first = pipeline // setting.cell * setting.cell
         if one != each[first]:
             raise document.error(
-                ("cell",), f"pipelines {first} and {pipeline} are of one cell and not alike", value=setting.cell,
-                remedy="put pipelines that are alike one after the other",
+                ("cell",), f"pipelines {first} and {pipeline} are of one cell and differ", value=setting.cell,
+                remedy="put equal pipelines one after the other",
             )  # fmt: skip

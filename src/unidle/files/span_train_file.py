@@ -20,122 +20,142 @@ Positive = Annotated[float, Meta(gt=0, le=10**6)]
 
 
 class BuildPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The model."""
+    """The model to train."""
 
     build: Annotated[
         Function,
         Meta(
-            description="Returns an nn.Sequential, or a list of modules: the layers. Called after the seed is set."
+            description="Function that returns the layers: an nn.Sequential, or a list of modules. It is called after the "
+            "seed is set."
         ),
     ]
     arguments: Arguments = {}
     dtype: Annotated[
-        Literal["float64", "float32", "bfloat16"], Meta(description="Of parameters and activations.")
+        Literal["float64", "float32", "bfloat16"],
+        Meta(description="Data type of parameters and activations."),
     ] = "float32"
 
 
 class OptimizerPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What updates the parameters."""
+    """The optimizer."""
 
     name: Annotated[
         str,
         Meta(
             pattern=r"^(sgd|adamw|[^:\0]+\.py:[A-Za-z_][A-Za-z0-9_]*)$",
-            description="sgd, adamw, or a function of your own: of parameters, returns an optimizer.",
+            description="sgd, adamw, or a function that takes the parameters and returns an optimizer.",
             extra={"says": "sgd, adamw, or FILE.py:FUNCTION"},
         ),
     ] = "sgd"
-    arguments: Annotated[dict[str, Any], Meta(examples=[{"lr": 0.01}])] = {}
+    arguments: Annotated[
+        dict[str, Any], Meta(description="Keyword arguments of the optimizer.", examples=[{"lr": 0.01}])
+    ] = {}
 
 
 class SavePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Checkpoints, from which a run goes on when a rank or a site was lost."""
+    """Checkpoints, from which the run resumes after the loss of a rank or site."""
 
     directory: Annotated[
         str,
         Meta(
             min_length=1, max_length=4096, examples=["checkpoints"],
-            description="Relative to the file; of a fleet of several hosts on storage that all of them share.",
+            description="Directory of the checkpoints, relative to the span file. A fleet of several hosts requires "
+"shared storage.",
         ),
     ]  # fmt: skip
-    every: Annotated[int, Meta(ge=1, le=10**9, description="Steps.")] = 10
-    keep: Annotated[int, Meta(ge=1, le=1000, description="So many, the newest ones.")] = 2
+    every: Annotated[int, Meta(ge=1, le=10**9, description="Steps between two checkpoints.")] = 10
+    keep: Annotated[
+        int, Meta(ge=1, le=1000, description="Number of checkpoints to keep, the newest ones.")
+    ] = 2
 
 
 class TlsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """TLS between sites: files in PEM, relative to the span file."""
+    """TLS between sites: PEM files, relative to the span file."""
 
-    certificate: Annotated[str, Meta(min_length=1, max_length=4096, description="Of this site.")]
-    key: Annotated[str, Meta(min_length=1, max_length=4096, description="Of the certificate.")]
+    certificate: Annotated[str, Meta(min_length=1, max_length=4096, description="Certificate of this site.")]
+    key: Annotated[str, Meta(min_length=1, max_length=4096, description="Private key of the certificate.")]
     authority: Annotated[
-        str, Meta(min_length=1, max_length=4096, description="Who signed those of all sites.")
+        str,
+        Meta(
+            min_length=1,
+            max_length=4096,
+            description="Certificate of the authority that signed the certificates of all sites.",
+        ),
     ]
 
 
 class OuterPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Pipelines train apart, and meet in an outer step (DiLoCo, arXiv 2311.08105)."""
+    """Pipelines train independently, and are combined in an outer step (DiLoCo, arXiv 2311.08105)."""
 
     every: Annotated[int, Meta(ge=1, le=10**6, description="Steps between two outer steps.")] = 10
-    lr: Positive = 0.7
-    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    lr: Annotated[Positive, Meta(description="Learning rate of the outer step.")] = 0.7
+    momentum: Annotated[float, Meta(ge=0, lt=1, description="Momentum of the outer step.")] = 0.9
 
 
 class SemanticsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What trains another model than a single process would: off unless it is asked for."""
+    """Options whose result differs from training in a single process. All are off by default."""
 
     activations: Annotated[
-        Literal["bfloat16", "int8"] | None, Meta(description="What crosses sites is rounded to it.")
+        Literal["bfloat16", "int8"] | None,
+        Meta(description="Data type that activations between sites are rounded to. Default: no rounding."),
     ] = None
     outer: OuterPart | None = None
 
 
 class TrainPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A real run of the file: the model, its data, how long."""
+    """A training run: the model, its data and the number of steps."""
 
     model: BuildPart
     data: Annotated[
         Function | None,
         Meta(
-            description="(step, index, size, seed) -> (input, target) of one microbatch; index counts over the batch, seed is its own."
+            description="Function (step, index, size, seed) -> (input, target) of one microbatch. index counts over the "
+            "batch; each microbatch has its own seed."
         ),
     ] = None
     loss: Annotated[
-        Function | None, Meta(description="(output, target) -> the mean over the microbatch.")
+        Function | None, Meta(description="Function (output, target) -> mean loss of the microbatch.")
     ] = None
     steps: Annotated[
         Annotated[int, Meta(ge=1, le=10**9, examples=[20])] | None,
-        Meta(description="Of the whole run, which needs data and loss, too."),
+        Meta(description="Number of steps of the run. Required for a run, with data and loss."),
     ] = None
     optimizer: OptimizerPart = OptimizerPart()
     clip_norm: Annotated[
         Positive | None,
-        Meta(description="Longest gradient of the whole model; without it none is shortened."),
+        Meta(description="Maximum norm of the gradient of the whole model. Default: no clipping."),
     ] = None
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="Seed of the run.")] = 0
     microbatch: Annotated[
         Annotated[int, Meta(ge=1, le=10**6)] | None,
-        Meta(description="Sequences of a microbatch; by default that of the file's model, else 1."),
+        Meta(description="Sequences per microbatch. Default: that of the file's model, else 1."),
     ] = None
     cut: Annotated[
         Annotated[tuple[Annotated[int, Meta(ge=1, le=10**6)], ...], Meta(min_length=1, max_length=10_000)] | None,
         Meta(
-            description="Layers of each stage (of each part of the model, where stages are in chunks); even where it is not given.",
+            description="Number of layers of each stage; if stages are split into chunks, of each chunk. Default: an even "
+"split.",
             examples=[[3, 3, 2]],
         ),
     ] = None  # fmt: skip
     schedule: Annotated[
         str,
-        Meta(min_length=1, max_length=4096, description="Of `unidle span simulate`, or FILE.py:FUNCTION."),
+        Meta(
+            min_length=1,
+            max_length=4096,
+            description="Name of a schedule of `unidle span simulate`, or FILE.py:FUNCTION.",
+        ),
     ] = "unidle"
     checkpoint: SavePart | None = None
     pace: Annotated[
         bool,
         Meta(
-            description="Devices take the times of the file: each computes what it has to, then waits until so much"
-            " time has passed. For machines with fewer cores than ranks; times below the real ones cannot be kept."
+            description="Whether devices take the times of the file: each rank computes, then waits until that time has "
+            "passed. For machines with fewer cores than ranks. A computation that takes longer than its time "
+            "is not shortened."
         ),
     ] = False
-    device: Annotated[Literal["cpu", "cuda"], Meta(description="What a rank computes on.")] = "cpu"
+    device: Annotated[Literal["cpu", "cuda"], Meta(description="Device that the ranks compute on.")] = "cpu"
     tls: TlsPart | None = None
     changes_semantics: SemanticsPart | None = None
 
@@ -148,6 +168,7 @@ Hosts = Annotated[
     tuple[Host, ...],
     Meta(
         max_length=100_000,
-        description="Addresses of the site's machines as other sites reach them, device after device: one for all, or one for each.",
+        description="Addresses of the site's machines, as reached from other sites: one for all devices, or one for "
+        "each device, in order.",
     ),
 ]

@@ -1,12 +1,11 @@
 """Reads a job trace as CSV: one line per job, amounts of the whole job.
 
-Columns, in any order: ``job`` (a name of its own), ``submit_s`` and ``duration_s`` (seconds, the
-latter without any waiting), ``gpus`` (of the whole job, the same number for each rank),
-``cpu_milli`` and ``memory_mib`` (of the whole job), ``model`` (of the GPU; several with ``|``
-between them), ``queue``, ``priority`` (higher first), ``preemptible`` (true or false) and ``ranks``.
-All must be there; a cell from ``cpu_milli`` on may be empty. There may be ``estimate_s``, ``user``,
-``name`` (jobs of one user and name are alike) and ``min_runtime_s``, as in the job file; any other
-column is refused, for what it means would be lost.
+Columns, in any order: ``job`` (a name of its own), ``submit_s`` and ``duration_s`` (seconds, the latter without
+any waiting), ``gpus`` (of the whole job, the same number for each rank), ``cpu_milli`` and ``memory_mib`` (of the
+whole job), ``model`` (of the GPU; several with ``|`` between them), ``queue``, ``priority`` (higher first),
+``preemptible`` (true or false) and ``ranks``. All must be there; a cell from ``cpu_milli`` on may be empty. There
+may be ``estimate_s``, ``user``, ``name`` (jobs of one user and name are one kind of job) and ``min_runtime_s``,
+as in the job file; any other column is refused, for what it means would be lost.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ _T = TypeVar("_T")
 class TraceJob:
     """One line. ``gpus``, ``cpu_milli`` and ``memory_bytes`` are of the whole job; ``line`` counts from 1.
 
-    Each rank gets its part of them, that of CPU and memory rounded down, so that all ranks together
-    never ask for more than the job.
+    Each rank gets its part of them, that of CPU and memory rounded down, so that all ranks together never request
+    more than the job.
     """
 
     line: int

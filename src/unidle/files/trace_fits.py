@@ -1,4 +1,4 @@
-"""Which jobs of a trace a fleet can hold at all, and why not the others."""
+"""Which jobs of a trace a fleet can hold, and why it cannot hold the others."""
 
 from __future__ import annotations
 

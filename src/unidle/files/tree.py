@@ -42,7 +42,7 @@ def parse(text: str, source: str, what: str, bounds: Bounds) -> Document:
     except yaml.YAMLError as error:
         raise _not_yaml(error, source) from None
     if data is None:
-        raise BadFile(source, "the file is empty", remedy=f"unidle schema {what} says what it may hold")
+        raise BadFile(source, "the file is empty", remedy=f"unidle schema {what} prints its fields")
     return Document(data, source, reader.marks)
 
 

@@ -1,4 +1,4 @@
-"""Forms of values that both files share: names, amounts of memory, printable text."""
+"""Forms of values that the files share: names, amounts of memory, printable text."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ MemoryText = Annotated[
     str,
     Meta(
         pattern=_MEMORY,
-        description="An amount with its unit: K, M, G or T (also kB, MB, GB, TB) are powers of 1000; "
-        "Ki, Mi, Gi or Ti (also KiB, MiB, GiB, TiB) powers of 1024.",
+        description="Amount with a unit. K, M, G and T (also kB, MB, GB, TB) are powers of 1000; Ki, Mi, Gi and Ti "
+        "(also KiB, MiB, GiB, TiB) are powers of 1024.",
     ),
 ]
 
@@ -59,7 +59,7 @@ DurationText = Annotated[
     str,
     Meta(
         pattern=_DURATION,
-        description="A time with its unit: s, m, h or d; several from large to small add up.",
+        description="Time with a unit: s, m, h or d. Units can be combined from large to small, such as 1h30m.",
         extra={"says": DURATION_SAYS},
     ),
 ]

@@ -1,4 +1,4 @@
-"""Nouns of hardware: an immutable snapshot of sites, network tiers, nodes, devices and slices."""
+"""Types of hardware: an immutable snapshot of sites, network tiers, nodes, devices and slices."""
 
 from unidle.fleet.links import GpuLinks
 from unidle.fleet.model import (

@@ -1,4 +1,4 @@
-"""What a vendor's driver tells of one GPU."""
+"""One GPU as a vendor's driver reports it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FoundGpu:
-    """``number`` is what the vendor's visible-devices variable calls it, ``bus_id`` its PCI address."""
+    """``number`` is its number in the vendor's visible-devices variable, ``bus_id`` its PCI address."""
 
     number: int
     model: str

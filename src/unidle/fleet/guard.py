@@ -1,4 +1,4 @@
-"""What the owner of a fleet wants done about nodes and devices that are sick."""
+"""Policy of a fleet for sick nodes and devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOUR: Final = 60 * _MINUTE
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A command of the site, without a shell; ``{node}`` and ``{device}`` in its words are filled in.
+    """A command of the site, without a shell; ``{node}`` and ``{device}`` in its words are replaced.
 
     It is ended after ``timeout_ns``. One that does not succeed is tried ``tries`` times, ``pause_ns`` apart.
     """
@@ -32,7 +32,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """How much of the fleet may be out of use at once by unidle's own decision.
+    """Limits on how much of the fleet unidle takes out of service.
 
     ``most`` nodes, or ``ppm`` of the fleet's (one, at least); ``tier_ppm`` of those under the same tier.
     """
@@ -45,7 +45,7 @@ class Out:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """So many nodes that fall within ``within_ns`` have a common cause: then none is removed."""
+    """This many nodes that fail within ``within_ns`` have a common cause: then no node is removed."""
 
     nodes: int = 3
     ppm: int = 50_000
@@ -54,7 +54,7 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Lemon:
-    """What falls ``times`` times within ``within_ns`` needs a human."""
+    """A node or device that fails ``times`` times within ``within_ns`` is left to the operator."""
 
     times: int = 3
     within_ns: int = 30 * 24 * _HOUR
@@ -64,8 +64,8 @@ class Lemon:
 class GuardPolicy:
     """See ``docs/how-to/sick-nodes.md``. ``prove`` is the check after a remedy, ``quick`` the one before a gang.
 
-    With ``accept_unknown`` a check after a remedy that finds nothing wrong, but could not tell, counts as a proof.
-    ``spares``: so many nodes of each kind, or ``spare_nodes``: these, are kept for gangs that lost something to a fault;
+    With ``accept_unknown`` an undecided check after a remedy that finds no problem counts as passed. ``spares``:
+    so many nodes of each kind, or ``spare_nodes``: these, are kept for gangs that lost something to a fault;
     filler that is in their way has at most ``spare_grace_ns`` to stop.
     """
 

@@ -1,4 +1,4 @@
-"""What the owner of a fleet wants done about jobs that hold devices and do nothing."""
+"""Policy of a fleet for jobs that hold idle devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Then = Literal["end", "requeue"]
 
 @dataclass(frozen=True, slots=True)
 class IdleTerms:
-    """When a quiet holder is reported, and whether it is released after the notice.
+    """When an idle job gets a notice, and whether its devices are released after it.
 
     ``start_ns`` takes the place of ``after_ns`` for an attempt that has shown no work yet. ``then`` is
     what becomes of a job that was released: it ends, or waits again.
@@ -28,10 +28,10 @@ class IdleTerms:
 
 @dataclass(frozen=True, slots=True)
 class IdlePolicy:
-    """The fleet's terms, and those of queues that have their own. A queue stands for those below it, too.
+    """The fleet's terms, and those of queues that have their own. Terms of a queue apply to those below it, too.
 
-    ``busy_ppm`` is how much of one CPU core, or of a GPU's time, counts as work. Queues in ``exempt`` are
-    left alone; in those of ``idle_ok`` a job is left alone that says of itself that it may be idle.
+    ``busy_ppm`` is how much of one CPU core, or of a GPU's time, counts as work. Jobs of queues in ``exempt`` are
+    exempt; in queues of ``idle_ok``, jobs with ``idle_ok``.
     """
 
     terms: IdleTerms = field(default_factory=IdleTerms)
@@ -41,7 +41,7 @@ class IdlePolicy:
     queues: dict[str, IdleTerms] = field(default_factory=dict)
 
     def terms_of(self, queue: str, parents: Mapping[str, str | None], *, idle_ok: bool) -> IdleTerms | None:
-        """The terms of a job of ``queue`` (``parents``: of each queue); None where it is left alone."""
+        """The terms of a job of ``queue`` (``parents``: of each queue); None if it is exempt."""
         line = [queue]
         while (above := parents.get(line[-1])) is not None and above not in line:
             line.append(above)

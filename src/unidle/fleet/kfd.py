@@ -90,7 +90,7 @@ def _memory_bytes(node: Path) -> int:
 
 
 def _model(node: _Node, bus: str, sysfs: Path, names: Iterable[Path]) -> str:
-    """As the card says it, else as libdrm's table does, else by the instruction set (``gfx942``)."""
+    """The name from the card, else from libdrm's table, else the instruction set (``gfx942``)."""
     device = sysfs / "bus/pci/devices" / bus
     name = read_text(device / "product_name")
     if not name:

@@ -56,7 +56,7 @@ class LabelTree:
 
 
 class LabelConflict(ValueError):
-    """The labels are no tree: ``node`` (an index) says by ``key`` what another node contradicts."""
+    """The labels do not form a tree: the value of ``key`` of ``node`` (an index) conflicts with another node."""
 
     def __init__(self, problem: str, node: int, key: str, value: str) -> None:
         super().__init__(problem)

@@ -1,4 +1,4 @@
-"""How the GPUs of one node reach each other: NVLink, xGMI, HCCS, PCIe switch, host bridge, socket.
+"""Links between the GPUs of one node: NVLink, xGMI, HCCS, PCIe switch, host bridge, socket.
 
 Words are those of ``nvidia-smi topo -m`` and ``npu-smi info -t topo`` (see their legends), and ``XGMI`` with
 the number of links between two GPUs of AMD that have some. The same picture comes from NVML in
@@ -64,7 +64,7 @@ class GpuLinks:
 
 
 def beside(parts: Sequence[GpuLinks]) -> GpuLinks:
-    """The links of one node that has several kinds of GPU: between two kinds nothing is known."""
+    """The links of one node that has several kinds of GPU: links between two kinds are unknown."""
     if len(parts) == 1:
         return parts[0]
     size = sum(len(part.gpus) for part in parts)
@@ -80,9 +80,10 @@ def beside(parts: Sequence[GpuLinks]) -> GpuLinks:
 
 
 def closeness(way: str) -> int:
-    """How good a way is: from 1,000 on a link made for GPUs (with its number of links), else 5 (PIX) to 1 (SYS).
+    """The closeness of a link type: from 1,000 on a link made for GPUs (with its number of links), else 5 (PIX)
+    to 1 (SYS).
 
-    0 where it is not known. Errors: :class:`BadInput` for a word that is in no legend.
+    0: unknown. Errors: :class:`BadInput` for a word that is in no legend.
     """
     found = _NUMBERED.fullmatch(way)
     if found:
@@ -99,7 +100,7 @@ def closeness(way: str) -> int:
 
 
 def is_word(way: str) -> bool:
-    """Whether ``closeness`` knows the word."""
+    """Whether ``closeness`` accepts the word."""
     return _WORD.fullmatch(way) is not None
 
 

@@ -1,4 +1,4 @@
-"""Immutable snapshots of what there is: sites, network tiers, nodes, devices, slices, links."""
+"""Immutable snapshots of hardware: sites, network tiers, nodes, devices, slices, links."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CutMode = Literal["whole", "mig", "mps", "time", "quota"]
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How a device may be cut when a job asks for a part of it.
+    """How a device may be divided for jobs that request a part of it.
 
-    ``compute_ppm`` and ``memory_ppm`` say how much of it may be promised: 1,500,000 is one and a half
-    times. ``why_not`` says of modes that were declared why this machine does not offer them.
+    ``compute_ppm`` and ``memory_ppm`` are the amounts that may be promised, in millionths: 1,500,000 is one and a
+    half times. ``why_not``: for declared modes, the reason why this machine does not offer them.
     """
 
     modes: tuple[CutMode, ...]
@@ -38,9 +38,9 @@ class Sharing:
 class CutPart:
     """One part of a device that was cut on demand, made for one rank of ``job``; the rest has no job.
 
-    ``name`` is unique on the device for good. ``share_ppm`` is what it counts in the ledger;
-    ``compute_ppm`` and ``memory_bytes`` are what was promised. ``profile`` and ``start`` are those of
-    a MIG instance.
+    ``name`` is unique on the device and never reused. ``share_ppm`` is what it counts in the ledger;
+    ``compute_ppm`` and ``memory_bytes`` are what was promised. ``profile`` and ``start`` are those of a MIG
+    instance.
     """
 
     name: str
@@ -54,7 +54,7 @@ class CutPart:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a device is cut now: parts in use, then the rest where there is one. Shares sum to 1,000,000."""
+    """How a device is cut now: parts in use, then the rest, if any. Shares sum to 1,000,000."""
 
     mode: CutMode
     parts: tuple[CutPart, ...]
@@ -64,13 +64,13 @@ class Cut:
 class Device:
     """One GPU, or one declared CPU device.
 
-    ``id`` is unique in the fleet (``node/index``). ``slices_ppm`` are the shares that the device is
-    declared to be cut into and sum to 1,000,000; slice ``k`` is named ``id#k``, and a whole device ``id``
-    itself. ``vendor`` says whose GPU it is; it means nothing for a CPU device. ``number`` is what the
-    vendor's own tools count it as, where that is not ``index``.
+    ``id`` is unique in the fleet (``node/index``). ``slices_ppm`` are the shares that the device is declared to
+    be cut into and sum to 1,000,000; slice ``k`` is named ``id#k``, and a whole device ``id`` itself. ``vendor``
+    is the vendor of a GPU; it is ignored for a CPU device. ``number`` is its number in the vendor's tools, if
+    that is not ``index``.
 
-    ``sharing`` is there where jobs may have it cut, and ``cut`` while some have. ``generation`` counts how
-    often it was cut again; from 1 on it is part of the names of slices, so that a name stands for one share.
+    ``sharing`` is there where jobs may have it cut, and ``cut`` while some have. ``generation`` counts how often
+    it was cut again; from 1 on it is part of the names of slices, so that a name denotes one share.
     """
 
     id: str
@@ -107,7 +107,7 @@ class Node:
     """One host. ``parent`` names the network tier that it hangs from, ``fabric`` what it hangs by.
 
     Without ``fabric`` that is the parent's. ``gpu_links`` names how its GPUs reach each other, in
-    ``Fleet.gpu_links``: alike nodes share one entry. Without it that is not known.
+    ``Fleet.gpu_links``: equal nodes share one entry. Without it, the links are unknown.
     """
 
     id: str

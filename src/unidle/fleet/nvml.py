@@ -1,4 +1,4 @@
-"""The links of one node's GPUs as NVML and sysfs tell them.
+"""The links of one node's GPUs as reported by NVML and sysfs.
 
 NVML comes in as an argument (the module ``pynvml`` fits), so that recorded answers read the same.
 """
@@ -17,7 +17,7 @@ _SWITCH: Final = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 
 
 class Nvml(Protocol):
-    """The part of ``pynvml`` that is asked here, after ``nvmlInit``."""
+    """The part of ``pynvml`` that is used here, after ``nvmlInit``."""
 
     NVMLError: type[Exception]
     NVML_NVLINK_MAX_LINKS: int
@@ -72,7 +72,7 @@ def links_by_nvml(nvml: Nvml, sysfs: Path = Path("/sys")) -> GpuLinks:
 
 
 def _reach(nvml: Nvml, handle: Any, buses: set[str]) -> dict[str, int]:
-    """Active NVLinks by the PCI address at their other end; ``""`` stands for switches."""
+    """Active NVLinks by the PCI address at their other end; ``""`` denotes switches."""
     found: dict[str, int] = {}
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         try:

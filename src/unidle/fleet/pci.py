@@ -1,4 +1,6 @@
-"""What the kernel tells of PCI devices and NUMA nodes; ``sysfs`` comes in as an argument, so that tests bring a tree."""
+"""PCI devices and NUMA nodes as the kernel lists them; ``sysfs`` comes in as an argument, so that tests bring a
+tree.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ _ONE_SWITCH: Final = 2  # below what is shared: a port of the switch, and the de
 
 
 def numa_node(bus_id: str, sysfs: Path = Path("/sys")) -> int | None:
-    """The NUMA node of the PCI device ``bus_id``; None where the kernel knows none."""
+    """The NUMA node of the PCI device ``bus_id``; None if the kernel reports none."""
     node = _number(read_text(sysfs / "bus/pci/devices" / short_bus_id(bus_id) / "numa_node"))
     return node if node is not None and node >= 0 else None
 
@@ -58,7 +60,7 @@ def _common(a: Sequence[str], b: Sequence[str]) -> Iterator[str]:
 
 
 def cpus_beside(node: int | None, sysfs: Path = Path("/sys")) -> str:
-    """The CPUs of a NUMA node as the kernel lists them; empty where it is not known."""
+    """The CPUs of a NUMA node as the kernel lists them; empty if unknown."""
     return read_text(sysfs / f"devices/system/node/node{node}/cpulist") if node is not None else ""
 
 

@@ -1,4 +1,4 @@
-"""What to measure to learn a fleet's links, and what the measurements say of each link.
+"""Measurements of a fleet's links: the plan, and the links that result from it.
 
 Flows run in phases. First, nodes that hang from one tier send to each other in disjoint pairs: what a pair
 carries is a bound of both nodes' ways up, and each node takes the best that it saw. Then, kind by kind
@@ -48,7 +48,7 @@ class Measured:
 
 
 def phases(fleet: Fleet) -> list[Phase]:
-    """All that has to be measured, from the nodes upwards. Pure."""
+    """The phases of the measurement, from the nodes upwards. Pure."""
     tree = _Tree(fleet)
     found = [
         Phase("node", tuple(Flow(a, b, a, b) for a, b in pairs))
@@ -64,7 +64,7 @@ def phases(fleet: Fleet) -> list[Phase]:
 
 
 def links_of(fleet: Fleet, measured: Sequence[tuple[Phase, Sequence[Measured]]]) -> tuple[Link, ...]:
-    """The links that the measurements show; one for each kind where all of it are alike. Pure.
+    """The links that the measurements show; one for each kind if all links of it are equal. Pure.
 
     A tier without a sibling has no entry: nothing could be measured across its way up.
     """

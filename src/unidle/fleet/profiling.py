@@ -1,4 +1,4 @@
-"""What the owner of a fleet wants known of running jobs all the time."""
+"""Policy of a fleet for the continuous profiling of running jobs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ HOUR_NS: Final = 3_600_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ProfilePolicy:
-    """Running ranks are looked at for ``look_ns`` every ``every_ns``, ``hz`` times a second each thread.
+    """Running ranks are sampled for ``look_ns`` every ``every_ns``, ``hz`` times per second and thread.
 
-    A look that costs more than ``most_ppm`` of one core over time comes less often. What was found is kept for
+    Sample periods become rarer if they cost more than ``most_ppm`` of one core over time. Profiles are kept for
     ``keep_ns``, in at most ``most_bytes`` of all jobs and a quarter of that of one.
     """
 

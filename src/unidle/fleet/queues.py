@@ -1,4 +1,4 @@
-"""Queues as they are declared: names, parents, weights, amounts, and the hours at which others hold."""
+"""Queues as they are declared: names, parents, weights, amounts, and time windows with other amounts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ UTC: Final = Zone()
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """How the past counts when queues are compared: use counts half as much every ``half_life_ns``.
+    """Weight of past use in the comparison of queues; its half-life is ``half_life_ns``.
 
     ``weight_ppm`` of the share that is compared is its average over the past.
     """
@@ -134,13 +134,12 @@ class Migration:
 class QueueSpec:
     """One queue. Amounts are in devices (``gpu`` or ``gpu:MODEL``) and cores (``cpu``), by resource.
 
-    ``guarantee`` is kept for the queue even while it is idle. ``deserved`` is what it gets back from
-    borrowers when it wants it; where it is not given, the queue deserves its part, by ``weight``, of
-    what its siblings leave of what the parent deserves. ``limit`` is never exceeded. ``lend`` and
-    ``borrow`` bound how much of what it deserves others may use, and how much above it the queue may
-    use. What an ``exclusive`` queue deserves is for it alone, and it borrows nothing; a ``public``
-    queue deserves nothing unless given, and never takes back by stopping others. Where
-    ``reclaimable`` is false, what it borrowed comes back only when its jobs end.
+    ``guarantee`` is kept for the queue even while it is idle. ``deserved`` is what it can reclaim from borrowers;
+    where it is not given, the queue deserves its part, by ``weight``, of what its siblings leave of what the
+    parent deserves. ``limit`` is never exceeded. ``lend`` and ``borrow`` bound how much of what it deserves
+    others may use, and how much above it the queue may use. What an ``exclusive`` queue deserves is for it alone,
+    and it borrows nothing; a ``public`` queue deserves nothing unless given, and never takes back by stopping
+    others. Where ``reclaimable`` is false, what it borrowed comes back only when its jobs end.
     """
 
     name: str

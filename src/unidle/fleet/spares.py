@@ -51,7 +51,9 @@ class Spares:
 
 
 def alike_nodes(nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """Names of nodes that have devices of the same kinds, vendors and models, in order; the key says which, in words."""
+    """Names of nodes that have devices of the same kinds, vendors and models, in order; the key describes them,
+    in words.
+    """
     found: dict[str, list[str]] = {}
     for node in nodes:
         kinds = {(device.kind, device.vendor, device.model) for device in node.devices}

@@ -1,7 +1,8 @@
-"""What a cluster has free, in few numbers: small enough to send to a process that dispatches jobs to several clusters.
+"""Free capacity of a cluster in few numbers: small enough to send to a process that dispatches jobs to several
+clusters.
 
-Nodes that are alike are counted, not listed, and so are network domains that hold the same: the size of a
-summary depends on how many kinds of them there are, not on how many nodes.
+Equal nodes are counted, not listed, and so are network domains with the same content: the size of a summary
+depends on how many kinds of them there are, not on how many nodes.
 """
 
 from __future__ import annotations
@@ -89,9 +90,9 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class CapacitySummary:
-    """One cluster at ``time_ns``. ``waiting`` and ``pending`` are devices by kind that waiting jobs want:
-    those that the scheduler looked at, and those that it has not seen yet. ``hidden`` are keys of labels
-    with so many values that they are left out.
+    """One cluster at ``time_ns``. ``waiting`` and ``pending`` are devices by kind that waiting jobs need: jobs
+    that the scheduler has evaluated, and those that it has not. ``hidden`` are keys of labels with so many values
+    that they are left out.
     """
 
     time_ns: int

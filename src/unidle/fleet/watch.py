@@ -1,4 +1,4 @@
-"""Where the signs of a node's faults are read from."""
+"""Sources that are monitored for faults of a node."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class Watch:
     """``kernel_log``: ``kmsg``, ``journal``, ``off`` or the path of a log that is followed.
 
-    Empty: this machine's own log where the node is the only one of its fleet, else nothing. ``pci`` are the PCI addresses
-    of its devices in their order, for machines whose driver cannot be asked. ``nvml`` names a JSON file that is laid over
-    what NVML tells, for drills.
+    Empty: this machine's own log where the node is the only one of its fleet, else nothing. ``pci`` are the PCI
+    addresses of its devices in their order, for machines whose driver is not accessible. ``nvml`` is the path of
+    a JSON file whose readings override those of NVML, for drills.
     """
 
     kernel_log: str = ""

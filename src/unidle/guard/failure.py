@@ -132,7 +132,7 @@ def _limit(rank: RankView, spec: JobSpec | None) -> str:
     text = f": {names.get(str(whose), f'the limit is {size}')}"
     used, process = rank.info.get("oom_used_bytes"), rank.info.get("oom_process")
     if isinstance(used, int) and process:
-        text += f"; {process} used {amount_of_memory(used)} and wanted more"
+        text += f"; {process} used {amount_of_memory(used)} and needed more"
     return text
 
 
@@ -294,7 +294,7 @@ _ADVICE: Final = {
     ): "raise the limit of open files (ulimit -n) where unidle starts, or see what the program leaves open",
     (
         "killed by signal: killed",
-    ): "somebody killed a DataLoader worker, most often for want of memory: use fewer workers"
+    ): "a DataLoader worker was killed, most often for lack of memory: use fewer workers"
     " (num_workers), or more memory",
 }
 

@@ -115,7 +115,7 @@ def _catalogue(finding: Finding) -> Judgement:
     if finding.kind != "xid" or finding.code is None:
         return Judgement("ignore", "", f"nvidia: {_NONE}")
     if finding.verdict:
-        return Judgement(finding.action, "", "nvidia: XID_154, what the driver asks for")
+        return Judgement(finding.action, "", "nvidia: XID_154, what the driver requests")
     if finding.code in NVLINK5 and "status 0x" in finding.because:
         return Judgement(finding.action, "", "nvidia: by the rules for NVLink 5")
     known = xid(finding.code)

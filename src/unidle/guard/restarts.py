@@ -95,7 +95,7 @@ def why_in_vain(job: JobView, attempt: AttemptView, culprit: int) -> str:
     if rank.info.get("oom"):
         return _vain_memory(rank.info.get("oom_limit_of"))
     if rank.last is not None and reached is None and rank.last.sort in _UNMENDED:
-        return f"{_UNMENDED[rank.last.sort]} does not mend itself"
+        return f"{_UNMENDED[rank.last.sort]} does not fix itself"
     failed = next((a for a in reversed(before) if a.outcome == "failed"), None)
     other = failed.culprit if failed is not None else None
     if failed is None or other is None:

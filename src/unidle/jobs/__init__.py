@@ -1,4 +1,4 @@
-"""Nouns of work: job specification, gangs, ranks, attempts, states."""
+"""Types of work: job specification, gangs, ranks, attempts, states."""
 
 from unidle.jobs.failure import FAILURE_KINDS, Failure, FailureKind
 from unidle.jobs.place import RankPlace

@@ -1,4 +1,4 @@
-"""What one pod asks of the node that it runs on."""
+"""Resources that one pod requests of its node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Demand(NamedTuple):
-    """CPU, memory and GPUs of one node. ``gpu_milli`` is asked of each of ``gpus`` GPUs; 1000 is a whole one.
+    """CPU, memory and GPUs of one node. ``gpu_milli`` is requested of each of ``gpus`` GPUs; 1000 is a whole GPU.
 
     ``models`` are the GPU models that it can use; empty means any.
     """
@@ -19,5 +19,5 @@ class Demand(NamedTuple):
 
     @property
     def total_gpu_milli(self) -> int:
-        """What it takes of all its GPUs together."""
+        """The sum over all its GPUs, in thousandths of a GPU."""
         return self.gpus * self.gpu_milli

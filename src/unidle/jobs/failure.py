@@ -15,11 +15,12 @@ FAILURE_KINDS: Final[tuple[FailureKind, ...]] = get_args(FailureKind)
 class Failure:
     """The first failure of one attempt.
 
-    ``rank`` failed first (None: no single one did) with ``what`` in ``where`` (``crash.py:5``; empty where that is
-    unknown). ``code``: its exit code, or minus a signal, whose name is ``signal``; ``meaning`` says what they stand for.
-    ``lines``: the last ten of its output. ``because_of``: ranks that failed because of it; ``same``: ranks with the same
-    error of their own. ``help``: what the user can change, ``next``: the words of the next command. ``text`` is all of
-    it in one line, such as ``rank 1: ValueError: shapes (3,4) and (5,) not aligned (crash.py:5)``.
+    ``rank`` failed first (None: no single one did) with ``what`` in ``where`` (``crash.py:5``; empty where that
+    is unknown). ``code``: its exit code, or minus a signal, whose name is ``signal``; ``meaning`` explains them.
+    ``lines``: the last ten of its output. ``because_of``: ranks that failed because of it; ``same``: ranks with
+    the same error of their own. ``help``: what the user can change, ``next``: the arguments of the next command.
+    ``text`` is all of it in one line, such as ``rank 1: ValueError: shapes (3,4) and (5,) not aligned
+    (crash.py:5)``.
     """
 
     attempt: int
@@ -38,11 +39,11 @@ class Failure:
     next: tuple[str, ...] = ()
 
     def as_json(self, store: str | None = None) -> dict[str, Any]:
-        """Plain values; ``store``: the one that the next command has to name."""
+        """As plain values; ``store``: address of the store for the next command."""
         return {**asdict(self), "next": self.command(store)}
 
     def command(self, store: str | None = None) -> str:
-        """The next command as it is typed; empty where there is none."""
+        """The next command as it is typed; may be empty."""
         import shlex
 
         of_store = store and self.next[:1] == ("unidle",) and self.next != ("unidle", "check")

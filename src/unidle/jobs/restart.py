@@ -1,4 +1,4 @@
-"""What follows when a gang does not run on by itself, and how far its size may change."""
+"""Restart policy of a gang, and bounds of its size."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ RestartAction = Literal["restart", "abort", "requeue", "ignore"]
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """What follows from one kind of event, of ranks of ``role`` where one is named.
+    """Action for one kind of event, of ranks of ``role`` if it is given.
 
-    ``max``: how often at most, else ``Restart.max`` times; ``backoff_s``: before the first restart, else
-    ``Restart.backoff_s``.
+    ``max``: maximum number of times, by default ``Restart.max``; ``backoff_s``: seconds before the first restart,
+    by default ``Restart.backoff_s``.
     """
 
     event: RestartEvent
@@ -30,12 +30,12 @@ class RestartPolicy:
 class Restart:
     """Which failures are retried, how often and how soon.
 
-    ``on`` holds ``"any"``, ``"signal"`` (killed by any signal), ``"exit"`` (any non-zero exit code),
-    ``"lost"`` (the rank's end was not seen), a signal name such as ``"SIGKILL"`` or an exit code.
-    ``"hang"`` is a gang that makes no progress. With ``warm`` a Python that has imported PyTorch is kept ready.
-    The wait before try n (from 1) is ``backoff_s * 2 ** (n - 1)``, at most 300 s. The first of ``policies``
-    that speaks of what happened takes precedence over all that. ``insists``: ``on`` was given by the user, and what
-    it names is retried although the same error is to be expected.
+    ``on`` holds ``"any"``, ``"signal"`` (killed by any signal), ``"exit"`` (any non-zero exit code), ``"lost"``
+    (the rank's end was not seen), a signal name such as ``"SIGKILL"`` or an exit code. ``"hang"`` is a gang that
+    makes no progress. With ``warm`` a Python process that has imported PyTorch is kept ready. The wait before try
+    n (from 1) is ``backoff_s * 2 ** (n - 1)``, at most 300 s. The first of ``policies`` that matches takes
+    precedence. ``insists``: ``on`` was given by the user, and its failures are retried even if the same error is
+    expected again.
     """
 
     max: int = 0
@@ -48,7 +48,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Ranks that have a part of their own: inclusive ranges of them."""
+    """A named group of ranks: inclusive ranges of them."""
 
     name: str
     ranges: tuple[tuple[int, int], ...]
@@ -59,7 +59,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Elastic:
-    """The least and the most ranks that a gang may go on with."""
+    """Minimum and maximum number of ranks of an elastic gang."""
 
     min: int
     max: int

@@ -1,4 +1,4 @@
-"""What a user asks for: one job, already validated (see ``unidle.files`` for the file format)."""
+"""The specification of one job, validated (see ``unidle.files`` for the file format)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What each rank needs of its node besides devices; 0 asks for nothing."""
+    """Resources of the node that each rank needs in addition to devices; 0: none."""
 
     cpus: float = 0.0
     memory_bytes: int = 0
@@ -58,7 +58,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which devices and nodes a job may use. A node's taints keep off all who do not tolerate them."""
+    """Which devices and nodes a job may use. A node's taints exclude jobs that do not tolerate them."""
 
     models: Select = field(default_factory=Select)
     uuids: Select = field(default_factory=Select)
@@ -68,7 +68,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Kinds of tiers (``node`` too) that hold the gang, or each of its parallel groups, together.
+    """Kinds of tiers (and ``node``) that contain the gang, or each of its parallel groups.
 
     ``groups`` and ``prefer_groups`` are by ``tp``, ``dp`` and ``pp``.
     """
@@ -85,8 +85,8 @@ class Topology:
 class Share:
     """A part of one device for each rank, instead of whole ones.
 
-    ``compute_ppm`` and ``memory_bytes`` say how much (0: as much as the other implies); ``profile``
-    names a MIG profile; ``mode`` is how the device may be cut.
+    ``compute_ppm`` and ``memory_bytes`` are the amounts (0: as much as the other one implies); ``profile`` names
+    a MIG profile; ``mode`` is how the device may be cut.
     """
 
     compute_ppm: int = 0
@@ -99,8 +99,8 @@ class Share:
 class Hardware:
     """Which of the models of GPU that a job may use are tried first, by measured steps of jobs like it.
 
-    ``vendor`` is whose GPUs the program runs on. With ``mix`` the gang may be on different models of one
-    vendor, and runs at the speed of the slowest.
+    ``vendor``: vendor of the GPUs that the program supports. With ``mix`` the gang may be on different models of
+    one vendor, and runs at the speed of the slowest.
     """
 
     prefer: Prefer = "none"
@@ -183,7 +183,7 @@ class JobSpec:
 
     @property
     def ignored_ranks(self) -> frozenset[int]:
-        """Ranks whose failure does not stop the gang, by the first restart policy that speaks of them."""
+        """Ranks whose failure does not stop the gang, by the first matching restart policy."""
         said = [p for p in self.restart.policies if p.event == "fail"]
         if not any(p.action == "ignore" for p in said):
             return frozenset()
@@ -212,7 +212,7 @@ class JobSpec:
 
     @property
     def wish(self) -> str:
-        """All that sets gangs of one size apart for placement, as text; empty for most."""
+        """Placement constraints that distinguish gangs of one size, as text; usually empty."""
         plain = self.layout is None and self.topology is None and self.share is None
         usual = self.preemption == "medium" and not self.min_runtime_s and self.estimate_s is None
         free = self.where == _ANYWHERE and self.hardware == _ANY_HARDWARE

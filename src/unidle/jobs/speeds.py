@@ -1,4 +1,4 @@
-"""Steps that were measured: what predictors of speed go by. Jobs of the same user and name are alike."""
+"""Measured steps, the input of speed predictors. Jobs of the same user and name are one kind of job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KEPT: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class SpeedRun:
-    """What one attempt showed on ``devices`` devices of one model.
+    """Measured steps of one attempt on ``devices`` devices of one model.
 
     ``mean_ns`` is the mean of its ``steps`` steps; ``part_ns`` those of parts of it, of about equal numbers
     of steps (empty where there were too few). ``beside_ns`` is its time before the first and after the last
@@ -46,7 +46,7 @@ class Known:
             del self.last_steps[:-KEPT]
 
     def steps(self) -> int | None:
-        """How many steps such a job has, where all that succeeded had as many."""
+        """The number of steps of such a job, if it was the same for all that succeeded."""
         known = set(self.last_steps)
         return known.pop() if len(known) == 1 else None
 
@@ -56,5 +56,5 @@ _NOTHING: Final = Known()
 
 
 def known_of(speeds: Speeds, user: str, name: str) -> Known:
-    """What is known of such jobs; to be read only."""
+    """The record of such jobs; read only."""
     return speeds.get(user, {}).get(name, _NOTHING)

@@ -25,7 +25,7 @@ from unidle.store.protocol import Store
 from unidle.view.jobs import JobView
 
 _GUARD: Final = {"preflight": "off", "suspect": "1s", "probation": "1s"}
-"""A rank that died says nothing of its node: devices of one machine stand for several."""
+"""A dead rank is no evidence about its node: devices of one machine represent several nodes."""
 
 _MEMBER: Final = "unidle.rank.span_member"
 _GRACE_S: Final = 5.0

@@ -1,4 +1,4 @@
-"""The answer to a question about a ledger, and its JSON form."""
+"""The result of a query of a ledger, and its JSON form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LeafTotal:
 
 @dataclass(frozen=True, slots=True)
 class GroupTotal:
-    """Device time of one group; ``labels`` are the values in the order that was asked for."""
+    """Device time of one group; ``labels`` are the values in the requested order."""
 
     labels: tuple[Value, ...]
     ns: int
@@ -34,9 +34,9 @@ class GroupTotal:
 class Summary:
     """Where the device time of a window went. The leaves sum to ``capacity_ns`` exactly.
 
-    ``capacity_ns`` comes from the sightings of the slices, not from the rows; where a filter keeps
-    only some rows of a slice (by leaf, job, ...), it is what these rows count. ``groups`` are there
-    when a grouping was asked for, ``ettr`` per job when it includes the job.
+    ``capacity_ns`` comes from the sightings of the slices, not from the rows; where a filter keeps only some rows
+    of a slice (by leaf, job, ...), it is what these rows count. ``groups`` are present if a grouping was
+    requested, ``ettr`` per job when it includes the job.
     """
 
     window: Window

@@ -1,4 +1,5 @@
-"""From what was seen of one attempt to the postings for its slices. Pure, whatever the arrival order.
+"""From the observations of one attempt to the postings for its slices. Pure, and independent of the order of
+arrival.
 
 Each rank's time is laid out in two passes: a base that tiles ``[placed, released)`` without gaps,
 then claims that lie over it (a measured data wait, a fault of the node, steps that turned out lost).
@@ -32,7 +33,7 @@ _Loss = Literal["open", "kept", "replayed", "preempted", "no_artefact", "failed_
 
 
 class RankTrace(NamedTuple):
-    """What was seen of one rank. Times in ns on the controller's clock, in order."""
+    """Observations of one rank. Times in ns on the controller's clock, in order."""
 
     slices: tuple[int, ...]
     spawn_ns: int | None = None
@@ -47,16 +48,15 @@ class RankTrace(NamedTuple):
 
 
 class AttemptTrace(NamedTuple):
-    """What was seen of one attempt, and what later became of its work.
+    """Observations of one attempt, and how much of its work was kept.
 
-    ``base_step`` is the step that the attempt resumed from, ``durable_step`` the last step that a
-    checkpoint of this attempt (or the next attempt's first step) proves to be kept, with
-    ``durable_ns`` the time from which on work was not kept. ``job_steps`` tells whether any attempt
-    of the job ever showed a step. From ``idle_ns`` on, if given, the attempt did nothing, known as
-    ``idle_how`` says. Until ``checked_ns``, if given, its nodes were checked. ``watched_ns`` is when a step was first
-    seen from outside, where that was looked for. ``failed``: it did not end by itself with success, nor was it
-    preempted or cancelled. ``saved``: it saved a checkpoint. ``modelled``: a simulation, which knows that a job without
-    steps works.
+    ``base_step`` is the step that the attempt resumed from, ``durable_step`` the last step that a checkpoint of
+    this attempt (or the next attempt's first step) proves to be kept, with ``durable_ns`` the time from which on
+    work was not kept. ``job_steps``: whether any attempt of the job ever showed a step. From ``idle_ns`` on, if
+    given, the attempt did nothing; ``idle_how`` is how that is known. Until ``checked_ns``, if given, its nodes
+    were checked. ``watched_ns`` is when a step was first seen from outside, where that was looked for.
+    ``failed``: it did not end by itself with success, nor was it preempted or cancelled. ``saved``: it saved a
+    checkpoint. ``modelled``: a simulation, in which a job without steps works.
     """
 
     job: str
@@ -103,7 +103,7 @@ def attempt_entries(trace: AttemptTrace, now_ns: int) -> list[Entry]:
 
 
 def _alike(ranks: Sequence[RankTrace], lead: RankTrace | None) -> list[tuple[RankTrace, list[int]]]:
-    """One rank for all whose time is laid out alike, with the slices of all of them."""
+    """One rank for all ranks with the same time layout, with the slices of all of them."""
     groups: dict[tuple[object, ...], tuple[RankTrace, list[int]]] = {}
     for rank in ranks:
         source = rank if rank.step_n else lead
@@ -172,8 +172,8 @@ def _rank_pieces(
 def _is_failed_start(trace: AttemptTrace, lead: RankTrace | None, begin_work: int) -> bool:
     """Whether the gang failed before its first step.
 
-    Of a job that never showed a step nothing tells whether it was at work. It failed at its start where it did so
-    within :data:`START_MOST_NS` and had saved nothing; later than that its time goes as that of a job at work.
+    For a job that never showed a step, it is unknown whether it was at work. It failed at its start where it did
+    so within :data:`START_MOST_NS` and had saved nothing; later than that its time goes as that of a job at work.
     """
     if not trace.failed or lead is not None or trace.watched_ns is not None or trace.ended_ns is None:
         return False
@@ -225,7 +225,7 @@ def _work_without_steps(trace: AttemptTrace, begin: int, end: int) -> list[Piece
 
 
 def _first_begin(trace: AttemptTrace, rank: RankTrace, source: RankTrace, begin: int) -> int:
-    """When the first step seen began: told by the job, else estimated from the pace that follows."""
+    """When the first step seen began: reported by the job, else estimated from the pace that follows."""
     ready = rank.ready_ns if rank.ready_ns is not None else source.ready_ns
     if ready is not None:
         return max(begin, ready)

@@ -1,9 +1,9 @@
 """The book: postings that are final, and where each slice's next posting begins.
 
-Slices are numbered in the order of their first sighting. Time of a slice that no job holds is
-``free`` with one fleet-wide cause at a time, ``down`` while it is unhealthy, or ``unseen`` where
-nobody watched; the book posts such time when it ends. Time under an attempt is posted by
-``unidle.ledger.attempt``, for good once the job has ended and is sealed.
+Slices are numbered in the order of their first sighting. Time of a slice that no job holds is ``free`` with one
+fleet-wide cause at a time, ``down`` while it is unhealthy, or ``unseen`` without a controller; the book posts
+such time when it ends. Time under an attempt is posted by ``unidle.ledger.attempt``, permanently once the job has
+ended and is sealed.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class Book:
     # -- sightings -------------------------------------------------------------------------------
 
     def sight(self, now_ns: int) -> None:
-        """The controller was there at ``now_ns``. Time that its last sighting does not cover is unseen."""
+        """The controller was present at ``now_ns``. Time that its last sighting does not cover is unseen."""
         if self.seen_ns and now_ns - self.seen_ns > self.covers_ns:
             self.gaps.append((self.seen_ns, now_ns))
         self.seen_ns = max(self.seen_ns, now_ns)
 
     def watched_ns(self, start_ns: int, now_ns: int) -> int:
-        """How much of ``[start_ns, now_ns)`` somebody watched, as far as sightings tell by now."""
+        """How much of ``[start_ns, now_ns)`` is covered by sightings so far."""
         open_gap = [(self.seen_ns, now_ns)] if now_ns - self.seen_ns > self.covers_ns else []
         unseen_ns = 0
         for a, b in chain(open_gap, reversed(self.gaps)):
@@ -179,7 +179,7 @@ class Book:
     # -- postings --------------------------------------------------------------------------------
 
     def open_entries(self, now_ns: int) -> list[Entry]:
-        """What the slices that nobody holds would be posted with if their time ended at ``now_ns``."""
+        """Postings of the slices without a job, if their time ended at ``now_ns``."""
         groups: dict[tuple[int, str | None], list[int]] = {}
         for k, ref in enumerate(self.slices):
             if ref.gone_ns is None and not self.held[k] and self.since[k] < now_ns:
@@ -219,7 +219,7 @@ class Book:
                 yield from (Entry(slices, c, d, cause) for c, d, cause in self._free(a, b))
 
     def _uncovered(self, start: int, end: int) -> Iterator[tuple[int, int, str, How]]:
-        """``[start, end)`` cut at the gaps in which nobody watched (leaf ``unseen``, else empty)."""
+        """``[start, end)`` cut at the gaps without a controller (leaf ``unseen``, else empty)."""
         at = start
         gaps = self.gaps  # in order of time
         for k in range(bisect_right(gaps, start, key=_END), len(gaps)):

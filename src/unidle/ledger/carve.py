@@ -1,8 +1,9 @@
-"""What looks at a running rank found, carved out of its useful (or unmeasured) time. Pure, in whole nanoseconds.
+"""Profiled causes of a running rank, carved out of its useful (or unmeasured) time. Pure, in whole nanoseconds.
 
-A look covers a window of a rank's time and says how much of it went to other causes than useful work. Inside the
-window that is measured. Between two looks that are not far apart each half goes by the look that is nearer, and is
-inferred. Before the first look, after the last one and across longer breaks nothing is said: the time stays as it was.
+A look (a sample period) covers a window of a rank's time and has how much of it went to other causes than useful
+work. Inside the window that is measured. Between two looks that are not far apart each half goes by the look that
+is nearer, and is inferred. Before the first look, after the last one and across longer breaks nothing is known:
+the time stays as it was.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def _filled(pieces: list[Piece], amounts: Sequence[int], how: How) -> Iterator[P
 
 
 def coarser(looks: Sequence[Look]) -> list[Look]:
-    """Half as many looks, of which each but the last stands for two neighbours and the time between them."""
+    """Half as many looks, of which each but the last represents two neighbours and the time between them."""
     made: list[Look] = []
     for k in range(0, len(looks) - 1, 2):
         first, second = looks[k], looks[k + 1]

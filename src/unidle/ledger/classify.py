@@ -1,4 +1,4 @@
-"""The decision function: what is known about a moment of a slice, and the one leaf it gets."""
+"""The decision function: from the facts about a moment of a slice to its one leaf."""
 
 from __future__ import annotations
 

@@ -49,10 +49,9 @@ Pick: TypeAlias = npt.NDArray[np.bool_] | npt.NDArray[np.int64] | slice
 class RowColumns:
     """Rows of a ledger, or postings that are not yet netted (see ``unidle.ledger.current``).
 
-    ``data`` maps each name of ``DTYPES`` to an array; all have the same length. ``slice`` and
-    ``observer`` are indexes into ``slices`` and ``observers``; ``job`` into ``jobs``, whose first
-    is "no job"; ``leaf`` into ``LEAVES``, ``how`` into ``HOWS``. ``step`` is -1 and ``attempt`` 0
-    where there is none.
+    ``data`` maps each name of ``DTYPES`` to an array; all have the same length. ``slice`` and ``observer`` are
+    indexes into ``slices`` and ``observers``; ``job`` into ``jobs``, whose first is "no job"; ``leaf`` into
+    ``LEAVES``, ``how`` into ``HOWS``. Without a step or attempt, ``step`` is -1 and ``attempt`` 0.
     """
 
     data: Mapping[str, Array]

@@ -1,4 +1,4 @@
-"""What stands after all postings, and whether it adds up."""
+"""The rows that result from all postings, and the check of their sums."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _bucket(columns: RowColumns) -> npt.NDArray[np.uint64]:
 
 
 def check(columns: RowColumns) -> list[str]:
-    """What is wrong with a ledger, in sentences; an empty list says that it adds up.
+    """Errors of a ledger, in sentences; empty if it is consistent.
 
     Postings balance; on each slice the rows that stand tile the time from its first to its last
     sighting with no gap and no overlap; the leaves sum to the capacity exactly.

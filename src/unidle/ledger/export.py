@@ -38,7 +38,7 @@ def standing_rows(
     window: Window | None = None,
     where: Mapping[str, Collection[str | int]] | None = None,
 ) -> Iterator[RowColumns]:
-    """The rows to export, in parts. A row that a segment's edge had cut comes out in one piece."""
+    """The rows to export, in parts. A row that was cut at a segment's edge is joined again."""
     selection = Selection(where)
     held = empty()
     for batch in source.batches(window or source.extent()):

@@ -12,7 +12,7 @@ HOUR_NS: Final = 3_600_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a device-hour costs by device model. A job's own price overrules it for the job's rows."""
+    """What a device-hour costs by device model. A job's own price overrides it for the job's rows."""
 
     per_device_hour: Mapping[str, float] = field(default_factory=dict)
     currency: str = "USD"

@@ -1,4 +1,4 @@
-"""Questions to a ledger: where did the device time of a window go, by any grouping."""
+"""Queries of a ledger: the device time of a window, by any grouping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sealed rows as Parquet: what lies behind the watermark and never changes.
+"""Sealed rows as Parquet: rows before the watermark, which never change.
 
 A segment holds the codes of its rows as columns and their tables (taxonomy version, leaves, hows,
 slices with their sightings, jobs, observers) as JSON in the file's metadata, so it needs nothing

@@ -1,4 +1,4 @@
-"""Which rows a question is about, and by what its answer is grouped."""
+"""The filter and the dimensions of a query."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Selection:
 
     @property
     def by_rows(self) -> bool:
-        """Whether it tells rows of one slice apart; otherwise it keeps whole slices."""
+        """Whether it distinguishes rows of one slice; otherwise it keeps whole slices."""
         return any(name not in SLICE_DIMENSIONS for name in self._where)
 
     def slices_of(self, columns: RowColumns) -> RowColumns:

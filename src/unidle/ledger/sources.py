@@ -1,4 +1,4 @@
-"""Where rows come from: a ledger as a stream of batches, however it is kept."""
+"""Sources of rows: a ledger as a stream of batches, for any form of storage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LedgerSource(Protocol):
 
 
 class SegmentInfo(Protocol):
-    """What must be known of a sealed segment without reading it."""
+    """Metadata of a sealed segment."""
 
     @property
     def id(self) -> int: ...

@@ -31,7 +31,7 @@ class SliceInfo:
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """What rows can be grouped by on the side of the job; its own price overrules the model's."""
+    """What rows can be grouped by on the side of the job; its own price overrides the model's."""
 
     id: str
     name: str = ""
@@ -92,8 +92,8 @@ class SliceTable:
 def merge_slices(tables: Sequence[SliceTable]) -> tuple[SliceTable, list[Ints]]:
     """One table for all, and for each table the new code of each old one.
 
-    A slice is known by its id and share. Where several tables hold it, it was sighted from the
-    earliest to the latest of them; a table without capacity for it says nothing.
+    A slice is known by its id and share. Where several tables hold it, it was sighted from the earliest to the
+    latest of them; a table without capacity for it is ignored.
     """
     codes: dict[tuple[str, int], int] = {}
     merged: list[SliceInfo] = []

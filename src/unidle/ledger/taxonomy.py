@@ -1,4 +1,4 @@
-"""The causes: which leaves there are, in which group, and how a row can be known."""
+"""The causes of time: the leaves, their groups, and how a row can be known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "boot": "the node boots",
     },
     "free": {
-        "no_demand": "no job wants it",
+        "no_demand": "no job needs it",
         "fragmented": "jobs wait, but no free shape fits any of them",
         "quota": "jobs wait, but their quota is used up",
         "reserved": "kept as a hot spare",

@@ -194,5 +194,5 @@ class Line:
         gone = set(map(id, old))
         left = [e for e in entries if id(e) not in gone]
         busy = next((k for k, e in enumerate(left) if not e.busy), len(left))
-        left.insert(busy, Entry(summary([e.notice for e in old], "told late")))
+        left.insert(busy, Entry(summary([e.notice for e in old], "sent late")))
         self._state.entries = deque(left)

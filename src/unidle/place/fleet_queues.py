@@ -198,7 +198,7 @@ def _never_of(empty: Shares, spec: JobSpec, index: int, kind: str, asked: int) -
         whole = empty.quota.bound[refusal.queue][refusal.resource]
         of_all = f"{tree.name(refusal.queue) or 'the fleet'}'s {whole / MILLI:g} {of}"
         text = f"{(whole - bound) / MILLI:g} of {of_all} are kept for other queues"
-    text += f", and the job asks for {refusal.asked / MILLI:g}: it can never start here"
+    text += f", and the job needs {refusal.asked / MILLI:g}: it can never start here"
     return Reason("over_limit", text, {"bound": bound, "asked": refusal.asked})
 
 

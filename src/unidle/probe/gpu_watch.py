@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 GPUS: Final = "GPUs"
 PATIENCE_S: Final = 10.0
-"""A look at the driver that takes longer hangs: the watch goes on without, and says so."""
+"""A query of the driver that takes longer hangs: the watch continues without it, and reports that."""
 _CLOSE_S: Final = 0.5
 
 

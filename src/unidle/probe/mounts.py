@@ -204,7 +204,7 @@ class MountWatch:
             asked.bad_ns = asked.begun_ns if asked.bad_ns is None else asked.bad_ns
             asked.error = code - _ERRORS_FROM
         else:
-            self._why = f"{place}: the process that asks it ended with {code}"
+            self._why = f"{place}: the process that reads it ended with {code}"
         if asked.pid < 0 or asked.begun_ns is None or now_ns - asked.begun_ns >= ASK_EVERY_NS:
             self._ask(place, asked, now_ns)
 

@@ -17,7 +17,7 @@ from unidle.probe.heard import Detector, Heard, Seeing
 HANGS_S: Final = 15.0
 """A look that takes longer is reported: until it comes back the detector sees nothing."""
 NEWS_EVERY_S: Final = 2.0
-"""So often a detector that says when it has news is looked at without any."""
+"""Interval at which a detector that announces its news is polled without any."""
 _PAUSE_S: Final = 0.01  # at least, between two looks
 _SAVE_EVERY_S: Final = 1.0
 _MOST_HEARD: Final = 1000

@@ -1,11 +1,11 @@
-"""Optional: a training script says itself how far it is and what it waits for.
+"""Optional: a training script reports its own steps, waits and checkpoints.
 
 Two lines are enough::
 
     import unidle.rank as rank
     rank.step()  # at the end of each training step
 
-and the rest tells waits and checkpoints exactly::
+and the rest reports waits and checkpoints exactly::
 
     with rank.data_wait():
         batch = next(batches)
@@ -13,7 +13,7 @@ and the rest tells waits and checkpoints exactly::
         torch.save(state, path)
     rank.saved(step)
 
-and, where a script goes on from a checkpoint, what it lost::
+and, if a script resumes from a checkpoint, the lost work::
 
     rank.restored(step)
 
@@ -125,7 +125,7 @@ _self = _reporter()
 
 
 def step(n: int | None = None) -> None:
-    """A training step is complete: step ``n``, or the next one when steps are only counted."""
+    """A training step is complete: step ``n``; without ``n``, steps are counted."""
     me = _self
     if me.fd < 0:
         return
@@ -142,7 +142,7 @@ def step(n: int | None = None) -> None:
 
 
 def saved(step: int | None = None, path: str | os.PathLike[str] | None = None) -> None:
-    """A checkpoint is durable: what it holds survives this process. Of the last step if not said otherwise."""
+    """A checkpoint is durable: its content survives this process. Default: the last step."""
     me = _self
     if me.fd < 0:
         return
@@ -155,7 +155,7 @@ def saved(step: int | None = None, path: str | os.PathLike[str] | None = None) -
 
 
 def restored(step: int) -> None:
-    """The state after step ``step`` was loaded: the next one is ``step + 1``. 0 says that there was none to load."""
+    """The state after step ``step`` was loaded: the next one is ``step + 1``. 0: there was no checkpoint."""
     me = _self
     number = _natural(step)
     if me.fd < 0 or number is None:
@@ -203,7 +203,7 @@ class _Wait:
 
 
 def data_wait() -> _Wait:
-    """``with data_wait():`` around what fetches the next batch."""
+    """``with data_wait():`` around code that fetches the next batch."""
     return _Wait("data")
 
 
@@ -213,7 +213,7 @@ def evaluation() -> _Wait:
 
 
 def saving() -> _Wait:
-    """``with saving():`` around what blocks training while a checkpoint is saved."""
+    """``with saving():`` around code that blocks training while a checkpoint is saved."""
     return _Wait("save")
 
 
@@ -228,7 +228,7 @@ def compiling() -> _Wait:
 
 
 def tell(record: dict[str, object]) -> None:
-    """A record as the supervisor reads it, with a time of its own (``t``, CLOCK_BOOTTIME in ns): of what happened before."""
+    """Write a record for the supervisor with its own time (``t``, CLOCK_BOOTTIME in ns), for past events."""
     if _self.fd >= 0:
         import json
 

@@ -2,9 +2,9 @@
 
     torchrun --nnodes 4 --nproc-per-node 1 ... -m unidle.rank.probe plan.json --out result.json
 
-The plan is what ``unidle fleet probe plan`` printed. Ranks find each other by MASTER_ADDR and MASTER_PORT. Each rank
-says which node it is: ``--node``, else the environment's UNIDLE_NODE, else its host name. Rank 0 leads: it tells who
-sends to whom, and writes what the receivers counted.
+The plan is what ``unidle fleet probe plan`` printed. Ranks find each other by MASTER_ADDR and MASTER_PORT. Each
+rank reports its node: ``--node``, else the environment's UNIDLE_NODE, else its host name. Rank 0 leads: it
+assigns senders and receivers, and writes the counts of the receivers.
 
 TCP with ``--streams`` connections for each flow. That is what gloo and NCCL over sockets can use; a fabric
 of its own protocol (InfiniBand verbs, NVLink) has to be declared instead.
@@ -31,7 +31,7 @@ _HEAD = struct.Struct("!cI")  # what it is (d: data, p: ping), and the flow's nu
 
 
 class Failed(Exception):
-    """One line for the user."""
+    """An error, as one line for the user."""
 
 
 def main(argv: list[str] | None = None) -> int:

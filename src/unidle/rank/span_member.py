@@ -1,7 +1,9 @@
-"""One member of the gang that ``unidle span run`` starts: runs the rank of its device, and tells the supervisor of it.
+"""One member of the gang that ``unidle span run`` starts: runs the rank of its device, and reports it to the
+supervisor.
 
-``python -m unidle.rank.span_member DIR``: DIR is the run's directory. The launcher writes ``plan-N.json`` for attempt N;
-a member whose device the plan leaves out stands by, and says whether the others answer it. Standard library only.
+``python -m unidle.rank.span_member DIR``: DIR is the run's directory. The launcher writes ``plan-N.json`` for
+attempt N; a member whose device the plan leaves out waits, and reports whether the others are reachable. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _QUIET_NS: Final = 200_000  # shorter waits are not worth a record
 
 
 def main(directory: str) -> int:
-    """Run what the attempt's plan says of this node's device; the exit code."""
+    """Run the part of the attempt's plan for this node's device; the exit code."""
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) + 1
     node = os.environ.get("UNIDLE_NODE", "")
     plan_path = os.path.join(directory, f"plan-{attempt}.json")

@@ -180,7 +180,7 @@ def _footer(data: ReportData) -> str:
     return (
         '<footer class="quiet"><p>Every nanosecond of every device has exactly one cause; the causes sum to '
         "the capacity. <b>measured</b>: an observer saw it; <b>inferred</b>: it follows from what was seen; "
-        "<b>modelled</b>: a model says so (always hatched).</p>"
+        "<b>modelled</b>: it comes from a model (always hatched).</p>"
         f"<p>Made {clock_time(data.generated_ns)} UTC by unidle.</p></footer>"
     )
 

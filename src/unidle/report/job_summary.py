@@ -203,7 +203,7 @@ def advice(view: View, job: JobView, summary: Summary) -> Sequence[str]:
 
 def _about_checkpoints(job: JobView) -> str:
     if job.spec.checkpoint_path is None:
-        return "Save checkpoints and go on from them; `--checkpoint DIR` names their directory, so that saved steps count."
+        return "Save checkpoints and resume from them; `--checkpoint DIR` names their directory, so that saved steps count."
     if not any(_saved(attempt) for attempt in job.attempts):
         return f"No checkpoint appeared in {job.spec.checkpoint_path}: see that the script saves there."
     return "Save checkpoints more often, so that a failure loses fewer steps."

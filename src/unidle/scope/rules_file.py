@@ -102,7 +102,7 @@ def _read(document: Document, path: Path, text: str, read: Callable[[str], T]) -
 
 def _advise(breach: Breach) -> str | None:
     if not breach.path:
-        return 'the shortest form is: rules: [{name: mine, category: data, says: reads, frame: ["read_it <user>"]}]'
+        return 'the shortest form is: rules: [{name: mine, category: data, says: reads, frame: ["read_it <user>"]}]'  # words: ok
     name = breach.path[-1]
     if isinstance(name, int):
         name = breach.path[-2] if len(breach.path) > 1 else ""

@@ -290,5 +290,5 @@ def said(choice: Choice, seen: Drift, left: Ahead) -> str:
         return f"not as planned: {seen}; no other plan is better by 5 %"
     if not choice.is_worth(left):
         return f"not as planned: {seen}; {choice.label} would win less in {counted(left.steps, 'step')} than a restart takes"
-    same = "cannot go on" if choice.same_ns is None else f"{choice.same_ns / 1e6:.1f} ms a step like this"
+    same = "cannot continue" if choice.same_ns is None else f"{choice.same_ns / 1e6:.1f} ms a step like this"
     return f"not as planned: {seen}; {same}, {choice.best_ns / 1e6:.1f} with {choice.label}: from the next checkpoint on"

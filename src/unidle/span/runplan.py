@@ -94,7 +94,7 @@ def chunks_of(simulation: Modelled) -> int:
     if len(found) > 1:
         raise CannotRun(
             f"cuts a stage into {found[0]} and {found[-1]} chunks, by the pipeline", field="schedule",
-            value=simulation.result.schedule, remedy="use another schedule, or pipelines that are alike",
+            value=simulation.result.schedule, remedy="use another schedule, or equal pipelines",
         )  # fmt: skip
     return found[0]
 

@@ -1,1 +1,1 @@
-"""The event log and what stands next to it; open one with :func:`unidle.store.open.open_store`."""
+"""The event log and the data stored next to it; open one with :func:`unidle.store.open.open_store`."""

@@ -1,4 +1,4 @@
-"""What the store asks of a database; ``sqlite.py`` and ``postgres.py`` hold all that differs."""
+"""The database interface of the store, implemented in ``sqlite.py`` and ``postgres.py``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RowTuple: TypeAlias = tuple[Any, ...]
 
 
 class Database(Protocol):
-    """One connection. Every error comes out as a :class:`unidle.errors.StoreError`.
+    """One connection. Every error is raised as a :class:`unidle.errors.StoreError`.
 
     Statements are those of ``statements.py``; outside :meth:`transaction` each is its own.
     """
@@ -26,13 +26,13 @@ class Database(Protocol):
 
     @property
     def signs_requests(self) -> bool:
-        """Whether the database itself writes who sends a request."""
+        """Whether the database itself records the sender of a request."""
 
     def user(self) -> str:
-        """Who this connection is, as far as the database can tell."""
+        """The user of this connection, as far as the database can identify it."""
 
     def owned_by(self, user: str) -> bool:
-        """Whether the store belongs to this user, or to a role or group that stands for it."""
+        """Whether the store belongs to this user, or to a role or group of which it is a member."""
 
     def query(self, sql: str, params: Params = ()) -> list[RowTuple]:
         """All rows of a SELECT."""
@@ -50,7 +50,7 @@ class Database(Protocol):
         one is part of the outer."""
 
     def tables(self) -> set[str]:
-        """Names of all tables in reach."""
+        """Names of all accessible tables."""
 
     def problems(self) -> list[str]:
         """What the database's own integrity check finds wrong."""
@@ -61,7 +61,7 @@ class Database(Protocol):
     def size_bytes(self) -> int: ...
 
     def lock_tables(self) -> None:
-        """Inside a transaction: let nobody else make or upgrade tables until it ends."""
+        """Inside a transaction: prevent others from creating or upgrading tables until it ends."""
 
     def sqlalchemy(self) -> tuple[str, str, Any]:
         """For migrations: SQLAlchemy's name of the dialect, how a transaction begins, the connection."""

@@ -37,7 +37,7 @@ class Holder:
         return f"{self.purpose} (pid {self.pid} on {self.host}, since {since:%Y-%m-%d %H:%M:%S} UTC)"
 
     def is_alive(self) -> bool | None:
-        """Whether the process runs; None where this process cannot know."""
+        """Whether the process runs; None if this process cannot determine it."""
         if not self.ticks or not self.boot or (self.boot, self.pid_ns) != (boot_id(), _pid_namespace()):
             return None
         return start_ticks(self.pid) == self.ticks

@@ -1,4 +1,4 @@
-"""The store in memory, for the simulator: the same promises within one process, no durability."""
+"""The store in memory, for the simulator: the same guarantees within one process, without durability."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class MemoryStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Undo what was appended and asked inside when the block raises."""
+        """Undo appended events and requests of the block if it raises."""
         events, requests = len(self._events), dict(self._requests)
         try:
             yield
@@ -152,7 +152,7 @@ class MemoryStore:
 
 
 class ForgetfulStore(MemoryStore):
-    """Keeps of the log its last event only: for simulations of which the final view is all that is wanted."""
+    """Keeps of the log its last event only: for simulations that need only the final view."""
 
     def append(self, lease: Lease, events: Iterable[NewEvent], *, done_requests: Sequence[int] = ()) -> int:
         seq = super().append(lease, events, done_requests=done_requests)

@@ -1,4 +1,4 @@
-"""Upgrading a store of an older version. Alembic is imported only here, only when there is need."""
+"""Upgrading a store of an older version. Alembic is imported only here, and only if needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def upgrade(database: Database, revision: str, *, read_only: bool) -> None:
             "the store is of a newer version than this unidle",
             field=database.url,
             value=revision,
-            remedy=f"upgrade unidle (this one knows {REVISION})",
+            remedy=f"upgrade unidle (this one supports {REVISION})",
         )
     if read_only:
         raise StoreError(

@@ -15,9 +15,9 @@ from unidle.store.sql import SqlStore
 def open_store(url_or_path: str, *, create: bool, read_only: bool = False) -> SqlStore:
     """The store at a path, ``sqlite:///PATH`` or ``postgresql://...``.
 
-    ``create`` makes it when it is missing. ``read_only`` works on a store that may not be written
-    and next to a writer. Errors: :class:`BadInput` for an address of another kind,
-    :class:`StoreDamaged`, else :class:`StoreError`.
+    ``create``: create it if it does not exist. ``read_only`` works on a store that may not be written and next to
+    a writer. Errors: :class:`BadInput` for an address of another kind, :class:`StoreDamaged`, else
+    :class:`StoreError`.
     """
     database = _connect(url_or_path, create=create, read_only=read_only)
     try:

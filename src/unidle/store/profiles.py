@@ -1,4 +1,4 @@
-"""Profiles next to the log: what was found in running jobs, one row per job, attempt, rank and window.
+"""Profiles next to the log: profiles of running jobs, one row per job, attempt, rank and window.
 
 The process that looks writes them over a connection of its own, so that neither a full disk nor a slow disk there holds the
 controller up. Rows may be missing after ``kill -9``; one that is there is whole. The writer's token is the fence:
@@ -77,7 +77,7 @@ class ProfileShelf:
 
     @contextmanager
     def change(self) -> Iterator[None]:
-        """One transaction, all or nothing. Errors: :class:`LeaseLost` where another controller has the store."""
+        """One transaction, all or nothing. Errors: :class:`LeaseLost` if another controller holds the store."""
         with self._store.transaction():
             if self._token is None or self._store.token() != self._token:
                 raise LeaseLost(
@@ -121,7 +121,7 @@ class ProfileShelf:
         return [ProfileInfo(*row) for row in self._db.query(sql.PROFILE_SPANS, (job, until_ns, since_ns))]
 
     def row(self, key: ProfileKey) -> ProfileRow | None:
-        """One row; None where there is none or it is damaged."""
+        """One row; None if it does not exist or is damaged."""
         for row in self._db.query(sql.PROFILE, key):
             found = _unpacked(row)
             if found is not None:

@@ -1,4 +1,4 @@
-"""The store: an append-only event log with one fenced writer, and what stands next to the log.
+"""The store: an append-only event log with one fenced writer, and the data stored next to the log.
 
 The store does not know what an event means: it keeps ``kind`` and ``body`` (JSON bytes) with their
 times and sources. Snapshots and ledger segments are disposable: both can be folded again from the
@@ -34,7 +34,7 @@ class StoredEvent(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a client that is not the writer asks of it (submit, cancel, ...).
+    """A request of a client to the writer (submit, cancel, ...).
 
     ``sender``: the submitter, as far as the store can tell; empty where an older version kept no such thing.
     """
@@ -78,7 +78,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """How far someone who acts on the log has come (event ``seq``), and what is still to be done.
+    """Progress of a process that acts on the log (event ``seq``), and what is still to be done.
 
     It cannot be folded from the log again, since what was done outside is not in it.
     """
@@ -127,7 +127,7 @@ class Store(Protocol):
         """Requests that no writer has taken over yet, oldest first."""
 
     def user(self) -> str:
-        """Who this process is to the store: a PostgreSQL role, else the user of the process."""
+        """The user of this process for the store: a PostgreSQL role, else the user of the process."""
 
     def owned_by(self, user: str) -> bool:
         """Whether the store is this user's, who may act for others."""
@@ -152,6 +152,6 @@ class Store(Protocol):
         """Keep a bookmark durably in place of the one of the same name."""
 
     def load_bookmark(self, name: str) -> Bookmark | None:
-        """The bookmark of that name (at most 64 characters); None where there is none."""
+        """The bookmark of that name (at most 64 characters); None if there is none of that name."""
 
     def close(self) -> None: ...

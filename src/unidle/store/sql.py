@@ -301,7 +301,9 @@ class SqlStore:
 
 
 def _is_held(writer: _Writer) -> bool:
-    """Whether the holder still counts: it lives, or nobody here can know and its time is not over."""
+    """Whether the holder still counts: it is alive, or that cannot be determined here and its lease has not
+    expired.
+    """
     holder = holders.parse(writer.holder or "")
     alive = holder.is_alive() if holder else None
     if alive is not None:

@@ -1,1 +1,1 @@
-"""The view: what the log says, folded into one value."""
+"""The view: the state that the log describes, folded into one value."""

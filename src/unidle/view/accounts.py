@@ -1,4 +1,4 @@
-"""From the view to the ledger's postings: what each attempt's work came to."""
+"""From the view to the ledger's postings: the work of each attempt, and how much of it was kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FAILURES: Final = ("rank_failed", "hung", "node_sick", "timeout")
 
 
 class Durable(NamedTuple):
-    """What an attempt left behind: the last step that is kept, and from when on work was not kept."""
+    """The result of an attempt: the last step that is kept, and from when on work was not kept."""
 
     step: int | None
     at_ns: int | None
@@ -128,9 +128,9 @@ def _durable_point(
 ) -> Durable:
     """What the attempt left behind, as far as it, the attempt ``after`` it, and ``resumed``, the first step after it, prove.
 
-    What the next attempt says that it went on from is what is kept. Else a checkpoint seen to be durable proves it; so does the next step that follows
-    of this one. Where a checkpoint directory is declared, a next attempt that counts from the start
-    again disproves nothing: many progress bars do that.
+    The step from which the next attempt resumed is what was kept. Else a checkpoint seen to be durable proves it;
+    so does the next step that follows of this one. Where a checkpoint directory is declared, a next attempt that
+    counts from the start again disproves nothing: many progress bars do that.
     """
     if after is not None and after.restored_step is not None:
         return _kept_until(attempt, after.restored_step)
@@ -201,7 +201,7 @@ def _trace(
 def _failed(attempt: AttemptView, any_step: bool) -> bool:
     """Whether the attempt ended by a failure, its own or its node's; not by success, nor because it was asked to.
 
-    Its time limit says that it never began only where the job is known to show its steps.
+    A time limit counts as a failure to start only if the job is known to show its steps.
     """
     if attempt.stop is None:
         return attempt.outcome == "failed"

@@ -1,6 +1,6 @@
-"""Sick nodes and devices, as the log tells of them: evidence, what is done about each, cordons, maintenance, checks.
+"""Sick nodes and devices according to the log: evidence, remedies, cordons, maintenance, checks.
 
-:class:`Care` knows nothing of the fleet, so that a small model of it can be explored (``tests/guard``).
+:class:`Care` does not depend on the fleet, so that a small model of it can be explored (``tests/guard``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TAKES_OUT: Final = frozenset({"reset_gpu", "reboot_node", "drain", "replace"})
 
 
 class Sign(msgspec.Struct, array_like=True, frozen=True):
-    """Evidence against a target: a fault that wants ``action``, seen at ``at_ns``."""
+    """Evidence against a target: a fault that requires ``action``, detected at ``at_ns``."""
 
     at_ns: int
     kind: str
@@ -30,7 +30,7 @@ class Sign(msgspec.Struct, array_like=True, frozen=True):
 
 
 class CareView(msgspec.Struct, array_like=True):
-    """What is done about a target now (see ``unidle.events.guard.RemedySet``).
+    """The state of a target now (see ``unidle.events.guard.RemedySet``).
 
     ``since_ns``: since when in this state; ``at_ns``, ``seq``: of the last event; ``opened_ns``: since when it
     is not healthy. ``cause`` is why that began; ``rung`` the last remedy that was tried.
@@ -80,7 +80,7 @@ class CheckView(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Strike(msgspec.Struct, array_like=True, frozen=True):
-    """A gang stood still or was cut off, and the node was to blame."""
+    """A gang hung or was disconnected because of the node."""
 
     at_ns: int
     job: str
@@ -107,7 +107,7 @@ class Care:
 
     @property
     def idle(self) -> bool:
-        """Nothing is known that could call for anything."""
+        """Whether there is no evidence that requires an action."""
         return not (self.targets or self.pending or self.strikes or self.windows)
 
 

@@ -1,4 +1,4 @@
-"""What changed lately, for those who follow a view instead of reading all of it. Never stored."""
+"""The latest changes of a view, for readers that follow it instead of reading all of it. Never stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found wrong with a job's checkpoints. Pure."""
+"""Bad checkpoints of a job. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEPT = 31
 
 
 class BadCheckpoint(msgspec.Struct, array_like=True, frozen=True):
-    """A checkpoint that was found bad at ``at_ns``, when an attempt was about to go on."""
+    """A checkpoint that was found bad at ``at_ns``, when an attempt was about to resume."""
 
     at_ns: int
     path: str

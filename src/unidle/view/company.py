@@ -1,4 +1,5 @@
-"""What was seen of work that shares a device, kept as the log is folded: the table of the chooser learns from it. Pure.
+"""Observations of work that shares a device, kept as the log is folded: the table of the chooser learns from it.
+Pure.
 
 While a device is in parts, the spans of work of those who left it are remembered; when an attempt ends, its steps
 alone and next to one other are compared (``share.pairs``). Loads go by the names of jobs.
@@ -59,7 +60,7 @@ def _learn(view: View, device: Device, job: JobView, attempt: AttemptView) -> No
 
 
 def _steps(attempt: AttemptView) -> dict[tuple[int, int], int]:
-    """Steps of the rank that tells them: by the time between one and the next."""
+    """Steps of the rank that reports them: by the time between one and the next."""
     lead = next((rank for rank in attempt.ranks if rank.step_n), None)
     if lead is None:
         return {}
@@ -68,7 +69,7 @@ def _steps(attempt: AttemptView) -> dict[tuple[int, int], int]:
 
 
 def _span(attempt: AttemptView, now_ns: int) -> tuple[int, int]:
-    """From its first step to its last where it told any, else all of its life."""
+    """From its first step to its last if it reported any, else all of its life."""
     told = [(rank.step_ns[0], rank.step_ns[-1]) for rank in attempt.ranks if rank.step_ns]
     end_ns = attempt.ended_ns if attempt.ended_ns is not None else now_ns
     if not told:

@@ -1,7 +1,7 @@
-"""What becomes of devices that are cut again: on demand, or by another fleet file. Pure.
+"""State of devices that are cut again: on demand, or by another fleet file. Pure.
 
-A slice's name stands for one share for good: a device that is cut again is of the next generation, which is
-part of the names of its new slices. So the ledger's rows of one name always count the same.
+A slice's name always denotes the same share: a device that is cut again is of the next generation, which is part
+of the names of its new slices. So the ledger's rows of one name always count the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unidle.view.state import View
 
 
 def recut(device: Device, cut: Cut) -> Device:
-    """The device with this cut; whole again where it has one part that is nobody's."""
+    """The device with this cut; whole again if it has one part without a job."""
     whole = len(cut.parts) == 1 and cut.parts[0].share_ppm == WHOLE_PPM and not cut.parts[0].job
     return replace(device, generation=device.generation + 1, cut=None if whole else cut)
 

@@ -1,4 +1,4 @@
-"""What the log says of controllers and of the fleet, event by event into the view. Part of the fold."""
+"""Events of controllers and of the fleet, applied to the view. Part of the fold."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sighted(_view: View, _event: ev.Sighted, _now: int) -> None:
 
 
 def request_refused(_view: View, _event: ev.RequestRefused, _now: int) -> None:
-    """For who reads the log; nothing follows."""
+    """For readers of the log; no effect on the view."""
 
 
 def fleet_seen(view: View, event: ev.FleetSeen, now: int) -> None:

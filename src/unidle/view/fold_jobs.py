@@ -1,4 +1,4 @@
-"""What the log says of jobs, their attempts and ranks, event by event into the view. Part of the fold."""
+"""Events of jobs, their attempts and ranks, applied to the view. Part of the fold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attempts that hold devices, as the idle policy looks at them."""
+"""Attempts that hold devices, as the idle policy evaluates them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def holder_of(view: View, job: JobView, attempt: AttemptView, now_ns: int) -> Ho
 
 
 def terms_of(view: View, job: JobView) -> IdleTerms | None:
-    """What the fleet's policy says of the job; None where it leaves it alone."""
+    """The terms of the fleet's policy for the job; None if it is exempt."""
     fleet = view.fleet
     parents = {queue.name: queue.parent for queue in fleet.queues}
     return fleet.idle.terms_of(job.spec.queue, parents, idle_ok=job.spec.idle_ok)

@@ -1,5 +1,6 @@
-"""Incidents: each time a job was hurt, from its onset to the first step after it, and what it cost; and faults of nodes
-and devices that hurt none. Pure."""
+"""Incidents: each disturbance of a job, from its onset to the first step after it, with its cost; and faults of
+nodes and devices without an affected job. Pure.
+"""
 
 from __future__ import annotations
 

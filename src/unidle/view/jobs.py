@@ -1,4 +1,4 @@
-"""Jobs and their attempts, as the log says them."""
+"""Jobs and their attempts, according to the log."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class AttemptView(msgspec.Struct, array_like=True):
 
     @property
     def failure_kind(self) -> str:
-        """What kind of failure ended it, by the log (``unidle.jobs.FailureKind``); empty where none did."""
+        """The kind of failure that ended it, by the log (``unidle.jobs.FailureKind``); empty where none did."""
         if self.stop is not None and self.stop.why == "node_sick":
             return "machine"
         if self.why is None or self.outcome != "failed":
@@ -93,7 +93,7 @@ class AttemptView(msgspec.Struct, array_like=True):
 
     @property
     def begun_ns(self) -> int | None:
-        """When it began its first step (said, else when that was done); None before that was seen."""
+        """When it began its first step (reported, else when that was complete); None before that was seen."""
         told = next((r for r in self.ranks if r.ready_ns is not None or r.step_ns), None)
         if told is None:
             return None
@@ -124,7 +124,7 @@ class AttemptView(msgspec.Struct, array_like=True):
 
     @property
     def restored_step(self) -> int | None:
-        """The step after which it went on, where the script said so."""
+        """The step after which it resumed, if the script reported it."""
         return next((r.restored for r in self.ranks if r.restored is not None), None)
 
     def first_step(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What the view says of nodes that are kept back: for gangs that come back after a fault, or on probation."""
+"""Nodes that are reserved: for gangs that come back after a fault, or on probation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def comes_back(job: JobView) -> bool:
 
 
 def coming_back(view: View) -> list[JobView]:
-    """Gangs whose last places are kept for them: they come back after a fault soon, and were not told to wait yet."""
+    """Gangs whose last places are kept for them: they restart soon after a fault, and were not requeued yet."""
     waiting = (view.jobs.open[name] for name in sorted(view.unjudged))
     return [job for job in waiting if job.attempts and _soon(job) and comes_back(job)]
 

@@ -1,4 +1,4 @@
-"""What the log says of looks at running ranks. Part of the fold.
+"""Events of the profiler, applied to the view. Part of the fold.
 
 Events come in the order of the log. A window that overlaps one that is known already is left out, so that one that
 was reported twice counts once.

@@ -80,7 +80,9 @@ class Occupancy:
         self.changes.add((kind, order))
 
     def _slices(self, node: Node) -> dict[str, list[str]]:
-        """The node's slices by kind; of a device that is cut on demand the first part, which stands for all of it."""
+        """The node's slices by kind; of a device that is cut on demand the first part, which represents all of
+        it.
+        """
         by_kind: dict[str, list[str]] = {}
         for device in node.devices:
             ids = [s.id for s in slices_of(device)]

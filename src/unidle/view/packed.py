@@ -1,4 +1,6 @@
-"""A record of a job that has ended, in few bytes: those of one store are alike, and a snapshot holds all of them."""
+"""A record of a job that has ended, in few bytes: those of one store are similar, and a snapshot holds all of
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of one rank: its marks, applied in the order of their source. Pure."""
+"""The state of one rank: its marks, applied in the order of their source. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Watched(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RankView(msgspec.Struct, array_like=True):
-    """What is known of one rank of one attempt: the union of its marks."""
+    """The state of one rank of one attempt: the union of its marks."""
 
     count: int = 0  # marks known without a gap, so the ordinal of the next one
     pending: dict[int, Mark] = {}  # marks that came before their turn
@@ -66,7 +66,9 @@ class RankView(msgspec.Struct, array_like=True):
 
     @property
     def guessed(self) -> bool:
-        """Whether its steps are read from lines that nobody named: that none comes is no sign of standstill."""
+        """Whether its steps are read from detected lines, not from a given pattern: their absence is no sign of a
+        hang.
+        """
         return self.observer == GUESSED
 
     @property

@@ -1,4 +1,4 @@
-"""What the view keeps of one measurement, notice, verdict, fault or promise."""
+"""Records of the view: one measurement, notice, verdict, fault or promise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unidle.share.idle import Evidence
 class UseView(msgspec.Struct, array_like=True, frozen=True):
     """What was measured of an attempt's devices.
 
-    ``use`` is None until the controller that is there now has said something, since ``at_ns``.
+    ``use`` is None until the current controller has reported it, since ``at_ns``.
     """
 
     use: Use | None = None
@@ -38,7 +38,7 @@ class IdleNotice(msgspec.Struct, array_like=True):
 
 
 class VerdictView(msgspec.Struct, array_like=True):
-    """What was found wrong with an attempt (see ``unidle.events.guard.VerdictReached``), until ``over_ns``."""
+    """A problem of an attempt (see ``unidle.events.guard.VerdictReached``), until ``over_ns``."""
 
     at_ns: int
     kind: IncidentKind
@@ -75,7 +75,7 @@ class WatchView(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Prediction(Predicted, array_like=True, frozen=True, kw_only=True):
-    """What was said of a job at ``at_ns``."""
+    """A prediction for a job, made at ``at_ns``."""
 
     at_ns: int
 

@@ -1,4 +1,4 @@
-"""What the log says of sick nodes, event by event into the view. Part of the fold."""
+"""Events of sick nodes, applied to the view. Part of the fold."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def device_of(view: View, target: str) -> Device | None:
 
 
 def identity_of(view: View, target: str) -> str:
-    """What a target is known by wherever it is built in."""
+    """The identity of a target, independent of its position."""
     device = device_of(view, target)
     return (device.uuid if device is not None else "") or target
 
 
 def _reclose(view: View, target: str, now: int) -> None:
-    """A target that is drained or cordoned takes no new job; who runs there goes on."""
+    """A target that is drained or cordoned takes no new job; running jobs continue."""
     here = view.care.targets.get(target)
     leaf: Health | None = None
     if here is not None and here.state == "draining":

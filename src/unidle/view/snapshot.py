@@ -14,7 +14,7 @@ from unidle.view.state import View
 
 
 def encode(view: View) -> Snapshot:
-    """What the log says, without the indexes that are rebuilt from it."""
+    """The state of the view, without the indexes that are rebuilt from it."""
     bare = replace(view, book=replace(view.book, _index={}), **_NO_INDEX)
     return Snapshot(view.seq, FOLD_VERSION, _ENCODER.encode(bare))
 

@@ -1,4 +1,4 @@
-"""What jobs showed of their steps: applied by the fold once a job has ended.
+"""Measured steps of jobs: applied by the fold once a job has ended.
 
 By then it does not matter any more in which order the marks of its ranks arrived.
 """

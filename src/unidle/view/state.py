@@ -1,4 +1,4 @@
-"""The view: everything that the log says, as one value. Built only by ``unidle.view.fold``.
+"""The view: the state that the log describes, as one value. Built only by ``unidle.view.fold``.
 
 What a snapshot keeps are the public fields; indexes (names with a leading underscore) are rebuilt.
 """
@@ -146,7 +146,7 @@ class View:
 
     @property
     def followed(self) -> bool:
-        """Whether anybody asked for :attr:`changed`."""
+        """Whether :attr:`changed` is in use."""
         return self._changed is not None
 
     def touch(self, job: str) -> None:

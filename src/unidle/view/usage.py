@@ -1,4 +1,4 @@
-"""What queues used in the past: averages in which time counts half as much every half-life.
+"""Past use of queues: averages whose weights halve every half-life.
 
 Kept by the fold. A change of a queue's use costs O(1), and between two changes nothing is computed, so
 that an average follows from the log alone, however it is folded. All is in integers, for the same
@@ -56,7 +56,7 @@ def milli_of(share_ppm: int) -> int:
 
 
 def charged(spec: JobSpec, kind: str, milli: int, models: tuple[str, ...]) -> dict[str, int]:
-    """What a job's queue is charged, in thousandths by resource, for ``milli`` thousandths of devices.
+    """The charge to a job's queue, in thousandths by resource, for ``milli`` thousandths of devices.
 
     Devices count by their kind, and as ``kind:MODEL`` too where what the job names means just one of the fleet's ``models``.
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Shape(NamedTuple):
-    """What a waiting gang needs; gangs of one shape are alike for a placement policy."""
+    """What a waiting gang needs; gangs of one shape are equivalent for a placement policy."""
 
     device: str
     ranks: int
@@ -97,7 +97,7 @@ class Waiting:
             self._count(verdict.code, +1)
 
     def doubt(self, job: JobView) -> None:
-        """Forget why a job waits, so that the next decision says it."""
+        """Forget why a job waits, so that the next decision records it."""
         if job.id in self.unjudged or job.verdict is None:
             return
         self._count(job.verdict.code, -1)

@@ -1,4 +1,4 @@
-"""What the log says of faults of nodes and devices, and of who looks for them. Part of the fold."""
+"""Events of faults of nodes and devices, and of their detectors, applied to the view. Part of the fold."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def incident_kind(kind: str) -> IncidentKind:
 
 
 def not_watched(view: View, node: str) -> str:
-    """Why the node is not known to be well: what cannot be seen of it; empty where all is watched."""
+    """Why the node is not known to be well: what is not monitored; empty if all is monitored."""
     if not view.running:
         return NO_CONTROLLER
     detectors = view.watching.get(node)

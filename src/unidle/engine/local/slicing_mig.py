@@ -175,7 +175,7 @@ class MigHands:
             )
         raise _cannot(
             f"MIG mode of {device.id} is off, and switching it on resets the GPU", "off",
-            f"nvidia-smi -i {device.index} -mig 1, while nobody uses the GPU",
+            f"nvidia-smi -i {device.index} -mig 1, while the GPU is not in use",
         )  # fmt: skip
 
     def _check_places(self, device: Device, model: MigModel) -> None:
@@ -387,7 +387,7 @@ def _remedy(nvml: Any, error: Any) -> str:
     known = {
         nvml.NVML_ERROR_NOT_SUPPORTED: "the GPU or its driver has no MIG: use mode: mps or time",
         nvml.NVML_ERROR_NO_PERMISSION: "run unidle as a user who may set up MIG (root, or the mig/config capability)",
-        nvml.NVML_ERROR_IN_USE: "wait until nobody uses the instance",
+        nvml.NVML_ERROR_IN_USE: "wait until the instance is not in use",
         nvml.NVML_ERROR_INSUFFICIENT_RESOURCES: "list the instances again (nvidia-smi mig -lgi)",
     }
     return known.get(error.value, "check `nvidia-smi` and `dmesg`")

@@ -181,7 +181,7 @@ def _recovery(device: str, rest: str, memory: Memory, now: Now) -> Finding:
         return now.finding("xid", RECOVERY, device, "info", "watch", text, "warning", known.rank)
     action, asked = _asked(int(found[3], 16), found[4])
     cause = memory.fault(device, now) or (memory.gone(now) if not device else None)
-    text = f"Xid 154: the driver asks for {asked}"
+    text = f"Xid 154: the driver requests {asked}"
     if cause is not None and cause.code != RECOVERY:
         code = f" {cause.code}" if cause.code is not None else ""
         text += f", after {cause.kind}{code} on line {cause.line}"

@@ -40,7 +40,7 @@ _OTHERS: Final = (
 NEEDLES: Final = tuple(
     dict.fromkeys((*_OTHERS, *(r.needle.encode() for r in (*_RULES, *rules_accelerators.SERVICES))))
 )
-"""A line without any of these bytes says nothing to us; looked for before anything is decoded."""
+"""A line without any of these bytes is ignored; checked before anything is decoded."""
 _FABRIC: Final = frozenset({"nv-fabricmanager", "nvidia-fabricmanager", "fabricmanager"})
 _MESSAGE_CHARS: Final = 4096
 _PARTITION: Final = re.compile(r"(nvme\d+n\d+)p\d+$|((?:sd|vd|hd|xvd)[a-z]+)\d+$|(nvme\d+)n\d+$")

@@ -39,4 +39,4 @@ SERVICES: Final = (
     rule("service", "fabric manager", r"Failed to start .{0,40}(?i:fabric manager)", "ce", "restart_service", 50, "the fabric manager does not start"),
 )  # fmt: skip
 SPEAKERS: Final = frozenset({"systemd", "nvidia-persistenced", "nv-hostengine", "nvidia-fabricmanager", "nv-fabricmanager", "nvidia-device-plugin", "nvidia-dcgm", "dcgm"})  # fmt: skip
-"""Programs that are believed about the driver's services; anybody else's line only quotes."""
+"""Programs whose lines about the driver's services are trusted; lines of other programs only quote."""

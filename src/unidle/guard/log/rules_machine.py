@@ -57,7 +57,7 @@ RULES: Final = (
     rule("lockup", "soft lockup", r"(?:NMI watchdog: |watchdog: )?BUG: soft lockup - (?P<device>CPU#\d+) stuck", "ce", "watch", 36, "a processor was busy in the kernel for too long"),
     rule("lockup", " stall", r"(?:rcu: )?INFO: \w+ (?:self-)?detected (?:expedited )?stalls? on CPU", "ce", "watch", 34, "a processor was busy in the kernel for too long"),
     rule("lockup", "kthread starved", r"rcu: \w+ kthread (?:timer wakeup didn't happen|starved)", "se", "watch", 15, "the kernel's own threads got no processor time"),
-    rule("hung_task", "blocked for more than", r"INFO: task (?P<who>\S+?):\d+ blocked for more than \d+ seconds", "sw", "watch", 12, "the process waits in the kernel and cannot go on"),
+    rule("hung_task", "blocked for more than", r"INFO: task (?P<who>\S+?):\d+ blocked for more than \d+ seconds", "sw", "watch", 12, "the process waits in the kernel and cannot continue"),
     rule("oom", "Killed process", r"(?:Memory cgroup out of memory|Out of memory(?: \([^)]*\))?): Killed process \d+ \((?P<who>[^)]*)\)", "se", "restart_app", 25, "the process was killed because memory ran out"),
     rule("oom", "Kill process", r"(?:Memory cgroup out of memory|Out of memory): Kill process \d+ \((?P<who>[^)]*)\)", "se", "restart_app", 25, "the process was killed because memory ran out"),
     rule("oom", "invoked oom-killer", r"(?P<who>\S.{0,15}) invoked oom-killer: ", "se", "restart_app", 24, "memory ran out"),

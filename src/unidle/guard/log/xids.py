@@ -95,7 +95,7 @@ _OURS: Final[dict[int, tuple[Role, int, str] | tuple[Role, int, str, Action]]] =
     140: ("culprit", 80, "an ECC error that was not recovered"),
     143: ("culprit", 85, "the GPU could not be initialised"),
     151: ("culprit", 50, "a key rotation failed"),
-    154: ("info", 30, "the driver changed what it asks for"),
+    154: ("info", 30, "the driver changed its requested action"),
     155: ("culprit", 60, "an NVLink fault defined by software"),
     156: ("culprit", 40, "a resource of the GPU was retired; it takes effect with a reset"),
     157: ("info", 20, "a resource of the GPU could not be retired"),

@@ -18,12 +18,12 @@ def refused(tree: QueueTree, refusal: Refusal) -> Reason:
     """Which bound of which queue is in the way, with its figures in devices or cores."""
     name, resource, used, bound, asked = _figures(tree, refusal)
     text = {
-        "limit": f"{name} uses {used} {resource} of at most {bound}, and the job asks for {asked}",
+        "limit": f"{name} uses {used} {resource} of at most {bound}, and the job needs {asked}",
         "deserved": f"jobs that are never preempted use {used} of the {bound} {resource} that {name} deserves, "
-        f"and this one asks for {asked}; with preemption low it could borrow",
+        f"and this one needs {asked}; with preemption low it could borrow",
         "kept": f"{name} has {bound} {resource} that are not kept for others, {used} of them used, "
-        f"and the job asks for {asked}",
-        "full": f"{name} uses {used} of {bound} {resource}, and the job asks for {asked}",
+        f"and the job needs {asked}",
+        "full": f"{name} uses {used} of {bound} {resource}, and the job needs {asked}",
     }[refusal.rule]
     return Reason("quota", text, _plain(tree, refusal))
 
@@ -33,7 +33,7 @@ def behind(tree: QueueTree, refusal: Refusal) -> Reason:
     name, resource, used, bound, asked = _figures(tree, refusal)
     text = (
         f"it would still run when a job before it is planned to start, and {name} has no quota for both: "
-        f"{used} of {bound} {resource} are in use or planned, and this one asks for {asked}"
+        f"{used} of {bound} {resource} are in use or planned, and this one needs {asked}"
     )
     return Reason("behind", text, _plain(tree, refusal))
 

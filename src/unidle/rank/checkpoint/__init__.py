@@ -1,9 +1,9 @@
-"""Checkpoints that do not hold up training, and survive what kills it.
+"""Checkpoints that do not block training, and survive the death of its processes and nodes.
 
     from unidle.rank.checkpoint import Checkpointer
 
     ckpt = Checkpointer("checkpoints", model=model, optimizer=optimizer, data=loader)
-    start = ckpt.restore()                # steps done; 0 when there is nothing to go on from
+    start = ckpt.restore()                # steps done; 0 without a checkpoint
     for step in range(start + 1, steps + 1):
         ...
         ckpt.step(step)                   # at the end of each step, on every rank

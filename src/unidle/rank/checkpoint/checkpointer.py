@@ -39,7 +39,7 @@ _TESTS: Final = ("load", "read")
 
 
 class Checkpointer:
-    """Keeps the state of a job in memory that outlives it, on another node, and on storage.
+    """Keeps the state of a job in memory that outlives the process, on another node, and on storage.
 
     Make it on every rank, after the process group and the (wrapped) model and optimizer. ``model`` and
     ``optimizer`` are one or a mapping of several; ``data`` and ``extra`` are objects with ``state_dict`` and
@@ -84,10 +84,10 @@ class Checkpointer:
     # ---- the three calls
 
     def restore(self) -> int:
-        """Load the newest whole state; returns the number of steps it holds, 0 where there is none.
+        """Load the newest complete state; return its number of steps, or 0 without a state.
 
-        Called on every rank. A checkpoint that does not pass its checks is named, and the one before it is taken.
-        Raises CannotRun where there are checkpoints and none is good, BadInput where they are of another model.
+        Called on every rank. A checkpoint that fails its checks is reported, and the previous one is loaded.
+        Raises CannotRun if there are checkpoints but none is good, BadInput if they are of another model.
         """
         with report.restoring():
             step = self._restore()
@@ -114,7 +114,7 @@ class Checkpointer:
     def step(self, n: int) -> None:
         """Step ``n`` is done on this rank: save what is due. Waits for no storage and no peer.
 
-        Called on every rank after each step. Whatever goes wrong with a save is said once; training continues.
+        Called on every rank after each step. An error of a save is reported once; training continues.
         """
         report.step(n)
         self._hear()
@@ -134,9 +134,10 @@ class Checkpointer:
         self._save(n, bool(store and not storing))
 
     def close(self, timeout_s: float = 600.0) -> None:
-        """Wait until what was begun is on storage, and let go of the memory. Called on every rank right after the last step.
+        """Wait until pending saves are on storage, and release the memory. Called on every rank right after the
+        last step.
 
-        A save that was due with that step, when the one before was still on its way, is made here.
+        A save that was due with that step, but delayed by the previous save, is made here.
         """
         end_s = time.monotonic() + timeout_s
         self._settle(end_s)
@@ -228,7 +229,7 @@ class Checkpointer:
         unpack(pack(self._state.own()))  # what cannot be read back is better known now
 
     def _mine(self) -> Pieces:
-        """The pieces that this rank writes. One that nobody was chosen for is written by all that hold it."""
+        """The pieces that this rank writes. A piece without a chosen rank is written by all ranks that hold it."""
         assert self._writers is not None
         found: Pieces = {}
         for key, piece in pieces_of(self._state.tensors(), self._offsets).items():
@@ -264,7 +265,7 @@ class Checkpointer:
         except OSError as error:
             self._broken = f"memory for copies is full: {error.strerror}"
             self._storing.discard(step)
-            self._once(f"{self._broken}; no more checkpoints are made, training goes on")
+            self._once(f"{self._broken}; no more checkpoints are made, training continues")
         if store:
             self._due.ordered(step, time.monotonic() - begin_s)
 

@@ -1,4 +1,4 @@
-"""A rank's line to its node's holder: starts it, tells it of copies, hears what became of them."""
+"""A rank's connection to its node's holder: starts the holder, announces copies, receives their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unidle.checkpoint.holder.wire import Address, Gone, Message
 
 
 class Client:
-    """One connection, and a thread that listens to it. When the holder dies another one is started."""
+    """One connection, and a thread that listens to it. If the holder dies, another one is started."""
 
     def __init__(self, storage: str, hold: str, node: str, linger_s: float) -> None:
         self.storage, self.hold, self._node, self._linger_s = storage, hold, node, linger_s
@@ -29,12 +29,12 @@ class Client:
         return self._link is not None
 
     def start(self) -> Address:
-        """The holder of this node, started where there is none. Raises :class:`Gone`, OSError."""
+        """The holder of this node; it is started if necessary. Raises :class:`Gone`, OSError."""
         self.address = wire.start(self.storage, self.hold, self._node, self._linger_s)
         return self.address
 
     def hello(self, message: Message) -> None:
-        """Register this rank. Raises :class:`Gone` with the reason where the holder refuses it."""
+        """Register this rank. Raises :class:`Gone` with the reason if the holder refuses it."""
         assert self.address is not None
         self._hello = message
         link = wire.connect(Address("127.0.0.1", self.address.port, self.address.token, self.address.name))
@@ -51,7 +51,7 @@ class Client:
         threading.Thread(target=self._listen, args=(link,), daemon=True, name="unidle-holder").start()
 
     def tell(self, message: Message) -> bool:
-        """False where there is no holder to hear it."""
+        """Send a message. False without a holder."""
         link = self._link
         if link is None:
             return False
@@ -64,7 +64,7 @@ class Client:
         return True
 
     def news(self, start: bool = True) -> list[Message]:
-        """What the holder said since the last call; ``{"event": "restarted"}`` after it was started again."""
+        """Messages of the holder since the last call; ``{"event": "restarted"}`` after it was started again."""
         found = []
         while self._news:
             found.append(self._news.popleft())

@@ -1,4 +1,4 @@
-"""When the next checkpoint goes to storage: every so many steps, or as often as failures make it worth its cost."""
+"""When the next checkpoint goes to storage: after a number of steps, or at the interval of the cost model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WRITE_SHARE = 2.0  # storage is at work at most half of the time
 
 
 class Due:
-    """Counts steps, or seconds of a clock that nobody sets (rank 0's).
+    """Counts steps, or seconds of a monotonic clock (rank 0's).
 
     ``every`` is a number of steps or ``"auto"``. For the latter the job's mean time to failure comes from
     ``UNIDLE_MTTF_S`` and the time of a restart from ``UNIDLE_RESTART_S`` (seconds, as observed by who starts the job).
@@ -34,11 +34,11 @@ class Due:
 
     @property
     def counts_steps(self) -> bool:
-        """Whether every rank knows by itself when one is due."""
+        """Whether each rank can compute by itself when a checkpoint is due."""
         return self._every is not None
 
     def from_step(self, step: int) -> None:
-        """Training goes on from here."""
+        """Training resumes from here."""
         self._last_step = step
 
     @property

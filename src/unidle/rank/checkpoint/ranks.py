@@ -1,4 +1,4 @@
-"""What the ranks of a job tell each other: a few collectives on a CPU group of their own, or nothing with one rank."""
+"""Communication of the ranks of a job: a few collectives on a separate CPU group; none with one rank."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ranks:
         )
 
     def most(self, values: Sequence[int]) -> list[int]:
-        """The greatest of each value over all ranks."""
+        """The maximum of each value over all ranks."""
         if self._group is None:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.int64)

@@ -200,7 +200,7 @@ class ShardSet:
 
 
 class _Reader(StorageReader):
-    """What :mod:`torch.distributed.checkpoint` asks of a storage, answered from a :class:`ShardSet`."""
+    """The storage interface of :mod:`torch.distributed.checkpoint` on a :class:`ShardSet`."""
 
     def __init__(self, shards: ShardSet) -> None:
         self._shards = shards

@@ -1,4 +1,4 @@
-"""From where to go on: the newest step that is whole, in memory or on storage."""
+"""Where to resume: the newest complete step, in memory or on storage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _Copy = tuple[Address, str, Label]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A whole checkpoint that may serve: on storage (``path``), or in memory: the places of each rank's copy."""
+    """A complete checkpoint that can be loaded: on storage (``path``), or in memory: the places of each rank's
+    copy.
+    """
 
     step: int
     world: int
@@ -33,7 +35,7 @@ class Offer:
 
 
 def offers(storage: str, own: Address, tell: Callable[[str], None]) -> list[Offer]:
-    """All whole checkpoints, newest first, memory before storage. Unreadable ones are named."""
+    """All complete checkpoints, newest first, memory before storage. Unreadable ones are reported."""
     found = in_memory(_inventories([own, *(a for a in wire.published(storage) if a.name != own.name)]))
     for path in candidates(storage):
         if not os.path.isdir(path) or is_partial(os.path.basename(path)):
@@ -48,7 +50,7 @@ def offers(storage: str, own: Address, tell: Callable[[str], None]) -> list[Offe
 
 
 def in_memory(copies: list[_Copy]) -> list[Offer]:
-    """The steps for which the copy of every rank is somewhere."""
+    """Steps for which a copy of every rank exists."""
     sets: dict[tuple[str, int, int], dict[int, list[_Copy]]] = {}
     for copy in copies:
         label = copy[2]
@@ -90,7 +92,7 @@ def opened(offer: Offer, hold: str) -> ShardSet:
 
 def _source(places: tuple[_Copy, ...], hold: str) -> Source:
     own = os.path.basename(hold)
-    problem = "nobody has it"
+    problem = "no node has it"
     for address, name, label in sorted(places, key=lambda place: place[0].name != own):
         try:
             if address.name == own:

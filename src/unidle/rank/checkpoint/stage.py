@@ -29,7 +29,7 @@ Pieces = dict[str, tuple[Tensor, str, tuple[int, ...], tuple[int, ...]]]
 
 
 def cuda_in_use() -> bool:
-    """Whether this process works on a GPU; asking does not begin it."""
+    """Whether this process uses a GPU. The check does not initialize CUDA."""
     return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
@@ -53,7 +53,7 @@ class Slot:
     def copy(
         self, label: Label, head: bytes, places: dict[str, tuple[int, int]], pieces: Pieces, own: bytes
     ) -> bool:
-        """Copy pieces and the rank's own state to their places. True where a GPU still has to finish it."""
+        """Copy pieces and the rank's own state to their places. True if a copy of a GPU is still pending."""
         self._fit(label.size_bytes)
         assert self._map is not None
         assert self._memory is not None
@@ -71,7 +71,7 @@ class Slot:
         return on_gpu
 
     def commit(self, label: Label) -> None:
-        """From now on the copy is whole."""
+        """Mark the copy as complete."""
         assert self._map is not None
         self._map[:PAGE] = slots.page_of(label)
 
@@ -110,7 +110,7 @@ class Stage:
         self._finishers: list[threading.Thread] = []
 
     def free(self) -> int | None:
-        """A slot that nothing reads and that is not the newest whole copy; None where there is none."""
+        """A slot that nothing reads and that is not the newest whole copy; None if there is no such slot."""
         for number, slot in enumerate(self._slots):
             if not slot.busy and number != self._newest:
                 return number
@@ -119,14 +119,14 @@ class Stage:
         return len(self._slots)
 
     def all_sent(self) -> bool:
-        """Whether the peer has all that was copied (or there is none)."""
+        """Whether the peer has all copies, or there is no peer."""
         return not any(slot.busy & {"copying", "sent"} for slot in self._slots)
 
     def released(self, number: int, what: str) -> None:
         self._slots[number].busy.discard(what)
 
     def release_all(self) -> None:
-        """The holder died: nothing reads any more."""
+        """The holder died: there are no readers."""
         for slot in self._slots:
             slot.busy -= {"sent", "written"}
 
@@ -170,12 +170,12 @@ class Stage:
         self._finishers = [t for t in self._finishers if t.is_alive()] + [thread]
 
     def wait(self) -> None:
-        """Until no GPU copies any more."""
+        """Wait until all copies of the GPU are complete."""
         for thread in self._finishers:
             thread.join()
 
     def remove(self) -> None:
-        """Give the memory back, once nobody needs it."""
+        """Release the memory when it is no longer used."""
         for slot in self._slots:
             with contextlib.suppress(OSError):
                 os.unlink(slot.path)

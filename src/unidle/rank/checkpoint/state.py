@@ -61,7 +61,7 @@ class TrainingState:
         return found
 
     def own(self) -> dict[str, Any]:
-        """What is this rank's own, or no tensor."""
+        """The state of this rank alone, and values that are not tensors."""
         settings: dict[str, Any] = {}
         values: dict[str, Any] = {}
         devices: dict[str, str] = {}
@@ -127,7 +127,7 @@ class TrainingState:
         return found
 
     def accept(self, read: Mapping[str, Tensor], own: Mapping[str, Any], same_rank: bool) -> None:
-        """Put what was read into optimizers and extras. ``same_rank``: the random state is this rank's own."""
+        """Load the read state into optimizers and extras. ``same_rank``: the random state is this rank's own."""
         for prefix, optimizer in self._optimizers.items():
             for group, settings in zip(optimizer.param_groups, own["settings"][prefix], strict=True):
                 group.update(settings)
@@ -193,7 +193,7 @@ def pieces_of(tensors: Mapping[str, Tensor], known: Offsets) -> Pieces:
 
 
 def _offset(name: str, value: DTensor) -> tuple[int, ...]:
-    """Where this rank's part lies, as PyTorch's own planner of distributed checkpoints says."""
+    """Position of this rank's part, from PyTorch's planner of distributed checkpoints."""
     from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 
     plan = create_default_local_save_plan({name: value}, is_coordinator=True)

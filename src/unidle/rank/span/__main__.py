@@ -28,7 +28,9 @@ class _Stop(BaseException):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 done, 2 the plan or the model is wrong, 3 the end could not be saved, 75 a link or a peer was lost, 143 told to stop."""
+    """The exit code: 0 done, 2 error in the plan or the model, 3 the end could not be saved, 75 a link or a peer
+    was lost, 143 stopped by a signal.
+    """
     parser = argparse.ArgumentParser(prog="unidle.rank.span", description="One rank of a run across sites.")
     parser.add_argument("plan", metavar="PLAN.json")
     parser.add_argument("--device", help="which device of the plan this is")

@@ -1,4 +1,4 @@
-"""How far a peer's monotonic clock is ahead of this one, asked for during the training: nobody waits for it after the start."""
+"""Offset of a peer's monotonic clock, measured during training. Only the start waits for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Clock:
         self._known.result()
 
     def stop(self) -> None:
-        """Ask no more, so that nothing is on its way when channels close."""
+        """Stop measuring, so that no message is in flight when channels close."""
         self._over.set()
         if self._asks:
             self._thread.join(_LEAVE_S)

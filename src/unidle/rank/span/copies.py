@@ -32,7 +32,7 @@ class Courier:
     ) -> tuple[str, str]:
         """Give files of a directory to devices, and get files from devices into it, durably.
 
-        Returns what is wrong with this rank's disk, and with a link; empty where all is there.
+        Returns the errors of this rank's disk and of a link; empty on success.
         """
         disks: list[str] = []
         links: list[str] = []

@@ -1,4 +1,4 @@
-"""What a run takes from the environment: never a secret in a file."""
+"""Settings of a run from the environment, such as its secret."""
 
 from __future__ import annotations
 

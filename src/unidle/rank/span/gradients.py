@@ -47,7 +47,7 @@ class Sums:
         self.clear()
 
     def clear(self) -> None:
-        """Begin a step."""
+        """Start a step."""
         for flat in self.flats.values():
             flat.zero_()
         self._next = [0] * len(self._names)

@@ -50,7 +50,9 @@ class Gather(Protocol):
 
 @dataclass(slots=True)
 class State:
-    """What of a rank is kept. ``digest``: of the whole model. ``pipeline``: its own optimizer state, where pipelines train alone; else 0."""
+    """The state of a rank that is saved. ``digest``: of the whole model. ``pipeline``: its own optimizer state,
+    where pipelines train alone; else 0.
+    """
 
     layers: Sequence[Layer]
     parameters: Mapping[str, nn.Parameter]
@@ -73,7 +75,7 @@ class State:
         return f"optimizer@{pipeline}." if pipeline else "optimizer."
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that is saved as tensors."""
+        """All saved tensors."""
         found = self.model() if not self.pipeline else {}
         for name, value in (self.outer.momentum if self.outer and not self.pipeline else {}).items():
             found[f"outer.{name}"] = value
@@ -88,7 +90,7 @@ class State:
         return self.optimizer.state.get(parameter, {}) if self.optimizer is not None else {}
 
     def own(self) -> dict[str, Any]:
-        """What is no tensor: settings of the optimizer, and plain values of its state by name."""
+        """Values that are not tensors: settings of the optimizer, and plain values of its state by name."""
         values = {
             f"{name}.{key}": value
             for name, parameter in self.parameters.items()
@@ -101,7 +103,7 @@ class State:
 
     @torch.no_grad()
     def accept(self, read: Mapping[str, Tensor], owns: Sequence[Mapping[str, Any]], pipeline: int) -> None:
-        """Take over what was read; ``pipeline``: whose optimizer state."""
+        """Load the read state; ``pipeline``: whose optimizer state."""
         for name, target in self.model().items():
             target.copy_(read[name])
         if self.outer is not None:
@@ -169,7 +171,7 @@ def write_shard(
 
 
 def finish(directory: str, partial: str, manifest: Manifest) -> str:
-    """Make a checkpoint whole whose shards are all there: its manifest, then its name."""
+    """Complete a checkpoint whose shards are all written: write its manifest, then rename it."""
     write_durably(os.path.join(partial, MANIFEST), manifest.to_bytes())
     path = os.path.join(directory, step_name(manifest.step))
     old = os.path.join(directory, f".{step_name(manifest.step)}.pruned")
@@ -183,7 +185,7 @@ def finish(directory: str, partial: str, manifest: Manifest) -> str:
 
 
 def steps_in(directory: str) -> dict[int, str]:
-    """Steps with a manifest, and where."""
+    """Steps with a manifest, and their paths."""
     found = {}
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(directory):
@@ -194,7 +196,7 @@ def steps_in(directory: str) -> dict[int, str]:
 
 
 def prune(directory: str, keep: int, session: str) -> None:
-    """All but the newest go, and what runs that were killed left unfinished."""
+    """Remove all but the newest checkpoints, and unfinished ones of killed runs."""
     steps = steps_in(directory)
     for step in sorted(steps)[:-keep]:
         gone = os.path.join(directory, f".{step_name(step)}.pruned")

@@ -1,8 +1,8 @@
-"""Who of a run's ranks keeps which parts of a checkpoint where, and how they go on from one.
+"""Which ranks of a run store which parts of a checkpoint, and how they resume from one.
 
-Ranks that see the same directory are a group. With one group all parts lie in it. With several, each part goes to every group over the
-transport, so that each has the whole model: a site that is lost takes nothing along, and layers may move. Where that cannot be, or
-``{site}`` in the directory says so, each group keeps the layers it has.
+Ranks that see the same directory are a group. With one group all parts lie in it. With several, each part goes to
+every group over the transport, so that each has the whole model: a site that is lost takes nothing along, and
+layers may move. If that is not possible, or with ``{site}`` in the directory, each group keeps its own layers.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Gather(Protocol):
 class Keeper:
     """Saves and restores one rank's part. Calls are made by all ranks at the same step.
 
-    ``index``: of this device; ``writes``: whether it saves at all. ``{site}`` in the directory stands for ``site``. Without a
-    ``courier`` nothing is copied between groups. ``notice`` says what to do where groups keep their own layers only.
+    ``index``: of this device; ``writes``: whether it saves at all. ``{site}`` in the directory is replaced by
+    ``site``. Without a ``courier`` nothing is copied between groups. ``notice`` is the advice if groups keep only
+    their own layers.
     """
 
     def __init__(
@@ -105,8 +106,9 @@ class Keeper:
     ) -> tuple[str, bool]:
         """Write this rank's shard, and where it is the first of its group the manifest. Errors: WanError.
 
-        ``whole`` receives the path once all parts of all groups are on storage, at the first of each group. Returns why the step was not
-        saved, if so, and whether this rank is the one to say it; older checkpoints are as they were then.
+        ``whole`` receives the path once all parts of all groups are on storage, at the first of each group.
+        Returns why the step was not saved, if so, and whether this rank reports it; older checkpoints are as they
+        were then.
         """
         partial = os.path.join(self.directory, partial_name(step, self._session))
         shard, problem = self._shard(partial, tensors, own) if self.writes else (None, "")
@@ -144,7 +146,7 @@ class Keeper:
     def _shard(
         self, partial: str, tensors: Mapping[str, Tensor], own: Mapping[str, Any]
     ) -> tuple[list[Any] | None, str]:
-        """What the manifest says of this rank's shard, or why it could not be written."""
+        """The manifest entry of this rank's shard, or the reason why it could not be written."""
         held = self._writers if self._spread else [k for k in self._writers if k in self._group]
         try:
             os.makedirs(partial, exist_ok=True)
@@ -177,10 +179,10 @@ class Keeper:
     # -- going on ------------------------------------------------------------------------------------
 
     def restore(self, resume: int | None, state: State, tell: Callable[[str], None]) -> int:
-        """The newest step that every rank can read, read into ``state``; 0 where there is none.
+        """The newest step that every rank can read, read into ``state``; 0 without such a step.
 
-        ``resume`` 0: none, and what is there steps aside. Errors: BadInput where a checkpoint is of another model, or the one
-        that is wanted cannot be read.
+        ``resume`` 0: none, and what is there steps aside. Errors: BadInput if a checkpoint is of another model,
+        or the requested one cannot be read.
         """
         if resume == 0:
             if self._lead:
@@ -241,7 +243,7 @@ class Keeper:
             ) from None  # fmt: skip
 
     def _bring(self, resume: int | None) -> None:
-        """The checkpoint to go on from, to the groups that do not have it."""
+        """Copy the checkpoint to resume from to the groups that do not have it."""
         here = steps_in(self.directory)
         every = self._gather(sorted(here) if self._lead else [])
         step = max((max(each) for each in every if each), default=0) if resume is None else resume

@@ -22,7 +22,7 @@ _ASIDE_S: Final = 30.0  # not every site need reach every other
 
 
 class Wire:
-    """To one stage of the same pipeline: over a channel of its own, or in turns over those of the cell."""
+    """Connection to one stage of the same pipeline: over a separate channel, or in turns over those of the cell."""
 
     def __init__(self, other: Device, link: Link, channel: Channel, cell: CellChannel | None) -> None:
         self.other, self.link, self.channel, self.cell = other, link, channel, cell
@@ -103,7 +103,9 @@ class Mesh:
         return found
 
     def aside(self, index: int) -> Channel:
-        """To any device of the plan, by its number: a channel apart from those of the training. Any thread may ask."""
+        """A channel to any device of the plan, by its number, separate from those of the training. For any
+        thread.
+        """
         with self._lock:
             if index not in self._asides:
                 self._asides[index] = self._joined(self.plan.devices[index], _ASIDE)
@@ -138,7 +140,9 @@ class Mesh:
         return Wire(other, link, channel, cell)
 
     def wait_open(self) -> None:
-        """Until every peer is there, and its clock is known. Errors: :class:`unidle.rank.wan.WanError`."""
+        """Wait until every peer is connected, and the offset of its clock is known. Errors:
+        :class:`unidle.rank.wan.WanError`.
+        """
         for channel in self._channels.values():
             channel.wait_open(self._start_s)
         for wire in self.wires.values():
@@ -147,13 +151,15 @@ class Mesh:
             clock.wait()
 
     def _clock(self, wire: Wire) -> Clock:
-        """The later one in the plan asks."""
+        """The later device in the plan sends the requests."""
         return Clock(
             wire.channel, asks=self.plan.devices.index(self.me) > self.plan.devices.index(wire.other)
         )
 
     def stop_clocks(self) -> None:
-        """Before channels are closed; all ranks call it before they know that all are done."""
+        """Stop measuring clocks, before channels are closed. All ranks call it before they have the result of
+        all.
+        """
         for wire in self.wires.values():
             if wire.clock is not None:
                 wire.clock.stop()
@@ -184,7 +190,7 @@ class Mesh:
         return [found[str(k)] for k in range(len(self.plan.devices))]
 
     def lost(self) -> tuple[str, str]:
-        """Which device is gone, and ``link`` (it did not answer) or ``peer`` (it said that it leaves)."""
+        """The lost device, and ``link`` (it did not answer) or ``peer`` (it announced that it leaves)."""
         ended = [(name, channel.error) for (_, name), channel in self._channels.items() if channel.error]
         for name, error in ended:
             if isinstance(error, ChannelLost):
@@ -192,7 +198,7 @@ class Mesh:
         return (ended[0][0], "peer") if ended else ("", "link")
 
     def close(self, timeout_s: float) -> None:
-        """End all channels; what was sent is waited for so long."""
+        """Close all channels. Sent data is waited for at most this long."""
         for cell in self._cells:
             cell.close(timeout_s)
         self.endpoint.close(timeout_s)

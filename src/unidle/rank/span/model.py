@@ -54,7 +54,7 @@ def load(where: str) -> Callable[..., Any]:
         except Exception as error:
             del sys.modules[label]
             raise BadInput(
-                f"cannot be loaded: {type(error).__name__}: {error}", field="function", value=where, remedy="mend the file"
+                f"cannot be loaded: {type(error).__name__}: {error}", field="function", value=where, remedy="fix the file"
             ) from None  # fmt: skip
     found = getattr(module, name, None)
     if not callable(found):
@@ -163,8 +163,9 @@ def check_shared(parts: Sequence[Sequence[Layer]]) -> None:
 
 
 def seed_random(seed: int, device: str = "cpu") -> None:
-    """Begin random numbers again, of the CPU and of the device that is used. (``torch.manual_seed`` takes a thousand times as
-    long where there is CUDA and nobody uses it: it keeps a trace of the stack.)"""
+    """Begin random numbers again, of the CPU and of the device that is used. (``torch.manual_seed`` takes a
+    thousand times as long if CUDA is available but unused: it records the stack.)
+    """
     torch.default_generator.manual_seed(seed)
     if device != "cpu":
         torch.cuda.manual_seed(seed)

@@ -19,7 +19,7 @@ _KNOWN = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 def make(
     name: str, arguments: Mapping[str, Any], parameters: Mapping[str, nn.Parameter]
 ) -> torch.optim.Optimizer | None:
-    """The optimizer of some parameters; None where there are none. Errors: BadInput."""
+    """The optimizer of some parameters; None without parameters. Errors: BadInput."""
     if not parameters:
         return None
     function = _KNOWN.get(name) or load(name)
@@ -52,7 +52,9 @@ def clip_factor(parts: list[dict[str, float]], most: float) -> float:
 
 
 class OuterStep:
-    """Pipelines that trained alone come together: Nesterov's step on the mean of what they moved (as in DiLoCo, arXiv 2311.08105)."""
+    """The outer step of pipelines that train independently: Nesterov's step on the mean of their changes (as in
+    DiLoCo, arXiv 2311.08105).
+    """
 
     def __init__(self, outer: Outer, parameters: Mapping[str, nn.Parameter]) -> None:
         self._outer, self._parameters = outer, parameters
@@ -69,7 +71,7 @@ class OuterStep:
 
     @torch.no_grad()
     def step(self, mean: Mapping[str, Tensor]) -> None:
-        """Go on from the mean of ``moved`` over the pipelines."""
+        """Apply the mean of ``moved`` over the pipelines."""
         for name, p in self._parameters.items():
             self.momentum[name].mul_(self._outer.momentum).add_(mean[name])
             direction = mean[name].add(self.momentum[name], alpha=self._outer.momentum)

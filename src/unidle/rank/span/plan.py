@@ -178,7 +178,7 @@ class Plan:
         return cut
 
     def semantics(self) -> list[str]:
-        """What makes this run differ from one process, in words; empty unless it was asked for."""
+        """What makes this run differ from one process, in words; empty by default."""
         found = []
         if self.activations:
             found.append(f"activations and their gradients cross sites as {self.activations}")
@@ -200,6 +200,6 @@ def _even(layers: int, parts: int) -> tuple[tuple[int, int], ...]:
 
 
 def short(value: object) -> str:
-    """A value as it stands in a message."""
+    """A value as it is shown in a message."""
     text = json.dumps(value, default=str)
     return text if len(text) < 80 else text[:77] + "..."

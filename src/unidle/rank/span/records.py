@@ -1,4 +1,4 @@
-"""What a rank writes while it runs: one JSON object a line, each flushed, for the launcher and for people."""
+"""Records that a rank writes while it runs: one JSON object per line, each flushed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank: follows its order, step after step."""
+"""One rank: runs its operations in order, step after step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from unidle.rank.wan import WanError
 
 
 class Runner:
-    """Trains one device's parts of the plan. ``layers``: those of the whole model; what is not this device's is let go."""
+    """Trains one device's parts of the plan. ``layers``: those of the whole model; layers of other devices are
+    released.
+    """
 
     def __init__(
         self, plan: Plan, me: Device, mesh: Mesh, layers: list[Layer], digest: str, records: Records

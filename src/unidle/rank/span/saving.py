@@ -24,7 +24,9 @@ from unidle.rank.span.wire import host_buffer, shape_of
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint that is whole. ``begin_ns`` to ``end_ns``: from the copy on; ``stall_ns``: how long training stood."""
+    """A complete checkpoint. ``begin_ns`` to ``end_ns``: from the copy on; ``stall_ns``: how long training was
+    blocked.
+    """
 
     step: int
     path: str
@@ -34,7 +36,7 @@ class Saved:
 
 
 class Saver:
-    """At most one save is on its way: the next one waits. Calls are made by all ranks at the same step.
+    """At most one save is in progress; the next one waits. Calls are made by all ranks at the same step.
 
     ``saved`` is called for each whole checkpoint by one rank of those that share a directory, ``failed`` of a step and why by one rank;
     both in a thread.
@@ -50,7 +52,9 @@ class Saver:
         self._error: BaseException | None = None
 
     def save(self, step: int, state: State) -> None:
-        """Begin to save; the state may change then. Errors: what the save before ended with, if that was no full disk."""
+        """Start a save; the state may change after this returns. Errors: those of the previous save, except for a
+        full disk.
+        """
         begun = time.monotonic_ns()
         self.wait()
         tensors: dict[str, Tensor] = {}
@@ -64,7 +68,7 @@ class Saver:
         self._thread.start()
 
     def wait(self) -> str:
-        """Until nothing is on its way: why the last save failed, if it did. Errors: WanError."""
+        """Wait until no save is in progress; return why the last save failed, if it did. Errors: WanError."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -77,7 +81,7 @@ class Saver:
         if problem := self.wait():
             raise CannotRun(
                 f"{problem}; it was the last", field="checkpoint.directory", value=self._keeper.directory,
-                remedy="make room there, and go on from the one before",
+                remedy="make room there, and resume from the one before",
             )  # fmt: skip
 
     def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -68,7 +68,7 @@ class Single:
         ]
 
     def _restore(self) -> int:
-        """Goes on from the checkpoint that the plan names; the newest only if it is asked for by number."""
+        """Resumes from the checkpoint of the plan; the newest only if it is asked for by number."""
         keep = self.plan.checkpoint
         if keep is None or not self.plan.resume:
             return 0

@@ -9,7 +9,7 @@ from unidle.errors import BadInput
 
 
 def contexts(given: Mapping[str, str] | None) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """For who connects here, and for where this side connects: both show a certificate of the authority.
+    """TLS contexts of the server side and the client side: both present a certificate of the authority.
 
     ``given``: paths of ``certificate``, ``key`` and ``authority``; nothing for no TLS. Errors: BadInput.
     """

@@ -33,7 +33,7 @@ SendRow = Callable[[int, str, int, int, int, int], None]
 
 @dataclass(slots=True)
 class Waits:
-    """Of one step, in nanoseconds: waited for anything, for a transfer between sites alone; bytes sent between sites."""
+    """Waits of one step, in nanoseconds: in total, and for transfers between sites; and bytes sent between sites."""
 
     wait_ns: int = 0
     exposed_wan_ns: int = 0
@@ -57,7 +57,9 @@ class _Posted:
 
 
 class Transfers:
-    """What one device gets and gives. ``row`` is called for each send: step, kind, microbatch, part, start, bytes, when it is over."""
+    """Tensors that one device receives and sends. ``row`` is called for each send: step, kind, microbatch, part,
+    start, bytes, when it is over.
+    """
 
     def __init__(
         self, plan: Plan, me: Device, mesh: Mesh, steps: int, row: Callable[..., None] | None
@@ -108,7 +110,7 @@ class Transfers:
         return op.chunk * self._plan.stages + self._me.stage
 
     def know(self, part: int, outputs: Values) -> None:
-        """A part's outputs are known: so are the shapes of the gradients that come back."""
+        """Record a part's outputs, which determine the shapes of the gradients that come back."""
         if ("B", part) not in self._shapes:
             self._shapes["B", part] = [shape_of(v) for v in outputs if v.is_floating_point()]
             self._post()
@@ -169,7 +171,7 @@ class Transfers:
         )
 
     def put(self, kind: str, part: int, microbatch: int, values: Sequence[Tensor], step: int) -> None:
-        """Give a part its inputs, or the gradients of its outputs. Nothing waits for it."""
+        """Send a part its inputs, or the gradients of its outputs, without waiting."""
         need = _Need(kind, part, microbatch)
         if not self._remote(part):
             self._inside[need] = tuple(v.detach() for v in values)

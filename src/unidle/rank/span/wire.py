@@ -22,7 +22,7 @@ def bytes_of(tensor: Tensor) -> Any:
 
 
 def on_host(tensor: Tensor) -> Tensor:
-    """Itself where it lies contiguous on the CPU, else a copy that does; from a GPU through pinned memory."""
+    """The tensor itself if it is contiguous on the CPU, else a contiguous copy; from a GPU through pinned memory."""
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
         return tensor.contiguous()
@@ -61,7 +61,7 @@ class Codec:
     name: str | None = None
 
     def shapes(self, shape: Shape) -> list[Shape]:
-        """Of what is sent."""
+        """Shapes of the sent tensors."""
         whole, dtype = shape
         if self.name is None or not dtype.is_floating_point:
             return [shape]

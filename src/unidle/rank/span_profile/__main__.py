@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 
 def main() -> int:
-    """Exit codes: 0 measured, 1 an error that was answered, 130 by Ctrl-C."""
+    """Exit codes: 0 measured, 1 an error that was reported, 130 by Ctrl-C."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the user's code prints is no answer
     sys.stdout = sys.stderr  # which keeps nothing back: once there is an answer the process is killed
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 class Asked:
-    """Lines of standard input. Once the first is read, the process ends with who asked, whatever it is doing then."""
+    """Lines of standard input. After the first line, the process ends when its parent ends."""
 
     def __init__(self) -> None:
         self._lines = queue.SimpleQueue[bytes]()
@@ -81,7 +81,7 @@ def _measure(given: dict[str, Any], asked: Asked, answers: TextIO) -> dict[str, 
                 "memory",
                 problem,
                 None,
-                "use a smaller --microbatch, or fewer layers: they are alike",
+                "use a smaller --microbatch, or fewer layers: they are equal",
             )
         problem = f"{type(error).__name__} while {doing}: {first_line(error)}{place_of(error)}"
         return _error("input", "build", problem, request.build, "correct the model, or its batch or loss")

@@ -28,7 +28,9 @@ class Fork:
 
 @dataclass(slots=True)
 class Graph:
-    """One layer's. ``weights``: those that it reaches; ``forks``: None where a weight is reached over several; ``nodes``: all."""
+    """The graph of one layer. ``weights``: those that it reaches; ``forks``: None where a weight is reached over
+    several; ``nodes``: all.
+    """
 
     weights: list[Tensor]
     forks: list[Fork] | None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class Refused(Exception):
-    """One clear error for the user: ``kind`` says whether it is the input, or cannot be done here."""
+    """One clear error for the user: ``kind``: an input error, or not possible on this machine."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be measured. Functions are ``/path/file.py:name``; without ``data`` or ``loss`` those named ``batch`` and
-    ``loss`` needs ``build``, a loss only where there is one. ``threads`` 0 is PyTorch's own choice.
+    """What is to be measured. Functions are ``/path/file.py:name``; by default, ``data`` is ``batch`` and
+    ``loss`` is ``loss`` (optional) in the file of ``build``. ``threads`` 0 is PyTorch's own choice.
     """
 
     build: str
@@ -52,7 +52,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A model with one microbatch on its device. ``loss``: of the output, None where there is none."""
+    """A model with one microbatch on its device. ``loss``: of the output, or None."""
 
     model: nn.Module
     given: Tensor
@@ -198,7 +198,7 @@ def place_of(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without what follows its first line."""
+    """The first line of the message of an error."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 

@@ -75,7 +75,7 @@ class Profile:
         self._trained: dict[int, list[Tensor]] = {}  # of each layer
 
     def warm_up(self) -> None:
-        """Bytes, and passes that do not count."""
+        """Measure bytes, and run passes that are not counted."""
         self._count_bytes()
         for _ in range(WARM_UP):
             self._once()
@@ -87,7 +87,7 @@ class Profile:
         self.step_ns.clear()
 
     def run(self) -> dict[str, Any]:
-        """All repeats. Cut and uncut in turn, so that what else the machine does falls on both."""
+        """Run all repeats: cut and uncut in turn, so that other load of the machine affects both."""
         for _ in range(self._request.repeats):
             self._once()
             self._uncut()

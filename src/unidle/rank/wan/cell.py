@@ -181,7 +181,7 @@ class CellChannel:
 
     @property
     def kept(self) -> int:
-        """How many messages, buffers, tags and gaps it keeps now: what is on its way, however much came before."""
+        """Number of messages, buffers, tags and gaps that are kept now. It depends only on data in flight."""
         with self._lock:
             out = sum(len(to.last) + len(to.tags) for to in self._to)
             inside = sum(len(of.messages) + len(of.untold) + of.over.gaps for of in self._from)

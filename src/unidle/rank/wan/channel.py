@@ -134,7 +134,7 @@ class Channel:
 
     @property
     def kept(self) -> int:
-        """How many messages, buffers, tags and gaps it keeps now: what is on its way, however much came before."""
+        """Number of messages, buffers, tags and gaps that are kept now. It depends only on data in flight."""
         return self._out.kept + self._in.kept
 
     @property
@@ -143,7 +143,7 @@ class Channel:
         return len(self._flows)
 
     def tcp_infos(self) -> list[TcpInfo]:
-        """What the kernel knows of each flow that is connected."""
+        """TCP information of each connected flow."""
         return [found for flow in list(self._flows.values()) if (found := tcp_info(flow.link)) is not None]
 
     def close(self, timeout: float = 10.0) -> None:
@@ -177,7 +177,7 @@ class Channel:
         return min(self._flows.values(), key=lambda flow: not flow.idle, default=None)
 
     def attach(self, link: socket.socket, hello: Hello, now_ns: int) -> None:
-        """A flow was opened, for the first time or again."""
+        """A flow was opened or reopened."""
         if self.error is not None or self._leaving_ns:
             link.close()
             return
@@ -209,7 +209,7 @@ class Channel:
             self._lose(flow)
 
     def pump(self, now_ns: int) -> None:
-        """Give each idle flow a chunk, as long as there are some and the kernel takes them."""
+        """Give each idle flow a chunk, as long as chunks are left and the kernel accepts them."""
         given, self.more, empty = 0, False, False
         self._out.waits_for = ""
         waiting = list(self._flows.values())
@@ -241,16 +241,16 @@ class Channel:
         return "wire" if self._stats.in_flight_bytes or self.more else ""
 
     def account(self, ns: int) -> None:
-        """So much time passed since the last pump."""
+        """Account for the time since the last pump."""
         if self._why:
             self._stats.blocked(self._why, ns)
 
     def due_ns(self) -> int | None:
-        """When the loop has to look again without any event."""
+        """Time of the next check without an event."""
         return self._out.due_ns() if self._flows else None
 
     def tick(self, now_ns: int) -> None:
-        """Heartbeats, dead flows, and the end of patience."""
+        """Handle heartbeats, dead flows and timeouts."""
         if self._leaving_ns:
             if not self._flows or now_ns - self._leaving_ns > _LEAVE_NS:
                 self.end(ChannelClosed(f"the channel to {self.peer} is closed"))
@@ -294,7 +294,7 @@ class Channel:
             self._loop.dial(self, flow.index)
 
     def _grant_again(self) -> None:
-        """What a flow that is gone may not have told the peer."""
+        """Frames that a closed flow may not have delivered to the peer."""
         if flow := self._any_flow():
             for number, tag in self._in.grants():
                 flow.tell(GRANT, number, tag)
@@ -314,7 +314,7 @@ class Channel:
             self.end(ChannelClosed(f"the channel to {self.peer} is closed"))
 
     def end(self, error: WanError) -> None:
-        """Nothing comes after this: all that is pending fails with the error."""
+        """End the channel: all pending futures fail with the error."""
         if self.error is not None:
             return
         self.error = error
@@ -342,7 +342,7 @@ class Channel:
         self._stats.crc_failures += not sound
 
     def lost(self, landing: Landing) -> None:
-        """Its flow ended before all of it came."""
+        """The flow of a chunk ended before all of it arrived."""
         self._in.end(landing, sound=False)
 
     def settled(self, chunk: Chunk) -> None:

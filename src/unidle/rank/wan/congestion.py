@@ -1,8 +1,9 @@
-"""Which congestion control the flows of a training use.
+"""Congestion control of the flows of a training run.
 
-BBR asks for the path's own round trip every 10 s with four segments in flight for 200 ms (draft-cardwell-iccrg-bbr, ProbeRTT).
-All flows of a channel begin together and do that together, so a stage waits for a quarter of a second, on each link at another time.
-Controls that follow losses do not; on a path that loses much they are slow, and BBR is worth its pauses there.
+BBR measures the round trip of the path every 10 s with four segments in flight for 200 ms
+(draft-cardwell-iccrg-bbr, ProbeRTT). All flows of a channel begin together and do that together, so a stage waits
+for a quarter of a second, on each link at another time. Controls that follow losses do not; on a path that loses
+much they are slow, and BBR is worth its pauses there.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ _AVAILABLE: Final = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 
 def control(wanted: str = "") -> str:
-    """``wanted``; where that is empty the kernel's default, which is the empty text, or a steady one where that is BBR.
+    """``wanted``. If that is empty: an empty text for the kernel's default, or a steady algorithm if the default
+    is BBR.
 
-    Errors: ``ValueError`` where what is wanted cannot be used here.
+    Errors: ``ValueError`` if ``wanted`` cannot be used on this machine.
     """
     with socket.socket() as link:
         if wanted:

@@ -27,7 +27,7 @@ _REMEDIES: Final = {
 
 
 class Dialer(threading.Thread):
-    """Opens one flow, and tries until it is open, refused or no longer wanted."""
+    """Opens one flow: retries until it is open, refused or no longer needed."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ def _certificate_problem(error: ssl.SSLError) -> str:
 
 
 class Greeter(threading.Thread):
-    """Finds out who connected, and lets it in or not. ``host``: where the connection comes from."""
+    """Identifies the peer of a new connection, and accepts or refuses it. ``host``: where the connection comes from."""
 
     def __init__(
         self,

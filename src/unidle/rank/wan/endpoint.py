@@ -142,7 +142,7 @@ class Endpoint:
         self.close()
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Have the loop's thread call this."""
+        """Call a function in the loop's thread."""
         self._calls.append(call)
         if self._over:
             self._drain()
@@ -335,7 +335,7 @@ class Endpoint:
 
 
 def laned(peer: str, lane: str) -> str:
-    """What a peer is called in one of several channels."""
+    """The name of a peer in one of several channels."""
     return f"{peer}#{lane}" if lane else peer
 
 

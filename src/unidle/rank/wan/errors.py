@@ -1,4 +1,4 @@
-"""What can go wrong with a channel. Messages name the peer, the value and the remedy."""
+"""Errors of channels. Messages name the peer, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class ChannelClosed(WanError):
 
 
 class Refused(WanError):
-    """One of the two does not talk to the other: another run, another secret, another version."""
+    """The connection was refused: another run, another secret, another version."""
 
 
 class PortTaken(WanError):
-    """Something else listens on the port, usually another run."""
+    """Another process listens on the port, usually another run."""
 
 
 class WrongSize(WanError):
-    """A message came that is not as long as the buffer that was posted for it."""
+    """A message does not have the length of the buffer that was posted for it."""
 
 
 class BadFrame(WanError):
-    """What came over a flow is no frame. The flow is closed and opened again; users never see this."""
+    """The data received over a flow is not a frame. The flow is closed and opened again; users never see this."""

@@ -21,7 +21,7 @@ _LATER: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SS
 
 
 class Owner(Protocol):
-    """What a flow tells its channel."""
+    """Callbacks of a flow to its channel."""
 
     def begin(self, frame: Frame) -> Landing: ...
 
@@ -62,7 +62,7 @@ class Flow:
 
     @property
     def idle(self) -> bool:
-        """Whether all that it was given is with the kernel."""
+        """Whether the kernel has accepted all data of the flow."""
         return not self._out
 
     def carry(self, chunk: Chunk) -> None:
@@ -77,7 +77,7 @@ class Flow:
         self._out.append(memoryview(frames.control(self._run, kind, self._owner.seen, number, tag)))
 
     def write(self, now_ns: int) -> bool:
-        """Give the kernel what it takes; True where that was all."""
+        """Pass data to the kernel; True if all was accepted."""
         while self._out:
             try:
                 if self._tls:
@@ -99,7 +99,7 @@ class Flow:
     # -- in ------------------------------------------------------------------------------------------
 
     def read(self, now_ns: int) -> None:
-        """Take what is there. Errors: :class:`ConnectionError` where the peer ended it."""
+        """Read available data. Errors: :class:`ConnectionError` if the peer closed the connection."""
         taken = 0
         while taken < _TURN_BYTES or self._tls:  # what TLS has decrypted wakes no selector
             landing = self._landing
@@ -166,7 +166,7 @@ class Flow:
             self._owner.damaged(chunk)
 
     def close(self) -> list[Chunk]:
-        """End it; the chunks that the peer may not have."""
+        """Close it; return the chunks that the peer may not have."""
         self.link.close()
         if self._landing is not None:
             self._owner.lost(self._landing)

@@ -3,9 +3,9 @@
     magic 4 | version 1 | kind 1 | unused 2 | run 8 | tag 8 | number 8 | before 8 | seen 8 | offset 8 | total 8 | length 4
     | CRC-32 of the payload 4 | CRC-32 of the 72 bytes before 4
 
-``number`` counts the messages of a channel's direction, ``before`` is that of the message of the same tag before it (see
-:mod:`unidle.rank.wan.order`), ``seen`` says that all grants below it came. The checksums find damage, not an attacker: for
-that there is TLS.
+``number`` counts the messages of a channel's direction, ``before`` is that of the message of the same tag before
+it (see :mod:`unidle.rank.wan.order`), ``seen``: all grants below it have arrived. The checksums find damage, not
+an attacker: for that there is TLS.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Frame(NamedTuple):
 
 
 def run_key(run: str) -> int:
-    """What stands for a run's name in each header."""
+    """The key of a run in each header, derived from its name."""
     return int.from_bytes(hashlib.blake2b(run.encode(), digest_size=8).digest())
 
 

@@ -1,4 +1,5 @@
-"""Who is there: both sides of a new connection prove that they know the run's secret, before anything else is read.
+"""Authentication of a new connection: both sides prove that they have the run's secret, before other data is
+read.
 
     connects -> {version, run, from, to, instance, flow, flows, early, nonce}
     listens  -> {version, run, from, instance, early, nonce, proof} or {refused}
@@ -33,7 +34,9 @@ _KNOWS_NOT: Final = "does not know the secret of this run; give both sides the s
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One side: its name, its run, the run's secret, and what tells this process from one before it."""
+    """One side: its name, its run, the run's secret, and an identifier of this process, which differs after a
+    restart.
+    """
 
     peer: str
     run: str
@@ -44,7 +47,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What the other side said, and proved."""
+    """The authenticated identity of the other side."""
 
     peer: str
     instance: str
@@ -113,7 +116,7 @@ def answer(link: socket.socket, me: Identity) -> Hello:
 
 
 def welcome(link: socket.socket, refused: str = "") -> None:
-    """The last word of the side that listens: come in, or why not."""
+    """The final message of the listening side: accepted, or the reason for the refusal."""
     _put(link, {"refused": refused} if refused else {"welcome": True})
 
 

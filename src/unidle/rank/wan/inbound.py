@@ -15,7 +15,7 @@ _SLACK: Final = 64 << 20  # chunks that are on their way twice are counted once 
 
 
 class Incoming:
-    """One message of which something came. ``future`` is None until somebody wants it."""
+    """One message that has partly arrived. ``future`` is None until it is requested."""
 
     __slots__ = (
         "buffer", "early", "early_bytes", "future", "got", "have", "number", "tag", "total", "writing",
@@ -46,7 +46,7 @@ class _Post(NamedTuple):
 
 
 class Inbound:
-    """Messages of all tags of one channel, as far as they are here."""
+    """Messages of all tags of one channel, as far as they have arrived."""
 
     def __init__(self, settings: Settings, stats: Stats) -> None:
         self._settings, self._stats = settings, stats
@@ -71,7 +71,7 @@ class Inbound:
         return list(self._untold.items())
 
     def saw(self, below: int) -> None:
-        """The peer has all grants below a number."""
+        """Record that the peer has all grants below a number."""
         while self._untold and (first := next(iter(self._untold))) < below:
             del self._untold[first]
 
@@ -181,7 +181,7 @@ class Inbound:
         return Landing(frame, "drop", memoryview(bytearray(frame.length)))
 
     def clear(self) -> list[Future[memoryview]]:
-        """Forget all; the futures whose messages will not come."""
+        """Forget all; return the futures whose messages will not arrive."""
         found = [m.future for m in self._messages.values() if m.future is not None]
         found += [post.future for of in self._tags.values() for post in of.posts]
         self._tags.clear()

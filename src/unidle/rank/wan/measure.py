@@ -58,7 +58,7 @@ class Served:
 
     @property
     def refusals(self) -> list[str]:
-        """Who was turned away, and why."""
+        """Refused peers, and the reasons."""
         return list(self._endpoint.refusals)
 
     def wait(self) -> None:
@@ -86,7 +86,7 @@ def _echo(channel: Channel) -> None:
 
 
 def _sink(channel: Channel) -> None:
-    """One buffer for all: nobody reads what arrives."""
+    """One buffer for all: the data is not read."""
     buffer = bytearray(_BLOCK)
     posted = deque(channel.recv("data", buffer) for _ in range(_DEPTH))
     while True:
@@ -105,7 +105,8 @@ def measure(
     congestion: str = "",
     told: Callable[[str], None] = lambda _: None,
 ) -> Measured:
-    """Measure towards a :class:`Served`. More flows are tried as long as ``grows(before, after)`` says so, and once more.
+    """Measure towards a :class:`Served`. The number of flows increases as long as ``grows(before, after)`` is
+    true, and once more.
 
     ``congestion``: as of :class:`Settings`; this side sends what is measured.
 

@@ -1,7 +1,8 @@
-"""Which message of a tag goes into which buffer, without keeping what is over. No socket and no clock in here.
+"""Assigns messages of a tag to buffers, without keeping finished ones. No socket and no clock in here.
 
-Messages of a channel are numbered from 1 on, whatever their tag. Each names the message of its tag before it, 0 where its
-sender knows that all before it are over: so order is a chain, and no count has to be kept for each tag that ever was.
+Messages of a channel are numbered from 1 on, whatever their tag. Each names the message of its tag before it, 0
+if its sender has a confirmation that all before it are over: so order is a chain, and no count has to be kept for
+each tag that ever was.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Ranges:
         self._ends: list[int] = [FIRST]  # each behind its last
 
     def add(self, number: int) -> bool:
-        """Put it in; False where it was there."""
+        """Add a number; False if it was present."""
         at = bisect_right(self._starts, number) - 1
         if number < self._ends[at]:
             return False
@@ -50,7 +51,7 @@ class Ranges:
 
     @property
     def below(self) -> int:
-        """The first that is missing."""
+        """The first missing number."""
         return self._ends[0]
 
     @property
@@ -71,14 +72,16 @@ class Queue(Generic[Message, Post]):
         self._last = NONE  # the last one whose place is known
 
     def post(self, post: Post) -> Message | None:
-        """A buffer more; the message that goes into it, where that waits."""
+        """Add a buffer; return the message that goes into it, if one waits."""
         if self.waiting:
             return self.waiting.popleft()
         self.posts.append(post)
         return None
 
     def came(self, number: int, before: int, message: Message, over: Ranges) -> list[tuple[Message, Post]]:
-        """The first of a message came: those that have their buffer now. ``over``: messages that are whole."""
+        """The first data of a message arrived; return the messages that have a buffer now. ``over``: messages
+        that are whole.
+        """
         if before != self._last and before not in over:
             self._after[before] = (number, message)
             return []

@@ -1,4 +1,4 @@
-"""What a channel still has to send: order, window, credit, slots and rate. No socket and no clock in here."""
+"""Data that a channel has to send: order, window, credit, slots and rate. No socket and no clock in here."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Outbound:
         self.waits_for = ""  # why the last call of next_chunk gave none
 
     def add(self, tag: int, view: memoryview, future: Future[int], not_before_ns: int) -> None:
-        """A message more; messages of one tag are received in this order."""
+        """Add a message; messages of one tag are received in this order."""
         of = self._tags.setdefault(tag, _Tag())
         number, self._next = self._next, self._next + 1
         message = Message(tag, number, of.last, view, future)
@@ -160,14 +160,14 @@ class Outbound:
         return self._tokens >= 0
 
     def due_ns(self) -> int | None:
-        """When time alone lets the next chunk go; None where it waits for something else or there is none."""
+        """When the next chunk may be sent, if only time delays it; otherwise None."""
         due = [self._slots[0][0]] if self._slots else []
         if self.bucket and self._tokens < 0 and (self._ready or self._again):
             due.append(self._tokens_ns + int(-self._tokens * 1e9 / self._settings.rate_bytes_per_s) + 1)
         return min(due, default=None)
 
     def settled(self, chunk: Chunk) -> None:
-        """The peer has it, whole."""
+        """The peer has the complete chunk."""
         message = chunk.message
         self._stats.in_flight_bytes -= len(chunk.payload)
         self._stats.sent_bytes += len(chunk.payload)
@@ -181,13 +181,13 @@ class Outbound:
             message.future.set_result(size)
 
     def again(self, chunks: list[Chunk]) -> None:
-        """They did not arrive, or may not have: they go first."""
+        """Send chunks again that did not arrive, or may not have, before all others."""
         for chunk in reversed(chunks):
             self._stats.in_flight_bytes -= len(chunk.payload)
             self._again.appendleft(chunk)
 
     def granted(self, number: int, tag: int) -> None:
-        """The peer has a buffer for one message more of a tag; ``number`` tells whether that is known already."""
+        """The peer has a buffer for one more message of a tag; ``number`` shows whether that is already recorded."""
         if not self._grants.add(number):
             return
         of = self._tags.setdefault(tag, _Tag())
@@ -200,7 +200,9 @@ class Outbound:
         self._forget(tag)
 
     def _forget(self, tag: int) -> None:
-        """A tag whose messages are all there, each in its buffer, begins from the start: the peer knows the same."""
+        """A tag whose messages are all there, each in its buffer, begins from the start: the peer computes the
+        same.
+        """
         of = self._tags[tag]
         if not (of.unsettled or of.waiting or of.credit):
             del self._tags[tag]
@@ -227,7 +229,7 @@ class Outbound:
         return waiting + self._stats.in_flight_bytes + sum(len(chunk.payload) for chunk in self._again)
 
     def clear(self) -> list[Future[int]]:
-        """Forget all; the futures that nobody will settle."""
+        """Forget all; returns the futures that will not be settled."""
         left = list(self.pending())
         self._messages.clear()
         self._ready.clear()

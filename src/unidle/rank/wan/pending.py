@@ -1,4 +1,4 @@
-"""What `send` and `recv` return: a future that knows how long its caller waited."""
+"""What `send` and `recv` return: a future that measures how long its caller waited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Pending(Future[T]):
-    """A future that cannot be cancelled: what the peer was sent cannot be taken back."""
+    """A future that cannot be cancelled, because sent data cannot be withdrawn."""
 
     def __init__(self, stats: Stats) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What can be set on the channels of an endpoint, each with its unit."""
+"""Settings of the channels of an endpoint, each with its unit."""
 
 from __future__ import annotations
 

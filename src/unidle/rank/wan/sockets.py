@@ -1,4 +1,4 @@
-"""Options of sockets, and what the kernel knows of a connection."""
+"""Options of sockets, and TCP information of a connection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TcpInfo:
 
 
 def tcp_info(link: socket.socket) -> TcpInfo | None:
-    """What the kernel tells; None where it does not."""
+    """TCP information from the kernel; None if it is unavailable."""
     try:
         raw = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     except OSError:
@@ -66,7 +66,7 @@ def after_connect(link: socket.socket, settings: Settings) -> None:
 
 
 def pace(link: socket.socket, bytes_per_s: int) -> bool:
-    """Bound the rate of a connection in the kernel; False where it cannot."""
+    """Limit the rate of a connection in the kernel; False if that is not supported."""
     try:
         link.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("=Q", bytes_per_s))
         told = link.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 8)

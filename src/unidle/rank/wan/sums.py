@@ -23,7 +23,7 @@ class Sum:
         self._lock = threading.Lock()
 
     def value(self) -> int:
-        """Waits where the other thread is at it."""
+        """The checksum; waits if the other thread is computing it."""
         with self._lock:
             if self._value is None:
                 self._value = zlib.crc32(self.payload)
@@ -40,7 +40,7 @@ class Summer:
         self._of_use = len(os.sched_getaffinity(0)) > 1
 
     def ask(self, payload: memoryview) -> Sum:
-        """Its sum will be needed soon."""
+        """Queue bytes whose checksum will be needed soon."""
         asked = Sum(payload)
         if self._of_use and len(payload) >= LEAST_BYTES:
             if self._thread is None:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     Sort = Literal["error", "import", "syntax", "command", "line"]
-    """An error; one that no restart mends: an import, the syntax, a missing program or script; just a line."""
+    """An error; one that no restart fixes: an import, the syntax, a missing program or script; just a line."""
     Kind = Literal["code", "data", "memory", "machine", "network", "unknown"]
 
 WHAT_CHARACTERS = 400

@@ -57,7 +57,7 @@ class Timeline:
             raise BadInput(
                 f"holds more than {EVENTS:,} events",
                 field=self.name,
-                remedy="trace fewer steps (a schedule with active=3 says as much)",
+                remedy="trace fewer steps (a schedule with active=3 is enough)",
             )
         try:
             self.start.append(start_ns)
