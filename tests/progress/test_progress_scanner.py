@@ -49,6 +49,14 @@ def test_any_bytes_give_rising_steps_and_no_exception(chunks: list[bytes], patte
     assert found == sorted(set(found))
 
 
+@pytest.mark.parametrize("pattern", [None, r"iter (\d+)"])
+def test_first_step_of_a_burst_is_reported_with_its_last(pattern: str | None) -> None:
+    scanner = Scanner(pattern)
+    burst = b"".join(b"iter %d: loss 1.0\n" % k for k in range(3, 9))
+    assert steps(scanner.feed("stdout", burst, SECOND)) == [3, 8]
+    assert steps(scanner.feed("stdout", b"iter 9: loss 1.0\niter 10: loss 1.0\n", 2 * SECOND)) == [10]
+
+
 def test_streams_are_cut_into_lines_each_for_itself() -> None:
     scanner = Scanner()
     marks = scanner.feed("stdout", b"iter 7: lo", SECOND)

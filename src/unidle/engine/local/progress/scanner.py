@@ -246,12 +246,12 @@ class Scanner:
         if b"\x1b" in block:
             block = patterns.ANSI.sub(b"", block)
         was_slow = own.too_slow
-        step: int | None = None
+        steps: list[int] = []
         for reading in own.steps(block):
             one = self._count(None, reading)
             if one is not None:
-                step, self._raw, self._step_ns = one, reading[0], t_ns
-        if step is not None:  # all at one time: one mark says it all
+                steps, self._raw, self._step_ns = [*steps[:1], one], reading[0], t_ns
+        for step in steps:  # all at one time: the first and the last say it all
             self._source = "pattern"
             self._thinner.add({"k": "step", "t": t_ns, "n": step, "o": "pattern"})
         if own.too_slow and not was_slow:

@@ -146,14 +146,16 @@ class Counter:
 class Thinner:
     """Holds marks back so that a flood of steps becomes about 20 marks a second and kind.
 
-    A step that is skipped is implied by the next one's number. Spans of one kind inside the same
-    gap become one span with the sum of their lengths, which ends where the last of them ended.
-    Nothing is held for longer than one gap once :meth:`take` is called.
+    A step that is skipped is implied by the next one's number; the first one, which no other implies, is
+    never skipped. Spans of one kind inside the same gap become one span with the sum of their lengths,
+    which ends where the last of them ended. Nothing is held for longer than one gap once :meth:`take` is called.
     """
 
-    __slots__ = ("_held", "_late", "_open_ns")
+    __slots__ = ("_begun", "_first", "_held", "_late", "_open_ns")
 
     def __init__(self) -> None:
+        self._begun = False  # whether a step was added
+        self._first: list[Mark] = []
         self._held: dict[str, Mark] = {}
         self._late: list[Mark] = []
         self._open_ns = 0
@@ -164,9 +166,14 @@ class Thinner:
             if not self._late or mark["t"] >= self._late[-1]["t"] + GAP_NS:
                 self._late.append(mark)
         self._late += marks[-1:]
+        self._begun = self._begun or bool(marks)
 
     def add(self, mark: Mark) -> None:
         kind = mark["k"]
+        if kind == "step" and not self._begun:
+            self._begun = True
+            self._first.append(mark)
+            return
         if kind == "span":
             kind = "span " + mark["w"]
             before = self._held.get(kind)
@@ -176,12 +183,14 @@ class Thinner:
 
     def take(self, t_ns: int, all_of_them: bool = False) -> list[Mark]:
         """What may be written at ``t_ns``, in time order."""
-        late, self._late = self._late, []
-        if not self._held or (t_ns < self._open_ns and not all_of_them):
-            return late
-        marks = late + sorted(self._held.values(), key=_end_ns)
-        self._held = {}
-        self._open_ns = t_ns + GAP_NS
+        marks = self._first + self._late
+        if self._held and (t_ns >= self._open_ns or all_of_them):
+            marks += sorted(self._held.values(), key=_end_ns)
+            self._held = {}
+            self._open_ns = t_ns + GAP_NS
+        elif self._first:
+            self._open_ns = t_ns + GAP_NS
+        self._first, self._late = [], []
         return marks
 
 
