@@ -8,7 +8,15 @@ import pytest
 
 import needs
 from sim.worlds import fleet_of
-from unidle.api.fleets import find_fleet, find_fleet_and_channels, with_cpu_devices, with_devices_of_jobs
+from unidle.api.fleets import (
+    MOST_FOR_EACH_CORE,
+    find_fleet,
+    find_fleet_and_channels,
+    refuse_impossible,
+    with_cpu_devices,
+    with_devices_of_jobs,
+)
+from unidle.errors import CannotRun
 from unidle.events import types as ev
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, RankPlace, Reason
@@ -31,6 +39,17 @@ def test_there_are_as_many_as_cores_and_as_the_job_needs() -> None:
     assert count(find_fleet_and_channels(None, None, 1)[0]) == CORES
     assert count(find_fleet_and_channels(None, 1, CORES + 3)[0]) == 1  # as the user says
     assert with_cpu_devices(fleet_of(2, kind="gpu"), 9) == fleet_of(2, kind="gpu")
+
+
+def test_a_job_far_larger_than_the_machine_gets_its_devices_only_where_the_user_names_them() -> None:
+    many = MOST_FOR_EACH_CORE * CORES + 1
+    for spec in (JobSpec(("train",), ranks=many), JobSpec(("train",), devices_per_rank=many)):
+        found = find_fleet_and_channels(None, None, spec.devices)[0]
+        with pytest.raises(
+            CannotRun, match=rf"needs {many} devices, and the fleet has {many - 1}: .*--cpu-devices"
+        ):
+            refuse_impossible(spec, found)
+        refuse_impossible(spec, find_fleet_and_channels(None, many, spec.devices)[0])
 
 
 def store_with(*events: ev.Event) -> Store:

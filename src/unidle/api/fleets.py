@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 MOST_CPU_DEVICES: Final = 4096
+MOST_FOR_EACH_CORE: Final = 32
+"""CPU devices that a job gets without ``--cpu-devices``: more processes than that on a core are a mistake in most cases."""
 _BY_QUEUE: Final = {
     "no_queue": "name one of these (`queue`), or declare it in the fleet file",
     "over_limit": "ask for less, or raise the limit in the fleet file",
@@ -32,7 +34,7 @@ def find_fleet_and_channels(
 ) -> tuple[Fleet, tuple[Channel, ...]]:
     """As :func:`find_fleet`, with the channels that the fleet file sends notices to.
 
-    Where no number of CPU devices is given they are at least ``needed``.
+    Where no number of CPU devices is given they are at least ``needed``, up to :data:`MOST_FOR_EACH_CORE`.
     """
     if path is not None:
         from unidle.files.fleet import load_fleet_and_notices
@@ -44,7 +46,9 @@ def find_fleet_and_channels(
     from unidle.engine.local.devices import discover
 
     found = discover(cpu_devices)
-    return (with_cpu_devices(found, needed) if cpu_devices is None else found), ()
+    if cpu_devices is not None:
+        return found, ()
+    return with_cpu_devices(found, min(needed, MOST_FOR_EACH_CORE * len(found.devices()))), ()
 
 
 def with_cpu_devices(fleet: Fleet, needed: int) -> Fleet:

@@ -63,7 +63,7 @@ CpuDevicesOption = Annotated[
     typer.Option(
         "--cpu-devices", metavar="N", min=1, max=MOST_CPU_DEVICES, show_default=False,
         help="CPU devices of this machine where it has no GPU and no fleet file; default: one for each core, and as many as "
-        "the job needs.",
+        "the job needs, up to 32 for each core.",
     ),
 ]  # fmt: skip
 
