@@ -9,6 +9,7 @@ import pytest
 import needs
 from sim.worlds import fleet_of
 from unidle.api.fleets import (
+    MOST_CPU_DEVICES,
     MOST_FOR_EACH_CORE,
     find_fleet,
     find_fleet_and_channels,
@@ -50,6 +51,19 @@ def test_a_job_far_larger_than_the_machine_gets_its_devices_only_where_the_user_
         ):
             refuse_impossible(spec, found)
         refuse_impossible(spec, find_fleet_and_channels(None, many, spec.devices)[0])
+
+
+def test_a_gpu_job_on_a_machine_without_one_is_not_sent_to_more_cpu_devices() -> None:
+    for spec, words in (
+        (
+            JobSpec(("train",), device="gpu"),
+            r"; `unidle doctor` shows why no GPU was found; or use a fleet file",
+        ),
+        (JobSpec(("train",), ranks=9), r"; use fewer ranks or devices, `--cpu-devices 9`, or a fleet file"),
+        (JobSpec(("train",), ranks=MOST_CPU_DEVICES + 1), r"; use fewer ranks or devices, or a fleet file"),
+    ):
+        with pytest.raises(CannotRun, match=words):
+            refuse_impossible(spec, find_fleet(None, 2))
 
 
 def store_with(*events: ev.Event) -> Store:
