@@ -135,8 +135,12 @@ def _union(data: object, rule: inspect.UnionType, path: Path, words: _Words) -> 
     deeper = [b for b in breaches if b is not None and len(b.path) > len(path)]
     if deeper:
         return deeper[0]
-    says = words.says or " or ".join(b.problem.removeprefix("must be ") for b in breaches if b)
+    says = words.says or " or ".join(_WANTED.sub("", b.problem) for b in breaches if b)
     return _wrong(says, data, path, words)
+
+
+_WANTED = re.compile("^must be |, not (?:a mapping|a list|empty)$")
+"""All of the problem of :func:`_wrong` but what is wanted."""
 
 
 def _plain(data: object, rule: inspect.Type, path: Path, words: _Words) -> Breach | None:
