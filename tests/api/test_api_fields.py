@@ -28,6 +28,7 @@ def test_keyword_names_are_those_of_the_job_file() -> None:
 def test_values_as_python_has_them(tmp_path: Path) -> None:
     import numpy as np
 
+    (tmp_path / "train.py").touch()
     spec = spec_of(
         [Path("train.py"), "--lr", "1"],
         {"workdir": tmp_path, "ranks": np.int64(2), "restart": {"max": 1}, "tolerate": ("a",), "queue": None},
@@ -51,6 +52,11 @@ def test_a_call_takes_precedence_over_a_job_file(tmp_path: Path) -> None:
     [
         (["true"], {"ranks": 0}, r"unidle\.run: ranks: must be a whole number"),
         (["true"], {"rank": 2}, "rank: unknown field; the closest known field is ranks"),
+        (
+            ["true"],
+            {"memory": "4GB"},
+            r"known fields are checkpoint\.memory, limits\.memory, requests\.memory and share\.memory$",
+        ),
         (["true"], {"env": {"RANK": "1"}}, "env.RANK"),
         (["true"], {"restart": {"max": -1}}, "restart.max"),
         (["true"], {"command": ["false"]}, "is the first argument"),
@@ -58,6 +64,12 @@ def test_a_call_takes_precedence_over_a_job_file(tmp_path: Path) -> None:
         ([], {}, "command: must have at least 1 item"),
         (["nul\0"], {}, "NUL"),
         (7, {}, "command: must be a list"),
+        ("none.py", {}, r"command: there is no such file in /.* \(got 'none\.py'\)"),
+        (["none.py", "a.py"], {"workdir": "/"}, r"command: there is no such file in / "),
+        (["/none.py"], {}, r"command: there is no such file \(got"),
+        (["none.py"], {"workdir": "/none"}, "workdir: there is no such directory"),
+        (["none.py"], {"workdir": "~"}, "workdir: .*~ is not expanded"),
+        (["none.py"], {"workdir": 7}, "workdir: must be a path"),
         ("none.yaml", {"ranks": 2}, "there is no such file"),
     ],
 )
@@ -72,6 +84,9 @@ def test_arguments_of_the_call_are_checked_before_anything_is_made(tmp_path: Pat
         ({"logs": -1}, "logs"),
         ({"args": [1]}, "are for a function"),
         ({"logs": "some"}, "logs"),
+        ({"logs": 2, "ranks": 2}, "logs: the job has no such rank"),
+        ({"cpu_devices": 0}, "cpu_devices: must be a whole number from 1 to 4,096"),
+        ({"cpu_devices": "2"}, "cpu_devices: must be a whole number"),
     ):
         with pytest.raises(BadInput, match=words):
             unidle.run(["true"], store=store, **fields)  # type: ignore[call-overload]

@@ -8,7 +8,15 @@ import pytest
 
 import needs
 from sim.worlds import fleet_of
-from unidle.api.fleets import find_fleet, find_fleet_and_channels, with_cpu_devices, with_devices_of_jobs
+from unidle.api.fleets import (
+    MOST_CPU_DEVICES,
+    find_fleet,
+    find_fleet_and_channels,
+    refuse_impossible,
+    with_cpu_devices,
+    with_devices_of_jobs,
+)
+from unidle.errors import CannotRun
 from unidle.events import types as ev
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, RankPlace, Reason
@@ -31,6 +39,19 @@ def test_there_are_as_many_as_cores_and_as_the_job_needs() -> None:
     assert count(find_fleet_and_channels(None, None, 1)[0]) == CORES
     assert count(find_fleet_and_channels(None, 1, CORES + 3)[0]) == 1  # as the user says
     assert with_cpu_devices(fleet_of(2, kind="gpu"), 9) == fleet_of(2, kind="gpu")
+
+
+def test_a_gpu_job_on_a_machine_without_one_is_not_sent_to_more_cpu_devices() -> None:
+    for spec, words in (
+        (
+            JobSpec(("train",), device="gpu"),
+            r"; `unidle doctor` shows why no GPU was found; or use a fleet file",
+        ),
+        (JobSpec(("train",), ranks=9), r"; use fewer ranks or devices, `--cpu-devices 9`, or a fleet file"),
+        (JobSpec(("train",), ranks=MOST_CPU_DEVICES + 1), r"; use fewer ranks or devices, or a fleet file"),
+    ):
+        with pytest.raises(CannotRun, match=words):
+            refuse_impossible(spec, find_fleet(None, 2))
 
 
 def store_with(*events: ev.Event) -> Store:

@@ -78,6 +78,12 @@ def test_a_result_that_cannot_be_shipped_does_not_fail_the_rank(tmp_path: Path) 
         read_result(tmp_path / "call")
 
 
+def test_a_function_that_ends_its_process_has_no_result_and_the_error_names_that(tmp_path: Path) -> None:
+    assert called(tmp_path, sys.exit).returncode == 0
+    with pytest.raises(BadInput, match=r"not stored.*ended the process instead of returning \(sys\.exit\)"):
+        read_result(tmp_path / "call")
+
+
 @pytest.mark.parametrize(
     ("function", "args", "kwargs", "words"),
     [

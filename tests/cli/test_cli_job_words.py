@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,8 +19,10 @@ from unidle.cli.job_words import (
     ranks_of,
 )
 from unidle.cli.option_set import with_options
+from unidle.cli.run import _warn_of_many
 from unidle.cli.times import duration_option, moment, seconds_of
 from unidle.errors import BadInput
+from unidle.jobs import JobSpec
 
 _found: list[tuple[str | None, int | None, Any]] = []
 _app = typer.Typer()
@@ -132,3 +135,11 @@ def test_a_moment_is_before_or_after_another_one_or_a_date() -> None:
     for text in ("90", "soon", "9" * 400, "9" * 400 + "h", "2026-13-01", ""):
         with pytest.raises(BadInput, match="--since: is not a time"):
             moment("--since", text, now)
+
+
+def test_far_more_ranks_than_cores_are_run_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    cores = len(os.sched_getaffinity(0))
+    _warn_of_many(JobSpec(("train",), ranks=32 * cores))
+    assert capsys.readouterr().err == ""
+    _warn_of_many(JobSpec(("train",), ranks=32 * cores + 1))
+    assert f"unidle: {32 * cores + 1:,} ranks on {cores} core" in capsys.readouterr().err

@@ -33,11 +33,24 @@ def test_frequent_checkpoints_are_one_line_and_then_part_of_the_status(
 
 
 def test_ranks_that_the_gang_took_along_have_no_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    telling = Telling(3).at(100).submit("j", ranks=2).place("j", "n0/0", "n0/1").at(200)
+    telling = Telling(3).at(100).submit("j", ranks=3).place("j", "n0/0", "n0/1", "n0/2").at(200)
     live = Live("plain")
+    rank = telling.job("j").attempts[-1].ranks[2]
+    rank.spawn_ns, rank.pid = None, None
     seen(telling, live, 0, Mark("exit", 1, code=-9))
     telling.tell(ev.StopAsked("j", 1, "rank_failed", 10**9, Reason("rank_failed", "rank 0 failed")))
     seen(telling, live, 1, Mark("exit", 2, code=-15))
+    seen(telling, live, 2, Mark("lost", 3, text="stopped before it was started"))
     assert [line.split("s  ")[1] for line in capsys.readouterr().err.splitlines()] == [
         "j: rank 0 was killed by SIGKILL"
     ]
+
+
+def test_a_rank_that_is_lost_while_it_runs_has_a_line_also_when_its_gang_is_stopped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    telling = Telling(3).at(100).submit("j", ranks=2).place("j", "n0/0", "n0/1").at(200)
+    live = Live("plain")
+    telling.tell(ev.StopAsked("j", 1, "cancelled", 10**9, Reason("cancelled", "cancelled by ann")))
+    seen(telling, live, 0, Mark("lost", 2, text="its supervisor was killed"))
+    assert "j: rank 0 was lost (its supervisor was killed)" in capsys.readouterr().err

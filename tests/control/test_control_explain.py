@@ -80,6 +80,18 @@ def test_a_start_that_cannot_be_known_is_unknown_with_what_is_missing() -> None:
     )
 
 
+def test_nothing_starts_with_the_next_decision_where_no_controller_runs_to_decide() -> None:
+    loop = Loop(FLEET, {"one": SimJob(100 * S)}, 1_000 * S)
+    loop.controller.submit("one", LOW)  # no decision is made yet
+    for running, text, unknown in (
+        (True, "there is room for the job: it starts with the next decision", None),
+        (False, "there is room for the job", "no controller runs on this store"),
+    ):
+        view = replace(loop.view, running=running)
+        waits = describe.explain(view, view.jobs["one"])["waiting"]
+        assert (waits["now"]["text"], waits["start_unknown"]) == (text, unknown)
+
+
 def test_a_start_that_is_known_is_not_unknown() -> None:
     loop = Loop(FLEET, {job: SimJob(100 * S) for job in ("one", "behind")}, 1_000 * S)
     known = replace(LOW, preemption="medium", ranks=2, estimate_s=100.0)

@@ -20,6 +20,7 @@ BAD_JOBS = {
     "nan": (b"command: [a]\ntimeout_s: .nan\n", "timeout_s: must be a finite number"),
     "negative": (b"command: [a]\nranks: -1\n", "ranks: must be a whole number from 1"),
     "outside": (b"command: [a]\ncheckpoint: {path: ../x}\n", "checkpoint.path: the path leads outside"),
+    "union": (b"command: [a]\nranks: [1]\n", "or a mapping of fields, not a list; give a number"),
     "unknown": (b"command: [a]\nrank: 3\n", "rank: unknown field; the closest known field is ranks"),
     "string": (b"command: python train.py\n", 'write it as a list: ["python", "train.py"]'),
 }

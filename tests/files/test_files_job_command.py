@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from unidle.errors import BadInput
+from unidle.files.job import job_from_command
 from unidle.files.job_command import command_of, is_job_file, job_with_options
 
 FILE = """\
@@ -76,6 +77,14 @@ def test_a_program_stays_as_it_was_typed(place: Path) -> None:
 )
 def test_what_cannot_be_run_is_one_error(place: Path, word: str, problem: str) -> None:
     assert problem in refused(place, word)
+
+
+@pytest.mark.parametrize("word", ["train.py", "./run.sh", "nothing"])
+def test_what_is_wrong_with_the_directory_is_not_the_programs_fault(place: Path, word: str) -> None:
+    for directory in (str(place / "none"), "~/none"):
+        assert command_of((word,), directory, str(place / "bin")) == (word,)
+        with pytest.raises(BadInput, match=r"workdir: (there is no such directory|.*~ is not expanded)"):
+            job_from_command((word,), workdir=directory)
 
 
 def test_programs_of_a_job_that_runs_elsewhere_are_not_looked_for(place: Path) -> None:

@@ -84,6 +84,11 @@ def test_a_job_that_never_started_has_a_summary_too() -> None:
     ]
 
 
+def test_a_job_without_devices_is_not_on_0_of_them() -> None:
+    told = cpus(2).submit("j", ranks=2, devices_per_rank=0).done("j", "cancelled")
+    assert lines_of(told)[1] == "no steps were seen, 2 ranks with no device"
+
+
 def test_lost_steps_without_checkpoints_advise_their_directory() -> None:
     told = trained().end("j", 1, "failed").done("j", "failed")
     assert "--checkpoint DIR" in advice_of(told)

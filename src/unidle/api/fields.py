@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypedDict
 
 from unidle.api.shipping import command_of, name_of
@@ -71,7 +72,7 @@ def spec_of(
     elif isinstance(target, (str, os.PathLike)) and os.fspath(target).endswith((".yaml", ".yml", ".json")):
         return _of_file(os.fspath(target), given, here)
     else:
-        given = {"command": _command(target), **given}
+        given = {"command": _command(target, given.get("workdir", here)), **given}
     return job_from_mapping(given, source, here)
 
 
@@ -90,12 +91,24 @@ def _of_file(path: str, given: dict[str, object], here: str) -> JobSpec:
     return job_from_mapping({**data, **given}, path, base_dir_of(path))
 
 
-def _command(target: Command | str | os.PathLike[str]) -> object:
-    """As the job file's parser takes it. A Python script is run by this Python."""
+def _command(target: Command | str | os.PathLike[str], workdir: object) -> object:
+    """As the job file's parser takes it. A Python script is run by this Python; it must exist in ``workdir``."""
     words = _plain([target] if isinstance(target, (str, os.PathLike)) else target)
     if isinstance(words, list) and words and isinstance(words[0], str) and words[0].endswith(".py"):
+        _check_script(words[0], workdir)
         return [sys.executable or "python3", *words]
     return words if not isinstance(target, str) else target
+
+
+def _check_script(script: str, workdir: object) -> None:
+    """Errors: BadInput if it does not exist. The parser checks ``workdir`` itself."""
+    place = Path(str(workdir))
+    if "\0" not in f"{place}{script}" and place.is_dir() and not (place / script).is_file():
+        where = "" if os.path.isabs(script) else f" in {place.absolute()}"  # noqa: PTH117
+        raise BadInput(
+            f"there is no such file{where}", field="command", value=script,
+            remedy="check the name; ranks start in `workdir`, which is the current directory if not given",
+        )  # fmt: skip
 
 
 def _plain(value: object) -> object:

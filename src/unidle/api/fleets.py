@@ -87,7 +87,15 @@ def _check_queues(path: str, fleet: Fleet) -> None:
 
 def refuse_impossible(spec: JobSpec, fleet: Fleet) -> None:
     """Refuse a job that this fleet can never hold, before it is submitted. Errors: CannotRun."""
-    _refuse(spec, fleet, "use fewer ranks or devices, `--cpu-devices N`, or a fleet file (`--fleet`)")
+    from unidle.control.waiting import cpu_devices_for
+
+    file, many = "a fleet file (`--fleet`)", cpu_devices_for(spec, fleet)
+    remedy = f"use fewer ranks or devices, or {file}"
+    if many is not None and many <= MOST_CPU_DEVICES:
+        remedy = f"use fewer ranks or devices, `--cpu-devices {many}`, or {file}"
+    elif spec.device == "gpu" and all(device.kind == "cpu" for device in fleet.devices()):
+        remedy = f"`unidle doctor` shows why no GPU was found; or use {file}"
+    _refuse(spec, fleet, remedy)
 
 
 def refuse_to_queue(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:

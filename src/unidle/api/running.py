@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_args, overl
 import msgspec
 
 from unidle.api.fields import Command, JobFields, spec_of
-from unidle.api.fleets import find_fleet_and_channels, refuse_impossible, refuse_to_queue
+from unidle.api.fleets import MOST_CPU_DEVICES, find_fleet_and_channels, refuse_impossible, refuse_to_queue
 from unidle.api.job_object import Job, raise_if_failed
 from unidle.api.logs import Output
 from unidle.api.serve import Order
@@ -73,8 +73,9 @@ def run(
     Errors: :class:`unidle.errors.BadInput`, :class:`unidle.errors.CannotRun`, :class:`unidle.errors.StoreError`,
     :class:`unidle.errors.JobFailed`.
     """
-    _check_logs(logs)
+    _check_cpu_devices(cpu_devices)
     new = _New.of(target, args, kwargs, fields, "unidle.run")
+    _check_logs(logs, new.spec.ranks)
     order = Order(
         address_of(store), None if fleet is None else os.path.abspath(fleet), cpu_devices, profile,  # noqa: PTH100
         needed=0 if new.spec.device == "gpu" else new.spec.devices,
@@ -184,9 +185,22 @@ class _New:
         return Job(name, address)
 
 
-def _check_logs(logs: object) -> None:
+def _check_logs(logs: object, ranks: int) -> None:
     if logs not in ("all", "none") and (not isinstance(logs, int) or isinstance(logs, bool) or logs < 0):
         raise BadInput("is not a choice of ranks", field="logs", value=logs, remedy="a rank, 'all' or 'none'")
+    if isinstance(logs, int) and logs >= ranks:
+        raise BadInput(
+            "the job has no such rank", field="logs", value=logs, remedy=f"0 to {ranks - 1}, 'all' or 'none'"
+        )
+
+
+def _check_cpu_devices(number: object) -> None:
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    if number is not None and (not whole or not 1 <= number <= MOST_CPU_DEVICES):  # type: ignore[operator]
+        raise BadInput(
+            f"must be a whole number from 1 to {MOST_CPU_DEVICES:,}", field="cpu_devices", value=number,
+            remedy="leave it out for one device for each core",
+        )  # fmt: skip
 
 
 def _refuse(spec: JobSpec, order: Order) -> None:

@@ -109,7 +109,7 @@ def read_result(call: Path) -> object:
     except FileNotFoundError:
         raise BadInput(
             "the result of rank 0 is not stored", field="result", value=str(path),
-            remedy="it may have been removed with the job's logs",
+            remedy="the function ended the process instead of returning (sys.exit), or the job's logs were removed",
         ) from None  # fmt: skip
     if "why_not" in answer:
         raise BadInput(

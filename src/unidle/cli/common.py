@@ -64,7 +64,7 @@ CpuDevicesOption = Annotated[
     typer.Option(
         "--cpu-devices", metavar="N", min=1, max=MOST_CPU_DEVICES, show_default=False,
         help="Number of CPU devices, if the machine has no GPU and no fleet file is given; default: one per "
-"core, and at least as many as the job needs.",
+        "core, and at least as many as the job needs.",
     ),
 ]  # fmt: skip
 

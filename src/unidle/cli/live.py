@@ -256,5 +256,7 @@ def _rank_words(view: View, event: ev.RankSaw, *, with_saves: bool) -> str:
 
 
 def _was_stopped(attempt: AttemptView, rank: RankView) -> bool:
-    """Whether a rank ended by the signal that stops its gang, which has a line already."""
-    return attempt.stop is not None and rank.code in (-signal.SIGTERM, -signal.SIGKILL) and not rank.lost
+    """Whether a rank ended by the signal that stops its gang, or was not started any more; the stop has a line already."""
+    if attempt.stop is None:
+        return False
+    return rank.spawn_ns is None if rank.lost else rank.code in (-signal.SIGTERM, -signal.SIGKILL)

@@ -51,6 +51,7 @@ ProgressOption = Annotated[
     str,
     typer.Option("--progress", metavar="auto|live|plain|off", help="Progress on standard error."),
 ]
+_MANY_PER_CORE = 32
 LogsOption = Annotated[
     str | None,
     typer.Option(
@@ -104,6 +105,7 @@ def run(
     spec = read_job(job, context.obj, described)
     found, channels = find_fleet_and_channels(fleet, cpu_devices, 0 if spec.device == "gpu" else spec.devices)
     refuse_impossible(spec, found)
+    _warn_of_many(spec)
     given = _Given(
         spec, looked_at(found) if profile else found, channels, store_address(store), progress_of(progress),
         shown_ranks(logs, spec.ranks, as_json), report, as_json, discovered=fleet is None and cpu_devices is None,
@@ -114,6 +116,14 @@ def run(
     except StoreHeld as held:
         remedy = "`unidle submit` puts the job into its queue; or name another store (--store)"
         raise StoreHeld(held.problem, field=held.field, remedy=remedy) from held
+
+
+def _warn_of_many(spec: JobSpec) -> None:
+    cores = len(os.sched_getaffinity(0))
+    if spec.ranks > _MANY_PER_CORE * cores:
+        warn(
+            f"{spec.ranks:,} ranks on {counted(cores, 'core')}: if this is a mistake, Ctrl-C cancels the job"
+        )
 
 
 @dataclass(frozen=True, slots=True)

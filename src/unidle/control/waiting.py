@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 Plain = dict[str, Any]
 
 _NEXT: Final = Reason("fits", "there is room for the job: it starts with the next decision")
+_ROOM: Final = Reason("fits", "there is room for the job")
+"""The same, where no controller runs to decide."""
 
 
 def waiting(view: View, job: JobView) -> Plain:
     """What a job waits for, what would help, and when it starts as far as that is known."""
     verdict = job.verdict
     answer = Answer(None, NOT_TAKEN_UP) if verdict is NOT_TAKEN_UP else next_decision(view, job)
-    now = answer.because if answer.place is None else _NEXT
+    now = answer.because if answer.place is None else _NEXT if view.running else _ROOM
     foretold = next((p.value_ns for p in reversed(job.predictions) if p.what == "start"), 0)
     still = foretold if foretold >= view.time_ns and now.code not in NEVER else None
     planned_ns = now.figures.get("planned_start_ns", still)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from unidle.files.document import Breach, Path
-from unidle.words import counted
+from unidle.words import are, counted, listed, plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,15 @@ def _struct(data: object, rule: inspect.StructType, path: Path, words: _Words) -
 
 
 def _unknown_field(key: str, rule: inspect.StructType, path: Path) -> Breach:
-    names = {f.encode_name: f.encode_name for f in rule.fields}
+    names = {f.encode_name: [f.encode_name] for f in rule.fields}
     for field in rule.fields:
         inner = _inner_struct(field.type)
         for f in inner.fields if inner else ():
-            names.setdefault(f.encode_name, f"{field.encode_name}.{f.encode_name}")
+            if f.encode_name not in {own.encode_name for own in rule.fields}:
+                names.setdefault(f.encode_name, []).append(f"{field.encode_name}.{f.encode_name}")
     near = names[closest(key, names)]
-    return Breach(path, "unknown field", None, f"the closest known field is {near}")
+    found = f"{plural(len(near), 'field')} {are(len(near))} {listed(near)}"
+    return Breach(path, "unknown field", None, f"the closest known {found}")
 
 
 def _inner_struct(rule: inspect.Type) -> inspect.StructType | None:
@@ -133,8 +135,12 @@ def _union(data: object, rule: inspect.UnionType, path: Path, words: _Words) -> 
     deeper = [b for b in breaches if b is not None and len(b.path) > len(path)]
     if deeper:
         return deeper[0]
-    says = words.says or " or ".join(b.problem.removeprefix("must be ") for b in breaches if b)
+    says = words.says or " or ".join(_FRAME.sub("", b.problem) for b in breaches if b)
     return _wrong(says, data, path, words)
+
+
+_FRAME = re.compile("^must be |, not (?:a mapping|a list|empty)$")
+"""What :func:`_wrong` puts around the form that is required."""
 
 
 def _plain(data: object, rule: inspect.Type, path: Path, words: _Words) -> Breach | None:

@@ -79,6 +79,8 @@ def command_of(words: Sequence[str], workdir: str, path: str | None) -> tuple[st
     """
     program = words[0]
     place = Path(workdir, program)
+    if not Path(workdir).is_dir():
+        return tuple(words)  # the parser of jobs refuses the directory, and says why
     if program.lower().endswith(".py"):
         _check_file(program, place)
         return (_python(path), *words)

@@ -91,6 +91,8 @@ def _was_watched(job: JobView) -> bool:
 def _devices(view: View, job: JobView) -> str:
     ranks = len(job.attempts[-1].places) if job.attempts else job.spec.ranks
     devices = job.devices_of(job.attempts[-1]) if job.attempts else job.spec.devices
+    if not devices:
+        return f"{counted(ranks, 'rank')} with no device"
     kind = {"GPU": "GPU", "device": "CPU device"}[_unit(view, job)]
     return f"{counted(ranks, 'rank')} on {counted(devices, kind)}"
 
