@@ -213,11 +213,17 @@ def test_end_that_no_controller_saw_is_known_to_the_next(tmp_path: Path) -> None
     job_id = gangs.submit(store, tmp_path / "job.yaml", f"{UNTIL_GO}; exit $((RANK + 4))", ranks=2, grace_s=5)
     with gangs.running("up", "--store", store) as first:
         gangs.wait_for_state(store, "job", "running")
+        assert unidle("list", "--store", store).stderr == ""
         os.kill(first.pid, signal.SIGKILL)
     (tmp_path / "go").touch()
     wait_until(lambda: not gangs.processes_of(job_id), 20, "the ranks to end alone")
     shown = ask("list", "--store", store)
     assert shown[0]["state"] == "running"  # nobody looked yet
+    for words, what in ((["list"], "1 running job"), (["explain", "job"], "this job")):
+        said = unidle(*words, "--store", store).stderr
+        assert (
+            said == f"unidle: no controller watches {what} now: start one with `unidle up --store {store}`\n"
+        )
     assert unidle("up", "--store", store, "--until-idle").returncode == 0
     detail = ask("show", "job", "--store", store)
     assert (detail["state"], [rank["code"] for rank in detail["runs"][0]["ranks"]]) == ("failed", [4, 5])

@@ -38,6 +38,7 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.jobs import JobSpec
+    from unidle.view.state import View
 
 
 _ENDED_LISTED: Final = 10
@@ -164,6 +165,7 @@ def list_jobs(
     _known_state(state)
     opened = read_store(store)
     view = read_view(opened)
+    watched = opened.holder() is not None
     opened.close()
     if as_json:
         print_json([job_line(job, named_store(store)) for job in listed(view) if state in (None, job.state)])
@@ -186,6 +188,16 @@ def list_jobs(
     hidden = len(view.jobs) - len(view.removed) - len(jobs)
     if hidden and (state is None or state in TERMINAL):
         warn(f"{counted(hidden, 'more job')} ended before: `unidle list --all` shows all")
+    if not watched:
+        _warn_of_unwatched(view, store)
+
+
+def _warn_of_unwatched(view: View, store: str | None, job: str | None = None) -> None:
+    """Where no controller runs: the state of jobs that run (``job``: of this one) is from the time when one did."""
+    left = len(view.live) if job is None else job in view.live
+    if left and not view.modelled:
+        what = counted(left, "running job") if job is None else "this job"
+        warn(f"no controller watches {what} now: start one with `unidle up --store {store_address(store)}`")
 
 
 def _known_state(state: str | None) -> None:
@@ -272,13 +284,17 @@ def explain(job: JobArgument = None, store: StoreOption = None, as_json: JsonOpt
 
     opened = read_store(store)
     view = read_view(opened)
+    watched = opened.holder() is not None
     opened.close()
-    story = explained(view, need_job(view, job), named_store(store))
+    found = need_job(view, job)
+    story = explained(view, found, named_store(store))
     if as_json:
         print_json(story)
         return
     for line in story_lines(story):
         say(line)
+    if not watched:
+        _warn_of_unwatched(view, store, found.id)
 
 
 def cancel(
