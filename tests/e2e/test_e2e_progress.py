@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from e2e.commands import ask, rows, unidle
+from e2e.commands import UNIDLE, ask, rows, unidle
 from progress.outputs import others, trainings
 
 TRAININGS, OTHERS = trainings(), others()
@@ -99,3 +101,18 @@ def test_a_job_without_steps_is_unmeasured_and_one_that_crashes_has_a_failed_sta
     leaves = {(row["job"].split("-")[0], row["leaf"]) for row in rows(store) if row["job"]}
     assert {("quiet", "unmeasured"), ("bad", "failed_start")} <= leaves
     assert not {("quiet", "useful"), ("bad", "no_artefact"), ("bad", "hang")} & leaves
+
+
+def test_a_reader_that_closes_the_pipe_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("".join(f"step {k} loss 0.5\n" for k in range(100)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [*UNIDLE, "progress", tmp_path / "log"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert done.stderr == ""

@@ -313,6 +313,34 @@ def test_an_error_with_other_numbers_is_the_same_error():
     assert retried(story, one) and not retried(story, other, 10)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("/tmp/tmpwf07tptk/model.bin", "/tmp/tmpx_qkzrab/model.bin"),
+        ("/tmp/tmp.Zk3Yq0PdLa/a.npy", "/tmp/tmp.qqqRTGnmab/a.npy"),
+        ("/tmp/pymp-ab3_xyzw/listener-1", "/tmp/pymp-qwertyui/listener-1"),
+        ("runs/6f9619ff-8b86-d011-b42d-00cf4fc964ff/a", "runs/0a1b2c3d-ffff-4abc-8def-aabbccddeeff/a"),
+        ("cache/9f86d081884c7d65/a", "cache/4e07408562bedb8b/a"),
+    ],
+)
+def test_an_error_with_another_random_name_is_the_same_error(one, other):
+    story = Story(ranks=1, restart=Restart(5, 0.0))
+    errors = [
+        LastOutput(f"FileNotFoundError: [Errno 2] No such file: '{path}'", "t.py:3", "data", "error")
+        for path in (one, other)
+    ]
+    assert retried(story, errors[0]) and not retried(story, errors[1], 10)
+
+
+def test_an_error_with_another_file_is_another_error():
+    story = Story(ranks=1, restart=Restart(5, 0.0))
+    errors = [
+        LastOutput(f"FileNotFoundError: [Errno 2] No such file: 'data/{name}'", "t.py:3", "data", "error")
+        for name in ("tmp/train.bin", "tmp/valid.bin")
+    ]
+    assert retried(story, errors[0]) and retried(story, errors[1], 10)
+
+
 def test_an_error_elsewhere_or_another_one_is_retried():
     story = Story(ranks=1, restart=Restart(5, 0.0))
     assert retried(story, SHAPES)

@@ -72,6 +72,8 @@ def progress(
             print_json(_as_json(found))
             return
         _say(output, found, used)
+    except BrokenPipeError:
+        raise  # of standard output, not of the file
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", field="FILE", value=source, remedy="name another file") from error  # fmt: skip
 

@@ -108,14 +108,19 @@ _UNMENDED: Final = {
     "syntax": "a syntax error",
     "command": "a missing program or file",
 }
-_CHANGING: Final = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_CHANGING: Final = re.compile(
+    r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
+    r"|\b(?:tmp|tmp\.|pymp-)[A-Za-z0-9_]{8,10}\b"  # directories of tempfile, mktemp and multiprocessing
+    r"|\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{8,}\b"  # digests
+    r"|\d+"
+)
 
 
 _GENERAL: Final = (1, 2)  # codes for any error; others may ask for a restart
 
 
 def _error(rank: RankView, job: JobView) -> tuple[str, str] | None:
-    """The error and its place, without what differs each time: addresses, process ids, times.
+    """The error and its place, without what differs each time: addresses, process ids, times, names of temporary files.
 
     Of a program that ended with a code for any error its last word counts, too.
     """
