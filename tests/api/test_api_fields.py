@@ -12,9 +12,13 @@ import pytest
 
 import unidle
 from api.functions import train
+from sim.worlds import fleet_of
 from unidle.api.fields import JobFields, spec_of
 from unidle.errors import BadInput
+from unidle.events import types as ev
 from unidle.files.job_file import JobFile
+from unidle.store.open import open_store
+from unidle.store.protocol import NewEvent
 
 
 def test_keyword_names_are_those_of_the_job_file() -> None:
@@ -93,6 +97,21 @@ def test_arguments_of_the_call_are_checked_before_anything_is_made(tmp_path: Pat
     with pytest.raises(unidle.errors.CannotRun, match="it can never start here"):
         unidle.run(["true"], ranks=3, cpu_devices=2, store=store)
     assert not store.exists()
+
+
+def test_a_job_too_large_for_the_controller_that_runs_is_not_advised_to_name_devices(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    store = open_store(str(path), create=True)
+    try:
+        lease = store.acquire("test")
+        seen = ev.FleetSeen(fleet_of(2, kind="cpu"))
+        store.append(lease, [NewEvent(1, "test", 0, *ev.encode(seen))])
+        with pytest.raises(
+            unidle.errors.CannotRun, match="another process drives the store with these devices"
+        ):
+            unidle.run(["true"], ranks=3, store=path)
+    finally:
+        store.close()
 
 
 def test_import_unidle_imports_nothing_of_it() -> None:

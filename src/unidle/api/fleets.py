@@ -98,6 +98,15 @@ def refuse_impossible(spec: JobSpec, fleet: Fleet) -> None:
     _refuse(spec, fleet, remedy)
 
 
+def refuse_where_driven(spec: JobSpec, fleet: Fleet) -> None:
+    """As :func:`refuse_impossible`, on the fleet of a controller that runs already: the caller cannot give it more devices."""
+    _refuse(
+        spec,
+        fleet,
+        "another process drives the store with these devices: use fewer ranks or another store, or wait for its end",
+    )
+
+
 def refuse_to_queue(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:
     """As :func:`refuse_impossible`, for a job that another process will run. With ``hold`` it is not refused.
 

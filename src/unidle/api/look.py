@@ -23,7 +23,7 @@ def ranks_of(store: Store, job: JobView, chosen: Sequence[int] | None, *, childr
     """The ranks of a running job, or those that are chosen. Errors: BadInput, CannotRun."""
     from unidle.api.stores import data_dir
     from unidle.control.session import run_root
-    from unidle.scope.targets import of_ranks
+    from unidle.scope.targets import of_ranks, pids_of_ranks
 
     if job.live is None:
         raise CannotRun(f"the job does not run: it is {job.state}", field="JOB", value=job.id, remedy="`unidle list` shows the running jobs")  # fmt: skip
@@ -32,7 +32,10 @@ def ranks_of(store: Store, job: JobView, chosen: Sequence[int] | None, *, childr
         if rank not in ranks:
             raise BadInput("the job has no such rank", field="--rank", value=rank, remedy=f"0 to {len(ranks) - 1}")  # fmt: skip
     wanted = ranks if chosen is None else chosen
-    return of_ranks(run_root(store, data_dir()), job.id, job.live.number, wanted, children=children)
+    root, number = run_root(store, data_dir()), job.live.number
+    if job.state == "starting" and not pids_of_ranks(root, job.id, number, wanted):
+        raise CannotRun("the job starts: none of its ranks runs yet", field="JOB", value=job.id, remedy="try again when `unidle list` shows it as running")  # fmt: skip
+    return of_ranks(root, job.id, number, wanted, children=children)
 
 
 def look(

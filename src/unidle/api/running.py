@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_args, overl
 import msgspec
 
 from unidle.api.fields import Command, JobFields, spec_of
-from unidle.api.fleets import MOST_CPU_DEVICES, find_fleet_and_channels, refuse_impossible, refuse_to_queue
+from unidle.api.fleets import (
+    MOST_CPU_DEVICES,
+    find_fleet_and_channels,
+    refuse_impossible,
+    refuse_to_queue,
+    refuse_where_driven,
+)
 from unidle.api.job_object import Job, raise_if_failed
 from unidle.api.logs import Output
 from unidle.api.serve import Order
@@ -215,7 +221,7 @@ def _refuse(spec: JobSpec, order: Order) -> None:
             value=without_password(order.store), remedy="leave them out, or name another store",
         )  # fmt: skip
     if driven.nodes:
-        refuse_impossible(spec, driven)
+        refuse_where_driven(spec, driven)
 
 
 def _driven(address: str) -> Fleet | None:
