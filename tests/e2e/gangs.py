@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,8 +91,13 @@ def processes_of(job: str) -> list[str]:
 
 
 def groups_of(job: str) -> list[Path]:
-    """Control groups of a job that are still there."""
-    return [*CGROUPS.glob(f"unidle-*/{job}.*"), *CGROUPS.glob(f"*/**/unidle-*/{job}.*")]
+    """Control groups of a job that are there now."""
+    places = (
+        Path(folder) for folder, _, _ in os.walk(CGROUPS)
+    )  # glob fails where groups of others go meanwhile
+    return [
+        each for each in places if each.name.startswith(f"{job}.") and each.parent.name.startswith("unidle-")
+    ]
 
 
 def assert_nothing_runs(job: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import needs
 from e2e.commands import ask, rows, unidle
-from e2e.gangs import CGROUPS, jobs_of, running, submit, wait_for_state
+from e2e.gangs import groups_of, jobs_of, running, submit, wait_for_state
 from unidle.store.open import open_store
 from unidle.view.snapshot import load_view
 from waiting import wait_until
@@ -28,12 +28,13 @@ def fleet_file(place: Path) -> Path:
 def quotas(job: str) -> list[float]:
     """CPUs that the control groups of a job's ranks allow."""
     found = []
-    for path in [*CGROUPS.glob(f"**/unidle-*/{job}.*/cpu.max")]:
-        quota, period = path.read_text().split()
-        found.append(int(quota) / int(period))
-    for path in [*CGROUPS.glob(f"**/unidle-*/{job}.*/cpu.cfs_quota_us")]:
-        period = int((path.parent / "cpu.cfs_period_us").read_text())
-        found.append(int(path.read_text()) / period)
+    for group in groups_of(job):
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+            found.append(int(quota) / int(period))
+        elif (group / "cpu.cfs_quota_us").exists():
+            period_us = int((group / "cpu.cfs_period_us").read_text())
+            found.append(int((group / "cpu.cfs_quota_us").read_text()) / period_us)
     return found
 
 
