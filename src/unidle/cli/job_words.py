@@ -87,7 +87,7 @@ class JobOptions:
     rendezvous: Annotated[
         str | None,
         _option("none|torchrun", "Whether ranks receive the variables of torchrun, such as RANK; default: torchrun for two or more "
-"ranks."),
+        "ranks."),
     ] = None
     max_restarts: Annotated[int | None, _option("N", "Maximum number of restarts after failures; default: 0.")] = None
     kernels: Annotated[
@@ -102,7 +102,7 @@ class JobOptions:
         ),
     ] = None
     user: Annotated[str | None, _option("NAME", "User that the job belongs to; default: your login name. Only the owner of the store may give "
-"another user.")] = None
+    "another user.")] = None
     # fmt: on
 
     def fields(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class Assumed:
         _option(
             "estimates", "none|exact[,FACTOR]|learned",
             "Run times that policies use: the jobs' own estimates, the true run times, or those of similar "
-"jobs.",
+            "jobs.",
         ),
     ] = "learned"
     checkpoint_every: Annotated[float, seconds_option("checkpoint-every", "Work between two checkpoints: 1800 (seconds), 30m; 0: none.")] = 1800.0

@@ -49,7 +49,7 @@ def run(
         typer.Option(
             "--namespaces/--no-namespaces", show_default=False,
             help="Give each device a network namespace, and apply the limits of links; default: as root, if the "
-"file has links.",
+            "file has links.",
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", min=1, show_default=False, help="Number of steps; default: the file's.")] = None,

@@ -40,7 +40,7 @@ class ProfilePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         float,
         Meta(
             ge=1, le=86_400, description="Time from the start of one sample period to the next, in seconds. It is extended if sample "
-"periods cost more than 1 % of a core.",
+            "periods cost more than 1 % of a core.",
             examples=[60],
         ),
     ] = _USUAL.every_ns / _S  # fmt: skip

@@ -60,7 +60,7 @@ class SavePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(
             min_length=1, max_length=4096, examples=["checkpoints"],
             description="Directory of the checkpoints, relative to the span file. A fleet of several hosts requires "
-"shared storage.",
+            "shared storage.",
         ),
     ]  # fmt: skip
     every: Annotated[int, Meta(ge=1, le=10**9, description="Steps between two checkpoints.")] = 10
@@ -134,7 +134,7 @@ class TrainPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Annotated[tuple[Annotated[int, Meta(ge=1, le=10**6)], ...], Meta(min_length=1, max_length=10_000)] | None,
         Meta(
             description="Number of layers of each stage; if stages are split into chunks, of each chunk. Default: an even "
-"split.",
+            "split.",
             examples=[[3, 3, 2]],
         ),
     ] = None  # fmt: skip
