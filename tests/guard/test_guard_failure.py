@@ -515,3 +515,29 @@ def test_an_error_that_a_rank_printed_before_the_gang_hung_is_named():
     found = failure_of(story.job, story.job.attempts[0])
     assert found is not None and found.text == hung.text
     assert found.help == "an error before that: rank 1: OSError: no shard (t.py:4)" and found.lines == ("x",)
+
+
+def test_the_lines_at_which_the_ranks_of_a_hung_gang_were_are_in_its_failure():
+    story = Story(ranks=2).start()
+    stacks = (
+        ev.RankStack((0,), "collective", "barrier at t.py:6"),
+        ev.RankStack((1,), "collective", "all_reduce at t.py:6"),
+    )
+    where = "rank 0 in barrier at t.py:6; rank 1 in all_reduce at t.py:6"
+    story.tell(8, ev.StacksTaken("j", 1, Reason("stacks", where), stacks))
+    story.tell(9, ev.StopAsked("j", 1, "hung", 0, Reason("hang", "no rank computes"), None))
+    ends(story, 9.5, 1, None, code=-9)
+    ends(story, 9.5, 0, None, code=-9).decide(10)
+    found = failure_of(story.job, story.job.attempts[0])
+    assert found is not None
+    assert found.help == where
+
+
+def test_stacks_that_could_not_be_taken_are_not_in_the_failure():
+    story = Story(ranks=1).start()
+    story.tell(8, ev.StacksTaken("j", 1, Reason("stacks", "could not be taken: no rights")))
+    story.tell(9, ev.StopAsked("j", 1, "hung", 0, Reason("hang", "no rank computes"), None))
+    ends(story, 9.5, 0, None, code=-9).decide(10)
+    found = failure_of(story.job, story.job.attempts[0])
+    assert found is not None
+    assert found.help == ""

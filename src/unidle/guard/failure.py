@@ -237,12 +237,14 @@ def _of_hang(job: JobView, attempt: AttemptView) -> Failure:
     number = stop.culprit if spoke is None else spoke
     rank = attempt.ranks[number] if number is not None else None
     lines = rank.last.lines if rank is not None and rank.last is not None else ()
-    advice = (
-        "" if spoke is None else f"an error before that: {text_of(attempt.ranks[spoke], spoke, job.spec)}"
-    )
+    advice = []
+    if spoke is not None:
+        advice.append(f"an error before that: {text_of(attempt.ranks[spoke], spoke, job.spec)}")
+    if attempt.stacks is not None and attempt.stacks.stacks:
+        advice.append(attempt.stacks.because.text)
     words = ("unidle", "logs", job.id, "--attempt", str(attempt.number))
     return Failure(
-        attempt.number, stop.culprit, kind, stop.because.text, stop.because.text, lines=lines, help=advice, next=words
+        attempt.number, stop.culprit, kind, stop.because.text, stop.because.text, lines=lines, help="; ".join(advice), next=words
     )  # fmt: skip
 
 
