@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from unidle.api.lines import LINE_BYTES, Lines
 from unidle.cli.lines import for_terminal
+from unidle.cli.profile_live import safe
 
 
 @given(st.lists(st.binary(max_size=20), max_size=20))
@@ -59,3 +60,23 @@ def test_a_terminal_gets_colours_and_nothing_else_that_drives_it(line: bytes, sh
 def test_no_byte_of_a_job_moves_the_cursor(line: bytes) -> None:
     shown = re.sub(r"\x1b\[[0-9;:]*m", "", for_terminal(line.replace(b"\n", b"")))
     assert not re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", shown)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\x1b[2J",
+        "\x1b[2J\x1b[H\nm",
+        "\x1b]52;c;ZXZpbA==\x07m",
+        "\x1b[\x1b]0;title\x07m",
+        "a\rb",
+        "\x9b2J",
+        "\x1b",
+        "\x1b[31",
+    ],
+)
+def test_of_names_in_a_profile_nothing_but_colours_reaches_the_terminal(name: str) -> None:
+    shown = safe(f"\x1b[1;31m{name}\x1b[0m in f")
+    assert shown.startswith("\x1b[1;31m") and shown.endswith("\x1b[0m in f")
+    inner = shown.removeprefix("\x1b[1;31m").removesuffix("\x1b[0m in f")
+    assert not any(c in inner for c in "\x1b\x07\x9b\r")

@@ -201,3 +201,26 @@ def test_a_time_of_day_that_goes_back_is_of_the_next_day():
 )
 def test_what_is_no_time_of_day_is_no_stamp(line: str):
     assert Reader().read(LogLine(1, line.encode())) is None
+
+
+_MISMATCH = "Failed to query NVIDIA devices: Driver/library version mismatch"
+
+
+@pytest.mark.parametrize(
+    ("fields", "counts"),
+    [
+        ({"_TRANSPORT": "syslog", "_UID": "0"}, True),
+        ({"_TRANSPORT": "stdout", "_UID": "119", "_SYSTEMD_UNIT": "nvidia-persistenced.service"}, True),
+        ({}, True),  # of a file that is not the journal's own
+        ({"_TRANSPORT": "syslog", "_UID": "1000"}, False),
+        ({"_TRANSPORT": "journal", "_UID": "1000", "_SYSTEMD_UNIT": "user@1000.service"}, False),
+        ({"_TRANSPORT": "stdout", "_UID": "1000", "_SYSTEMD_UNIT": "session-3.scope"}, False),
+        ({"_TRANSPORT": "syslog"}, False),
+    ],
+)
+def test_in_the_journal_a_program_is_known_by_fields_that_no_user_can_write(
+    fields: dict[str, str], counts: bool
+) -> None:
+    record = {"MESSAGE": _MISMATCH, "SYSLOG_IDENTIFIER": "nvidia-persistenced", **fields}
+    found = Reader().read(LogLine(1, json.dumps(record).encode()))
+    assert (found is not None) == counts

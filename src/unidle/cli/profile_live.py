@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ from unidle.cli.common import printable
 from unidle.scope.model import Profile
 
 _WIDTH: Final = 24
+_COLOUR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 _EVERY_S: Final = 0.2
 _LONGEST_FILE: Final = 4 << 20
 
@@ -75,16 +77,8 @@ def line_of_source(profile: Profile) -> Callable[[str, int], str | None]:
 
 
 def safe(line: str) -> str:
-    """Without control characters but for colours, which are our own."""
-    parts = line.split("\x1b[")
-    if len(parts) == 1:
-        return printable(line)
-    return printable(parts[0]) + "".join("\x1b[" + _after(part) for part in parts[1:])
-
-
-def _after(part: str) -> str:
-    code, m, text = part.partition("m")
-    return code + m + printable(text)
+    """Without control characters, except colours: names of functions and threads are not ours, and may hold anything."""
+    return "".join(part if _COLOUR.fullmatch(part) else printable(part) for part in _COLOUR.split(line))
 
 
 def _lines(file: str, pids: list[int]) -> list[str]:

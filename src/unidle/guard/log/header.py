@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from unidle.guard.log.model import Clock
 from unidle.guard.log.stamps import MONTHS, seconds_ns, wall_ns
@@ -247,6 +247,15 @@ def _iso_stamp(parts: _Parts, text: str) -> int:
     return found.end()
 
 
+def _is_trusted(record: dict[str, Any], name: str) -> bool:
+    """Whether fields that the journal itself sets confirm the program: the identifier is whatever its sender writes.
+
+    A record without ``_TRANSPORT`` is of a file that the journal does not write; nothing in it can be confirmed or refuted.
+    """
+    ours = record.get("_UID") == "0" or record.get("_SYSTEMD_UNIT") == f"{name}.service"
+    return ours or record.get("_TRANSPORT") is None
+
+
 def _journal(text: str) -> Entry:
     """A line of ``journalctl -o json``; any other JSON is a log of something else and says nothing."""
     try:
@@ -264,8 +273,8 @@ def _journal(text: str) -> Entry:
         if name not in ("kernel", "?"):  # of what was written into kmsg the journal takes the first word off
             raw = f"{name}: {raw}"
         name = "kernel"
-    elif name == "kernel":
-        name = "?"  # somebody's `logger -t kernel`
+    elif name == "kernel" or not _is_trusted(record, name):
+        name = "?"  # any user's `logger -t kernel`, or of another name
     wall, boot = (record.get(k) for k in ("__REALTIME_TIMESTAMP", "_SOURCE_MONOTONIC_TIMESTAMP"))
     wall_us, boot_us = (int(v) if isinstance(v, str) and v.isdigit() else None for v in (wall, boot))
     return Entry(
