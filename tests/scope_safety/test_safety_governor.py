@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,30 @@ def test_only_the_function_that_is_called_too_often_loses_its_probe_and_no_other
 ) -> None:
     with started([user]) as target:
         a_look_at(target, multi=True)
+
+
+_ANOTHER = """
+import os, sys, unidle_scope
+calls = unidle_scope.Calls([os.getpid()], {"cuda": True})
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+@needs.ebpf
+def test_the_cost_of_a_probe_is_known_while_another_profiler_has_measured_it_too(user: Path) -> None:
+    """Each probes functions of the native part, whose file both have mapped."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _ANOTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as another:
+        assert another.stdin is not None
+        assert another.stdout is not None
+        try:
+            assert another.stdout.readline() == "up\n"
+            with started([user]) as target:
+                a_look_at(target, multi=True)
+        finally:
+            another.kill()
 
 
 @needs.ebpf

@@ -79,6 +79,12 @@ std::arch::global_asm!(
     "unidle_calls_returned: push rbp",
     "pop rbp",
     "ret",
+    ".p2align 5",
+    ".hidden unidle_calls_free",
+    ".globl unidle_calls_free",
+    "unidle_calls_free: push rbp",
+    "pop rbp",
+    "ret",
 );
 
 #[cfg(target_arch = "aarch64")]
@@ -101,6 +107,10 @@ std::arch::global_asm!(
     ".globl unidle_calls_returned",
     "unidle_calls_returned: nop",
     "ret",
+    ".hidden unidle_calls_free",
+    ".globl unidle_calls_free",
+    "unidle_calls_free: nop",
+    "ret",
 );
 
 extern "C" {
@@ -108,6 +118,7 @@ extern "C" {
     fn unidle_calls_stepped();
     fn unidle_calls_nop();
     fn unidle_calls_returned();
+    fn unidle_calls_free();
 }
 
 type Function = unsafe extern "C" fn();
@@ -134,7 +145,8 @@ fn one(kernel: &mut Kernel, keep: &mut Vec<OwnedFd>, function: Function, on_retu
         .find(|m| (m.start..m.end).contains(&address))
         .ok_or_else(|| io::Error::other("own code is not mapped from a file"))?;
     let offset = mapping.offset + (address - mapping.start);
-    let free = time(function);
+    // Not of `function` itself: another profiler may have its own probe there, and a hit would seem to cost nothing.
+    let free = time(unidle_calls_free);
     // Group 31 is nobody's; this process is not watched, so nothing is counted.
     let cookie = [31u64 << 24];
     let program = if on_return { Program::Leave } else { Program::Enter };
