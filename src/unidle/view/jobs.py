@@ -114,7 +114,7 @@ class AttemptView(msgspec.Struct, array_like=True):
         return max([r.step_n[-1] for r in self.ranks if r.step_n], default=None)
 
     def overdue_ns(self, now_ns: int) -> int:
-        """Since when no step came, in ns, where that is long: over 5 s and 4 times the longest of the latest gaps; else 0."""
+        """How long no step came, in ns, if that is more than 5 s and 4 times the longest of the latest gaps; else 0."""
         times = max((r.step_ns for r in self.ranks if r.step_ns), key=lambda ns: ns[-1], default=None)
         if times is None:
             return 0
