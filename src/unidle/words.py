@@ -55,8 +55,14 @@ _MEMORY_UNITS: Final = (
 )
 
 
-def amount_of_memory(size: int) -> str:
-    """Bytes as a job file has them: ``64MB``, ``2GiB``; three figures where no unit divides them."""
+def amount_of_memory(size: int, like: str = "") -> str:
+    """Bytes as a job file has them: ``64MB``, ``2GiB``; three figures where no unit divides them.
+
+    ``like``: another amount of the same sentence; after ``2GiB`` the answer is in binary units, too.
+    """
+    if like.endswith("iB"):
+        unit, each = next(((u, e) for u, e in _MEMORY_UNITS if size >= e and len(u) == 3), ("B", 1))
+        return f"{size / each:.3g}{unit}" if size < 999.5 * each else f"{size / each:.0f}{unit}"
     for unit, each in _MEMORY_UNITS:
         if size and size % each == 0 and size // each < (1000 if len(unit) == 2 else 10_000):
             return f"{size // each}{unit}"

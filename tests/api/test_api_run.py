@@ -47,6 +47,15 @@ def test_a_function_runs_in_every_rank_and_can_be_asked_about(
     assert [rank["code"] for rank in job.details()["runs"][0]["ranks"]] == [0, 0]
     assert unidle.job("train", store=store) == job
     assert unidle.list_jobs(store=store, state="failed") == []
+    page = job.report(store.parent / "pages" / "train.html")
+    assert page == store.parent / "pages" / "train.html"
+    assert job.id in page.read_text()
+    assert job.report().name == f"{job.id}.html"
+    (store.parent / "file").touch()
+    with pytest.raises(unidle.errors.BadInput, match="cannot be written"):
+        job.report(store.parent / "file" / "train.html")
+    with pytest.raises(unidle.errors.BadInput, match="not a number of seconds"):
+        job.wait(timeout="1s")  # type: ignore[arg-type]
     with pytest.raises(unidle.errors.CannotRun, match="does not run"):
         job.profile(0.1)
 

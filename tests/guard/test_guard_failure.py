@@ -243,7 +243,7 @@ def test_out_of_memory_names_its_limit_what_was_used_and_the_field():
     [
         (
             {"oom_limit_of": "machine", "oom_limit_bytes": 2**34},
-            "the machine has 16GiB",
+            "the machine has 16GiB; python used 58.5MiB and",
             "fewer ranks on one node",
         ),
         (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
-from unidle.api.stores import address_of, read_store, read_view, without_password
+from unidle.api.stores import address_of, data_dir, read_store, read_view, without_password
 from unidle.api.watching import LOOK_S, Watch
 from unidle.control.describe import failure_lines
 from unidle.control.find import find_job
@@ -82,9 +83,14 @@ class Job(Generic[ResultT]):
         """Wait until it has ended, in any state. Ctrl-C ends the wait, not the job.
 
         Errors: :class:`TimeoutError` after ``timeout`` seconds; :class:`unidle.errors.CannotRun` if no controller
-        runs on its store.
+        runs on its store; :class:`unidle.errors.BadInput` for a ``timeout`` that is not a number.
         """
         from unidle.api.serving import over
+
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+            raise BadInput(
+                "is not a number of seconds", field="timeout", value=timeout, remedy="such as 90 or 0.5"
+            )
 
         deadline = None if timeout is None else time.monotonic() + timeout
         with Watch(self.store, self.id) as watch:
@@ -208,6 +214,26 @@ class Job(Generic[ResultT]):
         with closing(opened):
             target = ranks_of(opened, find_job(view, self.id), None if rank is None else [rank])
         return Profiled.of(*look(target, seconds, hz=hz))
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write its report, an HTML page that needs no other file, as ``unidle report`` does; returns the path.
+
+        ``path`` None: a name next to the store. Errors: :class:`unidle.errors.BadInput` if no controller has read
+        the job yet, or if the file cannot be written.
+        """
+        from unidle.control.inbox import NOT_TAKEN_UP
+        from unidle.report.write import write_report
+
+        opened, view = self._open()
+        with closing(opened):
+            if find_job(view, self.id).verdict is NOT_TAKEN_UP:
+                raise BadInput("there is nothing to report yet: no controller has read the job", field="job",
+                               value=self.id, remedy="`unidle up` runs the jobs of a store")  # fmt: skip
+            try:
+                return write_report(opened, None if path is None else Path(path), self.id, data_dir())
+            except OSError as error:
+                raise BadInput(f"cannot be written: {error.strerror}", field="path",
+                               value=os.fspath(path or error.filename), remedy="name a file that can be written") from error  # fmt: skip
 
     # --------------------------------------------------------------------------------------------
 

@@ -236,7 +236,6 @@ def report(
 ) -> None:
     """Write an HTML report of a job, or of a whole store. The page needs no other file."""
     from unidle.control.inbox import NOT_TAKEN_UP
-    from unidle.control.session import state_dir
     from unidle.report.write import write_report
 
     if everything and job is not None:
@@ -250,14 +249,12 @@ def report(
             remedy="`unidle up` runs the jobs of a store",
         )  # fmt: skip
     job_id = None if found is None else found.id
-    path = Path(out) if out else state_dir(opened, data_dir()) / "reports" / f"{job_id or 'all'}.html"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_report(opened, path, job_id, data_dir())
+        path = write_report(opened, Path(out) if out else None, job_id, data_dir())
     except OSError as error:
-        raise cannot_write("--out", str(path), error) from error
+        raise cannot_write("--out", out or str(error.filename), error) from error
     opened.close()
     if as_json:
-        print_json({"report": str(path.absolute()), "job": job_id, "until": clock_time(view.time_ns)})
+        print_json({"report": str(path), "job": job_id, "until": clock_time(view.time_ns)})
     else:
-        say_whole(str(path.absolute()))
+        say_whole(str(path))

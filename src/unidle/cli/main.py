@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -190,5 +191,16 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         _let_go_of_output()
-        warn(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+        if isinstance(error, FileNotFoundError) and error.filename is None and _is_workdir_gone():
+            warn("the working directory no longer exists: change to one that does, such as `cd`")
+        else:
+            warn(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         sys.exit(1)
+
+
+def _is_workdir_gone() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False

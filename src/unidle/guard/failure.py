@@ -132,7 +132,7 @@ def _limit(rank: RankView, spec: JobSpec | None) -> str:
     text = f": {names.get(str(whose), f'the limit is {size}')}"
     used, process = rank.info.get("oom_used_bytes"), rank.info.get("oom_process")
     if isinstance(used, int) and process:
-        text += f"; {process} used {amount_of_memory(used)} and needed more"
+        text += f"; {process} used {amount_of_memory(used, like=size)} and needed more"
     return text
 
 

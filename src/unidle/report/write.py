@@ -19,13 +19,20 @@ if TYPE_CHECKING:
     from unidle.ledger.answers import Summary
 
 
-def write_report(store: Store, path: Path, job: str | None = None, data_dir: Path | None = None) -> None:
+def write_report(
+    store: Store, path: Path | None, job: str | None = None, data_dir: Path | None = None
+) -> Path:
     """Write the page of one job, or of the whole store, in one piece (a torn page is never seen).
 
-    ``data_dir``: where the logs are of jobs whose store is no file.
+    ``path`` None: a name next to the store. ``data_dir``: where the logs are of jobs whose store is not a file.
+    Returns the absolute path. Errors: OSError if the file cannot be written.
     """
-    from unidle.control.session import run_root
+    from unidle.control.session import run_root, state_dir
     from unidle.report.html import render
+
+    if path is None:
+        path = state_dir(store, data_dir or Path()) / "reports" / f"{job or 'all'}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
 
     runs = run_root(store, data_dir or Path()) if data_dir or store.url.startswith("sqlite:///") else None
     page = render(collect(store, load_view(store), shown_address(store), job=job, runs=runs))
@@ -37,6 +44,7 @@ def write_report(store: Store, path: Path, job: str | None = None, data_dir: Pat
         Path(partial).replace(path)
     finally:
         Path(partial).unlink(missing_ok=True)
+    return path.absolute()
 
 
 def terminal_summary(store: Store, job_id: str) -> str:
