@@ -1,7 +1,7 @@
 """Checks the language of docs, help, messages, docstrings and comments against the lists in docs/words.md.
 
 Words of the first list are errors everywhere. Words of the list for pages are errors in pages, in help, descriptions and
-messages, and in the docstrings of the public packages. Long sentences are errors in pages, help and descriptions.
+messages, and in the docstrings of the product. Long sentences are errors in pages, help and descriptions.
 
     python scripts/words.py            every place that uses a word of the list; exit code 1 where there is one
     python scripts/words.py --count    how many places in each folder
@@ -30,10 +30,6 @@ CODE = ("src/**/*.py", "scripts/*.py", "examples/**/*.py", "bench/**/*.py")
 NOT_READ = ("docs/words.md", "docs/benchmarks.md")  # the list itself; written by the benchmarks
 HISTORY = ("CHANGELOG.md",)  # only the words that are errors everywhere
 SOURCE = "src/unidle/"
-PUBLIC = (
-    "__init__.py", "api/", "cli/", "engine/protocol.py", "errors.py", "events/", "files/", "fleet/", "jobs/", "ledger/",
-    "rank/", "store/", "view/",
-)  # fmt: skip
 NO_PROSE = ("extra", "examples", "metavar", "pattern")  # of an option or a field
 PAGES_HEADING = "## Not used in pages"
 MOST_WORDS = 30  # of a sentence in a page; the aim is fewer than 25
@@ -198,7 +194,7 @@ def places() -> Iterator[Place]:
 
 def interface_places(name: str, text: str) -> Iterator[Place]:
     """Places in what users read of the interface: help, descriptions, messages, and docstrings of public packages."""
-    for line, prose in strings(text, docs=name.removeprefix(SOURCE).startswith(PUBLIC)):
+    for line, prose in strings(text, docs=True):
         for rule in rules(of_pages=True):
             for match in rule.pattern.finditer(prose):
                 yield Place(name, line + prose.count("\n", 0, match.start()), rule.word, rule.instead)

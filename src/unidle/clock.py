@@ -35,7 +35,7 @@ class RealClock:
 
 
 class VirtualClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only when :meth:`advance_to` is called."""
 
     def __init__(self, start_ns: int = 0) -> None:
         self._now_ns = start_ns
@@ -49,10 +49,10 @@ class VirtualClock:
 
 
 class Bell:
-    """What one thread waits on until another one rings; once rung it stays so.
+    """What one thread waits on until another one rings it. It stays rung.
 
-    A ``threading.Event`` makes a lock for each wait, which costs a third more, and hears of no file. Errors: OSError,
-    where no descriptor is to be had.
+    A ``threading.Event`` makes a lock for each wait, which costs a third more, and cannot wait for a file as well.
+    Errors: OSError if no file descriptor is available.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Bell:
         return self.rung
 
     def close(self) -> None:
-        """Once nobody waits on it any more. It can be rung still, for nobody."""
+        """Call this when no thread waits on it any more. Ringing it afterwards wakes no thread."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -15,7 +15,7 @@ def checks(
 ) -> list[Check]:
     """All checks of this machine, in the order to show them; well under a second.
 
-    The disk that is looked at holds ``store``, a path; else ``data_dir``; else the current directory.
+    The disk that is checked is the one of ``store`` (a path), else of ``data_dir``, else of the current directory.
     """
     from unidle.doctor import gpu, kernel, machine, profiler, tools
 

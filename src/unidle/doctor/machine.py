@@ -84,7 +84,7 @@ def kernel_time_state() -> int | None:
 
 
 def time_sync(state: int | None) -> Check:
-    """Whether the kernel says that the wall clock follows a time server (TIME_ERROR is 5)."""
+    """Whether the kernel reports that the wall clock follows a time server (TIME_ERROR is 5)."""
     use = "times that can be compared between nodes"
     if state is None:
         return Check(

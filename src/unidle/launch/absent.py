@@ -31,9 +31,9 @@ class Gone:
 
 @dataclass(slots=True)
 class Absent:
-    """Of one run. ``whole``: its setting with all sites; ``devices``: all ranks, ``site/pipeline/stage`` of it.
+    """What is absent from one run. ``whole``: its setting with all sites; ``devices``: all its ranks, ``site/pipeline/stage``.
 
-    ``again``: what would still be gone after the next checkpoint, where somebody answers again.
+    ``again``: what would still be absent after the next checkpoint; None if no site answers again.
     """
 
     whole: Setting
@@ -43,7 +43,7 @@ class Absent:
     _heard: dict[str, Sites] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """A new attempt: nobody has asked anybody yet."""
+        """A new attempt: no device on standby has tried to reach others yet."""
         self._heard, self.again = {}, None
 
     def leave_out(self, sites: Iterable[str]) -> None:
@@ -63,7 +63,7 @@ class Absent:
         return frozenset(lighter)
 
     def asked(self, device: str, working: Iterable[str]) -> list[str]:
-        """Whom a device that stands by asks for an answer: of each site at work the device nearest to it in the whole plan."""
+        """The devices that one on standby tries to reach: of each site at work, the nearest of its pipeline in the whole plan."""
         _, pipeline, stage = device.split("/")
         nearest: dict[str, tuple[int, str]] = {}
         for name in working:
@@ -74,7 +74,7 @@ class Absent:
         return [name for _, name in nearest.values()]
 
     def hear(self, device: str, reached: Iterable[str]) -> None:
-        """A device that stands by says who answers it."""
+        """Record which devices answered one on standby."""
         self._heard[device] = frozenset(name.split("/")[0] for name in reached)
 
     def ways_back(self) -> Iterator[Gone]:

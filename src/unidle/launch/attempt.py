@@ -1,4 +1,4 @@
-"""One attempt of a run: its plan, and what its ranks said of it."""
+"""One attempt of a run: its plan, and what its ranks reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unidle.span.unequal import Modelled
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt: its plan as it was simulated, and what its ranks said. ``called``: its devices by their ranks' names."""
+    """One attempt: its plan as it was simulated, and what its ranks reported. ``called``: its devices by their ranks' names."""
 
     number: int
     simulation: Modelled

@@ -142,7 +142,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _run(commands: list[list[str]], what: str, more: Mapping[str, str] | None = None) -> None:
-    """All at once, to their end. Errors: :class:`CannotRun` with what the first that failed said."""
+    """Run all at once, to their end. Errors: :class:`CannotRun` with the last error line of the first that failed."""
     running = [
         subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment(more)

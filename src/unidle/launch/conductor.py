@@ -263,7 +263,7 @@ class Conductor:
                 self._look_over(attempt)
 
     def _saved(self, attempt: Attempt, step: int) -> None:
-        """A checkpoint is whole: the rank that says so has seen the parts of all."""
+        """A checkpoint is complete: the rank that reports it has seen the parts of all ranks."""
         if step > self.whole:
             self.whole = step
             if step >= self.wanted.training.steps:  # nothing follows it
@@ -301,7 +301,7 @@ class Conductor:
     # -- what follows --------------------------------------------------------------------------------
 
     def _judge(self, attempt: Attempt, dead: list[str]) -> None:
-        """Which site the next attempt goes without, if any. Errors: :class:`CannotRun` where it is of no use to go on."""
+        """Decide which site the next attempt leaves out, if any. Errors: :class:`CannotRun` if another attempt would be of no use."""
         if attempt.stopping:
             return
         final = next((end for end in attempt.ends.values() if end.get("why") in _FINAL), None)

@@ -1,4 +1,4 @@
-"""The launcher of a site that is not the first one: it does what that one says, and tells it what its ranks write."""
+"""The launcher of a site that is not the first one: it follows the first site's launcher, and sends it the records of its ranks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Follower:
         return job.terminal and (leave or time.monotonic() > self._ended_s + _LAST_WORD_S)
 
     def end(self, why: str) -> None:
-        """Why this site's ranks cannot go on, if they cannot."""
+        """Report why this site's ranks cannot continue; nothing if ``why`` is empty."""
         if why and not self._over:
             self._talk.send({"failed": why})
 

@@ -44,7 +44,7 @@ class Gang:
     runs: Path
 
     def run(self, turn: Callable[[JobView], bool]) -> JobView:
-        """Drive it until ``turn`` says so, which is called many times a second."""
+        """Run the controller until ``turn`` returns True. It is called many times a second."""
         controller = self.session.controller
         controller.run(lambda: turn(controller.view.jobs[self.job]))
         return controller.view.jobs[self.job]
@@ -120,7 +120,7 @@ def _spec(ground: Ground, name: str, place: Path) -> JobSpec:
 
 
 def _end(gang: Gang) -> None:
-    """Also when the block failed: a rank whose launcher is gone trains for nobody."""
+    """End the job, also when the block failed: without its launcher, a rank would train to no purpose."""
     view = gang.session.controller.view.jobs[gang.job]
     if view.terminal:
         return
@@ -129,7 +129,7 @@ def _end(gang: Gang) -> None:
 
 
 def _end_those_left(session: Session) -> None:
-    """Jobs of launchers that were killed: nobody plans for them any more, and they hold the devices."""
+    """End the jobs of launchers that were killed: they would get no more plans, and they hold the devices."""
     jobs = session.controller.view.jobs.values()
     _end_jobs(session, [job.id for job in jobs if not job.terminal and _MEMBER in job.spec.command])
 

@@ -50,7 +50,7 @@ class Peer:
         self.ring: Any = None
 
     def learn_shape(self) -> None:
-        """What crosses a cut, from one forward through all stages: each tells the next one the shape of its result."""
+        """Learn the shape of what crosses each cut, by one forward pass: each stage sends the shape of its result to the next."""
         size = torch.zeros(8, dtype=torch.int64)
         if self.first:
             (x,), _ = self.data(1, 0)

@@ -34,7 +34,7 @@ class Sites(Protocol):
     """All launchers of a run, as the one that decides sees them. Attempts have the numbers of :meth:`begin`."""
 
     def waiting(self) -> bool:
-        """Whether every launcher's ranks wait for a plan. Errors: :class:`CannotRun` where another cannot go on."""
+        """Whether every launcher's ranks wait for a plan. Errors: :class:`CannotRun` if another launcher cannot continue."""
 
     def begin(self, number: int, plan: dict[str, Any], devices: Sequence[str]) -> None:
         """Give it to all; ``devices``: whose records are read, those that stand by among them."""
@@ -49,7 +49,7 @@ class Sites(Protocol):
         """The run is over: ranks that stand by leave, other launchers end."""
 
     def died(self) -> list[str]:
-        """Devices of the last attempt that were killed, not told to leave."""
+        """Devices of the last attempt that were killed, other than by a stop that was requested."""
 
     def lost(self) -> frozenset[str]:
         """Sites whose launcher is gone."""
@@ -113,11 +113,11 @@ class Here:
         return frozenset()
 
     def readmit(self, names: frozenset[str]) -> None:
-        """Nobody is gone without this launcher."""
+        """Nothing to do: there is no other launcher that could be gone."""
 
 
 def _died(attempt: AttemptView) -> list[str]:
-    """The nodes of ranks that were killed; the one that failed first alone, where there is one."""
+    """The nodes of ranks that were killed; if it is known which rank failed first, at most the node of that rank."""
     nodes = {place.rank: place.node for place in attempt.places}
     codes = {rank: seen.code or 0 for rank, seen in enumerate(attempt.ranks) if seen.ended}
     dead = [rank for rank, code in codes.items() if code < 0 or (code > _SIGNALLED and code != _TOLD)]

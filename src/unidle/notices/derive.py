@@ -35,7 +35,7 @@ class _Said(msgspec.Struct, frozen=True):
 
 
 def derive(known: Known, event: ev.Event, seq: int, time_ns: int) -> Notice | None:
-    """The notice of an event; None where nobody needs a notice."""
+    """The notice of an event; None if the event needs no notice."""
     handler = _HANDLERS.get(type(event))
     said = handler(known, event) if handler is not None else None
     if said is None:

@@ -1,8 +1,8 @@
 """From the log to the channels' lines, with a bookmark in the store: at least once, also after ``kill -9``.
 
-The bookmark holds how far the log was read and what each channel has still to deliver. It is kept after the
-events and before anybody relies on it: what a killed controller had not kept is derived again from the log,
-with the same ids.
+The bookmark holds how far the log was read and what each channel has still to deliver. It is stored
+after the events and before anything depends on it. What a killed controller had not stored is derived again
+from the log, with the same ids.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Desk(msgspec.Struct):
 
 
 class NoticeDesk:
-    """Tells the channels what happens on a store that this process holds."""
+    """Sends notices of the events of a store, which this process holds, to the channels."""
 
     def __init__(
         self, store: Store, lease: Lease, channels: Sequence[tuple[Channel, Send]], health: Mapping[str, str]
@@ -126,7 +126,7 @@ class NoticeDesk:
         )
 
     def _catch_up(self) -> None:
-        """Derive what was not: events that were logged, but not told, before this controller came."""
+        """Derive the missing notices: those of events that an earlier controller logged without a notice."""
         last, _ = self._store.last()
         first = next(self._store.read(limit=1), None)
         if first is not None:
@@ -153,7 +153,7 @@ class NoticeDesk:
 
 
 def load(store: Store) -> tuple[Book, int]:
-    """What the bookmark says, and up to which event; a new one begins at the log's end.
+    """The content of the bookmark, and the last event that it covers; a new one begins at the log's end.
 
     A bookmark that cannot be read counts as none (`unidle store check` names it).
     """

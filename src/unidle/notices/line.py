@@ -27,7 +27,7 @@ Outcome = Literal["done", "again", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a delivery went; ``text`` says it without secrets, ``after_s`` is when the receiver wants the next."""
+    """The outcome of a delivery. ``text`` describes it without secrets; ``after_s``: the wait that the receiver requests."""
 
     outcome: Outcome
     text: str = ""

@@ -21,7 +21,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """What happened to one subject (a job, node or device). ``id`` is the same whenever it is sent again.
 
     ``seq`` and ``time_ns`` are those of the event in the log; of two notices on a subject the one with the
-    larger ``seq`` is the newer. ``count`` is how many changes it stands for.
+    larger ``seq`` is the newer. ``count`` is the number of changes that it reports.
     """
 
     v: int = FORM

@@ -1,4 +1,4 @@
-"""The threads that deliver what a channel's line holds. Nobody waits for them."""
+"""The threads that deliver what a channel's line holds. The controller does not wait for a delivery."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The books of all queues on one ground, kept from round to round: who runs, who waits, what is free.
+"""The books of all queues on one ground, kept from round to round: running jobs, waiting jobs, free devices.
 
-Everything here follows from the view; of a job that changed what was known is taken back, and what the
-view says now is put in its place. So a round costs what changed, not what there is.
+All of it is derived from the view. The entries of a job that changed are removed and derived again, so the
+cost of a round depends on what changed, not on the size of the fleet.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Books:
 
     @property
     def all_known(self) -> bool:
-        """Whether somebody runs, and all run times of who runs are known."""
+        """Whether at least one job runs, and the run times of all running jobs are known."""
         return bool(self._live) and not self._unknown
 
     def assumed_from_ns(self, otherwise_ns: int) -> int | None:
@@ -171,7 +171,7 @@ class Books:
             self._leavers[device] = self._leavers.get(device, 0) + sign
 
     def _count_vacated(self) -> None:
-        """Devices in parts that nobody has a part of who is not preempted are as good as free, too."""
+        """Devices in parts also count as free if every job that has a part of them is being preempted."""
         for device, index in self._in_parts.items():
             vacated = self._leavers.get(device, 0) > 0 and device not in self.cluster.users
             if vacated != (device in self._vacated):
@@ -184,7 +184,7 @@ class Books:
         self._in_parts.clear()
 
     def _count_free(self) -> None:
-        """Of each node that changed; nothing is held for anybody yet."""
+        """Count the free devices of each node that changed. Nothing is held for a waiting job yet."""
         self._count_vacated()
         ground, cluster, width = self._ground, self.cluster, self.width
         self._seen_ground, touched = ground.touched_since(self._seen_ground)
@@ -251,7 +251,7 @@ class Books:
         self.waiting.add(self.demand(job, family))
 
     def demand(self, job: JobView, family: Family) -> Demand:
-        """What the job asks for, on the devices of this family."""
+        """What the job requests, on the devices of this family."""
         spec = job.spec
         return Demand(
             job.id, self._table.queue(spec), spec.preemption, 0 if family.parts else spec.ranks, spec.devices_per_rank,

@@ -1,4 +1,4 @@
-"""What a gang asks of the network: which of its groups stay together, in what, over which fabric."""
+"""What a gang requires of the network: which groups stay together, in which kind of tier, over which fabric."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ class GangPlan:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """One thing in the way: ``fitting`` of ``domains`` could hold a part, ``largest`` ranks fit in one.
+    """One reason why a gang does not fit. ``fitting`` of ``domains`` could hold a part; ``largest`` ranks fit in one.
 
-    ``unblock`` says what would help, ``change`` what of that is not to free devices. ``constraint`` is None
-    where there is too little room at all.
+    ``unblock`` is what would help; ``change`` is the part of it other than to free devices. ``constraint`` is
+    None if the fleet has too little room, whatever the constraints.
     """
 
     constraint: Constraint | None
@@ -92,7 +92,7 @@ class Barrier:
     change: str = ""
 
     def of_empty_fleet(self) -> Barrier:
-        """The same where all is free already: then freeing devices helps nobody."""
+        """The same barrier on an empty fleet, where it does not help to free devices."""
         return replace(self, unblock=self.change or "add nodes there")
 
     def text(self) -> str:
@@ -113,8 +113,8 @@ class Barrier:
 class Blocked:
     """The gang cannot start now.
 
-    ``barriers`` are the things in the way: those that are it alone, where there are such. ``what`` says them
-    without what would help, which ``because`` says too.
+    ``barriers`` are the reasons; if some of them block the gang on their own, only those. ``what`` describes
+    them; ``because`` also has what would help.
     """
 
     because: Reason
@@ -123,10 +123,10 @@ class Blocked:
 
 
 def gang_of(spec: JobSpec) -> Gang:
-    """The gang that a job asks for.
+    """The gang that a job requests.
 
-    Soft wishes in their order: the fabric, the whole gang's tier, groups (tp, dp, pp), and last, where the job
-    says nothing of its tensor groups, each of them within a node.
+    Soft wishes come in this order: the fabric, the tier of the whole gang, groups (tp, dp, pp). If the job
+    sets no constraint for its tensor groups, the last wish is to keep each of them within a node.
     """
     topology = spec.topology or Topology()
     found = _wishes(topology.require, topology.groups, topology.fabric, hard=True)

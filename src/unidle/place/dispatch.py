@@ -204,7 +204,7 @@ def _may_use(one: NodeClass, spec: JobSpec, hidden: Sequence[str]) -> bool:
 
 
 def _tiers(summary: CapacitySummary, spec: JobSpec) -> list[TierStock]:
-    """The kinds of tiers that may hold the gang, the last one that which has to (a lower one may lie outside)."""
+    """The kinds of tiers that may hold the gang, up to the required kind, outside of which a lower one may lie."""
     require = spec.topology.require if spec.topology else None
     nodes = TierStock("node", _single(summary.tiers[-1]))
     if require is None:
@@ -271,7 +271,7 @@ def _tier_rank(tier: TierStock, kinds: Sequence[str]) -> int:
 
 
 def _height_of(wish: str, kinds: Sequence[str]) -> int:
-    """How high a preferred kind stands here; 0, so that only a node would do, where there is none."""
+    """The height of the preferred kind in this summary; 0, which only a node meets, if it has no such kind."""
     return next((kinds.index(word) + 1 for word in (wish, kind_of(wish)) if word in kinds), 0)
 
 

@@ -12,11 +12,11 @@ from unidle.place.tree import Ints
 
 @dataclass(slots=True)
 class Walk:
-    """A walk over layouts that steps to the best neighbour not seen yet, even where that is no gain.
+    """A walk over layouts that steps to the best neighbour not visited yet, even if that is no improvement.
 
-    The bottleneck alone leaves wide plateaus, so among equal costs the layout with less load in all goes
-    first. ``work`` is how many ranks may still be looked at, over all walks; one ends when
-    ``patience`` steps brought nothing.
+    The cost of the bottleneck has wide plateaus, so among equal costs the layout with the smaller total load
+    is taken. ``work`` is how many ranks may still be evaluated, over all walks. A walk ends after
+    ``patience`` steps without an improvement.
     """
 
     model: Model

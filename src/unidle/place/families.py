@@ -31,7 +31,7 @@ _FAMILIES_KEPT: Final = 4_096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """What gangs of one shape have in common: the pools of devices that they go on, or why they can never start."""
+    """What gangs of one shape have in common: the pools of devices that they may use, or why they can never start."""
 
     gang: Gang
     options: tuple[tuple[Option, RankClass], ...]
@@ -82,7 +82,7 @@ class FamilyTable:
         return found
 
     def queue(self, spec: JobSpec) -> str:
-        """The queue of such a job; one that stands for all where none is declared."""
+        """The queue of such a job; ``ALL`` if the fleet declares no queues."""
         return spec.queue if self._declared else ALL
 
     def charged(self, spec: JobSpec, kind: str, milli: int) -> Amounts:
@@ -140,9 +140,9 @@ class FamilyTable:
         return Family(gang, (), never, (), asks_of(spec), "")
 
     def _parts_of(self, spec: JobSpec, gang: Gang, view: View | None) -> Family | None:
-        """The family of a job that may get parts of devices that are cut on demand; None where it never gets any.
+        """The family of a job that may get parts of devices that are cut on demand; None if it never gets any.
 
-        Its ``never`` says that only the queue's limit keeps them from it.
+        If only the limit of the queue prevents that, ``never`` of the family is the reason.
         """
         if spec.share is None or view is None or not view.cuttable_nodes():
             return None

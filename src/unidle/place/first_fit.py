@@ -1,8 +1,8 @@
 """Gangs, all or nothing, first fit in queue order.
 
-Nodes are tried in the order of the fleet; a rank's slices are on one node. A gang goes on one node
-where one holds it whole, else on the first nodes that hold it together. A job that does not fit is
-passed over, and the reason is recorded.
+Nodes are tried in the order of the fleet; a rank's slices are on one node. A gang is placed on the first
+node that holds it whole, else on the first nodes that hold it together. A job that does not fit is
+skipped, and the reason is recorded.
 """
 
 from __future__ import annotations

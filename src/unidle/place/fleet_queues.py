@@ -57,10 +57,10 @@ def empty_books(fleet: Fleet, now_ns: int) -> Shares:
 
 
 class Bounds(NamedTuple):
-    """What bounds a charge from below: kinds that have whole devices and those there are, the largest factor and memory.
+    """What bounds a charge from below: all kinds, kinds with whole devices, the largest factor and memory.
 
-    ``sizes`` are, of devices with declared parts, how many there are of each size in ppm, the smallest first;
-    ``cuttable`` has one of each sort of devices that are cut on demand, as if nobody used it.
+    ``sizes``: for devices with declared parts, how many parts there are of each size in ppm, the smallest first.
+    ``cuttable``: one unused device of each sort that is cut on demand.
     """
 
     kinds: frozenset[str]

@@ -100,7 +100,7 @@ class Rooms:
         return None if found is None else self._planned(gang, kept, tuple(relaxed), found)
 
     def counts(self, gang: Gang) -> tuple[Ints, Ints] | None:
-        """Only the nodes, ascending, and how many ranks go on each; None where the gang does not fit."""
+        """Only the nodes, ascending, and how many ranks each gets; None if the gang does not fit."""
         kept, _, found = self._found(gang)
         return None if found is None else self._nodes(gang, kept, found)
 

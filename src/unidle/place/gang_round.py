@@ -132,7 +132,7 @@ class GangRound:
         return shape, self.sharing.apart(job)
 
     def part(self, job: str, spec: JobSpec) -> Given | NoPart | None:
-        """Parts of devices that are cut on demand for the job, or why it gets none; None where it asks for none."""
+        """Parts of devices that are cut on demand for the job, or why it gets none; None if it requests none."""
         if self.sharing is None or spec.share is None:
             return None
         return self.sharing.find(job, spec)

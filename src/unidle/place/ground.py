@@ -33,12 +33,12 @@ _TOUCHES_KEPT: Final = 65_536
 class Ground:
     """Free slices of one occupancy, by class of rank.
 
-    ``free`` are masks by kind, ``hosts``, (2, N), thousandths of cores and bytes of memory that nobody
-    requested: those of the view, less what :meth:`take` gave away until :meth:`undo`.
+    ``free`` are masks by kind; ``hosts``, (2, N), are thousandths of cores and bytes of memory that no job
+    requested. Both are those of the view, less what :meth:`take` gave away until :meth:`undo`.
     """
 
     def __init__(self, view: View, *, keeps_back: bool = True) -> None:
-        """Without ``keeps_back`` spares are nodes like others, and what is on probation is for nobody."""
+        """Without ``keeps_back`` spares are ordinary nodes, and no job may use what is on probation."""
         self.fleet: Fleet = view.fleet
         self.occupancy: Occupancy = view.occupancy
         self.tree: Tree = tree_of(view.fleet)
@@ -124,7 +124,7 @@ class Ground:
         self._touched.append(position)
 
     def _mask(self, kind: str, position: int, slots: NodeSlots) -> int:
-        """The free slices of a node; with those on probation that somebody may use."""
+        """The free slices of a node, including those on probation that some jobs may use."""
         if self.reserve is None:
             return slots.free
         return slots.free | self.reserve.trial.get(kind, {}).get(position, 0)
@@ -168,7 +168,7 @@ class Ground:
         self._touched.append(position)
 
     def keep_firm(self, nodes: Iterable[str]) -> None:
-        """Work that may not be stopped at once goes on these nodes: other spares take their place, until :meth:`undo`."""
+        """Replace these nodes as spares until :meth:`undo`: they get work that may not be stopped at once."""
         if self.reserve is not None:
             self._touched += sorted(self.reserve.took(nodes))
 

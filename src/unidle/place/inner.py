@@ -42,7 +42,7 @@ class Seats:
 
 
 class Inner:
-    """Seats on all nodes of one fleet. Nodes that are wired alike share what was found out."""
+    """Seats on all nodes of one fleet. Nodes with the same wiring share their results."""
 
     def __init__(self, links: Mapping[str, GpuLinks]) -> None:
         self._links = links
@@ -90,7 +90,7 @@ class Inner:
 
 
 class _Wired:
-    """Nodes that are wired alike. ``gpus`` has the GPU of each bit."""
+    """Nodes with the same wiring. ``gpus`` has the GPU of each bit."""
 
     def __init__(self, links: GpuLinks, gpus: tuple[int | None, ...]) -> None:
         self._links = links

@@ -121,7 +121,7 @@ def _may_fold(limits: Sequence[Limit]) -> bool:
 
 
 def describe(tree: Tree, nodes: Ints, model: Model, grid: Ints) -> Mapping:
-    """What the layout ``grid`` (of indices into ``nodes``, shaped as the model says) costs, and how far it spreads."""
+    """The cost and the spread of the layout ``grid``: indices into ``nodes``, in the shape of the model."""
     seconds = model.seconds(grid[None])
     times = np.maximum(seconds[0].max(axis=1, initial=0.0), model.inside_s)
     groups: dict[Group, GroupTime] = {}

@@ -1,14 +1,14 @@
 """First fit, best fit and spread: gangs in queue order on a first, a tightest or an emptiest node. For replays.
 
-Best fit takes the node on which the fewest devices are left over, so that large holes stay; spread
-takes the node with the most, so that neighbours on a node are few. A gang that no node holds whole
-goes on the fewest nodes: those with the most room, and for its last ranks the tightest that holds
-them (best fit) or again the roomiest (spread); first fit takes the first nodes that hold it together.
-Equals are taken in the order of the fleet.
+Best fit takes the node on which the fewest devices are left over, which keeps large holes. Spread takes
+the node with the most, so that few jobs share a node. A gang that no node holds whole gets the fewest
+nodes: those with the most room, and for its last ranks the tightest node that holds them (best fit) or
+again the emptiest (spread). First fit takes the first nodes that hold it together. Ties are broken by
+the order of the fleet.
 
-What a rank needs of its node always holds: devices that the job may use, CPU and memory, labels and
-taints. Wishes about the network, queues and preemption are not looked at: that is what the policy
-``unidle`` is compared with.
+What a rank needs of its node is always respected: devices that the job may use, CPU and memory, labels and
+taints. Wishes about the network, queues and preemption are ignored: these policies are the baselines of
+the policy ``unidle``.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Pieces:
         return named
 
     def _parts(self, share: Share) -> Bools:
-        """Declared slices that are large enough, on devices that can be kept apart in the way that is wanted."""
+        """Declared slices that are large enough, on devices that can isolate them in the mode that the share requires."""
         enough: Bools = self._cut & (self._ppm >= share.compute_ppm) & (self._memory >= share.memory_bytes)
         if share.profile or share.mode != "any":
             least = np.array([_least_ppm(device, share) for _, device in self._models.values()], np.int64)

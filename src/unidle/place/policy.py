@@ -11,9 +11,9 @@ from unidle.view.state import View
 
 
 class Unidle:
-    """``place.scheduler``; where there is one node and nobody wishes for more than devices or starves, first fit.
+    """``place.scheduler``; first fit on one plain node, if no job starves or wishes for more than devices.
 
-    That decides the same there, and starts without NumPy.
+    First fit then makes the same decisions, and starts without NumPy.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Unidle:
 
 
 def _is_plain(fleet: Fleet) -> bool:
-    """One node, nothing to keep off it or back, nothing cut, no queues, GPUs alike as far as is known."""
+    """At most one node, GPUs of one model; no taints, spares, probation, cut devices, GPU links or queues."""
     if fleet.guard.keeps_spares or fleet.guard.probation_work != "none":
         return False
     if len(fleet.nodes) > 1 or fleet.queues or fleet.gpu_links or any(node.taints for node in fleet.nodes):

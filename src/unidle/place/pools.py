@@ -1,10 +1,10 @@
 """Which devices a gang may use together, and in which order they are tried.
 
-A gang never mixes vendors. It mixes models of GPU only where it says so, or where no single model of the
-fleet could ever hold it, for all ranks then run at the speed of the slowest. Among models, a job's wish
-(``hardware: {prefer: speed | cost}``) goes by measured steps of jobs like it. Without a wish, or where nothing was
-measured, the cheapest goes first, or without prices the most plentiful: what is scarce or dear is kept
-for those who name it.
+A gang never mixes vendors. It mixes models of GPU only if the job allows it, or if no single model of the
+fleet could ever hold it, because all ranks then run at the speed of the slowest. A job's wish for a model
+(``hardware: {prefer: speed | cost}``) is decided by measured steps of similar jobs. Without a wish or
+measurements the cheapest model comes first, or without prices the most plentiful: scarce or expensive
+models are kept for jobs that name them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from unidle.view.state import View
 
 
 class QuotaParts:
-    """What a round asks of parts (``queue.round.Parts``). ``given`` are those that were found last, by job."""
+    """Parts of devices for a round (``queue.round.Parts``). ``given`` are the parts found last, by job."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class QuotaParts:
     def at_once(
         self, demand: Demand, room: Ints | None, gone: frozenset[str] = frozenset()
     ) -> Mapping[int, int] | None:
-        """The devices that it would open for parts, on which nothing is kept for others; none where it joins.
+        """Devices, by node, that the job would open for parts; empty if it only joins others, None if it gets none.
 
-        ``demand`` is charged no more than it says.
+        Devices that are kept for others are not opened. The job is charged at most ``demand.charged``.
         """
         self.forget(demand.job)
         spec, free = self._family_of(demand).parts, self._cluster.free
@@ -102,7 +102,7 @@ class QuotaParts:
         return dict.fromkeys(device_of(s) for place in places for s in place.slices if is_part(s))
 
     def keep(self, job: str, devices: Iterable[str]) -> None:
-        """Nobody else gets a part of these devices in this round."""
+        """In this round no other job gets a part of these devices."""
         self._sharing.keep(job, devices)
 
     def keep_promised(self, now_ns: int) -> None:

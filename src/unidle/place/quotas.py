@@ -150,7 +150,7 @@ class QuotaRound:
         return self._books.families.get(job) or self._books.family(self._view.jobs[job])
 
     def _others_of(self, demand: Demand) -> tuple[Demand, ...]:
-        """What the job asks for on another kind of devices, where it may have any."""
+        """What the job requests on another kind of devices, if it accepts any kind."""
         self._as.pop(demand.job, None)
         other = self._first_family(demand.job).other
         return () if other is None else (self._books.demand(self._view.jobs[demand.job], other),)
@@ -169,7 +169,7 @@ class QuotaRound:
             self._as.pop(demand.job, None)
 
     def _left(self, kind: str) -> Ints:
-        """Devices of a kind by position that are free and kept for nobody."""
+        """Devices of a kind, by position, that are free and not kept for any job."""
         first = self.kinds.index(kind) * self._width
         free = self.cluster.free[first : first + self._width]
         return np.minimum(np.maximum(free, 0), self._ground.left(kind))
@@ -177,7 +177,7 @@ class QuotaRound:
     # -- asked by the round ----------------------------------------------------------------------
 
     def _at_once(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
-        """Where it could start now: on devices, CPU and memory that are free and kept for nobody else."""
+        """Where it could start now: on devices, CPU and memory that are free and not kept for other jobs."""
         self._think_of(demand)
         self._slices.forget(demand.job)
         if self._parts is not None:
@@ -232,7 +232,7 @@ class QuotaRound:
     def _take_up(
         self, demand: Demand, option: Option, rank_class: RankClass, plan: GangPlan, room: Ints
     ) -> bool:
-        """Keep in mind where the job would start; False where it would be charged more there than it says."""
+        """Record where the job would start; False if it would be charged more there than the demand allows."""
         family, fit = self.family(demand.job), None
         if family.most:
             fit = self._slices.within(

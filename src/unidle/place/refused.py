@@ -123,5 +123,5 @@ def with_models(refused: Refused, models: Sequence[str]) -> Refused:
 
 
 def most_devices(refused: Sequence[Refused]) -> Refused:
-    """Of the kinds that would do, the one with the most devices says why."""
+    """The refusal of the kind with the most devices, among the kinds that the job accepts."""
     return max(refused, key=lambda one: int(one.because.figures["devices"]))

@@ -1,4 +1,7 @@
-"""Groups of one kind are alike: an order of ranks costs the same however their numbers are given out. Pure."""
+"""Renumbers groups of ranks so that many ranks keep their nodes. Pure.
+
+Groups of one kind are interchangeable, so the cost of the order does not change.
+"""
 
 from __future__ import annotations
 

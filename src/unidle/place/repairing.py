@@ -1,8 +1,8 @@
-"""Where a gang goes on after a failure: its ranks stay where they were, as far as that is still free.
+"""Where a gang restarts after a failure: its ranks keep their places, as far as those are still free.
 
 A view has the places of each waiting job's last attempt. The gangs that come back are repaired together
-(``place.queue.repair``), those in their back-off too, so that none takes the spares of another's leaf where
-it could do without. Whether and when a gang starts is not decided here: only where, once it may.
+(``place.queue.repair``), including those in their back-off. So none takes the spares of another's leaf
+unless it has to. Only the place is decided here, not whether or when the gang starts.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Returning:
         self._had: dict[str, str] | None = None
 
     def plan(self, job: str, rank_class: RankClass, gang: Gang, room: Ints) -> GangPlan | None:
-        """Where the gang had best go on in this ``room`` (ranks by position); None: nothing speaks for a place."""
+        """The best place for the gang to restart in this ``room`` (ranks by position); None: no place is preferred."""
         last = self.last(job)
         if last is None or last.kind != rank_class.kind:
             return None

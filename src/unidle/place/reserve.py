@@ -1,7 +1,7 @@
-"""What a ground keeps back: hot spares, and nodes and devices on probation; and who may use them.
+"""What a ground keeps back, and which jobs may use it: hot spares, and nodes and devices on probation.
 
 Spares are for jobs that come back after a fault, and for filler, which makes room for those at once. What is on
-probation is for jobs of level low, where the fleet file says so. For all others the slices are as if they were taken.
+probation is for jobs of level low, if the fleet file allows it. For all other jobs these slices count as taken.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Bits: TypeAlias = dict[str, dict[int, int]]
 
 
 def access_of(spec: JobSpec, job: JobView | None = None) -> Access:
-    """``job``: the one that asks, where it is known; without it as for one that never ran."""
+    """``job``: the job of this spec, if it is known; without it, the access of a job that never ran."""
     if spec.preemption == "low":
         return Access(spec.filler, probation=True, places=False)
     back = job is not None and comes_back(job) and spec.share is None
@@ -66,7 +66,7 @@ class Reserve:
         self.ever[[place[name] for name in self._rule.of()]] = True
 
     def follow(self, view: View) -> set[int]:
-        """Apply what the view says now; positions at which something changed."""
+        """Apply the current view; returns the positions at which something changed."""
         before = self.trial, self._trial_at, self._places
         self.trial, self._trial_at = self._on_trial(view)
         self._places = self._of_who_comes_back(view) if self._rule else {}
@@ -77,7 +77,7 @@ class Reserve:
         return changed | self._choose(anew=bool(changed))
 
     def took(self, nodes: Iterable[str]) -> set[int]:
-        """Work of this round that may not be stopped at once goes on these nodes, until :meth:`undo`."""
+        """Mark nodes with work that may not be stopped at once, until :meth:`undo`; returns positions that changed."""
         self._started.update(nodes)
         return self._choose() if not self.spares.isdisjoint(self._started) else set()
 
@@ -141,7 +141,7 @@ class Reserve:
         return found
 
     def _on_trial(self, view: View) -> tuple[_Bits, _Bits]:
-        """Slices on probation: those that nobody has, and all."""
+        """Slices on probation: those that no job holds, and all."""
         targets = on_trial(view)
         free, every = _Bits(), _Bits()
         if not targets:

@@ -206,7 +206,7 @@ _FOR_ROOM: Final = frozenset({"planned", "reserved", "never_free", "depth"})
 def _waiting(
     view: View, now_ns: int, round_: GangRound, queues: QuotaRound, answer: Round, ground: Ground
 ) -> tuple[Wait, ...]:
-    """Why those wait of whom it is not known yet: what is in the way, and the planned start where there is one."""
+    """Why jobs wait whose reason is not known yet: what blocks them, and the planned start if it exists."""
     found: list[Wait] = []
     in_the_way: dict[tuple[Shape, Access], Fit | Refused] = {}
     no_part: dict[tuple[Like, str], Reason] = {}

@@ -47,7 +47,7 @@ class SharingRound:
     def __init__(
         self, ground: Ground, view: View, table: Interference | None = None, *, empty: bool = False
     ) -> None:
-        """``empty``: as if nobody were there, and all were healthy."""
+        """``empty``: as if no job ran, and all devices were healthy."""
         self.ground, self.view = ground, view
         self.devices = (EmptyDevices if empty else Devices)(ground, view, table or table_of(view))
         self._memo = Memo.of(ground, view)
@@ -130,7 +130,7 @@ class SharingRound:
         return given.places
 
     def keep(self, job: str, devices: Iterable[str]) -> None:
-        """Nobody else gets a part of these devices in this round."""
+        """In this round no other job gets a part of these devices."""
         self.devices.kept.update(dict.fromkeys(devices, job))
 
     def recuts(self) -> tuple[Recut, ...]:
@@ -178,7 +178,7 @@ class SharingRound:
     def _among(
         self, job: str, spec: JobSpec, share: Share, devices: Sequence[Gpu], terms: Terms
     ) -> Given | Refused | None:
-        """Parts of these devices; None where there are none."""
+        """Parts of these devices, or why none fits; None without devices."""
         if not devices:
             return None
         search = GangSearch(self.devices, job, spec, share, terms)

@@ -200,7 +200,7 @@ class Devices:
 
 
 class EmptyDevices(Devices):
-    """The same fleet with nobody on it, and healthy."""
+    """The devices of the same fleet without jobs, all healthy."""
 
     def candidates(self, job: str, spec: JobSpec, pool: Pool, most: int | None) -> list[Gpu]:  # noqa: ARG002
         def usable(node: Node) -> bool:

@@ -32,8 +32,8 @@ def _always(_device: Device, _count: int) -> bool:
 class Terms:
     """What bounds a search: empty devices that may be opened, and the charge of the whole gang, in thousandths of devices.
 
-    The search is made as if the jobs ``gone`` had left. ``every``: it looks at every device, also where others are
-    alike, so that a reason counts them all.
+    The search is made as if the jobs ``gone`` had left. ``every``: check every device, also those equal to one
+    already checked, so that a reason counts them all.
     """
 
     may_open: MayOpen = _always

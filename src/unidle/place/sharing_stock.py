@@ -1,8 +1,7 @@
-"""Which devices may be cut on demand, sorted so that a decision looks at few of them.
+"""Which devices may be cut on demand, grouped so that a decision checks only a few of them.
 
-Empty devices that differ in nothing but their names are one group: of each a decision needs as many as a gang
-has ranks. Those that are in parts already are all looked at. Groups follow from the fleet as it was
-declared, and are made once for it.
+Empty devices that differ only in their names are one group. Of each group a decision needs as many as a gang
+has ranks. Devices that are in parts already are all checked. Groups are made once, from the fleet as declared.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from unidle.view.occupancy import Occupancy
 
 @dataclass(slots=True)
 class Group:
-    """Devices that are alike. ``at`` has, by the place of their node among those of the kind, where they are."""
+    """Devices with the same traits. ``at`` has their positions, by the place of their node among those of the kind."""
 
     sample: Device
     count: int = 0
@@ -68,7 +67,7 @@ class Stock:
     ) -> Iterator[Device]:
         """Empty devices of the kind on nodes that are usable, of each group at most ``most``.
 
-        With ``occupancy`` only nodes with something free are looked at.
+        With ``occupancy`` only nodes with something free are checked.
         """
         for group in self.groups:
             if group.sample.kind != kind:

@@ -131,9 +131,9 @@ class Model:
     A grid is shaped (pp, dp, tp), or with leading axes for several layouts at once: rank
     ``t + tp * (d + dp * p)`` is at ``[p, d, t]``, Megatron's order of ranks, tensor groups fastest.
 
-    ``fold`` neighbours of a tensor group that always share a node may stand as one: the last axis is then
-    tp / fold long, and each data group and pipeline that crosses an edge stands for ``fold`` of them.
-    ``limits`` are kinds of groups that must not be torn, each with the domain of every node.
+    ``fold`` neighbours of a tensor group that always share a node may be folded into one: the last axis is then
+    tp / fold long, and each data group and pipeline that crosses an edge counts ``fold`` times.
+    ``limits`` are kinds of groups that must not be split, each with the domain of every node.
     """
 
     def __init__(

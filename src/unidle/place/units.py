@@ -4,7 +4,7 @@ A group constrained to a kind of tier makes *units* of ranks that stay inside on
 tensor groups stay in a node and data groups in a leaf, a node holds whole tensor groups, and a leaf
 whole planes of tp x dp ranks made of them: the ranks of one plane are tied to one leaf by both. So units
 multiply from the finest kind to the coarsest, and the room of a domain is that of the domains
-inside it, rounded down to whole units. Rounding at each level is exact, because units of one level are alike.
+inside it, rounded down to whole units. Rounding at each level is exact, because units of one level are equal.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ _LOOKED_AT: Final = 64  # nodes whose links are compared for one gang
 def well_wired(
     ground: Ground, rank_class: RankClass, plan: GangPlan, gang: Gang, free: Callable[[int], int]
 ) -> GangPlan:
-    """Of the nodes that would hold a gang on one node as tightly, one on which its GPUs are best connected.
+    """Of the nodes that hold a gang of one node equally tightly, one on which its GPUs are best connected.
 
-    ``free`` tells the mask of the slices that the ranks may take on a node, by its position.
+    ``free`` returns the mask of the slices that the ranks may take on a node, by its position.
     """
     count = gang.ranks * rank_class.each
     if plan.vertex >= 0 or count < 2 or not _links_count(ground, rank_class):

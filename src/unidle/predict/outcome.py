@@ -16,10 +16,10 @@ _HOUR_NS = 3_600_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A prediction, the truth (None as long as it is not known) and how far apart they are.
+    """A prediction, the actual value (None while unknown) and the difference.
 
-    ``error_ns`` is truth minus prediction; ``within`` says whether the truth is inside the bounds. Of a cost
-    both are in millionths of money, in ``actual_micro`` and ``error_micro``.
+    ``error_ns`` is the actual value minus the prediction; ``within`` is whether the actual value is inside the
+    bounds. For a cost both are in ``actual_micro`` and ``error_micro``, in millionths of money.
     """
 
     said: Prediction
@@ -31,7 +31,7 @@ class Checked:
 
     @property
     def actual(self) -> int | None:
-        """The truth, in the unit of what was said."""
+        """The actual value, in the unit of the prediction."""
         return self.actual_micro if self.said.what == "cost" else self.actual_ns
 
     @property
@@ -120,17 +120,17 @@ def _size(check: Checked) -> int:
 
 
 def _start_ns(job: JobView, said: Prediction) -> int | None:
-    """When the job was first placed after this was said."""
+    """When the job was first placed after this prediction."""
     return next((a.placed_ns for a in job.attempts if a.placed_ns >= said.at_ns), None)
 
 
 def _run_ns(job: JobView) -> int | None:
-    """Time under attempts of a job that succeeded: one that was cut short says nothing."""
+    """Run time of a job that succeeded, over its attempts; None for others, whose run time may be cut short."""
     return job.run_ns(job.ended_ns or 0) if job.state == "succeeded" else None
 
 
 def _step_ns(job: JobView, said: Prediction, view: View) -> int | None:
-    """The mean step of the attempt of which it was said, once that is over."""
+    """The mean step of the attempt that the prediction is about, once that attempt has ended."""
     attempt = next((a for a in job.attempts if a.number == said.attempt), None)
     if attempt is None or attempt.live:
         return None

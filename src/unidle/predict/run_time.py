@@ -1,8 +1,8 @@
 """How long a job will run, from those before it: order statistics, which assume no distribution.
 
 Of ``n`` exchangeable durations and a next one, the next lies between the k-th smallest and the k-th
-largest with probability ``(n + 1 - 2k) / (n + 1)``. Few durations cannot carry a high level: the
-estimate then says which level they do carry. Source: David, Nagaraja, "Order Statistics", 3rd ed.,
+largest with probability ``(n + 1 - 2k) / (n + 1)``. Few durations do not support a high level: the
+estimate then has the level that they do support. Source: David, Nagaraja, "Order Statistics", 3rd ed.,
 section 7.3.
 """
 
@@ -33,9 +33,9 @@ def quantile_estimate(durations_ns: Sequence[int], by: str, level: float = 0.9) 
 
 
 def remaining_ns(durations_ns: Sequence[int], elapsed_ns: int) -> int:
-    """How long a job goes on that has run for ``elapsed_ns``: the median of those that ran longer.
+    """The remaining time of a job that has run for ``elapsed_ns``: from the median of those that ran longer.
 
-    One that outlived them all is taken to be halfway through.
+    A job that has run longer than all of them is assumed to be halfway through.
     """
     longer = sorted(d for d in durations_ns if d > elapsed_ns)
     return longer[len(longer) // 2] - elapsed_ns if longer else elapsed_ns

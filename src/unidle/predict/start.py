@@ -1,8 +1,8 @@
-"""When waiting jobs will start: the queue played forward on numbers of devices.
+"""When waiting jobs will start: the queue simulated on numbers of devices.
 
-Each time a running job ends, waiting jobs are looked at in queue order and start where enough
-devices are free; one that does not fit is passed over, as the gang policies of ``unidle.place`` do.
-Devices are counted, not laid out: a shape that does not fit although enough are free starts later.
+Each time a running job ends, waiting jobs are tried in queue order and start if enough devices are free.
+A job that does not fit is skipped, as the gang policies of ``unidle.place`` do. Devices are only counted,
+not placed: a job whose shape does not fit, although enough devices are free, starts later than predicted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which GPU, and cut how, for one who asks for a part of a GPU; with the figures behind it.
+"""Which GPU a request for a part of a GPU gets, and how that GPU is cut; with the figures behind the choice.
 
 Every GPU and mode that the job, the hardware and those already there allow is priced in parts per million of
 a GPU's progress, and the cheapest is taken:

@@ -1,13 +1,13 @@
-"""Holders that do nothing: told, and released by policy after a notice. Pure.
+"""Holders that do no work: they get a notice, and are released after it if the policy allows that. Pure.
 
 An attempt is *quiet* since its last sign of work: a step, a save, a span that keeps its devices for a
-reason (evaluating, restoring, ...), or measured utilisation. These are what the ledger's rows are made
-of; time that the ledger only infers to be a step, because nothing else is known, is no sign.
+reason (evaluating, restoring, ...), or measured utilisation. The ledger's rows are made of these signs. Time
+that the ledger only infers to be a step, because nothing else is known, is not a sign.
 
-One that was quiet for ``after_ns`` of watched time gets a notice, once its utilisation was found low or
-cannot be measured; a sign of work withdraws it. When ``notice_ns`` of watched time have passed it is
-released. That takes evidence: low utilisation, or steps that stopped. A job that never showed a step and
-whose utilisation no one can measure may well be at work, so it is reported and left alone.
+An attempt that was quiet for ``after_ns`` of watched time gets a notice, once its utilisation was found low
+or cannot be measured. A sign of work withdraws the notice. After ``notice_ns`` of watched time the attempt is
+released, but only with evidence: low utilisation, or steps that stopped. A job without any step whose
+utilisation cannot be measured may be at work, so it is reported but never released.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Attempt(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """A notice that stands: what it said, and how much time of it has passed under watch."""
+    """A notice in force: since when, how long it is, and how much of that time has been watched."""
 
     since_ns: int
     notice_ns: int  # 0: it said that nothing will be released
@@ -46,9 +46,9 @@ class Notice(NamedTuple):
 class Holder:
     """An attempt that holds devices: since when it shows no work, how that is known, what it holds.
 
-    ``evidence`` is None while its devices are busy or not measured yet. ``quiet_ns`` is the time since
-    ``since_ns`` in which somebody watched, ``sign_ns`` the last sign of work (0: none yet), ``pace_ns`` the
-    longest time that a step took lately, ``unmeasured`` why its utilisation is not known.
+    ``evidence`` is None while its devices are busy or not measured yet. ``quiet_ns`` is the watched time since
+    ``since_ns``, ``sign_ns`` the last sign of work (0: none yet), ``pace_ns`` the longest recent step, and
+    ``unmeasured`` why its utilisation is unknown.
     """
 
     attempt: Attempt

@@ -104,7 +104,7 @@ class Interference:
         return replace(known, sm_ppm=min(known.sm_ppm, asked_ppm))
 
     def observed(self, mode: Mode, load: str, other: str, alone_ns: int, shared_ns: int) -> Interference:
-        """A table that also knows this: a step took ``alone_ns`` alone and ``shared_ns`` next to ``other``.
+        """A table that also has this measurement: a step took ``alone_ns`` alone and ``shared_ns`` next to ``other``.
 
         Both come from the ledger's rows of steps. Errors: :class:`BadInput` for times that are not positive.
         """

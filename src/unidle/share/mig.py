@@ -1,9 +1,9 @@
-"""Where MIG instances go on one GPU: next to those in use, which never move.
+"""Where MIG instances are placed on one GPU: next to those in use, which never move.
 
-*Dynamic* reconfiguration adds instances while others run; *static* reconfiguration sets all instances of a
-GPU that nobody uses. In both, instances that stand idle may be used again or destroyed. The rules of
-placement are NVIDIA's (see ``unidle.share.mig_models``); among the layouts that keep to them, the one that
-destroys least is taken, then the one that leaves the most compute slices to others.
+*Dynamic* reconfiguration adds instances while others run; *static* reconfiguration sets all instances of an
+unused GPU. In both, idle instances may be used again or destroyed. The rules of placement are NVIDIA's (see
+``unidle.share.mig_models``). Of the layouts that follow them, the one that destroys the fewest instances is
+taken, then the one that leaves the most compute slices to others.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ NO_ROOM: Final = "mig_no_room"
 
 @dataclass(frozen=True, slots=True)
 class Reconfiguration:
-    """What to do, in this order: destroy, create. ``serve`` are the wanted ones, in the order of the wish.
+    """What to do, in this order: destroy, create. ``serve`` are the requested instances, in requested order.
 
-    Those of ``serve`` that are not in ``create`` exist already and stood idle.
+    Those of ``serve`` that are not in ``create`` exist already and were idle.
     """
 
     destroy: tuple[Instance, ...]

@@ -1,9 +1,9 @@
 """MIG by GPU model: slices, profiles and the places of instances.
 
-The figures stand in ``mig.toml`` next to this file, which names its source: NVIDIA's Multi-Instance GPU
-User Guide (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/). An instance covers a run of *memory
-slices*; where it may begin is fixed by its profile, and two instances never overlap. Compute slices follow
-from that: no set of instances that keeps to its places asks for more compute than there is.
+The figures are in ``mig.toml`` next to this file, which names its source: NVIDIA's Multi-Instance GPU
+User Guide (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/). An instance covers consecutive *memory
+slices*. Its profile fixes where it may begin, and two instances never overlap. Compute slices need no check:
+no set of instances at allowed places needs more compute than the GPU has.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def parse_models(text: str) -> tuple[MigModel, ...]:
 def model_of(name: str, memory_bytes: int, models: Sequence[MigModel] | None = None) -> MigModel | None:
     """The MIG model of a GPU with NVML's ``name``; None for one that MIG cannot cut, or that is unknown.
 
-    ``memory_bytes`` tells apart models that share a name; 0 is unknown, and then the name has to tell,
-    by the memory in it or because only one model is called so.
+    ``memory_bytes`` distinguishes models that share a name. If it is 0 (unknown), the name must be unambiguous:
+    it contains the memory, or only one model has it.
     """
     words, alike = _words(name), named_so(name, models)
     if memory_bytes:

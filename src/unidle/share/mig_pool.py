@@ -1,9 +1,10 @@
-"""Many GPUs of one MIG model: on which of them an instance goes, and where.
+"""Many GPUs of one MIG model: on which of them an instance is placed, and where.
 
-Only the occupied memory slices of each GPU matter, and there are at most 256 such states, so GPUs are kept
-in one heap per state and a decision looks at states, not at GPUs. An instance goes where it wastes the fewest
-compute slices (those that no further instance of the profiles asked for could reach); of such places to the
-fullest GPU, then to the first. Where whole GPUs are asked for too, an empty one is opened only when no other has room.
+Only the occupied memory slices of each GPU matter, and there are at most 256 such states. So GPUs are kept
+in one heap per state, and a decision compares states, not GPUs. An instance is placed where it wastes the
+fewest compute slices (those that no further instance of the requested profiles could reach). Ties are broken
+by the fullest GPU, then by the first. If whole GPUs are requested too, an empty GPU is opened only if no
+other has room.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Spot(NamedTuple):
 class MigPool:
     """Occupied memory slices of ``gpus`` GPUs of one model, all empty at first.
 
-    ``demand`` says how often each profile is asked for (any scale); all are expected where it is not given.
+    ``demand`` is how often each profile is requested (any scale); without it, all profiles are expected.
     Profiles with media engines are not handled here.
     """
 

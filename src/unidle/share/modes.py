@@ -72,7 +72,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A GPU and its parts: one for each wish in order, then the rest where there is one.
+    """A GPU and its parts: one for each wish in order, then the rest if it exists.
 
     ``compute_promised_ppm`` and ``memory_promised_ppm`` above 1,000,000 state by how much the GPU is
     oversubscribed.
@@ -190,10 +190,10 @@ def thread_percent(compute_ppm: int) -> int:
 def cpu_quota(
     node: Node, slices: Sequence[str], machine_cpus: float, promised_ppm: Mapping[str, int] | None = None
 ) -> float | None:
-    """CPU cores that the slices (ids) of CPU devices on ``node`` stand for; None where none of these is cut.
+    """The CPU cores of the slices (ids) of CPU devices on ``node``; None if none of these devices is cut.
 
-    A CPU device stands for an equal part of the node's cores (``machine_cpus`` where the node's are not
-    known), and a slice for its share of that, or for what it was promised.
+    A CPU device has an equal part of the node's cores (of ``machine_cpus`` if the node's are unknown). A slice
+    has its share of that, or what it was promised.
     """
     devices = {d.id: d for d in node.devices if d.kind == "cpu"}
     promised, held_ppm, cut = promised_ppm or {}, 0, False
@@ -282,7 +282,7 @@ def _cut_mig(device: Device, shares: Sequence[Share], mig: MigModel | None) -> C
 
 
 def profile_for(share: Share, mig: MigModel) -> str | Refused:
-    """The profile that a share asks for, by name or as the smallest that has as much."""
+    """The profile that a share requests: by name, or the smallest that has enough compute and memory."""
     if share.profile:
         if mig.knows(share.profile):
             return share.profile

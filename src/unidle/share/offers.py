@@ -1,4 +1,4 @@
-"""What one GPU offers to one who asks for a part of it: for each way to cut it the room, the slow-downs and the price."""
+"""What one GPU offers to a request for a part: for each way to cut it the room, the slow-downs and the price."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Resident:
 class Gpu:
     """A GPU as the chooser sees it.
 
-    ``mode`` is how it is cut now (None: it is empty); ``modes`` are those that the machine allows, and
-    ``why_not`` says for the others why not. ``idle`` are MIG instances that no one uses.
+    ``mode`` is how it is cut now (None: it is empty). ``modes`` are those that the machine allows; ``why_not``
+    has the reason for each of the others. ``idle`` are unused MIG instances.
     """
 
     device: Device
@@ -97,7 +97,7 @@ class Wish:
 class SharePolicy:
     """``over``: how much may be promised. ``opening_ppm``: what an unused part of a newly cut GPU costs.
 
-    ``whole_instead``: give a whole GPU to one who asks for a part, where no part will do.
+    ``whole_instead``: give a whole GPU to a request for a part, if no part suits it.
     """
 
     over: Oversubscription = EXACT

@@ -1,13 +1,13 @@
-"""The parts of a device that is cut on demand: one for each who uses it, and one rest.
+"""The parts of a device that is cut on demand: one for each job that uses it, and one rest.
 
-Parts in use never change. A newcomer's part comes out of the rest, and a part that is left goes back to it at
-once; the rest then has a new name, since a name stands for one share. The last one to leave leaves the device
-whole. The shares of the parts sum to 1,000,000 at all times.
+Parts in use never change. The part of a new job is taken from the rest, and returns to it as soon as the job
+leaves. The rest then gets a new name, since a name means one share. When the last job leaves, the device is
+whole again. The shares of the parts always sum to 1,000,000.
 
-Where more of a device may be promised than there is, a part counts in the ledger by its promise over the
-factor: with 1.5, who is promised three quarters of the compute counts as half the device. So the shares add
-up however much is promised, and never have to change when others come. MIG promises no more than all, and
-its parts count by their compute slices.
+If a device may be oversubscribed, the ledger counts a part as its promise divided by the factor: with 1.5, a
+promise of three quarters of the compute counts as half the device. So the shares add up however much is
+promised, and do not change when other jobs come. MIG is never oversubscribed; its parts count by their
+compute slices.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def share_of(device: Device, promise: Promise) -> int:
 
 
 def _takes_last_slice(device: Device, used: Collection[CutPart], instance: Instance) -> bool:
-    """Whether no compute slice is left: sevenths do not divide a million, and nobody could use the rest."""
+    """Whether no compute slice is left. Sevenths do not divide a million, so the rest would be too small to use."""
     model = model_of(device.model, device.memory_bytes)
     if model is None:
         return False

@@ -13,7 +13,7 @@ CUT_REFUSED: Final = "cut_refused"
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing is changed; ``because`` says what stands in the way, and what would help."""
+    """Nothing is changed; ``because`` has the obstacle, and what would help."""
 
     because: Reason
 

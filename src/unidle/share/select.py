@@ -1,8 +1,8 @@
 """Which GPUs a job may use: inclusion and exclusion of models and of single GPUs.
 
-Names of models are matched by words, since NVML says "NVIDIA H100 80GB HBM3" where people say "H100":
-every word of the given name must occur in the model's, in any case of letters. UUIDs may be cut short, as
-in CUDA_VISIBLE_DEVICES, but not to less than 4 characters behind "GPU-" or "MIG-".
+Names of models are matched by words, since NVML reports "NVIDIA H100 80GB HBM3" for what people call "H100":
+every word of the given name must occur in the model's, in upper or lower case. UUIDs may be cut short, as
+in CUDA_VISIBLE_DEVICES, but not to less than 4 characters after "GPU-" or "MIG-".
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _look_often(rendezvous: ModuleType) -> None:
 
 
 def wait_for_listener(host: str, port: int, limit_s: float) -> None:
-    """Return once somebody listens there, connections fail otherwise than by being refused, or ``limit_s`` is over."""
+    """Return when a process listens there, a connection fails other than by refusal, or ``limit_s`` seconds are over."""
     end_s, pause_s = time.monotonic() + limit_s, 0.002
     while time.monotonic() < end_s:
         try:

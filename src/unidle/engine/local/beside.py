@@ -1,4 +1,4 @@
-"""Small Python processes next to the ranks, in sessions of their own: they may go on when the engine is gone."""
+"""Small Python processes next to the ranks, each in its own session, so that they can outlive the engine."""
 
 from __future__ import annotations
 

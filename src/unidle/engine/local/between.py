@@ -28,7 +28,7 @@ class Between:
         self._saved: SavedFiles | None = None
 
     def prepare(self, command: StartGang) -> None:
-        """A gang starts, or is adopted: see that it has holders where it asks for them, and follow its saves."""
+        """A gang starts or is adopted: start its holders if it requests them and they do not run, and follow its saves."""
         if command.spec.checkpoint_memory:
             nodes = dict.fromkeys(place.node for place in command.places)
             where = {n: (launch.address_of(self._fleet, n), self._spaces.get(n, "")) for n in nodes}

@@ -114,7 +114,7 @@ def _run_child(
 
 
 def _interpreter(file: str) -> str:
-    """What a script that is there asks for in its first line; empty of anything else."""
+    """The interpreter that a script names in its first line; empty if the file is no script or cannot be read."""
     try:
         fd = os.open(file, os.O_RDONLY)
         words = os.read(fd, 256).partition(b"\n")[0].decode("utf-8", "replace").split()

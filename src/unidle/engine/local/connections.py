@@ -31,10 +31,10 @@ class Connections:
     def read(
         self, pids: Mapping[int, int], span_ns: int, *, idle: bool = True
     ) -> dict[int, tuple[LinkVitals, ...]]:
-        """Per rank its links to others that were in use. ``pids``: the working process of each rank.
+        """The links of each rank that were in use. ``pids``: the working process of each rank.
 
-        ``span_ns``: since the last reading. Where sockets may not be copied the kernel has to list all connections,
-        for 20 ms: that is done only while the gang is ``idle``, and says nothing of times.
+        ``span_ns``: the time since the last reading. If sockets may not be copied, the kernel has to list all
+        connections, which takes 20 ms: that is done only while the gang is ``idle``, and yields no times.
         """
         self.close(self._sockets.keys() - pids.values())
         self._spaces = {pid: self._spaces.get(pid) or _namespace(pid) for pid in pids.values()}
@@ -76,7 +76,7 @@ class Connections:
 
 
 def _link(peer: int, tcp: Tcp, before: Tcp | None, span_ns: int) -> LinkVitals:
-    """What a connection on which something was sent says of the way to ``peer``."""
+    """The state of the link to ``peer``, from a connection on which data was sent."""
     if tcp.busy_us < 0:  # times are not known
         return LinkVitals(peer, span_ns, 0, tcp.retransmits >= _STUCK_TRIES)
     busy_us = 0 if before is None else max(tcp.busy_us - before.busy_us, 0)
@@ -135,7 +135,7 @@ def _rows(pid: int) -> Iterator[tuple[int, Tcp]]:
 
 
 def _address(text: bytes) -> Address:
-    """IPv4 addresses look alike in both tables."""
+    """An address of the kernel's tables; an IPv4 address has the same form from either table."""
     host, _, port = text.decode("ascii").partition(":")
     words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
     packed = b"".join(words)

@@ -27,9 +27,9 @@ _ASK_S: Final = 30.0  # npu-smi takes seconds on a busy machine
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The GPUs of one vendor that this process may use. ``links`` are by their numbers; None: not known.
+    """The GPUs of one vendor that this process may use. ``links`` are by their numbers; None: unknown.
 
-    ``says`` tells how they were found or why none was; it is empty where there is no trace of the vendor.
+    ``says`` describes how they were found, or why none was. It is empty if there is no trace of the vendor.
     """
 
     vendor: Vendor
@@ -42,10 +42,10 @@ class Found:
 def discover(
     cpu_devices: int | None = None, root: Path = Path("/"), environ: Mapping[str, str] = os.environ
 ) -> Fleet:
-    """One node with its GPUs; CPU devices ``local/0``, ... where it has none: ``cpu_devices``, else one for each core.
+    """One node with its GPUs; without GPUs, CPU devices ``local/0``, ...: ``cpu_devices`` of them, else one per core.
 
-    ``source`` of the fleet says how it was found, and why no GPU was where there is none. GPUs that
-    CUDA_VISIBLE_DEVICES and its like hide from this process are left out. ``root`` is where ``sys`` and ``dev`` are.
+    ``source`` of the fleet describes how it was found and, without GPUs, why none was found. GPUs that
+    CUDA_VISIBLE_DEVICES and similar variables hide from this process are left out. ``root`` holds ``sys`` and ``dev``.
     """
     name = socket.gethostname() or SITE
     node = Node(
@@ -157,7 +157,7 @@ def list_nvidia(nvml: Any, sysfs: Path, environ: Mapping[str, str]) -> Found:
 
 
 def _nvidia_links(nvml: Any, sysfs: Path, environ: Mapping[str, str]) -> tuple[GpuLinks | None, str]:
-    """By NVML, else by the program; where neither tells, None and the reason."""
+    """By NVML, else by ``nvidia-smi``; None and the reason if neither reports them."""
     from unidle.fleet.nvml import links_by_nvml
 
     try:

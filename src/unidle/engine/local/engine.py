@@ -187,7 +187,7 @@ class LocalEngine:
         return frozen
 
     def thaw(self, job: str, attempt: int) -> None:
-        """Let the processes of an attempt go on."""
+        """Let the processes of an attempt run again."""
         for watch in self._alive(job, attempt):
             watch.group.thaw()
             watch.signal_tree(signal.SIGCONT)
@@ -233,7 +233,7 @@ class LocalEngine:
         return self._between.busy or any(watch.unsettled for watch in self._watches(None))
 
     def _follow_vitals(self, key: tuple[str, int], gang: _Gang, now_ns: int) -> None:
-        """Have the gang's processes looked at, soon after one of them is there."""
+        """Start to observe the gang's processes, soon after the first of them has started."""
         pids = {w.rank: w.spawned for w in gang.watches if w.state == "alive" and w.spawned is not None}
         if pids != gang.pids:
             gang.pids, gang.followed = pids, False
@@ -387,7 +387,7 @@ class LocalEngine:
         return self._warm.is_near(command.spec.command, launch.common_environment(command, os.environ))
 
     def _keep_warm(self, gang: _Gang, now_ns: int) -> None:
-        """Once a gang that wants it is under way, prepare for its next start."""
+        """Once a gang with warm starts is under way, prepare its next start."""
         command = gang.command
         if command is None or gang.prepared or len(gang.pids) < len(gang.watches):
             return

@@ -28,7 +28,7 @@ class Supervisors:
                 self._children.add(watch.pid)
 
     def unfollow(self, watch: RankWatch) -> None:
-        """Its end wakes nobody any more."""
+        """Do not wake up any more when the watch's supervisor ends."""
         for fd in [fd for fd, other in self._watched.items() if other is watch]:
             self._poller.unregister(fd)
             del self._watched[fd]

@@ -29,14 +29,14 @@ class Nvml(Protocol):
 
 
 class GpuUse(NamedTuple):
-    """``busy``: the rank's part of the GPU was used; None where that cannot be said, and ``why``."""
+    """``busy``: whether the rank's part of the GPU was used; None if that is unknown, and ``why``."""
 
     busy: bool | None
     why: str = ""
 
 
 class GpuMeter:
-    """Asks NVML. Each answer covers the time since the one before it, as far as the driver's buffer goes."""
+    """Reads the use of GPUs from NVML. A reading covers the time since the one before, as far as the driver's buffer reaches."""
 
     def __init__(self, nvml: Nvml | None = None) -> None:
         self._nvml = nvml

@@ -1,7 +1,7 @@
-"""Holders of copies in memory: one process per node of a gang that asks for them, outside of its ranks.
+"""Holders of copies in memory: one process per node of a gang that requests them, outside of its ranks.
 
-They outlive the gang's attempts and this engine, and end with the job. A file per job says which there are, so
-that the next engine takes them up. What they hold are files: one that was killed is succeeded by another.
+They outlive the gang's attempts and this engine, and end with the job. A file per job lists them, so that
+the next engine can adopt them. The copies are files, so that a new holder can replace one that was killed.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Holders:
                 self.finish(name)
 
     def close(self) -> None:
-        """Wait a moment for those that are to end; the others go on."""
+        """Wait a moment for the holders that are to end; the others continue."""
         end_s = time.monotonic() + _FAREWELL_S
         while any(job.ending for job in self._jobs.values()) and time.monotonic() < end_s:
             self._looked_ns = 0

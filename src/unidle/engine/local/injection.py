@@ -1,7 +1,7 @@
 """The library that the CUDA driver loads into a process, and the variables that make it do so.
 
-The native part (``unidle_scope``) carries the library as bytes (``native/inject/kernels.c``); the driver wants a file. It is
-written once for each version of it, into the user's cache directory.
+The native part (``unidle_scope``) carries the library as bytes (``native/inject/kernels.c``); the driver needs a file. It is
+written once for each version of the library, into the user's cache directory.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _content() -> bytes:
 
 
 def _is(path: str, content: bytes) -> bool:
-    """Whether the file is the library, and nobody else's: a program will run it."""
+    """Whether the file is the library, and no other user can write to it. A program will run it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -35,8 +35,8 @@ PORT_FD = 4
 def reserve_port(space: str = "") -> socket.socket:
     """A socket bound to a free port of every address (of network namespace ``space``), not listening.
 
-    While it is open the kernel gives the port to no one who asks for any port, and to no one who
-    asks for this one without SO_REUSEADDR; rank 0, whose store sets that option, can listen on it.
+    While it is open, the kernel gives the port to no process that requests a free port, and to none that requests
+    this port without SO_REUSEADDR. Rank 0 can listen on it, because its store sets that option.
     """
     return netns.within(space, _reserve_port)
 
@@ -180,7 +180,7 @@ def _role(roles: tuple[Role, ...], rank: int, ranks: int) -> dict[str, str]:
 
 
 def _for_checkpoints(command: StartGang) -> dict[str, str]:
-    """What ``unidle.rank.checkpoint`` wants to know (its settings of the environment)."""
+    """The environment variables that ``unidle.rank.checkpoint`` reads."""
     known = {"UNIDLE_MTTF_S": command.mttf_s, "UNIDLE_RESTART_S": command.restart_s}
     found = {name: f"{value:.1f}" for name, value in known.items() if value is not None}
     if command.spec.checkpoint_memory:
@@ -251,9 +251,9 @@ def orders_for(
 
 
 def _needed(groups: dict[str, str], cpus: float | None) -> dict[str, str]:
-    """The control groups without v1's ``cpu`` where no CPU limit asks for it.
+    """The control groups, without v1's ``cpu`` unless a CPU limit needs it.
 
-    That one is a unit of scheduling: next to other work a whole gang would get the share of one process.
+    The ``cpu`` group is a unit of scheduling: next to other work, a whole gang would get the share of one process.
     """
     cpu = groups.get("cpu") if cpus is None else None  # often one directory with cpuacct
     return {use: path for use, path in groups.items() if path != cpu}

@@ -176,7 +176,7 @@ class LogReader:
                 return
 
     def _go(self, offset: int, *, whole_lines: bool = False) -> None:
-        """Go on at a place of the open file; with ``whole_lines`` after the line that it is in the middle of."""
+        """Continue at an offset of the open file; with ``whole_lines``, after the end of a line that the offset is inside of."""
         assert self._fd is not None
         passed, last = 0, b"\n"
         while passed < offset and (data := os.pread(self._fd, min(CHUNK_BYTES, offset - passed), passed)):
@@ -253,7 +253,7 @@ class LogReader:
         return False
 
     def _open_passing_over(self, files: list[str]) -> bool:
-        """The same, where what was not read before it is not wanted."""
+        """As :meth:`_open`, for a reader that skips what comes before the file: skipped lines do not count as lost."""
         opened = self._open(files)
         if opened:
             self._lines = self._times.lines_before if self._times.known else None

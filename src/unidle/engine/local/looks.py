@@ -54,10 +54,10 @@ _BY_STATE: Final = {
 
 
 class Eye:
-    """Looks at one process again and again. With ``keep`` its files stay open: a look is one or two system calls then.
+    """Observes one process repeatedly. With ``keep`` its files stay open, so that a look is one or two system calls.
 
-    A file that stays open is that of the process it was opened for: when that is gone it cannot be read, also where
-    another process has its number.
+    An open file remains that of the process it was opened for. When that process is gone, the file cannot be read,
+    even if another process has got its number.
     """
 
     def __init__(self, pid: int, *, keep: bool = True) -> None:
@@ -102,7 +102,7 @@ class Eye:
         return chr(tree.state_in(stat)), sum(map(int, tree.fields_of(stat)[11:15]))
 
     def on_cpu_ns(self) -> int:
-        """Time that the main thread has run, or wanted to and had to wait for a CPU."""
+        """Time in which the main thread ran, or was ready to run and waited for a CPU; 0 if unknown."""
         try:
             ran_ns, wanted_ns, _ = map(int, self._said("schedstat").split())
         except (OSError, ValueError):
@@ -190,7 +190,7 @@ def cpu_ticks(pid: int) -> int:
 
 
 def quota_of(pid: int) -> str:
-    """Where the kernel tells how its control group's CPU quota holds a process: a file ``cpu.stat``, or nothing."""
+    """The file ``cpu.stat`` that shows how the CPU quota of its control group limits a process; empty without one."""
     try:
         return _cpu_stat(tree.said(f"/proc/{pid}/cgroup").decode("ascii", "replace"))
     except OSError:

@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 def enter(name: str) -> None:
-    """Move the calling thread into a namespace for good. OSError when there is none, or it may not."""
+    """Move the calling thread permanently into a namespace. Errors: OSError if it does not exist or may not be entered."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)

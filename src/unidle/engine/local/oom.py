@@ -1,4 +1,4 @@
-"""Out of memory: which limit a control group ran into, and what the kernel's log says of it. Standard library only."""
+"""Out of memory: which limit a control group ran into, and what the kernel's log reports of it. Standard library only."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def _was_hit(path: str, bound: int, is_v1: bool) -> bool:
 def kernel_says(
     paths: dict[str, str], pid: int | None, since_us: int, log: str = KERNEL_LOG
 ) -> dict[str, object]:
-    """The last kill for want of memory of a process of this group, or of ``pid``, since then (on the kernel log's clock).
+    """The last kill for lack of memory, of a process of this group or of ``pid``, since ``since_us`` (the kernel log's clock).
 
-    ``oom_process`` and ``oom_used_bytes`` are of the process that was killed; ``oom_machine`` where no limit of a group was the
-    reason. Empty where the log cannot be read or says nothing.
+    ``oom_process`` and ``oom_used_bytes`` are of the process that was killed. ``oom_machine``: the machine ran out
+    of memory, not a group with a limit. Empty if the log cannot be read or has no such kill.
     """
     tails = {"/".join(path.rsplit("/", 2)[-2:]) for path in paths.values()}
     found: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""What the engine asks of a supervisor, as it stands in ``orders.json``. Standard library only."""
+"""How the engine requires a supervisor to run its rank: the content of ``orders.json``. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Whether nodes reach each other: tried, in threads of their own, when nothing gets through between two ranks.
 
-What a gang's connections show is where data was on its way just then. That a node reaches no other, or all but
-one, says whose fault it is.
+A gang's connections show only where data was on its way at that moment. Which node reaches no other, or all but
+one, shows where the fault is.
 """
 
 from __future__ import annotations

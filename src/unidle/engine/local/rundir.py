@@ -80,7 +80,7 @@ def try_lock(directory: str) -> int | None:
 
 
 def claim(directory: str) -> bool:
-    """Claim a rank for good; False when it was claimed before. Only for the holder of its lock."""
+    """Claim a rank permanently; False if it was claimed before. Only for the holder of its lock."""
     try:
         os.close(os.open(os.path.join(directory, CLAIMED), os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:

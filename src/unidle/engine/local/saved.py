@@ -1,7 +1,7 @@
 """What is done for checkpoints that scripts write themselves, in small processes next to the ranks.
 
-Checksums of each one are taken when it becomes durable; before a gang starts again the newest is read, and a bad
-one is reported. One process at a time takes checksums, in time that nobody else wants.
+Checksums of each checkpoint are taken when it becomes durable. Before a gang starts again, the newest one is read,
+and a bad one is reported. One process at a time takes checksums, in CPU time that no other process needs.
 """
 
 from __future__ import annotations

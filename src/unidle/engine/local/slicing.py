@@ -1,9 +1,9 @@
 """What a rank gets of a device that is cut: MIG, MPS or time slices of a GPU, a quota of CPUs.
 
-The engine asks for *grants* before it starts a gang: for each rank the environment and the limits that make
-its slices real. What cannot be had on this machine is refused with :class:`unidle.errors.CannotRun`, and the
-gang does not start. Grants are written next to the gang (``slices.json``), so that an engine that adopts the
-attempt knows what is in use.
+The engine requests *grants* before it starts a gang: for each rank, the environment and the limits that enforce
+its slices. If this machine cannot provide them, the request fails with :class:`unidle.errors.CannotRun`, and the
+gang does not start. Grants are written next to the gang (``slices.json``). An engine that adopts the attempt reads
+there what is in use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _N = TypeVar("_N", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one rank is given besides what its job says: variables, and bounds that are not None."""
+    """What one rank is given in addition to the settings of its job: variables, and bounds that are not None."""
 
     env: dict[str, str] = field(default_factory=dict)
     cpus: float | None = None
@@ -97,7 +97,7 @@ class Slicer:
         return held.grants
 
     def modes(self, device: Device) -> tuple[frozenset[Mode], dict[Mode, str]]:
-        """How the GPU can be cut on this machine, and for the other ways why not: what the chooser asks."""
+        """The modes in which the GPU can be cut on this machine, and for each other mode the reason. The chooser calls this."""
         why: dict[Mode, str] = {}
         if device.vendor != "nvidia":
             return frozenset(("whole", "time")), dict.fromkeys(("mig", "mps"), _no_tools(device))
@@ -245,7 +245,7 @@ class Slicer:
 
 
 def local_slicer(run_root: str, fleet: Fleet, owner: str) -> Slicer:
-    """With NVIDIA's own tools and NVML; ``owner`` tells apart the MPS daemons of several engines."""
+    """With NVIDIA's own tools and NVML; ``owner`` distinguishes the MPS daemons of several engines."""
     return Slicer(run_root, fleet, MpsControl(owner), MigHands(run_root, NvmlMig()))
 
 
@@ -271,7 +271,7 @@ def _no_tools(device: Device) -> str:
 
 
 def _cpu_grant(node: Node, place: RankPlace, pieces: Sequence[tuple[Device, int]]) -> Grant:
-    """The CPUs, and memory where the devices declare any, that cut CPU devices stand for."""
+    """The CPUs of a rank's slices of CPU devices, and their memory if all of the devices declare it."""
     cpus = cpu_quota(node, place.slices, float(len(os.sched_getaffinity(0))))
     if cpus is None:
         return Grant()

@@ -66,7 +66,7 @@ class MigDriver(Protocol):
     def mode(self, gpu: str) -> MigState: ...
 
     def placements(self, gpu: str) -> Sequence[Placement]:
-        """The profiles that the GPU knows, and where each may stand."""
+        """The profiles that the GPU supports, and where each can be placed."""
 
     def devices(self, gpu: str) -> Sequence[MigDevice]:
         """The instances that exist."""
@@ -362,7 +362,7 @@ def _plan_at(
     idle: Sequence[Instance],
     foreign: Sequence[Instance],
 ) -> Reconfiguration | Refused:
-    """The instance at its place: what unidle made there and nobody uses makes way."""
+    """The instance at its place. Instances there that unidle made and that are idle are destroyed for it."""
     if wanted in idle:
         return Reconfiguration((), (), (wanted,), Reason("mig_placed", f"{wanted.profile} stands idle there"))
     bits = model.mask(wanted)

@@ -37,8 +37,8 @@ class MpsHands(Protocol):
 class MpsControl:
     """MPS through NVIDIA's control program.
 
-    ``owner`` tells apart the daemons of several users of this machine, ``parent`` is where the directories of
-    their pipes are made (short, because a socket's path has at most 107 bytes).
+    ``owner`` distinguishes the daemons of several users of this machine. ``parent`` is where the directories of
+    their pipes are made (a short path, because a socket's path has at most 107 bytes).
     """
 
     def __init__(

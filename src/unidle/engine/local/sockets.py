@@ -1,7 +1,7 @@
-"""TCP sockets of another process as the kernel knows them: a copy of each is taken for a moment and asked.
+"""The kernel's state of another process's TCP sockets: each is copied for a moment, and the copy is queried.
 
-Costs some microseconds a socket, where listing the connections of a network namespace takes 20 ms. Allowed to
-whom ``pidfd_getfd`` allows it: root, and the user's own processes where tracing them is.
+This costs some microseconds a socket. Listing the connections of a network namespace takes 20 ms. It is allowed
+where ``pidfd_getfd`` is: for root, and for a user's own processes if the user may trace them.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Sockets:
         return -1  # the number is another one's by now
 
     def _told(self, copy: int, here: Address, there: Address) -> Tcp | None:
-        """What the kernel says of a connection, None where it is not established."""
+        """The kernel's state of a connection; None if it is not established."""
         assert _LIBC is not None
         size = self._size
         size.value = _TCP_INFO_BYTES
@@ -160,5 +160,5 @@ _CLOSED: Final = (3, 9)  # ESRCH, EBADF: the process, or its descriptor, is gone
 
 
 def _plain(address: tuple[str, int]) -> Address:
-    """IPv4 addresses look alike in both families."""
+    """The address without the prefix of an IPv4 address in an IPv6 socket: the same form in both families."""
     return address[0].removeprefix(_MAPPED), address[1]

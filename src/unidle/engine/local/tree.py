@@ -145,6 +145,6 @@ def send(pids: set[int], number: int) -> None:
 
 
 def terminate(pids: set[int]) -> None:
-    """SIGTERM, and SIGCONT so that a stopped process hears it."""
+    """Send SIGTERM, and SIGCONT so that a stopped process can handle it."""
     send(pids, signal.SIGTERM)
     send(pids, signal.SIGCONT)

@@ -1,6 +1,6 @@
-"""Looks at the ranks of running gangs, many times a second and from outside, and tells what they do.
+"""Observes the ranks of running gangs, many times a second and from outside, and reports what they do.
 
-A thread of its own does it: a controller that is busy deciding must not take that for a rank that hangs.
+It has its own thread, so that a delay in the controller is not mistaken for a rank that hangs.
 A look costs some ten microseconds a rank, most of them for what the caches have lost since the last one; control groups
 are read every half second, and so are connections while ranks wait for something.
 """
@@ -196,9 +196,9 @@ def _eyes_below(rank: _Rank) -> list[Eye]:
 
 
 def _links(gang: _Gang, now_ns: int, span_ns: int) -> dict[int, tuple[LinkVitals, ...]] | None:
-    """Each rank's links as in the last ``span_ns``; None where they are not read.
+    """Each rank's links as in the last ``span_ns``; None if they are not read.
 
-    While ranks mostly work nobody waits for a link, and what is usual is known from a reading now and then.
+    While ranks mostly work, none waits for a link. Then a reading now and then is enough to learn what is usual.
     """
     ranks = gang.ranks.values()
     waits = sum(rank.waits for rank in ranks) >= _SOME * sum(rank.looks for rank in ranks)
@@ -246,8 +246,8 @@ def _held_ns(rank: _Rank, throttled: dict[str, int]) -> int:
 def _waited_ns(rank: _Rank, now_ns: int) -> int:
     """How long the worker's main thread waited since the last call, for a lock or the network.
 
-    What it neither ran nor wanted to is exact; of that, the part of the looks that found it waiting
-    for one of these and not asleep, stopped or at a disk.
+    The time in which it neither ran nor was ready to run is exact. The result is the share of that time in which
+    looks found it waiting for one of these, and not asleep, stopped or at a disk.
     """
     off_ns = now_ns - rank.worker.on_cpu_ns()
     passed_ns, rank.off_cpu_ns = max(off_ns - rank.off_cpu_ns, 0), off_ns

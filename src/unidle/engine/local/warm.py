@@ -97,7 +97,7 @@ class WarmPool:
             return None
 
     def close(self) -> None:
-        """Let go of all; the ranks that came from them go on."""
+        """End all warm Pythons; the ranks that came from them continue."""
         for zygote in self._zygotes.values():
             self._end(zygote, "closed")
         self._zygotes.clear()

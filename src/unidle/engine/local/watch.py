@@ -20,7 +20,7 @@ State = Literal["unknown", "unstarted", "alive", "gone", "ended"]
 class RankWatch:
     """Follows one rank of one attempt.
 
-    ``unknown``: not looked at yet, or its supervisor is just being started; ``unstarted``: no one
+    ``unknown``: not checked yet, or its supervisor is just being started; ``unstarted``: no one
     has begun it, and this engine holds its lock; ``alive``: its supervisor runs; ``gone``: its
     supervisor does not, and the journal has no end yet; ``ended``: its end was read.
     """
@@ -45,7 +45,7 @@ class RankWatch:
 
     @property
     def unsettled(self) -> bool:
-        """Whether something is expected of this rank within milliseconds, or was seen and not told yet."""
+        """Whether news of this rank is expected within milliseconds, or was read and is not reported yet."""
         if self._news:
             return True
         if self.state == "alive":

@@ -1,8 +1,8 @@
 """A warm Python: it has imported what takes long, and forks supervisors whose ranks begin with that.
 
 Runs under the job's own interpreter and environment, with the standard library only. Over the socket
-whose descriptor it is given it first tells what it has imported; each request then is the directory of a
-rank with the rank's lock and perhaps the gang's port, and is answered with the pid of a supervisor. The
+whose descriptor it is given, it first sends what it has imported. Each request is then the directory of a
+rank, with the rank's lock and perhaps the gang's port. The answer is the pid of a supervisor. The
 supervisor forks the rank, which becomes the script without an exec. A warm Python holds no device, runs
 nothing and ends with the socket's other end; the ranks that came from it do not.
 """
@@ -58,7 +58,7 @@ def _imported(name: str) -> bool:
 
 
 def _run_when_idle() -> int | None:
-    """Take only time that nobody else wants, where that can be undone for the ranks; the policy that they are to have."""
+    """Use only idle CPU time, if that can be undone for the ranks. Returns the policy for the ranks; None if nothing changed."""
     if os.geteuid() != 0:
         return None
     try:

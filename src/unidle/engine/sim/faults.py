@@ -11,7 +11,7 @@ _S: Final = 1_000_000_000
 
 
 class NodeFault(NamedTuple):
-    """``node`` is down from ``at_ns`` until ``repaired_ns``; ``component`` says what of it, where that is known."""
+    """``node`` is down from ``at_ns`` until ``repaired_ns``; ``component`` is the part that failed, if known."""
 
     at_ns: int
     node: str

@@ -70,7 +70,7 @@ class SimGang:
         return self._job.measurable
 
     def next_ns(self, now_ns: int) -> int | None:
-        """When the next happening is, ``now_ns`` at the earliest; None where there is none by itself."""
+        """The time of the next event, ``now_ns`` at the earliest; None if none happens by itself."""
         if not self._spawned:
             return now_ns
         if self._halted:
@@ -115,14 +115,14 @@ class SimGang:
         return True
 
     def halt(self, now_ns: int) -> Iterator[RankMark]:
-        """Work stops here: a rank is gone, or all are asked to leave. Tells the last complete step."""
+        """Stop the work: a rank is gone, or all have to leave. Yields marks of the last complete step."""
         if self._halted:
             return
         yield from self.stand(now_ns)
         self._halted = True
 
     def stand(self, now_ns: int) -> Iterator[RankMark]:
-        """Tells the last complete step."""
+        """Yields marks of the last complete step, unless it was reported before."""
         step_ns = self._job.step_ns
         if step_ns and self._working and not self._halted:
             step = self._done_at(now_ns) // step_ns

@@ -1,7 +1,7 @@
 """How gangs that have parts of one device slow each other down, by the table of ``share.loads``. Pure.
 
-A gang is as slow as the slowest of its parts. What its work needs goes by the job's name, as in the decision;
-of names that are not in the table, that it needs what it asks for.
+A gang is as slow as the slowest of its parts. What its work needs is looked up by the job's name, as in the
+decision. A job whose name is not in the table needs what it requests.
 """
 
 from __future__ import annotations

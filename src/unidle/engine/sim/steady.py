@@ -1,4 +1,4 @@
-"""A gang that saves often and tells of it once: for replays of months, in which each save would be an event."""
+"""A gang that saves often and reports it once: for replays of months, in which each save would be an event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unidle.events.marks import Mark
 
 
 class SteadyGang(SimGang):
-    """It tells its first step, and at its end (or where it stands then) the last save, the last copy and the last step.
+    """Reports its first step and, when it ends or :meth:`stand` is called, its last save, last copy and last step.
 
     What its saves and copies cost is one span each, as long as all of them together, so that sums are exact.
     Saves count from the step that it resumed from. Nothing stretches its steps.

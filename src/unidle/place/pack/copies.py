@@ -1,9 +1,9 @@
 """How much of a node's free GPU share the target workload could use, counted in several copies.
 
-FGD asks whether one pod of a specification fits. Here each specification fills the node alone:
+FGD checks whether one pod of a specification fits. Here each specification fills the node alone:
 min(free CPU / its CPU, free memory / its memory, the sum over GPUs of floor(free / its share)) copies, or for
-several GPUs the GPUs that fit divided by their number. That sees CPU and memory that run out before the GPUs
-do, which one pod does not.
+several GPUs the GPUs that fit divided by their number. Unlike a single pod, this shows where CPU and memory
+run out before the GPUs do.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class CopiesLeft:
     def loss(self, request: Request, nodes: Nodes) -> Floats:
         """In milli GPU: (n, g) for a request that shares a GPU, by the GPU that it gets, else (n,).
 
-        Infinite where that GPU has no room, and for whole GPUs of a node after the first, which are all
-        alike. The nodes must have room.
+        Infinite if that GPU has no room, and for all whole GPUs of a node but the first, since they are
+        equal. The nodes must have room.
         """
         self._refresh()
         pool, copies = self._pool, self._copies

@@ -27,7 +27,7 @@ class Choice(NamedTuple):
 
 
 class Scorer(Protocol):
-    """Says how good nodes are for a request. Pure but for what it keeps to be quick."""
+    """Scores nodes for a request. Pure, except for its caches."""
 
     def key(self, request: Request) -> Hashable:
         """Requests with equal keys have equal scores on every node."""

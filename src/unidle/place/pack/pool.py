@@ -98,7 +98,7 @@ class Pool:
         return mask
 
     def fits(self, request: Request, nodes: npt.NDArray[np.intp] | slice = slice(None)) -> Bools:
-        """Which of ``nodes`` have the CPU and GPUs free; memory and terms are not looked at."""
+        """Which of ``nodes`` have the CPU and GPUs free; memory and terms are not checked."""
         fits = self.cpu_milli[nodes] >= request.cpu_milli
         if request.gpus == 1:
             fits &= self.largest_milli[nodes] >= request.gpu_milli

@@ -87,10 +87,10 @@ def rehearsed(
 def rehearse(
     candidates: Sequence[Prepared], nodes: Sequence[NodeSize], demands: Sequence[Demand], plain: int
 ) -> Standing:
-    """How candidates did in as many rehearsals as chance and the work that they are make sensible.
+    """The results of the candidates, in as many rehearsals as their variance and cost justify.
 
-    Only those that were in all rehearsals are in it: the others were behind. Nobody is, where no GPU
-    is asked for or there is none.
+    Only candidates that were in all rehearsals are listed; the others were dropped because they were behind.
+    Empty if no GPU is requested or the nodes have none.
     """
     standing = Standing(plain)
     stage = nodes[:: -(-len(nodes) // _STAGE) or 1]

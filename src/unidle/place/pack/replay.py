@@ -1,7 +1,7 @@
 """The published packing experiment: pods arrive one after another, none leaves.
 
 For each seed the pods of the trace are shuffled, then drawn with replacement until a multiple of the
-fleet's GPU capacity has been requested; where the trace already asks for more, the rest is dropped. A
+fleet's GPU capacity has been requested. If the trace requests more than that, the rest is dropped. A
 pod that fits on some node is never refused; one that does not is not tried again.
 """
 

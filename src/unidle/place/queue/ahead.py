@@ -42,9 +42,9 @@ class Ahead:
         return None
 
     def hosts_free_ns(self, demand: Demand, fits: Fits) -> int | None:
-        """When the CPU and memory that the job asks for are expected to be there; None where that is never.
+        """When the CPU and memory that the job requests are expected to be free; None if never.
 
-        As running jobs end; what others that wait will ask for is not counted.
+        Based on the ends of running jobs; the requests of other waiting jobs are not counted.
         """
         cluster, nodes = self._cluster, len(self._cluster.free)
         have = cluster.free_for(demand)[1]

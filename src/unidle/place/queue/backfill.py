@@ -1,9 +1,9 @@
 """Backfill: short jobs run in the gaps before large ones, whose reservations they never delay.
 
 ``easy`` reserves for the first jobs of the queue only (Lifka, "The ANL/IBM SP scheduling system",
-1995), ``conservative`` for every job looked at (Mu'alem and Feitelson, TPDS 2001). A job that
-waited beyond the starvation bound is reserved for in both, before all that did not, so with
-estimates that hold it starts no later than then planned.
+1995), ``conservative`` for every job within the depth (Mu'alem and Feitelson, TPDS 2001). With both rules,
+a job that waited beyond the starvation bound gets a reservation before all others. If the estimates hold,
+it starts no later than planned at that time.
 """
 
 from __future__ import annotations
@@ -80,9 +80,8 @@ def plan(
 ) -> tuple[Planned, ...]:  # fmt: skip
     """A planned start for each waiting job, in the order in which they were considered.
 
-    ``free`` is by node, in devices. ``may_start`` says whether a job's queue lets it start now; it is
-    asked in order, just before a job is planned to start now. Running the same plan again with the
-    same input gives the same answer.
+    ``free`` is by node, in devices. ``may_start`` is whether a job's queue lets it start now; it is
+    called in order, just before a job is planned to start now. The same input gives the same plan.
     """
     policy = policy or Backfill()
     ends = [(expected_end_ns(run, now_ns, policy.otherwise_ns), run.devices) for run in running]
@@ -91,10 +90,11 @@ def plan(
 
 
 class Planner:
-    """Takes jobs in order, each on what those before it left. Ask :meth:`fits_now`, then say what became of it.
+    """Plans jobs in order, each on what those before it left free.
 
-    A profile of what is free when is made at the first need of it, and so are the starts of jobs without a
-    reservation: those are only for users, and most are never looked at.
+    For each job call :meth:`room_now`, then :meth:`tell` or :meth:`later`. The profile of free devices over
+    time is made when it is first needed. So are the starts of jobs without a reservation: they are only
+    shown to users, and most are never read.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class Planner:
         may_start: Callable[[Demand], bool] | None = None,
         not_before_ns: Callable[[Demand], int | None] = lambda _: 0,
     ) -> None:  # fmt: skip
-        """``profile_of`` gives what is free from now on, after all starts that were not told with :meth:`tell`.
+        """``profile_of`` is what is free from now on, after all starts that were not passed to :meth:`tell`.
 
-        ``not_before_ns`` says when a job could start as far as something else than devices counts; None: never.
+        ``not_before_ns`` is the earliest start of a job by what it needs other than devices; None: never.
         """
         self._not_before_ns = not_before_ns
         self._profile_of, self._fits_of, self._now_ns, self._policy = profile_of, fits_of, now_ns, policy
@@ -149,9 +149,9 @@ class Planner:
         self.start(demand, counts)
 
     def later(self, demand: Demand, after_ns: int = 0, *, wanted: bool = True) -> Planned:
-        """It cannot start now (or before ``after_ns``): when then, and whether room is reserved for it.
+        """When a job starts that cannot start now (or before ``after_ns``), and whether room is reserved for it.
 
-        Where nobody wants to know (not ``wanted``), only reservations are made.
+        If its start is not needed (not ``wanted``), it is planned only if room is reserved.
         """
         policy, length_ns = self._policy, self._length_ns(demand)
         starved = (
@@ -253,7 +253,7 @@ class Planner:
 
 
 def too_deep(policy: Backfill) -> Reason:
-    """Of a job that is not looked at."""
+    """The reason of a job that is beyond the depth and so not planned."""
     return Reason("depth", f"behind the first {policy.depth} jobs that wait; not planned yet")
 
 

@@ -21,10 +21,10 @@ _PLENTY: Final = 1 << 60
 
 
 class Cluster:
-    """``free[node]``: devices that nobody holds and that are promised to nobody; ``hosts``, (2, M), CPU and memory.
+    """``free[node]``: devices neither held by a job nor promised to one; ``hosts``, (2, M): free CPU and memory.
 
-    Nodes may stand for several kinds of devices on the same M hosts, one kind after the other: node ``k``
-    is on host ``k % M``. Where nothing is known of hosts they have plenty.
+    With several kinds of devices on the same M hosts there is a node for each kind and host, one kind after
+    the other: node ``k`` is on host ``k % M``. If the hosts are unknown, their CPU and memory are unbounded.
 
     A job that was chosen to be stopped counts as stopped here: its devices are free, or promised
     to the job that it was stopped for.
@@ -80,7 +80,7 @@ class Cluster:
         return self._all_stoppable().rows()
 
     def next_stoppable_ns(self, now_ns: int) -> int | None:
-        """When the next job of level low may be stopped that may not be now; None where there is none."""
+        """When the next job of level low becomes stoppable that is not stoppable now; None without such a job."""
         return self._all_stoppable().next_ns(now_ns)
 
     def _all_stoppable(self) -> Stoppable:
@@ -150,7 +150,7 @@ class Cluster:
         return ranks if demand.asks == NOTHING else np.minimum(ranks, ranks_on(hosts, demand.asks, len(free)))
 
     def free_for(self, demand: Demand | Running) -> tuple[Ints, Ints]:
-        """Devices by node, and CPU and memory by host, that are kept for nobody else; not to be changed."""
+        """Devices by node, and CPU and memory by host, that are not kept for other jobs. Do not change the arrays."""
         free, hosts = self.free, self.hosts
         kept = self.holds.get(demand.job)
         if kept is not None:

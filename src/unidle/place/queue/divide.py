@@ -22,12 +22,12 @@ def by_weight(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def fill(total: int, floors: Sequence[int], caps: Sequence[int], weights: Sequence[int]) -> list[int]:
-    """Share ``total`` by weight, nobody below its floor or above its cap (water-filling).
+    """Share ``total`` by weight, with each part between its floor and its cap (water-filling).
 
-    Sums to ``total`` where the floors and caps allow it: with ``sum(floors) >= total`` the floors
-    are returned, with ``sum(caps) <= total`` the caps. Each round settles those whose part by
-    weight lies outside their bounds, on the side that outweighs the other, so no part ever has to
-    be settled twice and there are at most ``len(weights)`` rounds.
+    The parts sum to ``total`` if the floors and caps allow it: with ``sum(floors) >= total`` the floors
+    are returned, with ``sum(caps) <= total`` the caps. Each round settles the parts that by weight lie
+    outside their bounds, on the side that outweighs the other. So no part has to be settled twice, and
+    there are at most ``len(weights)`` rounds.
     """
     parts = list(floors)
     open_ = [k for k in range(len(parts)) if caps[k] > floors[k]]
@@ -51,7 +51,7 @@ def fill(total: int, floors: Sequence[int], caps: Sequence[int], weights: Sequen
 
 
 def fill_over(total: int, floors: Sequence[int], caps: Sequence[int], weights: Sequence[int]) -> list[int]:
-    """Each gets its floor; what is left of ``total`` is shared by weight, nobody getting above its cap.
+    """Each part gets its floor; the rest of ``total`` is shared by weight, up to the cap of each part.
 
     Unlike :func:`fill`, a high floor does not count against the share of the rest.
     """

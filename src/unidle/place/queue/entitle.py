@@ -1,8 +1,8 @@
-"""What each queue is entitled to use now: water-filling over the tree, again only where demand changed.
+"""What each queue is entitled to use now: water-filling over the tree, repeated only where demand changed.
 
-Per resource and from the root down: each queue gets what it wants of what it deserves; what is then
-left is shared by weight among those that want more, up to their bounds. What a queue keeps unlent
-(its guarantee, an exclusive share) is shared with no one, also while it is idle.
+Per resource and from the root down: each queue gets its demand, up to what it deserves. The rest is shared
+by weight among the queues with more demand, up to their bounds. What a queue does not lend (its guarantee,
+an exclusive share) is not shared, even while it is idle.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Entitlement:
         return self._divided
 
     def want(self, leaf: int, amounts: Sequence[int]) -> None:
-        """The leaf now wants (uses and waits for) these amounts in all."""
+        """Set the total demand of the leaf: what it uses and waits for."""
         self._wanted[leaf] = list(amounts)
         self._changed.add(leaf)
 
@@ -76,7 +76,7 @@ class Entitlement:
         self._part[ROOT] = [min(f, a) for f, a in zip(free, self._asked[ROOT], strict=True)]
 
     def _fill_below(self, queue: int, touched: set[int]) -> None:
-        """Divide a queue's part among its children, and go on where that changed something."""
+        """Divide a queue's part among its children, then below each child that is touched or got another part."""
         below = self._tree.children[queue]
         if not below:
             return

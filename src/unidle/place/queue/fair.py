@@ -254,7 +254,7 @@ class Shares:
     # -- whose turn ------------------------------------------------------------------------------
 
     def next_queue(self) -> int | None:
-        """The leaf whose first job is to be looked at next; None when none waits or all are blocked."""
+        """The leaf whose first job is considered next; None if no job waits or all leaves are blocked."""
         queue = ROOT
         if not self._open[ROOT]:
             return None

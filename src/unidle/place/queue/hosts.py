@@ -1,8 +1,8 @@
 """CPU and memory that a gang's ranks need of their nodes, when room is made by stopping jobs.
 
-A set of jobs on a node makes room for as many ranks as its devices, CPU and memory allow. Where a node has few
-enough of them, all its sets are looked at; elsewhere devices decide who is cheapest to stop, and others there are
-stopped as well where that leaves too little CPU or memory, the cheapest for what they free first.
+A set of jobs on a node makes room for as many ranks as its devices, CPU and memory allow. On a node with few
+jobs all sets are evaluated. On others the cheapest jobs to stop are chosen by devices alone. If that leaves
+too little CPU or memory, more jobs there are stopped, first those that cost the least for what they free.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _CELLS: Final = 1 << 20  # looked at together
 
 
 class HostNeeds:
-    """What one demand needs of hosts. ``free`` is (2, nodes): CPU and memory that nobody holds, by node.
+    """What one demand needs of hosts. ``free`` is (2, nodes): CPU and memory that no job holds, by node.
 
-    Nodes are those of the demand's kind of devices, ``hosts`` of them from ``first`` on; who holds devices of another
-    kind on the same host counts there.
+    The nodes are those of the demand's kind of devices: ``hosts`` of them, starting at ``first``. A job that
+    holds devices of another kind on the same host is counted there.
     """
 
     def __init__(self, known: Candidates, demand: Demand, free: Ints, first: int, hosts: int) -> None:
@@ -124,10 +124,10 @@ class HostNeeds:
         return False
 
     def _tight(self, items: Items, devices: Ints, bound: Ints) -> Mask:
-        """Nodes where room by devices may lack CPU or memory. Shape (nodes,).
+        """Nodes that may have too little CPU or memory for the room by devices. Shape (nodes,).
 
-        Neither lacks where it suffices for the bound now, nor where what is free and each job hold at least as much
-        per device as a rank asks for.
+        A node has enough if it suffices for the bound now. It also has enough if the free part and each job
+        have at least as much per device as a rank requests.
         """
         each, asks = self._demand.each, self._asks[:, None]
         short = (self._free < asks * bound).any(axis=0)

@@ -85,9 +85,9 @@ class Running:
 class Demand:
     """A job that waits: ``ranks`` of ``each`` devices on one node, all or none.
 
-    ``alike`` names what else its place depends on (constraints): where one job does not fit, no
-    other with the same shape and the same ``alike`` does. One that asks for parts of devices has ``ranks`` 0: it
-    may join others, and what it is charged depends on where it goes: at least ``charged``, at most ``most``.
+    ``alike`` identifies what else its place depends on (constraints): if one job does not fit, no other with
+    the same shape and the same ``alike`` fits. A job that requests parts of devices has ``ranks`` 0. It may
+    join others, and its charge depends on its place: at least ``charged``, at most ``most``.
     """
 
     job: str
@@ -108,7 +108,7 @@ class Demand:
 
     @property
     def size(self) -> int:
-        """Devices wanted."""
+        """Devices requested."""
         return self.ranks * self.each
 
     @property

@@ -1,4 +1,4 @@
-"""Why nobody is stopped for a job that waits, in words that a person can check against ``unidle queue``."""
+"""Why no job is stopped for a job that waits, in words that a person can check against ``unidle queue``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Like = TypeVar("Like", bound=Hashable)
 
 
 class Nobody(dict[Like, Reason | None], Generic[Like]):
-    """Kinds of jobs for which nobody may be stopped, with the reason where it was found on the way."""
+    """Kinds of jobs for which no other job may be stopped, with the reason if it is known already."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Nobody(dict[Like, Reason | None], Generic[Like]):
         self._looked: set[Like] = set()
 
     def why(self, like: Like, demand: Demand) -> Reason | None:
-        """The reason for one of this kind; None where others may be stopped, or nobody would expect that they are."""
+        """The reason for a job of this kind; None if others may be stopped for it, or if no reason is needed."""
         if like in self and self[like] is None and like not in self._looked:
             self._looked.add(like)
             self[like] = why_nobody(self._cluster, demand)
@@ -35,9 +35,9 @@ class Nobody(dict[Like, Reason | None], Generic[Like]):
 
 
 def why_nobody(cluster: Cluster, demand: Demand) -> Reason | None:
-    """Why no queue has jobs that may be stopped for it; None where its queue could take nothing back.
+    """Why no queue has jobs that may be stopped for it; None if its queue has nothing to reclaim.
 
-    That is so where each queue above it uses all that it deserves, or no other uses more than it deserves.
+    That is so if each queue above it uses all that it deserves, or no other uses more than it deserves.
     """
     shares, tree = cluster.shares, cluster.shares.tree
     leaf = tree.leaf(demand.queue)

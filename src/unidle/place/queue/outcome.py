@@ -1,4 +1,4 @@
-"""What a round of decisions asks and goes by, and what comes of it."""
+"""The inputs and rules of a round of decisions, and its result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Start:
 class Round:
     """What was decided, each list in order. ``planned_ns``: expected starts of jobs that wait.
 
-    Jobs further back in their queue than the depth that is looked at have no entry in ``waits``.
+    Jobs beyond the depth of their queue have no entry in ``waits``.
     """
 
     starts: list[Start] = field(default_factory=list)

@@ -21,7 +21,7 @@ PARTS_LATER: Final = "parts_later"  # code of the reason of one that waits for a
 
 
 class Parts(Protocol):
-    """What a round asks where devices are cut on demand."""
+    """What a round needs if devices are cut on demand."""
 
     @property
     def then(self) -> Then: ...
@@ -32,7 +32,7 @@ class Parts(Protocol):
         """Devices that a running job has parts of."""
 
     def keep(self, job: str, devices: Iterable[str]) -> None:
-        """These devices are in parts, and nobody else gets one of them from now on."""
+        """These devices are in parts: from now on no other job gets one of them."""
 
 
 def part_free_ns(

@@ -146,7 +146,7 @@ def preempt_all(
 
 
 def _run_of(demands: Sequence[Demand], at: int) -> int:
-    """How many demands from here on are alike."""
+    """How many demands from here on are equivalent."""
     end = at + 1
     while end < len(demands) and alike(demands[at], demands[end]):
         end += 1
@@ -210,7 +210,7 @@ def _because(demand: Demand, victims: tuple[str, ...], choice: Choice) -> Reason
 def _together(
     cluster: Cluster, known: Candidates, demands: Sequence[Demand], allowed: Mask, expires_ns: int
 ) -> list[Preemption]:
-    """Room for as many of these equal demands of one rank as can be had; [] where there is none."""
+    """Room for as many of these equal demands of one rank as possible; [] if none can be made."""
     known.refresh()
     first = demands[0]
     most = copies_deserved(cluster.shares, first, len(demands))

@@ -22,7 +22,7 @@ class Slot(NamedTuple):
 
 
 class Profile:
-    """Rows are spans of time: row ``k`` holds from ``times[k]`` to ``times[k + 1]``, the last for ever."""
+    """Rows are spans of time: row ``k`` is valid from ``times[k]`` to ``times[k + 1]``, the last one without end."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Profile:
         return np.maximum(least, 0)
 
     def _cut(self, at_ns: int) -> int:
-        """The row that begins at this time; made by cutting one where there is none."""
+        """The row that begins at this time; if no row does, one is split there."""
         k = bisect_left(self.times, at_ns)
         if k == len(self.times) or self.times[k] != at_ns:
             self.times.insert(k, at_ns)

@@ -1,8 +1,8 @@
-"""Repair after several nodes failed at once: surviving ranks stay, and their leaf is looked at first.
+"""Repair after several nodes failed at once: surviving ranks stay, and their leaf is searched first.
 
-Gangs are repaired tier by tier: first every gang that finds its lost ranks' devices in a leaf where
-it survives, then the others one tier further up, so that no gang takes a leaf's spares from one
-that lives there. Within a tier high jobs come first, then larger ones.
+Gangs are repaired tier by tier: first every gang that finds devices for its lost ranks in a leaf where
+some of its ranks survive, then the others one tier further up. So no gang takes the spares of a leaf from
+a gang that has ranks there. Within a tier jobs of level high come first, then larger ones.
 """
 
 from __future__ import annotations

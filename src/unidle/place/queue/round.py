@@ -53,16 +53,20 @@ def decide(
 ) -> Round:  # fmt: skip
     """Decide on all waiting jobs. ``cluster`` and ``waiting`` are changed as decided.
 
-    ``ready`` says whether the devices held for a job are really free by now. Stopped jobs have to be
-    added to ``waiting`` by the caller, when they have ended. Consolidation needs ``fits_of_running``.
-    ``domains_of`` and ``allowed_of`` are those of ``preempt.preempt_all``. ``at_once`` is asked where a job
-    could start now, instead of ``fits_of`` on what is free, and ``on_start`` is called for each start at once.
-    ``parts`` knows of parts of devices, and is needed where demands are for such; ``others_of`` says what a job
-    would take instead, on another kind of devices. ``by_place`` is asked of demands whose charge depends on their
-    place, and ``as_started`` tells of a job that starts what it is really charged.
-    ``from_spares`` is asked first to make room, and has then changed the cluster.
-    Starts are predicted for jobs that ``wants_time`` names, and where room is reserved. Without ``settle``
-    all that was changed can be undone by the cluster's journal.
+    The caller has to add stopped jobs to ``waiting`` when they have ended.
+
+    - ``domains_of`` and ``allowed_of`` are those of ``preempt.preempt_all``; ``fits_of_running`` is needed for
+      consolidation.
+    - ``ready``: whether the devices held for a job are really free by now.
+    - ``at_once``: where a job could start now; replaces ``fits_of`` on what is free.
+    - ``on_start`` is called immediately for each start.
+    - ``parts`` handles parts of devices, and is needed if a demand is for parts.
+    - ``others_of``: what a job would take instead, on another kind of devices.
+    - ``by_place``: the charge of a demand whose charge depends on its place.
+    - ``as_started``: the job that starts, with its actual charge.
+    - ``from_spares`` is called first to make room. If it returns a preemption, it has changed the cluster.
+    - ``wants_time``: for which jobs a start is predicted; it is also predicted if room is reserved.
+    - Without ``settle`` all changes can be undone by the cluster's journal.
     """
     rules = rules or Rules()
     cluster.shares.begin(now_ns, capacity)
@@ -147,7 +151,7 @@ class _Turn:
             self._done.nobody[demand.job] = why
 
     def stoppable_ns(self) -> int | None:
-        """When another job may be stopped for those that wait in vain for one; None where nobody does."""
+        """When the next job becomes stoppable for waiting jobs that found none to stop; None without such waiting jobs."""
         if not self._done.waits or not self._none_stop:
             return None
         return self._cluster.next_stoppable_ns(self._now_ns)
@@ -203,7 +207,7 @@ class _Turn:
         return True
 
     def _starts(self, demand: Demand, as_: Demand) -> bool:
-        """Start the job, if it can now; ``as_`` is what it asks for, charged no more than that."""
+        """Start the job if it can start now. ``as_`` is its request; its charge is an upper bound."""
         devices = self._fits_now(as_)
         if devices is None:
             return False
@@ -332,7 +336,7 @@ class _Turn:
         self.on_start(start)
 
     def _like(self, demand: Demand) -> _Class:
-        """Jobs that fare alike as long as nobody leaves: those for parts also only where one load and the same devices count."""
+        """The class of jobs with the same outcome as long as no job leaves; for parts also the same load and devices."""
         apart = None if demand.ranks or self.parts is None else self.parts.apart(demand.job)
         return (
             demand.queue, demand.level, demand.ranks, demand.each, demand.charged, demand.alike, apart,

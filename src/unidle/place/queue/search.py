@@ -1,8 +1,9 @@
 """Whom to stop: the cheapest choice that takes from no queue more than it may.
 
-``solve`` weighs gangs of several nodes by their devices on each, and knows nothing of queues. Here it is asked again,
-with a gang stopped whole or spared, or with one job spared of those that together take too much: branch and bound,
-the cheapest bound first. Nothing is missed as long as the solves suffice; else the best that was found counts.
+``solve`` weighs gangs of several nodes by their devices on each, and ignores queues. Here it is called
+repeatedly, by branch and bound with the cheapest bound first. Each branch stops or spares a whole gang, or
+spares one of the jobs that together take too much. The choice is optimal if the number of solves suffices;
+else it is the best that was found.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def cheapest(
 ) -> Choice | None:
     """The choice for a gang of so many ranks that loses least; ``may`` bounds what is taken by queue.
 
-    The least of all where no node with scarce CPU or memory has more than ``hosts.JOBS_MOST`` jobs, the demand
-    asks for no more topology than a domain, and the solves suffice.
+    It is optimal if no node with scarce CPU or memory has more than ``hosts.JOBS_MOST`` jobs, the demand has
+    no topology constraint beyond a domain, and the number of solves suffices.
     """
     return _Search(solver, known, allowed, may).run(ranks)
 
@@ -70,7 +71,7 @@ class _Search:
         return self._best
 
     def _dive(self, found: Found | None) -> None:
-        """Spare all at once that take too much, until nobody does or there is no room."""
+        """Spare all jobs at once that take too much, until none does or there is no room."""
         known, spared = self._known, np.zeros(len(self._allowed), np.bool_)
         for _ in range(DIVES_MOST):
             if found is None or self._take(found.choice) or self._may is None:

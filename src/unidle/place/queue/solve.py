@@ -43,8 +43,8 @@ class Choice(NamedTuple):
 class Found(NamedTuple):
     """A choice of some candidates; none that makes room with them loses less than ``least``.
 
-    ``rows`` are those that it was made of, before those not needed were spared: where no gang of several nodes is
-    among them and ``fits`` asks for no more than room in a domain, the choice loses ``least``.
+    ``rows`` are the candidates chosen before those that are not needed were spared. If no gang of several nodes
+    is among them and ``fits`` requires only room in a domain, the choice loses exactly ``least``.
     """
 
     choice: Choice

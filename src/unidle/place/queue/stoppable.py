@@ -1,4 +1,4 @@
-"""Running jobs of level low as columns, by name; kept as jobs come and go, for who asks which to stop."""
+"""Running jobs of level low as columns, by name; updated as jobs start and end. Used to choose which to stop."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ TOGETHER_MOST: Final = 64  # jobs for which others are stopped before another qu
 
 
 class Stopping:
-    """Who may be stopped is found when it is first asked, and known from then on.
+    """Stops jobs for others. Which jobs may be stopped is found at the first call, and kept from then on.
 
-    ``domains_of`` and ``allowed_of`` are those of ``preempt.preempt_all``; ``whole_now(demand)`` says where a job for
-    whole devices could start now.
+    ``domains_of`` and ``allowed_of`` are those of ``preempt.preempt_all``. ``whole_now(demand)`` is where a job
+    for whole devices could start now.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Stopping:
         self._candidates: Candidates | None = None
 
     def stop_for(self, demand: Demand, line: Line) -> list[tuple[Demand, Preemption | Reason]]:
-        """Stop others for the job, and for those after it that are like it: the answers, its own first; none if nobody is."""
+        """Stop others for the job and equal jobs after it: the answers, its own first; empty if none may be stopped."""
         leaves = rights(self._cluster.shares, demand).leaves()
         if not any(self._cluster.soft.get(leaf) for leaf in leaves):
             return []
@@ -69,6 +69,6 @@ class Stopping:
         )  # fmt: skip
 
     def _whole_then(self, demand: Demand, _gone: frozenset[str]) -> Room | None:
-        """What a job would start on that wants whole devices."""
+        """What a job that requests whole devices would start on."""
         found = self._whole_now(demand)
         return None if found is None else Room(found, (), demand.charged)

@@ -76,7 +76,7 @@ class QueueTree:
         return self.specs[queue - 1].name if queue else ""
 
     def leaf(self, name: str) -> int:
-        """The index of a queue that takes jobs; :class:`BadInput` where there is none of this name."""
+        """The index of a queue that takes jobs; :class:`BadInput` if no such queue has this name."""
         queue = self.index.get(name)
         if queue is None:
             known = ", ".join(sorted(self.index)[:8])
@@ -147,9 +147,9 @@ class QueueTree:
     def quota(self, capacity: Amounts, now_ns: int) -> Quota:
         """What every queue may hold, of this capacity at this time.
 
-        Where the capacity falls short (nodes are down), guarantees come first, then given deserved
-        shares, each scaled alike among siblings; what children deserve never sums to more than what
-        their parent does.
+        If the capacity is too small (nodes are down), guarantees come first, then given deserved shares.
+        Each is scaled by the same factor among siblings. What children deserve never sums to more than
+        what their parent deserves.
         """
         specs = self.at_minute(minute_of_week(now_ns, self.zone))
         count, width = len(self), len(self.resources)
@@ -217,7 +217,7 @@ class QueueTree:
 
 
 def _stated(spec: QueueSpec, resource: str) -> int | None:
-    """The deserved amount that does not go by weight, where there is one."""
+    """The deserved amount that is set rather than derived from weights; None if it is not set."""
     own = spec.deserved.get(resource)
     if own is not None:
         return to_milli(own)

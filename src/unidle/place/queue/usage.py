@@ -27,7 +27,7 @@ IN_USE: Final = tuple(group for group in GROUPS if group not in ("unseen", "down
 class Usage:
     """One queue in one month (``2026-11``, local). ``groups_ns`` are the groups of leaves of its jobs' rows.
 
-    ``cost_micro`` is None where nothing of that month has a price; ``own`` says whether jobs ran in the queue
+    ``cost_micro`` is None if nothing of that month has a price. ``own`` is whether jobs ran in the queue
     itself rather than below it.
     """
 

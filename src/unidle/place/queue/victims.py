@@ -1,9 +1,9 @@
-"""Who may be stopped for whom.
+"""Which jobs may be stopped for which.
 
-Two rights: a high job may stop low ones of its own queue; and a queue that uses less than it
-deserves takes back from those that use more, never below what those deserve. The second counts at
-the level where the two queues' branches part, and on the victim's side at every level below it, in
-the resource of which the job wants the largest part of the fleet.
+There are two rights. A high job may stop low jobs of its own queue. A queue that uses less than it deserves
+reclaims from those that use more, but never below what those deserve. The second right is checked at the
+level where the branches of the two queues part, and on the victim's side at every level below it. It is
+checked in the resource of which the job requests the largest part of the fleet.
 Jobs that are not low are never stopped, nor any job before its minimum runtime.
 """
 

@@ -1,4 +1,4 @@
-"""What a supervisor knows of a rank that failed: the error in its output, and whether the kernel killed for memory."""
+"""Evidence of why a rank failed: the error in its output, and whether the kernel killed it for lack of memory."""
 
 from __future__ import annotations
 

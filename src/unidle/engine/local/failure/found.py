@@ -1,4 +1,4 @@
-"""What one place of the output says about the failure, and which kind of failure an error message is."""
+"""One error in the output, and the kind of failure that an error message means."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ WHAT_CHARACTERS = 400
 
 
 class Found:
-    """One error in the output. ``at``: the number of its line; ``tag``: what stands before each of its lines.
+    """One error in the output. ``at``: the number of its line; ``tag``: the prefix of each of its lines.
 
-    ``symptom``: it says that something else failed before, such as a peer. ``closes``: its details stand above its
-    line, as those of a traceback, and not below it.
+    ``symptom``: it reports that something else failed before, such as a peer. ``closes``: its details are above its
+    line, as in a traceback, and not below it.
     """
 
     __slots__ = ("at", "closes", "kind", "sort", "symptom", "tag", "what", "where")
@@ -54,7 +54,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def file_name(path: str, workdir: str = "") -> str:
-    """A file as a reader knows it: from the working directory on, else its last part."""
+    """The name of a file for a reader: relative to ``workdir`` if it is below it; else, of an absolute path, the last part."""
     if workdir and path.startswith(f"{workdir.rstrip('/')}/"):
         return path[len(workdir.rstrip("/")) + 1 :]
     parts = [part for part in path.split("/") if part != "."]

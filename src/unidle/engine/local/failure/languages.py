@@ -136,7 +136,7 @@ def fortran(lines: list[str], k: int, workdir: str) -> Found:
 
 
 def go_race(lines: list[str], workdir: str) -> Found | None:
-    """The first report of Go's race detector, which the program goes on after and ends with 66 for."""
+    """The first report of Go's race detector. The program continues after it, and exits with code 66."""
     for k, line in enumerate(lines):
         if line == "WARNING: DATA RACE":
             frame = next((m for one in lines[k + 1 : k + 20] if (m := _RACE(f"{one} ")) is not None), None)

@@ -272,7 +272,7 @@ _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
 
 
 def _shell(lines: list[str], k: int, code: int) -> Found | None:
-    """What a shell, or an interpreter that was given a script, says; a shell may have gone on after it."""
+    """The error that a shell, or an interpreter of a script, prints. A shell may have continued after it."""
     line = lines[k]
     if ": " not in line:
         return None

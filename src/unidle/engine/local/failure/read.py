@@ -82,7 +82,7 @@ def _strongest(lines: list[str], ended: list[Found], code: int, workdir: str) ->
 
 
 def _explains(one: Found, raised: Found) -> bool:
-    """Whether another program's error says more than the exception that only reports its exit."""
+    """Whether another program's error explains more than the exception, which only reports that program's exit."""
     return only_reports(raised) and (one.at < raised.at or "ChildFailedError" in raised.what)
 
 

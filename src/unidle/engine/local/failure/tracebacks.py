@@ -80,7 +80,7 @@ class _Raised:
         return self.last_name in _WRAPPERS or _WRAPPING(self.message or self.name) is not None
 
     def where(self, workdir: str) -> str:
-        """The innermost line of the user's own code; of any code where there is none."""
+        """The innermost line of the user's own code; without such a line, the innermost of any code."""
         if self.last_name in _SYNTAX and self.frames and not self.frames[-1][2]:
             own = self.frames
         else:
@@ -112,7 +112,7 @@ def pick(found: list[Found]) -> Found | None:
 
 
 def only_reports(one: Found) -> bool:
-    """Whether it only says that something else failed, such as a child."""
+    """Whether the exception only reports that something else failed, such as a child."""
     name, _, message = one.what.partition(":")
     return name.rpartition(".")[2] in _WRAPPERS or _WRAPPING(message.strip() or name) is not None
 
@@ -316,7 +316,7 @@ def _take_cell(lines: list[str], one: _Raised) -> None:
 
 
 def _more_of_message(lines: list[str], strip: _Strip, one: _Raised) -> None:
-    """Where the first line of the message says nothing yet: the next one, too; of a list of mistakes the first."""
+    """Complete a message whose first line is not enough: add the next line; of a list of mistakes, add the first one."""
     if _MISTAKES(one.message):
         first = [(strip(line) or "").strip() for line in lines[one.end + 1 : one.end + 3]]
         one.message = ": ".join([one.message, *filter(None, first)])

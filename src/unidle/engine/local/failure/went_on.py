@@ -16,8 +16,9 @@ _FAREWELL = re.compile(r"\s*wandb: ").match  # a summary when the process ends, 
 def went_on(at: int, lines: list[str], both: list[str], code: int) -> bool:
     """Whether the exception at ``lines[at]`` was handled, by what was printed after it.
 
-    ``both`` are the lines of the two streams as they came. Python ends with code 1 after an exception that nobody
-    handles: then only a last word that came after other output speaks against it.
+    ``both`` are the lines of the two streams as they came. Python ends with code 1 after an unhandled
+    exception. With that code, the exception counts as handled only if its stream has later lines, and if training
+    or other output continued before the last of them.
     """
     own = [line for line in lines[at + 1 :] if line.strip() and not _FAREWELL(line)]
     if code == 1:

@@ -1,14 +1,13 @@
 """tqdm bars, and those of PyTorch Lightning and the Hugging Face Trainer, which are drawn by tqdm.
 
-One bar of a rank counts its steps. A label that speaks of anything but training (evaluation,
-downloads, loading, maps over a data set) rules a bar out. Among the others a label that speaks of
-a training label precedes no label, and no label precedes any other; between equals the longer bar wins
-as long as the first has not moved (an outer bar over epochs, and its inner bar over batches), and
-later only one that came after a finished one and has been moving for longer (training, after the
-text was prepared).
+One bar of a rank counts its steps. A label of anything but training (evaluation, downloads,
+loading, maps over a data set) rules a bar out. Among the others, a label of training takes precedence
+over no label, and no label over any other. Between equals the longer bar wins as long as the first has
+not moved (an outer bar over epochs, and its inner bar over batches). Later, only a bar wins that came
+after a finished one and has been moving for longer (training, after the text was prepared).
 
-Epochs: a bar labelled ``Epoch e`` stands for ``e`` whole bars before it; any other bar that starts
-again goes on counting (see :class:`steps.Counter`). ``Epoch`` counts from 0, as in Lightning,
+Epochs: a bar labelled ``Epoch e`` means that ``e`` whole bars precede it. Any other bar that starts
+again continues the count (see :class:`steps.Counter`). ``Epoch`` counts from 0, as in Lightning,
 unless it is written ``e/m`` or the first one seen is 1.
 """
 
@@ -49,7 +48,7 @@ class Bar:
 
 
 class Bars:
-    """Reads bars and says how far training is."""
+    """Reads bars, and derives from them how far training is."""
 
     def __init__(self) -> None:
         self.lightning = False

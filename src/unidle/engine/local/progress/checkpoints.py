@@ -153,7 +153,7 @@ class CheckpointWatch:
         return marks
 
     def _untold(self, step: int) -> str | None:
-        """The name of the entry that holds ``step`` where it was not told yet; it is from now on."""
+        """The name of the entry that holds ``step``, unless it was reported before. From now on it counts as reported."""
         for name, entry in self._entries.items():
             if formats.step_in(name) == step:
                 told, entry.durable = entry.durable, True
@@ -209,7 +209,7 @@ def _walk(path: str) -> list[tuple[str, os.stat_result]]:
 
 
 def _whole(path: str, known_only: bool) -> bool:
-    """Whether no file is torn. ``known_only``: a file whose format tells nothing counts as torn."""
+    """Whether no file is torn. ``known_only``: a file counts as torn if its format does not show that it is whole."""
     try:
         state = os.stat(path)
         files = _walk(path) if stat.S_ISDIR(state.st_mode) else [(path, state)]

@@ -1,12 +1,13 @@
-"""Finds, in lines that are alike, the number that counts steps.
+"""Finds the number that counts steps, in lines of the same shape.
 
-Lines are alike when they are equal but for their numbers. A whole number of such lines that keeps
-growing may count steps: words around it speak for or against it, and so do words of a training
-(loss, lr, ...) in the line. How many lines it takes until that is believed follows from them; the
-lines before are kept (a bounded number) so that their steps are not lost.
+Lines have the same shape if they differ only in their numbers. A whole number in such lines that keeps
+growing may count steps. The words around it are evidence for or against that, and so are words of training
+(loss, lr, ...) in the line. The evidence decides how many lines it takes until the number is accepted. The
+lines before are kept (a bounded number), so that their steps are not lost.
 
-What the search costs is bounded, too: looks at lines use credit up. Without it so many lines pass, but for those with
-words of training, which have a credit of their own. All that depends on the output alone, not on when it is read.
+The cost of the search is bounded, too: each line that is examined uses up credit. Without credit, lines pass
+unexamined until a fixed number of bytes is over. Lines with words of training have a credit of their own.
+All of this depends on the output alone, not on when it is read.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class _Place:
 
 
 class _Shape:
-    """Lines that are alike. ``headed``: whether an epoch had been begun when they were looked at first."""
+    """Lines of the same shape. ``headed``: whether an epoch had begun when the first of them was examined."""
 
     __slots__ = ("headed", "places", "processes")
 

@@ -1,4 +1,4 @@
-"""One number of lines that are alike: how it went on, and when that makes it the one that counts steps."""
+"""One number in lines of the same shape: how it developed, and when it is accepted as the count of steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Kept = tuple[int, Reading]
 
 
 class Field:
-    """One number of lines that are alike, and how it went on."""
+    """One number in lines of the same shape, and how it developed."""
 
     __slots__ = (
         "at", "bad", "count", "dead", "epoch", "grown", "kept", "last", "need", "odd", "rank", "seen", "since", "start",

@@ -1,4 +1,4 @@
-"""How a line names a step: forms of well-known programs, and patterns made of lines that were seen to be alike."""
+"""How a line names a step: forms of well-known programs, and patterns made from lines of the same shape."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Form:
         """Whether the number can be compared with the steps in names of checkpoints."""
 
     def read(self, line: bytes) -> Reading | None:
-        """What ``line`` says of steps, if anything."""
+        """The step that ``line`` reports; None if it reports none."""
         found = self._read(line)
         if found is None:
             return None
@@ -185,7 +185,7 @@ _OF_BARS = re.compile(rb"==|##|\.\.|--|\*\*|[\[|][#=>*.-]|\xe2[\x94-\x96]")
 
 
 def squeezed(text: bytes) -> bytes:
-    """``text`` with each blank, and what a bar is drawn of, made one space: widths differ between lines that are alike."""
+    """``text`` with one space for each blank and each run of a bar's characters: their widths differ in lines of the same shape."""
     return _BLANK.sub(b" ", text) if _OF_BARS.search(text) is not None else b" ".join(text.split())
 
 

@@ -5,7 +5,7 @@ A record is one line of JSON with ``k`` and ``t`` (boot-time clock, ns):
 - ``step``: ``n``, and ``c`` 1 when ``n`` counts calls instead of naming a step
 - ``begin``: ``w``, what is being waited for; ``span``: ``t``, ``e``, ``w``, it is over
 - ``saved``: ``n`` and ``text`` (a path) where known
-- ``restored``: ``n``, the step that the rank goes on after
+- ``restored``: ``n``, the step after which the rank continues
 - ``ready``
 - ``dropped``: ``n`` records were lost because the pipe was full
 """

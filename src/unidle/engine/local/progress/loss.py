@@ -52,7 +52,7 @@ class Losses:
 
 
 def loss_in(block: bytes) -> float | None:
-    """The last training loss in some lines; None where there is none. Losses of evaluations do not count."""
+    """The last training loss in some lines; None without one. Losses of evaluations do not count."""
     if b"\x1b" in block:
         block = re.sub(_ANSI, b"", block)
     last = None

@@ -52,7 +52,7 @@ class OwnPattern:
         self._matches = 0
 
     def steps(self, block: bytes) -> list[Reading]:
-        """The steps in a block of lines, in order, each with its epoch and how many steps that has, where told.
+        """The steps in a block of lines, in order, each with its epoch and the steps of that epoch, if the pattern finds them.
 
         A pattern that needs more than 0.25 s of processor time for one block is not used again
         (``too_slow``): the re module polls for signals, so a timer can interrupt it.

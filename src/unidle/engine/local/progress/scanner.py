@@ -33,9 +33,9 @@ _LONGEST_SPAN_NS = 7 * 24 * 3600 * 10**9
 class Scanner:
     """Turns chunks of output into marks.
 
-    One source per rank counts the steps: the job's own pattern where there is one; otherwise the
-    first framework that prints, for good; until then the best bar of tqdm (see ``bars``) or lines
-    that were found to count (see ``detector``). Each step is reported once, and only upwards (see
+    One source per rank counts the steps: the job's own pattern, if it has one. Otherwise it is the
+    first framework that prints, permanently. Until then it is the best bar of tqdm (see ``bars``), or lines
+    that were found to count (see ``detector``). Each step is reported once, in rising order (see
     ``steps.Counter``).
     """
 
@@ -104,7 +104,7 @@ class Scanner:
         return self._source not in ("tqdm", "lightning") and not self._logged
 
     def stop_steps(self) -> None:
-        """Somebody else counts the steps from now on."""
+        """Report no more steps: another source counts them from now on."""
         self._wants_steps = False
 
     def feed(self, stream: str, data: bytes, t_ns: int) -> list[Mark]:

@@ -1,4 +1,4 @@
-"""Lines that are alike: which of their numbers may count steps, by the words around each."""
+"""Lines of the same shape: which of their numbers may count steps, by the words around each."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Header:
         return any(word in vocabulary.STRONG_METRICS for name in names for word in name.split("_"))
 
     def columns(self, line: Parts) -> tuple[dict[int, str], bool]:
-        """Of a row: the names of its numbers; and whether the head tells that none of them counts steps."""
+        """For a row of a table: the names of its numbers, and whether the head shows that none of them counts steps."""
         if self._last:
             self._read(self._last)
         if not self._heads:
@@ -245,7 +245,7 @@ def _count_of(line: Parts, k: int, column: str | None) -> Count | None:
 
 
 def _tail(after: bytes, named: bool) -> bytes:
-    """The text behind a count that tells lines of its form: of a named one in a line with a metric the words only."""
+    """The text after a count that identifies lines of its form. For a ``named`` count, text without letters is left out."""
     suffix = _SUFFIX.match(after.strip())
     tail = suffix[0][:_SUFFIX_BYTES] if suffix is not None else b""
     return b"" if named and not context.LETTERS.search(tail) else tail

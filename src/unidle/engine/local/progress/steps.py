@@ -1,4 +1,4 @@
-"""From what a source says to few marks: one global step count, and at most about 20 marks a second."""
+"""Reduces the readings of a source to few marks: one global step count, and at most about 20 marks a second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Counter:
     """One rising step count out of a source's own numbers.
 
     A number lower than the one before is a new epoch that counts from its start again: the count
-    goes on from where it was, one usual gap later. The gap is the difference between the last two
+    continues from where it was, one usual gap later. The gap is the difference between the last two
     numbers, so that an epoch may start at 0 or at 1 and lines may come every k steps.
     """
 
@@ -54,7 +54,7 @@ class Counter:
         return self._redone + (self._again if self._again >= _REDONE_LINES else 0)
 
     def see(self, number: int) -> int | None:
-        """The global step for ``number``; ``None`` when it says nothing new."""
+        """The global step for ``number``; ``None`` if it is the same as the last number."""
         if number == self._last:
             return None
         if self._last is None or number > self._last:
