@@ -76,7 +76,7 @@ def judge(path: str, *, aside: bool) -> Iterator[dict[str, str | int | None]]:
 
 
 def _take_idle_time() -> None:
-    """Only time that nobody else wants, as far as the kernel lets it."""
+    """Run only when no other process needs the CPU, as far as the kernel permits."""
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except OSError:

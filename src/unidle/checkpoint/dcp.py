@@ -1,7 +1,7 @@
 """PyTorch's distributed checkpoints, without PyTorch: ``.metadata`` against the ``.distcp`` files.
 
-``.metadata`` is a pickle of ``torch.distributed.checkpoint.metadata.Metadata``; its ``storage_data`` says in which
-file each item lies, from which byte, and how long it is. Each item is a whole zip file (``torch.save``).
+``.metadata`` is a pickle of ``torch.distributed.checkpoint.metadata.Metadata``. Its ``storage_data`` gives the file,
+the first byte and the length of each item. Each item is a whole zip file (``torch.save``).
 The pickle is read with stand-ins for all classes, so that nothing of it is executed.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Blank:
-    """Stands for an object of any class: keeps what the pickle says of it, does nothing with it."""
+    """A stand-in for an object of any class: keeps the fields that the pickle gives it, and executes nothing."""
 
     fields: dict[str, object]
 

@@ -29,7 +29,7 @@ _TENSORS_HEADER_BYTES = 64 * 1024 * 1024
 
 
 def in_flux(name: str) -> bool:
-    """Whether a name says that it is not final."""
+    """Whether a name marks something unfinished."""
     return re.search(_IN_FLUX, name) is not None
 
 
@@ -39,7 +39,7 @@ def never_a_checkpoint(name: str) -> bool:
 
 
 def step_in(name: str) -> int | None:
-    """The step that the name of a checkpoint says clearly, else ``None``."""
+    """The step in the name of a checkpoint; ``None`` without a clear one."""
     found = list(re.finditer(_STEP, name))
     if not found:
         return None
@@ -86,7 +86,7 @@ def _zip_ends(fd: int, size: int) -> bool:
 
 
 def _tensors_end(fd: int, size: int, head: bytes) -> bool:
-    """The header says where the last tensor ends."""
+    """Whether the file ends where its header puts the end of the last tensor."""
     length = int.from_bytes(head, "little")
     if len(head) < 8 or length > min(size, _TENSORS_HEADER_BYTES):
         return False

@@ -6,8 +6,8 @@
         manifest.json                       sizes and checksums of all bytes of all shards
 
 A shard is an ordinary safetensors file (8 bytes of header length, JSON header, raw tensors). The header's
-``__metadata__["unidle"]`` says of each piece which tensor it is of and where it lies in it, so that any number
-of ranks can read what any other number wrote.
+``__metadata__["unidle"]`` gives the tensor of each piece and its place in that tensor, so that any number of ranks can
+read what any other number wrote.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DTYPE_BYTES: Final = {
 
 
 class Damaged(Exception):
-    """Bytes that are not what was written. The text says what is wrong, in one line."""
+    """Bytes that are not what was written. The text gives the fault in one line."""
 
 
 def step_name(step: int) -> str:
@@ -42,7 +42,7 @@ def step_name(step: int) -> str:
 
 
 def partial_name(step: int, session: str) -> str:
-    """Where a checkpoint is written before it has its name; the first dot says that it is not final."""
+    """Where a checkpoint is written before it gets its final name; the first dot marks it as unfinished."""
     return f".{step_name(step)}.{session}"
 
 
@@ -51,7 +51,7 @@ def shard_name(rank: int, world: int) -> str:
 
 
 def is_partial(name: str) -> bool:
-    """Whether a name says that a checkpoint was begun and not finished, or that its removal was."""
+    """Whether a name marks a checkpoint whose writing or removal was not finished."""
     return re.fullmatch(r"\.step_\d{10}\.\w+|\..+\.pruned", name) is not None
 
 
@@ -137,7 +137,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the header of a shard says: pieces of tensors, and where the rank's own state lies (bytes)."""
+    """The content of a shard's header: pieces of tensors, and where the rank's own state lies (bytes)."""
 
     pieces: tuple[Piece, ...]
     own: tuple[int, int] | None

@@ -49,9 +49,9 @@ def forget(path: str) -> None:
 
 
 def compare(path: str, *, deep: bool) -> str | None:
-    """What the kept checksums say: a reason to trust it, or None where there are none (any more).
+    """The reason to trust the file, by the checksums kept of it; None if there are none, or none that is still valid.
 
-    A file that was rewritten since then (another time of change) ends their worth. Raises :class:`Damaged`
+    They are no longer valid for a file that was rewritten since (another modification time). Raises :class:`Damaged`
     where size or bytes changed though the time did not.
     """
     try:

@@ -31,7 +31,7 @@ State = Literal["good", "bad", "unverified"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of one checkpoint. ``why`` says why it is bad, or what was (or could not be) checked."""
+    """What is known of one checkpoint. ``why``: the reason that it is bad, or what was checked or could not be checked."""
 
     path: str
     format: str

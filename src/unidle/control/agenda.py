@@ -1,4 +1,4 @@
-"""What a turn of the loop looks at: jobs that something happened to, and those whose time has come."""
+"""The jobs that one turn of the loop handles: those with a new event, and those whose timer has expired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loop's next decision says of one job: the policy itself is asked, and nothing is carried out."""
+"""The loop's next decision about one job. It is computed with the policy itself; nothing is carried out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Answer:
 
 
 def next_decision(view: View, job: JobView, now_ns: int | None = None) -> Answer:
-    """What the next decision says of a job that waits. The view is as it was when this returns."""
+    """The next decision about a job that waits. The view is unchanged when this returns."""
     now_ns = view.time_ns if now_ns is None else now_ns
     verdict = job.verdict
     view.queue.doubt(job)  # what is known already is not said again

@@ -63,7 +63,7 @@ class NodeCare:
             yield from self._spare_watch().look(view)
 
     def act(self, view: View) -> None:
-        """Begin what the log says is to be begun. Call it when the log is written."""
+        """Start the remedies and checks that the log orders. Call it after the log is written."""
         if view.care.targets:
             self._mender().act(view)
         if self._preflight is not None:

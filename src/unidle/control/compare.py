@@ -88,7 +88,7 @@ class Outcome:
     ``queueing`` is from submission to the first start, of jobs that started; ``completion`` from
     submission to the end, of jobs that succeeded. ``fragmented_ns`` is GPU time that was free while
     a job waited that no free shape fitted; ``lost_ns`` work that was thrown away. ``fairness`` is
-    Jain's index over the queues' ``ran_part``: 1 where all queues waited alike.
+    Jain's index over the queues' ``ran_part``: 1 where it is equal for all queues.
     """
 
     jobs: int
@@ -175,7 +175,7 @@ def outcome_of(view: View, source: LedgerSource, only: Iterable[str] | None = No
 
 
 def jain(values: Sequence[float]) -> float:
-    """Jain's fairness index: (sum x)^2 / (n * sum x^2), from 1/n (one has all) to 1 (all alike).
+    """Jain's fairness index: (sum x)^2 / (n * sum x^2), from 1/n (one has all) to 1 (all equal).
 
     Source: Jain, Chiu, Hawe, "A quantitative measure of fairness", DEC TR-301, 1984.
     """

@@ -1,6 +1,6 @@
-"""What the detectors heard of nodes and devices, as events: faults, whom they hit, and who cannot see.
+"""Findings of the detectors as events: faults of nodes and devices, the jobs they hit, and detectors that cannot see.
 
-The judgement is ``unidle.guard``'s; here it is applied to what came in, once for each fault.
+``unidle.guard`` judges the findings; this module applies its verdict once for each fault.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Detectors:
         return any(group.waiting for group in self._groups.values())
 
     def take(self, view: View, now_ns: int) -> Iterator[ev.Event]:
-        """The events that follow from what was heard since the last call. Each has to be applied before the next."""
+        """The events that follow from the findings since the last call. Apply each one before you take the next."""
         heard, seeing = self._watcher.take(logged=not self._waits)
         yield from _sights(view, [*self._static, *seeing])
         yield from self._storage.look(view, now_ns)
@@ -152,7 +152,10 @@ def _fault(view: View, one: Heard, action: str, because: Reason) -> Iterator[ev.
 
 
 def _laid_on_job(view: View, one: Heard, because: Reason) -> Iterator[ev.Event]:
-    """What a job did itself is no fault of the node: it is reported for the job, where the process or the device says which."""
+    """A fault that a job caused itself is not a fault of the node: it is reported for the job.
+
+    Nothing is reported if neither the process nor the device identifies one job.
+    """
     found = _by_process(view, one) or (list(on_device(view, one.node, one.device)) if one.device else [])
     if len(found) != 1:
         return
@@ -196,7 +199,7 @@ def _because(one: Heard, verdict: Verdict) -> Reason:
 def wanted_of(
     fleet: Fleet, offset_ns: int, overlay: str = ""
 ) -> tuple[tuple[Wanted, ...], tuple[Seeing, ...]]:
-    """The detectors of a fleet on this machine, and what can be said of its nodes without any.
+    """The detectors of a fleet on this machine, and the monitoring status of nodes without a kernel-log detector.
 
     The machine's own log and parts belong to the only node there is, or to a node that declares them.
     """

@@ -120,7 +120,7 @@ def chosen(seen: Sequence[Seen], found: Sequence[Verdict]) -> Seen | None:
 
 
 def send(address: ClusterAddress, job: str, spec: JobSpec) -> str | None:
-    """Put the job into the cluster's inbox; who drives its store, if anybody does."""
+    """Put the job into the cluster's inbox. Returns the holder of its store; None if no process drives it."""
     assert address.store is not None
     return _with_store(address.store, lambda store: _submit(store, job, spec))
 
@@ -141,8 +141,8 @@ def _with_store(address: str, work: Callable[[Store], str | None]) -> str | None
 def moves(seen: Sequence[Seen], prefer: Prefer) -> Iterator[Move]:
     """Jobs that wait, never ran, and that another cluster could start now; first moves that were not finished.
 
-    Each job that is moved takes its room in the summary's cluster: the clusters are looked at again
-    before the next one is proposed for the same cluster, so at most one job goes to each in a call.
+    A job that is moved takes room that the summary of its target still shows as free. So each call proposes
+    at most one job for a cluster; call again with new summaries for the next.
     """
     yield from _unfinished(seen)
     taken: set[str] = set()
@@ -158,7 +158,7 @@ def moves(seen: Sequence[Seen], prefer: Prefer) -> Iterator[Move]:
 
 
 def _waits(view: View) -> Iterator[JobView]:
-    """Jobs that the cluster looked at and could not start, and that have nothing there to come back to."""
+    """Queued jobs that the cluster tried to place and could not start, and that have no attempt there."""
     for job in view.jobs.open.values():
         judged = job.verdict is not None and job.verdict.code != "not_taken_up"
         if job.state == "queued" and not job.attempts and judged and job.cancel_by is None:
@@ -183,9 +183,9 @@ def _unfinished(seen: Sequence[Seen]) -> Iterator[Move]:
 def carry_out(move: Move, settle: Callable[[Store, str, int], str]) -> bool:
     """Take the job out of its queue, then send it on under its own name; False where it started meanwhile.
 
-    It is out of the first before it is in the second, so it never runs twice; a mover that dies between
-    the two leaves a record from which the next call goes on. ``settle(store, job, request)`` waits until the
-    request to leave was answered.
+    The job leaves the first queue before it enters the second, so it never runs twice. If the mover dies in
+    between, the next call completes the move from the record that it left. ``settle(store, job, request)``
+    waits until the request to leave is answered.
     """
     if not move.left:
         assert move.source.store is not None

@@ -86,7 +86,7 @@ def _predicted_cost(said: dict[str, Any]) -> str:
 
 
 def _range(low: str, high: str, level: float) -> str:
-    """Nothing where there is none, as from a single earlier run."""
+    """The bounds as text; empty if they are equal, as from a single earlier run."""
     if low == high:
         return ""
     return f" ({low} to {high}" + (f" with {100 * level:.0f} %)" if level else ")")

@@ -85,7 +85,7 @@ def _ended(view: View) -> Iterator[JobView]:
 def _named(view: View, name: str, most: int) -> list[JobView]:
     """Live jobs of that name; without one the newest of the ended ones, as many as ``most``.
 
-    An ended job is unpacked at each look, and an id begins with the name: other ids are looked at last.
+    Reading an ended job means unpacking it. An id usually begins with the job's name, so such ids are read first.
     """
     live = [job for job in view.jobs.open.values() if job.spec.name == name]
     if live:

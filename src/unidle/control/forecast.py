@@ -53,7 +53,7 @@ class Forecaster:
         return tuple(RunTimes(user, name, tuple(ran)) for user, name, ran in self.history.kept())
 
     def learn(self, job: JobView) -> None:
-        """The job has ended; only success tells how long it takes."""
+        """Add the run time of a job that ended. Only a success counts: other ends do not show how long the job takes."""
         self._stepped.pop(job.id, None)
         if job.state == "succeeded":
             self.history.add(job.spec.user, job.spec.name, job.run_ns(job.ended_ns or 0))
@@ -174,7 +174,7 @@ class _Running:
 
 
 def _may_start(job: JobView) -> bool:
-    """Whether a plan that knows nothing of queues may say when a job starts, or the queues themselves said it."""
+    """Whether a start can be predicted: the queues planned it, or a plan that does not model queues is enough."""
     verdict = job.verdict
     if not job.spec.needs_devices:
         return False  # the plan knows of devices only

@@ -1,4 +1,4 @@
-"""What is said of speed and cost when a job is placed, and again after its first steps."""
+"""Predictions of speed and cost: when a job is placed, and again after its first steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOUR_NS: Final = 3_600_000_000_000
 
 
 def at_placement(view: View, job: JobView, run_time: Estimate | None) -> list[ev.Predicted]:
-    """Step time and cost of a job that was just placed, from the steps of jobs alike and of its earlier attempts.
+    """Step time and cost of a job that was just placed, from the steps of similar jobs and of its earlier attempts.
 
     Without a known number of steps the cost is that of the predicted ``run_time``.
     """
@@ -92,7 +92,10 @@ def _remaining(job: JobView, known: Known, forecast: Forecast | None) -> Estimat
 
 
 def reached(job: JobView) -> int:
-    """The step that the job goes on from: the attempt's last, or before its first one what is kept of those before."""
+    """The step that the job continues from: the live attempt's last one.
+
+    Before the attempt's first step: the last durable one of the attempts before it, or 0.
+    """
     live = job.attempts[-1].last_step() if job.attempts else None
     if live is not None:
         return live

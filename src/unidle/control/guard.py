@@ -22,7 +22,7 @@ _EXCUSES = ("evaluation", "checkpoint", "restore", "compile")
 
 
 class GuardWatch:
-    """Judges each gang as looks at it come in."""
+    """Judges each gang each time that its vitals come in."""
 
     def __init__(self) -> None:
         self._judges: dict[tuple[str, int], tuple[GangJudge, SlowJudge]] = {}
@@ -108,7 +108,7 @@ def _verdict(job: JobView, attempt: AttemptView, found: Finding) -> ev.VerdictRe
 
 
 def _slow(job: JobView, attempt: AttemptView, found: Slow, at_ns: int) -> ev.VerdictReached:
-    """A gang that is slowed down goes on: it is reported, and nothing follows by itself."""
+    """The report of a gang that is slowed down. The gang continues to run: no action follows automatically."""
     node, because = _laid_on(attempt, found, "slow", {"share": round(found.share, 3)})
     return ev.VerdictReached(
         job.id, attempt.number, "slow", found.since_ns, at_ns, False, because, found.rank, node

@@ -15,7 +15,7 @@ from unidle.store.protocol import Store
 class Spell:
     """``target`` (a node or device) was not healthy; ``end_ns`` is None where it still is not.
 
-    ``health`` and ``because`` are what was said first: what it is then treated with is no fault of its own.
+    ``health`` and ``because`` are the first that were logged: states during its treatment are not further faults.
     """
 
     target: str

@@ -130,7 +130,7 @@ def _missing(field: str, arrival: Arrival, value: str, has: Sequence[str], optio
 
 
 def _as_replayed(job: JobView) -> JobSpec:
-    """The job's own specification; it is interrupted only by what is simulated, and then goes on."""
+    """The job's specification without time limits. Only simulated faults interrupt it; it then resumes."""
     return replace(job.spec, restart=Restart(10**6, 1.0), timeout_s=None, queue_timeout_s=None)
 
 

@@ -1,6 +1,6 @@
-"""Begins remedies and checks as processes of their own, and says what came of them.
+"""Starts remedies and checks as processes of their own, and reports their outcomes.
 
-One that was begun is never begun again under the same name: its directory is made first, and stays.
+Each name is started only once: its directory is made first, and stays.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Hands(Protocol):
     """The part that carries out remedies and checks."""
 
     def begin(self, order: Order) -> None:
-        """Begin it; nothing where that was done before, by whomever."""
+        """Start it; does nothing if it was started before, also by another process."""
 
     def look(self, name: str) -> Outcome | None:
-        """How it ended; None while it is at work, or was not begun."""
+        """How it ended; None while it runs, or if it was not started."""
 
     def end(self, name: str) -> None:
-        """Nobody waits for it any more."""
+        """The caller does not wait for it any more."""
 
 
 class HookRunner:
-    """:class:`Hands` of this machine. ``root``: one directory for each name, kept for who wants to read them."""
+    """:class:`Hands` of this machine. ``root`` keeps one directory for each name, to be read later."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

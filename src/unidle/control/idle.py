@@ -16,9 +16,9 @@ from unidle.view.state import View
 
 
 class IdleWatch:
-    """Looks at a holder when its time has come, something was measured of it, or a notice stands.
+    """Checks a holder when its timer expires, when it has a new measurement, or while it has a notice.
 
-    A look costs what the attempt has ranks and slices, whatever the log holds.
+    The cost of a check depends on the ranks and slices of the attempt, not on the size of the log.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class IdleWatch:
             )  # with others that were placed about then
 
     def measured(self, view: View, seen: Utilised) -> ev.UtilisationSeen | None:
-        """The event of a measurement; None where it says nothing new, or of no one who is there."""
+        """The event of a measurement; None if nothing changed, or if that attempt is not live."""
         job = view.jobs.open.get(seen.job)
         attempt = job.live if job is not None else None
         if attempt is None or attempt.number != seen.attempt:

@@ -16,7 +16,7 @@ Plain = dict[str, Any]
 def idle_holders(view: View, now_ns: int) -> list[Plain]:
     """Those that have a notice, or have shown no work for as long as the policy waits before one.
 
-    One whose devices are known to be busy is none of them; one that the policy leaves alone is, and says so.
+    A holder whose devices are known to be busy is left out. One that is exempt by the policy is included and marked.
     The longest quiet device time comes first.
     """
     lines = []

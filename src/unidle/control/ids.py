@@ -1,4 +1,4 @@
-"""Names of jobs that can be read, typed and told apart."""
+"""Names of jobs that are easy to read, to type and to distinguish."""
 
 from __future__ import annotations
 

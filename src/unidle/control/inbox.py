@@ -41,9 +41,9 @@ class RemoveRequest(msgspec.Struct, frozen=True):
 
 
 def signed(store: Store, spec: JobSpec, user: str | None = None) -> tuple[JobSpec, str]:
-    """The job as this process may submit it to the store, and who submits it. ``user``: whose it is to be, if not the file's.
+    """The job as this process may submit it to the store, and the submitter. ``user``: its owner, if not the file's.
 
-    Errors: :class:`BadInput` where it is to be somebody else's and the store is not the submitter's.
+    Errors: :class:`BadInput` if the job is for another user and the submitter does not own the store.
     """
     sender, wanted = store.user(), user or spec.user
     if store.owned_by(sender):
@@ -66,7 +66,7 @@ def not_theirs(store: Store, request: Request, spec: JobSpec) -> Reason | None:
 
 
 def add_submitted(view: View, requests: Iterable[Request]) -> None:
-    """Show submitted jobs in a view that is only read: as queued, with the reason that nobody drives them."""
+    """Show submitted jobs in a read-only view: as queued, with the reason that no controller has adopted them."""
     for request in requests:
         # one that cannot be read is put away by the next controller
         with suppress(msgspec.MsgspecError):

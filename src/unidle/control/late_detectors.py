@@ -1,4 +1,4 @@
-"""Detectors that nobody asked for are loaded when a run has lasted a while: a short one should not wait for them."""
+"""Loads detectors that the fleet does not request after :data:`AFTER_S` seconds: a short run need not wait for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AFTER_S: Final = 0.5
 
 
 class LateDetectors:
-    """See :class:`unidle.control.detectors.Detectors`, which this is from the start where the fleet asks for it."""
+    """Makes :class:`unidle.control.detectors.Detectors` late; at the start if the fleet requests them."""
 
     def __init__(self, fleet: Fleet, file: Path, offset_ns: int) -> None:
         self._made: Detectors | None = None
@@ -34,7 +34,7 @@ class LateDetectors:
             self._make()
 
     def take(self, view: View, now_ns: int) -> Iterator[ev.Event]:
-        """The events that follow from what was heard since the last call. Each has to be applied before the next."""
+        """The events that follow from the findings since the last call. Apply each one before you take the next."""
         if self._made is None:
             if time.monotonic() - self._begun_s < self._due_s:
                 return
@@ -54,7 +54,7 @@ class LateDetectors:
 
 
 def _asks(fleet: Fleet) -> bool:
-    """Whether it says what is to be watched, or has what is watched without saying so."""
+    """Whether the fleet requests watching, or has parts that are watched by default, such as GPUs."""
     return bool(os.environ.get(OVERLAY_VARIABLE)) or any(
         node.watch is not None or node.netns or any(device.kind == "gpu" for device in node.devices)
         for node in fleet.nodes

@@ -183,7 +183,7 @@ class Controller:
             self._commands.append(lambda: self._engine.stop(command))
 
     def pause(self) -> None:
-        """Place nothing any more; what runs goes on."""
+        """Place no more jobs; running gangs continue."""
         self._accepting = False
 
     def drain(self) -> None:
@@ -358,7 +358,7 @@ class Controller:
         self._look_for_idle(job, now)
 
     def _looks_first(self, job: JobView, event: ev.Event, now: int) -> bool:
-        """Whether a gang is looked at before it is stopped: one that hangs, or whose time is over."""
+        """Whether the stop waits for a profile of the ranks: for a gang that hangs or has reached its time limit."""
         wanted = isinstance(event, ev.StopAsked) and event.why in ("hung", "timeout")
         return wanted and self._stacks is not None and self._stacks.holds(job.id, job.attempts[-1], now)
 

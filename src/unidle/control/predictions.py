@@ -46,7 +46,10 @@ def by_model(view: View, spec: JobSpec, job: JobView | None = None) -> Plain:
 
 
 def spec_of(view: View, name: str, user: str | None, devices: int | None) -> JobSpec:
-    """Such a job as the latest of this name, on so many devices; :class:`BadInput` where there is none."""
+    """A specification like that of the latest job of this name, on so many devices.
+
+    Errors: :class:`BadInput` if the store has no job of this name.
+    """
     for job_id in reversed(list(view.jobs)):
         spec = view.jobs[job_id].spec
         if spec.name == name and user in (None, spec.user):

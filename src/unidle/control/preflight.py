@@ -42,7 +42,7 @@ class Preflight:
         return self._next_ns
 
     def holds(self, job: JobView, attempt: AttemptView) -> bool:
-        """Whether the attempt is not to start yet; :meth:`look` says when it is."""
+        """Whether the attempt must not start yet. :meth:`look` gives an event when it may."""
         if self._hands is None or attempt.checked_ns is not None:
             return False
         if any(rank.spawn_ns is not None for rank in attempt.ranks):
@@ -165,7 +165,7 @@ def _result(name: str, check: CheckView) -> Result:
 
 
 def _as_thorough(results: list[Result]) -> list[Result]:
-    """For who wants the quick check alone: it proves as much as any."""
+    """The results as those of standard checks: for a policy that requires only the quick check."""
     return [Result(r.node, "standard", r.fit, r.at_ns, r.because) for r in results]
 
 

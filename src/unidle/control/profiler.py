@@ -1,7 +1,7 @@
-"""The controller's end of continuous mode: a process of low priority looks at running ranks, and this keeps it going.
+"""The controller's part of continuous mode: it keeps a low-priority process running that profiles the ranks.
 
-A thread of its own talks to that process, so that nothing that happens to it (it hangs, is killed, cannot be started)
-holds up a turn of the loop. What it found becomes events, turn by turn.
+A thread communicates with that process. So a process that hangs, is killed or cannot be started does not delay the
+loop. Each turn of the loop takes its findings as events.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Orders:
 
 @dataclass(slots=True)
 class _Talk:
-    """One process, and what was said so far."""
+    """One process, and the data exchanged with it so far."""
 
     process: subprocess.Popen[bytes]
     errors: Path
@@ -85,11 +85,11 @@ class Profiler:
 
     @property
     def pid(self) -> int | None:
-        """The process that looks now, where there is one."""
+        """The process that profiles now; None without one."""
         return self._pid
 
     def take(self, view: View) -> Iterator[ev.Event]:
-        """What was found since the last call; tells the process which attempts run now."""
+        """The findings since the last call. Also sends the process the list of attempts that run now."""
         live: Live = tuple(
             (job, attempt.number, len(attempt.ranks))
             for job in sorted(view.live)
@@ -109,7 +109,7 @@ class Profiler:
                 yield event
 
     def close(self) -> None:
-        """End the process; what it had not told is lost."""
+        """End the process; findings that it has not reported are lost."""
         self._end = True
         self._wake()
         if self._thread is not None:
@@ -252,7 +252,7 @@ class Profiler:
 
 
 def _written(fd: int, out: bytearray) -> bool:
-    """Write what fits; False where nobody reads any more."""
+    """Write as much as the pipe takes; False if it has no reader any more."""
     try:
         del out[: os.write(fd, out)]
     except BlockingIOError:

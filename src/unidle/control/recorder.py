@@ -1,4 +1,4 @@
-"""What the loop says: folded into the view at once, and put into the log in one transaction per turn."""
+"""Records the loop's events: in the view immediately, in the log with one transaction per turn."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Recorder:
         self.emit(event, f"rank:{seen.job}/{seen.attempt}/{seen.rank}", seen.first)
 
     def request_done(self, request: int) -> None:
-        """The request, by its id, leaves the inbox with what is said of it."""
+        """Remove the request, by its id, from the inbox in the same transaction as its events."""
         self._done_requests.append(request)
 
     def flush(self) -> None:
-        """Put all that was said into the log."""
+        """Write all recorded events to the log."""
         if self._new or self._done_requests:
             self._store.append(self._lease, self._new, done_requests=self._done_requests)
             self._new, self._done_requests = [], []

@@ -1,4 +1,4 @@
-"""What follows for jobs from what was found when they are to go on."""
+"""Events that follow from what the search for a checkpoint found before a job resumes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unidle.jobs import Reason
 
 
 def bad_checkpoint(seen: CheckpointLook) -> ev.CheckpointBad:
-    """The event that tells of it."""
+    """The event for a checkpoint that was found bad."""
     text = f"checkpoint {Path(seen.path).name} is bad: {seen.because}"
     if seen.moved_to:
         text += f"; moved to {seen.moved_to}"

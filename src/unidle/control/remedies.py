@@ -36,7 +36,7 @@ _TEXT: Final = 200
 
 
 class GuardRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Body of an inbox request of kind ``guard``: what an operator or a site's own monitor says of a node."""
+    """Body of an inbox request of kind ``guard``: a command or report of an operator or a site's monitor about a node."""
 
     verb: str  # drain, return, maintain, cordon, uncordon, report
     target: str
@@ -146,7 +146,7 @@ class RemedyWatch:
             self._wake(view, target, now_ns)
 
     def act(self, view: View) -> None:
-        """Begin what the log says is to be begun. Call it when the log is written."""
+        """Start the remedies and checks that the log orders. Call it after the log is written."""
         if self._hands is None:
             return
         for here in view.care.targets.values():
@@ -274,7 +274,7 @@ def filled(words: tuple[str, ...], node: Node | None, name: str, device: str) ->
 
 
 def judged(what: str, outcome: Outcome) -> Result:
-    """What an outcome says. A check exits 0 fit, 1 unfit, else it could not tell; a remedy exits 0 when it is done."""
+    """The result of an outcome. Exit codes of a check: 0 fit, 1 unfit, others undetermined; of a remedy: 0 done."""
     last = (outcome.text.strip().splitlines() or [""])[-1][:_TEXT]
     if outcome.late:
         return Result("silent", "it did not end in time and was killed")
@@ -312,7 +312,7 @@ def _moved(view: View, move: Set | StopJob) -> Iterator[ev.Event]:
 
 
 def _events(view: View, said: Set, by: str) -> Iterator[ev.Event]:
-    """The state, and the health that the ledger knows it by."""
+    """The new state, and the health that the ledger uses for it."""
     yield ev.RemedySet(said.target, said.state, said.because, said.step, said.try_, said.deadline_ns, by)
     health = "repair" if said.state == "remedy" else HEALTH[said.state]
     if said.state == "probation" and view.fleet.guard.probation_work != "none":

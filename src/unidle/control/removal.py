@@ -1,7 +1,7 @@
-"""What is on disk of jobs that have ended, and how it goes: run directories with logs and journals, and reports.
+"""Removes the files of jobs that have ended: run directories with logs and journals, and reports.
 
-The log says first that a job was removed, then its files go. So after ``kill -9`` at any point the files of a removed job
-that are left are found again, and a job that is still listed has all of its files.
+The removal is logged before the files are deleted. So after ``kill -9`` at any point, leftover files of a removed job
+are found again, and a job that is still listed has all of its files.
 """
 
 from __future__ import annotations

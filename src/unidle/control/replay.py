@@ -51,19 +51,19 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What a trace does not say, in seconds. The defaults cost nothing unless a job is interrupted.
+    """What a trace does not contain, in seconds. The defaults cost nothing unless a job is interrupted.
 
     A checkpoint is taken every ``checkpoint_every_s`` of work (0: never), for which the gang waits
     ``checkpoint_s``; an attempt after the first needs ``restart_s`` before its first step, and
-    ``restore_s`` more where there is a checkpoint; a gang that is asked to stop leaves after
+    ``restore_s`` more if it has a checkpoint; a gang that is asked to stop leaves after
     ``stop_s`` (within the job's grace), and saves its last step if ``saves_on_stop``. ``comm_ppm``
     of each step is communication where a gang spans several nodes (``unidle.engine.sim.network``).
     Nodes fail every ``mtbf_s`` in the mean, each by itself (0: never), and are away for ``mttr_s``;
     ``seed`` draws when.
 
-    What policies know of run times is said by ``estimates``: no more than the jobs themselves say
-    (``none``), the true ones times ``estimate_factor`` (``exact``), or, where a job says nothing,
-    what jobs before it took, as the live loop learns it (``learned``).
+    ``estimates`` is the source of the run times that policies use: only the jobs' own estimates (``none``),
+    the true times multiplied by ``estimate_factor`` (``exact``), or, for jobs without an estimate, the run
+    times of earlier jobs, as the live loop learns them (``learned``).
     """
 
     checkpoint_every_s: float = 1800.0

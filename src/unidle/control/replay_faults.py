@@ -124,7 +124,7 @@ class GangSeen:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One replay. ``name`` tells the ways from others."""
+    """One replay. ``name`` identifies the ways."""
 
     name: str
     gang: int

@@ -69,8 +69,8 @@ def take_up(
 ) -> Iterator[Session]:  # fmt: skip
     """Hold the store while the block runs. What runs when it ends keeps running. ``channels`` receive notices.
 
-    ``profile_to`` is the store's address as it is opened (``store.url`` has no password): jobs are looked at while they
-    run where the fleet asks for that.
+    ``profile_to`` is the store's address with its password (``store.url`` has none). The profiler uses it to record
+    running jobs, if the fleet requests that.
 
     Errors: :class:`unidle.errors.StoreHeld` when another live writer holds the store.
     """

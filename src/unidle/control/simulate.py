@@ -57,8 +57,8 @@ def simulate(
     """Drive all arrivals to their ends and return the final view; everything is in ``store`` too.
 
     The same arguments give the same log, byte by byte. ``faults`` and ``detect_ns`` as in ``SimEngine``. At
-    ``until_ns`` the simulation stops, whatever still runs or waits. ``policy_name`` is what the log
-    calls the policy; ``watcher`` hears every event, as ``Controller.watch`` says.
+    ``until_ns`` the simulation stops, even if jobs still run or wait. ``policy_name`` is the policy's
+    name in the log; ``watcher`` receives every event (see ``Controller.watch``).
     """
     clock = VirtualClock(start_ns)
     engine = SimEngine(fleet, clock, workload, faults, detect_ns)

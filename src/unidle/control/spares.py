@@ -1,4 +1,4 @@
-"""Tells the log which nodes are kept as spares, for the ledger and for who looks."""
+"""Logs which nodes are kept as spares, for the ledger and for the status of the fleet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEEPING: tuple[str, ...] = ("", "unidle")
 
 
 class SpareWatch:
-    """Looks again when something was logged. What it says follows from the view (``unidle.place.reserve``)."""
+    """Determines the spares again after each new event; they follow from the view (``unidle.place.reserve``)."""
 
     def __init__(self) -> None:
         self._fleet: Fleet | None = None

@@ -1,7 +1,8 @@
-"""Before a gang that hangs is stopped, all its ranks are looked at once: by a process of its own, for a second at most.
+"""Profiles all ranks of a gang that hangs once before it is stopped: in a separate process, for a second at most.
 
-The loop starts it, goes on, and takes what came at a later turn; only the order to stop that gang waits for it. A process that is
-ready to look is started when a gang has been silent for a while, so that the second is for the look.
+The loop starts the process, continues, and takes the result at a later turn; only the order to stop that gang waits
+for it. The process is started in advance when a gang has been silent for a while, so that its start does not use up
+the second.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class _Look:
 
 
 class GangStacks:
-    """Looks at gangs whose run directories are below ``root``."""
+    """Profiles gangs whose run directories are below ``root``."""
 
     def __init__(self, root: Path, command: tuple[str, ...] = COMMAND) -> None:
         self._root, self._command = root, command

@@ -1,4 +1,4 @@
-"""Gangs whose storage does not answer: looks at ranks and at mounts in, verdicts out."""
+"""Detects gangs whose storage does not answer: takes observations of ranks and mounts, and gives verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks the mounts below the directories of running jobs, and says what follows."""
+"""Checks the mounts that hold the directories of running jobs, and gives the events that follow."""
 
 from __future__ import annotations
 

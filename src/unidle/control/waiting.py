@@ -96,7 +96,7 @@ def _start_unknown(view: View, job: JobView, now: Reason) -> str | None:
 
 
 def _ahead(view: View, job: JobView) -> int:
-    """How many jobs come before it in its queue. Those that can never start do not count: nobody waits for them."""
+    """How many jobs come before it in its queue. Those that can never start do not count: they delay no job."""
     names = [name for line in view.waiting.values() for _, _, name in line]
     line = [other for name in names if (other := view.jobs.open[name]) is job or not _never(other)]
     from unidle.place.registry import DEFAULT
@@ -122,7 +122,7 @@ def _never(job: JobView) -> bool:
 def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
     """Each thing that keeps a gang from starting now, and what would help: its queue's quota first, then the network.
 
-    ``now`` is what the next decision says.
+    ``now`` is the reason of the next decision.
     """
     from unidle.place.scheduler import Refused, Scheduler
 

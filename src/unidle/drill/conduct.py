@@ -132,7 +132,7 @@ def conduct(drill: Drill, cache: Cache, tell: Tell, *, store: Path | None = None
 def _staged(
     drill: Drill, scratch: Scratch, name: str, whole: Drill, store: Path | None = None
 ) -> Iterator[Stage]:
-    """A stage with what the whole drill needs, so that both runs are alike."""
+    """A stage with what the whole drill needs, so that both runs have the same conditions."""
     kinds = {fault.kind for fault in whole.faults}
     lab = Lab(drill.nodes, scratch.lab_tag) if kinds & set(NETWORK_KINDS) else None
     try:
@@ -280,7 +280,7 @@ class _Conductor:
         )
 
     def _found(self, one: Injected) -> Injected:
-        """What unidle's own check says of a checkpoint that was just damaged."""
+        """The result of unidle's own check of a checkpoint that was just damaged."""
         if one.fault.kind != "corrupt_checkpoint":
             return one
         if one.fault.how == "remove":

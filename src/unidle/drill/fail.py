@@ -48,7 +48,7 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True)
 class _Processes(_Draft):
-    """A rank or node: killed, if nothing else is said."""
+    """A rank or node: killed by default."""
 
     def kill(self) -> _Draft:
         return self
@@ -109,7 +109,7 @@ class _Device:
     _target: str
 
     def reads(self, field: str, value: float | bool) -> _Draft:
-        """NVML says something else of it."""
+        """Replace a value that NVML reads of it."""
         return _Draft(Fault("nvml", self._target, field=field, value=value))
 
     def kernel_log(self, line: str) -> _Draft:

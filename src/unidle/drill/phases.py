@@ -1,4 +1,4 @@
-"""What the log says of each fault: when it was seen and named, and when the job was back. Pure."""
+"""The phases of each fault in the log: when it was seen and named, and when the job was back. Pure."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Phases:
 class Injected:
     """A fault that happened in ``attempt``, when ``step`` was the last one done. ``inject_ns`` None: it did not.
 
-    ``found``: what unidle itself said of it, where the log has no verdict for its kind; at ``found_ns``.
+    ``found``, at ``found_ns``: what unidle itself reported, for kinds of faults that get no verdict in the log.
     """
 
     fault: Fault

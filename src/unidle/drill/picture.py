@@ -70,7 +70,7 @@ def summary(report: Report) -> list[str]:
 
 
 def reasons(report: Report) -> list[str]:
-    """One line for each fault: what unidle said of it; and what it said of others."""
+    """One line for each fault with unidle's verdict on it; then the verdicts that match no fault."""
     return [
         *(
             f"{number} {one.fault.kind} {one.fault.target}: {one.because}"

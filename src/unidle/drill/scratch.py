@@ -121,7 +121,7 @@ def marked(name: str) -> Iterator[int]:
 
 
 def ticks_of(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None where there is none, or only its exit status."""
+    """When a process started, in clock ticks since boot; None if it does not run, or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

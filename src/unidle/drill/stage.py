@@ -36,7 +36,7 @@ _TOLD: Final = (ev.HealthSet, ev.StopAsked, ev.ControllerStarted)
 
 @dataclass(slots=True)
 class Log:
-    """What the log has said so far: folded, and the events that the view does not keep, with their times in ns."""
+    """The log so far: folded, and the events that the view does not keep, with their times in ns."""
 
     view: View = field(default_factory=View)
     told: list[tuple[int, ev.Event]] = field(default_factory=list)
@@ -54,7 +54,7 @@ _GUARD: Final = {"preflight": "off", "suspect": "1s", "probation": "1s"}
 
 
 class Stage:
-    """One run of the drill's job. ``name`` tells runs of one drill apart; close it in any case."""
+    """One run of the drill's job. ``name`` distinguishes the runs of a drill; close it in any case."""
 
     def __init__(
         self, drill: Drill, scratch: Scratch, name: str, *, store: Path | None = None, lab: Lab | None = None,
@@ -94,7 +94,7 @@ class Stage:
         )  # fmt: skip
 
     def kill_controller(self) -> None:
-        """SIGKILL, and nobody drives the store until :meth:`start`."""
+        """SIGKILL; no controller drives the store until :meth:`start`."""
         assert self._up is not None
         self._up.kill()
         self._up.wait()
@@ -137,7 +137,7 @@ class Stage:
         return {rank: seen.pid for rank, seen in ranks.items() if seen.pid is not None and not seen.ended}
 
     def kernel_log(self, node: str) -> Path:
-        """The file that stands for a node's kernel log."""
+        """The file that is used as a node's kernel log."""
         return self.place / f"kernel-{node}.log"
 
     @property

@@ -81,7 +81,7 @@ SLOWED: Final[Mapping[int, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """What the driver tells of one GPU; None where it does not say.
+    """What the driver reports of one GPU; None for a value that it does not report.
 
     Errors are those that ECC could not correct, since the driver came up. ``slowed`` are bits of :data:`SLOWED`, and
     ``slowed_times`` how many readings in a row had each.
@@ -98,7 +98,7 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class MachineReading:
-    """What the kernel tells of the machine's parts, by name. ``down_times``: readings in a row that found a link down.
+    """What the kernel reports of the machine's parts, by name. ``down_times``: readings in a row that found a link down.
 
     ``links`` are network interfaces and InfiniBand ports: whether each has a carrier. ``errors`` counts what memory
     controllers and GPUs of AMD could not correct. ``growths`` are the counters of links, by ``LINK COUNTER``

@@ -15,10 +15,10 @@ _RANK: Final = 70
 
 @dataclass(frozen=True, slots=True)
 class DriverLook:
-    """``error`` says why NVML cannot be used, and ``code`` is its number; None where the library itself cannot be opened.
+    """Why NVML cannot be used: ``error``, and its number ``code``; None where the library itself cannot be opened.
 
-    ``module`` is the version of the kernel module, None where it is not loaded; ``library`` that of NVML, empty where it is
-    not known. ``gpus`` counts the GPUs on PCI that are NVIDIA's driver's or nobody's. ``door``: there is ``/dev/nvidiactl``.
+    ``module``: version of the kernel module, None where it is not loaded. ``library``: version of NVML, empty if unknown.
+    ``gpus``: GPUs on PCI that NVIDIA's driver has, or no driver. ``door``: whether ``/dev/nvidiactl`` exists.
     """
 
     error: str
@@ -31,7 +31,7 @@ class DriverLook:
 
 @dataclass(frozen=True, slots=True)
 class DriverState:
-    """``key`` tells one state from another, empty where all is well; ``why`` nothing is seen; ``fault``, where it is one."""
+    """``key``: identifies the state, empty for a working driver. ``why``: no GPU is seen. ``fault``: if the state is one."""
 
     key: str
     why: str
@@ -42,7 +42,7 @@ WELL: Final = DriverState("", "")
 
 
 def driver_state(look: DriverLook) -> DriverState:
-    """The state that a failure to open NVML stands for.
+    """The state of the driver, from a failure to open NVML.
 
     It is a fault only where the machine itself shows that a driver should be at work: a fleet may declare GPUs that are
     elsewhere, and a container may have been given none.

@@ -1,4 +1,4 @@
-"""What exit codes and signals stand for, where that is agreed on. Pure."""
+"""The agreed meanings of exit codes and signals. Pure."""
 
 from __future__ import annotations
 

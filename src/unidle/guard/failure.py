@@ -63,7 +63,7 @@ def _after_stop(attempt: AttemptView, rank: RankView) -> bool:
 
 
 def is_symptom(rank: RankView) -> bool:
-    """Whether what it printed last says that another failed before."""
+    """Whether its last output reports the failure of another rank."""
     return rank.last is not None and rank.last.symptom and not rank.info.get("oom")
 
 
@@ -143,7 +143,7 @@ def _by_limits(rank: RankView, spec: JobSpec | None) -> bool:
 
 
 def error_of(rank: RankView, spec: JobSpec | None = None) -> tuple[str, str]:
-    """What it failed with, and where: an error in its output; empty where there is none that is known for one."""
+    """The error in its output, and where; empty if no known error is there."""
     if _is_out_of_memory(rank):
         return f"out of memory{_limit(rank, spec)}", ""
     last = rank.last
@@ -208,7 +208,7 @@ def _by_fault(attempt: AttemptView, rank: RankView) -> bool:
 
 
 def failure_of_job(job: JobView) -> Failure | None:
-    """Why the job's last attempt failed; None where it did not, or the job goes on."""
+    """Why the job's last attempt failed; None where it did not, or the job succeeded or was cancelled."""
     last = job.attempts[-1] if job.attempts else None
     return None if last is None or job.state in ("succeeded", "cancelled") else failure_of(job, last)
 
@@ -269,7 +269,7 @@ def _of_rank(job: JobView, attempt: AttemptView, number: int) -> Failure:
 
 
 def _fell(attempt: AttemptView, first: RankView, other: RankView) -> bool:
-    """Whether a rank failed because of the first: it was stopped for it, says so, or says nothing and ended later."""
+    """Whether a rank failed because of the first: stopped for it, its output shows it, or it ended later without a cause."""
     later = (other.end_ns or 0) >= (first.end_ns or 0)
     return _after_stop(attempt, other) or is_symptom(other) or (later and not has_cause(other))
 
@@ -280,7 +280,7 @@ def _plain_what(rank: RankView) -> str:
 
 
 def _meaning(rank: RankView) -> str:
-    """What its exit code or signal stands for, where that is agreed on."""
+    """The meaning of its exit code or signal, if there is an agreed one."""
     code = rank.code
     if rank.lost or code is None or cannot_start(rank):
         return ""
@@ -302,7 +302,7 @@ _ADVICE: Final = {
 
 
 def _help(job: JobView, rank: RankView, what: str, kind: FailureKind) -> str:
-    """What the user can change; empty where the error says it all."""
+    """What the user can change; empty where the error makes it clear."""
     last = rank.last
     if _is_out_of_memory(rank):
         whose = rank.info.get("oom_limit_of")
@@ -377,7 +377,7 @@ def meaning_in_words(failure: Failure) -> str:
 
 
 def others_in_words(because_of: Sequence[int], same: Sequence[int] = ()) -> str:
-    """Who else failed: ``ranks 0 and 2 failed because of it``; empty where nobody did."""
+    """The other ranks that failed: ``ranks 0 and 2 failed because of it``; empty if there are none."""
     parts = [f"{_ranks(same)} failed with the same error"] if same else []
     if because_of:
         parts.append(f"{_ranks(because_of)} failed because of it")

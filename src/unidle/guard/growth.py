@@ -22,10 +22,10 @@ class Growth:
 
 
 def grown(before: Growth | None, count: int, at_ns: int, window_ns: int) -> Growth:
-    """What is known of a counter after one more reading; steps older than ``window_ns`` are let go of.
+    """What is known of a counter after one more reading; steps older than ``window_ns`` are dropped.
 
-    The first reading, and one that is lower than the last (the driver was loaded again), is a new start. Where nobody
-    looked for longer than the window, only the window's part of what was added counts.
+    The first reading, and one that is lower than the last (the driver was loaded again), is a new start. After a gap
+    between readings that is longer than the window, only the window's part of what was added counts.
     """
     if before is None:
         return Growth(count, at_ns)

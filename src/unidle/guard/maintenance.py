@@ -40,7 +40,7 @@ def give_back(
 
 
 def expected_ns(spec: JobSpec, predicted_ns: int | None) -> int | None:
-    """How long an attempt is expected to run: as the job says, as was predicted, at most its time limit; None: unknown."""
+    """The expected time of an attempt: the job's estimate, else the prediction, else its time limit; None: unknown."""
     if spec.estimate_s is not None:
         return int(spec.estimate_s * 1e9)
     if predicted_ns is not None:

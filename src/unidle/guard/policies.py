@@ -3,8 +3,8 @@
 The clouds' tables are from their public documentation and the source of their agents, as of 2026: AKS sets a node
 condition and leaves the rest to the operator; EKS's node monitoring agent has a list of Xids after which a node is
 replaced or restarted (which of the two it does for which Xid is not public: all are shown as replaced); GKE's device
-plugin gives a GPU no more work after the Xids of its setting, 48 where nobody set it, and has a list of its own of
-Xids that only set a condition.
+plugin gives a GPU no more work after the Xids of its setting, by default 48, and has a list of its own of Xids that
+only set a condition.
 """
 
 from __future__ import annotations

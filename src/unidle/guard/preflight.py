@@ -1,7 +1,8 @@
 """Before a gang starts: which check a node needs, and what follows from its result. Pure.
 
-``fit`` of a result is as ``unidle check`` says it: True, False, or None where it could not tell. None is no fault, so
-the node is not tainted, and no proof, so it is asked again; a node that was proved before may run on that proof.
+``fit`` of a result is that of ``unidle check``: True, False, or None where the check could not decide. None is no
+fault, so the node is not tainted, and no proof, so it is checked again; a node that was proved before may run on that
+proof.
 """
 
 from __future__ import annotations

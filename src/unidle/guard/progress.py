@@ -1,11 +1,11 @@
 """Whether a gang still makes progress, judged from outside: stopped ranks, cut links, silence.
 
-The gang's own collective timeouts play no part. What each rank does is looked at many times a second
-(``unidle.jobs.vitals``); steps, where the job shows any, say what its usual pace is. Pure: a judge is fed
-looks in order and says what it finds.
+The gang's own collective timeouts play no part. The activity of each rank is sampled many times a second
+(``unidle.jobs.vitals``); if the job shows steps, they give its usual pace. Pure: a judge receives looks in order and
+returns its findings.
 
 What is *not* a hang: a gang of which some rank computes, reads or writes, sleeps until a time that is near,
-or says (``unidle.rank``) that it evaluates, saves, restores or compiles. Such a rank is given more time.
+or reports (``unidle.rank``) that it evaluates, saves, restores or compiles. Such a rank is given more time.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class Watched(NamedTuple):
 class Progress:
     """What the job shows of itself. ``steps_ns``: when its latest steps were complete, in order.
 
-    ``begun_ns``: when its ranks were all there. ``span``: some rank says that it does something else than
-    steps now (``eval``, ``save``, ...), since ``span_ns``. ``watched``: for a job that shows no steps, short windows in
-    which somebody looked for them; what lies between two windows is not known.
+    ``begun_ns``: when its ranks were all there. ``span``: what some rank reports that it does now instead of steps
+    (``eval``, ``save``, ...), since ``span_ns``. ``watched``: for a job that shows no steps, the short windows that were
+    watched for them; steps between two windows are unknown.
     """
 
     begun_ns: int
@@ -133,7 +133,7 @@ class GangJudge:
     # -- what can be found -----------------------------------------------------------------------
 
     def _stopped(self, seen: GangVitals) -> Finding | None:
-        """A rank, or a process of one, that somebody stopped."""
+        """A rank, or a process of one, that was stopped by a signal."""
         stopped = [r for r in seen.ranks if r.doing == "stopped"]
         if stopped:
             first = min(stopped, key=lambda r: (r.since_ns, r.rank))
@@ -178,7 +178,7 @@ class GangJudge:
         return self._find("cut", rank, since_ns, seen, certain, text, seen.unreached or tuple(pairs))
 
     def _silent(self, seen: GangVitals, progress: Progress) -> Finding | None:
-        """No rank computes, reads or writes, and none says why."""
+        """No rank computes, reads or writes, and none reports a reason."""
         if self._silent_ns is None or self._is_excused(seen, progress):
             return None
         if self._watched_ns and self._steps_quietly and self._blind < BLIND_LOOKS:

@@ -3,7 +3,7 @@
     healthy -> suspect -> draining -> quarantine -> remedy -> proving -> probation -> healthy
                                           ^------------------------/            \\-> quarantine (it fell again;
     where a job worked on it meanwhile, over draining)
-    draining, quarantine -> out: nobody but a human (`unidle guard return`) brings it back
+    draining, quarantine -> out: only a human (`unidle guard return`) brings it back
 
 Every state but ``out`` ends by itself: it has a deadline, a bounded number of tries, or both.
 """

@@ -28,7 +28,7 @@ def policy_for(
 
 
 def is_ignored(spec: JobSpec, event: RestartEvent) -> bool:
-    """Whether nothing follows from the event, because a policy says so."""
+    """Whether a policy of the job ignores the event."""
     found = policy_for(spec, event)
     return found is not None and found[1].action == "ignore"
 

@@ -1,6 +1,6 @@
 """Which rank, or which link, slows a gang down. Pure.
 
-In a gang that works in step everybody has the pace of the slowest, so steps do not tell who that is.
+In a gang that works in step all ranks have the pace of the slowest, so steps do not show which one that is.
 Waiting does: the slow rank waits least. Only time between steps of usual length counts, so that
 evaluation, a checkpoint, a compilation or a collector's pause on one rank is not taken for slowness.
 A rank is compared with those that do the same work (its peers), and with itself while steps were short:
@@ -127,7 +127,7 @@ class SlowJudge:
     _times: int = 0  # looks in a row that found it
 
     def judge(self, seen: GangVitals, steps_ns: Sequence[int]) -> Slow | None:
-        """Who slows the gang as of this look; None while nobody does or too little was seen."""
+        """What slows the gang as of this look; None if nothing does, or too little was seen."""
         for at_ns in steps_ns:
             if not self._steps or at_ns > self._steps[-1]:
                 self._steps.append(at_ns)

@@ -17,7 +17,7 @@ def odd_ranks(stacks: Sequence[RankStack]) -> tuple[int, ...]:
     """The ranks that the others wait for, as far as that can be seen; none where no rank stands out.
 
     Where some ranks wait in a collective, it is those that do not, or, where all do, those in another one than most.
-    Else it is those that do something else than more than half of the ranks. A rank that could not be looked at is
+    Else it is those that do something else than more than half of the ranks. A rank whose stack could not be read is
     never named.
     """
     seen = [stack for stack in stacks if stack.state != "unknown"]

@@ -24,7 +24,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``culprit`` is None where there are only symptoms: then nothing here says what went wrong.
+    """``culprit`` is None where there are only symptoms: the cause is then unknown.
 
     ``action`` is the driver's own (Xid 154) where it gave one for the culprit's device, else the culprit's.
     ``evidence`` begins with the cause; the rest is in the order of the log.
@@ -68,7 +68,7 @@ def _order(finding: Finding) -> tuple[int, int, int, str, int]:
 
 
 def _asked(culprit: Finding, findings: Sequence[Finding]) -> Finding | None:
-    """The driver's last word on the culprit's device, said after the fault; None where it said nothing."""
+    """The driver's last recovery action (Xid 154) for the culprit's device, logged after the fault; None without one."""
     words = [
         f
         for f in findings

@@ -1,1 +1,1 @@
-"""Senses: what a node says about its own health, read from the machine."""
+"""Reads the health of a node from its machine."""

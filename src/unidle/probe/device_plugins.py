@@ -22,7 +22,7 @@ _PATIENCE_S: Final = 1.0
 
 
 class DevicePlugins:
-    """Those of the machine whose files are under ``root``; ``missed`` goes on where another left off, by service."""
+    """Plugins of the machine whose files are under ``root``. ``missed``: the counts of an earlier instance, by service."""
 
     def __init__(self, root: Path, missed: dict[str, Missed]) -> None:
         self._place = root / _PLACE
@@ -51,7 +51,7 @@ class DevicePlugins:
             yield from self._miss(name, found.get(name, False))
 
     def _answers(self, place: int, name: str) -> bool | None:
-        """Whether somebody listens on a socket; None where that cannot be determined."""
+        """Whether a process listens on the socket; None if that cannot be determined."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.settimeout(_PATIENCE_S)
             try:

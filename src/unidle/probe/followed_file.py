@@ -104,7 +104,7 @@ class FollowedFile:
         return lines
 
     def _look(self) -> None:
-        """Open the file, at the place where reading goes on."""
+        """Open the file at the position where reading continues."""
         if self._resume is not None:
             position, self._resume = self._resume, None
             if self._go_on(position):
@@ -172,7 +172,7 @@ class FollowedFile:
         return os.pread(self._fd, len(self._tail), self._offset - len(self._tail)) == self._tail
 
     def _moved(self) -> bool:
-        """Whether the name now stands for another file."""
+        """Whether the name now refers to another file."""
         try:
             now, own = os.stat(self.name), os.fstat(self._fd)  # noqa: PTH116
         except OSError:

@@ -1,4 +1,4 @@
-"""NVIDIA's driver as one node's watch asks it. Any of its calls may hang in the kernel for ever."""
+"""Queries of one node's watch to NVIDIA's driver. Any of its calls may hang in the kernel without end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Seen:
 
 
 class GpuDriver:
-    """Asks NVML about ``devices``. All of it is for one thread, but :attr:`calling`."""
+    """Queries NVML about ``devices``. Use it from one thread only, except :attr:`calling`."""
 
     def __init__(self, devices: Sequence[Device], names: Names, given: Nvml | None, root: Path) -> None:
         self._devices, self._names, self._given, self._root = devices, names, given, root
@@ -52,7 +52,7 @@ class GpuDriver:
         return self._named.calling
 
     def look(self, now_ns: int) -> Seen:
-        """What the driver tells now. May never return."""
+        """The current state and readings of the driver. May never return."""
         if self._nvml is None:
             if now_ns >= self._try_ns:
                 self._open(now_ns)
@@ -180,7 +180,7 @@ def _library(root: Path) -> str:
 
 
 def _gpus_on_pci(root: Path) -> Iterator[Path]:
-    """Those of NVIDIA that its own driver has, or nobody (not those that were given to a virtual machine)."""
+    """NVIDIA's GPUs that are bound to its driver or to none (those passed to a virtual machine are left out)."""
     for path in (root / "sys/bus/pci/devices").glob("*"):
         if read_text(path / "vendor") == _NVIDIA and read_text(path / "class").startswith(_GPU_CLASSES):
             driver = path / "driver"

@@ -1,6 +1,6 @@
 """Watches the GPUs of one node through NVML: errors, remapped rows, clocks, lost devices, and the driver's Xid events.
 
-A JSON file may be laid over what NVML tells, for drills: a mapping from device ids to readings, such as
+For drills, a JSON file can overlay NVML's readings: a mapping from device ids to readings, such as
 ``{"n1/0": {"dram_errors": 2, "xid": 79}}``. Counts are added, other values replace; an ``xid`` is reported once for each
 ``xid_number``.
 """
@@ -59,7 +59,7 @@ class _Known:
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What the next instance goes on from: readings and overlays' Xids by device, the driver's state, missed daemons."""
+    """The state for the next instance: readings and overlay Xids by device, driver state, missed daemons."""
 
     readings: dict[str, GpuReading] = {}
     xids: dict[str, tuple[int, int]] = {}
@@ -147,7 +147,7 @@ class GpuWatch:
             return {}
 
     def _xid(self, bus: str, code: int) -> Finding | None:
-        """An Xid as the kernel log would tell it, so that one set of rules says what it means."""
+        """The finding for an Xid. It is read as a line of the kernel log, so that one set of rules classifies both."""
         if self._reader is None:
             from unidle.guard.log.reader import Reader
 

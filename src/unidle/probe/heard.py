@@ -12,8 +12,8 @@ from unidle.guard.log.model import Finding
 class Heard:
     """One finding. ``device`` is the id of the fleet's device, empty where the finding is the node's.
 
-    Times are on the log's clock. ``stamp`` is the same for what is the same event, told again; empty where that cannot
-    be known. ``pids``: the process that the finding names, and those above it.
+    Times are on the log's clock. ``stamp`` is equal for repeated reports of one event; empty if a repetition cannot be
+    recognised. ``pids``: the process that the finding names, and its ancestors.
     """
 
     node: str
@@ -50,11 +50,11 @@ class Detector(Protocol):
         ...
 
     def keep(self) -> str:
-        """What the next instance needs to go on where this one is."""
+        """The state that the next instance needs to continue from here."""
         ...
 
     def news_fd(self) -> int:
-        """What can be read as soon as a look would find something; -1 where only looking tells."""
+        """A file descriptor that becomes readable when a look would find something; -1 without one."""
         ...
 
     def close(self) -> None:

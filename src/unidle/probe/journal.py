@@ -20,8 +20,8 @@ _STOP_S: Final = 2.0
 class Journal:
     """A :class:`~unidle.probe.source.Source` on ``journalctl --follow --output=json``.
 
-    Its position is the journal's cursor: with one it goes on behind it, also after a boot; without one it begins now.
-    The pipe is bounded: when lines come faster than they are read ``journalctl`` waits, and nothing is lost here.
+    Its position is the journal's cursor. With one it continues after it, also after a boot; without one it starts with
+    new entries. The pipe is bounded: if lines come faster than they are read, ``journalctl`` waits and none is lost.
     ``extra`` are further arguments, such as ``--directory=`` for the journal of another machine.
     """
 

@@ -26,9 +26,9 @@ def boot_id(path: str = _BOOT_ID) -> str:
 class KernelLog:
     """A :class:`~unidle.probe.source.Source` on ``/dev/kmsg``.
 
-    Without a ``position`` it begins with what the kernel says from now on. With one of this boot it goes on behind it;
-    with one of an earlier boot it reads all that this boot has said. Records that the ring dropped before they were read
-    are counted in ``lost``.
+    Without a ``position`` it starts with new records. With a position of this boot it continues after it; with one of
+    an earlier boot it reads all records of this boot. ``lost`` counts records that the ring buffer dropped before they
+    were read.
     """
 
     name = "/dev/kmsg"
@@ -116,7 +116,7 @@ class KernelLog:
 
 
 def _numbers(record: bytes) -> tuple[int, int]:
-    """A record's sequence number and its stamp in microseconds since boot; -1 where there is none."""
+    """A record's sequence number and its timestamp in microseconds since boot; -1 for both if it has none."""
     fields = record.split(b";", 1)[0].split(b",")
     if len(fields) < 3 or not (fields[1].isdigit() and fields[2].isdigit()):
         return -1, -1

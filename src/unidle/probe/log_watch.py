@@ -147,7 +147,7 @@ class LogWatch:
         )  # fmt: skip
 
     def _onset_ns(self, finding: Finding, now_ns: int) -> int:
-        """When the line says it was, where that can be: not in the future, and not of another clock altogether."""
+        """The line's own time if it is plausible (not in the future, and of a known clock); else ``now_ns``."""
         stamp_ns = finding.stamp_ns
         if stamp_ns is None:
             return now_ns

@@ -1,7 +1,7 @@
-"""Watches what the kernel tells of a machine's parts: network links, InfiniBand ports, memory controllers, AMD's GPUs,
+"""Watches a machine's parts through the kernel: network links, InfiniBand ports, memory controllers, AMD's GPUs,
 sensors of power and cooling.
 
-For a node that is a network namespace of this machine it is the namespace itself, and the interface with its address.
+For a node that is a network namespace of this machine, only the namespace and the interface with its address are watched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Asks the file systems of other machines, and of servers in user space, whether they still answer.
+"""Checks whether network file systems, and those served from user space, still respond.
 
-A process that asks a dead file server may wait in the kernel for ever and cannot be killed. So each mount is asked by a
-small process of its own, one at a time, also over restarts of the controller: the process holds the lock of a file.
+A process that accesses a dead file server may block in the kernel without end and cannot be killed. So a small process
+of its own checks each mount, never two at a time, also over restarts of the controller: the process holds a file lock.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def mount_of(path: str, mounts: Mapping[str, Mount | None]) -> Mount | None:
 
 
 def _link_at(path: str) -> str:
-    """Where the symbolic link leads to; empty where there is none."""
+    """The target of the symbolic link; empty if the path is none."""
     try:
         return os.readlink(path)  # noqa: PTH115 - as text: ``Path`` would change it
     except OSError:
@@ -128,7 +128,7 @@ def _text(escaped: str) -> str:
 
 @dataclass(slots=True)
 class _Asked:
-    """What is known of one mount. ``pid``: who asks; 0: nobody, -1: one whom an earlier controller left behind."""
+    """The state of one mount. ``pid``: the process that checks it; 0: none, -1: one that an earlier controller started."""
 
     pid: int = 0
     begun_ns: int | None = None
@@ -137,7 +137,7 @@ class _Asked:
 
 
 class MountWatch:
-    """Asks mounts; ``locks`` is a directory for the locks of those who ask. Errors: none, see :meth:`why_not`."""
+    """Checks mounts. ``locks``: directory for the checking processes' lock files. Errors: none, see :meth:`why_not`."""
 
     def __init__(self, locks: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> None:
         self._locks, self._table = locks, mountinfo
@@ -209,7 +209,7 @@ class MountWatch:
             self._ask(place, asked, now_ns)
 
     def _ended(self, asked: _Asked) -> int | None:
-        """The exit code of who asked, once; None where nobody has ended."""
+        """The exit code of the checking process, once after it ended; None otherwise."""
         if asked.pid <= 0:
             return None
         try:
@@ -222,7 +222,7 @@ class MountWatch:
         return os.waitstatus_to_exitcode(status)
 
     def _ask(self, place: str, asked: _Asked, now_ns: int) -> None:
-        """Begin to ask, unless who was left behind by an earlier controller still waits for the answer."""
+        """Start a check, unless the process of an earlier controller still waits for the answer."""
         try:
             self._locks.mkdir(parents=True, exist_ok=True)
             name = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
@@ -244,7 +244,7 @@ class MountWatch:
 
 
 def _started(place: str, lock: int) -> int:
-    """The process that asks ``place`` and holds ``lock`` as long as it lives. Errors: OSError."""
+    """Start the process that checks ``place`` and holds ``lock`` while it lives; its pid. Errors: OSError."""
     words = [sys.executable, "-I", "-S", "-c", _CODE, place]
     held = os.dup(lock)  # moved to itself it would be closed
     try:

@@ -9,7 +9,7 @@ from unidle.fleet.pci import short_bus_id
 
 
 class Names:
-    """PCI addresses and identities of the devices of one node. Told by the fleet file, and by the driver where it answers."""
+    """PCI addresses and identities of one node's devices, from the fleet file and, if it responds, the driver."""
 
     def __init__(self, node: Node) -> None:
         self._devices = {d.uuid.lower(): d.id for d in node.devices if d.uuid}

@@ -1,4 +1,4 @@
-"""Calls that may never come back: who makes them waits for a while, and goes on without."""
+"""Calls that may never return: the caller waits for a limited time, then continues without the result."""
 
 from __future__ import annotations
 

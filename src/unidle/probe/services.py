@@ -19,7 +19,7 @@ _INITS: Final = ("systemd", "init")
 
 
 class Services:
-    """Daemons of one machine, whose ``/proc`` and ``/sys`` are under ``root``; ``missed`` goes on where another left off."""
+    """Daemons of the machine with ``/proc`` and ``/sys`` under ``root``. ``missed``: counts of an earlier instance."""
 
     def __init__(self, root: Path, missed: dict[str, Missed]) -> None:
         self._root = root

@@ -8,7 +8,7 @@ from unidle.guard.log import LogLine
 
 
 class Source(Protocol):
-    """A log that grows. ``poll`` never waits; a source that cannot be read says why, and tries again at the next poll."""
+    """A log that grows. ``poll`` never waits. If it cannot read, :meth:`why_not` has the reason; the next poll retries."""
 
     @property
     def name(self) -> str:
@@ -29,11 +29,11 @@ class Source(Protocol):
         ...
 
     def position(self) -> str:
-        """Where the next poll goes on, to be kept and given to the next instance: nothing is read twice."""
+        """Where the next poll continues. Keep it and give it to the next instance: then nothing is read twice."""
         ...
 
     def news_fd(self) -> int:
-        """What can be read as soon as a poll would give lines; -1 where only a poll tells."""
+        """A file descriptor that becomes readable when a poll would give lines; -1 without one."""
         ...
 
     def close(self) -> None:

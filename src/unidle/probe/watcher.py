@@ -1,4 +1,4 @@
-"""Runs the detectors of all nodes, each in a thread of its own: one that hangs costs its own sight and nobody else's."""
+"""Runs the detectors of all nodes, each in a thread of its own, so that one that hangs does not block the others."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class _Post:
 
 
 class Watcher:
-    """Starts with :meth:`start`. What was heard counts as read, in ``file``, only when a later call says that it was logged.
+    """Runs the ``wanted`` detectors after :meth:`start`. ``file`` keeps how far each one has read.
 
-    So what a controller has logged is not told again, and what it has not logged is not lost. ``offset_ns`` turns the
-    boot-time clock into the log's time.
+    Findings count as read only when a later call confirms that they were logged. So logged findings are not reported
+    again, and others are not lost. ``offset_ns`` converts the boot-time clock to the log's time.
     """
 
     def __init__(self, wanted: tuple[Wanted, ...], file: Path, offset_ns: int) -> None:
@@ -82,9 +82,9 @@ class Watcher:
             post.thread.start()
 
     def take(self, *, logged: bool = True) -> tuple[list[Heard], list[Seeing]]:
-        """What was heard since the last call, oldest first, and whether each detector that has looked sees its node.
+        """The findings since the last call, oldest first, and whether each detector that has run can see its node.
 
-        ``logged``: all that earlier calls gave is in the log, or means nothing.
+        ``logged``: all findings of earlier calls are in the log, or need not be logged.
         """
         heard: list[Heard] = []
         seeing: list[Seeing] = []

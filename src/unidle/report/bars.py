@@ -1,8 +1,8 @@
-"""The Gantt chart's bars as compact columns, thinned only as far as the file's size asks for.
+"""The Gantt chart's bars as compact columns, thinned only as far as the file's size limit requires.
 
 The steps of thinning, in order: none; neighbours with the same cause joined; edges rounded to a unit
-far below a pixel; bars narrower than a bucket joined into the leaf that has most of the bucket. What
-was done is said on the page. The sums per track always come from the exact bars.
+far below a pixel; bars narrower than a bucket joined into the leaf that has most of the bucket. The
+page states which step was used. The sums per track always come from the exact bars.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One self-contained HTML file: the waterfall, the Gantt chart and the tables.
 
-The file asks for nothing outside itself, and a content policy forbids it to. The tables are plain
-HTML and read without scripts; the chart's data is deflated JSON and numbers in base64, so no name
-that a user chose ever stands inside a script.
+The file loads nothing from outside, and a content security policy forbids it. The tables are plain
+HTML and work without scripts; the chart's data is deflated JSON and numbers in base64, so no name
+that a user chose appears inside a script.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def steps_done_again(job: JobView) -> int:
 
 
 def _lost_steps(job: JobView) -> list[int]:
-    """Of each attempt, the steps that no later one may go on from."""
+    """Steps lost in each attempt: those after its last durable checkpoint, unless it succeeded."""
     from unidle.view.accounts import durable_points
 
     lost = [0] * len(job.attempts)

@@ -48,7 +48,7 @@ class Mask:
         return _LOOKS.sub(HIDDEN, _HEADER.sub(rf"\g<1>{HIDDEN}", text))
 
     def value(self, name: str, value: str) -> str:
-        """A variable's value, hidden where its name tells to."""
+        """A variable's value; hidden if the name marks it as a secret."""
         return HIDDEN if value and names_a_secret(name) else self.text(value)
 
     def command(self, command: Sequence[str]) -> tuple[str, ...]:

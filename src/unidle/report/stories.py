@@ -64,7 +64,7 @@ def story_of(job: JobView, runs: Path | None, now_ns: int, store: str = "") -> J
 def problem_of(job: JobView, runs: Path | None, mask: Mask, store: str = "") -> Problem | None:
     """Why the job's last failed attempt failed; None where none did.
 
-    The one place that knows where errors come from: the log, and where that has no output of the culprit, its files.
+    The text comes from the event log; if that has no output of the rank at fault, from the rank's files.
     """
     failed = [attempt for attempt in job.attempts if attempt.outcome == "failed"]
     if not failed:
@@ -93,7 +93,7 @@ def problem_of(job: JobView, runs: Path | None, mask: Mask, store: str = "") -> 
 
 
 def _end(job: JobView, attempt: AttemptView) -> str:
-    """Why there was no other attempt, where that is said."""
+    """Why no other attempt followed; empty if the job has no such reason."""
     why = attempt.why.text if attempt.why is not None else ""
     end = job.because.text if job.because is not None and job.state == "failed" else ""
     return end.removeprefix(f"{why}; ") if why and end.startswith(f"{why}; ") else ""
@@ -220,7 +220,7 @@ def _version() -> str:
 
 
 def _speed(attempt: AttemptView) -> Curve | None:
-    """Steps per second of the rank that told most of them, in equal parts of its time."""
+    """Steps per second, in equal parts of the time, of the rank that reported the most steps."""
     lead = max(attempt.ranks, key=lambda rank: len(rank.step_ns), default=None)
     if lead is None or len(lead.step_ns) < 3 or lead.step_ns[-1] <= lead.step_ns[0]:
         return None

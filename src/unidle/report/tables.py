@@ -25,7 +25,7 @@ Cell = str | tuple[str, float]
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """``job`` and ``attempt`` are what a filter asks for; ``device`` is a track's label."""
+    """One row. Filters use ``job`` and ``attempt``; ``device`` is a track's label."""
 
     cells: tuple[Cell, ...]
     job: str = ""

@@ -1,4 +1,4 @@
-"""Numbers and names as a reader wants to see them. Pure functions, no locale."""
+"""Formats numbers and names for readers. Pure functions, no locale."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class LeafLine:
 
     @property
     def hatched(self) -> bool:
-        """Never solid: nothing saw it, or a model said it."""
+        """Whether the bar is drawn hatched: the time was not observed, or part of it comes from a model."""
         return self.group == "unseen" or any(how == "modelled" for how, _ in self.by_how)
 
 

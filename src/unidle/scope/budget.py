@@ -155,7 +155,7 @@ def _cells(
     order: Mapping[str, int],
     name: Callable[[int], object],
 ) -> tuple[Cell, ...]:
-    """The exact time of each state, split as its samples are; where it has none, said to be unseen."""
+    """The exact time of each state, split in proportion to its samples; a state without samples is marked as unseen."""
     exact: dict[State, int] = {"on": thread.on_ns, "off": thread.off_ns, "runq": thread.runq_ns}
     known = any(exact.values())
     cells: list[Cell] = []

@@ -100,7 +100,7 @@ def findings_of(
 
 
 def _cause(cell: Cell) -> str:
-    """Cells of one cause: saving in its several ways is one, computing is one, else it is what the rule says."""
+    """The cause that groups a cell: all ways to save are one, computing is one; any other is the text of its rule."""
     if cell.rule.name in _WORK or (cell.rule.joins and cell.rule.category == "compute"):
         return "work"
     return cell.rule.category if cell.rule.category == "checkpoint_io" else cell.rule.says
@@ -121,7 +121,7 @@ def late_rank(budgets: Budgets, comparison: Comparison | None) -> tuple[ThreadBu
 
 
 def compared(profile: Profile, budgets: Budgets) -> Comparison | None:
-    """Who of the ranks is late; nothing where there is one only."""
+    """How the ranks compare, and which are late; None with fewer than two."""
     subjects = {subject.pid: subject for subject in budgets.shape.subjects}
     if len(budgets.training) < 2:
         return None

@@ -53,9 +53,9 @@ def _open_files(pid: int) -> list[Recorded]:
 
 
 def merged(profile: Profile, pids: Sequence[int], before: Sequence[Recorded]) -> Profile:
-    """The profile with the kernels of its time; ``before``: who recorded when the look began.
+    """The profile with the kernels of its time; ``before``: the processes that recorded when the look began.
 
-    What wanted to be recorded and is not costs one line of the profile's misses. Errors: none.
+    A process that should have been recorded and was not adds one line to the profile's misses. Errors: none.
     """
     found = {one.path: one for one in (*before, *recorded(pids))}
     window = (profile.wall_start_ns, profile.wall_start_ns + profile.end_ns - profile.start_ns)

@@ -91,7 +91,7 @@ def memory_lines(
     steps_s: float | None = None,
     source: Callable[[str, int], str | None] | None = None,
 ) -> list[str]:
-    """The section of the first screen; empty where memory was not looked at, or nothing was allocated.
+    """The section of the first screen; empty where memory was not profiled, or nothing was allocated.
 
     ``steps_s``: training steps a second. ``source``: the text of a line of a file.
     """
@@ -117,7 +117,7 @@ def growth_lines(
     steps_s: float | None = None,
     source: Callable[[str, int], str | None] | None = None,
 ) -> list[str]:
-    """What grows for ever, in plain words; nothing where nothing does."""
+    """What grows without end, in plain words; empty if nothing does."""
     growths = growths_of(profile, steps_s)
     if not growths:
         return []

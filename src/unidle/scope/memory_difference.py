@@ -1,7 +1,7 @@
-"""Memory of two looks by line: what more of it lives, and how much faster it is asked for. Pure.
+"""Memory of two looks by line: how much more is live, and how much faster it is allocated. Pure.
 
-A look knows what was allocated while it lasted, so looks of equal length compare best: what lives is given in bytes of
-each look, what is allocated in bytes a second.
+A look sees what was allocated while it lasted, so looks of equal length compare best: live memory is given in bytes
+of each look, allocations in bytes a second.
 """
 
 from __future__ import annotations

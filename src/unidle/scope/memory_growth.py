@@ -1,4 +1,4 @@
-"""Which lines of code fill memory for ever, and how fast: told from caches that fill, averages that move, steps that breathe.
+"""Which lines of code leak memory, and how fast: not caches that fill, averages that move, or what a step gives back.
 
 A look is cut into parts, and of each only the least that was live counts (its floor). What a step takes and gives back
 is not in it, nor what waits for the garbage collector. Where the floors rise until the end there is a leak, or a cache

@@ -33,7 +33,7 @@ class Interned:
 
 
 def merge(profiles: Sequence[Profile]) -> Profile:
-    """One profile of all, given in the order of time. Raises :class:`BadInput` where there is none.
+    """One profile of all, given in the order of time. Raises :class:`BadInput` if none is given.
 
     The same process number is the same process: profiles of several machines go through :func:`renumbered` first.
     Counts, times and bytes are added, windows united. Of the quality, samples and drops are added, shares are means
@@ -103,7 +103,7 @@ class _Moved:
 
 
 def _memory(moved: Sequence[_Moved]) -> tuple[Held, ...]:
-    """What was allocated is added; what lives is what lived at the end of the last one that knows the process."""
+    """Allocations are added; what is live is taken from the last profile that has the process."""
     sums: dict[tuple[int, int, str], Held] = {}
     last: dict[int, int] = {}
     for number, m in enumerate(moved):

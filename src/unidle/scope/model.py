@@ -45,7 +45,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A thread and its exact times, where the tier knows them (else the sums of its samples)."""
+    """A thread and its times: exact where the tier measures them, else the sums of its samples."""
 
     pid: int
     tid: int

@@ -5,8 +5,8 @@ least has the most work of its own: it is late by what the others wait longer th
 rank's own clock are compared, so clocks of nodes may differ. Why it is late is what its own budget has more of than
 the budgets of the others, and the line of its code that takes so much longer there.
 
-Nobody is blamed where waits follow from the design (stages of a pipeline), where ranks do not step together, or where
-differences are within what ranks differ anyway.
+No rank is blamed where waits follow from the design (stages of a pipeline), where ranks do not step together, or where
+the differences are no larger than usual between ranks.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Comparison:
 
 
 def judge(views: Sequence[RankView], *, peers: Mapping[int, Hashable] | None = None) -> Comparison:
-    """Compare ranks. ``peers`` tells by rank who does the same work; without it all do.
+    """Compare ranks. Ranks with the same value in ``peers`` (by rank) do the same work; without it all do.
 
     Give ``peers`` for jobs with a pipeline: the ranks that hold the same stage.
     """
@@ -158,7 +158,7 @@ def step_times(durations_ns: Sequence[int]) -> StepTimes | None:
 
 
 def _refusal(views: Sequence[RankView], peers: Mapping[int, Hashable] | None) -> str | None:
-    """Why nobody may be blamed, or nothing."""
+    """Why no rank may be blamed; None if one may."""
     if len(views) < 2:
         return "one rank: there is no other rank to compare it with"
     if any(v.measure == "none" for v in views) or all(v.wait == 0 for v in views):

@@ -330,7 +330,7 @@ def _kinds(pattern: Pattern) -> tuple[str, ...]:
 
 
 def _rooted(file: str) -> str:
-    """``torch/x.py`` and ``/a/torch/x.py`` alike have a slash before each part."""
+    """The file with a slash before each part, for ``torch/x.py`` as for ``/a/torch/x.py``."""
     return file if file.startswith(("/", "<")) else f"/{file}"
 
 

@@ -31,7 +31,7 @@ def served(spans: Iterable[Span], ports: frozenset[int] = frozenset()) -> dict[s
 def outer_and_inner(
     spans: Iterable[Span], ports: frozenset[int] = frozenset()
 ) -> tuple[dict[str, list[Span]], dict[str, list[Span]]]:
-    """What :func:`served` is, and the connections that it leaves out: by which a relay asks what is behind it."""
+    """The result of :func:`served`, and the connections that it leaves out: those from a relay to the servers behind it."""
     connections: dict[str, list[Span]] = defaultdict(list)
     for s in spans:
         if s.kind in READS or s.kind in WRITES:

@@ -135,7 +135,7 @@ def _has_torch(profile: Profile) -> bool:
 
 
 def _parameters(profile: Profile, where: str, pids: Iterable[int]) -> int:
-    """Bytes of the processes that ran a model; a row that was united of several looks tells their sum."""
+    """Bytes of the processes that ran a model; a row that was united from several looks holds their sum."""
     known = set(pids)
     rows = [c for c in profile.calls if c.kind == "model" and c.name.startswith(where) and c.pid in known]
     sizes = [row.n_bytes // max(row.count, 1) for row in rows]

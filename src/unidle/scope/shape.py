@@ -117,7 +117,7 @@ def _marks(profile: Profile) -> dict[Key, Mapping[str, int]]:
 
 
 def _busy(profile: Profile) -> dict[Key, int]:
-    """How long each thread was on a CPU or wanted one."""
+    """How long each thread was on a CPU or waited for one."""
     busy = {(t.pid, t.tid): t.on_ns + t.runq_ns for t in profile.threads}
     sampled: Counter[Key] = Counter()
     for s in profile.samples:
@@ -149,7 +149,7 @@ def _kind(process: Process, marks: Mapping[Key, Mapping[str, int]]) -> ProcessKi
 def _training_thread(
     pid: int, profile: Profile, marks: Mapping[Key, Mapping[str, int]], busy: Mapping[Key, int]
 ) -> int:
-    """The thread with most time in steps; where there are none, with tensors; else the main one, if it does anything."""
+    """The thread with most time in steps; without steps, with tensors; else the main one, if it does anything."""
     tids = sorted(tid for one, tid in marks if one == pid)
     for mark in ("step", "tensor"):
         scores = {tid: marks[pid, tid].get(mark, 0) for tid in tids}

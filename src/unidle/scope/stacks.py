@@ -195,7 +195,7 @@ def _helper(rank: _Rank, sample: Sample, profile: Profile, rules: Rules) -> Samp
 
 
 def _telling(rank: _Rank, profile: Profile, rules: Rules) -> Sample | None:
-    """The stack that tells most of a rank: of its main thread; else of a thread that this one waits for.
+    """The stack that explains most of a rank: of its main thread; else of a thread that this one waits for.
 
     Of several processes the first with Python of the user's own counts, else the first with any, else the last one.
     """

@@ -18,7 +18,7 @@ _LONGEST_PERIOD: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps of one training thread. ``of`` says what ends a step; durations are from one end to the next."""
+    """Steps of one training thread. ``of``: the event that ends a step; durations are from one end to the next."""
 
     pid: int
     tid: int
@@ -33,7 +33,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """Those of all ranks. ``why_not`` says why there are none."""
+    """The steps of all ranks. ``why_not``: the reason if there are none."""
 
     ranks: Mapping[Key, Steps]
     why_not: str = ""
@@ -101,7 +101,7 @@ def _ends(spans: Sequence[Span], kind: str) -> list[int]:
 
 
 def _period(names: Sequence[object]) -> int | None:
-    """The shortest pattern that all of the names repeat, at least three times; None where there is none."""
+    """The shortest pattern that all of the names repeat, at least three times; None without one."""
     for period in range(1, min(_LONGEST_PERIOD, len(names) // _LEAST_SPANS) + 1):
         if all(a == b for a, b in zip(names, names[period:], strict=False)):
             return period

@@ -50,7 +50,7 @@ class Target:
 
 
 def of_process(pid: int, *, children: bool = True) -> Target:
-    """A process and, if wanted, those below it. Errors: BadInput where there is none, TargetEnded, CannotRun."""
+    """A process and, with ``children``, those below it. Errors: BadInput if it does not exist, TargetEnded, CannotRun."""
     stat = tree.stat_of(pid)
     if stat is None or pid <= 0:
         raise BadInput("no such process", field="PID", value=pid, remedy="`ps aux` lists them")
@@ -132,7 +132,7 @@ class Beside:
         self._since = time.monotonic()
 
     def machine(self, watched: Sequence[int]) -> Machine:
-        """``watched``: pids that the profile tells of."""
+        """The load of the machine by other programs. ``watched``: pids that the profile covers."""
         seconds = max(time.monotonic() - self._since, 1e-3)
         mine = {*watched, *self._target.pids, os.getpid()}
         used = {

@@ -1,4 +1,4 @@
-"""What if a link is lost, or a site is slower than it says?"""
+"""What if a link is lost, or a site is slower than the file states?"""
 
 from __future__ import annotations
 

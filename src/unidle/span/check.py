@@ -1,4 +1,4 @@
-"""Checks a timeline by the rules alone: it knows rows and the setting, and nothing of the engine or of schedules."""
+"""Checks a timeline by the rules alone: reads only rows and the setting, independent of the engine and of schedules."""
 
 from __future__ import annotations
 

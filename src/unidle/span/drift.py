@@ -48,7 +48,7 @@ class Drift:
 
 
 def drift(running: Modelled, steps: Iterable[Step]) -> Drift:
-    """Links and stages that differ from the setting that was planned with; of pipelines that are not alike, links."""
+    """Links and stages that differ from the planned setting; only links if the pipelines are not all equal."""
     setting, recent = running.setting, list(steps)
     took = transfers_ns(setting, recent)
     wires = {

@@ -25,12 +25,13 @@ SMALL: Final = 25  # devices that are walked one by one from the start
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of it, for the ``pipelines`` of one cell (one where pipelines are alike); devices pipeline by pipeline.
+    """The result for the ``pipelines`` of one cell (one if all pipelines are equal); devices pipeline by pipeline.
 
     ``starts``: of each operation in the device's order (its recompute is before, or within where it waits for the
     gradient), shape ``(devices, 2U)``. ``fills``: gradients of weights done before it, of the same shape, empty
     without a filler. ``ready``: when the input of each operation is there, by code, shape ``(devices, 2U)``; ``made``:
-    when it left where it was made; ``ends``: when the device has done everything, ``exposed_ns``: what it waited for transfers between sites alone.
+    when it left where it was made. ``ends``: when the device has done everything. ``exposed_ns``: how long it waited
+    for transfers between sites alone.
     """
 
     pipelines: int

@@ -68,7 +68,7 @@ def _local_ns(wanted: Wanted, size: int) -> int:
 
 
 def _even(wanted: Wanted, layout: Layout) -> Iterator[Block]:
-    """Layers that are alike."""
+    """The blocks of sites if all layers are equal."""
     shape, begin = wanted.shape(layout.microbatch), 0
     size = shape.activation_bytes
     local = _local_ns(wanted, size)

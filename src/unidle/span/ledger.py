@@ -119,7 +119,7 @@ def _device(whole: Modelled, member: Member, pipeline: int, stage: int) -> Itera
 def _end(whole: Modelled, pipeline: int, stage: int, now: int) -> Iterator[Spent]:
     """After the last gradient of weights: the other pipelines, the all-reduce, the other stages.
 
-    Pipelines that are not alike wait for each other even where their all-reduce takes no time.
+    Unequal pipelines wait for each other even where their all-reduce takes no time.
     """
     length, several = whole.setting.reduce_ns(stage), len(members(whole)) > 1
     begin = meeting_ns(whole, stage) if length or several else now
@@ -129,7 +129,7 @@ def _end(whole: Modelled, pipeline: int, stage: int, now: int) -> Iterator[Spent
 
 
 def _joined(intervals: Iterable[Spent]) -> Iterator[Spent]:
-    """Without empty ones; what goes on from the same cause is one."""
+    """Join adjacent intervals of the same cause; leave out empty ones."""
     held: Spent | None = None
     for each in intervals:
         if each.start_ns == each.end_ns:

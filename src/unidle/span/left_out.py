@@ -29,9 +29,9 @@ class With:
 
 
 def reconsidered(plan: Plan, *, better: bool = True) -> tuple[Plan, tuple[LeftOut, ...]]:
-    """Each site that is not in use, with the reason; the best layout with it (by its bound) is simulated to say so.
+    """Each site that is not in use, with the reason, found by simulation of the best layout with it (by its bound).
 
-    Where that is better than the plan it becomes the plan (``better``), and the others are looked at again.
+    If such a layout is better than the plan it becomes the plan (``better``), and the other sites are tried again.
     """
     for _ in range(_ROUNDS):
         search, tried = _tried(plan)

@@ -12,7 +12,7 @@ WINDOW_MBIT: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Two sites and what is between them, alike in both directions.
+    """Two sites and the link between them, the same in both directions.
 
     ``capacity_gbps``: of each pair of nodes; ``flow_gbps``: of one flow, None where only the latency limits it.
     """
@@ -60,7 +60,7 @@ class Path:
 
 
 def shortest(links: tuple[Link, ...], start: str, end: str) -> Path | None:
-    """The way of least latency between two sites, None where there is none."""
+    """The path of least latency between two sites; None if none exists."""
     best: dict[str, tuple[int, tuple[Link, ...]]] = {start: (0, ())}
     todo = {start}
     while todo:

@@ -14,7 +14,7 @@ from unidle.span.timeline import Op, Row
 
 @dataclass(slots=True)
 class Step:
-    """One step of one attempt, as its devices told of it. Times in ns on the clock of the first device's host.
+    """One step of one attempt, from the records of its devices. Times in ns on the clock of the first device's host.
 
     ``microbatches``: of each pipeline.
     """
@@ -49,7 +49,7 @@ class Step:
 
     @property
     def loss(self) -> float | None:
-        """The mean over the microbatches of all pipelines that told theirs."""
+        """The mean over the microbatches of all pipelines that recorded a loss."""
         told = {int(device.split("/")[1]): loss for device, loss in self.losses.items()}
         return batch_loss(told, self.microbatches) if told else None
 

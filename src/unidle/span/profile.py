@@ -60,7 +60,7 @@ def median_of(samples: Sequence[int]) -> Median:
 
 
 def profile_of(results: Sequence[Mapping[str, Any]]) -> Profile:
-    """From what one or more processes that measured at once have told: their repeats together."""
+    """The profile of one or more processes that measured at the same time, with all their repeats together."""
     first = results[0]
     layers = list[Profiled]()
     for k, told in enumerate(first["layers"]):

@@ -1,4 +1,4 @@
-"""While a run goes on: pipelines whose devices prove slower than others' get fewer microbatches. Pure."""
+"""During a run: pipelines whose devices prove slower than others' get fewer microbatches. Pure."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def anew(running: Modelled, schedule: Schedule, steps: Sequence[Step], left: Ahe
 def measured_speeds(
     setting: Setting, counts: Sequence[int], steps: Iterable[Step]
 ) -> tuple[float, ...] | None:
-    """Speed of each pipeline compared with the setting's times, alike in a cell; None before each has done its microbatches.
+    """Speed of each pipeline relative to the setting's times, the same within a cell; None until all are measured.
 
-    A pipeline is as fast as its slowest stage. A stage's time is what forward, backward and weight gradient of a
-    microbatch took in a step in the mean, of which the median over the steps counts: one slow step says nothing.
+    A pipeline is as fast as its slowest stage. A stage's time is the mean over the microbatches of a step of forward,
+    backward and weight gradient, and of that the median over the steps, so that one slow step has no effect.
     """
     took: dict[tuple[int, int], list[float]] = {}
     for step in steps:
@@ -94,7 +94,7 @@ def _computed(step: Step) -> Mapping[tuple[int, int], int]:
 
 
 def _levelled(times: Sequence[float]) -> list[float]:
-    """Times that are alike become their mean, so that pipelines are of few kinds."""
+    """Replace times that are nearly equal by their mean, so that pipelines are of few kinds."""
     ordered = sorted(range(len(times)), key=lambda k: times[k])
     groups: list[list[int]] = []
     for k in ordered:

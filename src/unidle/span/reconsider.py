@@ -1,4 +1,4 @@
-"""Whether another plan would be faster than what runs, or which one goes on when sites are lost. Pure."""
+"""Whether another plan would be faster than the running one, or which plan remains when sites are lost. Pure."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Pairs = Collection[frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to go on with. ``planned``: its setting without what was measured; ``names``: what the ranks of its devices are called.
+    """The plan to continue with. ``planned``: its setting without what was measured; ``names``: of its devices' ranks.
 
-    ``same_ns``: a step of what runs now, None where it cannot go on; it and ``best_ns`` are simulated with what was measured.
-    ``order``: of the sites, where it is another than before.
+    ``same_ns``: a step of the running plan, None if that cannot continue; it and ``best_ns`` are simulated with what was
+    measured. ``order``: of the sites, where it is another than before.
     """
 
     setting: Setting
@@ -51,7 +51,7 @@ class Choice:
     label: str = ""
 
     def is_better(self, left: Ahead) -> bool:
-        """Whether it is faster; anything is than what cannot go on."""
+        """Whether it is faster than the running plan; always if that cannot continue."""
         return self.same_ns is None or left.is_better(self.same_ns, self.best_ns)
 
     def is_worth(self, left: Ahead) -> bool:
@@ -103,9 +103,9 @@ def reconsider(
 def rearranged(
     whole: Choice, lost: Collection[str], broken: Pairs = (), shares: Shares | None = None, *, same: bool = False
 ) -> Choice:  # fmt: skip
-    """What goes on without the sites that are lost, and with no two next to each other that do not reach each other.
+    """The plan without the lost sites, with no two neighbours that cannot reach each other.
 
-    ``same``: in the order and with the schedule that they had, where that goes. Errors: :class:`CannotRun` where no site is left,
+    ``same``: keep the order and the schedule if possible. Errors: :class:`CannotRun` where no site is left,
     they cannot follow each other, or the model does not fit (by how many bytes).
     """
     known, search = whole.cut, _Search(whole, whole.cut, None, shares)
@@ -180,7 +180,7 @@ def _lasting(found: Modelled, setting: Setting, weather: Unsteady) -> int:
 
 
 def _again(seen: Drift, running: Modelled) -> int | None:
-    """What runs, with other times; of pipelines that are not alike that of the slowest group."""
+    """A step of the running plan with other times; of the slowest group if the pipelines are not all equal."""
     setting, took = seen.setting, []
     if seen.weather and isinstance(running, Simulation):
         expected = expected_ns(running, setting, seen.weather)

@@ -50,7 +50,7 @@ class Expected:
 
 
 def expected(setting: Setting, result: Result) -> Expected | None:
-    """What is to be expected where devices are revoked; None where nothing was said of it. Source: `revocations.py`."""
+    """The expected iteration where devices are revoked; None if the setting has no ``saving``. Source: `revocations.py`."""
     saving, length = setting.saving, result.iteration_ns
     if saving is None:
         return None

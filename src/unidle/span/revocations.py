@@ -20,7 +20,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """``every_s``: of work between two checkpoints; ``save_s``: what one holds the work up; ``restart_s``: until work goes on."""
+    """``every_s``: of work between two checkpoints; ``save_s``: work held up by one; ``restart_s``: until work resumes."""
 
     every_s: float
     save_s: float = 0.0

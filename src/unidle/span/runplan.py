@@ -25,7 +25,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What sets one attempt apart from another. ``resume``: the step of the checkpoint to go on from, None for the newest."""
+    """Identifies one attempt. ``resume``: the step of the checkpoint to resume from, None for the newest."""
 
     name: str
     attempt: int = 0
@@ -45,10 +45,11 @@ def plan_of(
 ) -> dict[str, Any]:
     """The plan. ``cut``: layers of each part in the model's order; ``addresses``: of each device's endpoint.
 
-    ``names``: what the ranks of the setting's devices are called, also in ``addresses``. ``speeds``: of each pipeline, at
-    which its devices are paced; ``stated``: as the file says it, where the simulated setting has what was measured: devices are
-    paced by that, and links sent over. Errors:
-    :class:`CannotRun` where groups of pipelines have other numbers of chunks.
+    ``names``: of the ranks of the setting's devices, also in ``addresses``. ``speeds``: of each pipeline, at which its
+    devices are paced. ``stated``: the setting of the file, where the simulated one has what was measured: it paces the
+    devices and has the links that are used.
+
+    Errors: :class:`CannotRun` where groups of pipelines have other numbers of chunks.
     """
     setting = simulation.setting
     return {
@@ -126,7 +127,7 @@ def _devices(
 
 
 def _links(simulation: Modelled, stated: Setting) -> list[dict[str, Any]]:
-    """Between neighbouring stages, and around the ends where stages are in chunks; where groups use them alike, once."""
+    """Between neighbouring stages, and around the ends where stages are in chunks; once if all groups use the same links."""
     first, *others = [(each, _links_of(each, stated)) for each in members(simulation)]
     if all(links == first[1] for _, links in others):
         return first[1]

@@ -27,7 +27,7 @@ class Stage:
 
     ``kept_bytes``: what the backward pass of one microbatch needs in addition to the stage's input, made again by
     ``recompute_ns`` unless it is kept. ``gradient_bytes``: what pipelines reduce at the end. ``input_bytes``: what
-    enters it, None where all cuts are alike; ``static_bytes``: what its device holds in addition to the setting's.
+    enters it, None for the setting's own; ``static_bytes``: what its device holds in addition to the setting's.
     """
 
     forward_ns: int
@@ -46,9 +46,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Setting:
-    """A whole setting. ``input_bytes``: of one microbatch at each cut whose stage says nothing else. Without ``links``
-    communication is free.
+    """A whole setting. Without ``links`` communication is free.
 
+    ``input_bytes``: of one microbatch at each cut whose stage has no value of its own.
     ``cell``: pipelines that share their links in time. ``chunks``: parts of a stage, for ``interleaved`` alone.
     ``local_gbps``: of a node inside its site, None takes no time. ``one_flow``: baselines use a single flow.
     ``wide``: nodes of all stages of a site may send for one of them, which a real run does not do.
@@ -116,7 +116,7 @@ class Setting:
         return self._cuts[stage] if stage or not chunk else self._around
 
     def crossing_bytes(self, stage: int, to: int) -> int:
-        """One transfer between two stages, alike in both directions."""
+        """Bytes of one transfer between two stages, the same in both directions."""
         return self._cuts[max(stage, to)] if abs(stage - to) == 1 else self._around
 
     @cached_property

@@ -15,8 +15,8 @@ OPERATIONS: Final = {"F": "forward", "B": "backward", "W": "weight", "R": "recom
 class StageTimes:
     """One stage of an attempt, over all its pipelines: nanoseconds for one microbatch, ``None`` where none was seen.
 
-    ``joined``: both backward parts ran as one, and ``backward`` is both. ``layers``: from the first to before the last, where
-    the plan says it. ``sends_bytes``: of one microbatch's activations to the next stage.
+    ``joined``: both backward parts ran as one, and ``backward`` is both. ``layers``: ranges from the first to before the
+    last, if the plan has them. ``sends_bytes``: of one microbatch's activations to the next stage.
     """
 
     stage: int

@@ -9,7 +9,10 @@ from unidle.span.walk import Walk
 
 
 def one_by_one(walk: Walk) -> None:
-    """Walk to the end from wherever ``walk`` is; its arrays hold the outcome. Who waits for ever is left where it is."""
+    """Walk to the end from wherever ``walk`` is; its arrays hold the outcome.
+
+    A device that waits for an input that never comes is left where it is.
+    """
     lists = _Lists(walk)
     stages = walk.pipelines * len(walk.setting.stages)
     todo = [device for device in range(len(walk.at)) if device // stages not in walk.ended]
@@ -70,7 +73,7 @@ class _Lists:
         return walk.give_up(np.array(self.at), np.array(self._free), np.array(self._waiting))
 
     def advance(self, device: int, todo: list[int]) -> None:
-        """A device as far as it gets; those that may go on by it are added to ``todo``."""
+        """Walk a device as far as it gets; add the devices that can continue because of it to ``todo``."""
         walk = self._walk
         width, units, each = walk.width, walk.width // 2, walk.setting.microbatches
         stage = device % len(walk.setting.stages)

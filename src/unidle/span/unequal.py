@@ -1,4 +1,4 @@
-"""Pipelines that are not alike: other numbers of microbatches, other speeds. They meet at the all-reduce."""
+"""Unequal pipelines: other numbers of microbatches, other speeds. They meet at the all-reduce."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLACE: Final = re.compile(r"/(\d+)/(?=\d+(?:[>:]|$))")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Pipelines that are alike. ``pipelines``: which; ``setting``: theirs alone."""
+    """Pipelines that are equal. ``pipelines``: their numbers; ``setting``: for them alone."""
 
     pipelines: tuple[int, ...]
     setting: Setting
@@ -58,7 +58,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Pipelines that are not alike in one iteration. ``setting``: all of them, with the most microbatches of any."""
+    """One iteration of unequal pipelines. ``setting``: all of them, with the most microbatches of any."""
 
     setting: Setting
     groups: tuple[Group, ...]
@@ -94,7 +94,7 @@ Modelled = Simulation | Together
 
 
 def members(found: Modelled) -> tuple[Member, ...]:
-    """The groups of any iteration: one of all pipelines where they are alike."""
+    """The groups of any iteration; a single group of all pipelines if they are equal."""
     if isinstance(found, Together):
         return found.members()
     return (Member(found, tuple(range(found.setting.pipelines))),)
@@ -115,7 +115,7 @@ def microbatches_of(found: Modelled) -> tuple[int, ...]:
 def simulated(
     setting: Setting, schedule: Schedule, shares: Shares | None, *, checked: bool | None = None
 ) -> Modelled:
-    """One iteration, of pipelines that are alike where there are no ``shares``. Errors: :class:`unidle.errors.BadInput`."""
+    """One iteration; without ``shares`` all pipelines are equal. Errors: :class:`unidle.errors.BadInput`."""
     if shares is None:
         return simulate(setting, schedule, checked=checked)
     return together(setting, grouped(setting, shares.microbatches, shares.speeds), schedule, checked=checked)

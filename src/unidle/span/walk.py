@@ -43,7 +43,7 @@ class Parts:
 
 
 def parts_of(setting: Setting, programs: Sequence[Program], times: Times) -> Parts:
-    """Those of several programs that are alike in all but their orders, one after the other."""
+    """The parts of several programs that differ only in their orders, one after the other."""
     found = [_parts(setting, program, times) for program in programs]
     return Parts(
         *(np.concatenate([getattr(each, name) for each in found]) for name in ("lead", "body", "after"))
@@ -72,7 +72,7 @@ def _parts(setting: Setting, program: Program, times: Times) -> Parts:
 
 @dataclass(slots=True)
 class Walk:
-    """Programs of one setting that are alike but for their orders and fillers go side by side.
+    """Programs of one setting that differ only in their orders and fillers, walked together.
 
     A device is ``(program * pipelines + pipeline) * stages + stage``; its row in the tables ``program * stages + stage``.
     """

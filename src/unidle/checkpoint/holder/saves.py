@@ -71,7 +71,7 @@ class Saves:
         self._orders.put(order)
 
     def sweep(self) -> None:
-        """Remove what nobody writes any more."""
+        """Remove unfinished checkpoints that no save writes any more."""
         with self._lock:
             names = {layout.partial_name(step, session) for session, step in self._saves}
         disk.sweep(self._storage, names)
@@ -170,7 +170,7 @@ class Saves:
             wire.ask(link, news)
 
     def hear(self, news: Message) -> None:
-        """What a holder says of one shard."""
+        """Handle a holder's report of one shard."""
         if news["do"] == "shard":
             shard = news["shard"]
             found = Shard(shard["name"], shard["rank"], shard["size_bytes"], tuple(shard["crcs"]))

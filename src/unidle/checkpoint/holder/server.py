@@ -45,7 +45,7 @@ class Client:
 
 
 class Holder:
-    """Serves one node of one checkpoint directory until nobody needs it."""
+    """Serves one node of one checkpoint directory, until no client needs it."""
 
     def __init__(self, storage: str, hold: str, node: str, host: str, linger_s: float) -> None:
         self.storage, self.hold, self.node, self.linger_s = storage, hold, node, linger_s
@@ -269,7 +269,7 @@ class Holder:
             return next(client for client in self._clients.values() if client.link is link)
 
     def _drop_sessions_but(self, session: str) -> None:
-        """The new attempt has a whole set of its own, so nobody will ask for that of the last one."""
+        """Remove the copies of earlier attempts: the new attempt has a complete set, so they are not requested again."""
         for name in os.listdir(self.hold):
             if slots.session_of(name) not in (None, session):
                 with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Copies in memory: files in ``/dev/shm`` of a page that says what they hold, and a shard as it will stand on storage.
+"""Copies in memory: files in ``/dev/shm``, each a page that describes the content and a shard as it will be on storage.
 
 A rank maps its own and writes into them; a holder reads them, and keeps those that its peers sent. The page is
 blanked before and filled after the copy, so a rank that dies in between leaves nothing that looks whole.
@@ -41,7 +41,7 @@ def page_of(label: Label | None) -> bytes:
 
 
 def label_from(page: bytes) -> Label | None:
-    """What the first page says; None where the copy is not whole."""
+    """The label in the first page; None where the copy is not whole."""
     if len(page) < PAGE:
         return None
     magic, length, crc = _HEAD.unpack_from(page)

@@ -74,7 +74,7 @@ def finish(storage: str, session: str, step: int, shards: list[Shard]) -> str:
 
 
 def _make_room(final: str) -> None:
-    """A checkpoint of the same step is from before a restart; it gives way, under a name that says so."""
+    """Rename a checkpoint of the same step, which is from before a restart, to a name that marks it for removal."""
     if os.path.lexists(final):
         parent, name = os.path.split(final)
         doomed = os.path.join(parent, f".{name}.pruned")

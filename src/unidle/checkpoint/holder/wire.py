@@ -76,7 +76,7 @@ def receive_into(link: socket.socket, into: memoryview) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a holder listens; ``token`` is what it wants to hear first; ``name`` is that of its hold directory."""
+    """Where a holder listens. ``token``: a client sends it first; ``name``: that of the hold directory."""
 
     host: str
     port: int
@@ -92,7 +92,7 @@ def address_from(value: Mapping[str, Any]) -> Address:
 
 
 def published(storage: str) -> list[Address]:
-    """The holders that have said in the checkpoint directory where they are."""
+    """The holders that have published their addresses in the checkpoint directory."""
     folder = os.path.join(storage, INNER, "holders")
     found = []
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
@@ -134,7 +134,10 @@ def ask(link: socket.socket, message: Message) -> tuple[Message, int]:
 
 
 def directory_id(storage: str) -> str:
-    """What tells a checkpoint directory from another one that had its name before. Made at the first call. Raises OSError."""
+    """The id of a checkpoint directory: another one of the same name has a different id. Made at the first call.
+
+    Raises OSError.
+    """
     path = os.path.join(storage, INNER, "id")
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if not os.path.exists(path):
@@ -181,7 +184,7 @@ def own_host() -> str:
 
 
 def running(hold: str, *, coming: bool = False) -> Address | None:
-    """The address of the holder that serves ``hold``, if it answers; with ``coming`` it stays for the rank that asks."""
+    """The address of the holder that serves ``hold``, if it answers. ``coming``: it stays for the rank that will connect."""
     try:
         with open(os.path.join(hold, ADDRESS), encoding="utf-8") as file:
             address = address_from(json.load(file))
@@ -226,7 +229,7 @@ def environment() -> dict[str, str]:
 
 
 def start(storage: str, hold: str, node: str, linger_s: float) -> Address:
-    """The holder of ``hold``, started where there is none. Raises :class:`Gone`."""
+    """The holder of ``hold``, started if none runs. Raises :class:`Gone`."""
     found = running(hold, coming=True)
     if found is not None:
         return found

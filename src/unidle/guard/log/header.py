@@ -1,7 +1,7 @@
-"""What stands before the message of a log line: priority, stamp, host, program, in every form that tools print.
+"""What precedes the message of a log line: priority, stamp, host, program, in every form that tools print.
 
 The forms: ``dmesg`` (plain, -T, -r, -x, -d, -e, iso, with caller), records of ``/dev/kmsg``, syslog (BSD, ISO and RFC 5424),
-``journalctl`` (short forms, JSON), ``grep -H``. What is left is the message, and whether the kernel said it.
+``journalctl`` (short forms, JSON), ``grep -H``. The result is the message, and whether it is from the kernel.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def parse(data: bytes) -> Entry:
 
 
 def _strip(parts: _Parts) -> bool:
-    """Take one more piece off the front; False where there is none."""
+    """Take one more piece off the front; False if there is none."""
     text = parts.text
     first = text[:1]
     if first == "[":
@@ -236,7 +236,7 @@ def _iso(parts: _Parts) -> bool:
 
 
 def _iso_stamp(parts: _Parts, text: str) -> int:
-    """Where an ISO stamp at the front of ``text`` ends; 0 where there is none."""
+    """Where an ISO stamp at the front of ``text`` ends; 0 without one."""
     found = _ISO.match(text)
     if not found:
         return 0
@@ -257,7 +257,7 @@ def _is_trusted(record: dict[str, Any], name: str) -> bool:
 
 
 def _journal(text: str) -> Entry:
-    """A line of ``journalctl -o json``; any other JSON is a log of something else and says nothing."""
+    """A line of ``journalctl -o json``; any other JSON is from another kind of log, and its entry is empty."""
     try:
         record = json.loads(text[:_JSON_BYTES])
     except (ValueError, RecursionError):

@@ -34,7 +34,7 @@ TAKES_OUT: Final[frozenset[Action]] = frozenset({"reset_gpu", "reboot_node", "dr
 class LogLine:
     """One line as a source gave it: its 1-based number, and its bytes without the line end.
 
-    ``boot`` names the boot it belongs to where the source knows (kmsg, journal); empty otherwise.
+    ``boot`` names the boot it belongs to where the source has it (kmsg, journal); empty otherwise.
     """
 
     number: int
@@ -44,13 +44,13 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one line says about hardware, driver, network, storage or kernel.
+    """What one line reports of hardware, driver, network, storage or kernel.
 
     ``kind`` is the family (``xid``, ``sxid``, ``gpu_lost``, ``nic``, ``mce``, ``disk``, ...); ``code`` its number where
     the family counts (Xid, SXid), else None. ``device`` is a PCI address as sysfs names it, a network interface, a disk
-    or ``""``. ``rank`` says how near to a root cause it is (0 to 100): of two culprits the higher one explains the other.
+    or ``""``. ``rank`` (0 to 100) is higher nearer to a root cause: of two culprits the higher one explains the other.
     ``cause_line`` and ``cause_code`` name what a symptom follows from. ``verdict`` is the recovery action that the driver
-    itself asks for (Xid 154), empty otherwise. ``stamp_ns`` counts ``clock``; None without a stamp.
+    itself requests (Xid 154), empty otherwise. ``stamp_ns`` counts ``clock``; None without a stamp.
     """
 
     line: int

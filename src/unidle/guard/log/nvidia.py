@@ -54,7 +54,7 @@ _ASKED: Final[dict[int, tuple[Action, str]]] = {
 
 
 def read(message: str, memory: Memory, now: Now) -> Finding | None:
-    """What a line of the driver says; None where it says nothing that matters."""
+    """The finding in a line of the driver; None if the line does not matter."""
     if found := _XID.match(message):
         return _read_xid(found, memory, now)
     if found := _GPU_AT.match(message):
@@ -109,7 +109,7 @@ def _lost(device: str, memory: Memory, now: Now) -> Finding:
 
 
 def explained(hit: Finding, cause: Finding | None) -> Finding:
-    """The finding as a symptom of an earlier, deeper fault; unchanged where there is none."""
+    """The finding as a symptom of an earlier, deeper fault; unchanged without one."""
     if cause is None or cause.rank <= hit.rank or hit.role == "info":
         return hit
     name = (
@@ -148,7 +148,7 @@ def _read_xid(found: re.Match[str], memory: Memory, now: Now) -> Finding:
 
 
 def _first_loss(hit: Finding, memory: Memory, now: Now) -> Finding:
-    """Xid 79, which the same loss may already have been told of without a number."""
+    """Xid 79; a symptom where an earlier Xid 79 has already reported the same loss."""
     before = memory.gone(now)
     if before is not None and before.kind == "xid" and before.device == hit.device:
         why = f"the same loss as on line {before.line}"

@@ -1,4 +1,4 @@
-"""Lines about NVSwitches: SXid of the kernel driver, and the same events as the fabric manager tells them.
+"""Lines about NVSwitches: SXid of the kernel driver, and the fabric manager's reports of the same events.
 
 One event is up to three lines (what happened, severity and engine, raw data): the first that is seen is the finding.
 """
@@ -30,7 +30,7 @@ _STALLS: Final = frozenset({12028})  # printed as not fatal, yet a GPU's traffic
 
 
 def read(message: str, memory: Memory, now: Now) -> Finding | None:
-    """What a line of the NVSwitch driver says; None where it belongs to an event that was already told."""
+    """The finding in a line of the NVSwitch driver; None where its event was already reported."""
     found = _SXID.match(message)
     if found is None:
         return None
@@ -55,7 +55,7 @@ def read(message: str, memory: Memory, now: Now) -> Finding | None:
 
 
 def read_fabric(message: str, memory: Memory, now: Now) -> Finding | None:
-    """What a line of the fabric manager says."""
+    """The finding in a line of the fabric manager."""
     if found := _FABRIC.match(message):
         code, device = int(found[2]), first(found[3])
         port = re.search(r"port (\d+)", found[3])

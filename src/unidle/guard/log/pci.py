@@ -20,6 +20,6 @@ def normal(address: str) -> str:
 
 
 def first(text: str) -> str:
-    """The first address in a text, normalised; empty where there is none."""
+    """The first address in a text, normalised; empty without one."""
     found = FIND.search(text)
     return normal(found[0]) if found else ""

@@ -53,7 +53,7 @@ class Reader:
         self._memory = Memory()
 
     def read(self, line: LogLine) -> Finding | None:
-        """What one line says; None where it says nothing, or belongs to an event that was reported already."""
+        """The finding in one line; None without one, or if its event was already reported."""
         data = line.data
         for needle in NEEDLES:
             if needle in data:

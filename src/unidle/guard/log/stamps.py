@@ -1,4 +1,4 @@
-"""Times of log lines in nanoseconds. Pure: nothing here asks what time it is."""
+"""Times of log lines in nanoseconds. Pure: nothing here reads a clock."""
 
 from __future__ import annotations
 

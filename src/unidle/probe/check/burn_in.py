@@ -17,7 +17,7 @@ from unidle.probe.check.nvml import Gpu, Missing, Nvml, ask, constant, gpus, ope
 
 @dataclass(slots=True)
 class _Watch:
-    """What NVML told while the devices were busy."""
+    """What NVML reported while the devices were busy."""
 
     nvml: Nvml | None = None
     gpus: list[Gpu] = field(default_factory=list)

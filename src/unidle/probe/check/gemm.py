@@ -107,7 +107,7 @@ def exact_only() -> None:
 
 
 def devices() -> list[str]:
-    """``cuda:0`` and so on; the CPU where there is none."""
+    """``cuda:0`` and so on; ``cpu`` on a machine without CUDA devices."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -115,7 +115,7 @@ def devices() -> list[str]:
 
 
 def name_of(device: str) -> str:
-    """The model of the device as its driver says it; empty for the CPU."""
+    """The model of the device as its driver reports it; empty for the CPU."""
     import torch
 
     return str(torch.cuda.get_device_name(device)) if device.startswith("cuda") else ""

@@ -237,7 +237,7 @@ def _heat(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
 
 
 def leftovers(context: Context) -> Outcome:
-    """Processes on the GPUs that no job here owns, and memory that nobody holds."""
+    """Processes on the GPUs that belong to no job here, and memory in use that no process holds."""
     return each_gpu(context, "leftovers", _leftovers)
 
 

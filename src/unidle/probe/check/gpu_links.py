@@ -22,7 +22,7 @@ _ERRORS: Final = {  # nvmlNvLinkErrorCounter_t
 
 
 def pcie(context: Context) -> Outcome:
-    """Width and generation by NVML where there is one, else by sysfs for every GPU's PCI device."""
+    """PCIe width and generation, from NVML; without it, from sysfs for the PCI device of every GPU."""
     outcome = each_gpu(context, "pcie", _pcie)
     if isinstance(outcome, Found) and any(check.ok is not None for check in outcome.checks):
         return outcome

@@ -64,7 +64,11 @@ def _worst(
 
 
 def sram_errors(nvml: Nvml, gpu: Gpu) -> int | None:
-    """Life-long and since the driver came up: parity and double-bit errors, or what the older call tells."""
+    """Uncorrectable errors in SRAM; None if the driver reports no count.
+
+    Parity and double-bit errors: over the GPU's life or since the driver started, whichever is more. Older drivers
+    report only a total over the GPU's life.
+    """
     status = filled(nvml, "nvmlDeviceGetSramEccErrorStatus", gpu.handle, "c_nvmlEccSramErrorStatus_v1_t")
     if status is not None:
         life, lately = (
@@ -81,7 +85,7 @@ def sram_errors(nvml: Nvml, gpu: Gpu) -> int | None:
 
 
 def dram_errors(nvml: Nvml, gpu: Gpu) -> int | None:
-    """Errors in DRAM since the driver came up that ECC could not correct; None where it is not told."""
+    """Errors in DRAM since the driver came up that ECC could not correct; None if the driver does not report it."""
     found = _total(nvml, gpu, "NVML_VOLATILE_ECC", "NVML_MEMORY_LOCATION_DRAM")
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""Memory, CPUs, wall clock and leavings of dead jobs: what the kernel tells of the machine itself."""
+"""Checks of the machine itself, from the kernel: memory, CPUs, wall clock and leftovers of dead jobs."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ class _Timex(ctypes.Structure):
 
 
 class KernelClock(NamedTuple):
-    """What adjtimex(2) tells; ``state`` below 0: the kernel could not be asked, 5: the clock follows no time server."""
+    """The result of adjtimex(2). ``state`` below 0: the call failed; 5: the clock follows no time server."""
 
     state: int
     synchronised: bool

@@ -19,7 +19,7 @@ Value = float | int | str | None
 
 
 class Check(NamedTuple):
-    """One line of the result. ``ok`` None: it could not be determined, and ``because`` says why.
+    """One line of the result. ``ok`` is None if it could not be determined; ``because`` is then the reason.
 
     ``threshold`` is in ``unit`` as ``value`` is; None where the value is reported and not judged.
     """
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """There is nothing on this node that the probe could look at, and nothing says that there should be."""
+    """The node has nothing that the probe could check, and nothing of that kind is declared or expected."""
 
     because: str
 
@@ -48,7 +48,7 @@ Outcome = Found | Absent
 
 
 class Symptom(Protocol):
-    """A finding in the kernel's log, as ``unidle guard classify`` tells it."""
+    """A finding in the kernel's log, with the fields that ``unidle guard classify`` prints."""
 
     @property
     def kind(self) -> str: ...
@@ -65,7 +65,7 @@ class Symptom(Protocol):
 
 
 class LogReading(NamedTuple):
-    """The kernel log since boot; ``why_not`` says why it could not be read."""
+    """The kernel log since boot; ``why_not`` is the reason if it could not be read."""
 
     findings: Sequence[Symptom] = ()
     why_not: str | None = None
@@ -75,7 +75,7 @@ FindGpus = Callable[[Path, Mapping[str, str]], Sequence[tuple[Vendor, Sequence[F
 
 
 def no_others(root: Path, environ: Mapping[str, str]) -> Sequence[tuple[Vendor, Sequence[FoundGpu]]]:  # noqa: ARG001
-    """Nobody looks for them."""
+    """The default of ``Context.other_gpus``: no GPUs of other vendors are searched for."""
     return ()
 
 
@@ -83,8 +83,8 @@ def no_others(root: Path, environ: Mapping[str, str]) -> Sequence[tuple[Vendor, 
 class Context:
     """What all probes are given. Tests bring their own ``root`` (where ``sys``, ``proc`` and ``dev`` are) and ``nvml``.
 
-    ``declared`` is what the fleet file says of the node; ``bandwidth_bps`` its declared way up (0: none is), and
-    ``nodes`` how many nodes the fleet has. ``known_pids`` are processes of jobs that may be there.
+    ``declared`` is the node's entry in the fleet file; ``bandwidth_bps`` its declared uplink in bit/s (0: not
+    declared), and ``nodes`` the number of nodes in the fleet. ``known_pids`` are processes of jobs that may run there.
     ``other_gpus`` finds the GPUs of vendors other than NVIDIA, given the root and the environment.
     ``damage`` is called with each matrix product before it is checked: tests break one bit by it.
     """
@@ -130,7 +130,7 @@ class Context:
 
 
 class Probe(Protocol):
-    """Looks at one thing. It may hang or die: it runs in a process of its own, and has ``limit_s`` seconds.
+    """Checks one thing. It may hang or die: it runs in a process of its own, for at most ``limit_s`` seconds.
 
     ``needs`` names what it opens that is costly or may hang ("nvml", "torch"): probes with the same need share
     a process. ``uses`` names what it loads; probes that load the same thing do not run at the same time, and

@@ -1,4 +1,7 @@
-"""Network interfaces and InfiniBand ports, as sysfs tells of them (the kernel's ``sysfs-class-net``, ``sysfs-class-infiniband``)."""
+"""Checks of network interfaces and InfiniBand ports, from sysfs.
+
+The files are described in the kernel's ``sysfs-class-net`` and ``sysfs-class-infiniband``.
+"""
 
 from __future__ import annotations
 

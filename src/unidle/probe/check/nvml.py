@@ -29,7 +29,7 @@ class Nvml(Protocol):
 
 
 class Missing(Exception):
-    """The library cannot be opened, or does not start; the text says why. ``code``: NVML's own error, where it gave one."""
+    """The library cannot be opened or does not start; the text is the reason. ``code``: NVML's error, if it gave one."""
 
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)

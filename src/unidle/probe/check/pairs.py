@@ -1,11 +1,11 @@
 """Which of many nodes, or which link between two, is bad: in two rounds of measurements between pairs. Pure.
 
-In the first round every node is measured with one other. Who did well with anyone is proven good. In the second
-round each of the others is measured with two nodes that are proven good. Then
+In the first round every node is measured with one other. A node that did well in any pair is proven good. In the
+second round each of the others is measured with two nodes that are proven good. Then
 
 - a node that did badly with two nodes proven good, and well with none, is bad;
 - a pair that did badly although both of its nodes are proven good has a bad link;
-- what remains is not named: with two nodes, say, nobody can tell.
+- what remains is undecided and is not named: with only two nodes, for example, the bad one cannot be determined.
 
 As long as no node has two bad links, no healthy node is named; and where any two nodes were proven good in the first
 round, all bad nodes are named and nothing remains.
@@ -43,9 +43,9 @@ def first_round(nodes: Sequence[str]) -> tuple[Wave, ...]:
 
 
 def second_round(nodes: Sequence[str], did_well: Mapping[Pair, bool | None]) -> tuple[Wave, ...]:
-    """The suspects, each with two proven good nodes it was not tried with; with each other where nobody is proven.
+    """Pairs each suspect with two proven good nodes that are new to it; without proven nodes, with other suspects.
 
-    None: the pair was measured, and there was nothing to judge it by.
+    None in ``did_well``: the pair was measured, but had nothing to be compared with.
     """
     tried = {frozenset(pair) for pair in did_well}
     good = _proven(did_well)

@@ -2,8 +2,8 @@
 
 Each runs in a child process, made by ``fork``: call it from a process without other threads (the command line is
 one; a controller starts ``unidle check``). Probes that need the same costly thing share a child, one after the
-other. A child that gives no answer in time is killed; one that even then stays (the kernel does not let go of it)
-is left behind, and the check says so.
+other. A child that gives no answer in time is killed. A child that cannot be killed (it is blocked in the kernel) is
+left behind, and the check reports it.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class Book:
     models: Mapping[str, Mapping[str, float | bool]] = field(default_factory=dict)
 
     def of(self, model: str) -> Thresholds:
-        """Those of a device by its name, as its driver tells it; the default's for what it has none of."""
+        """The thresholds of a device by its driver's name for it; the default's values where its entry has none."""
         entry = self.models.get(self.entry(model), {})
         return Thresholds(**{**self.default, **entry})  # type: ignore[arg-type]  # checked when it was read
 

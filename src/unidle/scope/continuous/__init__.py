@@ -1,1 +1,1 @@
-"""Continuous mode: a process of its own looks at running ranks in short windows, and keeps what it found."""
+"""Continuous mode: a separate process profiles running ranks in short windows, and keeps the results."""

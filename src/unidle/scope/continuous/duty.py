@@ -14,7 +14,7 @@ _DEAR: Final = 2.0  # looks come so many times less often than they should: samp
 class Duty:
     """Keeps an account of CPU time: looks are paid for by waiting. ``share`` is of one core.
 
-    ``every_s`` and ``hz`` are what is wanted. Times are of a clock that does not jump, in seconds.
+    ``every_s`` and ``hz_wanted`` are the requested rates. Times are of a clock that does not jump, in seconds.
     """
 
     share: float
@@ -46,8 +46,9 @@ class Duty:
             self.hz = min(self.hz * 2, self.hz_wanted)
 
     def next_s(self, now_s: float, *, news_s: float | None = None) -> float:
-        """When the next look is due. From ``news_s`` on there is something that was never looked at, so that it need not
-        wait its turn; the very first look need not be paid for before."""
+        """When the next look is due. From ``news_s`` on there is something that was never profiled, so that it need not
+        wait its turn; the very first look need not be paid for before.
+        """
         paid_s = (self._at_s if self._at_s is not None else now_s) + self._owed_s / (self.share * AIM)
         if self._last_s is None:
             return now_s if news_s is None else max(now_s, news_s)

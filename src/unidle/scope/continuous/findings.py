@@ -1,4 +1,4 @@
-"""What one look says of each rank of a gang: where its time went, whom it waited for, which steps it completed. Pure."""
+"""What one look found of each rank of a gang: its time, the rank that it waited for, the steps it completed. Pure."""
 
 from __future__ import annotations
 

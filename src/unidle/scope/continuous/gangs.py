@@ -24,7 +24,7 @@ class Attempt(NamedTuple):
 
 @dataclass(slots=True)
 class RankFinder:
-    """Finds the processes of ranks. What a journal said once is not read again."""
+    """Finds the processes of ranks. What was already read from a journal is not read again."""
 
     run_root: str
     _spawned: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)

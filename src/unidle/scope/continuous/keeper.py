@@ -23,7 +23,7 @@ _PAGE: Final = 4096
 class Keeper:
     """Writes windows to a shelf, and keeps them within the policy's bounds. One per store; see :class:`ProfileShelf`.
 
-    What all rows take is counted once at the start, and kept count of from then on: nobody else writes.
+    The size of all rows is counted once at the start and updated from then on: there is no other writer.
     """
 
     def __init__(self, shelf: ProfileShelf, policy: ProfilePolicy) -> None:

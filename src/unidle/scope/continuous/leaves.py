@@ -23,8 +23,8 @@ def leaves_of(
 
     ``budget``: percent of the training thread's time by category. ``late_share``: part of the window that the rank
     waited in collectives for one that was late. ``device_idle_share``: part of it in which its device had nothing to
-    do, where a source of device times says so; without it nothing is laid on the host, since the device may well have
-    had work queued.
+    do, from a source of device times; without it no time is assigned to the host, since the device may have had work
+    queued.
     """
     shares = {category: max(float(pct), 0.0) / 100 for category, pct in budget.items()}
     collective = shares.get("collective", 0.0)

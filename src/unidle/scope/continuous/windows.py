@@ -1,7 +1,7 @@
 """What is kept of a look: one rank's part of a profile, made small; and several of them as one. Pure.
 
-A profile that is kept has no gaps: put together, each window begins where the one before it ends, so that time in which
-nobody looked does not exist in it. The real time of a window is reported with it.
+A profile that is kept has no gaps: put together, each window begins where the one before it ends, so that the time
+between windows does not exist in it. The real time of a window is reported with it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _fewer_calls(calls: Sequence[Call]) -> tuple[Call, ...]:
 def together(parts: Sequence[Sequence[Profile]]) -> Profile:
     """One profile of several windows in order, each of them one profile per rank of the same look.
 
-    The windows are put end to end. Raises :class:`BadInput` where there is none.
+    The windows are put end to end. Raises :class:`BadInput` if all are empty.
     """
     moved: list[Profile] = []
     at_ns: int | None = None

@@ -1,7 +1,7 @@
-"""The process that looks at running ranks again and again. Its orders come on standard input, what it found goes out.
+"""The process that profiles running ranks again and again. Orders come on standard input, results go to standard output.
 
 Lines of JSON both ways. In: first :class:`Orders`, then an :class:`Attend` whenever other attempts run. Out: an event of
-``unidle.events.scope`` as ``[kind, body]``, or ``["next", seconds]``: it will be heard of again within that time. When
+``unidle.events.scope`` as ``[kind, body]``, or ``["next", seconds]``: the next line follows within that time. When
 its input ends so does the process: no profiler outlives its controller for longer than one look.
 """
 
@@ -66,7 +66,10 @@ class Attend(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Worker:
-    """Looks, keeps and tells. ``tell`` sends one line to the controller; it must not be called from two threads."""
+    """Profiles ranks, keeps the results and reports them.
+
+    ``tell`` sends one line to the controller; it must not be called from two threads.
+    """
 
     orders: Orders
     look: Look
@@ -104,7 +107,7 @@ class Worker:
         self._eyes = {key: eye for key, eye in self._eyes.items() if key[:2] in names}
 
     def once(self) -> bool:
-        """One look at all that runs; False where no rank was there to be looked at."""
+        """Profile all that runs, once; False where no rank was there to profile."""
         roots = self.finder.roots(self.live)
         if not roots:
             return False

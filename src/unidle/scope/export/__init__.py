@@ -1,4 +1,4 @@
-"""Files for other tools: one profile, many formats. Each carries the quality of what it tells."""
+"""Files for other tools: one profile, many formats. Each carries the quality of its data."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One self-contained HTML file: a flame graph with search, zoom, filters and difference.
 
-The file asks for nothing outside itself, and a content policy forbids it to. Its data is deflated JSON and numbers in
-base64, so no name that a program chose ever stands inside a script.
+The file loads nothing from outside itself, and a content policy forbids it to. Its data is deflated JSON and numbers
+in base64, so no name that a program chose ever stands inside a script.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def write(
     ``before``: a profile to compare with. ``budget``: percent by category, shown on top. ``category``: names the
     category of a sample, so that the graph can be coloured and filtered by it (called once per process, thread, stack
     and state). ``title``: the heading; without one, the processes are named. ``serving``: names and values of the
-    inference view, where there is one.
+    inference view; empty without one.
     """
     told, packed = columns.pack(profile, before, category)
     shown = visible_title(profile, title)

@@ -35,7 +35,7 @@ _MEMORY: Final = (("alloc_space", "allocated_bytes"), ("inuse_space", "live_byte
 
 
 class _Dictionary:
-    """The tables that all profiles of a file share. Number 0 of each is the empty row, as the format asks."""
+    """The tables that all profiles of a file share. Number 0 of each is the empty row, as the format requires."""
 
     def __init__(self, profile: Profile) -> None:
         self.strings, self.attributes = Strings(), Table()

@@ -73,7 +73,7 @@ def _packets(profile: Profile, steps: Sequence[Span]) -> Iterator[bytes]:
 
 
 def _first(profile: Profile) -> bytes:
-    """Starts the sequence, and says which clock our times are of."""
+    """Starts the sequence, and defines the clock of all times."""
     clocks = [(clock, profile.start_ns) for clock in _CLOCKS]
     if profile.wall_start_ns:
         clocks.append((_REALTIME, profile.wall_start_ns))

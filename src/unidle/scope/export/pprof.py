@@ -30,9 +30,10 @@ _COLUMN: Final = {"on": 1, "off": 2, "runq": 3}
 
 
 def write(profile: Profile) -> bytes:
-    """The profile, compressed. Labels (``rank`` is a text, as pprof takes a bare number for a range): ``thread``, ``tid``, ``pid``, ``process``, ``rank``, ``state``, ``device``.
+    """The profile, compressed, with columns for memory if memory was profiled.
 
-    Comments carry the quality. Memory columns are there where memory was looked at.
+    Labels: ``thread``, ``tid``, ``pid``, ``process``, ``rank``, ``state``, ``device``; ``rank`` is a text, as pprof takes a
+    bare number for a range. Comments carry the quality.
     """
     return gzip.compress(plain(profile), compresslevel=6, mtime=0)
 

@@ -1,4 +1,4 @@
-"""Ways to look at running processes: the best one that works here is found by trying, and says what it misses.
+"""Ways to look at running processes: the best one that works here is found by trying, and reports what it misses.
 
 - T0: BPF programs (Linux 5.17 and later with BTF; CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, or root)
 - T1: perf events, T2: reads of ``/proc`` and of memory, T3: files of other profilers (``imported``)
@@ -32,7 +32,7 @@ class Watch(Protocol):
         """Look for that long, or until no process lives. How many live."""
 
     def add(self, pid: int) -> None:
-        """Watch one more process. Raises :class:`BadInput` where there is none."""
+        """Watch one more process. Raises :class:`BadInput` if no such process exists."""
 
     def take(self) -> Profile:
         """What came since the last take."""

@@ -60,7 +60,7 @@ def _read(path: str | os.PathLike[str], within: tuple[int, int] | None) -> Build
 
 
 class _Peeked(Stream):
-    """A stream whose beginning was looked at already."""
+    """A stream whose beginning was already read."""
 
     def __init__(self, stream: Stream) -> None:
         self.name = stream.name
@@ -82,7 +82,7 @@ def _is_gzip(path: str | os.PathLike[str]) -> bool:
 
 
 def _read_json(stream: _Peeked, within: tuple[int, int] | None) -> Builder | Profile:
-    """Told apart by the outermost keys, in whatever order they stand."""
+    """Read JSON of the form that its outermost keys show, in any order."""
     start = stream.start
     if start.lstrip()[:1] == b"[":
         return kineto.read_json(JsonStream(stream), stream, within)
@@ -160,10 +160,10 @@ def _read_text(stream: _Peeked) -> Builder:
 
 
 def merge(profile: Profile, path: str | os.PathLike[str]) -> Profile:
-    """``profile`` with what the file tells of devices and collectives, on the profile's own clock.
+    """``profile`` with the devices and collectives of the file, on the profile's own clock.
 
-    Threads' samples are not taken over: the profile has its own of the same time, which are better. A file that has no
-    clock, or of another time, adds nothing, and a note says so. Raises :class:`BadInput` as :func:`read` does.
+    Threads' samples are not taken over: the profile has its own of the same time, which are better. A file without a
+    clock, or of another time, adds nothing but a note. Raises :class:`BadInput` as :func:`read` does.
     """
     told = read(path, _window(profile) if profile.wall_start_ns else None)
     return merge_profile(profile, told, Path(path).name)

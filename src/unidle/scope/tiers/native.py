@@ -1,7 +1,7 @@
 """Tiers T0 to T2: the native module's sessions as profiles.
 
-The module ``unidle_scope`` (distribution ``unidle-scope``) is optional; where it is missing or of another age, one
-:class:`CannotRun` says how to get it.
+The module ``unidle_scope`` (distribution ``unidle-scope``) is optional. Where it is missing or of another version,
+:class:`CannotRun` gives the way to install it.
 """
 
 from __future__ import annotations

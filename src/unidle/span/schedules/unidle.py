@@ -37,7 +37,7 @@ _BESIDE: Final = 60_000  # microbatches times devices that are tried side by sid
 class _Wish:
     """What a program is made from; memory may grant less.
 
-    ``more``: in flight than ``scale`` says; ``joined``: the trip that it scales is that of a whole backward.
+    ``more``: in flight in addition to those by ``scale``; ``joined``: the trip that it scales is that of a whole backward.
     ``keep_first``: rather fewer in flight than recompute. ``put_off``: gradients of weights that wait at most.
     ``slack``: the part of one by which it may not fit.
     """
@@ -113,7 +113,7 @@ class _Search:
         return length is not None
 
     def wishes(self, wishes: Sequence[_Wish]) -> None:
-        """Try them; the best wish is where the search goes on, also while ATLAS's program is faster."""
+        """Try them; the search continues from the best wish, even while ATLAS's program is faster."""
         tried = [(wish, program) for wish in wishes if (program := self._new(wish)) is not None]
         lengths = self._lengths([program for _, program in tried])
         for (wish, program), length in zip(tried, lengths, strict=True):
@@ -144,7 +144,7 @@ class _Search:
         return _program(self._setting, wish, self._paces[key])
 
     def _lengths(self, programs: list[Program]) -> list[int | None]:
-        """Side by side where links are shared alike; one that is slower than the best wish so far is given up."""
+        """Run programs that share links in the same way in one batch; stop one that is slower than the best wish so far."""
         found: list[int | None] = [None] * len(programs)
         limit = self._least_wish
         alike: dict[Share, list[int]] = {}

@@ -82,12 +82,12 @@ class Builder:
     notes: list[str] = field(default_factory=list)
 
     def sample(self, pid: int, tid: int, stack: int, ns: int, *, state: State = "on", count: int = 1) -> None:
-        """``count`` samples of a thread with a stack, which stand for ``ns`` together."""
+        """Add ``count`` samples of a thread with a stack; ``ns`` is their time together."""
         if stack >= 0 and ns >= 0:
             self.samples[pid, tid, stack, state].add(ns, count=count)
 
     def covers(self, start_ns: int, end_ns: int) -> None:
-        """The file tells of this time."""
+        """Extend the time that the file covers."""
         self.start_ns = start_ns if self.start_ns is None else min(self.start_ns, start_ns)
         self.end_ns = end_ns if self.end_ns is None else max(self.end_ns, end_ns)
 

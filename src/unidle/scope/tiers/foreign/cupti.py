@@ -100,7 +100,7 @@ class _Reader:
         return any(row[1] == column for row in self.db.execute(f"pragma table_info({table})"))
 
     def _rows(self, table: str, *wanted: str) -> Iterator[tuple[int | str | None, ...]]:
-        """The wanted columns of all rows; nothing for a column that this version of the form does not have."""
+        """The given columns of all rows; None for a column that this version of the form does not have."""
         if table not in self.tables:
             return
         parts = ", ".join(f'"{name}"' if self._has(table, name) else "null" for name in wanted)

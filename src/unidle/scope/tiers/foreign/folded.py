@@ -1,4 +1,4 @@
-"""Folded stacks, one a line: of py-spy (``record -f raw``), of austin 3, and of anybody else.
+"""Folded stacks, one a line: of py-spy (``record -f raw``), of austin 3, and of any other tool.
 
 py-spy writes ``function (file:line);...`` and counts samples; austin writes ``P pid;T interpreter:tid;file:function:line;...``
 and microseconds, in full mode with a flag for an idle thread and bytes, under a header (https://github.com/P403n1x87/austin).
@@ -62,7 +62,7 @@ def thread_of(frames: list[str]) -> tuple[int, int, str, str, list[str]]:
 
 
 def read_folded(stream: Stream) -> Builder:
-    """Counts are samples; their time is not told, so 10 ms each is assumed, and said."""
+    """Read counts of samples. The file has no times, so 10 ms per sample are assumed, and a note reports that."""
     to = Builder("folded stacks (py-spy raw or of its form)", hz=ASSUMED_HZ)
     for number, line, _ in stream.lines():
         if not line.strip():

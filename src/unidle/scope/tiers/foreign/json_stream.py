@@ -23,7 +23,7 @@ _TRIES: Final = 6
 
 
 class Event(msgspec.Struct):
-    """An event of Chrome's trace format. Arguments stay undecoded: most are never looked at."""
+    """An event of Chrome's trace format. Arguments stay undecoded: most are never read."""
 
     ph: str = ""
     cat: Any = ""

@@ -1,4 +1,4 @@
-"""The bytes of a file that somebody else wrote: plain or gzip, read as a stream, and never more than the stated limits."""
+"""The bytes of another program's file: plain or gzip, read as a stream, and never more than the stated limits."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Stream]:
 
 
 def damaged(name: str, what: str) -> BadInput:
-    """The error for a file that begins as a known form and goes on as none."""
+    """The error for a file that begins as a known form but does not continue as one."""
     return BadInput(what, field=name, remedy="the file is damaged or cut off: copy or export it again")
