@@ -124,15 +124,11 @@ def _prose(node: ast.AST) -> Iterator[ast.Constant]:
             yield from _prose(child)
 
 
-def strings(text: str, *, docs: bool) -> Iterator[tuple[int, str]]:
-    """Messages: all strings of more than a word; with ``docs`` docstrings, too."""
-    lines, left_out = text.splitlines(), set[int]()
+def strings(text: str) -> Iterator[tuple[int, str]]:
+    """Messages and docstrings: all strings of more than a word."""
+    lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body and not docs else None
-            if isinstance(first, ast.Expr):
-                left_out.add(id(first.value))
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in left_out:
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
         if " " in node.value.strip() and OK not in lines[(node.end_lineno or node.lineno) - 1]:
             yield node.lineno, re.sub(_QUOTED, " ", node.value)
@@ -193,8 +189,8 @@ def places() -> Iterator[Place]:
 
 
 def interface_places(name: str, text: str) -> Iterator[Place]:
-    """Places in what users read of the interface: help, descriptions, messages, and docstrings of public packages."""
-    for line, prose in strings(text, docs=True):
+    """Places in what users read of the interface: help, descriptions, messages and docstrings."""
+    for line, prose in strings(text):
         for rule in rules(of_pages=True):
             for match in rule.pattern.finditer(prose):
                 yield Place(name, line + prose.count("\n", 0, match.start()), rule.word, rule.instead)
