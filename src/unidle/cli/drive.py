@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from unidle.cli.common import data_dir, read_view
 from unidle.errors import StoreHeld
@@ -25,7 +26,7 @@ def settle(store: Store, job_id: str, request: int | None = None) -> str:
         job = view.jobs.get(job_id)
         if job is not None and job.terminal:
             return True
-        if request is None or any(one.id == request for one in store.requests()):
+        if request is None or store.is_waiting(request):
             return False
         return job is None or job.cancel_by is None
 
@@ -37,18 +38,23 @@ def settle(store: Store, job_id: str, request: int | None = None) -> str:
 
 def answered(store: Store, request: int, purpose: str) -> None:
     """Wait until a request left the inbox. If no process drives the store, this process does, as ``purpose``."""
-    _until(store, lambda _: None if any(one.id == request for one in store.requests()) else "done", purpose)
+    _until(store, lambda _: None if store.is_waiting(request) else "done", purpose)
 
 
 def _until(store: Store, found: Callable[[View], str | None], purpose: str) -> str:
-    """The first result of ``found`` that is not empty."""
+    """The first result of ``found`` that is not empty. The log of another controller is followed, not read again."""
+    from unidle.view.fold import fold
+    from unidle.view.snapshot import load_view
+
+    view: View | None = None
     while True:
-        try:
-            return _drive(store, found, purpose)
-        except StoreHeld:
-            if (said := found(read_view(store))) is not None:
-                return said
-            time.sleep(_ASK_EVERY_S)
+        if store.holder() is None:
+            with suppress(StoreHeld):
+                return _drive(store, found, purpose)
+        view = load_view(store) if view is None else fold(view, store.read(after=view.seq))
+        if (said := found(view)) is not None:
+            return said
+        time.sleep(_ASK_EVERY_S)
 
 
 def _drive(store: Store, found: Callable[[View], str | None], purpose: str) -> str:

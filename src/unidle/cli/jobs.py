@@ -34,7 +34,7 @@ from unidle.cli.job_words import JobCommand, JobFileArgument, JobOptions, read_j
 from unidle.cli.option_set import with_options
 from unidle.errors import BadInput
 from unidle.login import login_name
-from unidle.words import counted
+from unidle.words import counted, does
 
 if TYPE_CHECKING:
     from unidle.jobs import JobSpec
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 _ENDED_LISTED: Final = 10
+_WAITING_LISTED: Final = 100
 
 
 def register(app: typer.Typer) -> None:
@@ -151,15 +152,15 @@ def list_jobs(
             help="Only jobs in this state.",
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also list the jobs that ended earlier.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List all jobs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List jobs: those that run or wait, and the last ten that ended.
+    """List jobs: those that run, the last hundred that wait, and the last ten that ended.
 
     Ages are since submission. `--json` lists all jobs.
     """
     from unidle.control.describe import job_line
-    from unidle.control.find import last_ended, listed
+    from unidle.control.find import last_ended, listed, not_ended
     from unidle.jobs import TERMINAL
 
     _known_state(state)
@@ -170,7 +171,9 @@ def list_jobs(
     if as_json:
         print_json([job_line(job, named_store(store)) for job in listed(view) if state in (None, job.state)])
         return
-    jobs = list(listed(view)) if everything else [*last_ended(view, _ENDED_LISTED), *view.jobs.open.values()]
+    most = None if state is not None else _WAITING_LISTED
+    under_way = not_ended(view, most)
+    jobs = list(listed(view)) if everything else [*last_ended(view, _ENDED_LISTED), *under_way]
     lines = [
         job_line(job, named_store(store))
         for job in sorted(jobs, key=lambda job: job.order)
@@ -185,7 +188,10 @@ def list_jobs(
         for line in lines
     ]  # fmt: skip
     show_table(["job", "state", "attempts", "ranks", "steps", "age", "reason"], rows)
-    hidden = len(view.jobs) - len(view.removed) - len(jobs)
+    waiting = 0 if everything else len(view.jobs.open) - len(under_way)
+    if waiting:
+        warn(f"{counted(waiting, 'more job')} {does(waiting, 'wait')}: `unidle list --all` shows all")
+    hidden = len(view.jobs) - len(view.removed) - len(jobs) - waiting
     if hidden and (state is None or state in TERMINAL):
         warn(f"{counted(hidden, 'more job')} ended before: `unidle list --all` shows all")
     if not watched:

@@ -294,7 +294,7 @@ def _need_target(view: View, verb: str, target: str) -> None:
 def _taken(store: Store, number: int) -> bool:
     until = time.monotonic() + _TAKEN_WITHIN_S
     while time.monotonic() < until:
-        if not any(one.id == number for one in store.requests()):
+        if not store.is_waiting(number):
             return True
         time.sleep(_ASK_EVERY_S)
     return False

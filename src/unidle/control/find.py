@@ -64,6 +64,16 @@ def last_ended(view: View, most: int) -> list[JobView]:
     return sorted((view.jobs[name] for name in names), key=lambda job: job.order)
 
 
+def not_ended(view: View, most: int | None = None) -> list[JobView]:
+    """Jobs that have not ended, in the order of submission; of those that hold nothing the last ``most``."""
+    jobs = view.jobs.open
+    if most is None:
+        return list(jobs.values())
+    waiting = islice((name for name in reversed(jobs) if name not in view.live), most)
+    shown = {*view.live, *waiting}
+    return [job for name, job in jobs.items() if name in shown]
+
+
 def listed(view: View) -> Iterator[JobView]:
     """All jobs that were not removed, in the order of submission."""
     return (view.jobs[job_id] for job_id in _listed(view))

@@ -53,6 +53,10 @@ if TYPE_CHECKING:
 
 SIGHTING_EVERY_NS: Final = 10_000_000_000
 INBOX_EVERY_NS: Final = 250_000_000
+INBOX_AT_ONCE: Final = (
+    128  # requests in one turn, and how long they may take of it: running ranks are watched between
+)
+INBOX_TURN_NS: Final = 30_000_000
 STACKS_EVERY_NS: Final = 20_000_000  # while a look at a gang that hangs is under way
 HELD_AFTER_NS: Final = 60_000_000_000  # what was promised, after those who held it have to be gone
 
@@ -142,7 +146,7 @@ class Controller:
             self.view.jobs[queue[0][2]].spec for queue in self.view.waiting.values()
         ]  # one of each shape
         waiting = any(self._policy.ever(self.view, spec) for spec in first)
-        return not self.view.live and not waiting and not self._store.requests()
+        return not self.view.live and not waiting and not self._store.requests(1)
 
     @property
     def looks_again(self) -> bool:
@@ -279,8 +283,12 @@ class Controller:
         now = self._clock.now_ns()
         if self._inbox_every_ns is None or now - self._inbox_ns < self._inbox_every_ns:
             return
-        self._inbox_ns = now
-        for request in self._store.requests():
+        requests = self._store.requests(INBOX_AT_ONCE)
+        self._inbox_ns = now if len(requests) < INBOX_AT_ONCE else 0  # else the next turn has more of them
+        for request in requests:
+            if self._clock.now_ns() - now > INBOX_TURN_NS:
+                self._inbox_ns = 0
+                break
             try:
                 self._take_request(request)
             except msgspec.MsgspecError as error:  # it must not stop every controller that comes

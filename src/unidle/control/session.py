@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from unidle.clock import RealClock, boot_id
+from unidle.clock import RealClock, boot_id, boottime_ns
 from unidle.control.care import NodeCare
 from unidle.control.forecast import Forecaster
 from unidle.control.late_detectors import LateDetectors
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from unidle.notices.desk import NoticeDesk
     from unidle.notices.sender import Send
     from unidle.store.protocol import Lease
+    from unidle.view.state import View
+
+
+_STEP_NS: Final = 86_400_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,7 @@ def take_up(
     lease = store.acquire(purpose)
     try:
         view = load_view(store)
-        # what still runs keeps the clock that it was given, also when the wall clock was set since
-        same_clock = bool(view.live) and view.boot == boot_id()
-        clock = RealClock(store.last()[1], view.clock_offset_ns if same_clock else None)
+        clock = RealClock(store.last()[1], _clock_of_log(view))
         root = run_root(store, data_dir)
         _make_root(root)
         desk = _desk(store, lease, senders, view.health)
@@ -112,6 +115,19 @@ def take_up(
                 desk.abandon()
     finally:
         store.release(lease)
+
+
+def _clock_of_log(view: View) -> int | None:
+    """The offset of the log's clock where it still holds; None where the wall clock gives another.
+
+    What still runs keeps the clock that it was given. Otherwise a step of the wall clock within one boot does not reach
+    the log, if it is no longer than a day: time that never passed would be ``unseen`` for ever. A longer one
+    corrects a clock that was never set.
+    """
+    if view.boot != boot_id():
+        return None
+    step_ns = abs(time.time_ns() - boottime_ns() - view.clock_offset_ns)
+    return view.clock_offset_ns if view.live or step_ns <= _STEP_NS else None
 
 
 def _profiler(address: str, fleet: Fleet, root: Path, lease: Lease, clock: RealClock) -> Profiler | None:

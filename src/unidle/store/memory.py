@@ -83,8 +83,11 @@ class MemoryStore:
         self._requests[self._last_id] = Request(self._last_id, time.time_ns(), kind, body, self.user())
         return self._last_id
 
-    def requests(self) -> list[Request]:
-        return list(self._requests.values())
+    def requests(self, limit: int | None = None) -> list[Request]:
+        return list(self._requests.values())[:limit]
+
+    def is_waiting(self, request_id: int) -> bool:
+        return request_id in self._requests
 
     def user(self) -> str:
         return login_name()

@@ -123,8 +123,11 @@ class Store(Protocol):
     def request(self, kind: str, body: bytes) -> int:
         """Put a request into the inbox durably (needs no lease) and return its id."""
 
-    def requests(self) -> list[Request]:
-        """Requests that no writer has taken over yet, oldest first."""
+    def requests(self, limit: int | None = None) -> list[Request]:
+        """Requests that no writer has taken over yet, oldest first; at most ``limit`` of them."""
+
+    def is_waiting(self, request_id: int) -> bool:
+        """Whether the request is in the inbox."""
 
     def user(self) -> str:
         """The user of this process for the store: a PostgreSQL role, else the user of the process."""

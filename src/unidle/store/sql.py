@@ -19,6 +19,7 @@ LEASE_TTL_NS: Final = 15_000_000_000
 _PAGE: Final = 256  # events held at a time, reading or writing: a body may have many KiB
 _LARGE_PAGE: Final = 1024  # after a page that had less than this many bytes of bodies: each query costs
 _SMALL_BYTES: Final = 512 * 1024
+_ALL: Final = 1 << 62  # as a limit of rows
 _CHECK: Final = "run `unidle store check`"
 _stored: Final = tuple.__new__  # as StoredEvent._make, without its check of a length that is known
 
@@ -152,11 +153,16 @@ class SqlStore:
                 return self._db.insert(sql.ADD_REQUEST, (time_ns, kind, body, crc))
             return self._db.insert(sql.ADD_SIGNED_REQUEST, (time_ns, kind, body, crc, self._db.user()))
 
-    def requests(self) -> list[Request]:
+    def is_waiting(self, request_id: int) -> bool:
+        return bool(self._db.query(sql.REQUEST_IS, (request_id,)))
+
+    def requests(self, limit: int | None = None) -> list[Request]:
         found = []
         old = self._read_only and self._db.query(sql.REVISION_IS)[0][0] in READABLE
         statement = sql.UNSIGNED_REQUESTS if old else sql.REQUESTS
-        for request_id, time_ns, kind, body, crc, sender in self._db.query(statement):
+        for request_id, time_ns, kind, body, crc, sender in self._db.query(
+            statement, (_ALL if limit is None else limit,)
+        ):
             if blob_crc(body, time_ns, kind) != crc:
                 raise StoreDamaged("its checksum is wrong", field=f"request {request_id}", remedy=_CHECK)
             found.append(Request(request_id, time_ns, kind, body, sender))

@@ -33,8 +33,9 @@ ADD_REQUEST: Final = "INSERT INTO unidle_requests (time_ns, kind, body, crc) VAL
 ADD_SIGNED_REQUEST: Final = (
     "INSERT INTO unidle_requests (time_ns, kind, body, crc, sender) VALUES (?, ?, ?, ?, ?)"
 )
-REQUESTS: Final = "SELECT id, time_ns, kind, body, crc, sender FROM unidle_requests ORDER BY id"
-UNSIGNED_REQUESTS: Final = "SELECT id, time_ns, kind, body, crc, '' FROM unidle_requests ORDER BY id"
+REQUESTS: Final = "SELECT id, time_ns, kind, body, crc, sender FROM unidle_requests ORDER BY id LIMIT ?"
+UNSIGNED_REQUESTS: Final = "SELECT id, time_ns, kind, body, crc, '' FROM unidle_requests ORDER BY id LIMIT ?"
+REQUEST_IS: Final = "SELECT 1 FROM unidle_requests WHERE id = ?"
 DROP_REQUEST: Final = "DELETE FROM unidle_requests WHERE id = ?"
 
 ADD_SNAPSHOT: Final = "INSERT INTO unidle_snapshots (fold_version, seq, crc, body) VALUES (?, ?, ?, ?)"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.clock import RealClock
-from unidle.engine.local import cgroups, injection, launch, rundir
+from unidle.engine.local import cgroups, descriptors, injection, launch, rundir
 from unidle.engine.local.between import Between
 from unidle.engine.local.following import Supervisors
 from unidle.engine.local.watch import RankWatch
@@ -119,7 +119,12 @@ class LocalEngine:
 
     def start(self, command: StartGang) -> None:
         """Start the ranks that no one has begun; failures arrive as marks."""
+        known = (command.job, command.attempt) in self._gangs
         gang = self._gang(command.job, command.attempt, len(command.places))
+        if not known and (why := descriptors.shortage(len(gang.watches))) is not None:
+            for watch in gang.watches:
+                watch.refuse(self._clock.now_ns(), why)
+            return
         gang.take(command)
         self._between.prepare(command)
         if command.attempt > 1 and self._is_fresh(gang):

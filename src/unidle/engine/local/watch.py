@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Literal
 
-from unidle.engine.local import rundir, tree
+from unidle.engine.local import descriptors, rundir, tree
 from unidle.engine.local.cgroups import Group
 from unidle.engine.local.tail import JournalTail
 from unidle.events.marks import Mark
@@ -82,12 +82,16 @@ class RankWatch:
 
     def look(self, now_ns: int) -> None:
         """Find out how the rank stands, and take its lock where no one else has it."""
-        if self.state != "unknown" or self._find_supervisor():
+        if self.state != "unknown":
             return
         try:
+            if self._find_supervisor():
+                return
             os.makedirs(self.directory, 0o700, exist_ok=True)
             self.lock_fd = rundir.try_lock(self.directory)
         except OSError as error:
+            if descriptors.exhausted(error):
+                return  # it may run: the next look finds out
             self.fail(now_ns, f"the rank cannot be started: {error}")
         if self.lock_fd is None:
             return  # a supervisor is on its way
@@ -126,6 +130,16 @@ class RankWatch:
         """
         self._end(Mark(k="lost", t=t_ns, text=why, info={"refused": True} if refused else None))
 
+    def refuse(self, t_ns: int, why: str) -> None:
+        """As :meth:`fail`, for a rank of a gang that is not started at all. A rank that someone has begun is left alone."""
+        try:
+            os.makedirs(self.directory, 0o700, exist_ok=True)
+            begun = rundir.is_claimed(self.directory)
+        except OSError:
+            begun = False
+        if not begun:
+            self.fail(t_ns, f"the rank cannot be started: {why}")
+
     def signal_tree(self, number: int) -> None:
         """Signal every process of the rank."""
         tree.send(self.pids(), number)
@@ -157,7 +171,9 @@ class RankWatch:
             return False
         try:
             pidfd = os.pidfd_open(pid)
-        except OSError:
+        except OSError as error:
+            if descriptors.exhausted(error):
+                raise
             return False
         if tree.ticks_of(pid) != ticks or not tree.is_live(pid):
             os.close(pidfd)
@@ -191,7 +207,11 @@ class RankWatch:
     def _bury(self, now_ns: int) -> None:
         """End what a supervisor that is gone left running, and write the end that it did not."""
         if self.lock_fd is None:
-            self.lock_fd = rundir.try_lock(self.directory)
+            try:
+                self.lock_fd = rundir.try_lock(self.directory)
+            except OSError as error:
+                if not descriptors.exhausted(error):
+                    raise
             if self.lock_fd is None:
                 return
         if self._give_up_ns is None:

@@ -1,0 +1,62 @@
+"""The inbox: a flood of requests is taken in portions, and every request is taken once."""
+
+from __future__ import annotations
+
+import msgspec
+
+from unidle.clock import VirtualClock
+from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.control.loop import INBOX_AT_ONCE, Controller
+from unidle.engine.sim.engine import SimEngine
+from unidle.engine.sim.workload import seeded
+from unidle.fleet import Device, Fleet, Node
+from unidle.jobs import JobSpec
+from unidle.place.policy import Unidle
+from unidle.store.memory import MemoryStore
+
+FLEET = Fleet(nodes=(Node("n0", "", (Device("n0/0", "n0", 0, "gpu"),)),))
+START_NS = 1_000_000_000_000
+
+
+def _controller(store: MemoryStore) -> Controller:
+    clock = VirtualClock(START_NS)
+    engine = SimEngine(FLEET, clock, seeded(1, mean_work_s=1e6))
+    controller = Controller(store, store.acquire("test"), engine, Unidle(), clock)
+    controller.start("test")
+    return controller
+
+
+def _submit(store: MemoryStore, job: str) -> None:
+    spec = JobSpec(("train",), user=store.user())
+    store.request("submit", msgspec.json.encode(SubmitRequest(job, spec)))
+
+
+def test_one_turn_takes_a_bounded_portion_of_a_flood_and_the_next_turn_follows_at_once() -> None:
+    store = MemoryStore()
+    many = 3 * INBOX_AT_ONCE + 5
+    for number in range(many):
+        _submit(store, f"j{number}")
+    controller = _controller(store)
+    seen = []
+    for _ in range(5):
+        wake_ns = controller.turn()
+        seen.append(len(controller.view.jobs))
+        if store.requests(1):
+            assert wake_ns is not None
+            assert wake_ns <= START_NS
+    assert seen == [INBOX_AT_ONCE, 2 * INBOX_AT_ONCE, 3 * INBOX_AT_ONCE, many, many]
+    assert not store.requests()
+
+
+def test_a_request_behind_a_flood_is_carried_out_in_its_order() -> None:
+    store = MemoryStore()
+    for number in range(INBOX_AT_ONCE + 1):
+        _submit(store, f"j{number}")
+    last = f"j{INBOX_AT_ONCE}"
+    cancel = store.request("cancel", msgspec.json.encode(CancelRequest(last, "ann")))
+    controller = _controller(store)
+    controller.turn()
+    assert store.is_waiting(cancel)
+    controller.turn()
+    assert not store.is_waiting(cancel)
+    assert controller.view.jobs[last].state == "cancelled"
