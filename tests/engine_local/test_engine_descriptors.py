@@ -35,7 +35,7 @@ def _no_descriptor() -> Iterator[None]:
 
 
 def test_a_gang_is_refused_before_descriptors_run_out() -> None:
-    highest = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    highest = max(int(fd.name) for fd in Path("/proc/self/fd").iterdir()) + 1
     with _limit(highest + descriptors.RESERVE + 50):
         assert descriptors.shortage(1) is None
         why = descriptors.shortage(1000)
@@ -48,7 +48,7 @@ def test_a_run_with_few_descriptors_is_refused_with_the_limit_and_the_remedy(tmp
     done = subprocess.run(
         [sys.executable, "-m", "unidle", "run", "--store", str(tmp_path / "s.db"), "--cpu-devices", "1", "--", "true"],
         check=False, capture_output=True, text=True, timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (36, 36)),  # noqa: PLW1509
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (36, 36)),
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert "limit of 36 are left" in done.stderr

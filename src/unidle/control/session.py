@@ -121,7 +121,7 @@ def _clock_of_log(view: View) -> int | None:
     """The offset of the log's clock where it still holds; None where the wall clock gives another.
 
     What still runs keeps the clock that it was given. Otherwise a step of the wall clock within one boot does not reach
-    the log, if it is no longer than a day: time that never passed would be ``unseen`` for ever. A longer one
+    the log, if it is no longer than a day: time that never passed would stay ``unseen``. A longer one
     corrects a clock that was never set.
     """
     if view.boot != boot_id():

@@ -36,7 +36,7 @@ def shortage(ranks: int) -> str | None:
 
 
 def exhausted(error: OSError) -> bool:
-    """Whether a call failed only because no descriptor was left: it says nothing of the file."""
+    """Whether a call failed only because no descriptor was left: this proves nothing about the file."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
