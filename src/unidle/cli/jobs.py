@@ -152,12 +152,14 @@ def list_jobs(
             help="Only jobs in this state.",
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="List all jobs.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also list the jobs that ended earlier, and all that wait.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List jobs: those that run, the last hundred that wait, and the last ten that ended.
+    """List jobs: those that run or wait, and the last ten that ended.
 
-    Ages are since submission. `--json` lists all jobs.
+    Of the jobs that wait, the last hundred are listed. Ages are since submission. `--json` lists all jobs.
     """
     from unidle.control.describe import job_line
     from unidle.control.find import last_ended, listed, not_ended
