@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the wheels and source archives of unidle and of its native part.
+# Builds the wheels and source archives of unidle and of its native part, and a bill of materials (CycloneDX) of each.
 #
 #   scripts/wheels.sh [FOLDER]    into FOLDER (dist), whose older builds of the same names are replaced
 #
@@ -19,12 +19,15 @@ quietly() {  # shows a command's output where it fails
 command -v cargo >/dev/null || { say "no cargo: the native part cannot be built (https://rustup.rs)"; exit 1; }
 version=$("$bin/python" -c 'import unidle; print(unidle.__version__)')
 mkdir -p -- "$out"
-rm -f -- "$out"/unidle-*.whl "$out"/unidle-*.tar.gz "$out"/unidle_scope-*.whl "$out"/unidle_scope-*.tar.gz
+rm -f -- "$out"/unidle-*.whl "$out"/unidle-*.tar.gz "$out"/unidle_scope-*.whl "$out"/unidle_scope-*.tar.gz "$out"/unidle-*.cdx.json "$out"/unidle_scope-*.cdx.json
+own_bom=$out/unidle-$version.cdx.json native_bom=$out/unidle_scope-$version.cdx.json
 quietly "$bin/python" -m hatchling build -d "$out" -t sdist -t wheel
+quietly "$bin/python" scripts/sbom.py python "$own_bom"
+quietly "$bin/python" scripts/sbom.py native "$native_bom"
 cd native
 grep -q "^version = \"$version\"$" Cargo.toml || { say "native/Cargo.toml is not of version $version"; exit 1; }
 # the interpreter as `make setup` names it: another name for it would compile all again
-quietly env PATH="$bin:$PATH" maturin build --release --locked --interpreter "$bin/python" --out "$out"
+quietly env PATH="$bin:$PATH" maturin build --release --locked --interpreter "$bin/python" --sbom-include "$native_bom" --out "$out"
 quietly env PATH="$bin:$PATH" maturin sdist --out "$out"
 cd "$out"
 for file in unidle-"$version"* unidle_scope-"$version"*; do

@@ -36,6 +36,10 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
     assert done.returncode == 0, done.stderr
     pure, native = sorted(out.glob("*.whl"))
     own, scope = sorted(out.glob("*.tar.gz"))
+    assert sorted(file.name for file in out.glob("*.cdx.json")) == [
+        f"unidle-{unidle.__version__}.cdx.json",
+        f"unidle_scope-{unidle.__version__}.cdx.json",
+    ]
     assert all(file.name in done.stderr for file in (pure, native, own, scope))
     return Wheels(pure, native, (own, scope))
 
@@ -76,6 +80,9 @@ def test_the_native_wheel_serves_every_python_and_names_its_glibc(wheels: Wheels
     assert platform.startswith("manylinux_2_")
     with zipfile.ZipFile(wheels.native) as archive:
         files = {Path(name).name for name in archive.namelist()}
+        boms = [name for name in archive.namelist() if "/sboms/" in name]
+        assert [Path(name).name for name in boms] == [f"unidle_scope-{unidle.__version__}.cdx.json"]
+        assert str(ROOT) not in archive.read(boms[0]).decode()
     assert {"py.typed", "__init__.pyi"} <= files
     assert any(name.endswith(".abi3.so") for name in files)
 
