@@ -38,7 +38,7 @@ test test-slow: setup-tests
 test-gpu: ## Run every GPU path for real, without network (PYTHON=python3, WHEELS=DIR; ARGS="--json")
 	@scripts/test-gpu.sh $(ARGS)
 
-fuzz: ## Fuzz the native part's readers (SECONDS=600 for each; ARGS="elf sample" for some of them; JOBS=2 at once)
+fuzz: setup ## Fuzz all readers and listeners (SECONDS=600 for each; ARGS="elf python-job" for some of them; JOBS=2 at once)
 	@JOBS=$(or $(JOBS),1) scripts/fuzz.sh $(or $(SECONDS),600) $(ARGS)
 
 check: setup ## Lint, format, types, import contract, docs, native part

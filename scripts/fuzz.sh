@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Fuzzes what reads bytes that anyone may have written: ELF files, unwind data, maps, records of the kernel, samples.
+# Fuzzes what reads bytes that anyone may have written: ELF files, unwind data, maps, records of the kernel, samples, and
+# after these the files, logs and messages that Python reads (scripts/fuzz_python.py; as python-NAME, such as python-job).
 #
-#   scripts/fuzz.sh [SECONDS [TARGET ...]]   SECONDS (600) of each target (all of native/fuzz/fuzz_targets)
+#   scripts/fuzz.sh [SECONDS [TARGET ...]]   SECONDS (600) of each target (all); of those in Python a fifth
 #   scripts/fuzz.sh seeds                    make the seeds of perf_record anew, from what this kernel writes
 #   scripts/fuzz.sh lock                     after a change of native/Cargo.lock: the same versions for fuzzing
 #
@@ -29,8 +30,15 @@ seconds=${1:-600}
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "fuzz: SECONDS is '$seconds'; it has to be a whole number from 1 on" >&2; exit 2; }
 shift $(($# > 0))
 targets=("$@")
-((${#targets[@]})) || for source in "$crate"/fuzz_targets/*.rs; do targets+=("$(basename "$source" .rs)"); done
+python=.venv/bin/python
+if ! ((${#targets[@]})); then
+  for source in "$crate"/fuzz_targets/*.rs; do targets+=("$(basename "$source" .rs)"); done
+  for name in $("$python" scripts/fuzz_python.py --list); do targets+=("python-$name"); done
+fi
+native=0
 for target in "${targets[@]}"; do
+  [[ $target = python-* ]] && continue  # it names those that there are
+  native=1
   [ -f "$crate/fuzz_targets/$target.rs" ] || { echo "fuzz: there is no target '$target' in $crate/fuzz_targets" >&2; exit 2; }
 done
 
@@ -43,10 +51,10 @@ coverage=(
   -Cllvm-args=-sanitizer-coverage-pc-table
   -Cllvm-args=-sanitizer-coverage-trace-compares
 )
-host=$(rustc -vV | sed -n 's/^host: //p')
+((native == 0)) || host=$(rustc -vV | sed -n 's/^host: //p')
 command -v c++ >/dev/null || export CXX="${CXX:-clang++}"
 build=${CARGO_TARGET_DIR:-$cache/target}
-(cd "$crate" && CARGO_TARGET_DIR=$build RUSTFLAGS="--cfg fuzzing ${coverage[*]}" \
+((native == 0)) || (cd "$crate" && CARGO_TARGET_DIR=$build RUSTFLAGS="--cfg fuzzing ${coverage[*]}" \
   cargo build --release --locked --quiet --target "$host" --bins) || {
   echo "fuzz: the targets do not build; where Cargo.lock is to blame: scripts/fuzz.sh lock" >&2
   exit 1
@@ -54,6 +62,10 @@ build=${CARGO_TARGET_DIR:-$cache/target}
 
 fuzz() {
   local target=$1 rc=0 seeds=()
+  if [[ $target = python-* ]]; then
+    "$python" scripts/fuzz_python.py "${target#python-}" --seconds $(((seconds + 4) / 5)) --seed "${SEED:-1}"
+    return
+  fi
   mkdir -p "$cache/corpus/$target" "$cache/found"
   [ -d "$crate/seeds/$target" ] && seeds=("$crate/seeds/$target")
   [ "$target" = sample ] && seeds+=(native/tests/golden)

@@ -93,7 +93,7 @@ def _name(requirement: str) -> str:
 def _declared(name: str, version: str) -> dict[str, Any]:
     """The licence that the installed package declares; empty for a package or version that is not installed."""
     try:
-        told = importlib.metadata.metadata(name)
+        told: Any = importlib.metadata.metadata(name)
     except importlib.metadata.PackageNotFoundError:
         return {}
     if told["Version"] != version:

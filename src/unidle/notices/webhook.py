@@ -144,8 +144,8 @@ def _seconds(retry_after: str, now_s: float) -> float:
         return float(text[:9])
     try:
         moment = parsedate_to_datetime(text)
-    except (TypeError, ValueError, IndexError):
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return max((moment - datetime.fromtimestamp(now_s, UTC)).total_seconds(), 0.0)
+    except (TypeError, ValueError, IndexError, OverflowError):  # a year of many digits does not fit
         return 0.0
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max((moment - datetime.fromtimestamp(now_s, UTC)).total_seconds(), 0.0)
