@@ -80,7 +80,11 @@ def test_without_a_secret_nothing_is_signed() -> None:
         (429, {"Retry-After": formatdate(NOW_S - 60, usegmt=True)}, Answer("again", "answered 429")),
         (429, {"Retry-After": "soon"}, Answer("again", "answered 429")),
         (429, {"Retry-After": "-5"}, Answer("again", "answered 429")),
-        (429, {"Retry-After": "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"}, Answer("again", "answered 429")),
+        (
+            429,
+            {"Retry-After": "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"},
+            Answer("again", "answered 429"),
+        ),
         (500, {}, Answer("again", "answered 500")),
         (503, {"Retry-After": "7"}, Answer("again", "answered 503", 7.0)),
     ],

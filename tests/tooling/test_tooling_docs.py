@@ -49,3 +49,14 @@ def test_words_are_found_in_pages_that_are_opened_from_a_folder(site: Path, tmp_
     found = re.search(r'md-search-result__meta">(\d+) matching document', done.stdout)
     assert found is not None, done.stdout[-500:]
     assert int(found[1]) > 0
+
+
+def test_each_promise_of_the_page_on_security_names_a_test_that_there_is() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    promised = page.partition("## Promised")[2].partition("## Not promised")[0]
+    rows = [line for line in promised.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 15
+    for row in rows:
+        files = re.findall(r"`(tests/[\w/]+\.py)`", row)
+        assert files, row
+        assert [file for file in files if "def test_" not in (ROOT / file).read_text()] == [], row
