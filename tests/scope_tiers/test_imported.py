@@ -285,6 +285,23 @@ def test_what_is_damaged_or_unknown_is_refused_in_one_line(tmp_path: Path, text:
     assert "\n" not in error.value.line() and len(error.value.line()) < 500
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# austin: 3.7.0\n# interval: ²\nP1;T0:01;a.py:main:3 100\n",
+        "P1;T0:1;a.py:main:² 100\n",
+        f"P1;T0:1;a.py:main:{'9' * 5000} 100\n",
+        'process 1:"x";thread (01): t;main (a.py:1) 12\n',
+        '{"$schema":"x","shared":{"frames":[{"name":"f"}]},"profiles":[{"type":"sampled","name":"Thread 01",'
+        '"unit":"seconds","startValue":0,"endValue":1,"samples":[[0]],"weights":[1]}]}',
+    ],
+)
+def test_numbers_that_are_written_in_odd_ways_are_read(tmp_path: Path, text: str) -> None:
+    found = read(put(tmp_path, text))
+    assert sum(sample.count for sample in found.samples) > 0
+    assert {thread.tid for thread in found.threads} == {1}
+
+
 def test_a_file_that_is_not_there_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(BadInput, match=r"no such file|cannot be read"):

@@ -15,13 +15,14 @@ from unidle.scope.tiers.foreign.builder import Builder
 from unidle.scope.tiers.foreign.source import Stream, damaged
 
 _AUSTIN: Final = re.compile(
-    r"P(-?\d+);T(?:(-?\d+):)?(0x[0-9a-f]+|\d+)(?:;(.*))? (\d+)(?:,([01]),(-?\d+))?", re.DOTALL
+    r"P(-?\d{1,18});T(?:(-?\d{1,18}):)?(0x[0-9a-f]{1,15}|\d{1,15})(?:;(.*))? (\d{1,15})(?:,([01]),(-?\d{1,18}))?",
+    re.DOTALL,
 )
 _LINE: Final = re.compile(r"(.+) (\d{1,18})(?:\.0+)?", re.DOTALL)
 _PYTHON: Final = re.compile(r"(.+) \(([^()]+?):(\d{1,9})\)", re.DOTALL)
 _NATIVE: Final = re.compile(r"(.+) \(([^()]+)\)", re.DOTALL)
 _PROCESS: Final = re.compile(r"process (\d{1,9}):\"?(.*?)\"?", re.DOTALL)
-_THREAD: Final = re.compile(r"thread \((0x[0-9a-fA-F]+|\d+)\)(?:: (.*))?", re.DOTALL)
+_THREAD: Final = re.compile(r"thread \((0x[0-9a-fA-F]{1,15}|\d{1,15})\)(?:: (.*))?", re.DOTALL)
 ASSUMED_HZ: Final = 100
 
 
@@ -50,6 +51,11 @@ def frame_of(text: str) -> Frame:
     return Frame("native", text)
 
 
+def thread_number(text: str) -> int:
+    """Hexadecimal after ``0x``, otherwise decimal, also with zeros before it."""
+    return int(text, 16) if text.startswith("0x") else int(text)
+
+
 def thread_of(frames: list[str]) -> tuple[int, int, str, str, list[str]]:
     """Takes the process and the thread that py-spy puts at the root: pid, tid, command, name, and what is left."""
     pid, tid, command, name = 0, 0, "", ""
@@ -57,7 +63,7 @@ def thread_of(frames: list[str]) -> tuple[int, int, str, str, list[str]]:
     if left and (told := _PROCESS.fullmatch(left[0])):
         pid, command, left = int(told[1]), told[2], left[1:]
     if left and (told := _THREAD.fullmatch(left[0])):
-        tid, name, left = int(told[1], 0), told[2] or "", left[1:]
+        tid, name, left = thread_number(told[1]), told[2] or "", left[1:]
     return pid, tid if tid < 2**62 else 0, command, name, left
 
 
@@ -97,7 +103,7 @@ def read_austin(stream: Stream) -> Builder:
         if text.startswith("# "):
             key, _, value = text[2:].partition(": ")
             mode = value if key == "mode" else mode
-            interval = int(value) if key == "interval" and value.isdigit() else interval
+            interval = int(value[:15]) if key == "interval" and value.isdecimal() else interval
             if key == "mode" and value not in {"wall", "cpu", "full"}:
                 raise BadInput(
                     "counts memory and not time",
@@ -125,13 +131,13 @@ def read_austin(stream: Stream) -> Builder:
 
 
 def _austin_sample(to: Builder, told: re.Match[str]) -> None:
-    pid, tid = int(told[1]), int(told[3], 0)
+    pid, tid = int(told[1]), thread_number(told[3])
     frames = []
     for text in (told[4] or "").split(";"):
         file, _, rest = text.partition(":") if text.count(":") < 3 else _windows(text)
         function, _, line = rest.rpartition(":")
-        if function and line.isdigit():
-            frames.append(Frame("python", function, file, min(int(line), 2**31 - 1)))
+        if function and line.isdecimal():
+            frames.append(Frame("python", function, file, min(int(line[:10]), 2**31 - 1)))
         elif text:
             frames.append(Frame("python", text))
     state: State = "off" if told[6] == "1" else "on"

@@ -10,7 +10,7 @@ import msgspec
 from unidle.errors import BadInput
 from unidle.scope.model import Frame
 from unidle.scope.tiers.foreign.builder import Builder
-from unidle.scope.tiers.foreign.folded import ASSUMED_HZ, frame_of, thread_of
+from unidle.scope.tiers.foreign.folded import ASSUMED_HZ, frame_of, thread_number, thread_of
 from unidle.scope.tiers.foreign.source import Stream, damaged
 from unidle.words import counted
 
@@ -102,7 +102,7 @@ class _Thread:
         named = _NAME.match(profile.name)
         self.pid = int(named[1] or 0) if named else 0
         # Profiles without a thread's number keep apart by their own.
-        self.tid = int(named[2], 0) if named else number
+        self.tid = thread_number(named[2]) if named else number
         to.names[self.pid, self.tid] = (named[3] or "") if named else profile.name
 
     def add(self, indices: list[int], weight: float) -> None:
