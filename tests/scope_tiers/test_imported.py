@@ -292,8 +292,10 @@ def test_what_is_damaged_or_unknown_is_refused_in_one_line(tmp_path: Path, text:
         "P1;T0:1;a.py:main:² 100\n",
         f"P1;T0:1;a.py:main:{'9' * 5000} 100\n",
         'process 1:"x";thread (01): t;main (a.py:1) 12\n',
-        ('{"$schema":"x","shared":{"frames":[{"name":"f"}]},"profiles":[{"type":"sampled","name":"Thread 01",'
-        '"unit":"seconds","startValue":0,"endValue":1,"samples":[[0]],"weights":[1]}]}'),
+        (
+            '{"$schema":"x","shared":{"frames":[{"name":"f"}]},"profiles":[{"type":"sampled","name":"Thread 01",'
+            '"unit":"seconds","startValue":0,"endValue":1,"samples":[[0]],"weights":[1]}]}'
+        ),
     ],
 )
 def test_numbers_that_are_written_in_odd_ways_are_read(tmp_path: Path, text: str) -> None:
