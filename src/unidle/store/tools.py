@@ -63,6 +63,8 @@ def check(store: WholeStore) -> CheckReport:
         if store.last()[0] > seq:
             yield f"the log ends at event {seq}, but {store.last()[0]} were acknowledged"
         requests = len(store.requests())
+        for damaged in store.damaged_requests():
+            yield f"request {damaged.id}: its checksum is wrong (it is passed over)"
 
     try:
         for fault in all_faults():
