@@ -7,10 +7,10 @@ row of a store has a checksum over all its fields, which the caller verifies. So
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from struct import error as StructError
 from struct import iter_unpack, unpack_from
 from typing import Final, NamedTuple, TypeAlias
 
@@ -74,7 +74,7 @@ class Pages:
             offset = unpack_from(">H", page, begin + 8 + 2 * k)[0]
             try:
                 yield self._cell(page, Place(number, in_log, offset))
-            except (IndexError, ValueError, StructError):
+            except (IndexError, ValueError, struct.error):
                 continue
 
     def _cell(self, page: bytes, place: Place) -> Row:
@@ -123,7 +123,7 @@ class Pages:
             if leaves > self.size // 4 - 2:
                 return False
             self.unused.update(unpack_from(f">{leaves}I", page, 8))
-        return len(self.unused) == left
+        return len(self.unused) == int(left)
 
 
 def read_pages(path: Path) -> list[Pages]:

@@ -50,13 +50,15 @@ class Plan:
     def events(self, found: Salvage) -> Iterator[StoredEvent]:
         """The log from event 1 on, without gaps."""
         left = iter(found.seqs)
-        for hole in (*self.holes, None):
-            first = hole.first if hole is not None else self.last_seq + 1
-            seq = 0
-            while seq < first - 1 and (seq := next(left, first)) < first:
+        seq = next(left, None)
+        for hole in self.holes:
+            while seq is not None and seq < hole.first:
                 yield found.event(seq)
-            if hole is not None:
-                yield from _placeholders(hole)
+                seq = next(left, None)
+            yield from _placeholders(hole)
+        while seq is not None:
+            yield found.event(seq)
+            seq = next(left, None)
 
 
 def plan(found: Salvage) -> Plan:
