@@ -41,7 +41,7 @@ def test_nothing_is_acknowledged_once_a_file_is_gone(tmp_path: Path, suffix: str
         lambda: store.request("submit", b"{}"),
         store.requests,
     ):
-        with pytest.raises(StoreGone, match="was .* while the store was in use; put the file back") as error:
+        with pytest.raises(StoreGone, match=r"was .* while the store was in use; put the file back") as error:
             use()
         assert str(file) in str(error.value)
         assert ("replaced" in str(error.value)) == (how == "replaced")
