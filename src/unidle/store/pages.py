@@ -7,7 +7,9 @@ row of a store has a checksum over all its fields, which the caller verifies. So
 
 from __future__ import annotations
 
+import os
 import struct
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,19 +38,37 @@ class Row(NamedTuple):
     place: Place
 
 
+class Bytes:
+    """The content of a file. What the disk cannot read counts as not there; nothing else is done to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._fd)
+        self.size = os.fstat(self._fd).st_size
+        self.unreadable = 0  # how often the disk failed
+
+    def read(self, start: int, length: int) -> bytes:
+        """At most ``length`` bytes from ``start``."""
+        try:
+            return os.pread(self._fd, length, start)
+        except OSError:
+            self.unreadable += 1
+            return b""
+
+
 @dataclass(slots=True)
 class Pages:
     """The pages of a database and of its write-ahead log, as far as that was committed."""
 
-    data: bytes
-    log: bytes
+    data: Bytes
+    log: Bytes | None
     size: int
     in_log: dict[int, list[int]] = field(default_factory=dict)  # page -> offsets of its versions in the log
     unused: set[int] = field(default_factory=set)  # pages whose rows were deleted
 
     def rows(self) -> Iterator[Row]:
         """Every row of every leaf page in all its versions; what cannot be read is passed over."""
-        count = -(-len(self.data) // self.size)
+        count = -(-self.data.size // self.size)
         for number in range(1, count + 1):
             yield from self._leaf(number, -1)
         for number, offsets in self.in_log.items():
@@ -105,8 +125,8 @@ class Pages:
 
     def _bytes(self, number: int, in_log: int) -> bytes:
         if in_log >= 0:
-            return self.log[in_log : in_log + self.size]
-        return self.data[(number - 1) * self.size : number * self.size] if number > 0 else b""
+            return self.log.read(in_log, self.size) if self.log is not None else b""
+        return self.data.read((number - 1) * self.size, self.size) if number > 0 else b""
 
     def read_unused(self) -> bool:
         """Note the pages on the list of free ones; False where that list cannot be read to its end."""
@@ -129,46 +149,47 @@ class Pages:
 def read_pages(path: Path) -> list[Pages]:
     """The pages of a file; one reading for each page size that it may have, where its header does not tell that."""
     log_path = path.with_name(path.name + "-wal")
-    data, log = path.read_bytes(), log_path.read_bytes() if log_path.exists() else b""
+    data, log = Bytes(path), Bytes(log_path) if log_path.exists() else None
     found = []
-    for size in _page_sizes(data):
+    for size in _page_sizes(data.read(0, _FILE_HEADER)):
         pages = Pages(data, log, size)
-        for number, offset in _committed(log, size):
+        for number, offset in _committed(log, size) if log is not None else ():
             pages.in_log.setdefault(number, []).append(offset)
         found.append(pages)
     return found
 
 
-def _page_sizes(data: bytes) -> tuple[int, ...]:
-    if data.startswith(b"SQLite format 3\0") and len(data) >= _FILE_HEADER:
-        size = unpack_from(">H", data, 16)[0]
+def _page_sizes(header: bytes) -> tuple[int, ...]:
+    if header.startswith(b"SQLite format 3\0") and len(header) >= _FILE_HEADER:
+        size = unpack_from(">H", header, 16)[0]
         size = 65536 if size == 1 else size
         return (size, *(s for s in _SIZES if s != size)) if size in _SIZES else _SIZES
     return _SIZES
 
 
-def _committed(log: bytes, size: int) -> list[tuple[int, int]]:
+def _committed(log: Bytes, size: int) -> list[tuple[int, int]]:
     """Page and offset of each frame of the write-ahead log up to the last commit that is whole.
 
     A damaged frame does not end the log here: the next one is verified against the checksum that it has.
     """
-    if len(log) < _WAL_HEADER:
+    header = log.read(0, _WAL_HEADER)
+    if len(header) < _WAL_HEADER:
         return []
-    magic, _, page_size = unpack_from(">III", log, 0)
+    magic, _, page_size = unpack_from(">III", header, 0)
     if magic not in (0x377F0682, 0x377F0683) or page_size % 65536 != size % 65536:
         return []
     order = ">" if magic & 1 else "<"
-    salts, before = log[16:24], unpack_from(">II", log, 24)
+    salts, before = header[16:24], unpack_from(">II", header, 24)
     frames: list[tuple[int, int]] = []
     whole = 0
-    for at in range(_WAL_HEADER, len(log) - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
-        number, commit = unpack_from(">II", log, at)
-        if log[at + 8 : at + 16] != salts:
+    for at in range(_WAL_HEADER, log.size - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
+        frame = log.read(at, _FRAME_HEADER + size)
+        if frame[8:16] != salts:
             break
-        body = at + _FRAME_HEADER
-        frames.append((number, body))
-        claimed = unpack_from(">II", log, at + 16)
-        if commit and _checksum(order, log[at : at + 8] + log[body : body + size], before) == claimed:
+        number, commit = unpack_from(">II", frame, 0)
+        frames.append((number, at + _FRAME_HEADER))
+        claimed = unpack_from(">II", frame, 16)
+        if commit and _checksum(order, frame[:8] + frame[_FRAME_HEADER:], before) == claimed:
             whole = len(frames)
         before = claimed
     return frames[:whole]

@@ -6,14 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from unidle.errors import StoreDamaged, StoreError
+from unidle.store import statements
 from unidle.store.checksum import blob_crc, event_crc, fields_crc
 from unidle.store.pages import Pages, Place, Value, read_pages
 from unidle.store.profiles import ProfileRow
 from unidle.store.protocol import Bookmark, Request, StoredEvent
 from unidle.store.sql import SqlStore
+from unidle.words import counted
+
+_PAGE: Final = 256
 
 
 class Trace(NamedTuple):
@@ -57,6 +61,11 @@ def of_file(path: Path) -> Salvage:
         ) from error  # fmt: skip
     for pages in readings:
         found = _of_pages(pages)
+        failed = pages.data.unreadable + (pages.log.unreadable if pages.log is not None else 0)
+        if failed:
+            found.notes.append(
+                f"the disk could not read {counted(failed, 'page')}; copy the file with `ddrescue`"
+            )
         if found.seqs or found.last_seq is not None:
             return found
     raise StoreError(
@@ -131,16 +140,25 @@ def _is_writer(values: tuple[Value, ...]) -> bool:
 def of_rows(store: SqlStore) -> Salvage:
     """From the rows that a database server still gives."""
     found = Salvage()
-    for event, holds in store.scan():
+    for row, holds in store.scan():
         if holds:
-            found.seqs.append(event.seq)
-        elif isinstance(event.kind, str) and isinstance(event.body, bytes):
-            found.traces[event.seq] = Trace(event.kind, event.body)
+            found.seqs.append(row.seq)
+        elif isinstance(row.kind, str) and isinstance(row.body, bytes):
+            found.traces[row.seq] = Trace(row.kind, row.body)
     with suppress(StoreDamaged):
         found.last_seq, found.last_time_ns = store.last()
         found.holder = store.holder()
     found.requests = store.requests()
     found.notes = [f"request {one.id}: its checksum is wrong" for one in store.damaged_requests()]
-    found.event = lambda seq: next(store.read(seq - 1, 1))
+    page: dict[int, StoredEvent] = {}
+
+    def event(seq: int) -> StoredEvent:
+        if seq not in page:
+            page.clear()
+            rows = store.database.query(statements.EVENTS, (seq - 1, _PAGE))
+            page.update((row[0], StoredEvent._make(row[:6])) for row in rows)
+        return page[seq]
+
+    found.event = event
     found.bookmarks = [one for one in store.bookmarks() if one is not None]
     return found
