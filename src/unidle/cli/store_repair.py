@@ -47,7 +47,7 @@ def repair(
 
 
 def salvage(address: str, stream: BinaryIO) -> None:
-    """Export what is whole; placeholders stand for the rest. What is lost is reported on standard error."""
+    """Export what is whole; placeholders are in the place of the rest. What is lost is reported on standard error."""
     from unidle.store import tools
 
     with ExitStack() as stack:

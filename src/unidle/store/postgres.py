@@ -54,8 +54,9 @@ class PostgresDatabase:
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self.url, self._secret = _without_password(url)
         self._depth = 0
-        self._address, self._read_only = make_conninfo(url, **_timeouts(url)), read_only
+        self._read_only = read_only
         with self.translated():
+            self._address = make_conninfo(url, **_timeouts(url))
             self._connection = self._connect()
 
     def _connect(self) -> psycopg.Connection[RowTuple]:
