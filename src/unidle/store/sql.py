@@ -222,7 +222,9 @@ class SqlStore:
         except StoreDamaged:  # a row that cannot even be decoded: find out which one it is
             one = sql.UNSIGNED_REQUEST if old else sql.REQUEST
             return [
-                row for (number,) in self._db.query(sql.REQUEST_IDS, (limit,)) for row in self._row_or_none(one, number)
+                row
+                for (number,) in self._db.query(sql.REQUEST_IDS, (limit,))
+                for row in self._row_or_none(one, number)
             ]
 
     def _row_or_none(self, statement: str, number: int) -> list[RowTuple]:
