@@ -89,6 +89,14 @@ class LeaseLost(StoreError):
     """This writer's lease was taken over; it may not append any more."""
 
 
+class StoreGone(StoreError):
+    """A file of the store was deleted or replaced while it was open: what is written to it is lost."""
+
+
+class ConnectionLost(StoreError):
+    """The connection to the database is lost; another one may succeed."""
+
+
 class StoreDamaged(StoreError):
     """The store's content fails its own checks."""
 

@@ -141,12 +141,24 @@ def test_a_damaged_segment_is_told(copy, column, value):
         assert not check(store).ok
 
 
-def test_a_damaged_request_is_told(copy):
-    change(copy, "UPDATE unidle_requests SET body = ?", b'{"job": 2}')
+@pytest.mark.parametrize(
+    ("column", "value"), [("body", b'{"job": 2}'), ("kind", b"\xff"), ("body", "text"), ("time_ns", "text")]
+)
+def test_a_damaged_request_is_passed_over_and_reported(copy, column, value):
+    change(copy, f"UPDATE unidle_requests SET {column} = ?", value)
     with closing(open_store(str(copy), create=False)) as store:
-        with pytest.raises(StoreDamaged, match="request 1: its checksum is wrong"):
-            store.requests()
-        assert not check(store).ok
+        after = store.request("cancel", b"{}")
+        assert [one.id for one in store.requests()] == [after]
+        assert [one.id for one in store.damaged_requests()] == [1]
+        assert "request 1: its checksum is wrong (it is passed over)" in check(store).problems
+
+
+def test_a_request_whose_text_cannot_be_decoded_is_passed_over(copy):
+    change(copy, "UPDATE unidle_requests SET kind = CAST(x'ff' AS TEXT)")
+    with closing(open_store(str(copy), create=False)) as store:
+        after = store.request("cancel", b"{}")
+        assert [one.id for one in store.requests()] == [after]
+        assert [one.id for one in store.damaged_requests()] == [1]
 
 
 def test_a_body_that_is_not_json_is_found_by_the_check(copy):

@@ -8,14 +8,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from unidle.errors import LeaseLost, StoreError, StoreHeld
+from unidle.errors import LeaseLost, StoreHeld
 from unidle.store import holder as holders
 from unidle.store.database import Database
 from unidle.store.holder import Holder, start_ticks, this_process
@@ -235,18 +234,3 @@ def test_a_holder_survives_being_written_down():
     assert holder.is_alive() is True
     assert holder.words().endswith("since 2023-11-14 22:13:20 UTC)")
     assert holders.parse("not JSON") is None
-
-
-def test_a_connection_that_the_server_ends_is_told(postgres_address, event):
-    store = open_store(postgres_address, create=True)
-    lease = store.acquire("test")
-    store.append(lease, [event(1)])
-    with psycopg.connect(postgres_address, autocommit=True) as other:
-        backend = store._db.query("SELECT pg_backend_pid()")[0][0]
-        other.execute("SELECT pg_terminate_backend(%s, 5000)", [backend])
-    for use in (lambda: store.append(lease, [event(2)]), lambda: list(store.read()), store.last):
-        with pytest.raises(StoreError, match="start again"):
-            use()
-    store.close()
-    with closing(open_store(postgres_address, create=False)) as again:
-        assert [found.seq for found in again.read()] == [1]

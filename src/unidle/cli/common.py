@@ -15,7 +15,6 @@ import typer
 from unidle.api.fleets import MOST_CPU_DEVICES
 from unidle.api.stores import data_dir as data_dir
 from unidle.api.stores import read_store as read_store
-from unidle.api.stores import read_view as read_view
 from unidle.api.stores import store_address as store_address
 from unidle.cli import complete
 from unidle.cli.tables import colours, columns, folded
@@ -27,6 +26,7 @@ from unidle.words import counted
 from unidle.words import figures as figures
 
 if TYPE_CHECKING:
+    from unidle.store.protocol import Store
     from unidle.view.jobs import JobView
     from unidle.view.state import View
 
@@ -67,6 +67,18 @@ CpuDevicesOption = Annotated[
         "core, and at least as many as the job needs.",
     ),
 ]  # fmt: skip
+
+
+def read_view(store: Store) -> View:
+    """The view of the store; requests that are damaged are reported."""
+    from unidle.api import stores
+
+    view = stores.read_view(store)
+    for damaged in store.damaged_requests():
+        warn(
+            f"request {damaged.id} ({damaged.kind or 'of unknown kind'}) is damaged in the store; it is passed over"
+        )
+    return view
 
 
 def need_fleet(view: View, store: str | None) -> View:

@@ -23,7 +23,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     1: "the job failed or was cancelled, or a check found something",
     2: "bad input: an option, a job file, a fleet file, a job that does not exist",
     3: "cannot run here: for instance, the gang needs more devices than the fleet has; for `check`: undecided",
-    4: "the store is held by another writer, or cannot be used",
+    4: "the store is held by another writer, damaged, gone or out of reach",
     5: "for `profile`: the process or job ended before the first sample",
     130: "interrupted",
 }

@@ -34,7 +34,7 @@ from unidle.cli.common import (
 )
 from unidle.cli.job_words import JobCommand, JobFileArgument, JobOptions, ranks_of, read_job
 from unidle.cli.option_set import with_options
-from unidle.errors import BadInput, CannotRun, StoreHeld
+from unidle.errors import BadInput, CannotRun, StoreGone, StoreHeld
 from unidle.words import counted
 
 if TYPE_CHECKING:
@@ -233,13 +233,19 @@ def _run(given: _Given) -> int:
 @contextmanager
 def told_what_is_left(controller: Controller, live: Live, address: str) -> Iterator[None]:
     """Also when the store fails: running jobs continue, and the user is shown how to return to them."""
+    gone = False
     try:
         yield
+    except StoreGone:
+        gone = True
+        raise
     finally:
         live.done()
         left = len(controller.view.live)
-        if left:
-            jobs = counted(left, "job")
+        jobs = counted(left, "job")
+        if left and gone:
+            warn(f"{jobs} of the lost store left running: {', '.join(sorted(controller.view.live)[:8])}")
+        elif left:
             warn(f"{jobs} of this store left running; `unidle up --store {address}` takes over")
 
 

@@ -1,4 +1,4 @@
-"""``unidle store``: check, export, import, compact."""
+"""``unidle store``: check, repair, export, import, compact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, print_json, say, store_address
+from unidle.cli import store_repair
+from unidle.cli.common import JsonOption, StoreOption, print_json, say, store_address, warn
 from unidle.cli.help import Commands
 from unidle.cli.output import whole_file
 from unidle.errors import BadInput
@@ -19,7 +20,7 @@ File = Annotated[
     str, typer.Argument(metavar="FILE", show_default=False, help="File; `-` is standard input or output.")
 ]
 
-store_app = Commands(help="Check, export, import and compact a store.")
+store_app = Commands(help="Check, repair, export, import and compact a store.")
 
 
 def register(app: typer.Typer) -> None:
@@ -55,21 +56,39 @@ def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
     else:
         for problem in problems:
             say(problem)
-        if not problems:
+        if problems:
+            say("`unidle store repair` saves what is whole")
+        else:
             say(f"{counted(found.events, 'event')}, {counted(found.requests, 'request')}: all well")
     if problems:
         raise typer.Exit(1)
 
 
+store_app.command("repair")(store_repair.repair)
+
+
 @store_app.command("export")
-def export(file: File = "-", store: StoreOption = None) -> None:
+def export(
+    file: File = "-",
+    store: StoreOption = None,
+    salvage: Annotated[
+        bool,
+        typer.Option("--salvage", help="Export what is whole in a damaged store, with a placeholder for each lost event."),
+    ] = False,
+) -> None:  # fmt: skip
     """Write the whole log as JSON lines. An incomplete export is refused at import."""
     from unidle.store import tools
     from unidle.store.open import open_store
 
+    if salvage:
+        with whole_file(file, "FILE") as stream:
+            store_repair.salvage(store_address(store), stream)
+        return
     opened = open_store(store_address(store), create=False, read_only=True)
     with whole_file(file, "FILE") as stream:
         tools.export(opened, stream)
+    for damaged in opened.damaged_requests():
+        warn(f"request {damaged.id}: its checksum is wrong; it is left out")
     opened.close()
 
 

@@ -294,6 +294,12 @@ class Controller:
             except msgspec.MsgspecError as error:  # it must not stop every controller that comes
                 self._emit(ev.RequestRefused(request.kind, Reason("unreadable", f"cannot be read: {error}")))
             self._recorder.request_done(request.id)
+        for damaged in self._store.damaged_requests():
+            because = Reason(
+                "damaged", f"request {damaged.id} is damaged in the store: its checksum is wrong"
+            )
+            self._emit(ev.RequestRefused(damaged.kind, because))
+            self._recorder.request_done(damaged.id)
 
     def _take_request(self, request: Request) -> None:
         if request.kind == "submit":

@@ -18,6 +18,7 @@ from unidle.control.late_detectors import LateDetectors
 from unidle.control.loop import Controller
 from unidle.control.recorder import Watcher
 from unidle.control.stacks import GangStacks
+from unidle.control.strays import refuse_strays
 from unidle.engine.local.engine import LocalEngine
 from unidle.errors import StoreError
 from unidle.fleet import Fleet
@@ -86,6 +87,7 @@ def take_up(
         clock = RealClock(store.last()[1], _clock_of_log(view))
         root = run_root(store, data_dir)
         _make_root(root)
+        refuse_strays(root, view.jobs)
         desk = _desk(store, lease, senders, view.health)
         engine = LocalEngine(root, fleet, clock)
         detectors = LateDetectors(fleet, state_dir(store, data_dir) / "watch.json", clock.offset_ns)

@@ -114,6 +114,23 @@ class CancelAsked(Base, frozen=True, omit_defaults=True):
     by: str
 
 
+class EventsLost(Base, frozen=True, omit_defaults=True):
+    """In the place of an event that was damaged or missing when the store was repaired.
+
+    Events ``first`` to ``last`` are lost, between ``since_ns`` and ``until_ns``, the times of the events around them.
+    From the first later event that contradicts what is left until ``unsure_ns``, what is free is unknown, too.
+    ``kind`` and ``job`` are of this event, as far as they could be read.
+    """
+
+    first: int
+    last: int
+    since_ns: int
+    until_ns: int
+    unsure_ns: int
+    kind: str = ""
+    job: str = ""
+
+
 class RequestRefused(Base, frozen=True, omit_defaults=True):
     """A request in the inbox could not be read: it was moved away."""
 
@@ -289,6 +306,7 @@ Event: TypeAlias = (
     | DeviceCut
     | JobSubmitted
     | CancelAsked
+    | EventsLost
     | RequestRefused
     | JobJudged
     | AttemptPlaced
@@ -331,6 +349,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "device_cut": DeviceCut,
     "job_submitted": JobSubmitted,
     "cancel_asked": CancelAsked,
+    "events_lost": EventsLost,
     "request_refused": RequestRefused,
     "job_judged": JobJudged,
     "attempt_placed": AttemptPlaced,

@@ -265,7 +265,7 @@ def _revoke(piece: Piece, lost_from: int, fate: _Loss) -> Iterator[Piece]:
     cut = max(piece.start_ns, lost_from)
     if piece.start_ns < cut:
         yield piece._replace(end_ns=cut)
-    if piece.leaf == "idle":  # no work, so none that was lost
+    if piece.leaf in ("idle", "unseen"):  # no work, so none that was lost
         yield piece._replace(start_ns=cut)
         return
     down = piece.leaf in _DOWN
@@ -318,7 +318,8 @@ def _overlay(pieces: Sequence[Piece], rank: RankTrace, begin: int, end: int) -> 
 
 
 def _claimed(piece: Piece, over: Sequence[tuple[int, int, str, bool]]) -> Piece:
-    down = next((leaf for _, _, leaf, is_down in over if is_down), None)
+    downs = [leaf for _, _, leaf, is_down in over if is_down]
+    down = "unseen" if "unseen" in downs else next(iter(downs), None)
     held = next((leaf for _, _, leaf, is_down in over if not is_down), None)
     if down is None and held is None:
         return piece
@@ -328,5 +329,8 @@ def _claimed(piece: Piece, over: Sequence[tuple[int, int, str, bool]]) -> Piece:
         base_step, held = base_step and held, None
     leaf = classify(Facts(covered=True, down=down, held=held or base_held, step=base_step))
     return piece._replace(
-        leaf=leaf, how="measured", observer="helper" if down is None else "control", was=None
+        leaf=leaf,
+        how="inferred" if down == "unseen" else "measured",
+        observer="helper" if down is None else "control",
+        was=None,
     )

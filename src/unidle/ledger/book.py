@@ -46,6 +46,8 @@ class Book:
     cause_ns: list[int] = field(default_factory=lambda: [0])
     causes: list[str] = field(default_factory=lambda: ["no_demand"])
     gaps: list[tuple[int, int]] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)  # holes in the log: no posting knows of them
+    damaged: bool = False  # whether the log has, or had, such holes
     seen_ns: int = 0
     covers_ns: int = 0  # how long one sighting covers the time after it
     closed: list[Entry] = field(default_factory=list)  # final postings that are not sealed
@@ -75,8 +77,28 @@ class Book:
     def sight(self, now_ns: int) -> None:
         """The controller was present at ``now_ns``. Time that its last sighting does not cover is unseen."""
         if self.seen_ns and now_ns - self.seen_ns > self.covers_ns:
-            self.gaps.append((self.seen_ns, now_ns))
+            begin_ns = max(self.seen_ns, self.gaps[-1][1]) if self.gaps else self.seen_ns
+            if begin_ns < now_ns:
+                self.gaps.append((begin_ns, now_ns))
         self.seen_ns = max(self.seen_ns, now_ns)
+
+    def lose(self, since_ns: int, until_ns: int, unsure_ns: int) -> None:
+        """The log has a hole. All time in it is unseen; after it, until ``unsure_ns``, what seems to be free is, too."""
+        self.damaged = True
+        if since_ns < until_ns:
+            self.lost.append((since_ns, until_ns))
+        end_ns = max(until_ns, unsure_ns)
+        if self.gaps and self.gaps[-1][1] > since_ns:  # its sighting, or a hole before it
+            before = self.gaps.pop()
+            since_ns, end_ns = min(before[0], since_ns), max(before[1], end_ns)
+        if since_ns < end_ns:
+            self.gaps.append((since_ns, end_ns))
+
+    def holes(self, start_ns: int, end_ns: int) -> list[tuple[int, int, str]]:
+        """The parts of a window that are lost."""
+        return [
+            (max(a, start_ns), min(b, end_ns), "unseen") for a, b in self.lost if a < end_ns and b > start_ns
+        ]
 
     def watched_ns(self, start_ns: int, now_ns: int) -> int:
         """How much of ``[start_ns, now_ns)`` is covered by sightings so far."""

@@ -52,6 +52,12 @@ class Database(Protocol):
     def tables(self) -> set[str]:
         """Names of all accessible tables."""
 
+    def verify(self) -> None:
+        """:class:`unidle.errors.StoreGone` if the address does not lead to the open store any more."""
+
+    def reconnect(self) -> None:
+        """Connect again after :class:`unidle.errors.ConnectionLost`, which is also raised if that fails."""
+
     def problems(self) -> list[str]:
         """What the database's own integrity check finds wrong."""
 

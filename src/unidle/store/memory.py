@@ -9,7 +9,16 @@ from dataclasses import replace
 
 from unidle.errors import LeaseLost, StoreError, StoreHeld
 from unidle.login import login_name
-from unidle.store.protocol import Bookmark, Lease, NewEvent, Request, Segment, Snapshot, StoredEvent
+from unidle.store.protocol import (
+    Bookmark,
+    DamagedRequest,
+    Lease,
+    NewEvent,
+    Request,
+    Segment,
+    Snapshot,
+    StoredEvent,
+)
 
 
 class MemoryStore:
@@ -88,6 +97,9 @@ class MemoryStore:
 
     def is_waiting(self, request_id: int) -> bool:
         return request_id in self._requests
+
+    def damaged_requests(self) -> tuple[DamagedRequest, ...]:
+        return ()
 
     def user(self) -> str:
         return login_name()

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from unidle.errors import BadInput, StoreDamaged, StoreError
+from unidle.errors import BadInput, ConnectionLost, StoreDamaged, StoreError
 from unidle.store.database import Params, RowTuple
 
 try:
@@ -21,6 +21,10 @@ except ImportError as error:
         remedy="pip install 'unidle[postgres]'",
     ) from error
 
+_TIMEOUTS: Final = {
+    "connect_timeout": 10, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}  # fmt: skip
 _ADVISORY_KEY: Final = 0x756E69646C65  # "unidle"
 _OLDEST: Final = 150000
 _NOW: Final = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000000 AS BIGINT)"
@@ -50,19 +54,36 @@ class PostgresDatabase:
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self.url, self._secret = _without_password(url)
         self._depth = 0
+        self._read_only = read_only
         with self.translated():
-            self._connection = psycopg.connect(make_conninfo(url, **_timeout(url)), autocommit=True)
-            try:
-                self._check_version()
-                self._connection.execute(_SETTINGS)
-                if read_only:
-                    self._connection.execute("SET default_transaction_read_only = on")
-            except BaseException:
-                self._connection.close()
-                raise
+            self._address = make_conninfo(url, **_timeouts(url))
+            self._connection = self._connect()
 
-    def _check_version(self) -> None:
-        version = self._connection.info.server_version
+    def _connect(self) -> psycopg.Connection[RowTuple]:
+        connection = psycopg.connect(self._address, autocommit=True)
+        try:
+            self._check_version(connection)
+            connection.execute(_SETTINGS)
+            if self._read_only:
+                connection.execute("SET default_transaction_read_only = on")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def verify(self) -> None:
+        """Nothing to compare: the server has the files."""
+
+    def reconnect(self) -> None:
+        self._connection.close()
+        try:
+            self._connection = self._connect()
+        except psycopg.OperationalError as error:
+            lost = self._lost(self._shown(error))
+            raise lost from None if self._secret else error
+
+    def _check_version(self, connection: psycopg.Connection[RowTuple]) -> None:
+        version = connection.info.server_version
         if version < _OLDEST:
             raise StoreError(
                 "the version of the PostgreSQL server is not supported",
@@ -145,11 +166,20 @@ class PostgresDatabase:
         except psycopg.Error as error:
             raise self._translate(error) from None if self._secret else error
 
-    def _translate(self, error: psycopg.Error) -> StoreError:
+    def _shown(self, error: psycopg.Error) -> str:
         text = " ".join(str(error).split()) or type(error).__name__
-        if self._secret:
-            text = text.replace(self._secret, "***")
-        state = error.sqlstate or ""
+        return text.replace(self._secret, "***") if self._secret else text
+
+    def _lost(self, text: str) -> ConnectionLost:
+        return ConnectionLost(
+            f"the connection to PostgreSQL is lost: {text}", field=self.url, remedy="check the server, then start again"
+        )  # fmt: skip
+
+    def _translate(self, error: psycopg.Error) -> StoreError:
+        text, state = self._shown(error), error.sqlstate or ""
+        connection = getattr(self, "_connection", None)
+        if connection is not None and connection.closed and isinstance(error, psycopg.OperationalError):
+            return self._lost(text)
         if state in ("XX001", "XX002", "42P01", "42703", "23505"):
             return StoreDamaged(text, field=self.url, remedy="run `unidle store check`")
         if state == "53100":
@@ -167,8 +197,10 @@ class PostgresDatabase:
         return StoreError(f"PostgreSQL: {text}", field=self.url, remedy="check the address, then start again")
 
 
-def _timeout(url: str) -> dict[str, int]:
-    return {} if "connect_timeout" in conninfo_to_dict(url) else {"connect_timeout": 10}
+def _timeouts(url: str) -> dict[str, int]:
+    """A server that does not answer is noticed within a lease, unless the address has other times."""
+    given = conninfo_to_dict(url)
+    return {name: value for name, value in _TIMEOUTS.items() if name not in given}
 
 
 @lru_cache(maxsize=64)

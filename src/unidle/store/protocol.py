@@ -46,6 +46,13 @@ class Request(NamedTuple):
     sender: str = ""
 
 
+class DamagedRequest(NamedTuple):
+    """A request whose checksum is wrong. ``kind`` may be wrong, too."""
+
+    id: int
+    kind: str
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right to append. ``token`` grows with each holder; a lower one is fenced off."""
@@ -124,7 +131,10 @@ class Store(Protocol):
         """Put a request into the inbox durably (needs no lease) and return its id."""
 
     def requests(self, limit: int | None = None) -> list[Request]:
-        """Requests that no writer has taken over yet, oldest first; at most ``limit`` of them."""
+        """Requests that no writer has taken over yet, oldest first; of at most ``limit`` of them. Damaged ones are passed over."""
+
+    def damaged_requests(self) -> tuple[DamagedRequest, ...]:
+        """Those that the last call of :meth:`requests` passed over."""
 
     def is_waiting(self, request_id: int) -> bool:
         """Whether the request is in the inbox."""

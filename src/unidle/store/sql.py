@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from unidle.errors import LeaseLost, StoreDamaged, StoreError, StoreHeld
+from unidle.errors import ConnectionLost, LeaseLost, StoreDamaged, StoreError, StoreGone, StoreHeld
 from unidle.store import holder as holders
 from unidle.store import statements as sql
 from unidle.store.checksum import blob_crc, event_crc, fields_crc
 from unidle.store.database import Database, RowTuple
-from unidle.store.protocol import Bookmark, Lease, NewEvent, Request, Segment, Snapshot, StoredEvent
+from unidle.store.protocol import (
+    Bookmark,
+    DamagedRequest,
+    Lease,
+    NewEvent,
+    Request,
+    Segment,
+    Snapshot,
+    StoredEvent,
+)
 from unidle.store.schema import READABLE
 
 LEASE_TTL_NS: Final = 15_000_000_000
+_RECONNECT_S: Final = 0.1  # between two tries
+_T = TypeVar("_T")
 _PAGE: Final = 256  # events held at a time, reading or writing: a body may have many KiB
 _LARGE_PAGE: Final = 1024  # after a page that had less than this many bytes of bodies: each query costs
 _SMALL_BYTES: Final = 512 * 1024
@@ -42,6 +54,8 @@ class SqlStore:
         self._db = database
         self._read_only = read_only
         self._lease: Lease | None = None
+        self._renewed_s = 0.0  # when the lease was extended last, on the monotonic clock
+        self._damaged: tuple[DamagedRequest, ...] = ()
         self.url = database.url
 
     @property
@@ -61,6 +75,7 @@ class SqlStore:
                 self._lease = self._take(purpose)
             except LeaseLost:  # another was faster between the look and the change: look again
                 continue
+            self._renewed_s = time.monotonic()
             return self._lease
 
     def _take(self, purpose: str) -> Lease:
@@ -84,7 +99,7 @@ class SqlStore:
         try:
             with self.transaction():
                 self._set(self._held(lease), holder=None, expires_ns=0)
-        except LeaseLost:
+        except (LeaseLost, StoreGone, ConnectionLost):  # it is lost already, or ends with this process
             pass
         self._lease = None
 
@@ -95,19 +110,36 @@ class SqlStore:
     # Log
 
     def append(self, lease: Lease, events: Iterable[NewEvent], *, done_requests: Sequence[int] = ()) -> int:
-        with self.transaction():
-            writer = self._held(lease)
-            last_seq, last_time_ns = writer.last_seq, writer.last_time_ns
-            source = iter(events)
-            while batch := list(islice(source, _PAGE)):
-                last_time_ns = _check_times(batch, last_time_ns)
-                self._db.execute_many(sql.ADD_EVENT, _event_rows(batch, last_seq))
-                last_seq += len(batch)
-            for request_id in done_requests:
-                self._db.execute(sql.DROP_REQUEST, (request_id,))
-            self._set(
-                writer, expires_ns=writer.now_ns + LEASE_TTL_NS, last_seq=last_seq, last_time_ns=last_time_ns
-            )
+        if not isinstance(events, Sequence):
+            with self.transaction():  # once: a stream cannot be read twice
+                return self._append(self._held(lease), events, done_requests)
+        before: int | None = None  # the end of the log, where a first try may have got through
+
+        def work() -> int:
+            nonlocal before
+            with self.transaction():
+                writer = self._held(lease)
+                if before is not None and events and writer.last_seq == before + len(events):
+                    return writer.last_seq  # it was committed, and only the answer was lost
+                before = writer.last_seq
+                return self._append(writer, events, done_requests)
+
+        last = self._steady(work)
+        self._renewed_s = time.monotonic()
+        return last
+
+    def _append(self, writer: _Writer, events: Iterable[NewEvent], done_requests: Sequence[int]) -> int:
+        last_seq, last_time_ns = writer.last_seq, writer.last_time_ns
+        source = iter(events)
+        while batch := list(islice(source, _PAGE)):
+            last_time_ns = _check_times(batch, last_time_ns)
+            self._db.execute_many(sql.ADD_EVENT, _event_rows(batch, last_seq))
+            last_seq += len(batch)
+        for request_id in done_requests:
+            self._db.execute(sql.DROP_REQUEST, (request_id,))
+        self._set(
+            writer, expires_ns=writer.now_ns + LEASE_TTL_NS, last_seq=last_seq, last_time_ns=last_time_ns
+        )
         return last_seq
 
     def read(self, after: int = 0, limit: int | None = None) -> Iterator[StoredEvent]:
@@ -156,27 +188,64 @@ class SqlStore:
     def is_waiting(self, request_id: int) -> bool:
         return bool(self._db.query(sql.REQUEST_IS, (request_id,)))
 
+    def keep_request(self, request: Request) -> None:
+        """Put a request of another store into the inbox, with its time and, where a file keeps that, its sender."""
+        time_ns, kind, body = request[1:4]
+        crc = blob_crc(body, time_ns, kind)
+        with self.transaction():
+            if self._db.signs_requests:
+                self._db.insert(sql.ADD_REQUEST, (time_ns, kind, body, crc))
+            else:
+                self._db.insert(sql.ADD_SIGNED_REQUEST, (time_ns, kind, body, crc, request.sender))
+
     def requests(self, limit: int | None = None) -> list[Request]:
-        found = []
-        old = self._read_only and self._db.query(sql.REVISION_IS)[0][0] in READABLE
-        statement = sql.UNSIGNED_REQUESTS if old else sql.REQUESTS
-        for request_id, time_ns, kind, body, crc, sender in self._db.query(
-            statement, (_ALL if limit is None else limit,)
-        ):
-            if blob_crc(body, time_ns, kind) != crc:
-                raise StoreDamaged("its checksum is wrong", field=f"request {request_id}", remedy=_CHECK)
-            found.append(Request(request_id, time_ns, kind, body, sender))
+        return self._steady(lambda: self._requests(_ALL if limit is None else limit))
+
+    def _requests(self, limit: int) -> list[Request]:
+        self._db.verify()
+        found, damaged = [], []
+        for request_id, time_ns, kind, body, crc, sender in self._request_rows(limit):
+            if _request_holds(time_ns, kind, body, crc):
+                found.append(Request(request_id, time_ns, kind, body, sender))
+            else:
+                damaged.append(DamagedRequest(request_id, kind if isinstance(kind, str) else ""))
+        self._damaged = tuple(damaged)
         return found
+
+    def damaged_requests(self) -> tuple[DamagedRequest, ...]:
+        return self._damaged
+
+    def _request_rows(self, limit: int) -> list[RowTuple]:
+        old = self._read_only and self._db.query(sql.REVISION_IS)[0][0] in READABLE
+        try:
+            return self._db.query(sql.UNSIGNED_REQUESTS if old else sql.REQUESTS, (limit,))
+        except StoreDamaged:  # a row that cannot even be decoded: find out which one it is
+            one = sql.UNSIGNED_REQUEST if old else sql.REQUEST
+            return [
+                row
+                for (number,) in self._db.query(sql.REQUEST_IDS, (limit,))
+                for row in self._row_or_none(one, number)
+            ]
+
+    def _row_or_none(self, statement: str, number: int) -> list[RowTuple]:
+        try:
+            return self._db.query(statement, (number,))
+        except StoreDamaged:
+            return [(number, 0, "", None, 0, "")]
 
     def user(self) -> str:
         return self._db.user()
 
     def owned_by(self, user: str) -> bool:
-        return self._db.owned_by(user)
+        return self._steady(lambda: self._db.owned_by(user))
 
     # What is derived
 
     def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment] = ()) -> None:
+        # once more is no harm: a snapshot is replaced, and of segments of one event the last one counts
+        self._steady(lambda: self._save_snapshot(lease, snapshot, segments))
+
+    def _save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment]) -> None:
         with self.transaction():
             writer = self._held(lease)
             self._set(writer, expires_ns=writer.now_ns + LEASE_TTL_NS)
@@ -216,6 +285,9 @@ class SqlStore:
     # Bookmarks
 
     def save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
+        self._steady(lambda: self._save_bookmark(lease, bookmark))
+
+    def _save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
         key = (bookmark.name, bookmark.seq)
         with self.transaction():
             writer = self._held(lease)
@@ -228,6 +300,16 @@ class SqlStore:
                 raise StoreDamaged("its checksum is wrong", field=f"bookmark {name}", remedy=_CHECK)
             return Bookmark(name, seq, bytes(body))
         return None
+
+    def bookmarks(self) -> list[Bookmark | None]:
+        """All bookmarks; None in the place of a damaged one."""
+        found = []
+        for (name,) in self._db.query(sql.BOOKMARK_NAMES):
+            try:
+                found.append(self.load_bookmark(name))
+            except StoreDamaged:
+                found.append(None)
+        return found
 
     # Whole
 
@@ -275,13 +357,41 @@ class SqlStore:
                 self.release(self._lease)
         self._db.close()
 
+    def _steady(self, work: Callable[[], _T]) -> _T:
+        """Do it, and again on another connection where one is lost while the lease lasts.
+
+        Errors: :class:`ConnectionLost` after the lease, or at once without one.
+        """
+        while True:
+            try:
+                return work()
+            except ConnectionLost as error:
+                if self._lease is None:
+                    raise
+                self._reconnect(error)
+
+    def _reconnect(self, error: ConnectionLost) -> None:
+        until_s = self._renewed_s + LEASE_TTL_NS / 1e9
+        while True:
+            if time.monotonic() >= until_s:
+                raise ConnectionLost(
+                    f"{error.problem}; it could not be restored before the lease ended",
+                    field=self.url, remedy="start the command again when the database answers",
+                ) from error  # fmt: skip
+            try:
+                self._db.reconnect()
+                return
+            except ConnectionLost as again:
+                error = again
+                time.sleep(_RECONNECT_S)
+
     def _writer(self) -> _Writer:
         rows = self._db.query(sql.WRITER)
         if not rows or fields_crc(*rows[0][:5]) != rows[0][5]:
             raise StoreDamaged(
                 "the head of the log is damaged",
                 field=self.url,
-                remedy="use `unidle store export`, then `unidle store import` into a new store",
+                remedy="run `unidle store repair`",
             )
         return _Writer._make((*rows[0][:5], rows[0][6]))
 
@@ -352,6 +462,13 @@ def _verified(rows: list[RowTuple], after: int) -> Iterator[StoredEvent]:
         if not holds:
             raise StoreDamaged("its checksum is wrong", field=f"event {expected}", remedy=_CHECK)
         yield _stored(StoredEvent, row[:6])
+
+
+def _request_holds(time_ns: int, kind: str, body: object, crc: object) -> bool:
+    try:
+        return blob_crc(body, time_ns, kind) == crc
+    except UnicodeEncodeError:  # damage may have changed a field's text
+        return False
 
 
 def _crc_holds(event: StoredEvent, crc: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import sqlite3
@@ -16,6 +17,7 @@ from urllib.parse import quote
 from unidle.errors import StoreDamaged, StoreError
 from unidle.login import login_name
 from unidle.store.database import Params, RowTuple, foreign, no_store
+from unidle.store.open_files import OpenFiles
 from unidle.store.schema import VERSION_TABLE
 
 BUSY_TIMEOUT_MS: Final = 10_000
@@ -58,11 +60,17 @@ class SqliteDatabase:
         self._depth = 0
         self._immutable = False
         _check_place(path, create=create and not read_only)
+        self._files = OpenFiles(self.path)
         with self.translated():
             self._connection = (
                 self._open_for_reading() if read_only else self._open_for_writing(create=create)
             )
             self._connection.create_function("unidle_now_ns", 0, wall_ns)
+        try:
+            self._files.opened()
+        except BaseException:
+            self._connection.close()
+            raise
 
     def _open_for_reading(self) -> sqlite3.Connection:
         try:
@@ -98,6 +106,7 @@ class SqliteDatabase:
                     remedy="put the store on a local file system",
                 )
             connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+            connection.execute(_TABLES).fetchall()  # opens the write-ahead log
         except BaseException:
             connection.close()
             raise
@@ -151,6 +160,7 @@ class SqliteDatabase:
             self._begin()
             self._depth = 1
             try:
+                self.verify()
                 yield
                 self._connection.execute("COMMIT")
             finally:
@@ -178,6 +188,13 @@ class SqliteDatabase:
 
     def tables(self) -> set[str]:
         return {row[0] for row in self.query(_TABLES)}
+
+    def verify(self) -> None:
+        """The files at the path are those that are open."""
+        self._files.verify()
+
+    def reconnect(self) -> None:
+        """Nothing to do: a file has no connection that can be lost."""
 
     def problems(self) -> list[str]:
         rows = self.query("PRAGMA integrity_check(20)")
@@ -235,6 +252,8 @@ def _check_place(path: Path, *, create: bool) -> None:
                 "its directory does not exist", field=str(path), remedy=f"mkdir -p {path.parent}"
             )
     except OSError as error:
+        if error.errno == errno.EIO:
+            raise _io_error(str(path), str(error.strerror)) from error
         raise StoreError(
             f"cannot be read: {error.strerror}", field=str(path), remedy="check its owner and mode"
         ) from error
@@ -263,6 +282,14 @@ def _read_only_error(path: Path) -> StoreError:
     )
 
 
+def _io_error(field: str, text: str) -> StoreError:
+    return StoreError(
+        f"the disk reported an I/O error: {text}",
+        field=field,
+        remedy="check the disk and its file system (`dmesg`), then start again; what was acknowledged stays",
+    )
+
+
 def _translate(error: sqlite3.Error, path: Path) -> StoreError:
     name, field = _name(error), str(path)
     if name.startswith("SQLITE_BUSY") or name == "SQLITE_LOCKED":
@@ -271,6 +298,8 @@ def _translate(error: sqlite3.Error, path: Path) -> StoreError:
         return StoreError(
             "no space is left on the disk", field=field, remedy="free some space and start again"
         )
+    if name.startswith("SQLITE_IOERR"):
+        return _io_error(field, f"{error} ({name})")
     if name == "SQLITE_NOTADB":
         return foreign(field)
     if name.startswith("SQLITE_READONLY"):

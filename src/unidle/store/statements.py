@@ -36,6 +36,9 @@ ADD_SIGNED_REQUEST: Final = (
 REQUESTS: Final = "SELECT id, time_ns, kind, body, crc, sender FROM unidle_requests ORDER BY id LIMIT ?"
 UNSIGNED_REQUESTS: Final = "SELECT id, time_ns, kind, body, crc, '' FROM unidle_requests ORDER BY id LIMIT ?"
 REQUEST_IS: Final = "SELECT 1 FROM unidle_requests WHERE id = ?"
+REQUEST_IDS: Final = "SELECT id FROM unidle_requests ORDER BY id LIMIT ?"
+REQUEST: Final = "SELECT id, time_ns, kind, body, crc, sender FROM unidle_requests WHERE id = ?"
+UNSIGNED_REQUEST: Final = "SELECT id, time_ns, kind, body, crc, '' FROM unidle_requests WHERE id = ?"
 DROP_REQUEST: Final = "DELETE FROM unidle_requests WHERE id = ?"
 
 ADD_SNAPSHOT: Final = "INSERT INTO unidle_snapshots (fold_version, seq, crc, body) VALUES (?, ?, ?, ?)"

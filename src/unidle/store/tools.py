@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Final, Protocol, TypeAlias, TypeVar
@@ -11,7 +11,10 @@ from typing import BinaryIO, Final, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from unidle.errors import BadInput, StoreDamaged, StoreError
-from unidle.store.protocol import Lease, NewEvent, Store, StoredEvent
+from unidle.store.profiles import ProfileShelf
+from unidle.store.protocol import Lease, NewEvent, Request, Store, StoredEvent
+from unidle.store.salvage import Salvage
+from unidle.store.sql import SqlStore
 
 _T = TypeVar("_T")
 
@@ -63,6 +66,8 @@ def check(store: WholeStore) -> CheckReport:
         if store.last()[0] > seq:
             yield f"the log ends at event {seq}, but {store.last()[0]} were acknowledged"
         requests = len(store.requests())
+        for damaged in store.damaged_requests():
+            yield f"request {damaged.id}: its checksum is wrong (it is passed over)"
 
     try:
         for fault in all_faults():
@@ -128,6 +133,11 @@ def export(store: WholeStore, out: BinaryIO) -> int:
 
     A damaged head of the log does not hinder it; any other damage is :class:`StoreDamaged`.
     """
+    return write_export(out, store.requests(), _intact(store))
+
+
+def write_export(out: BinaryIO, requests: Sequence[Request], events: Iterable[StoredEvent]) -> int:
+    """The same of given requests and events, which have no gap."""
     digest = hashlib.sha256()
     encode = msgspec.json.Encoder().encode
 
@@ -137,17 +147,34 @@ def export(store: WholeStore, out: BinaryIO) -> int:
         out.write(data)
 
     write(_Header(_FORMAT, EXPORT_VERSION))
-    requests = store.requests()
     for request in requests:
         write(_RequestLine(request.kind, request.body))
-    events = 0
-    for event in _intact(store):
+    count = 0
+    for event in events:
         one_line = b"\n" not in event.body and _is_json(event.body)
         body = {"body": msgspec.Raw(event.body)} if one_line else {"raw": event.body}
         write(_EventLine(*event[:5], **body))
-        events += 1
-    write(_Trailer(events, len(requests), digest.hexdigest()))
-    return events
+        count += 1
+    write(_Trailer(count, len(requests), digest.hexdigest()))
+    return count
+
+
+def fill(store: SqlStore, found: Salvage, events: Iterable[StoredEvent]) -> None:
+    """Put what was saved of another store into an empty one, all or nothing: log, inbox, bookmarks, profiles."""
+    lease = store.acquire("unidle store repair")
+    try:
+        with store.transaction():
+            if store.last() != (0, 0) or store.requests():
+                raise StoreError("the store is not empty", field=store.url, remedy="name a new one")
+            store.append(lease, (NewEvent(*event[1:]) for event in events))
+            for request in found.requests:
+                store.keep_request(request)
+            for bookmark in found.bookmarks:
+                store.save_bookmark(lease, bookmark)
+            if found.profiles:
+                ProfileShelf(store, lease.token).add(found.profiles)
+    finally:
+        store.release(lease)
 
 
 def _intact(store: WholeStore) -> Iterator[StoredEvent]:

@@ -242,6 +242,8 @@ def _rank_trace(
     down: list[tuple[int, int, str]] = []
     if book.down_log or book.down:
         down = sorted({d for k in slices for d in book.faults(k, start_ns, end_ns)})
+    if book.lost:
+        down = sorted({*down, *book.holes(start_ns, end_ns)})
     return RankTrace(
         slices, rank.spawn_ns, rank.end_ns, rank.ready_ns, rank.step_ns, rank.step_n,
         sorted(rank.spans + hangs) if rank.spans or hangs else (), rank.observer, down, rank.looks,

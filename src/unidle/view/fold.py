@@ -20,7 +20,7 @@ from unidle.view import looks, remedies, watching
 from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.state import View
 
-FOLD_VERSION: Final = 10
+FOLD_VERSION: Final = 11
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 
@@ -54,11 +54,25 @@ def apply(view: View, event: ev.Event, seq: int, time_ns: int) -> None:
         view.time_ns = now = time_ns
     if not view.first_ns:
         view.first_ns = now
-    if isinstance(event, ev.RankSaw):  # four of five events
+    if view.book.damaged:
+        _apply_after_loss(view, event, now)
+    elif isinstance(event, ev.RankSaw):  # four of five events
         of_jobs.rank_saw(view, event, now)
     else:
         view.book.sight(now)
         _HANDLERS[type(event)](view, event, now)
+
+
+def _apply_after_loss(view: View, event: ev.Event, now: int) -> None:
+    """As far as the event fits what is left of the log."""
+    from unidle.view import after_loss  # only for a log that was repaired
+
+    if not isinstance(event, ev.RankSaw):
+        view.book.sight(now)
+    if after_loss.fits(view, event, now):
+        _HANDLERS[type(event)](view, event, now)
+    else:
+        view.misfits += 1
 
 
 def _fault_seen(view: View, event: ev.FaultSeen, now: int) -> None:
@@ -75,6 +89,7 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.DeviceCut: of_fleet.device_cut,
     ev.JobSubmitted: of_jobs.job_submitted,
     ev.CancelAsked: of_jobs.cancel_asked,
+    ev.EventsLost: of_fleet.events_lost,
     ev.RequestRefused: of_fleet.request_refused,
     ev.JobJudged: of_jobs.job_judged,
     ev.AttemptPlaced: of_jobs.attempt_placed,

@@ -37,6 +37,11 @@ def sighted(_view: View, _event: ev.Sighted, _now: int) -> None:
     """The sighting itself is what counts."""
 
 
+def events_lost(view: View, event: ev.EventsLost, _now: int) -> None:
+    if view.seq == event.first:
+        view.book.lose(event.since_ns, event.until_ns, event.unsure_ns)
+
+
 def request_refused(_view: View, _event: ev.RequestRefused, _now: int) -> None:
     """For readers of the log; no effect on the view."""
 

@@ -37,7 +37,8 @@ def _job(view: View, job: str) -> JobView:
         ) from None  # fmt: skip
 
 
-def _set_state(view: View, job: JobView, state: JobState) -> None:
+def set_state(view: View, job: JobView, state: JobState) -> None:
+    """The job changes its state, by the table of legal transitions."""
     after = transition(job.state, state)
     if job.state in ("queued", "restarting"):
         view.queue.remove(job)
@@ -99,7 +100,7 @@ def attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     wanted = max(job.waiting_since_ns, job.not_before_ns)
     if job.verdict is not None and job.verdict.code in _KEPT_BACK:
         wanted = now  # what was free meanwhile was so for that reason: the decision was there
-    _set_state(view, job, "starting")
+    set_state(view, job, "starting")
     places, occupancy = event.places, view.occupancy
     ids = [s for place in places for s in place.slices]
     if not occupancy.knows_all(ids):
@@ -288,14 +289,14 @@ def _wait_again(view: View, job: JobView, state: JobState, not_before_ns: int, n
     job.not_before_ns = not_before_ns
     job.waiting_since_ns = now
     job.verdict = None
-    _set_state(view, job, state)
+    set_state(view, job, state)
 
 
 def job_ended(view: View, event: ev.JobEnded, now: int) -> None:
     job = _job(view, event.job)
     if event.state == "succeeded" and job.state == "starting":
-        _set_state(view, job, "running")
-    _set_state(view, job, event.state)
+        set_state(view, job, "running")
+    set_state(view, job, event.state)
     job.ended_ns = now
     job.because = event.because
     _free_cause(view, now)
@@ -357,4 +358,4 @@ def rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
     else:
         take_up(rank, event.first, event.marks)
     if job.state == "starting" and attempt is job.attempts[-1] and attempt.live and attempt.all_spawned:
-        _set_state(view, job, "running")
+        set_state(view, job, "running")

@@ -108,6 +108,13 @@ def _catch_up(rank: RankView) -> None:
     rank.pending = {ordinal: mark for ordinal, mark in rank.pending.items() if ordinal > rank.count}
 
 
+def pass_gaps(rank: RankView) -> None:
+    """See the marks that wait for earlier ones, which will not come any more."""
+    while rank.pending:
+        rank.count = max(rank.count, min(rank.pending))
+        _catch_up(rank)
+
+
 def _see(rank: RankView, mark: Mark) -> None:
     """Take one mark up, in the order of its source."""
     kind = mark.k

@@ -62,6 +62,7 @@ class View:
     profiler: str | None = None  # why running jobs are not looked at though they should be; empty: they are
     spares: set[str] = field(default_factory=set)  # nodes that are kept as hot spares
     failures: int = 0  # attempts that failed, but for commands that do not exist
+    misfits: int = 0  # events that do not fit what is left of a damaged log
     device_ns: int = 0  # time of devices under attempts that have ended
     _shut: frozenset[str] | None = None  # nodes that one decision is kept off, see ``control.clearing``
     _occupancy: Occupancy | None = None

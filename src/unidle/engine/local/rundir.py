@@ -79,6 +79,11 @@ def try_lock(directory: str) -> int | None:
     return fd
 
 
+def release(lock: int) -> None:
+    """Give a lock back."""
+    os.close(lock)
+
+
 def claim(directory: str) -> bool:
     """Claim a rank permanently; False if it was claimed before. Only for the holder of its lock."""
     try:
