@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, print_json, say, store_address, warn
+from unidle.cli.common import JsonOption, StoreOption, print_json, say, say_whole, store_address, warn
 from unidle.errors import BadInput, StoreHeld
 from unidle.words import counted, does
 
@@ -146,4 +146,4 @@ def _report(found: Salvage, plan: Plan, target: str | None, kept: str | None, *,
     if target is None:
         say(f"{saved} can be saved; nothing was written")
         return
-    say(f"{saved} saved in {target}" + (f"; the damaged file is {kept}" if kept else ""))
+    say_whole(f"{saved} saved in {target}" + (f"; the damaged file is {kept}" if kept else ""))
