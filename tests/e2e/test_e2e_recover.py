@@ -60,7 +60,7 @@ class Run:
     def holders(self) -> dict[str, int]:
         """The live holders of the job, by node."""
         found = {}
-        for path in self.hold.glob("*/holder.json"):
+        for path in self.hold.glob("*/*/holder.json"):
             said = json.loads(path.read_text())
             if tree.is_live(said["pid"]):
                 found[said["node"]] = said["pid"]

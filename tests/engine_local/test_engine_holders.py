@@ -35,7 +35,7 @@ class Held:
 
     def pids(self) -> dict[str, int]:
         """Live holders by node."""
-        said = [json.loads(path.read_text()) for path in self.hold.glob("*/holder.json")]
+        said = [json.loads(path.read_text()) for path in self.hold.glob("*/*/holder.json")]
         return {one["node"]: one["pid"] for one in said if tree.is_live(one["pid"])}
 
     def both(self, gang: Gang) -> dict[str, int]:
@@ -77,7 +77,7 @@ def test_a_killed_holder_is_started_again_where_its_copies_are(machine: Machine,
     before = held.both(gang)
     [copies] = [
         p
-        for p in held.hold.glob("unidle-hold-*")
+        for p in held.hold.glob("unidle-hold-*/*")
         if p.is_dir() and json.loads((p / "holder.json").read_text())["node"] == "left"
     ]
     (copies / "r0-kept").write_text("a copy")

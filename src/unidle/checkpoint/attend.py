@@ -16,6 +16,7 @@ from typing import Final
 
 from unidle.checkpoint import sums
 from unidle.checkpoint.find import judged
+from unidle.checkpoint.holder import places
 from unidle.checkpoint.layout import INNER, MANIFEST
 from unidle.checkpoint.verify import Verdict
 from unidle.errors import BadInput
@@ -53,17 +54,16 @@ def bad_ones(path: str) -> tuple[list[Verdict], bool]:
 def move_aside(path: str) -> str:
     """Move a checkpoint out of the way of a script that looks for the newest; where it is now, empty where it cannot be."""
     parent, name = os.path.split(os.path.abspath(path))
-    folder = os.path.join(parent, INNER, BAD)
     try:
-        os.makedirs(folder, exist_ok=True)
-        number = 1
-        while os.path.lexists(target := os.path.join(folder, f"{name}.{number}")):
-            number += 1
-        os.rename(path, target)
+        with places.inner(parent, BAD, create=True) as folder:
+            there, number = set(os.listdir(folder)), 1
+            while f"{name}.{number}" in there:
+                number += 1
+            os.rename(path, f"{name}.{number}", dst_dir_fd=folder)
     except OSError:
         return ""
     sums.forget(path)
-    return target
+    return os.path.join(parent, INNER, BAD, f"{name}.{number}")
 
 
 def judge(path: str, *, aside: bool) -> Iterator[dict[str, str | int | None]]:

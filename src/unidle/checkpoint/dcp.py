@@ -2,70 +2,49 @@
 
 ``.metadata`` is a pickle of ``torch.distributed.checkpoint.metadata.Metadata``. Its ``storage_data`` gives the file,
 the first byte and the length of each item. Each item is a whole zip file (``torch.save``).
-The pickle is read with stand-ins for all classes, so that nothing of it is executed.
+The pickle is read as plain data (:mod:`unidle.checkpoint.metadata_pickle`), so that nothing of it is executed.
 """
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
-from typing import IO, TYPE_CHECKING, Literal, Self, cast
+from collections.abc import Iterator
+from typing import IO, Final, Literal, cast
 
+from unidle.checkpoint import metadata_pickle
 from unidle.checkpoint.layout import Damaged
+from unidle.checkpoint.metadata_pickle import Pairs, Record
+from unidle.checkpoint.opening import FilePart, open_inside, read_inside, shown
 from unidle.words import counted
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-class _Blank:
-    """A stand-in for an object of any class: keeps the fields that the pickle gives it, and executes nothing."""
-
-    fields: dict[str, object]
-
-    def __new__(cls, *_: object, **fields: object) -> Self:
-        made = object.__new__(cls)  # pickles skip __init__
-        made.fields = dict(fields)
-        return made
-
-    def __setstate__(self, state: object) -> None:
-        parts = state if isinstance(state, tuple) else (state,)
-        for part in parts:
-            if isinstance(part, dict):
-                self.fields.update(part)
-
-    def __call__(self, *_: object) -> _Blank:
-        return _Blank()
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-
-class _Reader(pickle.Unpickler):
-    def find_class(self, _module: str, _name: str) -> type[_Blank]:
-        return type("Blank", (_Blank,), {})
+METADATA: Final = ".metadata"
+_MOST_BYTES: Final = 1 << 30
+_OFFSET_MOST: Final = 1 << 62
 
 
 def items(path: str) -> list[tuple[str, int, int]]:
     """File name, first byte and length of each item of the checkpoint directory. Raises :class:`Damaged`, OSError."""
-    with open(os.path.join(path, ".metadata"), "rb") as file:
-        data = file.read()
+    data = read_inside(path, METADATA, _MOST_BYTES)
     try:
-        top = _Reader(io.BytesIO(data)).load()
-        storage = top.fields["storage_data"]
-        found = []
-        for info in storage.values():
-            name, at, length = (info.fields[k] for k in ("relative_path", "offset", "length"))
-            found.append((str(name), int(at), int(length)))
-    except OSError:
-        raise
-    except Exception as error:  # a torn pickle raises almost anything
-        raise Damaged(f".metadata cannot be read: {type(error).__name__} {error}") from None
-    return sorted(found)
+        top = metadata_pickle.read(data)
+        storage = top.fields.get("storage_data") if isinstance(top, Record) else None
+        if not isinstance(storage, Pairs):
+            raise Damaged("has no list of items (storage_data)")
+        return sorted({_item(info) for _, info in storage.pairs})
+    except Damaged as damage:
+        raise Damaged(f"{METADATA} cannot be read: it {damage}") from None
+
+
+def _item(info: object) -> tuple[str, int, int]:
+    fields = info.fields if isinstance(info, Record) else {}
+    name, at, length = (fields.get(k) for k in ("relative_path", "offset", "length"))
+    if not (isinstance(name, str) and _is_offset(at) and _is_offset(length)):
+        raise Damaged(f"has an item without a file, an offset or a length (file {shown(name)})")
+    return name, int(cast("int", at)), int(cast("int", length))
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _OFFSET_MOST
 
 
 def verify(path: str, deep: bool) -> tuple[Literal["good", "unverified"], str]:
@@ -78,18 +57,19 @@ def verify(path: str, deep: bool) -> tuple[Literal["good", "unverified"], str]:
         raise Damaged("has no .metadata, which is written last: it was not finished") from None
     unsure = 0
     for name, parts in _by_file(found):
-        inner = os.path.join(path, name)
-        if not os.path.exists(inner):
-            raise Damaged(f"{name} is missing, which .metadata names")
-        with open(inner, "rb") as file:
+        try:
+            fd = open_inside(path, name)
+        except FileNotFoundError:
+            raise Damaged(f"{shown(name)} is missing, which .metadata names") from None
+        with os.fdopen(fd, "rb") as file:
             size, end = os.fstat(file.fileno()).st_size, max(at + length for at, length in parts)
             if size < end:
-                raise Damaged(f"{name} has {size} bytes; .metadata needs at least {end}")
+                raise Damaged(f"{shown(name)} has {size} bytes; .metadata needs at least {end}")
             for at, length in parts if deep else ():
                 try:
-                    state, _ = zip_state(cast("IO[bytes]", _Slice(file, at, length)), deep)
+                    state, _ = zip_state(cast("IO[bytes]", FilePart(fd, at, length)), deep)
                 except Damaged as damage:
-                    raise Damaged(f"the item at byte {at} of {name} {damage}") from None
+                    raise Damaged(f"the item at byte {at} of {shown(name)} {damage}") from None
                 unsure += state != "good"
     if not deep:
         return (
@@ -102,36 +82,7 @@ def verify(path: str, deep: bool) -> tuple[Literal["good", "unverified"], str]:
 
 
 def _by_file(found: list[tuple[str, int, int]]) -> Iterator[tuple[str, list[tuple[int, int]]]]:
-    for name in dict.fromkeys(name for name, _, _ in found):
-        yield name, [(at, length) for other, at, length in found if other == name]
-
-
-class _Slice(io.RawIOBase):
-    """A part of a file as a file of its own."""
-
-    def __init__(self, file: IO[bytes], start: int, length: int) -> None:
-        self._fd, self._start, self._length, self._at = file.fileno(), start, length, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        base = {0: 0, 1: self._at, 2: self._length}[whence]
-        if base + offset < 0:
-            raise OSError("seek before the start")
-        self._at = base + offset
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self._length - self._at)
-        data = os.pread(
-            self._fd, left if size is None or size < 0 else min(size, left), self._start + self._at
-        )
-        self._at += len(data)
-        return data
+    files: dict[str, list[tuple[int, int]]] = {}
+    for name, at, length in found:
+        files.setdefault(name, []).append((at, length))
+    yield from files.items()

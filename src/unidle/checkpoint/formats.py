@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from unidle.checkpoint.opening import Damaged, open_file
+
 # Compiled (and kept) by re at the first use: most ranks declare no directory.
 _IN_FLUX = r"(?i)^\.|^_?te?mp[._-]|^_tmp|[._-](?:te?mp|part|partial|incomplete|writing|lock|swp|bak)(?:[._-]?\d+)?$|~$"
 _NOT_ONE = (
@@ -58,7 +60,7 @@ def step_in_tracker(name: str, content: str) -> int | None:
 def whole(path: str, size: int) -> bool | None:
     """Whether a file of a known format was written to its end; ``None`` for an unknown format."""
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_file(path), "rb") as file:
             head = file.read(8)
             if head.startswith(_ZIP_START):
                 return _zip_ends(file.fileno(), size)
@@ -67,7 +69,7 @@ def whole(path: str, size: int) -> bool | None:
             if path.endswith(".json") and size <= 2**20:
                 file.seek(0)
                 return _json_ends(file.read())
-    except OSError:
+    except (Damaged, OSError):
         return False
     return None
 

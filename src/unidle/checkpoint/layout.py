@@ -16,25 +16,28 @@ import json
 import math
 import os
 import re
+import secrets
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from unidle.checkpoint.opening import Damaged as Damaged
+from unidle.checkpoint.opening import read_inside, shown
 
 CHUNK_BYTES: Final = 4 << 20
 MANIFEST: Final = "manifest.json"
 GOOD: Final = "good.json"
 INNER: Final = ".unidle"
 _FORMAT: Final = "unidle-checkpoint"
-_HEADER_MOST_BYTES: Final = 1 << 28
+_HEADER_MOST_BYTES: Final = 100_000_000  # what the format allows
+_MANIFEST_MOST_BYTES: Final = 1 << 28
+_DIMENSIONS_MOST: Final = 64
+_SIZE_MOST: Final = 1 << 62
 _DTYPE_BYTES: Final = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
     "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
-
-
-class Damaged(Exception):
-    """Bytes that are not what was written. The text gives the fault in one line."""
 
 
 def step_name(step: int) -> str:
@@ -103,18 +106,37 @@ def manifest_from(data: bytes) -> Manifest:
         body = outer["body"]
         if zlib.crc32(json.dumps(body, separators=(",", ":")).encode()) != outer["crc32"]:
             raise Damaged(f"{MANIFEST} does not match its checksum")
-        shards = tuple(Shard(str(n), int(r), int(b), tuple(map(int, c))) for n, r, b, c in body["shards"])
+        shards = tuple(_shard(*each) for each in body["shards"])
         return Manifest(
-            int(body["step"]), int(body["world"]), int(body["time_ns"]), str(body["session"]), shards
+            _size(body["step"]), _size(body["world"]), _size(body["time_ns"]), str(body["session"]), shards
         )
-    except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{MANIFEST} cannot be read: {error}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Damaged(f"{MANIFEST} cannot be read: {shown(str(error))}") from None
+
+
+def _shard(name: object, rank: object, size_bytes: object, crcs: list[object]) -> Shard:
+    found = Shard(str(name), _size(rank), _size(size_bytes), tuple(map(_size, crcs)))
+    if len(found.crcs) != -(-found.size_bytes // CHUNK_BYTES):
+        raise ValueError(f"{len(found.crcs)} checksums for the {found.size_bytes} bytes of {shown(name)}")
+    return found
+
+
+def _size(value: object) -> int:
+    """A whole number from 0 on that a file can have. Raises ValueError."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _SIZE_MOST:
+        raise ValueError(f"{shown(value)} is no size")
+    return value
+
+
+def _sizes(values: object) -> tuple[int, ...]:
+    if not isinstance(values, list) or len(values) > _DIMENSIONS_MOST:
+        raise ValueError("a shape that is no list of a few sizes")
+    return tuple(map(_size, values))
 
 
 def read_manifest(path: str) -> Manifest:
     """The manifest of the checkpoint directory ``path``. Raises :class:`Damaged`, OSError."""
-    with open(os.path.join(path, MANIFEST), "rb") as file:
-        return manifest_from(file.read())
+    return manifest_from(read_inside(path, MANIFEST, _MANIFEST_MOST_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +206,15 @@ def decode_header(read: Callable[[int, int], bytes | bytearray | memoryview], si
         meta = entries.pop("__metadata__", {})
         known = json.loads(meta["unidle"]) if "unidle" in meta else {}
         found = [_piece(key, entry, known.get(key), 8 + length) for key, entry in entries.items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Damaged(f"has a header that cannot be read: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"has a header that cannot be read: {shown(str(error))}") from None
     end = 8 + length
     for piece in sorted(found, key=lambda p: (p.start, p.end)):
         if (
             piece.start != end
             or piece.end - piece.start != math.prod(piece.shape) * _DTYPE_BYTES[piece.dtype]
         ):
-            raise Damaged(f"has a header with a wrong offset or length of {piece.key}")
+            raise Damaged(f"has a header with a wrong offset or length of {shown(piece.key)}")
         end = piece.end
     if end != size_bytes:
         raise Damaged(f"has {size_bytes} bytes; its header needs {end}")
@@ -201,15 +223,15 @@ def decode_header(read: Callable[[int, int], bytes | bytearray | memoryview], si
 
 
 def _piece(key: str, entry: dict[str, Any], known: list[Any] | None, start: int) -> Piece:
-    shape = tuple(map(int, entry["shape"]))
-    a, b = map(int, entry["data_offsets"])
+    shape = _sizes(entry["shape"])
+    a, b = _sizes(entry["data_offsets"])
     dtype = str(entry["dtype"])
     if dtype not in _DTYPE_BYTES:
-        raise ValueError(f"unknown dtype {dtype}")
+        raise ValueError(f"unknown dtype {shown(dtype)}")
     if known is None:
         return Piece(key, key, dtype, shape, (0,) * len(shape), shape, start + a, start + b)
     name, offset, whole = known
-    return Piece(key, str(name), dtype, shape, tuple(offset), tuple(whole), start + a, start + b)
+    return Piece(key, str(name), dtype, shape, _sizes(offset), _sizes(whole), start + a, start + b)
 
 
 def check_cover(headers: list[Header]) -> None:
@@ -220,14 +242,14 @@ def check_cover(headers: list[Header]) -> None:
     for piece in (piece for header in headers for piece in header.pieces):
         place = (piece.name, piece.offset)
         if wholes.setdefault(piece.name, piece.whole) != piece.whole:
-            raise Damaged(f"{piece.name} has two shapes")
+            raise Damaged(f"{shown(piece.name)} has two shapes")
         if place in seen:
             continue  # a copy that another rank wrote as well
         seen.add(place)
         volumes[piece.name] = volumes.get(piece.name, 0) + math.prod(piece.shape)
     for name, whole in wholes.items():
         if volumes[name] != math.prod(whole):
-            raise Damaged(f"{name} is not complete: {volumes[name]} of {math.prod(whole)} values")
+            raise Damaged(f"{shown(name)} is not complete: {volumes[name]} of {math.prod(whole)} values")
 
 
 def sync_directory(path: str) -> None:
@@ -241,9 +263,10 @@ def sync_directory(path: str) -> None:
 
 def write_durably(path: str, data: bytes) -> None:
     """A file is there whole and durable, or not at all (written under a temporary name, synced, renamed)."""
-    beside = f"{path}.{os.getpid()}.tmp"
+    beside = f"{path}.{secrets.token_hex(6)}.tmp"  # a name that nobody can have made a link of before
     try:
-        with open(beside, "wb") as file:
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

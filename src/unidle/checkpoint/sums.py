@@ -10,10 +10,14 @@ import os
 import zlib
 from typing import Final
 
-from unidle.checkpoint.layout import INNER, Damaged, file_chunks, write_durably
+from unidle.checkpoint import owned
+from unidle.checkpoint.holder import places
+from unidle.checkpoint.layout import INNER, Damaged, file_chunks
+from unidle.checkpoint.opening import open_file, open_inside, read_file, shown
 from unidle.words import counted
 
 _FORMAT: Final = "unidle-sums"
+_MOST_BYTES: Final = 64 << 20
 
 
 def side_file(path: str) -> str:
@@ -32,10 +36,10 @@ def remember(path: str) -> bool:
         if not found or found != _take_states(path, found):
             return False
         side = side_file(path)
-        os.makedirs(os.path.dirname(side), exist_ok=True)
         body = {"format": _FORMAT, "version": 1, "files": found}
-        write_durably(side, json.dumps(body, separators=(",", ":")).encode())
-    except OSError:
+        with places.inner(os.path.dirname(os.path.abspath(path)), "sums", create=True) as folder:
+            owned.write(os.path.basename(side), folder, json.dumps(body, separators=(",", ":")).encode())
+    except (Damaged, OSError):
         return False
     return True
 
@@ -55,66 +59,75 @@ def compare(path: str, *, deep: bool) -> str | None:
     where size or bytes changed though the time did not.
     """
     try:
-        with open(side_file(path), "rb") as file:
-            outer = json.load(file)
-        files = dict(outer["files"])
+        outer = json.loads(read_file(side_file(path), _MOST_BYTES))
+        files = {
+            str(name): (int(size), int(time), int(crc)) for name, (size, time, crc) in outer["files"].items()
+        }
         if outer["format"] != _FORMAT:
             return None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (Damaged, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     for name, (size, mtime_ns, crc) in files.items():
-        target = os.path.join(path, name) if name else path
         try:
-            state = os.stat(target)
+            target = _open(path, name)
         except FileNotFoundError:
-            raise Damaged(f"{name or 'it'} is missing since it was durable") from None
-        if state.st_size < size:
-            raise Damaged(f"{name or 'it'} has {state.st_size} bytes; it had {size} when it was durable")
-        if state.st_mtime_ns != mtime_ns and not _same(target, crc):
-            return None
-        if deep and state.st_mtime_ns == mtime_ns and not _same(target, crc):
-            raise Damaged(f"{name or 'it'} does not match the checksum of when it was durable")
+            raise Damaged(f"{shown(name) or 'it'} is missing since it was durable") from None
+        with os.fdopen(target, "rb", buffering=0):
+            if not _compare_one(target, shown(name) or "it", size, mtime_ns, crc, deep):
+                return None
     return f"the same checksums as when it was durable ({counted(len(files), 'file')})" if deep else None
+
+
+def _compare_one(fd: int, name: str, size: int, mtime_ns: int, crc: int, deep: bool) -> bool:
+    """Whether a file is the one that was durable; False where it was rewritten since. Raises :class:`Damaged`."""
+    state = os.fstat(fd)
+    if state.st_size < size:
+        raise Damaged(f"{name} has {state.st_size} bytes; it had {size} when it was durable")
+    if state.st_mtime_ns != mtime_ns:
+        return _crc(fd) == crc
+    if deep and _crc(fd) != crc:
+        raise Damaged(f"{name} does not match the checksum of when it was durable")
+    return True
 
 
 def _take(path: str) -> dict[str, list[int]]:
     found = {}
-    for name, target in _targets(path):
-        state = os.stat(target)
-        found[name] = [state.st_size, state.st_mtime_ns, _crc(target)]
+    for name in _names(path):
+        fd = _open(path, name)
+        try:
+            state = os.fstat(fd)
+            found[name] = [state.st_size, state.st_mtime_ns, _crc(fd)]
+        finally:
+            os.close(fd)
     return found
 
 
 def _take_states(path: str, before: dict[str, list[int]]) -> dict[str, list[int]]:
     """The same without reading: what changed while it was read shows in size or time."""
     found = {}
-    for name, target in _targets(path):
-        state = os.stat(target)
+    for name in _names(path):
+        state = os.stat(os.path.join(path, name) if name else path)
         found[name] = [state.st_size, state.st_mtime_ns, before.get(name, [0, 0, -1])[2]]
     return found
 
 
-def _targets(path: str) -> list[tuple[str, str]]:
+def _names(path: str) -> list[str]:
+    """The files of a checkpoint, relative to it; one empty name where it is a file."""
     if not os.path.isdir(path):
-        return [("", path)]
-    found = []
-    for folder, _, names in os.walk(path):
-        for name in names:
-            target = os.path.join(folder, name)
-            found.append((os.path.relpath(target, path), target))
-    return sorted(found)
+        return [""]
+    return sorted(
+        os.path.relpath(os.path.join(folder, name), path)
+        for folder, _, names in os.walk(path)
+        for name in names
+    )
 
 
-def _same(path: str, crc: int) -> bool:
-    return _crc(path) == crc
+def _open(path: str, name: str) -> int:
+    return open_inside(path, name) if name else open_file(path)
 
 
-def _crc(path: str) -> int:
+def _crc(fd: int) -> int:
     crc = 0
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        for data in file_chunks(fd, os.fstat(fd).st_size):
-            crc = zlib.crc32(data, crc)
-    finally:
-        os.close(fd)
+    for data in file_chunks(fd, os.fstat(fd).st_size):
+        crc = zlib.crc32(data, crc)
     return crc

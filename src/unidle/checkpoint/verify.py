@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Literal
+from typing import IO, Final, Literal, cast
 
 from unidle.checkpoint import dcp, formats, sums
 from unidle.checkpoint.layout import (
@@ -24,9 +25,11 @@ from unidle.checkpoint.layout import (
     read_manifest,
     shard_name,
 )
+from unidle.checkpoint.opening import FilePart, Outside, open_file, open_inside, read_inside, shown
 from unidle.words import counted
 
 State = Literal["good", "bad", "unverified"]
+_JSON_MOST_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ def verify(path: str, *, deep: bool = True) -> Verdict:
             manifest = read_manifest(path)
             step, shards, time_ns = manifest.step, len(manifest.shards), manifest.time_ns
         state, why = _judge(kind, path, deep)
+    except Outside as damage:
+        state, why = "unverified", str(damage)
     except Damaged as damage:
         state, why = "bad", str(damage)
     except FileNotFoundError as error:
@@ -69,9 +74,12 @@ def verify(path: str, *, deep: bool = True) -> Verdict:
     return Verdict(path, kind, state, why, step, size_bytes, shards, time_ns)
 
 
-def kind_of(path: str) -> str:
-    """``unidle``, ``dcp``, ``zip`` (torch.save, .npz), ``safetensors``, ``json``, ``file``, ``directory`` or ``partial``."""
-    if os.path.isdir(path):
+def kind_of(path: str, within: str = "") -> str:
+    """``unidle``, ``dcp``, ``zip`` (torch.save, .npz), ``safetensors``, ``json``, ``file``, ``directory`` or ``partial``.
+
+    ``within``: the checkpoint directory of which ``path`` is a file. Raises :class:`Damaged`, OSError.
+    """
+    if not within and os.path.isdir(path):
         if is_partial(os.path.basename(os.path.normpath(path))):
             return "partial"
         names = set(os.listdir(path))
@@ -80,7 +88,7 @@ def kind_of(path: str) -> str:
         if ".metadata" in names or any(n.endswith(".distcp") for n in names):
             return "dcp"
         return "unidle" if any(n.startswith("shard-") and "-of-" in n for n in names) else "directory"
-    with open(path, "rb") as file:
+    with os.fdopen(_opened(path, within), "rb") as file:
         head = file.read(4)
     if head == b"PK\x03\x04":
         return "zip"
@@ -92,7 +100,7 @@ def kind_of(path: str) -> str:
 
 
 def files_of(path: str) -> list[tuple[str, os.stat_result]]:
-    """The regular files of a checkpoint, sorted by name."""
+    """The files of a checkpoint, sorted by name. Links that lead out of it, and what is no file, are among them."""
     if not os.path.isdir(path):
         return [(path, os.stat(path))]
     found = []
@@ -103,16 +111,30 @@ def files_of(path: str) -> list[tuple[str, os.stat_result]]:
     return sorted(found)
 
 
-def _judge(kind: str, path: str, deep: bool) -> tuple[State, str]:
+def _opened(path: str, within: str) -> int:
+    return open_inside(within, os.path.relpath(path, within)) if within else open_file(path)
+
+
+def _judge(kind: str, path: str, deep: bool, within: str = "") -> tuple[State, str]:
     if kind == "partial":
         raise Damaged("was not finished: it has no manifest")
     if kind == "unidle":
         return verify_own(path, deep=deep)
     known = sums.compare(path, deep=deep)  # raises where bytes changed
-    judge: Callable[[str, bool], tuple[State, str]] = {
-        "dcp": dcp.verify, "zip": _zip, "safetensors": _safetensors, "json": _json, "directory": _directory,
-    }.get(kind, _plain)  # fmt: skip
-    state, why = judge(path, deep)
+    state: State
+    if kind == "dcp":
+        state, why = dcp.verify(path, deep)
+    elif kind == "directory":
+        state, why = _directory(path, deep)
+    else:
+        fd = _opened(path, within)
+        judge: Callable[[IO[bytes], bool], tuple[State, str]] = {
+            "zip": zip_state, "safetensors": _safetensors, "json": _json,
+        }.get(kind, _plain)  # fmt: skip
+        try:
+            state, why = judge(cast("IO[bytes]", FilePart(fd, 0, os.fstat(fd).st_size)), deep)
+        finally:
+            os.close(fd)
     if known is not None and state != "bad" and deep:
         return "good", known
     return state, why
@@ -123,9 +145,9 @@ def verify_own(path: str, *, deep: bool = True) -> tuple[State, str]:
     manifest = read_manifest(path)
     if len(manifest.shards) != manifest.world:
         raise Damaged(f"{MANIFEST} lists {len(manifest.shards)} of {counted(manifest.world, 'shard')}")
-    headers = [verify_shard(path, shard, deep=deep) for shard in manifest.shards]
     if [s.name for s in manifest.shards] != [shard_name(r, manifest.world) for r in range(manifest.world)]:
         raise Damaged(f"{MANIFEST} lists shards of other names")
+    headers = [verify_shard(path, shard, deep=deep) for shard in manifest.shards]
     check_cover(headers)
     if not deep:
         if os.path.exists(os.path.join(path, GOOD)):
@@ -137,7 +159,7 @@ def verify_own(path: str, *, deep: bool = True) -> tuple[State, str]:
 
 def verify_shard(path: str, shard: Shard, *, deep: bool = True) -> Header:
     """One shard of the directory ``path``. Raises :class:`Damaged`, OSError."""
-    fd = os.open(os.path.join(path, shard.name), os.O_RDONLY)
+    fd = open_inside(path, shard.name)
     try:
         size = os.fstat(fd).st_size
         if size != shard.size_bytes:
@@ -153,26 +175,25 @@ def verify_shard(path: str, shard: Shard, *, deep: bool = True) -> Header:
         os.close(fd)
 
 
-def _zip(path: str, deep: bool) -> tuple[State, str]:
-    with open(path, "rb") as file:
-        return zip_state(file, deep)
-
-
 def zip_state(file: IO[bytes], deep: bool) -> tuple[State, str]:
     """Judge a zip file as ``torch.save`` and ``numpy.savez`` write it, by its directory and CRCs. Raises :class:`Damaged`."""
+    size = file.seek(0, os.SEEK_END)
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             if not entries:
                 raise Damaged("is an empty zip file")
+            _check_records(entries, size)
             if not deep:
                 return (
                     "unverified",
                     f"its zip directory lists {counted(len(entries), 'record')}; the bytes were not read",
                 )
             wrong = [entry.filename for entry in entries if not _record_is_whole(archive, entry)]
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
-        raise Damaged(f"is not a complete zip file: {error}") from None
+    except (zipfile.BadZipFile, EOFError, OSError, ValueError, RuntimeError, struct.error) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        raise Damaged(f"is not a complete zip file: {shown(str(error))}") from None
     tensors = [e.filename for e in entries if "/data/" in e.filename and e.file_size]
     if wrong and len(tensors) > 1 and set(wrong) == {e.filename for e in entries if e.file_size}:
         return (
@@ -181,9 +202,19 @@ def zip_state(file: IO[bytes], deep: bool) -> tuple[State, str]:
         )
     if wrong:
         raise Damaged(
-            f"{wrong[0]} does not match its CRC" + (f", and {len(wrong) - 1} more" if wrong[1:] else "")
+            f"{shown(wrong[0])} does not match its CRC"
+            + (f", and {len(wrong) - 1} more" if wrong[1:] else "")
         )
     return "good", f"CRCs match ({counted(len(entries), 'record')})"
+
+
+def _check_records(entries: list[zipfile.ZipInfo], size: int) -> None:
+    """No more than the file holds: records that overlap would be read many times. Raises :class:`Damaged`."""
+    for entry in entries:
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or entry.flag_bits & 1:
+            raise Damaged(f"has a record that PyTorch and NumPy do not write: {shown(entry.filename)}")
+    if sum(entry.compress_size for entry in entries) > size:
+        raise Damaged("has records that overlap")
 
 
 def _record_is_whole(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bool:
@@ -196,28 +227,31 @@ def _record_is_whole(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bool:
     return True
 
 
-def _safetensors(path: str, _deep: bool) -> tuple[State, str]:
-    with open(path, "rb") as file:
-        header = decode_header(
-            lambda at, length: os.pread(file.fileno(), length, at), os.fstat(file.fileno()).st_size
-        )
+def _safetensors(file: IO[bytes], _deep: bool) -> tuple[State, str]:
+    def read(at: int, length: int) -> bytes:
+        file.seek(at)
+        return file.read(length)
+
+    header = decode_header(read, file.seek(0, os.SEEK_END))
     return (
         "unverified",
         f"complete by its header ({counted(len(header.pieces), 'tensor')}); the format has no checksums",
     )
 
 
-def _json(path: str, _deep: bool) -> tuple[State, str]:
-    with open(path, "rb") as file:
-        try:
-            json.load(file)
-        except (ValueError, RecursionError) as error:
-            raise Damaged(f"is not complete JSON: {error}") from None
+def _json(file: IO[bytes], _deep: bool) -> tuple[State, str]:
+    if file.seek(0, os.SEEK_END) > _JSON_MOST_BYTES:
+        return "unverified", f"JSON of more than {_JSON_MOST_BYTES >> 20} MiB is not parsed"
+    file.seek(0)
+    try:
+        json.loads(file.read())
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"is not complete JSON: {shown(str(error))}") from None
     return "unverified", "it is complete JSON; the format has no checksums"
 
 
-def _plain(path: str, _deep: bool) -> tuple[State, str]:
-    if os.stat(path).st_size == 0:
+def _plain(file: IO[bytes], _deep: bool) -> tuple[State, str]:
+    if file.seek(0, os.SEEK_END) == 0:
         raise Damaged("is empty")
     return "unverified", "a file of this kind has nothing that proves it complete"
 
@@ -232,13 +266,15 @@ def _directory(path: str, deep: bool) -> tuple[State, str]:
     for file in judged:
         name = os.path.relpath(file, path)
         if formats.in_flux(os.path.basename(file)):
-            raise Damaged(f"{name} was not finished")
+            raise Damaged(f"{shown(name)} was not finished")
         try:
-            state, why = _judge(kind_of(file), file, deep)
+            state, why = _judge(kind_of(file, path), file, deep, path)
+        except Outside as damage:
+            state, why = "unverified", str(damage)
         except Damaged as damage:
-            raise Damaged(f"{name} {damage}") from None
+            raise Damaged(f"{shown(name)} {str(damage).removeprefix(f'{shown(name)} ')}") from None
         if state == "unverified":
-            open_.append(f"{name}: {why}")
+            open_.append(f"{shown(name)}: {why}")
     missing = _missing_from_index(path)
     if missing:
         raise Damaged(f"{missing} is missing, which its index names")
@@ -253,14 +289,18 @@ def _missing_from_index(path: str) -> str | None:
     """A file that an index of Hugging Face's form (``*.index.json``) names and that is not there."""
     for name in sorted(os.listdir(path)):
         if name.endswith(".index.json"):
-            with open(os.path.join(path, name), "rb") as file:
-                try:
-                    wanted = {str(v) for v in json.load(file)["weight_map"].values()}
-                except (ValueError, KeyError, AttributeError, TypeError):
-                    continue
+            try:
+                weights = json.loads(read_inside(path, name, _JSON_MOST_BYTES))["weight_map"]
+                wanted = {str(v) for v in weights.values()}
+            except (Damaged, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+                continue
             for file_name in sorted(wanted):
-                if not os.path.exists(os.path.join(path, file_name)):
-                    return file_name
+                try:
+                    os.close(open_inside(path, file_name))
+                except Outside:
+                    continue
+                except FileNotFoundError:
+                    return shown(file_name)
     return None
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from unidle.checkpoint.holder import wire
+from unidle.checkpoint.holder import places, wire
 from unidle.checkpoint.holder.server import Holder, arguments
 
 
@@ -17,15 +17,13 @@ def main() -> int:
     try:
         if given.hold is None:
             given.hold = wire.hold_directory(given.storage, given.node, wire.directory_id(given.storage))
-        os.makedirs(given.hold, mode=0o700, exist_ok=True)
-        if os.stat(given.hold).st_uid != os.getuid():
-            raise OSError(f"{given.hold} belongs to another user")
-        gate = wire.gate(given.hold)
-        os.makedirs(given.hold, mode=0o700, exist_ok=True)  # one that ended may have taken it along
+        os.makedirs(os.path.dirname(os.path.dirname(os.path.abspath(given.hold))), exist_ok=True)
+        gate = places.gate(given.hold)
+        os.close(places.open_hold(given.hold, create=True))
         if wire.running(given.hold) is not None:
             return 0
     except OSError as error:
-        print(f"unidle holder: {error}", file=sys.stderr)
+        print(f"unidle holder: {error.strerror or error}", file=sys.stderr)
         return 1
     if given.foreground:
         return _serve(given, gate, -1)
@@ -40,7 +38,11 @@ def main() -> int:
 
 
 def _serve(given: argparse.Namespace, gate: int, tell: int) -> int:
-    holder = Holder(given.storage, given.hold, given.node, given.host, given.linger)
+    try:
+        holder = Holder(given.storage, given.hold, given.node, given.host, given.linger)
+    except OSError as error:
+        print(f"unidle holder: cannot listen at {given.host}: {error.strerror or error}", file=sys.stderr)
+        return 1
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, lambda *_: holder.finish())

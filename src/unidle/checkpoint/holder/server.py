@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hmac
 import json
 import os
 import secrets
-import shutil
 import socket
 import threading
 import time
 import zlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from unidle.checkpoint.holder import slots, wire
+from unidle.checkpoint import owned
+from unidle.checkpoint.holder import places, slots, wire
+from unidle.checkpoint.holder.doors import Doors, is_loopback
 from unidle.checkpoint.holder.peers import Kept, Sender
 from unidle.checkpoint.holder.saves import Order, Saves
-from unidle.checkpoint.holder.slots import PAGE, Label
+from unidle.checkpoint.holder.slots import PAGE
 from unidle.checkpoint.holder.wire import Address, Gone, Message
 from unidle.checkpoint.layout import CHUNK_BYTES, INNER
 
@@ -49,10 +49,12 @@ class Holder:
 
     def __init__(self, storage: str, hold: str, node: str, host: str, linger_s: float) -> None:
         self.storage, self.hold, self.node, self.linger_s = storage, hold, node, linger_s
-        self._listen = socket.create_server(("", 0), backlog=256)
-        self.address = Address(
-            host, int(self._listen.getsockname()[1]), secrets.token_hex(16), os.path.basename(hold)
-        )
+        token, name = secrets.token_hex(32), os.path.basename(hold)
+        self._doors = Doors(token, name, self._connection)
+        here = self._doors.open(wire.LOOPBACK)
+        self.address = Address(wire.LOOPBACK, here, token, name, here)
+        self._publishing = threading.Lock()
+        self._listen_at(host)
         self._lock = threading.Condition()
         self._clients: dict[int, Client] = {}
         self._finished = self._ending = False
@@ -63,39 +65,42 @@ class Holder:
 
     def publish(self) -> None:
         """Say where this holder is: to this node in memory, to others in the checkpoint directory."""
-        text = json.dumps(self.address.to_json() | {"pid": os.getpid(), "node": self.node})
-        _write_private(os.path.join(self.hold, wire.ADDRESS), text)
-        folder = os.path.join(self.storage, INNER, "holders")
-        with contextlib.suppress(
-            OSError
-        ):  # then other nodes are not found after a restart, and storage serves
-            os.makedirs(folder, exist_ok=True)
-            _write_private(os.path.join(folder, os.path.basename(self.hold) + ".json"), text)
+        text = json.dumps(self.address.to_json() | {"pid": os.getpid(), "node": self.node}).encode()
+        with places.held(self.hold) as hold:
+            owned.write(wire.ADDRESS, hold, text)
+        # else other nodes are not found after a restart, and storage serves
+        with contextlib.suppress(OSError), places.inner(self.storage, wire.HOLDERS, create=True) as holders:
+            owned.write(self._public_name, holders, text)
+
+    @property
+    def _public_name(self) -> str:
+        return os.path.basename(self.hold) + ".json"
+
+    def _listen_at(self, host: str) -> bool:
+        """Listen for other hosts too, where ``host`` is not a loopback address. True if the address changed."""
+        with self._publishing:
+            if not host or is_loopback(host) or not is_loopback(self.address.host):
+                return False
+            self.address = replace(self.address, host=host, port=self._doors.open(host))
+            return True
 
     def serve(self) -> None:
         """Returns when it is not needed any more; its copies are gone then."""
-        self._listen.settimeout(0.5)
         while not self._is_over():
-            try:
-                link, _ = self._listen.accept()
-            except TimeoutError:
-                continue
-            link.settimeout(None)
-            threading.Thread(target=self._connection, args=(link,), daemon=True).start()
-        self._listen.close()
+            self._doors.accept(0.5)
+        self._doors.close()
         with contextlib.suppress(OSError):
             self._clear()
 
     def _clear(self) -> None:
         """Remove what is this holder's, where no other one has begun in its place."""
-        gate = wire.gate(self.hold)
-        with open(os.path.join(self.hold, wire.ADDRESS), encoding="utf-8") as file:
-            mine = json.load(file).get("token") == self.address.token
-        if mine:
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self.storage, INNER, "holders", os.path.basename(self.hold) + ".json"))
-            shutil.rmtree(self.hold, ignore_errors=True)
-            os.unlink(f"{self.hold}{wire.GATE}")
+        gate = places.gate(self.hold)
+        with places.held(self.hold) as hold:
+            found = json.loads(owned.read(wire.ADDRESS, hold, PAGE))
+        if found.get("token") == self.address.token:
+            with contextlib.suppress(OSError), places.inner(self.storage, wire.HOLDERS) as holders:
+                os.unlink(self._public_name, dir_fd=holders)
+            places.clear(self.hold)
         os.close(gate)
 
     def finish(self) -> None:
@@ -116,17 +121,16 @@ class Holder:
 
     # ---- connections
 
-    def _connection(self, link: socket.socket) -> None:
+    def _connection(self, link: socket.socket, local: bool) -> None:
+        """Serve one that has proved itself; only ranks of this node may register, and they are ``local``."""
         with link:
             try:
-                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                hello, _ = wire.receive(link)
-                right = hmac.compare_digest(str(hello.get("token", "")), self.address.token)
-                wire.send(link, {"ok": right})
-                while right:
+                while True:
                     message, _ = wire.receive(link)
+                    if message["do"] == "hello" and not local:
+                        raise ValueError("a rank of another node")
                     self._serve_one(link, message)
-            except (Gone, OSError, KeyError, TypeError, ValueError):
+            except (Gone, OSError, KeyError, TypeError, ValueError, AttributeError, StopIteration):
                 return  # what it asked for makes no sense, or it is gone
             finally:
                 self._left(link)
@@ -134,7 +138,7 @@ class Holder:
     def _serve_one(self, link: socket.socket, message: Message) -> None:
         do = message["do"]
         if do == "coming":
-            wire.send(link, {"ok": self._stays()})
+            self._coming(link, str(message.get("host", "")))
         elif do == "hello":
             self._hello(link, message)
         elif do == "copied":
@@ -181,6 +185,12 @@ class Holder:
         with client.lock:
             wire.send(link, {"ok": True})
 
+    def _coming(self, link: socket.socket, host: str) -> None:
+        stays = self._stays()
+        if stays and self._listen_at(host):
+            self.publish()
+        wire.send(link, {"ok": stays, "address": self.address.to_json()})
+
     def _stays(self) -> bool:
         """A rank is about to register: whether this holder is still there for it."""
         with self._lock:
@@ -212,15 +222,14 @@ class Holder:
 
     def _lock_storage(self, message: Message) -> str:
         """Take the lock of the checkpoint directory; empty, or who has it."""
-        folder = os.path.join(self.storage, INNER)
-        path = os.path.join(folder, "lock")
+        path = os.path.join(self.storage, INNER, "lock")
         with self._lock:
-            if self._storage_lock >= 0 and wire.is_same(self._storage_lock, path):
+            if self._storage_lock >= 0 and places.is_same(self._storage_lock, path):
                 return ""
             self._unlock_storage()
         try:
-            os.makedirs(folder, exist_ok=True)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            with places.inner(self.storage, create=True) as inner:
+                fd = owned.open_file("lock", inner, os.O_RDWR | os.O_CREAT, os.path.dirname(path))
         except OSError as error:
             return f"the directory cannot be written: {error.strerror}"
         end_s = time.monotonic() + TAKE_OVER_S
@@ -249,8 +258,10 @@ class Holder:
 
     def _copied(self, link: socket.socket, message: Message) -> None:
         client = self._client_of(link)
-        label, slot, name = Label(**message["label"]), int(message["slot"]), str(message["name"])
+        label, slot, name = slots.label_of(message["label"]), int(message["slot"]), str(message["name"])
         through = message["through"]
+        if slots.session_of(name) is None:
+            raise ValueError("it is no name of a copy")
         if message["store"]:
             if client.rank == 0:
                 self._saves.begin(label.session, label.step, label.world)
@@ -270,17 +281,22 @@ class Holder:
 
     def _drop_sessions_but(self, session: str) -> None:
         """Remove the copies of earlier attempts: the new attempt has a complete set, so they are not requested again."""
-        for name in os.listdir(self.hold):
-            if slots.session_of(name) not in (None, session):
-                with contextlib.suppress(OSError):
-                    os.unlink(os.path.join(self.hold, name))
+        with contextlib.suppress(OSError), places.held(self.hold) as hold:
+            for name in os.listdir(hold):
+                if slots.session_of(name) not in (None, session):
+                    with contextlib.suppress(OSError):
+                        os.unlink(name, dir_fd=hold)
 
     def _read(self, link: socket.socket, message: Message) -> None:
         """One chunk of a copy with its checksum; no bytes where the copy is gone."""
         name, at = str(message["name"]), int(message["chunk"]) * CHUNK_BYTES
         data = b""
         if slots.session_of(name) is not None:
-            with contextlib.suppress(OSError), open(os.path.join(self.hold, name), "rb") as file:
+            with (
+                contextlib.suppress(OSError),
+                places.held(self.hold) as hold,
+                os.fdopen(places.open_copy(name, hold), "rb", buffering=0) as file,
+            ):
                 label = slots.label_from(file.read(PAGE))
                 if label is not None:
                     data = os.pread(file.fileno(), min(CHUNK_BYTES, label.size_bytes - at), PAGE + at)
@@ -291,14 +307,6 @@ class Holder:
             lead = self._clients.get(0)
         if lead is not None:
             lead.tell(message)
-
-
-def _write_private(path: str, text: str) -> None:
-    beside = f"{path}.{os.getpid()}.tmp"
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        file.write(text)
-    os.replace(beside, path)
 
 
 def arguments() -> Any:

@@ -11,8 +11,11 @@ import os
 import re
 import struct
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from unidle.checkpoint.holder import places
 
 PAGE: Final = 4096
 _MAGIC: Final = b"UNIDLE01"
@@ -66,22 +69,34 @@ def session_of(name: str) -> str | None:
     return found[1] if found else None
 
 
-def read_label(path: str) -> Label | None:
+def read_label(name: str, at: int) -> Label | None:
+    """The label of the copy ``name`` in the hold directory ``at``; None where it is not whole."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with os.fdopen(places.open_copy(name, at), "rb", buffering=0) as file:
             label = label_from(file.read(PAGE))
             if label is not None and os.fstat(file.fileno()).st_size < PAGE + label.size_bytes:
                 return None
             return label
-    except OSError:
+    except (OSError, ValueError, TypeError):
         return None
 
 
 def copies(hold: str) -> dict[str, Label]:
-    """The whole copies in a directory, by file name."""
+    """The whole copies in a directory, by file name; none where it is not this user's own."""
     try:
-        names = os.listdir(hold)
+        with places.held(hold) as fd:
+            found = {name: read_label(name, fd) for name in os.listdir(fd) if session_of(name)}
     except OSError:
         return {}
-    found = {name: read_label(os.path.join(hold, name)) for name in names if session_of(name)}
     return {name: label for name, label in found.items() if label is not None}
+
+
+def label_of(message: Mapping[str, Any]) -> Label:
+    """A label out of a message. Raises ValueError, KeyError, TypeError."""
+    label = Label(**message)
+    numbers = (label.step, label.rank, label.world, label.size_bytes, label.time_ns)
+    if not all(isinstance(n, int) and n >= 0 for n in numbers) or not re.fullmatch(
+        "[0-9a-f]+", label.session
+    ):
+        raise ValueError("it is no label of a copy")
+    return label

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ import time
 import zlib
 from typing import Final
 
-from unidle.checkpoint import layout
+from unidle.checkpoint import layout, owned
 from unidle.checkpoint.find import candidates
 from unidle.checkpoint.holder.slots import PAGE, Label
 from unidle.checkpoint.layout import CHUNK_BYTES, Damaged, Manifest, Shard
@@ -29,7 +30,7 @@ def write_shard(storage: str, label: Label, copy_fd: int) -> Shard:
     os.makedirs(folder, exist_ok=True)
     name = layout.shard_name(label.rank, label.world)
     path = os.path.join(folder, name)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    fd = _new_file(folder, name)
     try:
         try:
             crcs = _copy(copy_fd, fd, label.size_bytes)
@@ -47,6 +48,16 @@ def write_shard(storage: str, label: Label, copy_fd: int) -> Shard:
             pass
         raise
     return shard
+
+
+def _new_file(folder: str, name: str) -> int:
+    """A descriptor of an empty file; a link of that name, or of the directory, is not followed."""
+    with owned.folder(folder) as at:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=at)  # of an earlier try
+        return os.open(
+            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=at
+        )
 
 
 def _copy(source: int, target: int, size_bytes: int) -> tuple[int, ...]:

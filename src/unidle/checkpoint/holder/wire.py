@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import json
 import os
-import secrets
 import socket
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from unidle.checkpoint.layout import INNER
+from unidle.checkpoint import owned
+from unidle.checkpoint.holder import greeting, places
+from unidle.checkpoint.holder.doors import is_loopback
+from unidle.checkpoint.holder.places import directory_id as directory_id
+from unidle.checkpoint.holder.places import hold_base as hold_base
+from unidle.checkpoint.holder.places import hold_directory as hold_directory
+from unidle.checkpoint.holder.places import is_same as is_same
 
 Message = dict[str, Any]
 _HEAD: Final = struct.Struct("!IQ")
-_TEXT_MOST_BYTES: Final = 1 << 28
+_TEXT_MOST_BYTES: Final = 1 << 26
+_ADDRESS_MOST_BYTES: Final = 4096
+HOLDERS: Final = "holders"
 ADDRESS: Final = "holder.json"
-GATE: Final = ".start"
+LOOPBACK: Final = "127.0.0.1"
 CONNECT_S: Final = 5.0
 START_S: Final = 30.0
 
@@ -54,7 +59,7 @@ def receive(link: socket.socket) -> tuple[Message, int]:
     receive_into(link, memoryview(text))
     try:
         message = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Gone("the data received are no message") from None
     if not isinstance(message, dict):
         raise Gone("the data received are no message")
@@ -76,32 +81,46 @@ def receive_into(link: socket.socket, into: memoryview) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a holder listens. ``token``: a client sends it first; ``name``: that of the hold directory."""
+    """Where a holder listens: for other hosts at ``host`` and ``port``, on this one at the loopback port ``here``.
+
+    ``token`` is what both sides have to have; ``name`` is that of its hold directory.
+    """
 
     host: str
     port: int
     token: str
     name: str
+    here: int = 0
 
     def to_json(self) -> Message:
-        return {"host": self.host, "port": self.port, "token": self.token, "name": self.name}
+        return {
+            "host": self.host, "port": self.port, "token": self.token, "name": self.name, "here": self.here,
+        }  # fmt: skip
+
+    def on_this_host(self) -> Address:
+        """The same holder by the loopback address."""
+        return replace(self, host=LOOPBACK, port=self.here or self.port)
 
 
 def address_from(value: Mapping[str, Any]) -> Address:
-    return Address(str(value["host"]), int(value["port"]), str(value["token"]), str(value["name"]))
+    return Address(
+        str(value["host"]), int(value["port"]), str(value["token"]), str(value["name"]), int(value.get("here", 0))
+    )  # fmt: skip
 
 
 def published(storage: str) -> list[Address]:
-    """The holders that have published their addresses in the checkpoint directory."""
-    folder = os.path.join(storage, INNER, "holders")
-    found = []
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        try:
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                found.append(address_from(json.load(file)))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return found
+    """The holders that have published their addresses in the checkpoint directory; only this user's own files count."""
+    found: list[Address | None] = []
+    with contextlib.suppress(OSError), places.inner(storage, HOLDERS) as fd:
+        found = [_address_in(name, fd) for name in sorted(os.listdir(fd)) if name.endswith(".json")]
+    return [address for address in found if address is not None]
+
+
+def _address_in(name: str, fd: int) -> Address | None:
+    try:
+        return address_from(json.loads(owned.read(name, fd, _ADDRESS_MOST_BYTES)))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def newest(storage: str, known: Address) -> Address:
@@ -110,20 +129,25 @@ def newest(storage: str, known: Address) -> Address:
 
 
 def connect(address: Address, timeout_s: float = CONNECT_S) -> socket.socket:
-    """A connection that the holder has accepted. Raises :class:`Gone`."""
+    """A connection to the holder, after each side has proved to the other that it has the token. Raises :class:`Gone`.
+
+    To another host it is encrypted.
+    """
+    where = f"holder at {address.host}:{address.port}"
     try:
         link = socket.create_connection((address.host, address.port), timeout=timeout_s)
     except OSError as error:
-        raise Gone(f"holder at {address.host}:{address.port}: {error}") from None
+        raise Gone(f"{where}: {error}") from None
     try:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        send(link, {"token": address.token})
-        answer, _ = receive(link)
-        if not answer.get("ok"):
-            raise Gone(f"holder at {address.host}:{address.port} is another one")
-    except (Gone, OSError) as error:
+        link = greeting.ask(link, address.token, address.name, encrypted=not is_loopback(address.host))
+        link.settimeout(timeout_s)
+    except greeting.Refused as error:
         link.close()
-        raise Gone(str(error)) from None
+        raise Gone(f"{where} is another one: {error}") from None
+    except (OSError, ValueError) as error:
+        link.close()
+        raise Gone(f"{where}: {error}") from None
     return link
 
 
@@ -133,89 +157,46 @@ def ask(link: socket.socket, message: Message) -> tuple[Message, int]:
     return receive(link)
 
 
-def directory_id(storage: str) -> str:
-    """The id of a checkpoint directory: another one of the same name has a different id. Made at the first call.
-
-    Raises OSError.
-    """
-    path = os.path.join(storage, INNER, "id")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    if not os.path.exists(path):
-        identity = secrets.token_hex(8)
-        beside = f"{path}.{identity}.tmp"
-        with open(beside, "x", encoding="ascii") as file:
-            file.write(identity)
-        try:
-            os.link(beside, path)  # whole, or not there: another process may look at any moment
-        except FileExistsError:
-            pass
-        except OSError:
-            os.replace(beside, path)  # a file system without hard links
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(beside)
-    with open(path, encoding="ascii") as file:
-        return file.read()
-
-
-def hold_directory(storage: str, node: str, identity: str) -> str:
-    """Where a node's copies for one checkpoint directory are: in memory, the same for each restart of the job.
-
-    ``identity`` is that of :func:`directory_id`: who deletes the directory begins from the start, also in memory.
-    """
-    key = hashlib.sha256(f"{os.path.realpath(storage)}\0{identity}\0{node}".encode()).hexdigest()[:16]
-    return os.path.join(hold_base(), f"unidle-hold-{os.getuid()}-{key}")
-
-
-def hold_base() -> str:
-    """Where all copies of this machine are."""
-    given = os.environ.get("UNIDLE_HOLD_DIR")
-    return given or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
-
-
-def own_host() -> str:
-    """The address under which other nodes reach this one: that of the route to the job's master."""
-    master = os.environ.get("MASTER_ADDR") or "127.0.0.1"
+def own_host(towards: str = "") -> str:
+    """The address under which other nodes reach this one: that of the route to ``towards``, or to the job's master."""
+    there = towards or os.environ.get("MASTER_ADDR") or LOOPBACK
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((master, 9))
+            probe.connect((there, 9))
             return str(probe.getsockname()[0])
     except OSError:
-        return "127.0.0.1"
+        return LOOPBACK
 
 
-def running(hold: str, *, coming: bool = False) -> Address | None:
-    """The address of the holder that serves ``hold``, if it answers. ``coming``: it stays for the rank that will connect."""
+def host_among(hosts: Sequence[str], mine: str) -> str:
+    """Where this node's holder listens, of the :func:`own_host` of all ranks: with one of them only, on the loopback address."""
+    if len(set(hosts)) == 1:
+        return LOOPBACK
+    others = [host for host in hosts if not is_loopback(host)]
+    return own_host(others[0]) if is_loopback(mine) and others else mine
+
+
+def running(hold: str, *, coming: bool = False, host: str = "") -> Address | None:
+    """The address of the holder that serves ``hold``, if it answers.
+
+    With ``coming`` it stays for the rank that will connect, and listens at ``host`` too. Raises OSError where ``hold`` is
+    not this user's own.
+    """
     try:
-        with open(os.path.join(hold, ADDRESS), encoding="utf-8") as file:
-            address = address_from(json.load(file))
-    except (OSError, ValueError, KeyError, TypeError):
+        with places.held(hold) as fd:
+            address = _address_in(ADDRESS, fd)
+    except FileNotFoundError:
+        return None
+    if address is None:
         return None
     try:
-        with connect(replace(address, host="127.0.0.1")) as link:
-            stays = not coming or bool(ask(link, {"do": "coming"})[0].get("ok"))
-    except Gone:
+        with connect(address.on_this_host()) as link:
+            if not coming:
+                return address
+            answer = ask(link, {"do": "coming", "host": host})[0]
+            return address_from(answer["address"]) if answer.get("ok") else None
+    except (Gone, KeyError, ValueError, TypeError):
         return None
-    return address if stays else None
-
-
-def gate(hold: str) -> int:
-    """The lock without which no holder of ``hold`` begins, or ends; as a descriptor. Raises OSError."""
-    path = f"{hold}{GATE}"
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        if is_same(fd, path):
-            return fd
-        os.close(fd)  # who had it before has removed it
-
-
-def is_same(fd: int, path: str) -> bool:
-    """Whether the open file is still the one of that name."""
-    try:
-        there, mine = os.stat(path), os.fstat(fd)
-    except OSError:
-        return False
-    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
 
 
 def environment() -> dict[str, str]:
@@ -228,21 +209,24 @@ def environment() -> dict[str, str]:
     return own | {"PYTHONPATH": path}
 
 
-def start(storage: str, hold: str, node: str, linger_s: float) -> Address:
-    """The holder of ``hold``, started if none runs. Raises :class:`Gone`."""
-    found = running(hold, coming=True)
+def start(storage: str, hold: str, node: str, linger_s: float, host: str = LOOPBACK) -> Address:
+    """The holder of ``hold``, started if none runs; other hosts reach it at ``host``.
+
+    Raises :class:`Gone`; OSError where ``hold`` cannot be this user's own.
+    """
+    found = running(hold, coming=True, host=host)
     if found is not None:
         return found
     command = [
         sys.executable, "-P", "-m", "unidle.checkpoint.holder", "--storage", os.path.abspath(storage), "--hold", hold,
-        "--node", node, "--host", own_host(), "--linger", str(linger_s),
+        "--node", node, "--host", host, "--linger", str(linger_s),
     ]  # fmt: skip
     done = subprocess.run(
         command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True, start_new_session=True, timeout=START_S, check=False,
     )  # fmt: skip
     end = time.monotonic() + CONNECT_S
-    while (found := running(hold, coming=True)) is None:
+    while (found := running(hold, coming=True, host=host)) is None:
         if time.monotonic() > end or done.returncode:
             raise Gone(f"no holder could be started: {done.stderr.strip()[-500:]}")
         time.sleep(0.02)

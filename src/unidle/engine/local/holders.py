@@ -7,7 +7,6 @@ the next engine can adopt them. The copies are files, so that a new holder can r
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from collections.abc import Collection, Mapping
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from unidle.checkpoint.holder import wire
+from unidle.checkpoint.holder import places, wire
 from unidle.checkpoint.layout import INNER
 from unidle.engine.local import beside, netns, rundir, tree
 from unidle.engine.local.beside import Beside
@@ -188,10 +187,9 @@ class Holders:
         for node in job.nodes:
             hold = _hold_of(job.storage, node)
             if hold is not None and node not in theirs:
-                shutil.rmtree(hold, ignore_errors=True)
-                for path in (f"{hold}.start", _published(job.storage, hold)):
-                    with suppress(OSError):
-                        os.unlink(path)
+                places.clear(hold)
+                with suppress(OSError):
+                    os.unlink(_published(job.storage, hold))
         for ending in ("json", "err"):
             (self._folder / f"{name}.{ending}").unlink(missing_ok=True)
         del self._jobs[name]
@@ -200,7 +198,7 @@ class Holders:
 def _hold_of(storage: str, node: str) -> str | None:
     """Where a node's copies are; None where there never were any."""
     try:
-        identity = Path(storage, INNER, "id").read_text("ascii")
+        identity = places.known_id(storage)
     except OSError:
         return None
     return wire.hold_directory(storage, node, identity)

@@ -178,10 +178,12 @@ class Checkpointer:
         """Find or start the holder of this node, get to know those of the others, and register."""
         mine: Message = {"node": self._ranks.node, "why": problem, "address": None}
         self._raise_first([mine])  # all have it from rank 0
+        host = wire.own_host()
+        hosts = self._ranks.gather(host)
         try:
             if not os.access(self.directory, os.W_OK | os.X_OK):
                 raise PermissionError(30, "it cannot be written")
-            mine["address"] = self._client.start().to_json()
+            mine["address"] = self._client.start(wire.host_among(hosts, host)).to_json()
         except OSError as error:
             mine["why"] = f"{error.strerror or error}"
         except Gone as error:

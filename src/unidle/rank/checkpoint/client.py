@@ -17,6 +17,7 @@ class Client:
     def __init__(self, storage: str, hold: str, node: str, linger_s: float) -> None:
         self.storage, self.hold, self._node, self._linger_s = storage, hold, node, linger_s
         self.address: Address | None = None
+        self._host = wire.LOOPBACK
         self._link: socket.socket | None = None
         self._hello: Message = {}
         self._news: collections.deque[Message] = collections.deque()
@@ -28,16 +29,20 @@ class Client:
     def alive(self) -> bool:
         return self._link is not None
 
-    def start(self) -> Address:
-        """The holder of this node; it is started if necessary. Raises :class:`Gone`, OSError."""
-        self.address = wire.start(self.storage, self.hold, self._node, self._linger_s)
+    def start(self, host: str = "") -> Address:
+        """The holder of this node; it is started if necessary. Raises :class:`Gone`, OSError.
+
+        ``host``: where other hosts reach it; as the last time by default.
+        """
+        self._host = host or self._host
+        self.address = wire.start(self.storage, self.hold, self._node, self._linger_s, self._host)
         return self.address
 
     def hello(self, message: Message) -> None:
         """Register this rank. Raises :class:`Gone` with the reason if the holder refuses it."""
         assert self.address is not None
         self._hello = message
-        link = wire.connect(Address("127.0.0.1", self.address.port, self.address.token, self.address.name))
+        link = wire.connect(self.address.on_this_host())
         link.settimeout(60)
         try:
             answer, _ = wire.ask(link, {"do": "hello", "pid": os.getpid()} | message)

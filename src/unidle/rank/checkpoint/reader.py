@@ -29,6 +29,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from unidle.checkpoint.holder import wire
+from unidle.checkpoint.holder.places import held, open_copy
 from unidle.checkpoint.holder.slots import PAGE, Label
 from unidle.checkpoint.holder.wire import Address, Gone
 from unidle.checkpoint.layout import (
@@ -41,6 +42,7 @@ from unidle.checkpoint.layout import (
     decode_header,
     read_manifest,
 )
+from unidle.checkpoint.opening import open_inside
 from unidle.rank.checkpoint.stage import DTYPES
 
 _DTYPES = {name: dtype for dtype, name in DTYPES.items()}
@@ -60,7 +62,7 @@ class Stored:
     def __init__(self, path: str, shard: Shard) -> None:
         self.size_bytes = shard.size_bytes
         self._shard = shard
-        self._fd = os.open(os.path.join(path, shard.name), os.O_RDONLY)
+        self._fd = open_inside(path, shard.name)
 
     def __del__(self) -> None:
         if hasattr(self, "_fd"):
@@ -81,7 +83,9 @@ class Held:
 
     def __init__(self, path: str, label: Label) -> None:
         self.size_bytes = label.size_bytes
-        self._fd = os.open(path, os.O_RDONLY)
+        hold, name = os.path.split(path)
+        with held(hold) as at:
+            self._fd = open_copy(name, at)
 
     def __del__(self) -> None:
         if hasattr(self, "_fd"):
@@ -116,7 +120,7 @@ class Remote:
         assert self._link is not None
         try:
             told, size = wire.ask(self._link, {"do": "read", "name": self._name, "chunk": number})
-            data = bytearray(size)
+            data = bytearray(min(size, CHUNK_BYTES))
             wire.receive_into(self._link, memoryview(data))
         except Gone as error:
             raise Damaged(f"the holder of {self._name} is gone: {error}") from None

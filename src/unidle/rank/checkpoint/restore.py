@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from unidle.checkpoint.find import candidates
-from unidle.checkpoint.holder import wire
+from unidle.checkpoint.holder import slots, wire
 from unidle.checkpoint.holder.slots import Label
 from unidle.checkpoint.holder.wire import Address, Gone
 from unidle.checkpoint.layout import Damaged, is_partial, read_manifest
@@ -36,7 +36,9 @@ class Offer:
 
 def offers(storage: str, own: Address, tell: Callable[[str], None]) -> list[Offer]:
     """All complete checkpoints, newest first, memory before storage. Unreadable ones are reported."""
-    found = in_memory(_inventories([own, *(a for a in wire.published(storage) if a.name != own.name)]))
+    found = in_memory(
+        _inventories([own, *(a for a in wire.published(storage) if a.name != own.name)], own.name)
+    )
     for path in candidates(storage):
         if not os.path.isdir(path) or is_partial(os.path.basename(path)):
             continue
@@ -62,17 +64,18 @@ def in_memory(copies: list[_Copy]) -> list[Offer]:
     ]
 
 
-def _inventories(addresses: list[Address]) -> list[_Copy]:
+def _inventories(addresses: list[Address], own: str) -> list[_Copy]:
     """What the holders have; one that does not answer has nothing."""
     found: list[_Copy] = []
 
     def look(address: Address) -> None:
         try:
-            with wire.connect(address) as link:
+            with wire.connect(address.on_this_host() if address.name == own else address) as link:
                 link.settimeout(wire.CONNECT_S)
                 answer, _ = wire.ask(link, {"do": "inventory"})
-            found.extend((address, name, Label(**label)) for name, label in answer["copies"].items())
-        except (Gone, OSError, KeyError, TypeError):
+            copies = {name: slots.label_of(label) for name, label in answer["copies"].items()}
+            found.extend((address, name, label) for name, label in copies.items() if slots.session_of(name))
+        except (Gone, OSError, KeyError, TypeError, ValueError, AttributeError):
             return
 
     threads = [threading.Thread(target=look, args=(address,), daemon=True) for address in addresses]

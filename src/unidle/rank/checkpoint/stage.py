@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from unidle.checkpoint.holder import slots
+from unidle.checkpoint.holder import places, slots
 from unidle.checkpoint.holder.slots import PAGE, Label
 from unidle.checkpoint.layout import encode_header
 
@@ -86,7 +86,11 @@ class Slot:
         if self._memory is not None and self._pinned:
             _cudart().cudaHostUnregister(self._memory.data_ptr())
         self._views, self._memory, self._map, self._head, self._pinned = {}, None, None, b"", False
-        with open(self.path, "a+b") as file:
+        hold, name = os.path.split(self.path)
+        with (
+            places.held(hold) as at,
+            os.fdopen(places.open_copy(name, at, os.O_RDWR | os.O_CREAT), "r+b") as file,
+        ):
             # reserved at once: a full memory file system is then an error here, not a signal later
             os.posix_fallocate(file.fileno(), 0, PAGE + size)
             file.truncate(PAGE + size)
