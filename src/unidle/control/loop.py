@@ -307,6 +307,10 @@ class Controller:
             if (because := not_theirs(self._store, request, submit.spec)) is not None:
                 self._emit(ev.RequestRefused(request.kind, because))
                 return
+            if not is_job_id(submit.job):  # the id becomes a path
+                because = Reason("bad_id", "the id of the job cannot be a file's name", {"job": submit.job})
+                self._emit(ev.RequestRefused(request.kind, because))
+                return
             self.submit(submit.job, submit.spec, request.sender)
         elif request.kind == "cancel":
             cancel = msgspec.json.decode(request.body, type=CancelRequest)
