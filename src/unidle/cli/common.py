@@ -81,7 +81,9 @@ def mode_of(text: str) -> int:
     except ValueError:
         mode = -1
     if mode & 0o600 != 0o600 or mode & ~0o666:
-        raise BadInput("is not the mode of a file", field="--mode", value=text, remedy="give one from 0600 to 0666")
+        raise BadInput(
+            "is not the mode of a file", field="--mode", value=text, remedy="give one from 0600 to 0666"
+        )
     return mode
 
 

@@ -13,10 +13,12 @@ from unidle.cli import complete
 from unidle.cli.common import (
     JobArgument,
     JsonOption,
+    ModeOption,
     StoreOption,
     cannot_write,
     clock_time,
     data_dir,
+    mode_of,
     need_job,
     print_json,
     read_store,

@@ -11,7 +11,16 @@ import typer
 
 from unidle.api.fleets import find_fleet_and_channels, looked_at, with_devices_of_jobs
 from unidle.api.stores import make_parent
-from unidle.cli.common import CpuDevicesOption, FleetOption, ModeOption, StoreOption, clock_time, data_dir, mode_of, store_address
+from unidle.cli.common import (
+    CpuDevicesOption,
+    FleetOption,
+    ModeOption,
+    StoreOption,
+    clock_time,
+    data_dir,
+    mode_of,
+    store_address,
+)
 from unidle.cli.run import (
     ProfileOption,
     ProgressOption,

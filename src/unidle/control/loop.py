@@ -35,6 +35,7 @@ from unidle.events import types as ev
 from unidle.fleet import as_declared
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
+from unidle.jobs.job_id import is_job_id
 from unidle.jobs.vitals import GangVitals
 from unidle.place.plan import Place, Plan, Policy, Stop
 from unidle.place.policy import on_this_fleet
