@@ -1,7 +1,7 @@
 """Files and directories that only one user may prepare: made with exact modes, or checked and refused.
 
 In a shared directory another user can make a name first. What a program runs or trusts is therefore owned by its own
-user, or by root, who may do all that the user may; nobody else may write to it, and no link leads to it.
+user, or by root, who may do all that the user may; no other user may write to it, and no link leads to it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Final
+from typing import BinaryIO, Final
 
 from unidle.login import login_name
 
@@ -93,7 +93,7 @@ def target_of(path: str) -> str:
 
 
 @contextmanager
-def replaced(path: str | os.PathLike[str], mode: int = PRIVATE) -> Iterator[IO[bytes]]:
+def replaced(path: str | os.PathLike[str], mode: int = PRIVATE) -> Iterator[BinaryIO]:
     """A stream whose content appears under ``path`` when the block ends, with exactly this mode.
 
     The draft next to it has a name that cannot be guessed. A link at ``path`` is replaced, not followed.

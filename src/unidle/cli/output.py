@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 from unidle.cli.common import cannot_write
 from unidle.private import PRIVATE, replaced, target_of
 
 
 @contextmanager
-def whole_file(path: str | None, field: str, mode: int = PRIVATE) -> Iterator[IO[bytes]]:
+def whole_file(path: str | None, field: str, mode: int = PRIVATE) -> Iterator[BinaryIO]:
     """A stream into ``path``, which appears when all is written; standard output for None and ``-``.
 
     ``mode``: of the file, whatever the umask. A device or a FIFO is written as it is, never replaced; a link that
