@@ -11,7 +11,14 @@ import typer
 
 from unidle.cli import store_repair
 from unidle.cli.common import (
-    JsonOption, ModeOption, StoreOption, mode_of, print_json, say, store_address, warn,
+    JsonOption,
+    ModeOption,
+    StoreOption,
+    mode_of,
+    print_json,
+    say,
+    store_address,
+    warn,
 )  # fmt: skip
 from unidle.cli.help import Commands
 from unidle.cli.output import whole_file
