@@ -155,7 +155,7 @@ def as_nobody(use: Callable[[], None]) -> str:
 def test_another_user_can_read_a_store_that_only_its_owner_may_write(in_use):
     with open_directory() as directory:
         path = directory / "store.db"
-        owner = open_store(str(path), create=True)
+        owner = open_store(str(path), create=True, mode=0o644)
         lease = owner.acquire("unidle up")
         owner.append(lease, [big(1), big(2)])
         if not in_use:

@@ -29,7 +29,7 @@ from unidle.api.watching import LOOK_S, Watch
 from unidle.control.find import find_job
 from unidle.control.ids import new_job_id
 from unidle.control.inbox import SubmitRequest, signed
-from unidle.control.session import run_root
+from unidle.control.session import make_run_root
 from unidle.errors import BadInput, CannotRun, StoreError, StoreHeld
 from unidle.fleet import Fleet, as_declared
 from unidle.jobs import NEVER, JobState
@@ -183,7 +183,7 @@ class _New:
         try:
             name, spec = new_job_id(self.spec.name), signed(store, self.spec)[0]
             if self._content is not None:
-                call = write_call(run_root(store, data_dir()) / name, self._content)
+                call = write_call(make_run_root(store, data_dir()) / name, self._content)
                 spec = replace(spec, command=command_of(call))
             store.request("submit", msgspec.json.encode(SubmitRequest(name, spec)))
         finally:

@@ -30,7 +30,7 @@ def make_parent(address: str) -> None:
         return
     parent = Path(address).absolute().parent
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
             f"its directory cannot be created: {error.strerror}", field=address, remedy="use another path with --store"

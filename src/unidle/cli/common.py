@@ -69,6 +69,24 @@ CpuDevicesOption = Annotated[
 ]  # fmt: skip
 
 
+ModeOption = Annotated[
+    str, typer.Option("--mode", metavar="OCTAL", help="Permissions of a file that is made, such as 0640 or 0660."),
+]  # fmt: skip
+
+
+def mode_of(text: str) -> int:
+    """The permissions of a new file. Errors: :class:`BadInput` unless octal, readable and writable for its owner."""
+    try:
+        mode = int(text, 8)
+    except ValueError:
+        mode = -1
+    if mode & 0o600 != 0o600 or mode & ~0o666:
+        raise BadInput(
+            "is not the mode of a file", field="--mode", value=text, remedy="give one from 0600 to 0666"
+        )
+    return mode
+
+
 def read_view(store: Store) -> View:
     """The view of the store; requests that are damaged are reported."""
     from unidle.api import stores

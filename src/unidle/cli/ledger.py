@@ -13,10 +13,12 @@ from unidle.cli import complete
 from unidle.cli.common import (
     JobArgument,
     JsonOption,
+    ModeOption,
     StoreOption,
     cannot_write,
     clock_time,
     data_dir,
+    mode_of,
     need_job,
     print_json,
     read_store,
@@ -232,6 +234,7 @@ def report(
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Report on all jobs of the store.")] = False,
+    mode: ModeOption = "0600",
     as_json: JsonOption = False,
 ) -> None:
     """Write an HTML report of a job, or of a whole store. The page needs no other file."""
@@ -250,7 +253,7 @@ def report(
         )  # fmt: skip
     job_id = None if found is None else found.id
     try:
-        path = write_report(opened, Path(out) if out else None, job_id, data_dir())
+        path = write_report(opened, Path(out) if out else None, job_id, data_dir(), mode_of(mode))
     except OSError as error:
         raise cannot_write("--out", out or str(error.filename), error) from error
     opened.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import sys
 from collections.abc import Iterator
@@ -11,13 +10,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from unidle.cli.common import cannot_write
+from unidle.private import PRIVATE, replaced, target_of
 
 
 @contextmanager
-def whole_file(path: str | None, field: str) -> Iterator[BinaryIO]:
+def whole_file(path: str | None, field: str, mode: int = PRIVATE) -> Iterator[BinaryIO]:
     """A stream into ``path``, which appears when all is written; standard output for None and ``-``.
 
-    A device or a FIFO is written as it is, never replaced. Errors: :class:`unidle.errors.BadInput` about
+    ``mode``: of the file, whatever the umask. A device or a FIFO is written as it is, never replaced; a link that
+    another user made is refused. Errors: :class:`unidle.errors.BadInput` about
     ``field`` where the file cannot be made or written.
     """
     if path is None or path == "-":
@@ -25,18 +26,13 @@ def whole_file(path: str | None, field: str) -> Iterator[BinaryIO]:
         sys.stdout.buffer.flush()
         return
     try:
-        target = Path(os.path.realpath(path))
+        target = Path(target_of(path))
         if target.exists() and not stat.S_ISREG(target.stat().st_mode):
             with target.open("wb") as stream:  # IsADirectoryError says it
                 yield stream
             return
-        partial = target.with_name(target.name + ".part")
-        try:
-            with partial.open("wb") as stream:
-                yield stream
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        with replaced(target, mode) as stream:
+            yield stream
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -299,17 +299,13 @@ def _check_report(report: str | None) -> None:
 
 def _write_report(store: Store, job_id: str, report: str | None) -> str | None:
     """The HTML report's path; a report that cannot be written costs a warning, not the job's result."""
-    from unidle.control.session import state_dir
     from unidle.report.write import write_report
 
-    path = Path(report) if report else state_dir(store, data_dir()) / "reports" / f"{job_id}.html"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_report(store, path, job_id, data_dir())
+        return str(write_report(store, Path(report) if report else None, job_id, data_dir()))
     except OSError as error:
-        warn(f"the report could not be written: {error.strerror}: {path}")
+        warn(f"the report could not be written: {error.strerror}: {report or error.filename}")
         return None
-    return str(path.absolute())
 
 
 def _print_end(store: Store, job: JobView, report: str | None, given: _Given) -> None:

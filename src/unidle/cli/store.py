@@ -10,7 +10,16 @@ from typing import Annotated, BinaryIO
 import typer
 
 from unidle.cli import store_repair
-from unidle.cli.common import JsonOption, StoreOption, print_json, say, store_address, warn
+from unidle.cli.common import (
+    JsonOption,
+    ModeOption,
+    StoreOption,
+    mode_of,
+    print_json,
+    say,
+    store_address,
+    warn,
+)  # fmt: skip
 from unidle.cli.help import Commands
 from unidle.cli.output import whole_file
 from unidle.errors import BadInput
@@ -75,17 +84,18 @@ def export(
         bool,
         typer.Option("--salvage", help="Export what is whole in a damaged store, with a placeholder for each lost event."),
     ] = False,
+    mode: ModeOption = "0600",
 ) -> None:  # fmt: skip
     """Write the whole log as JSON lines. An incomplete export is refused at import."""
     from unidle.store import tools
     from unidle.store.open import open_store
 
     if salvage:
-        with whole_file(file, "FILE") as stream:
+        with whole_file(file, "FILE", mode_of(mode)) as stream:
             store_repair.salvage(store_address(store), stream)
         return
     opened = open_store(store_address(store), create=False, read_only=True)
-    with whole_file(file, "FILE") as stream:
+    with whole_file(file, "FILE", mode_of(mode)) as stream:
         tools.export(opened, stream)
     for damaged in opened.damaged_requests():
         warn(f"request {damaged.id}: its checksum is wrong; it is left out")
@@ -93,7 +103,9 @@ def export(
 
 
 @store_app.command("import")
-def import_(file: File = "-", store: StoreOption = None, as_json: JsonOption = False) -> None:
+def import_(
+    file: File = "-", store: StoreOption = None, mode: ModeOption = "0600", as_json: JsonOption = False
+) -> None:
     """Import an export into an empty store, completely or not at all."""
     from unidle.api.stores import make_parent
     from unidle.store import tools
@@ -102,7 +114,7 @@ def import_(file: File = "-", store: StoreOption = None, as_json: JsonOption = F
     address = store_address(store)
     with _readable(file) as stream:
         make_parent(address)
-        opened = open_store(address, create=True)
+        opened = open_store(address, create=True, mode=mode_of(mode))
         try:
             count = tools.import_(opened, stream)
         finally:

@@ -107,7 +107,7 @@ def _written(address: str, to: str | None, found: Salvage, plan: Plan) -> tuple[
     path = path.resolve()
     draft = path.with_name(f"{path.name}.repairing-{os.getpid()}")
     try:
-        new = open_store(str(draft), create=True)
+        new = open_store(str(draft), create=True, mode=path.stat().st_mode & 0o666)  # who may use it stays
         try:
             fill(new, found, plan.events(found))
         finally:

@@ -11,7 +11,16 @@ import typer
 
 from unidle.api.fleets import find_fleet_and_channels, looked_at, with_devices_of_jobs
 from unidle.api.stores import make_parent
-from unidle.cli.common import CpuDevicesOption, FleetOption, StoreOption, clock_time, data_dir, store_address
+from unidle.cli.common import (
+    CpuDevicesOption,
+    FleetOption,
+    ModeOption,
+    StoreOption,
+    clock_time,
+    data_dir,
+    mode_of,
+    store_address,
+)
 from unidle.cli.run import (
     ProfileOption,
     ProgressOption,
@@ -44,6 +53,7 @@ def up(
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False,
     profile: ProfileOption = False,
     progress: ProgressOption = "auto",
+    mode: ModeOption = "0600",
 ) -> None:
     """Drive the jobs of a store until stopped. Jobs that still run are adopted.
 
@@ -53,19 +63,20 @@ def up(
     found, channels = find_fleet_and_channels(fleet, cpu_devices)
     found = looked_at(found) if profile else found
     discovered = fleet is None and cpu_devices is None
-    sys.exit(_up(found, channels, store_address(store), until_idle, progress_of(progress), discovered))
+    address = store_address(store)
+    sys.exit(_up(found, channels, address, until_idle, progress_of(progress), discovered, mode_of(mode)))
 
 
 def _up(
-    fleet: Fleet, channels: tuple[Channel, ...], address: str, until_idle: bool, mode: Progress, discovered: bool
+    fleet: Fleet, channels: tuple[Channel, ...], address: str, until_idle: bool, progress: Progress, discovered: bool, mode: int
 ) -> int:  # fmt: skip
     from unidle.cli.live import Live
     from unidle.control.session import take_up
     from unidle.store.open import open_store
 
-    live = Live(mode)
+    live = Live(progress)
     make_parent(address)
-    store = open_store(address, create=True)
+    store = open_store(address, create=True, mode=mode)
     fleet = with_devices_of_jobs(fleet, store) if discovered else fleet
     opened = take_up(store, fleet, data_dir(), "unidle up", channels=channels, profile_to=address)
     with caught() as signals, opened as session:

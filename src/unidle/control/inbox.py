@@ -10,6 +10,7 @@ import msgspec
 
 from unidle.errors import BadInput
 from unidle.jobs import JobSpec, Reason
+from unidle.jobs.job_id import is_job_id
 from unidle.login import login_name
 from unidle.store.protocol import Request, Store
 from unidle.view.jobs import JobView
@@ -75,7 +76,7 @@ def add_submitted(view: View, requests: Iterable[Request]) -> None:
 
 
 def _add(view: View, submit: SubmitRequest, request: Request) -> None:
-    if submit.job not in view.jobs:
+    if submit.job not in view.jobs and is_job_id(submit.job):
         job = JobView(submit.job, submit.spec, len(view.jobs), request.time_ns)
         job.verdict, job.submitted_by = NOT_TAKEN_UP, request.sender
         view.jobs.add(job)

@@ -35,6 +35,7 @@ from unidle.events import types as ev
 from unidle.fleet import as_declared
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
+from unidle.jobs.job_id import is_job_id
 from unidle.jobs.vitals import GangVitals
 from unidle.place.plan import Place, Plan, Policy, Stop
 from unidle.place.policy import on_this_fleet
@@ -305,6 +306,10 @@ class Controller:
         if request.kind == "submit":
             submit = msgspec.json.decode(request.body, type=SubmitRequest)
             if (because := not_theirs(self._store, request, submit.spec)) is not None:
+                self._emit(ev.RequestRefused(request.kind, because))
+                return
+            if not is_job_id(submit.job):  # the id becomes a path
+                because = Reason("bad_id", "the id of the job cannot be a file's name", {"job": submit.job})
                 self._emit(ev.RequestRefused(request.kind, because))
                 return
             self.submit(submit.job, submit.spec, request.sender)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from unidle import private
 from unidle.clock import RealClock, boot_id, boottime_ns
 from unidle.control.care import NodeCare
 from unidle.control.forecast import Forecaster
@@ -58,14 +59,34 @@ def run_root(store: Store, data_dir: Path) -> Path:
     return state_dir(store, data_dir) / "runs"
 
 
-def _make_root(root: Path) -> None:
+def make_run_root(store: Store, data_dir: Path) -> Path:
+    """:func:`run_root`, made with mode 0700. What is in it is run, so one that another user prepared is refused.
+
+    Errors: :class:`unidle.errors.StoreError` with the owner of what is there.
+    """
+    state = state_dir(store, data_dir)
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for directory in (state, state / "runs"):
+            private.make_directory(directory)
+    except private.NotPrivate as error:
+        raise StoreError(error.problem, field=error.path, remedy=error.remedy) from error
     except OSError as error:
         raise StoreError(
-            f"the directory for the ranks' logs cannot be made: {error.strerror}", field=str(root),
+            f"the directory for the ranks' logs cannot be made: {error.strerror}", field=str(state / "runs"),
             remedy="free space on its disk, or check its permissions",
         ) from error  # fmt: skip
+    return state / "runs"
+
+
+def _refuse_foreign(store: Store) -> None:
+    """The owner of a store decides what runs: only its owner runs the jobs, or anyone where that is root."""
+    if not store.url.startswith("sqlite:///"):
+        return
+    try:
+        private.check_owned_file(store.url.removeprefix("sqlite:///"))
+    except private.NotPrivate as error:
+        raise StoreError(error.problem, field=error.path, remedy=error.remedy) from error
 
 
 @contextmanager
@@ -78,15 +99,16 @@ def take_up(
     ``profile_to`` is the store's address with its password (``store.url`` has none). The profiler uses it to record
     running jobs, if the fleet requests that.
 
-    Errors: :class:`unidle.errors.StoreHeld` when another live writer holds the store.
+    Errors: :class:`unidle.errors.StoreHeld` when another live writer holds the store; :class:`StoreError` where
+    another user owns the store's file or its directory.
     """
+    _refuse_foreign(store)
     senders = _senders(channels)
     lease = store.acquire(purpose)
     try:
         view = load_view(store)
         clock = RealClock(store.last()[1], _clock_of_log(view))
-        root = run_root(store, data_dir)
-        _make_root(root)
+        root = make_run_root(store, data_dir)
         refuse_strays(root, view.jobs)
         desk = _desk(store, lease, senders, view.health)
         engine = LocalEngine(root, fleet, clock)

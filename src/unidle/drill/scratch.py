@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from unidle.engine.local import cgroups
+from unidle.private import check_directory, make_directory
 
 PREFIX: Final = "unidle-drill-"
 MARKER: Final = "UNIDLE_DRILL"
@@ -39,7 +40,7 @@ class Scratch:
             "groups": cgroups.own_hierarchies(),
         }  # fmt: skip
         (self.directory / _RECORD).write_text(json.dumps(record))
-        self.memory.mkdir(exist_ok=True)
+        make_directory(self.memory)
 
     @property
     def lab_tag(self) -> str:
@@ -69,11 +70,15 @@ def sweep() -> None:
     """Clear what drills left that were killed."""
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
+            # before anything in it is read: a link, or a directory that another user made, may lead anywhere
+            check_directory(directory)
+            if directory.lstat().st_uid != os.geteuid():
+                continue
             record = json.loads((directory / _RECORD).read_text())
             alive = ticks_of(int(record["pid"])) == record["ticks"]
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        if not alive and directory.stat().st_uid == os.geteuid():
+        if not alive:
             clear(directory)
             _remove_spaces(str(record.get("lab") or ""))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unidle.engine.local.rundir import path_part
+from unidle.private import PRIVATE, make_directory, replaced
 from unidle.report.collect import collect
 from unidle.store.protocol import Store
 from unidle.view.snapshot import load_view
@@ -20,30 +21,25 @@ if TYPE_CHECKING:
 
 
 def write_report(
-    store: Store, path: Path | None, job: str | None = None, data_dir: Path | None = None
+    store: Store, path: Path | None, job: str | None = None, data_dir: Path | None = None, mode: int = PRIVATE
 ) -> Path:
     """Write the page of one job, or of the whole store, in one piece (a torn page is never seen).
 
-    ``path`` None: a name next to the store. ``data_dir``: where the logs are of jobs whose store is not a file.
+    ``path`` None: a name next to the store. ``mode``: of the file, whatever the umask. ``data_dir``: where the logs are of jobs whose store is not a file.
     Returns the absolute path. Errors: OSError if the file cannot be written.
     """
-    from unidle.control.session import run_root, state_dir
+    from unidle.control.session import make_run_root, run_root
     from unidle.report.html import render
 
     if path is None:
-        path = state_dir(store, data_dir or Path()) / "reports" / f"{job or 'all'}.html"
+        path = make_run_root(store, data_dir or Path()).parent / "reports" / f"{path_part(job or 'all')}.html"
+        make_directory(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
 
     runs = run_root(store, data_dir or Path()) if data_dir or store.url.startswith("sqlite:///") else None
     page = render(collect(store, load_view(store), shown_address(store), job=job, runs=runs))
-    fd, partial = tempfile.mkstemp(prefix=".report-", dir=path.parent)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as stream:
-            stream.write(page)
-        Path(partial).chmod(0o644)
-        Path(partial).replace(path)
-    finally:
-        Path(partial).unlink(missing_ok=True)
+    with replaced(path, mode) as stream:
+        stream.write(page.encode())
     return path.absolute()
 
 

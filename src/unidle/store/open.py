@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from unidle.errors import BadInput
+from unidle.private import PRIVATE
 from unidle.store import statements as sql
 from unidle.store.checksum import fields_crc
 from unidle.store.database import Database, foreign, no_store
@@ -12,14 +13,14 @@ from unidle.store.schema import READABLE, REVISION, VERSION_TABLE, create_statem
 from unidle.store.sql import SqlStore
 
 
-def open_store(url_or_path: str, *, create: bool, read_only: bool = False) -> SqlStore:
+def open_store(url_or_path: str, *, create: bool, read_only: bool = False, mode: int = PRIVATE) -> SqlStore:
     """The store at a path, ``sqlite:///PATH`` or ``postgresql://...``.
 
     ``create``: create it if it does not exist. ``read_only`` works on a store that may not be written and next to
-    a writer. Errors: :class:`BadInput` for an address of another kind, :class:`StoreDamaged`, else
+    a writer. ``mode``: of a file that is made; one that exists keeps its own. Errors: :class:`BadInput` for an address of another kind, :class:`StoreDamaged`, else
     :class:`StoreError`.
     """
-    database = _connect(url_or_path, create=create, read_only=read_only)
+    database = _connect(url_or_path, create=create, read_only=read_only, mode=mode)
     try:
         _ready(database, create=create and not read_only, read_only=read_only)
     except BaseException:
@@ -28,7 +29,7 @@ def open_store(url_or_path: str, *, create: bool, read_only: bool = False) -> Sq
     return SqlStore(database, read_only=read_only)
 
 
-def _connect(address: str, *, create: bool, read_only: bool) -> Database:
+def _connect(address: str, *, create: bool, read_only: bool, mode: int) -> Database:
     scheme, separator, rest = address.partition("://")
     if not separator:
         if not address.strip() or "\0" in address:
@@ -37,9 +38,9 @@ def _connect(address: str, *, create: bool, read_only: bool) -> Database:
             )
         from unidle.store.sqlite import SqliteDatabase
 
-        return SqliteDatabase(Path(address), create=create, read_only=read_only)
+        return SqliteDatabase(Path(address), create=create, read_only=read_only, mode=mode)
     if scheme == "sqlite" and rest.startswith("/") and rest != "/":
-        return _connect(rest[1:], create=create, read_only=read_only)
+        return _connect(rest[1:], create=create, read_only=read_only, mode=mode)
     if scheme in ("postgresql", "postgres"):
         from unidle.store.postgres import PostgresDatabase
 

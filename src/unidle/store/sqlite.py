@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from unidle import private
 from unidle.errors import StoreDamaged, StoreError
 from unidle.login import login_name
 from unidle.store.database import Params, RowTuple, foreign, no_store
@@ -53,6 +54,7 @@ class SqliteDatabase:
         *,
         create: bool = False,
         read_only: bool = False,
+        mode: int = private.PRIVATE,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.path = path.resolve()  # the log stands next to the file, not next to a link to it
@@ -60,6 +62,9 @@ class SqliteDatabase:
         self._depth = 0
         self._immutable = False
         _check_place(path, create=create and not read_only)
+        _refuse_planted(self.path)
+        if create and not read_only:
+            _make_file(self.path, mode)
         self._files = OpenFiles(self.path)
         with self.translated():
             self._connection = (
@@ -257,6 +262,44 @@ def _check_place(path: Path, *, create: bool) -> None:
         raise StoreError(
             f"cannot be read: {error.strerror}", field=str(path), remedy="check its owner and mode"
         ) from error
+
+
+def _make_file(path: Path, mode: int) -> None:
+    """Make the file with exactly this mode, whatever the umask; SQLite gives its log and index the same one."""
+    if not os.access(path.parent, os.W_OK):
+        return  # reported as read-only
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return  # it is there, or SQLite reports why it cannot be made
+    try:
+        os.fchmod(fd, mode)
+    finally:
+        os.close(fd)
+
+
+def _refuse_planted(path: Path) -> None:
+    """Refuse a log or index of another user next to a store that this user may not write.
+
+    SQLite would take changes to the store from it. In a shared directory anyone can make these names.
+    """
+    try:
+        state = path.lstat()
+    except FileNotFoundError:
+        state = None
+    if state is not None and state.st_mode & 0o022:
+        return  # other users may write to the store itself
+    for suffix in ("-wal", "-shm", "-journal"):
+        name = path.with_name(path.name + suffix)
+        try:
+            found = name.lstat()
+        except FileNotFoundError:
+            continue
+        if not private.trusted(found.st_uid) and (state is None or found.st_uid != state.st_uid):
+            raise StoreError(
+                f"belongs to {login_name(found.st_uid)}, who may not write to the store",
+                field=str(name), remedy="remove it, or put the store into a directory of your own",
+            )  # fmt: skip
 
 
 def _writable(path: Path) -> bool:

@@ -11,6 +11,7 @@ from typing import BinaryIO, Final, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from unidle.errors import BadInput, StoreDamaged, StoreError
+from unidle.jobs.job_id import is_job_id
 from unidle.store.profiles import ProfileShelf
 from unidle.store.protocol import Lease, NewEvent, Request, Store, StoredEvent
 from unidle.store.salvage import Salvage
@@ -116,6 +117,12 @@ class _EventLine(msgspec.Struct, forbid_unknown_fields=True, tag="event", tag_fi
     kind: str
     body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     raw: bytes | msgspec.UnsetType = msgspec.UNSET
+
+
+class _JobLine(msgspec.Struct):
+    """The part of a submitted job that is checked."""
+
+    job: str
 
 
 class _Trailer(msgspec.Struct, forbid_unknown_fields=True, tag="end", tag_field="line"):
@@ -244,6 +251,8 @@ class _ExportReader:
                 return
             self._digest.update(data)
             if isinstance(line, _RequestLine):
+                if line.kind == "submit":
+                    self._check_job(line.body)
                 self.requests.append(line)
                 continue
             seq += 1
@@ -252,7 +261,19 @@ class _ExportReader:
             if line.time_ns < last_time_ns:
                 raise self._bad("the event is older than the one before it", line.time_ns)
             last_time_ns = line.time_ns
-            yield NewEvent(line.time_ns, line.source, line.source_seq, line.kind, self._body(line))
+            body = self._body(line)
+            if line.kind == "job_submitted":
+                self._check_job(body)
+            yield NewEvent(line.time_ns, line.source, line.source_seq, line.kind, body)
+
+    def _check_job(self, body: bytes) -> None:
+        """Ids of jobs become paths, and an export may come from anyone. A body that is damaged is kept as it is."""
+        try:
+            job = msgspec.json.decode(body, type=_JobLine).job
+        except msgspec.DecodeError:
+            return  # no job can come of it
+        if not is_job_id(job):
+            raise self._bad("the id of a job cannot be a file's name", job)
 
     def _header(self) -> None:
         data = self._line()

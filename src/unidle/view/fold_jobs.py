@@ -9,6 +9,7 @@ from msgspec import structs
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
 from unidle.jobs import JobState, transition
+from unidle.jobs.job_id import is_job_id
 from unidle.view import fold_fleet as of_fleet
 from unidle.view.accounts import expected_postings
 from unidle.view.care import Strike, struck
@@ -76,6 +77,11 @@ def _free_cause(view: View, now: int) -> None:
 def job_submitted(view: View, event: ev.JobSubmitted, now: int) -> None:
     if event.job in view.jobs:
         return  # the same request, taken over twice
+    if not is_job_id(event.job):
+        raise StoreDamaged(
+            "the id of a job cannot be a file's name",
+            field=f"event {view.seq}", value=event.job, remedy="the log was not written by unidle: use another store",
+        )  # fmt: skip
     job = JobView(event.job, event.spec, len(view.jobs), now, waiting_since_ns=now)
     job.submitted_by = event.submitted_by
     view.jobs.add(job)

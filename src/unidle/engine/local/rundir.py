@@ -35,9 +35,16 @@ RESERVE = "reserve"
 HOLDERS = ".holders"  # in the run root: no job's name begins with a dot
 
 
+def path_part(name: str) -> str:
+    """A job's id as one part of a path. Errors: ValueError for an id that leads to another directory."""
+    if not name or name.startswith(".") or "/" in name or "\0" in name:
+        raise ValueError(f"{name!r} is not the id of a job: it cannot name a directory")
+    return name
+
+
 def attempt_dir(run_root: str | os.PathLike[str], job: str, attempt: int) -> str:
     """The directory of one attempt."""
-    return os.path.join(run_root, job, str(attempt))
+    return os.path.join(run_root, path_part(job), str(attempt))
 
 
 def rank_dir(run_root: str | os.PathLike[str], job: str, attempt: int, rank: int) -> str:
@@ -48,7 +55,7 @@ def rank_dir(run_root: str | os.PathLike[str], job: str, attempt: int, rank: int
 def write_json(path: str, content: dict[str, object]) -> None:
     """Replace ``path`` in one step; readable by the owner only."""
     draft = f"{path}.{os.getpid()}"
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             json.dump(content, file)
@@ -59,10 +66,11 @@ def write_json(path: str, content: dict[str, object]) -> None:
 
 
 def read_json(path: str) -> dict[str, object] | None:
-    """The object in ``path``; None when there is none to be read."""
+    """The object in ``path``; None when there is none to be read, and for a link or a file of another user than root."""
     try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, encoding="utf-8") as file:
+            content = json.load(file) if os.fstat(fd).st_uid in (os.geteuid(), 0) else None
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from unidle.errors import CannotRun
+from unidle.private import NotPrivate, check_directory, make_directory
 
 CONTROL: Final = "nvidia-cuda-mps-control"
 ANSWER_S: Final = 10.0
@@ -56,8 +57,7 @@ class MpsControl:
     def ensure(self, uuid: str) -> tuple[str, str]:
         pipes, logs = self.directories(uuid)
         if not self.runs(uuid):
-            for directory in (os.path.dirname(pipes), pipes, logs):
-                os.makedirs(directory, 0o700, exist_ok=True)
+            self._make(os.path.dirname(pipes), pipes, logs)
             done = self._run(["-d"], "", uuid)
             if done.returncode != 0 or not self.runs(uuid):
                 said = done.stdout.strip()[-300:]
@@ -68,6 +68,17 @@ class MpsControl:
                 )  # fmt: skip
         return pipes, logs
 
+    @staticmethod
+    def _make(*directories: str) -> None:
+        try:
+            for directory in directories:
+                make_directory(directory)
+        except NotPrivate as error:
+            raise CannotRun(
+                f"MPS cannot use {error.path}: it {error.problem}", field="share.mode", value="mps",
+                remedy=f"remove {error.path}",
+            ) from error  # fmt: skip
+
     def quit(self, uuid: str) -> None:
         if self.runs(uuid):
             self._run([], "quit\n", uuid)
@@ -75,7 +86,13 @@ class MpsControl:
 
     def runs(self, uuid: str) -> bool:
         """Whether the GPU's daemon answers."""
-        if self.why_not() or not os.path.isdir(self.directories(uuid)[0]):
+        pipes = self.directories(uuid)[0]
+        try:
+            for directory in (os.path.dirname(pipes), pipes):
+                check_directory(directory)
+        except OSError:  # none was started, or the directory is another user's
+            return False
+        if self.why_not():
             return False
         return self._run([], "get_server_list\n", uuid).returncode == 0
 

@@ -391,7 +391,7 @@ def main(arguments: list[str], become: Callable[[list[str], dict[str, str]], Non
         return 0
     orders = rundir.read_json(f"{directory}/{rundir.ORDERS}")
     if orders is None:
-        sys.stderr.write(f"{rundir.ORDERS} cannot be read\n")
+        sys.stderr.write(f"{rundir.ORDERS} cannot be read, or another user wrote it\n")
         return 1
     Supervisor(directory, Orders.from_json(orders), become).run()
     return 0

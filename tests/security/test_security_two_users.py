@@ -1,0 +1,202 @@
+"""A store in a directory that two users share: neither can have the other run, write or read what is not theirs."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import rmtree
+
+import pytest
+
+from security.two_users import OTHER, SOURCES, as_other, command, needs_root
+from unidle.drill import scratch
+from unidle.engine.local import rundir
+from unidle.engine.local.slicing_mps import MpsControl
+from unidle.errors import CannotRun
+
+pytestmark = needs_root
+RUN = ("run", "--cpu-devices", "1", "--store")
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A directory as ``/tmp`` is: all may write, and only owners may remove."""
+    place = Path(tempfile.mkdtemp(prefix="unidle-shared-"))
+    place.chmod(0o1777)
+    yield place
+    rmtree(place)
+
+
+def given_away(path: Path, user: int = OTHER) -> None:
+    os.chown(path, user, user, follow_symlinks=False)
+
+
+def supervised(directory: Path) -> subprocess.CompletedProcess[str]:
+    """The supervisor of a rank directory, in a process of its own: it closes all descriptors."""
+    code = (
+        f"from unidle.engine.local import supervise; raise SystemExit(supervise.main([{str(directory)!r}]))"
+    )
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code], env=os.environ | {"PYTHONPATH": SOURCES},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.mark.parametrize("part", ["store.db.d", "store.db.d/runs"])
+def test_a_run_directory_of_another_user_is_refused_with_its_owner(shared: Path, part: str) -> None:
+    (shared / "store.db.d" / "runs").mkdir(parents=True, mode=0o755)
+    given_away(shared / part)
+    done = command([*RUN, "store.db", "true"], shared)
+    assert done.returncode == 4, done.stderr
+    assert f"{shared / part}: belongs to {OTHER}, not to root" in done.stderr
+    assert "directory of your own" in done.stderr
+    assert not list((shared / "store.db.d" / "runs").iterdir())
+
+
+def test_the_other_user_is_protected_from_this_one(shared: Path) -> None:
+    make = f"session.make_run_root(open_store({str(shared / 'store.db')!r}, create=True), Path())"
+    assert as_other(make, shared) == ""  # and what it made is taken the next time
+    assert as_other(make, shared) == ""
+    given_away(shared / "store.db.d", 64322)
+    error = as_other(make, shared)
+    assert f"{shared / 'store.db.d'}: belongs to 64322, not to {OTHER}" in error
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+def test_a_run_directory_that_others_may_write_is_refused_until_it_is_closed(shared: Path, mode: int) -> None:
+    state = shared / "store.db.d"
+    state.mkdir()
+    state.chmod(mode)
+    done = command([*RUN, "store.db", "true"], shared)
+    assert done.returncode == 4 and f"chmod go-w {state}" in done.stderr, done.stderr
+    state.chmod(0o755)
+    assert command([*RUN, "store.db", "true"], shared).returncode == 0
+
+
+def test_a_link_in_place_of_the_run_directory_is_refused(shared: Path, tmp_path: Path) -> None:
+    (shared / "store.db.d").symlink_to(tmp_path)
+    given_away(shared / "store.db.d")
+    done = command([*RUN, "store.db", "true"], shared)
+    assert done.returncode == 4 and f"is a symbolic link of {OTHER}" in done.stderr, done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_nobody_runs_the_jobs_of_a_store_that_another_user_owns(shared: Path) -> None:
+    assert command(["submit", "--store", "store.db", "--hold", "touch", "ran"], shared).returncode == 0
+    given_away(shared / "store.db")
+    done = command(["up", "--cpu-devices", "1", "--until-idle", "--store", "store.db"], shared)
+    assert done.returncode == 4 and f"belongs to {OTHER}" in done.stderr, done.stderr
+    assert not (shared / "ran").exists()
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+def test_a_log_that_another_user_planted_next_to_the_store_is_refused(shared: Path, suffix: str) -> None:
+    assert command(["submit", "--store", "store.db", "--hold", "true"], shared).returncode == 0
+    planted = shared / f"store.db{suffix}"
+    planted.unlink(missing_ok=True)
+    planted.write_bytes(b"")
+    given_away(planted)
+    done = command(["list", "--store", "store.db"], shared)
+    assert done.returncode == 4 and f"{planted}: belongs to {OTHER}" in done.stderr, done.stderr
+
+
+def test_all_that_a_run_leaves_is_its_owners_alone_under_any_umask(tmp_path: Path) -> None:
+    done = command([*RUN, "store.db", "--report", "page.html", "sh", "-c", "umask"], tmp_path, umask=0)
+    assert done.returncode == 0, done.stderr
+    assert "0000" in done.stdout + done.stderr  # the job keeps the umask of its submitter
+    held = sqlite3.connect(tmp_path / "store.db")  # keeps the log and its index
+    held.execute("SELECT * FROM sqlite_master").fetchall()
+    assert (
+        command(["store", "export", "whole.jsonl", "--store", "store.db"], tmp_path, umask=0).returncode == 0
+    )
+    assert command(["report", "--store", "store.db"], tmp_path, umask=0).returncode == 0
+    names = {"store.db", "store.db-wal", "store.db-shm", "page.html", "whole.jsonl"}
+    assert {name: oct(mode_of(tmp_path / name)) for name in names} == dict.fromkeys(names, "0o600")
+    state = tmp_path / "store.db.d"
+    assert mode_of(state) == mode_of(state / "runs") == mode_of(state / "reports") == 0o700
+    reports = list((state / "reports").iterdir())
+    assert reports and all(mode_of(page) == 0o600 for page in reports)
+    logs = list(state.glob("runs/*/*/rank0/*"))
+    assert logs and [path.name for path in logs if mode_of(path) & 0o077] == []
+    held.close()
+
+
+def test_mode_opens_a_store_an_export_and_a_report_to_a_group(tmp_path: Path) -> None:
+    done = command(
+        ["up", "--until-idle", "--cpu-devices", "1", "--store", "a.db", "--mode", "0660"],
+        tmp_path,
+        umask=0o77,
+    )
+    assert done.returncode == 0, done.stderr
+    for words in (["report", "--all", "-o", "page.html"], ["store", "export", "whole.jsonl"]):
+        done = command([*words, "--store", "a.db", "--mode", "640"], tmp_path, umask=0o77)
+        assert done.returncode == 0, done.stderr
+    assert [oct(mode_of(tmp_path / name)) for name in ("a.db", "page.html", "whole.jsonl")] == [
+        "0o660",
+        "0o640",
+        "0o640",
+    ]
+    for wrong in ("0440", "0777", "rw", "-1"):
+        done = command(["store", "export", "--store", "a.db", f"--mode={wrong}"], tmp_path)
+        assert done.returncode == 2 and "--mode" in done.stderr, done.stderr
+
+
+def test_an_output_does_not_follow_a_link_that_another_user_made(shared: Path, tmp_path: Path) -> None:
+    assert command(["submit", "--store", str(tmp_path / "a.db"), "--hold", "true"], tmp_path).returncode == 0
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (shared / "out.jsonl").symlink_to(mine)
+    given_away(shared / "out.jsonl")
+    words = ["store", "export", str(shared / "out.jsonl"), "--store", str(tmp_path / "a.db")]
+    done = command(words, tmp_path)
+    assert done.returncode == 2 and "link" in done.stderr, done.stderr
+    assert mine.read_text() == "mine"
+
+
+def test_a_supervisor_does_not_run_orders_of_another_user(tmp_path: Path) -> None:
+    rundir.write_json(str(tmp_path / rundir.ORDERS), {"argv": ["touch", "ran"]})
+    assert rundir.read_json(str(tmp_path / rundir.ORDERS)) == {"argv": ["touch", "ran"]}
+    given_away(tmp_path / rundir.ORDERS)
+    done = supervised(tmp_path)
+    assert done.returncode == 1 and "another user wrote it" in done.stderr, done.stderr
+    assert rundir.read_json(str(tmp_path / rundir.ORDERS)) is None
+
+
+def test_a_drill_sweeps_no_directory_of_another_user_and_follows_no_link(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    record = '{"pid": 1, "ticks": -1, "lab": "", "groups": {}}'
+    foreign, mine, dead = shared / "unidle-drill-a", tmp_path / "mine", shared / "unidle-drill-c"
+    for place in (foreign, mine, dead):
+        place.mkdir(mode=0o700)
+        (place / "drill.json").write_text(record)
+    given_away(foreign)
+    (shared / "unidle-drill-b").symlink_to(mine)
+    given_away(shared / "unidle-drill-b")
+    swept: list[Path] = []
+    clear = scratch.clear
+    monkeypatch.setattr(scratch, "clear", lambda place: (swept.append(place), clear(place)))
+    scratch.sweep()
+    assert swept == [dead]
+    assert (foreign / "drill.json").exists() and (mine / "drill.json").exists() and not dead.exists()
+
+
+def test_mps_uses_no_directory_that_another_user_made(shared: Path) -> None:
+    control = MpsControl("root", str(shared))
+    base = Path(control.directories("GPU-1")[0]).parent
+    base.mkdir(mode=0o700)
+    given_away(base)
+    with pytest.raises(CannotRun, match=f"belongs to {OTHER}"):
+        control.ensure("GPU-1")
+    assert not list(base.iterdir())
