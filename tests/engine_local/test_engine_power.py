@@ -163,7 +163,7 @@ def test_marks_that_cost_work_when_lost_are_synced(tmp_path: Path, monkeypatch: 
         real = getattr(os, name)
 
         def seen(fd: int, real: Callable[[int], None] = real) -> None:
-            synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), tmp_path))
+            synced.append(str(Path(f"/proc/self/fd/{fd}").readlink().relative_to(tmp_path)))
             real(fd)
 
         monkeypatch.setattr(os, name, seen)
