@@ -14,6 +14,7 @@ from unidle.drill.disk import Disk
 from unidle.drill.stage import another_boot
 from unidle.engine.local import cgroups, tree
 from unidle.store.open import open_store
+from unidle.store.sql import SqlStore
 from unidle.view.snapshot import load_view
 from unidle.view.state import View
 from waiting import wait_until
@@ -53,11 +54,16 @@ class PowerMachine:
         self.up.kill()  # unshare and sh became it
         self.up.wait()
 
-    def cut(self) -> None:
-        """The power fails, and comes back; nothing runs."""
+    def cut(self, *, long: bool = True) -> None:
+        """The power fails, and comes back; nothing runs. ``long``: it was off for longer than a lease of the store."""
         self.disk.cut()
         self._end()
         self.disk.mount_again()
+        if long:
+            store = open_store(str(self.store), create=False)
+            assert isinstance(store, SqlStore)
+            store._set(store._writer(), expires_ns=0)
+            store.close()
 
     def view(self) -> View:
         opened = open_store(str(self.store), create=False, read_only=True)

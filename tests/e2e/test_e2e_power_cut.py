@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from unidle.ledger.current import check_batches
 from unidle.ledger.export import standing_rows
 from unidle.store import tools
 from unidle.store.open import open_store
+from unidle.view.snapshot import load_view
 from unidle.view.source import ledger_source
 from unidle.view.state import View
 from waiting import wait_until
@@ -43,7 +45,7 @@ def submit(machine: PowerMachine, job: str, *, steps: int = 30, each_s: float = 
     fields = {
         "name": "gang", "command": [sys.executable, "-I", "-S", str(RANK), str(machine.place), str(steps), str(each_s)],
         "ranks": 2, "checkpoint": {"path": str(machine.place / f"saves.{job}")}, "grace_s": 1,
-        "progress": {"pattern": "^step ([0-9]+)"}, "restart": {"max": 10_000, "backoff_s": 0, "on": ["lost"]},
+        "progress": {"pattern": "^step ([0-9]+)"}, "restart": {"max": 1000, "backoff_s": 0, "on": ["lost"]},
     }  # fmt: skip
     spec = job_from_mapping(fields, "test", machine.place)
     store = open_store(str(machine.store), create=False)
@@ -67,7 +69,7 @@ def sound(machine: PowerMachine) -> None:
     store = open_store(str(machine.store), create=False, read_only=True)
     try:
         assert tools.check(store).ok
-        source = ledger_source(store)
+        source = ledger_source(store, load_view(store))
         assert not check_batches(source.batches(source.extent()))
     finally:
         store.close()
@@ -85,18 +87,19 @@ def test_a_hundred_random_power_cuts_end_in_the_right_state(machine: PowerMachin
         for _ in range(open_jobs, 3):
             submit(machine, f"job-{number}", steps=chance.randrange(4, 60), each_s=chance.uniform(0.01, 0.06))
             number += 1
+        seen = machine.view().seq
         machine.start()
         since = time.monotonic()
 
-        def back() -> bool:
-            assert machine.up is not None and machine.up.poll() is None, machine.said()
+        def back(seen: int, known: dict[tuple[str, int], list[int]]) -> bool:
+            assert machine.up is not None
+            assert machine.up.poll() is None, machine.said()
             view = machine.view()
             return view.seq > seen and all(
                 view.jobs[job].attempts[attempt - 1].ended_ns is not None for job, attempt in known
             )
 
-        seen = machine.view().seq
-        wait_until(back, SETTLED_S, f"the end of {known} after cut {cut}")
+        wait_until(partial(back, seen, known), SETTLED_S, f"the end of {known} after cut {cut}")
         settled_s.append(time.monotonic() - since)
         view = machine.view()
         for (job, attempt), ranks in known.items():
@@ -156,7 +159,7 @@ def test_what_is_lost_in_a_power_cut_is_not_useful_and_its_devices_are_free(mach
     submit(machine, "job", steps=1000, each_s=0.05)
     machine.start()
     wait_until(lambda: (job := machine.view().jobs.get("job")) and job.steps() >= 3, 60, "steps")
-    machine.cut()
+    machine.cut(long=False)  # the next `up` waits until the lease of the earlier boot expires
     ended_ns = machine.view().time_ns
     machine.start()
     wait_until(lambda: len(machine.view().jobs["job"].attempts) > 1, 60, "the next attempt")
@@ -169,7 +172,7 @@ def test_what_is_lost_in_a_power_cut_is_not_useful_and_its_devices_are_free(mach
     assert (first.outcome, first.why.code if first.why else "") == ("failed", "rank_failed")
     assert not view.live
     store = open_store(str(machine.store), create=False, read_only=True)
-    source = ledger_source(store)
+    source = ledger_source(store, load_view(store))
     rows = [row for part in standing_rows(source) for row in part_rows(part) if row.attempt == 1]
     store.close()
     late = [row for row in rows if row.leaf == "useful" and row.end_ns > ended_ns]

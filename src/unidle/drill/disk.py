@@ -11,6 +11,7 @@ import os
 import shutil
 import struct
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Final
@@ -103,17 +104,23 @@ class Disk:
     def mount_again(self) -> None:
         """After :meth:`cut`, once no process uses the disk: what it has by its own journal. Errors: :class:`CannotRun`."""
         end = time.monotonic() + _UNMOUNT_S
-        while True:
-            try:
-                _run("umount", str(self.place))
-                break
-            except subprocess.CalledProcessError as error:
-                if time.monotonic() > end:
-                    raise CannotRun(
-                        f"the disk is still in use: {error.stderr.strip()}", field=str(self.place)
-                    ) from error
-                time.sleep(0.02)
+        while not self._mounted_afresh():
+            if time.monotonic() > end:
+                raise CannotRun("a process still uses the disk", field=str(self.place))
+            time.sleep(0.02)
+
+    def _mounted_afresh(self) -> bool:
+        """Whether it is no longer the file system that was shut down: that one lives as long as a process that ends has it."""
+        try:
+            _run("umount", str(self.place))
+        except subprocess.CalledProcessError:
+            return False
         _run("mount", self.device, str(self.place))
+        try:
+            with tempfile.TemporaryFile(dir=self.place):
+                return True
+        except OSError:
+            return False
 
     def close(self) -> None:
         """The disk and its content are gone."""
