@@ -19,7 +19,8 @@ from unidle.view.snapshot import load_view
 from unidle.view.state import View
 from waiting import wait_until
 
-FLEET = "nodes: [{id: n1, devices: {count: 4, kind: cpu}}]\n"
+# the machine's own log would report how the cut is made, and take the node out of use
+FLEET = "nodes: [{{id: n1, devices: {{count: 4, kind: cpu}}, watch: {{kernel_log: {place}/kernel.log}}}}]\n"
 
 
 class PowerMachine:
@@ -30,7 +31,8 @@ class PowerMachine:
         self.disk = Disk(place / "disk", place / "disk.img", 128 << 20, journaled=True)
         self.store = self.disk.place / "s.db"
         self.fleet = place / "fleet.yaml"
-        self.fleet.write_text(FLEET)
+        self.fleet.write_text(FLEET.format(place=place))
+        (place / "kernel.log").touch()
         self.boots = 0
         self.up: subprocess.Popen[bytes] | None = None
         open_store(str(self.store), create=True).close()

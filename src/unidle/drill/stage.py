@@ -224,7 +224,9 @@ class Stage:
             time.sleep(0.05)
 
     def _fleet_file(self) -> dict[str, object]:
-        watched = {fault.kind for fault in self.drill.faults} & {"kernel_log", "nvml"}
+        watched = bool({fault.kind for fault in self.drill.faults} & {"kernel_log", "nvml"})
+        # the kernel reports how a power cut is made: a file system that is shut down takes its node out of use
+        watched = watched or self._power is not None
         kind = "gpu" if self.drill.job.device == "gpu" else "cpu"
         nodes: list[dict[str, object]] = []
         for k, name in enumerate(self.drill.nodes):
