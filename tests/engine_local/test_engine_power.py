@@ -6,13 +6,14 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engine_local.local_gangs import Gang, Machine, gang_of, sh
-from unidle.engine.local import rundir
+from unidle.engine.local import rundir, tree
 from unidle.engine.local.journal import Journal
 from unidle.engine.protocol import LiveAttempt
 from unidle.events.marks import Mark
@@ -104,16 +105,19 @@ def test_a_number_of_another_boot_names_no_process(machine: Machine) -> None:
     """A process of this boot has the number and the start time of a rank of the one before."""
     gang = running(machine, 1)
     power_off(machine, gang)
-    pid, mine = os.getpid(), gang.rank(0)
-    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    (mine / rundir.SUPERVISOR).write_text(json.dumps({"pid": pid, "ticks": ticks, "boot": "another"}))
-    spawn = {"k": "spawn", "t": 1, "pid": pid, "ticks": ticks}
-    (mine / rundir.JOURNAL).write_text(json.dumps(spawn) + "\n")
-    later = machine.adopt(gang.command, known_of(gang))
-    watch = later.engine._gangs["job", 1].watches[0]
-    assert watch.state == "gone"
-    assert watch._left() == set()
-    later.ends()
+    with subprocess.Popen(["sleep", "300"]) as other:
+        ticks = tree.ticks_of(other.pid)
+        known = {"pid": other.pid, "ticks": ticks, "boot": "another"}
+        (gang.rank(0) / rundir.SUPERVISOR).write_text(json.dumps(known))
+        spawn = {"k": "spawn", "t": 1, "pid": other.pid, "ticks": ticks}
+        (gang.rank(0) / rundir.JOURNAL).write_text(json.dumps(spawn) + "\n")
+        later = machine.adopt(gang.command, known_of(gang))
+        try:
+            later.until(lambda: later.is_over() or later.engine._gangs["job", 1].watches[0].state == "alive")
+            assert later.kinds()[-1] == "lost"
+            assert other.poll() is None
+        finally:
+            other.kill()
 
 
 def test_ranks_whose_directory_is_gone_never_run_twice(any_machine: Machine, tmp_path: Path) -> None:
