@@ -28,6 +28,7 @@ from pathlib import Path
 
 from _process import TORCHRUN, UNIDLE, cpu_s, descendants, environment, memory_bytes, started, until
 from _table import Row, main
+from unidle.engine.local.journal import Journal
 
 SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "gpt" / "train.py"
 STEP = re.compile(rb"^iter (\d+): .* time ([\d.]+)ms$", re.MULTILINE)
@@ -39,6 +40,9 @@ CPU_GOAL_PERCENT = 1.0
 MEMORY_GOAL_MB = 120
 SLOWDOWN_GOAL_PERCENT = 1.0
 RESAMPLES = 5000
+SYNC_GOAL_PERCENT = 0.2
+SYNC_PAIRS = 300
+SAVE_EVERY = 20  # as the script does by itself
 
 
 @dataclass(slots=True)
@@ -142,6 +146,46 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     )
     yield from _memory_rows(runs, arguments.ranks)
     yield from _slowdown_rows(runs, how)
+    yield _sync_row(1 / pace)
+
+
+def _sync_row(step_s: float) -> Row:
+    """What it costs that the mark of a checkpoint is synced, if there is one every :data:`SAVE_EVERY` steps.
+
+    Pairs of a mark with and without the sync, one after the other on one disk. The supervisor syncs, so a step does
+    not wait for it: the cost is its processor time. The time that it takes is given, too.
+    """
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
+        place = Path(name) / "runs" / "job" / "1" / "rank0"
+        place.mkdir(parents=True)
+        journal = Journal(f"{place}/journal.jsonl", f"{place}/reserve")
+        cpu_s, wall_s = [], []
+        for _ in range(SYNC_PAIRS):
+            journal.add({"k": "step", "t": time.time_ns(), "n": 1})
+            without = _of_mark(journal, "step")
+            with_it = _of_mark(journal, "saved")
+            cpu_s.append(with_it[0] - without[0])
+            wall_s.append(with_it[1] - without[1])
+        journal.close()
+    cost_s, took_s = statistics.median(cpu_s), statistics.median(wall_s)
+    percent = 100 * cost_s / (SAVE_EVERY * step_s)
+    return Row(
+        what=f"syncing the mark of a checkpoint every {SAVE_EVERY} steps",
+        unit="% of a step",
+        ours=percent,
+        goal=f"at most {SYNC_GOAL_PERCENT:g}",
+        holds=percent <= SYNC_GOAL_PERCENT,
+        how=f"measured here, {SYNC_PAIRS} pairs with and without, medians: processor {1e6 * cost_s:.0f} us, "
+        f"{1e3 * took_s:.2f} ms long (no rank waits for it), steps of {1e3 * step_s:.1f} ms",
+    )
+
+
+def _of_mark(journal: Journal, kind: str) -> tuple[float, float]:
+    """Processor time and time of one mark."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    journal.add({"k": kind, "t": time.time_ns(), "n": 1})
+    journal.sync()
+    return time.process_time() - cpu, time.perf_counter() - wall
 
 
 def _run(ranks: int, pairs: int, turn_s: float) -> Run:

@@ -107,8 +107,10 @@ class Gang:
         return "\n".join(mark.text or "" for mark in self.marks.get(rank, []) if mark.k == "note")
 
     def is_over(self) -> bool:
-        ranks = range(len(self.command.places))
-        return all(self.kinds(rank)[-1:] in (["exit"], ["lost"]) for rank in ranks)
+        return all(map(self.is_over_of, range(len(self.command.places))))
+
+    def is_over_of(self, rank: int) -> bool:
+        return self.kinds(rank)[-1:] in (["exit"], ["lost"])
 
     def spawned(self) -> None:
         """Wait until every rank's process exists."""
@@ -175,7 +177,8 @@ class Machine:
         gang = self.follow(command, self.new_engine())
         gang.marks = {rank: list(marks) for rank, marks in (known or {}).items()}
         counts = tuple(len(gang.marks.get(rank, ())) for rank in range(len(command.places)))
-        gang.engine.adopt([LiveAttempt(command, counts)])
+        ended = tuple(bool(gang.is_over_of(rank)) for rank in range(len(command.places)))
+        gang.engine.adopt([LiveAttempt(command, counts, ended)])
         gang.engine.start(command)
         return gang
 

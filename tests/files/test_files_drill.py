@@ -38,7 +38,7 @@ def test_the_example_has_every_fault_that_hurts_a_job() -> None:
     drill = load_drill(EXAMPLE)
     assert drill.nodes == ("n1", "n2", "n3")
     assert drill.devices == (2, 1, 1)
-    assert {fault.kind for fault in drill.faults} == FORMS.keys() - {"kernel_log", "nvml"}
+    assert {fault.kind for fault in drill.faults} == FORMS.keys() - {"kernel_log", "nvml", "power_cut"}
 
 
 def test_the_fluent_form_builds_the_same_faults(tmp_path: Path) -> None:

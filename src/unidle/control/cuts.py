@@ -28,7 +28,7 @@ def start_of(view: View, job: JobView, attempt: AttemptView) -> StartGang:
 def live_attempt(view: View, job: JobView, attempt: AttemptView) -> LiveAttempt:
     """The attempt as an engine adopts it."""
     command = start_of(view, job, attempt)
-    return LiveAttempt(command, tuple(rank.count for rank in attempt.ranks))
+    return LiveAttempt(command, tuple(r.count for r in attempt.ranks), tuple(r.ended for r in attempt.ranks))
 
 
 def _part(view: View, slice_id: str) -> PartOf | None:

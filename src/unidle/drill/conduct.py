@@ -22,7 +22,7 @@ from unidle.drill.lab import Lab
 from unidle.drill.phases import Injected, Outcome, misnamed, outcomes, replayed_steps
 from unidle.drill.result import Cache, Difference, compare, key_of
 from unidle.drill.scratch import Scratch
-from unidle.drill.stage import DISK_KINDS, Stage
+from unidle.drill.stage import DISK_KINDS, POWER_KIND, Stage
 from unidle.errors import BadInput, CannotRun
 from unidle.events import types as ev
 from unidle.files.drill import Drill, Fault
@@ -35,7 +35,8 @@ WATCH_KINDS: Final = ("kernel_log", "nvml")
 _LOOK_S: Final = 0.02
 _UNNAMED_S: Final = 20.0  # a fault that nobody names is undone after this
 _AFTER_NAMED_S: Final = 0.5
-_USUAL_S: Final = {"disk_full": 5.0, "disk_slow": 10.0, "controller_kill": 1.0}
+_USUAL_S: Final = {"disk_full": 5.0, "disk_slow": 10.0, "controller_kill": 1.0, "power_cut": 1.0}
+_DOWN: Final = ("controller_kill", "power_cut")  # `unidle up` runs again when they are undone
 
 Tell = Callable[[str], None]
 
@@ -100,6 +101,10 @@ def _why_impossible(drill: Drill, fault: Fault) -> str | None:
             return "it needs iproute2"
     if fault.kind in DISK_KINDS:
         return why_no_disk(slow=fault.kind == "disk_slow")
+    if fault.kind == POWER_KIND:
+        if any(other.kind in DISK_KINDS for other in drill.faults):
+            return "it has the checkpoints on its own disk, which disk_full and disk_slow cannot share"
+        return why_no_disk(slow=False, others=("unshare",))
     if fault.kind == "slow" and os.geteuid() != 0:
         return "it needs root, for control groups"
     if fault.kind in WATCH_KINDS and "watch" not in NodePart.__struct_fields__:
@@ -136,7 +141,15 @@ def _staged(
     kinds = {fault.kind for fault in whole.faults}
     lab = Lab(drill.nodes, scratch.lab_tag) if kinds & set(NETWORK_KINDS) else None
     try:
-        stage = Stage(drill, scratch, name, store=store, lab=lab, disk=bool(kinds & set(DISK_KINDS)))
+        stage = Stage(
+            drill,
+            scratch,
+            name,
+            store=store,
+            lab=lab,
+            disk=bool(kinds & set(DISK_KINDS)),
+            power=POWER_KIND in kinds,
+        )
         try:
             yield stage
         finally:
@@ -251,7 +264,7 @@ class _Conductor:
             if undo is not None:
                 length_s = fault.for_s if fault.for_s is not None else _USUAL_S.get(fault.kind, _UNNAMED_S)
                 self.standing.append(_Standing(number, undo, time.monotonic() + length_s))
-            self.down = self.down or fault.kind == "controller_kill"
+            self.down = self.down or fault.kind in _DOWN
 
     def _is_time(self, job: JobView, number: int, fault: Fault) -> bool:
         if not job.attempts:
@@ -304,7 +317,7 @@ class _Conductor:
             if time.monotonic() >= one.until_s:
                 self.standing.remove(one)
                 one.undo()
-                if fault.kind == "controller_kill":
+                if fault.kind in _DOWN:
                     self.down = False
                 else:
                     self.tell(f"{fault.kind} {fault.target} is undone")

@@ -160,3 +160,8 @@ def checkpoint() -> _Checkpoint:
 def controller() -> _Draft:
     """SIGKILL to `unidle up`; a second later there is a new one."""
     return _Draft(Fault("controller_kill", "controller"))
+
+
+def machine() -> _Draft:
+    """A power cut: every process ends, what was not synced is lost; a second later `unidle up` starts in another boot."""
+    return _Draft(Fault("power_cut", "machine"))

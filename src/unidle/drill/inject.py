@@ -163,6 +163,11 @@ def _controller_kill(stage: Stage, _fault: Fault, _chance: random.Random) -> Und
     return stage.start
 
 
+def _power_cut(stage: Stage, _fault: Fault, _chance: random.Random) -> Undo:
+    stage.cut_power()
+    return stage.start
+
+
 def newest_checkpoint(stage: Stage) -> Path | None:
     """The newest finished checkpoint of the job."""
     if stage.checkpoint is None or not stage.checkpoint.exists():
@@ -208,4 +213,5 @@ _ACTS: Final[dict[str, Callable[[Stage, Fault, random.Random], Undo | None]]] = 
     "kernel_log": _kernel_log,
     "nvml": _nvml,
     "controller_kill": _controller_kill,
+    "power_cut": _power_cut,
 }

@@ -26,6 +26,7 @@ _EXPECTED: Final[dict[str, tuple[str, ...]]] = {
     "kernel_log": ("gpu", "node", "storage", "exit"),
     "nvml": ("gpu", "node"),
     "controller_kill": (),
+    "power_cut": ("exit",),
 }
 _NAMES: Final = ("exit", "hang", "cut", "slow")
 _NO_FAULT: Final = Fault("kill", "rank:0")
@@ -178,6 +179,8 @@ def _right_names(job: JobView, one: Injected) -> set[str]:
     """The target, or its rank or node."""
     fault, names = one.fault, {one.fault.target}
     places = job.attempts[one.attempt - 1].places if 0 < one.attempt <= len(job.attempts) else ()
+    if fault.target_kind == "machine":
+        names |= {f"node:{place.node}" for place in places} | {f"rank:{place.rank}" for place in places}
     if fault.target_kind == "rank":
         names |= {f"node:{place.node}" for place in places if place.rank == int(fault.name)}
     if fault.target_kind == "node":

@@ -85,20 +85,25 @@ def sweep() -> None:
 
 def clear(directory: Path) -> None:
     """End the processes that a drill's name marks; then its mounts, disks, control groups, files."""
-    end = time.monotonic() + _END_S
-    while (left := list(marked(directory.name))) and time.monotonic() < end:
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
+    end_processes(directory.name)
+    _remove_groups(directory)  # named by directories that may be in a mount
     for place in _mounts(directory):
         _quiet("umount", "--lazy", place)
     for image in directory.rglob("*.img"):
         for line in _quiet("losetup", "--noheadings", "--output", "NAME", "--associated", str(image)).split():
             _quiet("losetup", "--detach", line)
-    _remove_groups(directory)
     shutil.rmtree(_memory_of(directory), ignore_errors=True)
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def end_processes(name: str) -> None:
+    """SIGKILL to every process of the drill ``name``; returns when none is left, or after :data:`_END_S`."""
+    end = time.monotonic() + _END_S
+    while (left := list(marked(name))) and time.monotonic() < end:
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
 
 
 def _remove_groups(directory: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Final
@@ -19,7 +21,7 @@ from unidle.control.ids import new_job_id
 from unidle.control.inbox import CancelRequest, SubmitRequest
 from unidle.drill.disk import Disk
 from unidle.drill.lab import Lab
-from unidle.drill.scratch import Scratch
+from unidle.drill.scratch import Scratch, end_processes
 from unidle.errors import BadInput, CannotRun, UnidleError
 from unidle.events import types as ev
 from unidle.files.drill import Drill
@@ -30,6 +32,7 @@ from unidle.view.jobs import AttemptView, JobView
 from unidle.view.state import View
 
 DISK_KINDS: Final = ("disk_full", "disk_slow")
+POWER_KIND: Final = "power_cut"
 _QUIET_END_S: Final = 15.0
 _TOLD: Final = (ev.HealthSet, ev.StopAsked, ev.ControllerStarted)
 
@@ -58,12 +61,18 @@ class Stage:
 
     def __init__(
         self, drill: Drill, scratch: Scratch, name: str, *, store: Path | None = None, lab: Lab | None = None,
-        disk: bool = False,
+        disk: bool = False, power: bool = False,
     ) -> None:  # fmt: skip
         self.drill, self.lab = drill, lab
         self._scratch, self.place = scratch, scratch.directory / name
         self.place.mkdir()
-        self.store_path = store or self.place / "store.db"
+        self._power: Disk | None = None
+        self._boots = 0
+        self._copy_to = store if power else None
+        if power:  # all that a machine loses with its power is on one disk
+            image = scratch.directory / f"{name}.img"
+            self._power = Disk(self.place, image, drill.disk_bytes, journaled=True)
+        self.store_path = self.place / "store.db" if power or store is None else store
         self.store_path.parent.mkdir(parents=True, exist_ok=True)
         self.workdir, self.checkpoint = _mirrored(drill, self.place / "work")
         self.spec = replace(drill.job, workdir=str(self.workdir), checkpoint_path=_text(self.checkpoint))
@@ -73,11 +82,14 @@ class Stage:
         if disk and self.checkpoint is not None:
             self.disk = Disk(self.checkpoint, self.place / "disk.img", drill.disk_bytes)
         self._up: subprocess.Popen[bytes] | None = None
-        self._said: IO[bytes] = (self.place / "up.txt").open("ab")
+        self._up_text = scratch.directory / f"{name}-up.txt"
+        self._said: IO[bytes] = self._up_text.open("ab")
         self._fleet = self.place / "fleet.json"
         self._fleet.write_text(json.dumps(self._fleet_file()))
         self._store: Store = open_store(str(self.store_path), create=True)
         self._store.request("submit", msgspec.json.encode(SubmitRequest(self.job_id, self.spec)))
+        if self._power is not None:
+            self._power.sync()  # files of the user, written long ago
         self.start()
 
     # -- the controller --------------------------------------------------------------------------
@@ -88,6 +100,8 @@ class Stage:
             sys.executable, "-P", "-m", "unidle", "up", "--store", str(self.store_path), "--fleet", str(self._fleet),
             "--progress", "off",
         ]  # fmt: skip
+        if self._boots:
+            command = another_boot(self._scratch.directory / "boot_id", command)
         self._up = subprocess.Popen(
             command, env=self._scratch.environment(), stdin=subprocess.DEVNULL, stdout=self._said,
             stderr=self._said, start_new_session=True,
@@ -99,6 +113,19 @@ class Stage:
         self._up.kill()
         self._up.wait()
 
+    def cut_power(self) -> None:
+        """Every process ends at once, what was not synced is lost, and the next :meth:`start` is in another boot."""
+        assert self._power is not None
+        assert self._up is not None
+        self._store.close()
+        self._power.cut()
+        self._up.kill()
+        self._up.wait()
+        end_processes(self._scratch.name)
+        self._power.mount_again()
+        self._boots += 1
+        self._store = open_store(str(self.store_path), create=False)
+
     # -- what is seen ----------------------------------------------------------------------------
 
     def look(self, *, may_be_down: bool = False) -> JobView | None:
@@ -107,7 +134,7 @@ class Stage:
         ended = self._up.poll()
         self.log.follow(self._store)
         if ended is not None and not may_be_down:
-            said = (self.place / "up.txt").read_text(errors="replace").strip().splitlines()
+            said = self._up_text.read_text(errors="replace").strip().splitlines()
             raise CannotRun(
                 f"`unidle up` ended with exit code {ended}: {said[-1] if said else 'no output'}",
                 remedy="try the job with `unidle run` first",
@@ -171,6 +198,16 @@ class Stage:
                 self._up.wait()
         self._store.close()
         self._said.close()
+        if self._copy_to is not None:
+            self._copy_to.parent.mkdir(parents=True, exist_ok=True)
+            for file in self.place.glob(f"{self.store_path.name}*"):
+                if file.is_file():
+                    shutil.copyfile(
+                        file,
+                        self._copy_to.with_name(
+                            self._copy_to.name + file.name.removeprefix(self.store_path.name)
+                        ),
+                    )
         if self.disk is not None:
             self.disk.close()
 
@@ -187,7 +224,9 @@ class Stage:
             time.sleep(0.05)
 
     def _fleet_file(self) -> dict[str, object]:
-        watched = {fault.kind for fault in self.drill.faults} & {"kernel_log", "nvml"}
+        watched = bool({fault.kind for fault in self.drill.faults} & {"kernel_log", "nvml"})
+        # the kernel reports how a power cut is made: a file system that is shut down takes its node out of use
+        watched = watched or self._power is not None
         kind = "gpu" if self.drill.job.device == "gpu" else "cpu"
         nodes: list[dict[str, object]] = []
         for k, name in enumerate(self.drill.nodes):
@@ -208,6 +247,13 @@ class Stage:
                 }
             nodes.append(node)
         return {"nodes": nodes, "guard": _GUARD}
+
+
+def another_boot(file: Path, command: list[str]) -> list[str]:
+    """The command in a mount namespace where the kernel's name of this boot is a new one, kept in ``file``. Needs root."""
+    file.write_text(f"{uuid.uuid4()}\n")
+    mounted = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", mounted, str(file), *command]
 
 
 def _mirrored(drill: Drill, place: Path) -> tuple[Path, Path | None]:

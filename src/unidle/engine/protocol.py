@@ -118,10 +118,15 @@ Observation = RankMarks | HealthChange | Utilised | GangVitals | CheckpointLook
 
 @dataclass(frozen=True, slots=True)
 class LiveAttempt:
-    """An attempt that has not ended according to the log, and how many marks of each rank are known."""
+    """An attempt that has not ended according to the log, and how many marks of each rank are known.
+
+    ``ended``: whether the rank's end is one of them. A rank of which marks are known is never started: if it does not
+    run and left no end, it is lost.
+    """
 
     command: StartGang
     marks_known: tuple[int, ...]
+    ended: tuple[bool, ...] = ()
 
 
 class Engine(Protocol):

@@ -43,10 +43,12 @@ FORMS: Final[dict[FaultKind, _Form]] = {
     "kernel_log": _Form(("node", "device"), ("line",)),
     "nvml": _Form(("device",), ("field", "value")),
     "controller_kill": _Form(("controller",)),
+    "power_cut": _Form(("machine",)),
 }
 _EXAMPLES: Final = {
     "rank": "rank:2", "node": "node:n1", "link": "link:n1-n2", "device": "device:n1/0",
     "checkpoint": "checkpoint", "controller": "controller",
+    "machine": "machine",
 }  # fmt: skip
 
 
@@ -54,7 +56,8 @@ _EXAMPLES: Final = {
 class Fault:
     """One fault. Exactly one of ``at_step``, ``at_s``, ``during``, ``after`` is given.
 
-    ``target`` is ``rank:2``, ``node:n1``, ``link:n1-n2``, ``device:n1/0``, ``checkpoint`` or ``controller``.
+    ``target`` is ``rank:2``, ``node:n1``, ``link:n1-n2``, ``device:n1/0``, ``checkpoint``, ``controller`` or
+    ``machine``.
     ``for_s``: seconds until it is undone; None: when it was identified.
     """
 
@@ -213,7 +216,7 @@ def _fault(
         raise document.error(("faults", k, times[0]), "it has no previous fault", remedy="use at_step: N")
     target = part.target
     if target is None:
-        if form.targets[0] not in ("checkpoint", "controller"):
+        if form.targets[0] not in ("checkpoint", "controller", "machine"):
             raise document.error(
                 ("faults", k), f"{part.kind} needs a target", remedy=f"for instance target: '{_EXAMPLES[form.targets[0]]}'"
             )  # fmt: skip

@@ -11,9 +11,9 @@ from unidle.files.values import END, MEMORY_SAYS, MemoryText
 
 FaultKind = Literal[
     "kill", "stop", "slow", "cut", "delay", "rate", "disk_full", "disk_slow", "corrupt_checkpoint",
-    "kernel_log", "nvml", "controller_kill",
+    "kernel_log", "nvml", "controller_kill", "power_cut",
 ]  # fmt: skip
-TARGET_SAYS: Final = "rank:2, node:n1, link:n1-n2, device:n1/0, checkpoint or controller"
+TARGET_SAYS: Final = "rank:2, node:n1, link:n1-n2, device:n1/0, checkpoint, controller or machine"
 _DAY_S: Final = 86_400
 
 Seconds = Annotated[float, Meta(ge=0, le=_DAY_S)]
@@ -27,7 +27,7 @@ class FaultPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Annotated[
             str,
             Meta(
-                pattern=r"^(rank:([0-9]+|any)|node:.+|link:.+-.+|device:.+/[0-9]+|checkpoint|controller)"
+                pattern=r"^(rank:([0-9]+|any)|node:.+|link:.+-.+|device:.+/[0-9]+|checkpoint|controller|machine)"
                 + END,
                 max_length=600,
             ),

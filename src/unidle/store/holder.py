@@ -42,6 +42,10 @@ class Holder:
             return None
         return start_ticks(self.pid) == self.ticks
 
+    def is_of_earlier_boot(self) -> bool:
+        """Whether a host of this name has it in another boot: the machine was restarted, or it is another machine."""
+        return bool(self.boot) and self.host == socket.gethostname() and self.boot != boot_id()
+
 
 def this_process(purpose: str, now_ns: int) -> Holder:
     """The calling process as a holder."""

@@ -106,7 +106,8 @@ class Store(Protocol):
 
     def acquire(self, purpose: str) -> Lease:
         """Become the writer; :class:`StoreHeld` while another live writer is. A holder on this
-        machine that is dead (pid and start time) is replaced at once, any other when its lease expires."""
+        machine that is dead (pid and start time) is replaced at once, any other when its lease expires.
+        For a holder of an earlier boot this waits, 15 s at most: a power cut must not need a second call."""
 
     def renew(self, lease: Lease) -> None:
         """Extend the lease; :class:`LeaseLost` when it was taken over."""

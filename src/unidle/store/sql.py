@@ -28,6 +28,7 @@ from unidle.store.schema import READABLE
 LEASE_TTL_NS: Final = 15_000_000_000
 _RECONNECT_S: Final = 0.1  # between two tries
 _T = TypeVar("_T")
+_LOOK_S: Final = 0.1  # while a lease of an earlier boot expires
 _PAGE: Final = 256  # events held at a time, reading or writing: a body may have many KiB
 _LARGE_PAGE: Final = 1024  # after a page that had less than this many bytes of bodies: each query costs
 _SMALL_BYTES: Final = 512 * 1024
@@ -70,10 +71,16 @@ class SqlStore:
         return self._writer().token
 
     def acquire(self, purpose: str) -> Lease:
+        first = self._writer()
         while True:
             try:
                 self._lease = self._take(purpose)
             except LeaseLost:  # another was faster between the look and the change: look again
+                continue
+            except StoreHeld:
+                if not _is_of_earlier_boot(first) or self._writer()[:3] != first[:3]:
+                    raise
+                time.sleep(_LOOK_S)  # most likely the machine was restarted: what lives renews its lease
                 continue
             self._renewed_s = time.monotonic()
             return self._lease
@@ -426,6 +433,12 @@ def _is_held(writer: _Writer) -> bool:
         return alive
     # Much more time left than a lease ever gets: the clock was set back.
     return 0 < writer.expires_ns - writer.now_ns < 4 * LEASE_TTL_NS
+
+
+def _is_of_earlier_boot(writer: _Writer) -> bool:
+    """Whether the holder ran on a host of this name in another boot; that may be another machine, too."""
+    holder = holders.parse(writer.holder or "")
+    return holder is not None and holder.is_of_earlier_boot()
 
 
 def _words(holder: str) -> str:

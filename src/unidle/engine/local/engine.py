@@ -15,7 +15,7 @@ from unidle.clock import RealClock
 from unidle.engine.local import cgroups, descriptors, injection, launch, rundir
 from unidle.engine.local.between import Between
 from unidle.engine.local.following import Supervisors
-from unidle.engine.local.watch import RankWatch
+from unidle.engine.local.watch import Logged, RankWatch
 from unidle.engine.protocol import (
     CheckpointLook,
     LiveAttempt,
@@ -110,7 +110,7 @@ class LocalEngine:
         """
         for attempt in live:
             command = attempt.command
-            gang = self._gang(command.job, command.attempt, len(command.places), attempt.marks_known)
+            gang = self._gang(command.job, command.attempt, len(command.places), attempt)
             gang.to_launch = command
             gang.take(command)
             self._between.prepare(command)
@@ -296,19 +296,18 @@ class LocalEngine:
     def _groups(self) -> dict[str, str]:
         return cgroups.detect(self._name)
 
-    def _gang(self, job: str, attempt: int, ranks: int, known: Sequence[int] = ()) -> _Gang:
+    def _gang(self, job: str, attempt: int, ranks: int, live: LiveAttempt | None = None) -> _Gang:
         gang = self._gangs.get((job, attempt))
         if gang is None:
             _check_name(job)
-            counts = list(known) + [0] * (ranks - len(known))
-            watches = [self._watch(job, attempt, rank, count) for rank, count in enumerate(counts)]
+            watches = [self._watch(job, attempt, rank, _logged(live, rank)) for rank in range(ranks)]
             gang = self._gangs[job, attempt] = _Gang(watches)
         return gang
 
-    def _watch(self, job: str, attempt: int, rank: int, known: int) -> RankWatch:
+    def _watch(self, job: str, attempt: int, rank: int, logged: Logged | None) -> RankWatch:
         directory = rundir.rank_dir(self._root, job, attempt, rank)
         groups = cgroups.group_paths(self._groups, self._name, f"{job}.{attempt}.{rank}")
-        return RankWatch(directory, rank, launch.run_id(self._name, job, attempt), groups, known)
+        return RankWatch(directory, rank, launch.run_id(self._name, job, attempt), groups, logged)
 
     def _launch(self, gang: _Gang, command: StartGang) -> None:
         """Start what is unstarted: rank 0 first, with the port that all ranks receive."""
@@ -415,6 +414,14 @@ class LocalEngine:
 
     def _alive(self, job: str, attempt: int) -> Iterator[RankWatch]:
         yield from (w for w in self._watches((job, attempt)) if w.state == "alive")
+
+
+def _logged(live: LiveAttempt | None, rank: int) -> Logged | None:
+    """What the log has of a rank; None where no earlier engine had its attempt."""
+    if live is None:
+        return None
+    known, ended = live.marks_known, live.ended
+    return Logged(known[rank] if rank < len(known) else 0, rank < len(ended) and ended[rank])
 
 
 def _check_name(job: str) -> None:

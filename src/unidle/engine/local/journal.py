@@ -1,4 +1,7 @@
-"""Writes a rank's marks so that none is lost for want of disk space. Standard library only."""
+"""Writes a rank's marks so that none is lost for want of disk space. Standard library only.
+
+Marks whose loss costs work are also synced: without the one of a checkpoint or of an exit, a job repeats what is done.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import os
 
 RESERVE_BYTES = 64 * 1024
 PENDING_LIMIT_BYTES = 1024 * 1024
+SYNCED = ("saved", "exit")
+_DIRECTORIES = 4  # the rank's, the attempt's, the job's and the run root: each may be new
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -16,7 +21,10 @@ class Journal:
 
     def __init__(self, path: str, reserve_path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._path = path
         self._reserve_path = reserve_path
+        self._unsynced = False
+        self._named = False  # whether the file's name is known to be on the disk
         self._pending = bytearray()
         self._dropped = 0
         try:
@@ -44,6 +52,7 @@ class Journal:
             self._dropped = 0
         waits = self.waits
         self._pending += _line(mark)
+        self._unsynced = self._unsynced or mark["k"] in SYNCED
         if not waits or mark["k"] == "exit":
             self.flush()
 
@@ -56,6 +65,32 @@ class Journal:
                 return False
             del self._pending[:written]
         return True
+
+    def sync(self) -> None:
+        """Have the file on the disk if it has a new mark whose loss costs work; nothing while some wait.
+
+        Marks come one at a time and a sync takes milliseconds: this is for the caller's tick and for the end.
+        """
+        if not self._unsynced or self._pending:
+            return
+        self._unsynced = False
+        try:
+            os.fdatasync(self._fd)
+            if not self._named:
+                self._sync_names()
+                self._named = True
+        except OSError:
+            pass  # an I/O error, or a file system without sync: the controller reads the mark all the same
+
+    def _sync_names(self) -> None:
+        directory = os.path.dirname(self._path)
+        for _ in range(_DIRECTORIES):
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            directory = os.path.dirname(directory)
 
     def make_room(self) -> None:
         """Give the reserved space back to the file system."""

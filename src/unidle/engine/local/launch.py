@@ -247,6 +247,7 @@ def orders_for(
         progress_pattern=spec.progress_pattern,
         # the directory belongs to the gang: one watcher sees each checkpoint once
         checkpoint_path=_below(spec.workdir, spec.checkpoint_path) if rank == 0 else None,
+        boot=boot_id(),
     )
 
 

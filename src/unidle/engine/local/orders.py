@@ -12,7 +12,7 @@ class Orders:
 
     ``env`` is added to the supervisor's own environment, ``unset`` taken away from it; ``groups`` is
     the rank's control group (:class:`~unidle.engine.local.cgroups.Group`), ``clock_offset_ns`` turns
-    the boot-time clock into the controller's.
+    the boot-time clock into the controller's. ``boot`` names the boot of the machine.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class Orders:
         checkpoint_path: str | None = None,
         log_file_bytes: int = 16 * 1024 * 1024,
         log_files: int = 4,
+        boot: str = "",
     ) -> None:
         self.argv = argv
         self.workdir = workdir
@@ -47,6 +48,7 @@ class Orders:
         self.checkpoint_path = checkpoint_path
         self.log_file_bytes = log_file_bytes
         self.log_files = log_files
+        self.boot = boot
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Orders:

@@ -100,7 +100,10 @@ class Supervisor:
         """Start the rank; False when a stop was asked for before."""
         # supervisor.json first: a process that asks for a stop sees either it, or that the stop was read here
         pid = os.getpid()
-        rundir.write_json(f"{self.directory}/{rundir.SUPERVISOR}", {"pid": pid, "ticks": tree.ticks_of(pid)})
+        known: dict[str, object] = {"pid": pid, "ticks": tree.ticks_of(pid)}
+        if self.orders.boot:
+            known["boot"] = self.orders.boot
+        rundir.write_json(f"{self.directory}/{rundir.SUPERVISOR}", known)
         if rundir.stop_grace_ns(self.directory) is not None:
             return False
         become_subreaper()
@@ -297,6 +300,7 @@ class Supervisor:
         self.busy = False
         self._see(self.progress.tick, now_ns)
         self.journal.flush()
+        self.journal.sync()
 
     # ---- end
 
@@ -318,6 +322,7 @@ class Supervisor:
 
     def _close(self) -> None:
         self._write_out()
+        self.journal.sync()
         self.log.close()
         self.journal.close()
 

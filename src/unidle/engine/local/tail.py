@@ -10,6 +10,7 @@ from unidle.events.marks import Mark
 
 CHUNK_BYTES = 1024 * 1024
 _FIRST_BYTES = 16 * 1024  # mostly there is little, and room for a chunk costs more than to read it
+ENDS = ("exit", "lost")
 
 _DECODER = msgspec.json.Decoder(Mark)
 _ENCODER = msgspec.json.Encoder()
@@ -18,7 +19,8 @@ _ENCODER = msgspec.json.Encoder()
 class JournalTail:
     """Whole lines of one journal, each once; a torn last line waits for its end.
 
-    ``known`` lines from the start are skipped: their marks are in the log already.
+    ``known`` lines from the start are skipped: their marks are in the log already. A power cut may leave fewer
+    lines than that; what is added then is numbered after the marks of the log, not after the lines.
     """
 
     def __init__(self, path: str, known: int = 0) -> None:
@@ -30,6 +32,7 @@ class JournalTail:
         self.count = 0
         self.behind = False  # more is there than one read takes
         self.ended = False
+        self.known_end: Mark | None = None  # the rank's end, where it was read from a line that is skipped
         self.spawned: tuple[int, int] | None = None  # pid and start ticks of the rank
 
     def read(self) -> tuple[int, tuple[Mark, ...]]:
@@ -39,8 +42,15 @@ class JournalTail:
         self.count += len(lines)
         unknown = lines[max(0, self._skip - first) :]
         for line in lines[: len(lines) - len(unknown)]:
-            self._decode(line)  # only to see whether the journal has ended
+            mark = self._decode(line)
+            if mark.k in ENDS:
+                self.known_end = mark
         return self.count - len(unknown), tuple(self._decode(line) for line in unknown)
+
+    @property
+    def next(self) -> int:
+        """Ordinal of the next mark: neither a line of the journal nor a mark of the log has it."""
+        return max(self.count, self._skip)
 
     def append(self, mark: Mark) -> Mark:
         """Add a mark in place of a supervisor that is gone, in place of its torn last line.
@@ -48,8 +58,8 @@ class JournalTail:
         Only for the holder of the rank's lock. A disk that refuses it does not lose the mark: it is
         counted as if it were there.
         """
-        self.count += 1
-        self.ended = self.ended or mark.k in ("exit", "lost")
+        self.count = self.next + 1
+        self.ended = self.ended or mark.k in ENDS
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -86,7 +96,7 @@ class JournalTail:
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             return Mark(k="note", t=self._last_t, text=f"a line of the journal cannot be read: {error}")
         self._last_t = mark.t
-        if mark.k in ("exit", "lost"):
+        if mark.k in ENDS:
             self.ended = True
         elif mark.k == "spawn" and mark.pid is not None and mark.ticks is not None:
             self.spawned = (mark.pid, mark.ticks)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import dataclass
 from typing import Literal
 
+from unidle.clock import boot_id
 from unidle.engine.local import descriptors, rundir, tree
 from unidle.engine.local.cgroups import Group
 from unidle.engine.local.tail import JournalTail
@@ -13,6 +15,15 @@ from unidle.events.marks import Mark
 
 BURY_NS = 5_000_000_000
 OVERDUE_NS = 90_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What the log has of a rank that an earlier engine may have started."""
+
+    marks: int = 0
+    ended: bool = False  # its end is one of them
+
 
 State = Literal["unknown", "unstarted", "alive", "gone", "ended"]
 
@@ -26,7 +37,7 @@ class RankWatch:
     """
 
     def __init__(
-        self, directory: str, rank: int, run_id: str, groups: dict[str, str], known: int = 0
+        self, directory: str, rank: int, run_id: str, groups: dict[str, str], logged: Logged | None = None
     ) -> None:
         self.directory = directory
         self.rank = rank
@@ -36,7 +47,8 @@ class RankWatch:
         self.lock_fd: int | None = None
         self.group = Group(groups)
         self._run_id = run_id
-        self._tail = JournalTail(f"{directory}/{rundir.JOURNAL}", known)
+        self._logged = logged
+        self._tail = JournalTail(f"{directory}/{rundir.JOURNAL}", logged.marks if logged else 0)
         self._news: list[tuple[int, tuple[Mark, ...]]] = []
         self._stop_grace_ns: int | None = None
         self._stop_sent_ns: int | None = None
@@ -70,6 +82,9 @@ class RankWatch:
         """Take in what happened; ends the watch once the rank's end is known."""
         if self.state == "ended":
             return
+        if self._logged is not None and self._logged.ended:
+            self._close()  # whatever the files say by now
+            return
         self.look(now_ns)
         self._read()
         if self._tail.ended:
@@ -82,7 +97,7 @@ class RankWatch:
 
     def look(self, now_ns: int) -> None:
         """Find out how the rank stands, and take its lock where no one else has it."""
-        if self.state != "unknown":
+        if self.state != "unknown" or (self._logged is not None and self._logged.ended):
             return
         try:
             if self._find_supervisor():
@@ -96,7 +111,7 @@ class RankWatch:
         if self.lock_fd is None:
             return  # a supervisor is on its way
         self._read()
-        self.state = "gone" if rundir.is_claimed(self.directory) or self._tail.ended else "unstarted"
+        self.state = "gone" if self._was_begun() else "unstarted"
 
     def started(self, pid: int) -> None:
         """The engine started a supervisor, which has the lock from now on."""
@@ -164,10 +179,19 @@ class RankWatch:
         self._close_pidfd()
         self._tail.close()
 
+    def _was_begun(self) -> bool:
+        """Whether the rank was ever started: by its files, by the log, and by what runs.
+
+        Missing files alone prove nothing: they may be deleted, or lost in a power cut.
+        """
+        if rundir.is_claimed(self.directory) or self._tail.count:
+            return True
+        return self._logged is not None and (self._logged.marks > 0 or bool(self._left()))
+
     def _find_supervisor(self) -> bool:
         known = rundir.read_json(f"{self.directory}/{rundir.SUPERVISOR}") or {}
         pid, ticks = known.get("pid"), known.get("ticks")
-        if not isinstance(pid, int):
+        if not isinstance(pid, int) or not _of_this_boot(known):
             return False
         try:
             pidfd = os.pidfd_open(pid)
@@ -185,6 +209,9 @@ class RankWatch:
         first, marks = self._tail.read()
         if marks:
             self._news.append((first, marks))
+        end, self._tail.known_end = self._tail.known_end, None
+        if end is not None:  # a power cut took lines before it, so its number is another mark's in the log
+            self._news.append((self._tail.next, (end,)))
 
     def _carry_out_stop(self, now_ns: int) -> None:
         if self.state == "unstarted":
@@ -222,6 +249,11 @@ class RankWatch:
             tree.send(left, signal.SIGKILL)
             return
         text = "its supervisor ended without a record of its exit code"
+        if self._logged is not None and self._tail.count < self._logged.marks:
+            text = (
+                f"{self._tail.count} of the {self._logged.marks} marks in the log are left in its journal, "
+                "and no exit code: a power cut, or deleted files"
+            )
         errors = _last_line(f"{self.directory}/{rundir.ERRORS}")
         if left:
             text += f"; processes {sorted(left)} do not die"
@@ -233,6 +265,8 @@ class RankWatch:
         # ranks that an earlier version started have no such variables
         left |= tree.with_environment(f"TORCHELASTIC_RUN_ID={self._run_id}", f"RANK={self.rank}")
         spawned = self._tail.spawned
+        if not _of_this_boot(rundir.read_json(f"{self.directory}/{rundir.SUPERVISOR}") or {}):
+            spawned = None  # its number may be another process's by now
         if spawned and tree.ticks_of(spawned[0]) == spawned[1] and tree.is_live(spawned[0]):
             left.add(spawned[0])
         return left
@@ -246,7 +280,7 @@ class RankWatch:
         self._close()
 
     def _append(self, mark: Mark) -> None:
-        first = self._tail.count
+        first = self._tail.next
         self._news.append((first, (self._tail.append(mark),)))
 
     def _close(self) -> None:
@@ -262,6 +296,11 @@ class RankWatch:
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
+
+
+def _of_this_boot(supervisor: dict[str, object]) -> bool:
+    """Whether a record of a supervisor is of this boot; one of an earlier version of unidle has none."""
+    return supervisor.get("boot", boot_id()) == boot_id()
 
 
 def _last_line(path: str) -> str:
