@@ -15,6 +15,7 @@ from unidle.errors import CannotRun
 
 
 @needs.root
+@pytest.mark.slow  # the cut is in the log of the kernel, which other tests read
 def test_after_a_cut_a_disk_has_what_was_synced_and_no_more(tmp_path: Path) -> None:
     import os
 

@@ -27,7 +27,7 @@ from unidle.view.source import ledger_source
 from unidle.view.state import View
 from waiting import wait_until
 
-pytestmark = [needs.root]
+pytestmark = [needs.root, pytest.mark.slow]  # each cut is in the log of the kernel, which other tests read
 CUTS = 100
 SETTLED_S = 60.0
 DEVICES = 4
@@ -75,7 +75,6 @@ def sound(machine: PowerMachine) -> None:
         store.close()
 
 
-@pytest.mark.slow
 def test_a_hundred_random_power_cuts_end_in_the_right_state(machine: PowerMachine) -> None:
     chance = random.Random(21)
     known: dict[tuple[str, int], list[int]] = {}

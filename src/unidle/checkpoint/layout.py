@@ -117,7 +117,7 @@ def manifest_from(data: bytes) -> Manifest:
 def _shard(name: object, rank: object, size_bytes: object, crcs: list[object]) -> Shard:
     found = Shard(str(name), _size(rank), _size(size_bytes), tuple(map(_size, crcs)))
     if len(found.crcs) != -(-found.size_bytes // CHUNK_BYTES):
-        raise ValueError(f"{len(found.crcs)} checksums for the {found.size_bytes} bytes of {shown(name)}")
+        raise ValueError(f"the number of checksums does not fit the size of {shown(name)}")
     return found
 
 

@@ -104,13 +104,16 @@ def _kernel_log() -> LogReading:
     from unidle.guard.log import findings
     from unidle.probe.check.model import LogReading
     from unidle.probe.kernel_log import KernelLog
+    from unidle.probe.mounted import is_abandoned, mounted_devices
 
     log = KernelLog("an earlier boot 0")  # so it begins with the start of this one
     lines = []
     while batch := log.poll():
         lines += batch
     log.close()
-    return LogReading(list(findings(lines)), log.why_not())
+    mounted = mounted_devices()
+    found = [one for one in findings(lines) if one.kind != "fs" or not is_abandoned(one.device, mounted)]
+    return LogReading(found, log.why_not())
 
 
 def _names(only: str | None) -> list[str]:
