@@ -19,7 +19,7 @@ def mounted_devices(proc: str = "/proc", sys: str = "/sys") -> frozenset[str] | 
     except OSError:
         return None
     seen = {_namespace(f"{proc}/self")}
-    for entry in os.listdir(proc):
+    for entry in (found.name for found in Path(proc).iterdir()):
         if entry.isdigit() and (space := _namespace(f"{proc}/{entry}")) not in (None, *seen):
             seen.add(space)
             try:
