@@ -29,6 +29,7 @@ from waiting import wait_until
 
 OTHER = 65534
 TOKEN = "5ec2e7" * 8
+HELLO = {"do": "hello", "rank": 0, "session": "aa", "pid": 1, "options": {}, "peer": None, "lead": None}
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as a second user")
 
 
@@ -213,9 +214,7 @@ def test_a_planted_lock_changes_no_other_file(base: Path, storage: Path, tmp_pat
     address = wire.start(str(storage), str(hold), "n0", 30)
     try:
         with wire.connect(address) as link:
-            answer, _ = wire.ask(link, {
-                "do": "hello", "rank": 0, "session": "aa", "pid": 1, "options": {}, "peer": None, "lead": None,
-            })  # fmt: skip
+            answer, _ = wire.ask(link, HELLO)
     finally:
         os.kill(pid_of(storage), signal.SIGKILL)
     assert "the directory cannot be written" in answer["why"]
@@ -395,9 +394,8 @@ def test_a_holder_is_reached_from_other_hosts_only_by_an_encrypted_connection(
         data = bytearray(size)
         wire.receive_into(link, memoryview(data))
         assert bytes(data) == b"state"
-        wire.send(link, {"do": "hello", "rank": 0, "session": "aa", "pid": 1})
         with pytest.raises(Gone):  # only ranks of this node register
-            wire.receive(link)
+            wire.ask(link, HELLO)
     with (
         socket.create_connection((found.host, found.port), timeout=5) as plain,
         pytest.raises((greeting.Refused, OSError)),
@@ -457,27 +455,54 @@ def threads_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
-def test_at_most_64_strangers_are_listened_to_and_each_for_five_seconds(
-    address: Address, storage: Path
+@pytest.fixture
+def entrance(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[doors.Doors, int]]:
+    """The doors of a holder in this process, which give a stranger a minute, and their port."""
+    monkeypatch.setattr(greeting, "GREETING_S", 60.0)
+    made = doors.Doors(TOKEN, "n", lambda link, _: link.close())
+    port, over = made.open("127.0.0.1"), threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            made.accept(0.05)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield made, port
+    over.set()
+    thread.join()
+    made.close()
+    wait_until(lambda: not made._strangers, 20, "the end of the strangers")
+
+
+def test_at_most_64_strangers_are_listened_to_and_the_oldest_gives_way(
+    entrance: tuple[doors.Doors, int],
 ) -> None:
-    pid = pid_of(storage)
-    before = threads_of(pid)
-    links = [stranger(address, b"U") for _ in range(100)]
-    wait_until(lambda: threads_of(pid) <= before + doors.STRANGERS_MOST, 10, "room")
-    begun_s = time.monotonic()
-    links[-1].settimeout(30)
-    with contextlib.suppress(OSError):
-        while links[-1].recv(1):
-            pass
-    assert time.monotonic() - begun_s < greeting.GREETING_S + 10
-    for each in links:
-        each.close()
+    made, port = entrance
+    with contextlib.ExitStack() as stack:
+        links = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(100)
+        ]
+        for link in links[: 100 - doors.STRANGERS_MOST]:
+            assert link.recv(1) == b""  # dropped for another one, long before its minute was over
+        wait_until(lambda: len(made._strangers) == doors.STRANGERS_MOST, 20, "the others")
+        with wire.connect(Address("127.0.0.1", port, TOKEN, "n")) as link:
+            assert link.fileno() >= 0
 
 
-def test_a_greeting_of_more_than_4_kib_is_not_read(address: Address) -> None:
-    with stranger(address, b"UDLC" + struct.pack("!H", 5000)) as link, contextlib.suppress(OSError):
-        link.settimeout(greeting.GREETING_S)  # at once, not when its time is over
+def test_a_stranger_has_five_seconds(address: Address) -> None:
+    assert greeting.GREETING_S == 5
+    with stranger(address, b"UDLC") as link:
+        link.settimeout(60)
         assert link.recv(1) == b""
+
+
+def test_a_greeting_of_more_than_4_kib_is_not_read() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"UDLC" + struct.pack("!H", 4097))  # and nothing else: it is not waited for
+        with pytest.raises(greeting.Refused):
+            greeting.answer(theirs, TOKEN, "n", encrypted=False)
 
 
 def test_the_next_to_be_dropped_is_of_the_address_with_the_most() -> None:
