@@ -102,7 +102,7 @@ def test_after_the_lease_the_writer_gives_up(own_database: tuple[str, psycopg.Co
     backend = store.database.query("SELECT pg_backend_pid()")[0][0]
     admin.execute("ALTER DATABASE reconnect ALLOW_CONNECTIONS false")
     admin.execute("SELECT pg_terminate_backend(%s, 5000)", [backend])
-    store._renewed_s = time.monotonic() - LEASE_TTL_NS / 1e9 + 0.5
+    store._steady.renewed_s = time.monotonic() - LEASE_TTL_NS / 1e9 + 0.5
     with pytest.raises(ConnectionLost, match="could not be restored before the lease ended") as error:
         store.append(lease, [event(1)])
     assert error.value.exit_code == 4

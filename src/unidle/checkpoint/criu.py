@@ -61,8 +61,8 @@ def dump(pid: int, directory: str, *, leave_running: bool = False) -> None:
             "the process holds a GPU and cuda-checkpoint is not installed", field="PID", value=pid,
             remedy="install cuda-checkpoint (driver 550 or newer)",
         )  # fmt: skip
-    beside = f"{directory}.tmp"
-    os.makedirs(beside)
+    draft_name = f"{directory}.tmp"
+    os.makedirs(draft_name)
     moved: list[int] = []
     try:
         for holder in holders:
@@ -76,7 +76,7 @@ def dump(pid: int, directory: str, *, leave_running: bool = False) -> None:
                 "-t",
                 str(pid),
                 "-D",
-                beside,
+                draft_name,
                 "--shell-job",
                 "--tcp-established",
                 "--file-locks",
@@ -85,11 +85,11 @@ def dump(pid: int, directory: str, *, leave_running: bool = False) -> None:
         )
         if done.returncode:
             raise CannotRun(f"criu could not freeze it: {_reason(done.stderr)}", field="PID", value=pid)
-        with open(os.path.join(beside, "unidle.json"), "w", encoding="utf-8") as file:
+        with open(os.path.join(draft_name, "unidle.json"), "w", encoding="utf-8") as file:
             json.dump({"pid": pid, "cuda": holders}, file)
-        os.rename(beside, directory)
+        os.rename(draft_name, directory)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(draft_name, ignore_errors=True)
         for holder in moved:
             _run([str(can.cuda), "--toggle", "--pid", str(holder)])
         raise

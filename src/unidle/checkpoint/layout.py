@@ -263,17 +263,17 @@ def sync_directory(path: str) -> None:
 
 def write_durably(path: str, data: bytes) -> None:
     """A file is there whole and durable, or not at all (written under a temporary name, synced, renamed)."""
-    beside = f"{path}.{secrets.token_hex(6)}.tmp"  # a name that nobody can have made a link of before
+    draft_name = f"{path}.{secrets.token_hex(6)}.tmp"  # a name that nobody can have made a link of before
     try:
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        fd = os.open(draft_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        os.replace(draft_name, path)
     except OSError:
         try:
-            os.unlink(beside)
+            os.unlink(draft_name)
         except OSError:
             pass
         raise

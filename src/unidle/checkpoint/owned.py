@@ -107,9 +107,9 @@ def read(name: str, at: int, most_bytes: int) -> bytes:
 
 def draft(name: str, at: int, data: bytes) -> str:
     """Write ``data`` to a new file with mode 0600 whose name cannot have been taken before; its name."""
-    beside = f"{name}.{secrets.token_hex(6)}.tmp"
+    draft_name = f"{name}.{secrets.token_hex(6)}.tmp"
     fd = os.open(
-        beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=at
+        draft_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=at
     )
     try:
         with os.fdopen(fd, "wb") as file:
@@ -118,19 +118,19 @@ def draft(name: str, at: int, data: bytes) -> str:
             os.fsync(fd)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(beside, dir_fd=at)
+            os.unlink(draft_name, dir_fd=at)
         raise
-    return beside
+    return draft_name
 
 
 def write(name: str, at: int, data: bytes) -> None:
     """Replace a file whole: a link of that name is replaced, not followed."""
-    beside = draft(name, at, data)
+    draft_name = draft(name, at, data)
     try:
-        os.replace(beside, name, src_dir_fd=at, dst_dir_fd=at)
+        os.replace(draft_name, name, src_dir_fd=at, dst_dir_fd=at)
     except OSError:
         with contextlib.suppress(OSError):
-            os.unlink(beside, dir_fd=at)
+            os.unlink(draft_name, dir_fd=at)
         raise
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from unidle.errors import ConnectionLost, LeaseLost, StoreDamaged, StoreError, StoreGone, StoreHeld
 from unidle.store import holder as holders
@@ -24,10 +24,9 @@ from unidle.store.protocol import (
     StoredEvent,
 )
 from unidle.store.schema import READABLE
+from unidle.store.steady import LEASE_TTL_NS as LEASE_TTL_NS
+from unidle.store.steady import Steady
 
-LEASE_TTL_NS: Final = 15_000_000_000
-_RECONNECT_S: Final = 0.1  # between two tries
-_T = TypeVar("_T")
 _LOOK_S: Final = 0.1  # while a lease of an earlier boot expires
 _PAGE: Final = 256  # events held at a time, reading or writing: a body may have many KiB
 _LARGE_PAGE: Final = 1024  # after a page that had less than this many bytes of bodies: each query costs
@@ -55,7 +54,7 @@ class SqlStore:
         self._db = database
         self._read_only = read_only
         self._lease: Lease | None = None
-        self._renewed_s = 0.0  # when the lease was extended last, on the monotonic clock
+        self._steady = Steady(database)
         self._damaged: tuple[DamagedRequest, ...] = ()
         self.url = database.url
 
@@ -82,7 +81,7 @@ class SqlStore:
                     raise
                 time.sleep(_LOOK_S)  # most likely the machine was restarted: what lives renews its lease
                 continue
-            self._renewed_s = time.monotonic()
+            self._steady.extended()
             return self._lease
 
     def _take(self, purpose: str) -> Lease:
@@ -109,6 +108,7 @@ class SqlStore:
         except (LeaseLost, StoreGone, ConnectionLost):  # it is lost already, or ends with this process
             pass
         self._lease = None
+        self._steady.ended()
 
     def holder(self) -> str | None:
         writer = self._writer()
@@ -131,8 +131,8 @@ class SqlStore:
                 before = writer.last_seq
                 return self._append(writer, events, done_requests)
 
-        last = self._steady(work)
-        self._renewed_s = time.monotonic()
+        last = self._steady.run(work)
+        self._steady.extended()
         return last
 
     def _append(self, writer: _Writer, events: Iterable[NewEvent], done_requests: Sequence[int]) -> int:
@@ -206,7 +206,7 @@ class SqlStore:
                 self._db.insert(sql.ADD_SIGNED_REQUEST, (time_ns, kind, body, crc, request.sender))
 
     def requests(self, limit: int | None = None) -> list[Request]:
-        return self._steady(lambda: self._requests(_ALL if limit is None else limit))
+        return self._steady.run(lambda: self._requests(_ALL if limit is None else limit))
 
     def _requests(self, limit: int) -> list[Request]:
         self._db.verify()
@@ -244,13 +244,13 @@ class SqlStore:
         return self._db.user()
 
     def owned_by(self, user: str) -> bool:
-        return self._steady(lambda: self._db.owned_by(user))
+        return self._steady.run(lambda: self._db.owned_by(user))
 
     # What is derived
 
     def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment] = ()) -> None:
         # once more is no harm: a snapshot is replaced, and of segments of one event the last one counts
-        self._steady(lambda: self._save_snapshot(lease, snapshot, segments))
+        self._steady.run(lambda: self._save_snapshot(lease, snapshot, segments))
 
     def _save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment]) -> None:
         with self.transaction():
@@ -292,7 +292,7 @@ class SqlStore:
     # Bookmarks
 
     def save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
-        self._steady(lambda: self._save_bookmark(lease, bookmark))
+        self._steady.run(lambda: self._save_bookmark(lease, bookmark))
 
     def _save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
         key = (bookmark.name, bookmark.seq)
@@ -363,34 +363,6 @@ class SqlStore:
             with suppress(StoreError):  # else it ends with this process
                 self.release(self._lease)
         self._db.close()
-
-    def _steady(self, work: Callable[[], _T]) -> _T:
-        """Do it, and again on another connection where one is lost while the lease lasts.
-
-        Errors: :class:`ConnectionLost` after the lease, or at once without one.
-        """
-        while True:
-            try:
-                return work()
-            except ConnectionLost as error:
-                if self._lease is None:
-                    raise
-                self._reconnect(error)
-
-    def _reconnect(self, error: ConnectionLost) -> None:
-        until_s = self._renewed_s + LEASE_TTL_NS / 1e9
-        while True:
-            if time.monotonic() >= until_s:
-                raise ConnectionLost(
-                    f"{error.problem}; it could not be restored before the lease ended",
-                    field=self.url, remedy="start the command again when the database answers",
-                ) from error  # fmt: skip
-            try:
-                self._db.reconnect()
-                return
-            except ConnectionLost as again:
-                error = again
-                time.sleep(_RECONNECT_S)
 
     def _writer(self) -> _Writer:
         rows = self._db.query(sql.WRITER)

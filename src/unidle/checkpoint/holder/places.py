@@ -140,15 +140,15 @@ def directory_id(storage: str) -> str:
             return _id_in(fd)
         except FileNotFoundError:
             pass
-        beside = owned.draft("id", fd, os.urandom(8).hex().encode())
+        draft_name = owned.draft("id", fd, os.urandom(8).hex().encode())
         try:
-            os.link(beside, "id", src_dir_fd=fd, dst_dir_fd=fd)  # whole, or not there, at any moment
+            os.link(draft_name, "id", src_dir_fd=fd, dst_dir_fd=fd)  # whole, or not there, at any moment
         except FileExistsError:
             pass
         except OSError:
-            os.replace(beside, "id", src_dir_fd=fd, dst_dir_fd=fd)  # a file system without hard links
+            os.replace(draft_name, "id", src_dir_fd=fd, dst_dir_fd=fd)  # a file system without hard links
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(beside, dir_fd=fd)
+            os.unlink(draft_name, dir_fd=fd)
         return _id_in(fd)
 
 

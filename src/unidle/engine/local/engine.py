@@ -28,6 +28,7 @@ from unidle.engine.protocol import (
 from unidle.errors import BadInput, CannotRun
 from unidle.fleet import Fleet
 from unidle.jobs import Limits
+from unidle.jobs.job_id import is_job_id
 from unidle.jobs.vitals import GangVitals
 
 if TYPE_CHECKING:
@@ -425,7 +426,7 @@ def _logged(live: LiveAttempt | None, rank: int) -> Logged | None:
 
 
 def _check_name(job: str) -> None:
-    if not job or job.startswith(".") or "/" in job or "\0" in job:
+    if not is_job_id(job):
         raise BadInput(
             "not usable as a directory name", field="job", value=job, remedy="use letters, digits, - and _"
         )
