@@ -137,8 +137,8 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def fuzz(target: str, seconds: float, seed: int) -> int:
-    """Run one target in this process. Returns the exit code."""
+def fuzz(target: str, seconds: float, seed: int, most: int | None = None) -> int:
+    """Run one target in this process, with at most ``most`` changed inputs. Returns the exit code."""
     signal.signal(signal.SIGALRM, _late)
     warnings.simplefilter("ignore")  # of patterns that will be read otherwise by a later Python
     dice = random.Random(f"{target} {seed}")
@@ -150,7 +150,8 @@ def fuzz(target: str, seconds: float, seed: int) -> int:
         inputs = 0
         end_s = time.monotonic() + seconds
         queue = list(pool)
-        while queue or time.monotonic() < end_s:
+        known = len(queue)
+        while queue or (time.monotonic() < end_s and (most is None or inputs < known + most)):
             from_corpus = bool(queue)
             data = queue.pop(0) if queue else changed(pool, words, dice)
             with coverage.recorded():
@@ -191,6 +192,7 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", metavar="TARGET")
     parser.add_argument("--seconds", type=float, default=10, help="of each target")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--inputs", type=int, help="at most so many changed inputs: the same ones each time")
     parser.add_argument("--input", type=Path, help="run the one target with this file only")
     parser.add_argument("--list", action="store_true")
     chosen = parser.parse_args()
@@ -205,7 +207,7 @@ def main() -> int:
             parser.error("--input needs one TARGET")
         return again(targets[0], chosen.input)
     if len(targets) == 1:
-        return fuzz(targets[0], chosen.seconds, chosen.seed)
+        return fuzz(targets[0], chosen.seconds, chosen.seed, chosen.inputs)
     worst = 0  # each target in a process of its own: it has a limit of memory
     for target in targets:
         command = [

@@ -306,3 +306,11 @@ def test_records_of_a_zip_that_overlap_are_not_read_again_and_again(tmp_path: Pa
 def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(Damaged):
         open_inside(str(tmp_path), name)
+
+
+def test_a_name_that_no_file_can_have_is_damage(tmp_path: Path) -> None:
+    with pytest.raises(Damaged, match="names a file that cannot exist"):
+        open_inside(str(tmp_path), "part\ud800.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"w": "part\\ud800.safetensors"}}')
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    assert verdict_of(tmp_path)["state"] == "bad"

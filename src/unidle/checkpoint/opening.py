@@ -79,6 +79,10 @@ def _parts(name: str) -> list[str]:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or not parts or "\0" in name:
         raise Damaged(f"names a file outside of the checkpoint: {shown(name)!r}")
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        raise Damaged(f"names a file that cannot exist: {shown(name)!r}") from None
     return parts
 
 
