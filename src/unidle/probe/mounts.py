@@ -58,6 +58,17 @@ class Answer(NamedTuple):
     error: int = 0
 
 
+def mounted(mountinfo: str) -> dict[str, tuple[str, str]]:
+    """All mounts of a ``/proc/self/mountinfo`` by place: the device's number (``8:1``), and what is mounted."""
+    found: dict[str, tuple[str, str]] = {}
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        left, right = before.split(" "), after.split(" ")
+        if len(left) >= 5 and len(right) >= 2:
+            found[_text(left[4])] = left[2], _text(right[1])
+    return found
+
+
 def remote_mounts(mountinfo: str) -> dict[str, Mount | None]:
     """All mounts of a ``/proc/self/mountinfo`` by place, None for those of the machine itself; a later one hides an earlier."""
     found: dict[str, Mount | None] = {}
