@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from unidle.probe.check import Context, Found
@@ -26,7 +25,13 @@ class Fault:
 
 
 def machine(root: Path, table: str = TABLE) -> Path:
-    for name, number in {"sda1": "8:1", "dm-0": "253:0", "loop3": "7:3", "sdb1": "8:17", "loop9": "7:9"}.items():
+    for name, number in {
+        "sda1": "8:1",
+        "dm-0": "253:0",
+        "loop3": "7:3",
+        "sdb1": "8:17",
+        "loop9": "7:9",
+    }.items():
         (root / "sys/class/block" / name).mkdir(parents=True)
         (root / "sys/class/block" / name / "dev").write_text(f"{number}\n")
     (root / "proc/self").mkdir(parents=True)
@@ -69,10 +74,10 @@ def test_a_failed_file_system_with_a_directory_that_jobs_use_fails_the_node(tmp_
 def test_a_file_system_that_a_process_works_in_is_in_use(tmp_path: Path):
     root = machine(tmp_path)
     (root / "proc/42/fd").mkdir(parents=True)
-    os.symlink("/home", root / "proc/42/cwd")
-    os.symlink("socket:[1]", root / "proc/42/fd/0")
+    (root / "proc/42/cwd").symlink_to("/home")
+    (root / "proc/42/fd/0").symlink_to("socket:[1]")
     assert used_at("loop3", root=root) == ""
-    os.symlink("/mnt/test/log (deleted)", root / "proc/42/fd/1")
+    (root / "proc/42/fd/1").symlink_to("/mnt/test/log (deleted)")
     assert used_at("loop3", root=root) == "/mnt/test/log"
 
 
@@ -82,8 +87,8 @@ def test_without_a_table_of_mounts_every_failed_file_system_counts(tmp_path: Pat
 
 
 def test_the_root_of_this_machine_is_in_use():
-    source = next(
-        line.split(" ") for line in Path("/proc/self/mountinfo").read_text().splitlines() if line.split(" ")[4] == "/"
-    )
-    name = next((p.parent.name for p in Path("/sys/class/block").glob("*/dev") if p.read_text().strip() == source[2]), "")
+    table = [line.split(" ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    number = next(fields[2] for fields in table if fields[4] == "/")
+    devices = Path("/sys/class/block").glob("*/dev")
+    name = next((path.parent.name for path in devices if path.read_text().strip() == number), "")
     assert used_at(name) in ("/", "unknown")  # an overlay of a container has no device

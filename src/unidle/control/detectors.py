@@ -21,8 +21,8 @@ from unidle.fleet.watch import Watch
 from unidle.jobs import Reason
 from unidle.probe.heard import Detector, Heard, Seeing
 from unidle.probe.names import Names
-from unidle.probe.watcher import Wanted, Watcher
 from unidle.probe.used_file_systems import used_at
+from unidle.probe.watcher import Wanted, Watcher
 from unidle.view.care import TAKES_OUT
 from unidle.view.state import View
 from unidle.view.watching import NO_SOURCE, hit_by, incident_kind, on_device

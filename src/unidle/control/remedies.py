@@ -267,8 +267,8 @@ def log_age_s(since_ns: int, now_ns: int) -> int | None:
 
 def check_words(node: Node | None, name: str, tier: str, age_s: int | None = None) -> tuple[str, ...]:
     """unidle's own check, in the network namespace of the node where it has one; ``age_s``: see :func:`log_age_s`."""
-    words = (sys.executable, "-P", "-m", "unidle", "check", "--json", "--tier", tier, "--node", name)
-    words += () if age_s is None else ("--log-age", str(age_s))
+    log = () if age_s is None else ("--log-age", str(age_s))
+    words = (sys.executable, "-P", "-m", "unidle", "check", "--json", "--tier", tier, "--node", name, *log)
     return ("ip", "netns", "exec", node.netns, *words) if node is not None and node.netns else words
 
 

@@ -16,8 +16,22 @@ from __future__ import annotations
 import re
 
 _UNIT = rb"(?:its?|steps?|batch(?:es)?|iters?|iterations?|updates?)"
-_BAR = rb"\| {0,18}(\d{1,18})/(\d{1,18}|\?) \[[\d:]{1,24}<[\d:?]{1,24}, {1,18}(?:[\d.]{1,24}|\?)(?:" + _UNIT + rb"/s|s/" + _UNIT + rb")\b"
-_BARE = rb"(?:^|[\s:])(\d{1,18})" + _UNIT + rb" \[[\d:]{1,24}, {1,18}(?:[\d.]{1,24}|\?)(?:" + _UNIT + rb"/s|s/" + _UNIT + rb")\b"
+_BAR = (
+    rb"\| {0,18}(\d{1,18})/(\d{1,18}|\?) \[[\d:]{1,24}<[\d:?]{1,24}, {1,18}(?:[\d.]{1,24}|\?)(?:"
+    + _UNIT
+    + rb"/s|s/"
+    + _UNIT
+    + rb")\b"
+)
+_BARE = (
+    rb"(?:^|[\s:])(\d{1,18})"
+    + _UNIT
+    + rb" \[[\d:]{1,24}, {1,18}(?:[\d.]{1,24}|\?)(?:"
+    + _UNIT
+    + rb"/s|s/"
+    + _UNIT
+    + rb")\b"
+)
 _RANK = rb"\[[^\]]*\]:?\s*"
 _EVAL = rb"(?i)\beval|\bvalid"
 _OTHER = (

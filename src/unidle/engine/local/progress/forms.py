@@ -37,6 +37,10 @@ _NAMED: tuple[tuple[str, bytes, int | None, bytes], ...] = (
     ("catboost", b"learn: ", None, rb"(?:^|[\s:\]])(?P<step>\d+):\s+learn: "),
     ("maxtext", b"completed step: ", None, rb"\bcompleted step: (?P<step>\d+), seconds: "),
     ("rl-games", b" epoch: ", None, rb"\bfps total: \d+ epoch: (?P<step>\d+)/"),
+    ("stylegan", b"kimg ", None, rb"(?:^|\s)tick (?P<step>\d{1,15})\s{1,9}kimg [\d.]{1,15}\s{1,9}time "),
+    ("namd", b"ENERGY: ", None, rb"^ENERGY:\s{1,16}(?P<step>\d{1,15})(?:\s{1,16}-?\d{1,15}\.\d{1,9}){6}"),
+    ("fastprogress", b"% [", 1,
+     rb"\bEpoch (?P<epoch>\d{1,9})/\d{1,9} : \|.{0,400}?\| {0,3}[\d.]{1,6}% \[(?P<step>\d{1,15})/(?P<total>\d{1,15}) [\d:]{1,9}<"),
     ("ultralytics", b"%", 1,
      rb"^\s*(?P<epoch>\d+)/\d+\s+[\d.]+[GM]B?\s.{0,240}?:\s{0,9}\d{1,3}%.{0,160}?\s(?P<step>\d{1,15})/(?P<total>\d{1,15})\s"),
 )  # fmt: skip

@@ -23,7 +23,11 @@ NEEDLES = re.compile(
 # Source, what the line must hold, and the step. The first that matches speaks for the line.
 STEPS = (
     ("nanogpt", b": loss", rb"(?:^|[\s\]:])iter (\d{1,18}): loss [-+.\dni]"),
-    ("torchtitan", b"loss:", rb"(?<!validate )\bstep:\s{0,16}(\d{1,18})(?:/\d{1,18} = [\d.]{1,18}%)?\s{1,16}loss:\s"),
+    (
+        "torchtitan",
+        b"loss:",
+        rb"(?<!validate )\bstep:\s{0,16}(\d{1,18})(?:/\d{1,18} = [\d.]{1,18}%)?\s{1,16}loss:\s",
+    ),
     ("megatron", b"per iteration (ms)", rb"\biteration\s{1,16}(\d{1,18})/\s{0,16}(?:\d{1,18}|infinity) \|"),
     ("deepspeed", b"skipped=", rb"\bstep=(\d{1,18}), skipped=\d{1,18}, lr="),
     ("deepspeed", b"SamplesPerSec=", rb"\bglobal_step=(\d{1,18}), RunningAvgSamplesPerSec="),
