@@ -43,7 +43,7 @@ _ULTRALYTICS = rb"\s*\d{1,18}/\d{1,18}\s+[\d.]{1,18}[GM]B?\s"
 _RATE = rb", {1,18}(\d{1,18}(?:\.\d{1,18})?)it/s"
 _FAST = 50_000  # a second, of at least as many
 _TRAINING = rb"(?i)epoch|train|step|iter|batch|fit|loss"
-_EPOCH = rb"(?i)\bepoch[ :=#]{0,18}(\d{1,18})(/\d{1,18})?"
+_EPOCH = rb"(?i)\bepoch[ :=#]{0,18}(\d{1,9})(?!\d)(/\d{1,18})?"
 _LIGHTNING = rb"[ ,]v_num=|(?:Validation|Sanity Checking)(?: DataLoader \d{1,9})?: "
 _MOST_BARS = 64
 
