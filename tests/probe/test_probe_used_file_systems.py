@@ -7,7 +7,7 @@ from pathlib import Path
 from unidle.probe.check import Context, Found
 from unidle.probe.check.kernel import kernel_log
 from unidle.probe.check.model import LogReading
-from unidle.probe.used_file_systems import used_at
+from unidle.probe.mounted import used_at
 
 TABLE = """\
 21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
@@ -25,6 +25,7 @@ class Fault:
 
 
 def machine(root: Path, table: str = TABLE) -> Path:
+    (root / "sys/dev/block").mkdir(parents=True)
     for name, number in {
         "sda1": "8:1",
         "dm-0": "253:0",
@@ -32,8 +33,7 @@ def machine(root: Path, table: str = TABLE) -> Path:
         "sdb1": "8:17",
         "loop9": "7:9",
     }.items():
-        (root / "sys/class/block" / name).mkdir(parents=True)
-        (root / "sys/class/block" / name / "dev").write_text(f"{number}\n")
+        (root / "sys/dev/block" / number).symlink_to(f"../../devices/virtual/block/{name}")
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/mountinfo").write_text(table)
     return root
@@ -92,3 +92,15 @@ def test_the_root_of_this_machine_is_in_use():
     devices = Path("/sys/class/block").glob("*/dev")
     name = next((path.parent.name for path in devices if path.read_text().strip() == number), "")
     assert used_at(name) in ("/", "unknown")  # an overlay of a container has no device
+
+
+def test_a_file_system_that_only_a_container_has_mounted_or_mounts_elsewhere_is_in_use(tmp_path: Path):
+    root = machine(tmp_path)
+    (root / "proc/self/ns").mkdir()
+    (root / "proc/self/ns/mnt").symlink_to("mnt:[1]")
+    (root / "proc/77/ns").mkdir(parents=True)
+    (root / "proc/77/ns/mnt").symlink_to("mnt:[2]")
+    (root / "proc/77/mountinfo").write_text(TABLE)  # a service with a table of its own, as systemd makes them
+    assert used_at("loop3", root=root) == ""
+    (root / "proc/77/mountinfo").write_text("21 1 7:3 /sub /data rw - ext4 /dev/loop3 rw\n")
+    assert used_at("loop3", root=root) == "/data (in another mount namespace)"

@@ -54,6 +54,23 @@ def lines(start: bytes, end: bytes, size: int) -> bytes:
     return b"\n".join(made) + b"\n"
 
 
+WORST = (
+    b"1" * 60_000 + b" %| 1/2 [00:01<00:02, 1it/s]x",
+    b" " * 60_000 + b" %| 1/2 [00:01<00:02, 1it/s]x",
+    b"Epoch 1/1 1/1 " * 4200 + b"\xe2\x80\xa2 ",
+    b"'epoch': " + b"{'loss': " * 6500,
+    b"'epoch': " + b"{'eval_'eval_runtime': " * 2800,
+    b"in 1.5 seconds " + b"Finished saving the checkpoint in " * 1900,
+)
+"""The lines that patterns took longest for."""
+
+
+@pytest.mark.parametrize("line", WORST, ids=lambda line: line[:24].decode())
+def test_a_megabyte_of_the_worst_lines_does_not_take_long(line: bytes):
+    assert seconds((line + b"\n") * 15) < LIMIT_S
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [MEGABYTE, LONGEST])
 @pytest.mark.parametrize("start", STARTS)
 def test_no_lines_of_a_megabyte_take_long(start: bytes, size: int):
@@ -65,6 +82,7 @@ def test_no_lines_of_a_megabyte_take_long(start: bytes, size: int):
     assert slow == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_no_line_takes_long_to_read_by_the_form_that_was_found(form: str):
     slow = {}

@@ -20,8 +20,8 @@ from unidle.fleet import Fleet, Node
 from unidle.fleet.watch import Watch
 from unidle.jobs import Reason
 from unidle.probe.heard import Detector, Heard, Seeing
+from unidle.probe.mounted import used_at
 from unidle.probe.names import Names
-from unidle.probe.used_file_systems import used_at
 from unidle.probe.watcher import Wanted, Watcher
 from unidle.view.care import TAKES_OUT
 from unidle.view.state import View

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from unidle.probe.check.model import Check, Context, Found, Outcome, Symptom, unknown
-from unidle.probe.used_file_systems import used_at
+from unidle.probe.mounted import used_at
 
 _HARMLESS: Final = frozenset({"ignore", "watch", "restart_app"})
 
