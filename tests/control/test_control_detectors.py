@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -254,3 +255,22 @@ def test_the_machines_own_signs_belong_to_its_only_node_or_to_whom_the_file_give
         "a": [LOG, MACHINE], "b": [LOG], "c": [GPUS, f"{LOG}: {NO_SOURCE}"],
         "d": [f"{LOG}: kernel log: switched off in the fleet file"],
     }  # fmt: skip
+
+
+ABORTED = "EXT4-fs error (device {device}): ext4_journal_check_start:83: comm x: Detected aborted journal"
+
+
+@pytest.mark.parametrize("source", ["/dev/kmsg", "journal"])
+def test_a_failed_file_system_that_nothing_uses_is_reported_and_the_node_stays(source: str):
+    world = World().line(ABORTED.format(device="loop4095"), "n0")
+    world.said.heard = [replace(one, source=source) for one in world.said.heard]
+    [fault] = faults(world.take(100 + SETTLE_NS / S))
+    assert (fault.kind, fault.action) == ("fs", "watch")
+    assert fault.because.text.endswith("nothing of the system, the store or a job is on it")
+    assert world.telling.view.care.pending == {}
+
+
+def test_a_failed_file_system_in_the_log_of_another_machine_takes_the_node_out():
+    world = World().line(ABORTED.format(device="loop4095"), "n0")  # of kern.log: whose mounts are unknown
+    [fault] = faults(world.take(100 + SETTLE_NS / S))
+    assert fault.action == "drain" and "n0" in world.telling.view.care.pending

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from progress.feeding import marks_of, sources, spans, steps
+from unidle.engine.local.progress.scanner import read_output
 
 NANOGPT = """\
 tokens per iteration will be: 16,384
@@ -205,3 +206,34 @@ def test_validation_of_lightning_lasts_as_long_as_its_bar() -> None:
     [(what, start, end)] = spans(marks_of(LIGHTNING))
     assert what == "eval"
     assert start < end
+
+
+def test_steps_of_stylegan_namd_and_fastprogress_are_read():
+    ticks = "".join(f"tick {n:<5d} kimg {n * 4:<8.1f} time {n}m 20s      sec/tick 9.5\n" for n in range(6))
+    energies = "".join(
+        f"ENERGY:{n * 100:8d}      1.5000    2.5000   -3.5000    4.5000    5.5    6.5  7\n" for n in range(6)
+    )
+    pictures = [(epoch, k) for epoch in (1, 2) for k in range(11)]
+    bars = "".join(
+        f"\rEpoch {epoch}/2 : |{'█' * k}{'-' * (10 - k)}| {k * 10:.2f}% [{k}/10 00:01<00:09 0.5]"
+        for epoch, k in pictures
+    )
+    for name, text, last in (
+        ("stylegan", ticks, 5),
+        ("namd", energies, 500),
+        ("fastprogress", bars + "\n", 20),
+    ):
+        found = read_output([text.encode()])
+        assert (found.form, found.first, found.last) == (name, 0, last)
+
+
+def test_downloads_and_clocks_like_them_are_no_steps():
+    bars = "".join(
+        f"\rmodel.bin : |{'█' * k}{'-' * (9 - k)}| {k * 11:.2f}% [{k}/9 00:01<00:09]" for k in range(10)
+    )
+    for text in (
+        bars + "\n",
+        "".join(f"tick {n} of the clock\n" for n in range(9)),
+        "ENERGY: 5 W\nENERGY: 6 W\n",
+    ):
+        assert read_output([text.encode()]).form is None

@@ -60,6 +60,10 @@ def check(
     duration: Annotated[
         float, duration_option("--seconds", "--duration", text="Duration of a burn-in: 600 (seconds), 10m.", most=604800)
     ] = 600,
+    log_age: Annotated[
+        float | None,
+        duration_option("--log-age", text="Count kernel log faults of this last time only: 600 (seconds), 10m. Default: since boot.", most=3.2e7, show_default=False),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Check that this node is fit to run a job.
@@ -80,7 +84,7 @@ def check(
         directories=_directories(directory),
         history=data_dir() / "check-history",
         other_gpus=_other_gpus,
-        kernel_log=_kernel_log,
+        kernel_log=lambda: _kernel_log(log_age),
         duration_s=duration,
     )
     report = check_node(context, probes, timeout)
@@ -99,21 +103,25 @@ def _other_gpus(root: Path, environ: Mapping[str, str]) -> list[tuple[Vendor, tu
     return [(found.vendor, found.gpus) for found in (find_amd(root, shown), find_ascend(root, shown))]
 
 
-def _kernel_log() -> LogReading:
-    """The kernel log since this boot, as far as the kernel still has it."""
+def _kernel_log(age_s: float | None) -> LogReading:
+    """The kernel log since this boot or of the last ``age_s`` seconds, as far as the kernel still has it."""
+    import time
+
     from unidle.guard.log import findings
     from unidle.probe.check.model import LogReading
     from unidle.probe.kernel_log import KernelLog
-    from unidle.probe.mounted import is_abandoned, mounted_devices
 
     log = KernelLog("an earlier boot 0")  # so it begins with the start of this one
     lines = []
     while batch := log.poll():
         lines += batch
     log.close()
-    mounted = mounted_devices()
-    found = [one for one in findings(lines) if one.kind != "fs" or not is_abandoned(one.device, mounted)]
-    return LogReading(found, log.why_not())
+    found = list(findings(lines))  # of all lines: a later one may follow from an earlier one
+    if age_s is None:
+        return LogReading(found, log.why_not())
+    since_ns = time.monotonic_ns() - int(age_s * 1e9)
+    recent = [one for one in found if one.stamp_ns is None or one.stamp_ns >= since_ns]
+    return LogReading(recent, log.why_not(), f"{age_s:,.0f} s ago")
 
 
 def _names(only: str | None) -> list[str]:

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.control.late_detectors import OVERLAY_VARIABLE
-from unidle.control.storage_watch import StorageWatch
+from unidle.control.storage_watch import StorageWatch, directories_of
 from unidle.events import types as ev
 from unidle.fleet import Fleet, Node
 from unidle.fleet.watch import Watch
 from unidle.jobs import Reason
 from unidle.probe.heard import Detector, Heard, Seeing
+from unidle.probe.mounted import used_at
 from unidle.probe.names import Names
 from unidle.probe.watcher import Wanted, Watcher
+from unidle.view.care import TAKES_OUT
 from unidle.view.state import View
 from unidle.view.watching import NO_SOURCE, hit_by, incident_kind, on_device
 
@@ -35,6 +37,7 @@ SETTLE_NS: Final = 400_000_000
 """After the first sign of a fault its other lines are waited for: the driver's own verdict comes behind it."""
 SAME_NS: Final = 60_000_000_000
 """A fault that is reported again before that is the same one."""
+_OWN_LOGS: Final = ("/dev/kmsg", "journal")
 _RECENT: Final = 64
 _MOST_KEYS: Final = 4096
 _LINE: Final = re.compile(r"(?:^line \d+: )|(?: on line \d+)")
@@ -57,6 +60,7 @@ class Detectors:
     def __init__(self, fleet: Fleet, file: Path, offset_ns: int, *, watcher: Watcher | None = None) -> None:
         wanted, self._static = wanted_of(fleet, offset_ns, os.environ.get(OVERLAY_VARIABLE, ""))
         self._watcher = watcher if watcher is not None else Watcher(wanted, file, offset_ns)
+        self._place = str(file.parent)
         self._storage = StorageWatch(file.with_name("mounts"))
         self._groups: dict[_Key, _Group] = {}
         self._told: dict[_Fault, tuple[str, int]] | None = None
@@ -99,11 +103,22 @@ class Detectors:
         if verdict is None or verdict.culprit is None or verdict.action == "ignore":
             return
         culprit = next(one for one in (*known, *batch) if one.finding is verdict.culprit)
-        because = _because(culprit, verdict)
-        if verdict.action == "restart_app":
+        because, action = _because(culprit, verdict), verdict.action
+        if action in TAKES_OUT and self._is_unused(view, culprit):
+            action = "watch"
+            text = f"{because.text}; nothing of the system, the store or a job is on it"
+            because = Reason(because.code, text, because.figures)
+        if action == "restart_app":
             yield from _laid_on_job(view, culprit, because)
-        elif not self._again(view, batch, culprit, verdict.action):
-            yield from _fault(view, culprit, verdict.action, because)
+        elif not self._again(view, batch, culprit, action):
+            yield from _fault(view, culprit, action, because)
+
+    def _is_unused(self, view: View, one: Heard) -> bool:
+        """Whether it is a fault of a file system of this machine that nothing uses."""
+        if one.finding.kind != "fs" or one.source not in _OWN_LOGS:
+            return False
+        jobs = (path for job in view.jobs.open.values() for path in directories_of(job.spec))
+        return not used_at(one.finding.device, (self._place, *jobs))
 
     def _again(self, view: View, batch: Sequence[Heard], one: Heard, action: str) -> bool:
         """Whether the fault ``one`` was reported already; it counts as the same while the log keeps telling it."""

@@ -67,6 +67,7 @@ class RemedyWatch:
         self._hands = hands
         self._known: _Known | None = None
         self._next_ns: int | None = None
+        self._now_ns = 0
 
     @property
     def next_ns(self) -> int | None:
@@ -125,7 +126,7 @@ class RemedyWatch:
     def look(self, view: View, now_ns: int) -> Iterator[ev.Event]:
         """What follows now; each event is to be applied to the view before the next is asked for."""
         care = view.care
-        self._next_ns = None
+        self._next_ns, self._now_ns = None, now_ns
         if care.idle:
             return
         for target in dict.fromkeys([*care.targets, *care.pending, *care.strikes, *care.windows]):
@@ -244,7 +245,10 @@ class RemedyWatch:
             words = hook.command
         else:
             hook = policy.quick if here.busy == remedy.QUICK else policy.prove
-            words = hook.command or check_words(known.nodes.get(here.node), here.node, here.busy)
+            since_ns = max(here.repaired_ns, view.care.returned.get(here.node, 0))
+            words = hook.command or check_words(
+                known.nodes.get(here.node), here.node, here.busy, log_age_s(since_ns, self._now_ns)
+            )
         device = here.target if here.target != here.node else ""
         return Order(
             name_of(here), filled(words, known.nodes.get(here.node), here.node, device), hook.timeout_ns
@@ -256,9 +260,15 @@ def name_of(here: CareView) -> str:
     return f"{here.seq}-{here.busy}"
 
 
-def check_words(node: Node | None, name: str, tier: str) -> tuple[str, ...]:
-    """unidle's own check, in the network namespace of the node where it has one."""
-    words = (sys.executable, "-P", "-m", "unidle", "check", "--json", "--tier", tier, "--node", name)
+def log_age_s(since_ns: int, now_ns: int) -> int | None:
+    """For how many seconds the kernel log counts, of a node that came back at ``since_ns`` (0: it never did)."""
+    return max(now_ns - since_ns, 0) // 1_000_000_000 if since_ns else None
+
+
+def check_words(node: Node | None, name: str, tier: str, age_s: int | None = None) -> tuple[str, ...]:
+    """unidle's own check, in the network namespace of the node where it has one; ``age_s``: see :func:`log_age_s`."""
+    log = () if age_s is None else ("--log-age", str(age_s))
+    words = (sys.executable, "-P", "-m", "unidle", "check", "--json", "--tier", tier, "--node", name, *log)
     return ("ip", "netns", "exec", node.netns, *words) if node is not None and node.netns else words
 
 

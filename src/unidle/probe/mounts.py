@@ -66,7 +66,7 @@ def remote_mounts(mountinfo: str) -> dict[str, Mount | None]:
         left, right = before.split(" "), after.split(" ")
         if len(left) < 5 or len(right) < 2:
             continue
-        place, kind, source = _text(left[4]), right[0], _text(right[1])
+        place, kind, source = unescaped(left[4]), right[0], unescaped(right[1])
         remote = kind in _REMOTE or (kind.startswith("fuse.") and kind not in _OWN)
         found[place] = Mount(place, kind, source) if remote else None
     return found
@@ -116,8 +116,8 @@ def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
-def _text(escaped: str) -> str:
-    """Blanks, tabs, line ends and backslashes are octal in the table."""
+def unescaped(escaped: str) -> str:
+    """A path of the table as it is: blanks, tabs, line ends and backslashes are octal in the table."""
     return os.fsdecode(
         b"".join(
             bytes([int(part[:3], 8)]) + os.fsencode(part[3:]) if k else os.fsencode(part)

@@ -33,7 +33,8 @@ class CareView(msgspec.Struct, array_like=True):
     """The state of a target now (see ``unidle.events.guard.RemedySet``).
 
     ``since_ns``: since when in this state; ``at_ns``, ``seq``: of the last event; ``opened_ns``: since when it
-    is not healthy. ``cause`` is why that began; ``rung`` the last remedy that was tried.
+    is not healthy. ``cause`` is why that began; ``rung`` the last remedy that was tried; ``repaired_ns``: when
+    a person returned it last, 0 if none did. What the kernel logged before then is repaired.
     """
 
     target: str
@@ -50,6 +51,7 @@ class CareView(msgspec.Struct, array_like=True):
     opened_ns: int
     cause: Reason
     rung: str = ""
+    repaired_ns: int = 0
 
     @property
     def busy(self) -> str:
@@ -160,11 +162,14 @@ def remedy_set(care: Care, event: RemedySet, node: str, identity: str, seq: int,
     if not event.by and event.because.code in ("fault", "fell"):
         care.offences[identity] = [*care.offences.get(identity, ())[-_KEPT:], now_ns]
     stays = before is not None and before.state == event.state
+    returned = bool(event.by) and event.state == "quarantine"
+    repaired_ns = now_ns if returned else before.repaired_ns if before is not None else 0
     care.targets[event.target] = CareView(
         event.target, node, event.state, event.because, event.step, event.try_, event.deadline_ns, event.by,
         before.since_ns if before is not None and stays else now_ns, now_ns, seq,
         now_ns if before is None or new else before.opened_ns,
         event.because if before is None or new or event.because.code == "fault" else before.cause, rung,
+        repaired_ns,
     )  # fmt: skip
 
 

@@ -209,3 +209,25 @@ def test_a_chunk_that_is_read_from_another_address_is_found():
             memory[1 << 20 : 2 << 20] = memory[0 : 1 << 20]
 
         assert try_piece(piece, alias) == [1 << 20]
+
+
+def test_a_reading_of_the_kernel_log_that_begins_later_says_so():
+    found = checks(kernel_log(Context(kernel_log=lambda: LogReading((), None, "60 s ago"))))["kernel_log"]
+    assert (found.ok, found.unit) == (True, "faults since 60 s ago")
+
+
+def test_lines_of_the_kernel_log_that_are_older_than_asked_for_do_not_count(monkeypatch: pytest.MonkeyPatch):
+    from unidle.cli import check
+    from unidle.probe import kernel_log as ring
+
+    now_us = time.monotonic_ns() // 1000
+    lines = [
+        f"3,{n},{now_us - age_s * 1_000_000},-;EXT4-fs error (device sda{n}): x: Detected aborted journal".encode()
+        for n, age_s in ((1, 900), (2, 30))
+    ]
+    batches = [[ring.LogLine(n, line, "b") for n, line in enumerate(lines, 1)]]
+    monkeypatch.setattr(ring.KernelLog, "_open", lambda self: None)
+    monkeypatch.setattr(ring.KernelLog, "poll", lambda self: batches.pop() if batches else [])
+    assert [one.device for one in check._kernel_log(60).findings] == ["sda2"]
+    batches.append([ring.LogLine(n, line, "b") for n, line in enumerate(lines, 1)])
+    assert [one.device for one in check._kernel_log(None).findings] == ["sda1", "sda2"]

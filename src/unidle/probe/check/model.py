@@ -65,10 +65,14 @@ class Symptom(Protocol):
 
 
 class LogReading(NamedTuple):
-    """The kernel log since boot; ``why_not`` is the reason if it could not be read."""
+    """The kernel log since boot; ``why_not`` is the reason if it could not be read.
+
+    ``since`` names a later time from which findings are given, such as ``the repair``.
+    """
 
     findings: Sequence[Symptom] = ()
     why_not: str | None = None
+    since: str = ""
 
 
 FindGpus = Callable[[Path, Mapping[str, str]], Sequence[tuple[Vendor, Sequence[FoundGpu]]]]

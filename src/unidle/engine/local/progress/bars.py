@@ -16,21 +16,35 @@ from __future__ import annotations
 import re
 
 _UNIT = rb"(?:its?|steps?|batch(?:es)?|iters?|iterations?|updates?)"
-_BAR = rb"\| *(\d+)/(\d+|\?) \[[\d:]+<[\d:?]+, +(?:[\d.]+|\?)(?:" + _UNIT + rb"/s|s/" + _UNIT + rb")\b"
-_BARE = rb"(?:^|[\s:])(\d+)" + _UNIT + rb" \[[\d:]+, +(?:[\d.]+|\?)(?:" + _UNIT + rb"/s|s/" + _UNIT + rb")\b"
-_HEAD = rb"^(?:\[[^\]]*\]:?\s*)?(.*?):?\s*(?:\d+%\s*)?(?:\|[^|]*)?$"
+_BAR = (
+    rb"\| {0,18}(\d{1,18})/(\d{1,18}|\?) \[[\d:]{1,24}<[\d:?]{1,24}, {1,18}(?:[\d.]{1,24}|\?)(?:"
+    + _UNIT
+    + rb"/s|s/"
+    + _UNIT
+    + rb")\b"
+)
+_BARE = (
+    rb"(?:^|[\s:])(\d{1,18})"
+    + _UNIT
+    + rb" \[[\d:]{1,24}, {1,18}(?:[\d.]{1,24}|\?)(?:"
+    + _UNIT
+    + rb"/s|s/"
+    + _UNIT
+    + rb")\b"
+)
+_RANK = rb"\[[^\]]*\]:?\s*"
 _EVAL = rb"(?i)\beval|\bvalid"
 _OTHER = (
     rb"(?i)eval|valid|\btest|predict|infer|sanity|generat|sampl|load|fetch|read|\bmap|filter|token|process"
     rb"|prepar|shard|resolv|extract|collat|sav|writ|cach|import|build|pack|group|split|convert|merg|index"
     rb"|comput|compil|captur|calib|quanti|scan|\brunning\b|\b(?!(?:pre-?)?train|learn|fitt|optimi|(?:fine)?-?tun)[a-z]+ing\b|request|\bClass +Images"
 )
-_ULTRALYTICS = rb"\s*\d+/\d+\s+[\d.]+[GM]B?\s"
-_RATE = rb", +([\d.]+)it/s"
+_ULTRALYTICS = rb"\s*\d{1,18}/\d{1,18}\s+[\d.]{1,18}[GM]B?\s"
+_RATE = rb", {1,18}(\d{1,18}(?:\.\d{1,18})?)it/s"
 _FAST = 50_000  # a second, of at least as many
 _TRAINING = rb"(?i)epoch|train|step|iter|batch|fit|loss"
-_EPOCH = rb"(?i)\bepoch[ :=#]*(\d+)(/\d+)?"
-_LIGHTNING = rb"[ ,]v_num=|(?:Validation|Sanity Checking)(?: DataLoader \d+)?: "
+_EPOCH = rb"(?i)\bepoch[ :=#]{0,18}(\d{1,9})(?!\d)(/\d{1,18})?"
+_LIGHTNING = rb"[ ,]v_num=|(?:Validation|Sanity Checking)(?: DataLoader \d{1,9})?: "
 _MOST_BARS = 64
 
 
@@ -98,8 +112,7 @@ class Bars:
             n, total = int(found[1]), 0
         if re.search(_LIGHTNING, line) is not None:
             self.lightning = True
-        head = re.match(_HEAD, line[: found.start(1)].rstrip(b" |"))
-        label = head[1].strip() if head is not None else b""
+        label = _label(line[: found.start(1)].rstrip(b" |"))
         if re.match(_ULTRALYTICS, line) is not None:
             return None  # read as a line, with its epoch
         if re.search(_EVAL, label) is not None:
@@ -173,3 +186,14 @@ class Bars:
         if self._one_based is None:
             self._one_based = not self.lightning and number > 0 and (number == 1 or epoch[2] is not None)
         return (number - self._one_based) * total if number else 0
+
+
+def _label(head: bytes) -> bytes:
+    """What names a bar, out of the text before its numbers: without a rank in brackets, the per cent and the bar."""
+    rank = re.match(_RANK, head)
+    label = head[0 if rank is None else rank.end() :]
+    label = label[: label.rfind(b"|")] if b"|" in label else label
+    label = label.rstrip()
+    if label.endswith(b"%") and label[-2:-1].isdigit():
+        label = label[:-1].rstrip(b"0123456789").rstrip()
+    return label.removesuffix(b":").strip()

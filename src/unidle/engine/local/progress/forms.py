@@ -28,17 +28,21 @@ _NAMED: tuple[tuple[str, bytes, int | None, bytes], ...] = (
     ("detectron2", b"total_loss: ", None, rb"\biter: (?P<step>\d+)\s+total_loss: "),
     ("word-language-model", b" batches | lr ", 1, rb"\| epoch +(?P<epoch>\d+) \| +(?P<step>\d+)/ *(?P<total>\d+) batches \| lr "),
     ("fairseq", b"num_updates", None,
-     rb"(?:\| train_inner \| .*|\bepoch \d+:\s+\d+ / \d+ .*)\bnum_updates(?:=|\": \"?)(?P<step>\d+)"),
+     rb"(?:\| train_inner \| .{0,600}|\bepoch \d{1,9}:\s{1,9}\d{1,15} / \d{1,15} .{0,600})\bnum_updates(?:=|\": \"?)(?P<step>\d+)"),
     ("mingpt", b"iter_dt ", None, rb"\biter_dt [\d.]+ms; iter (?P<step>\d+): train loss "),
     ("paddle", b"[Iter: ", 1,
      rb"(?i)\[train\]\s*\[Epoch (?P<epoch>\d+)/\d+\]\s*\[Iter: *(?P<step>\d+)/(?P<total>\d+)\]"),
-    ("xgboost", b"]\t", None, rb"^\[(?P<step>\d+)\]\t\S*?(?:train|validation|eval|dtrain)\S*-[\w@-]+:[-\d.]"),
+    ("xgboost", b"]\t", None, rb"^\[(?P<step>\d+)\]\t\S{0,32}?(?:train|validation|eval|dtrain)\S{0,32}-[\w@-]{1,32}:[-\d.]"),
     ("lightgbm", b"'s ", None, rb"^\[(?P<step>\d+)\]\s+\S+'s \w+: "),
     ("catboost", b"learn: ", None, rb"(?:^|[\s:\]])(?P<step>\d+):\s+learn: "),
     ("maxtext", b"completed step: ", None, rb"\bcompleted step: (?P<step>\d+), seconds: "),
     ("rl-games", b" epoch: ", None, rb"\bfps total: \d+ epoch: (?P<step>\d+)/"),
+    ("stylegan", b"kimg ", None, rb"(?:^|\s)tick (?P<step>\d{1,15})\s{1,9}kimg [\d.]{1,15}\s{1,9}time "),
+    ("namd", b"ENERGY: ", None, rb"^ENERGY:\s{1,16}(?P<step>\d{1,15})(?:\s{1,16}-?\d{1,15}\.\d{1,9}){6}"),
+    ("fastprogress", b"% [", 1,
+     rb"\bEpoch (?P<epoch>\d{1,9})/\d{1,9} : \|.{0,400}?\| {0,3}[\d.]{1,6}% \[(?P<step>\d{1,15})/(?P<total>\d{1,15}) [\d:]{1,9}<"),
     ("ultralytics", b"%", 1,
-     rb"^\s*(?P<epoch>\d+)/\d+\s+[\d.]+[GM]B?\s.*?:\s*\d+%.*?\s(?P<step>\d+)/(?P<total>\d+)\s"),
+     rb"^\s*(?P<epoch>\d+)/\d+\s+[\d.]+[GM]B?\s.{0,240}?:\s{0,9}\d{1,3}%.{0,160}?\s(?P<step>\d{1,15})/(?P<total>\d{1,15})\s"),
 )  # fmt: skip
 # What a logger or a launcher puts before each line.
 _LEVEL = rb"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)"
@@ -55,7 +59,7 @@ _SAMPLES = frozenset({"pytorch-examples"})  # count samples, not steps
 
 _HEADING = rb"(?i)^\W*(?:starting |start )?epoch:?\s*[#\[]?\s*(\d+)\s*(?:(?:/|of)\s*\d+)?\]?\W*$"
 HEADING_BYTES = 128
-_KERAS = rb"(?:^|[\s\x08:\]])(?P<step>\d+)/(?:(?P<total>\d+)|Unknown)\s.*?\bloss: "
+_KERAS = rb"(?:^|[\s\x08:\]])(?P<step>\d{1,15})/(?:(?P<total>\d{1,15})|Unknown)\s.{0,240}?\bloss: "
 
 
 class Headings:
@@ -109,7 +113,7 @@ class Form:
         self.name = name
         self.pattern = pattern.decode("utf-8", "replace")
         if name == "ultralytics":
-            self.pattern = self.pattern.replace(r"<step>\d+", r"<step>[1-9]\d*")
+            self.pattern = self.pattern.replace(r"<step>\d{1,15}", r"<step>[1-9]\d{0,14}")
         self.needle = needle
         self.grade = grade
         self.confidence = confidence
@@ -117,7 +121,7 @@ class Form:
         self.headings = headings  # where the epoch stands in a line of its own, before
         if name == GUESSED and spaced:  # a number that passes 999 may be written 1,000
             pattern = pattern.replace(rb"(?P<step>\d+)", rb"(?P<step>\d{1,3}(?:,\d{3})+|\d+)")
-        self._read = re.compile(pattern).search
+        self._read = re.compile(_linear(pattern, spaced) if name == GUESSED else pattern).search
         self._epoch: int | None = None
         self._total: int | None = None  # of a guessed form: a loop of another length is another loop
         in_epochs = headings is not None or b"<epoch>" in pattern
@@ -145,6 +149,26 @@ class Form:
         if self.headings is not None:
             return self.headings.reading(number, total)
         return number, integer(groups.get("epoch")), total
+
+
+def _linear(pattern: bytes, spaced: bool) -> bytes:
+    """The ``pattern`` that was made of a line, so that no line takes it more time than its length accounts for.
+
+    In the pattern as a job file has it, numbers that stand next to each other may be cut in many ways.
+    """
+    run = (RUN if spaced else RUN_OF_CSV).pattern
+    parts = (
+        (rb"[-+\w.:,]+", rb"(?>[-+]?(?:%b|(?i:nan|inf(?:inity)?|none|null))|-{1,3})" % run),
+        (rb"\W*", rb"(?>(?:[\s=#>.*\-]|\xe2[\x94-\x96].)*)"),
+        (rb">[\d,]+)", rb">(?>\d+(?:,\d{3})*))"),
+        (rb">\d{1,3}(?:,\d{3})+|\d+)", rb">(?>\d{1,3}(?:,\d{3})+|\d+))"),
+        (rb">\d+)", rb">(?>\d+))"),
+    )
+    end = rb"\W*$" if pattern.endswith(rb"\W*$") else b""
+    body = pattern.removesuffix(end)
+    for wide, narrow in parts:
+        body = body.replace(wide, narrow)
+    return body + end
 
 
 def integer(text: bytes | None) -> int | None:

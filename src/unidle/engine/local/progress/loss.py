@@ -20,6 +20,7 @@ _LOSS = (
     rb"loss(?:/train)?[\"']?\)?[ \t]{0,8}[:=]?[ \t]{0,8}[\"']?(?:tensor\()?"
     rb"([-+]?(?:\d{1,20}(?:\.\d{0,40})?|\.\d{1,40})(?:e[-+]?\d{1,3})?|[-+]?(?:nan|inf(?:inity)?))(?![A-Za-z0-9_])"
 )
+_LONGEST_WORD = 16  # more than one of these has
 _HELD_OUT = rb"(?i)(?<![A-Za-z])(?:val(?:id(?:ation)?)?|eval(?:uation)?|test(?:ing)?|dev)(?![A-Za-z])"
 
 
@@ -56,8 +57,16 @@ def loss_in(block: bytes) -> float | None:
     if b"\x1b" in block:
         block = re.sub(_ANSI, b"", block)
     last = None
+    begin = seen = 0  # of the line, and how far it was searched
+    held_out = False
+    search = re.compile(_HELD_OUT).search
     for found in re.finditer(_LOSS, block):
-        line = block.rfind(b"\n", 0, found.start()) + 1
-        if found[1] or re.search(_HELD_OUT, block[line : found.start()]) is None:
+        line = block.rfind(b"\n", seen, found.start()) + 1
+        if line > begin:
+            begin, seen, held_out = line, line, False
+        if not held_out:
+            held_out = search(block, max(begin, seen - _LONGEST_WORD), found.start()) is not None
+        seen = found.start()
+        if found[1] or not held_out:
             last = found[2]
     return None if last is None else float(last)

@@ -25,6 +25,7 @@ _FRAMEWORK_CONFIDENCE, _BAR_CONFIDENCE, NAMED_CONFIDENCE = 0.99, 0.9, 0.97
 BY_ITERATION = 3  # as in ``forms``, which is imported only once lines have to be read
 _BAR_TAIL_BYTES = 1024
 _MOST_HITS = 256
+_FORM_BYTES = 1024  # of a line, to find its form and to read it
 _READ_BYTES = 4096  # as little as a pipe mostly holds, so that no read is a flood
 _FLOOD_END_BYTES = 4096
 _LONGEST_SPAN_NS = 7 * 24 * 3600 * 10**9
@@ -178,7 +179,7 @@ class Scanner:
         for line in block[at:].split(b"\n"):
             form = self._active
             if form is not None and line:
-                self._by_form(form, line, t_ns)
+                self._by_form(form, line[:_FORM_BYTES], t_ns)
 
     @property
     def _active(self) -> Form | None:
@@ -285,9 +286,9 @@ class Scanner:
                     self._step(source, int(found[1][:18]), t_ns)
                     return True
         if b"\xe2\x80\xa2" in line:
-            found = re.search(patterns.RICH_BAR, line)
-            if found is not None:
-                epoch, n, total = (int(group[:9]) for group in found.groups())
+            bar = patterns.rich_bar(line)
+            if bar is not None:
+                epoch, n, total = bar
                 self._step("lightning", epoch * total + n, t_ns)
                 return True
         return False
@@ -332,11 +333,11 @@ class Scanner:
 
     def _trainer(self, line: bytes, t_ns: int) -> bool:
         """The Trainer's metrics have no step: its bar has, and without a bar lines are counted."""
-        found = re.search(patterns.HF_EVAL, line)
-        if found is not None:
-            self._span("eval", t_ns - _span_ns(found[1]), t_ns)
+        seconds = patterns.trainer_eval(line)
+        if seconds is not None:
+            self._span("eval", t_ns - _span_ns(seconds), t_ns)
             return True
-        if re.search(patterns.HF_TRAIN, line) is None:
+        if not patterns.is_trainer_log(line):
             return False
         if self._own is None and self._wants_steps:
             if self._source == "tqdm":
@@ -373,9 +374,9 @@ class Scanner:
         elif re.search(patterns.MEGATRON_SAVE_BEGINS, line) is not None:
             self._save_since = (t_ns, self._step_ns)
         else:
-            found = re.search(patterns.TORCHTITAN_SAVED, line)
-            if found is not None:
-                self._span("save", t_ns - _span_ns(found[1]), t_ns)
+            seconds = patterns.torchtitan_save(line)
+            if seconds is not None:
+                self._span("save", t_ns - _span_ns(seconds), t_ns)
 
     def _span(self, what: str, start_ns: int, end_ns: int) -> None:
         """A span never reaches back over the step that was seen last."""

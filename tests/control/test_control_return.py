@@ -1,0 +1,54 @@
+"""A node that a person returns is checked by what the kernel logged after the return."""
+
+from __future__ import annotations
+
+from control.remedy_worlds import RemedyWorld
+from unidle.control.hooks import Order
+from unidle.control.remedies import check_words, log_age_s
+
+FLEET = {
+    "nodes": [{"id": "n[1-2]", "devices": {"count": 1, "kind": "gpu"}}],
+    "guard": {"preflight": "off", "probation": "20s", "probation_every": "8s"},
+}
+S = 1_000_000_000
+
+
+def watched(world: RemedyWorld) -> dict[str, tuple[str, ...]]:
+    """The words of the checks that are begun from now on, by name."""
+    words: dict[str, tuple[str, ...]] = {}
+    assert world.hands is not None
+    begin = world.hands.begin
+
+    def noted(order: Order) -> None:
+        words.setdefault(order.name, order.words)
+        begin(order)
+
+    world.hands.begin = noted  # type: ignore[method-assign]
+    return words
+
+
+def ages(words: dict[str, tuple[str, ...]]) -> list[int | None]:
+    return [int(one[one.index("--log-age") + 1]) if "--log-age" in one else None for one in words.values()]
+
+
+def test_a_node_that_is_returned_is_checked_by_later_lines_only():
+    world = RemedyWorld(FLEET, {}, {"prove": [{"after_s": 2}], "quick": [{"after_s": 1}]})
+    words = watched(world)
+    world.until(1)
+    world.fault("n1", "replace")
+    world.until(500)
+    assert world.controller.view.care.targets["n1"].state == "out" and ages(words) == []
+    world.ask("return", "n1")
+    world.until(550)
+    assert "n1" not in world.controller.view.care.targets
+    first, *others = ages(words)
+    assert first == 0  # the line of the fault is 499 s old
+    assert others and all(
+        age is not None and 0 < age < 30 for age in others
+    )  # on probation: all since the return
+
+
+def test_a_node_that_nobody_returned_is_checked_by_all_lines_since_boot():
+    assert log_age_s(0, 5 * S) is None and log_age_s(2 * S, 5 * S) == 3
+    assert "--log-age" not in check_words(None, "n1", "standard")
+    assert check_words(None, "n1", "standard", 3)[-2:] == ("--log-age", "3")
