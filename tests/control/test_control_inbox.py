@@ -60,3 +60,13 @@ def test_a_request_behind_a_flood_is_carried_out_in_its_order() -> None:
     controller.turn()
     assert not store.is_waiting(cancel)
     assert controller.view.jobs[last].state == "cancelled"
+
+
+def test_a_request_that_is_nested_too_deeply_is_refused_and_the_next_one_is_taken() -> None:
+    store = MemoryStore()
+    store.request("submit", b'{"job": "a", "spec": ' + b"[" * 100_000)
+    _submit(store, "b")
+    controller = _controller(store)
+    controller.turn()
+    assert list(controller.view.jobs) == ["b"]
+    assert not store.requests()

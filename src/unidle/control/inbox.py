@@ -70,7 +70,7 @@ def add_submitted(view: View, requests: Iterable[Request]) -> None:
     """Show submitted jobs in a read-only view: as queued, with the reason that no controller has adopted them."""
     for request in requests:
         # one that cannot be read is put away by the next controller
-        with suppress(msgspec.MsgspecError):
+        with suppress(msgspec.MsgspecError, RecursionError):
             if request.kind == "submit":
                 _add(view, msgspec.json.decode(request.body, type=SubmitRequest), request)
 

@@ -292,7 +292,10 @@ class Controller:
                 break
             try:
                 self._take_request(request)
-            except msgspec.MsgspecError as error:  # it must not stop every controller that comes
+            except (
+                msgspec.MsgspecError,
+                RecursionError,
+            ) as error:  # it must not stop every controller that comes
                 self._emit(ev.RequestRefused(request.kind, Reason("unreadable", f"cannot be read: {error}")))
             self._recorder.request_done(request.id)
         for damaged in self._store.damaged_requests():

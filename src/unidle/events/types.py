@@ -407,7 +407,7 @@ def decode(kind: str, body: bytes, seq: int = 0) -> Event:
         decoder = _DECODERS[kind] = msgspec.json.Decoder(KINDS[kind])
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise StoreDamaged(
             f"a body of kind {kind} that cannot be read: {error}",
             field=f"event {seq}",

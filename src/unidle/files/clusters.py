@@ -150,7 +150,7 @@ def load_summary(path: str | os.PathLike[str]) -> CapacitySummary:
                 source, "a summary of another version", field="version", value=head.version, remedy=remedy
             )
         summary = msgspec.json.decode(text, type=_Written).summary
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         problem, _, at = str(error).partition(" - at `")
         raise BadFile(
             source,

@@ -48,7 +48,7 @@ def load_result(path: str | os.PathLike[str], fleet: Fleet) -> list[tuple[Phase,
     again = "run the probe again with the plan of this fleet file"
     try:
         found = msgspec.json.decode(text, type=_Result)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         problem, _, at = str(error).partition(" - at `")
         raise BadFile(source, f"cannot be read: {problem}", field=at.rstrip("`").lstrip("$.") or None, remedy=again) from None  # fmt: skip
     if (found.format, found.version) != (FORMAT, VERSION):

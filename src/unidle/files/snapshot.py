@@ -245,7 +245,7 @@ class _Reader:
     def _decoded(self, decoder: msgspec.json.Decoder[_T], line: bytes) -> _T:
         try:
             return decoder.decode(line)
-        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
             text, _, at = str(error).partition(" - at `")
             raise self._bad(f"cannot be read: {text}", at.rstrip("`").lstrip("$.") or None) from None
 

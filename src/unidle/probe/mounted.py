@@ -21,22 +21,9 @@ _SYSTEM: Final = (  # looked up in the table of mounts, never opened
 _JOURNAL = re.compile(r"-\d+$")  # the kernel names a journal after its device and inode: sda1-8
 
 
-def mounted_devices(proc: str = "/proc", sys: str = "/sys") -> frozenset[str] | None:
-    """Names such as ``sda1`` or ``dm-0`` of all mounted devices, in every mount namespace that can be read.
-
-    None if the own mounts cannot be read. A device without a name there has the last part of its mount's source.
-    """
-    texts = _tables(proc)
-    if not texts:
-        return None
-    return frozenset(name for text in texts for line in text.splitlines() for name in _names(line, sys))
-
-
-def is_abandoned(device: str | None, mounted: frozenset[str] | None) -> bool:
-    """Whether the file system of a line in the kernel's log is no longer mounted; False where that is unknown."""
-    if not device or mounted is None:
-        return False
-    return device not in mounted and _JOURNAL.sub("", device) not in mounted
+def _is_other(device: str, names: frozenset[str]) -> bool:
+    """Whether a device of the kernel's log is none of those names."""
+    return device not in names and _JOURNAL.sub("", device) not in names
 
 
 def used_at(device: str, places: Iterable[str] = (), root: Path = Path("/")) -> str:
@@ -51,7 +38,7 @@ def used_at(device: str, places: Iterable[str] = (), root: Path = Path("/")) -> 
     if not device or not texts:
         return "unknown"
     tables = [_places(text, sys) for text in texts]
-    on = [{place for place, names in table.items() if not is_abandoned(device, names)} for table in tables]
+    on = [{place for place, names in table.items() if not _is_other(device, names)} for table in tables]
     for others in on[1:]:
         if others - on[0]:
             return f"{min(others - on[0])} (in another mount namespace)"

@@ -270,7 +270,7 @@ class _ExportReader:
         """Ids of jobs become paths, and an export may come from anyone. A body that is damaged is kept as it is."""
         try:
             job = msgspec.json.decode(body, type=_JobLine).job
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return  # no job can come of it
         if not is_job_id(job):
             raise self._bad("the id of a job cannot be a file's name", job)
@@ -303,7 +303,7 @@ class _ExportReader:
     def _decoded(self, decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
         try:
             return decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._bad(f"cannot be read: {error}") from error
 
     def _bad(self, problem: str, value: object = None) -> BadInput:
@@ -321,6 +321,6 @@ def compact(store: WholeStore, lease: Lease) -> tuple[int, int]:
 def _is_json(body: bytes) -> bool:
     try:
         msgspec.json.decode(body, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True

@@ -107,7 +107,7 @@ def _hole(found: Salvage, first: int, last: int, since_ns: int, until_ns: int) -
 def _known(kind: str, body: bytes) -> tuple[str, str]:
     try:
         job = msgspec.json.decode(body).get("job", "")
-    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, RecursionError):
         job = ""
     return (kind if kind in ev.KINDS else ""), (job if isinstance(job, str) else "")
 

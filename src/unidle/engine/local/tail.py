@@ -93,7 +93,7 @@ class JournalTail:
     def _decode(self, line: bytes) -> Mark:
         try:
             mark = _DECODER.decode(line)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
             return Mark(k="note", t=self._last_t, text=f"a line of the journal cannot be read: {error}")
         self._last_t = mark.t
         if mark.k in ENDS:
