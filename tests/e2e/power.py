@@ -19,8 +19,11 @@ from unidle.view.snapshot import load_view
 from unidle.view.state import View
 from waiting import wait_until
 
-# the machine's own log would report how the cut is made, and take the node out of use
-FLEET = "nodes: [{{id: n1, devices: {{count: 4, kind: cpu}}, watch: {{kernel_log: {place}/kernel.log}}}}]\n"
+# the machine's own log would report how the cut is made, and the check before a start reads it
+FLEET = """\
+nodes: [{{id: n1, devices: {{count: 4, kind: cpu}}, watch: {{kernel_log: {place}/kernel.log}}}}]
+guard: {{preflight: "off"}}
+"""
 
 
 class PowerMachine:

