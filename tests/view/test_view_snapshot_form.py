@@ -25,7 +25,7 @@ KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, StacksTaken, RankStack, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched,
 )  # fmt: skip
-FORM = (11, 226604432)
+FORM = (12, 1768537841)
 
 
 def form() -> int:
