@@ -16,6 +16,7 @@ from unidle.cli.job_words import (
     JobFileArgument,
     JobOptions,
     Program,
+    _warn_of_options,
     ranks_of,
 )
 from unidle.cli.option_set import with_options
@@ -43,6 +44,33 @@ def parsed(*words: str, after: tuple[str, ...] | None = None) -> tuple[str | Non
 def test_all_that_follows_a_program_belongs_to_it() -> None:
     words = ("python", "x.py", "--ranks", "9", "--help", "-x", "job.yaml")
     assert parsed("--ranks", "2", "--env", "A=B", *words) == (None, 2, Program(words))
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "hinted"),
+    [
+        ("print(1)", ("x.py", "--ranks", "2"), ["--ranks"]),
+        ("print(1)", ("python", "x.py", "--max-restarts=2", "--lr", "3"), ["--max-restarts"]),
+        ("parser.add_argument('--ranks')", ("x.py", "--ranks", "2"), []),
+        ("print(args.max_restarts)", ("x.py", "--max-restarts", "2"), []),
+        ("print(1)", ("x.py", "--lr", "2"), []),
+        ("print(1)", ("bash", "x.sh", "--ranks", "2"), []),
+        (None, ("x.py", "--ranks", "2"), []),
+    ],
+)
+def test_an_option_that_a_script_does_not_know_is_pointed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    text: str | None, words: tuple[str, ...], hinted: list[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path("x.py").write_text(text)
+    _warn_of_options(words, "run")
+    lines = " ".join(capsys.readouterr().err.split()).split("unidle: ")[1:]
+    assert [line.split()[0] for line in lines] == hinted
+    assert all(
+        line.rstrip().endswith("x.py") and f"unidle run {line.split()[0]} ..." in line for line in lines
+    )
 
 
 def test_options_stand_on_both_sides_of_a_job_file() -> None:

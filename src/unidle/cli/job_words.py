@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -122,6 +122,10 @@ class JobOptions:
         return {field: value for field, value in found.items() if value is not None}
 
 
+_OPTIONS = frozenset("--" + field.name.replace("_", "-") for field in fields(JobOptions))
+_SCRIPT = 1 << 20  # characters of a script that are read for a hint
+
+
 def _environment(given: Sequence[str]) -> dict[str, str] | None:
     found = {}
     for text in given:
@@ -167,8 +171,29 @@ def read_job(
             warn(change)
         return spec
     if isinstance(command, Program):
+        _warn_of_options(command.words, by)
         command = _typed(command, given, by)
     return job_from_command(command or (), **given)
+
+
+def _warn_of_options(words: Sequence[str], by: str) -> None:
+    """Say so where a script receives an option of unidle, which its text does not name."""
+    script = next((index for index, word in enumerate(words[:2]) if word.endswith(".py")), None)
+    if script is None:
+        return
+    try:
+        with Path(words[script]).open(encoding="utf-8", errors="replace") as opened:
+            text = opened.read(_SCRIPT)
+    except (OSError, ValueError):
+        return  # the error about the file comes from its start
+    for word in words[script + 1 :]:
+        option = word.partition("=")[0]
+        field = option.removeprefix("--").replace("-", "_")
+        if option in _OPTIONS and not re.search(rf"\b{field}\b|{option}\b", text):
+            example = f"unidle {by} {option} ... {words[script]}"
+            warn(
+                f"{option} after {words[script]} goes to {words[script]}; for unidle, put it before: {example}"
+            )
 
 
 def _typed(program: Program, options: dict[str, Any], by: str) -> tuple[str, ...]:
