@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -113,11 +112,12 @@ def test_a_stalled_link_is_noticed_and_goes_on_when_it_moves(wait_until) -> None
         got = other.recv(1, bytearray(len(data)))
         relays[0].passed.clear()
         sent = one.send(1, data)
-        threading.Timer(1.0, relays[0].passed.set).start()
+        wait_until(lambda: one.stats().blocked_cut_ns, 20, "all flows to be given up")
+        relays[0].passed.set()
         assert got.result(20) == data
         assert sent.result(20) == len(data)
         wait_until(
-            lambda: one.stats().reconnects >= 4, 20, "all flows, some of which the data did not need again"
+            lambda: one.stats().reconnects >= 4, 20, "all flows, some of which the data does not need again"
         )
 
 
