@@ -4,7 +4,8 @@ The rules, each a kind of violation:
 
 - ``lost_submit``: an acknowledged submit has no job. ``refused_submit``: a refused one has a job. ``double_submit``: one
   request became two jobs, or one job was submitted twice. ``altered_submit``: the job is not what was submitted.
-- ``lost_cancel``: after an acknowledged cancel the job ran on to another end, or started again.
+- ``lost_cancel``: after an acknowledged cancel the job ran on to another end, or started again. A gang whose ranks all
+  finish before the stop reaches them has succeeded.
 - ``lost_mark``: a mark that was on the disk is not in the log. ``mark_order``: marks of a rank repeat, are left out,
   or are not in the order in which the rank made them.
 - ``started_twice``: a rank of one attempt began twice. ``two_attempts``: two attempts of a job were live at once.
@@ -52,7 +53,7 @@ class _Job:
 
     submitted: list[ev.JobSubmitted] = field(default_factory=list)
     placed: list[tuple[int, int]] = field(default_factory=list)  # time, attempt
-    cancel_at: int | None = None
+    cancelled: tuple[int, int] | None = None  # seq, and time of the log
     ended: tuple[int, str] | None = None
 
 
@@ -78,7 +79,7 @@ class _Read:
         if isinstance(event, ev.JobSubmitted):
             self.jobs[event.job].submitted.append(event)
         elif isinstance(event, ev.CancelAsked):
-            self.jobs[event.job].cancel_at = self.jobs[event.job].cancel_at or seq
+            self.jobs[event.job].cancelled = self.jobs[event.job].cancelled or (seq, logged.time_ns)
         elif isinstance(event, ev.AttemptPlaced):
             self.jobs[event.job].placed.append((at_ns, event.attempt))
             for place in event.places:
@@ -152,16 +153,29 @@ def _ran_on(history: History, read: _Read, op: Op, job: _Job) -> str | None:
         return None
     if late := [attempt for at_ns, attempt in job.placed if at_ns > op.end_ns + SLACK_NS]:
         return f"attempt {late[0]} started long after it"
-    mine = {key: marks for key, marks in read.marks.items() if key[0] == op.job and key[1] == len(job.placed)}
-    if job.cancel_at is not None:
-        open_ranks = [
-            key[2] for key, marks in mine.items()
-            if not any(mark.k in ("exit", "lost") and seq <= job.cancel_at for seq, _, mark in marks)
-        ]  # fmt: skip
-        return f"{job.ended[1]} although rank {open_ranks[0]} was at work" if open_ranks else None
+    if job.cancelled is not None:
+        return _end_after_cancel(read, op.job, job)
     if job.ended[0] < _taken_at(history, read, op):
         return None
     return f"{job.ended[1]}, and no controller took the request"
+
+
+def _end_after_cancel(read: _Read, job_id: str, job: _Job) -> str | None:
+    """A gang that finishes before its stop reaches it has succeeded: it did so soon, and every rank exited with 0."""
+    assert job.cancelled is not None
+    assert job.ended is not None
+    cancel_at, cancel_ns = job.cancelled
+    if job.ended[0] < cancel_at:
+        return None
+    if job.ended[1] != "succeeded":
+        return f"ended as {job.ended[1]}"
+    for (name, attempt, rank), marks in read.marks.items():
+        if name != job_id or attempt != len(job.placed):
+            continue
+        ends = [mark for _, _, mark in marks if mark.k in ("exit", "lost")]
+        if not ends or ends[-1].code != 0 or ends[-1].t > cancel_ns + SLACK_NS:
+            return f"succeeded although rank {rank} was at work"
+    return None
 
 
 def _taken_at(history: History, read: _Read, op: Op) -> int:

@@ -70,6 +70,18 @@ def _cancel_that_ran_on() -> History:
     return changed(sound(), ev.JobEnded, lambda event: [msgspec.structs.replace(event, state="succeeded")])
 
 
+def _cancelled_while_it_finishes(exit_after_ns: int) -> History:
+    made = Made()
+    made.submit("job")
+    made.log(ev.AttemptPlaced("job-1", 1, (RankPlace(0, "n0", ("n0/0",)),), WHY))
+    made.cancel("job")
+    made.now_ns += exit_after_ns
+    made.see("job-1", 1, 0, Mark("exit", made.now_ns + OFFSET, code=0))
+    made.log(ev.AttemptEnded("job-1", 1, "succeeded", WHY))
+    made.end("job", "succeeded")
+    return made.history()
+
+
 def _cancel_that_reported_another_state() -> History:
     history = sound()
     ops = [replace(op, state="failed") if op.kind == "cancel" else op for op in history.ops]
@@ -166,6 +178,9 @@ PLANTED: dict[str, tuple[str, Callable[[], History]]] = {
     "a job with another priority": ("altered_submit", _altered_submit),
     "a cancelled job without an end": ("lost_cancel", _cancel_without_an_end),
     "a cancelled job that ran on": ("lost_cancel", _cancel_that_ran_on),
+    "a cancelled rank that worked for long": (
+        "lost_cancel", lambda: _cancelled_while_it_finishes(SLACK_NS + S),
+    ),
     "a cancel with another answer": ("lost_cancel", _cancel_that_reported_another_state),
     "a cancel that no controller took": ("lost_cancel", lambda: _forgotten_cancel(restarts=False)),
     "a start long after a cancel": ("lost_cancel", lambda: _forgotten_cancel(restarts=True)),
@@ -231,6 +246,10 @@ def test_an_unknown_outcome_may_have_happened_or_not() -> None:
     both = replace(history, ops=(*ops, Op("c1", "cancel", 0, 1, "unknown", job="good-1")))
     assert kinds(both) == set()
     assert kinds(without(both, _of("good-1", ev.JobSubmitted, ev.JobEnded))) == set()
+
+
+def test_a_gang_that_finishes_before_the_stop_reaches_it_has_succeeded() -> None:
+    assert kinds(_cancelled_while_it_finishes(S // 2)) == set()
 
 
 def test_a_job_that_ended_before_its_cancel_was_read_keeps_its_end() -> None:
