@@ -61,7 +61,7 @@ def promised(marks: dict[tuple[str, int], int]) -> None:
     """Wait until the last of the marks is on the disk, and record each of them with its outcome."""
     deadline = time.monotonic() + ACK_S
     wanted = list(marks)[-1]
-    while wanted not in (there := on_disk()) and time.monotonic() < deadline:
+    while wanted not in (there := on_disk()) and journal.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     end_ns = now_ns()
     for (kind, n), start_ns in marks.items():
