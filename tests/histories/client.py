@@ -34,7 +34,7 @@ class Client:
         """One operation, with a record before it and one after it."""
         time.sleep(self.chance.uniform(0, 0.4))
         self._hold()
-        old = self.long or self.ours
+        old = self.long if self.chance.random() < 0.5 else self.ours
         if old and self.chance.random() < 0.35:
             self._cancel(old.pop(self.chance.randrange(len(old))), wait=self.chance.random() < 0.3)
         else:

@@ -28,6 +28,7 @@ COMMON: Final = (
     "attempt_deleted", "clock_stepped",
 )  # fmt: skip
 ROUND_S: Final = 60.0
+RANK_S: Final = 3.0
 
 
 def holds(store: AnyStore, pid: int) -> bool:
@@ -39,6 +40,15 @@ def holds(store: AnyStore, pid: int) -> bool:
         finally:
             opened.close()
     except StoreError:
+        return False
+
+
+def _runs(rank: Path) -> bool:
+    """Whether the supervisor of this run directory runs."""
+    pid = (rundir.read_json(str(rank / rundir.SUPERVISOR)) or {}).get("pid")
+    try:
+        return isinstance(pid, int) and str(rank).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
         return False
 
 
@@ -104,12 +114,15 @@ class Controllers:
         """Until no job is left; a client's own controller may hold the store for a while."""
         if self.up is not None:
             self.end(signal.SIGTERM)
+            self.up = None
         deadline = time.monotonic() + 4 * ROUND_S
         while time.monotonic() < deadline:
-            self.up = self.spawn("--until-idle")
-            self.up.wait(4 * ROUND_S)
-            up, self.up = self.up, None
-            if self.note(up).code == 0:
+            up = self.spawn("--until-idle")
+            try:
+                up.wait(2 * ROUND_S)
+            except subprocess.TimeoutExpired:  # the checker names the jobs that have no end
+                up.kill()
+            if self.note(up).code in (0, -9):
                 return
             pause(0.2)
 
@@ -212,15 +225,12 @@ class Nemesis:
     # -- ranks and their files ----------------------------------------------------------------------
 
     def _ranks(self) -> list[Path]:
-        """Run directories of ranks whose supervisor runs."""
-        found = []
-        for path in sorted(self.store.runs.glob("*/*/rank*")):
-            known = rundir.read_json(str(path / rundir.SUPERVISOR)) or {}
-            pid = known.get("pid")
-            if isinstance(pid, int) and Path(f"/proc/{pid}/cmdline").exists():
-                text = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if str(path).encode() in text:
-                    found.append(path)
+        """Run directories of ranks whose supervisor runs; one soon does, while clients submit jobs."""
+        deadline = time.monotonic() + RANK_S
+        while not (found := [path for path in sorted(self.store.runs.glob("*/*/rank*")) if _runs(path)]):
+            if time.monotonic() > deadline:
+                break
+            pause(0.05)
         return found
 
     def _supervisor_killed(self) -> bool:
