@@ -150,7 +150,9 @@ def test_ranks_that_the_log_does_not_have_yet_are_looked_for_before_a_start(
     assert starts.read_text().split() == ["0"]
 
 
-@pytest.mark.parametrize("deleted", [[rundir.SUPERVISOR], [rundir.SUPERVISOR, rundir.CLAIMED, rundir.JOURNAL]])
+@pytest.mark.parametrize(
+    "deleted", [[rundir.SUPERVISOR], [rundir.SUPERVISOR, rundir.CLAIMED, rundir.JOURNAL]]
+)
 def test_a_rank_whose_supervisor_is_named_by_no_file_is_found_and_stopped(
     any_machine: Machine, deleted: list[str]
 ) -> None:

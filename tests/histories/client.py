@@ -51,7 +51,16 @@ class Client:
         kind = self.chance.choices(["short", "fails", "long", "bad", "large"], [5, 2, 3, 1, 1])[0]
         steps, each_s = (600, 0.05) if kind == "long" else (self.chance.randrange(3, 10), 0.05)
         name = f"{self.name}-{self.number}"
-        words = [sys.executable, "-P", RANK, self.place, self.runs, steps, each_s, 1 if kind == "fails" else 0]
+        words = [
+            sys.executable,
+            "-P",
+            RANK,
+            self.place,
+            self.runs,
+            steps,
+            each_s,
+            1 if kind == "fails" else 0,
+        ]
         ranks = {"bad": 0, "large": 1000}.get(kind, self.chance.choice([1, 1, 2]))
         fields: dict[str, Any] = {
             "command": [str(word) for word in words], "name": name, "ranks": ranks, "grace_s": 1,

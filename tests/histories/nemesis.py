@@ -130,10 +130,17 @@ class Controllers:
 class Nemesis:
     """``clients`` are the processes that may be killed; ``losses`` is what the faults legitimately destroyed."""
 
-    def __init__(self, seed: int, store: AnyStore, controllers: Controllers, *, deletes_wal: bool = False) -> None:
+    def __init__(
+        self, seed: int, store: AnyStore, controllers: Controllers, *, deletes_wal: bool = False
+    ) -> None:
         self.chance = random.Random(seed)
         self.store, self.controllers = store, controllers
-        self.faults = [*COMMON, *store.faults(), *store.faults(), *(["wal_deleted"] * 3 if deletes_wal else [])]
+        self.faults = [
+            *COMMON,
+            *store.faults(),
+            *store.faults(),
+            *(["wal_deleted"] * 3 if deletes_wal else []),
+        ]
         self.clients: list[subprocess.Popen[bytes]] = []
         self.losses: list[Loss] = []
         self.done: Counter[str] = Counter()
@@ -287,7 +294,9 @@ class Nemesis:
         held = [client for client in self.clients if client.poll() is None]
         for client in held:
             path = self.controllers.place / "held" / client.name  # type: ignore[attr-defined]
-            wait_until(lambda p=path, c=client: p.exists() or c.poll() is not None, 2 * ROUND_S, "a client to hold")  # type: ignore[misc]
+            wait_until(
+                lambda p=path, c=client: p.exists() or c.poll() is not None, 2 * ROUND_S, "a client to hold"
+            )  # type: ignore[misc]
         return held
 
     def _loud(self) -> None:

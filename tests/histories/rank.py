@@ -14,7 +14,11 @@ import unidle.rank
 
 ACK_S = 5.0
 place, runs, steps, each_s, failures = Path(sys.argv[1]), Path(sys.argv[2]), *map(float, sys.argv[3:6])
-job, attempt, rank = os.environ["UNIDLE_JOB"], int(os.environ["UNIDLE_ATTEMPT"]), int(os.environ["UNIDLE_RANK"])
+job, attempt, rank = (
+    os.environ["UNIDLE_JOB"],
+    int(os.environ["UNIDLE_ATTEMPT"]),
+    int(os.environ["UNIDLE_RANK"]),
+)
 name = f"{job}@{attempt}@{rank}"
 journal = runs / job / str(attempt) / f"rank{rank}" / "journal.jsonl"
 
@@ -66,13 +70,17 @@ def promised(marks: dict[tuple[str, int], int]) -> None:
     end_ns = now_ns()
     for (kind, n), start_ns in marks.items():
         outcome = "acknowledged" if (kind, n) in there else "unknown"
-        record(place / "marks" / name, {"k": kind, "n": n, "start": start_ns, "end": end_ns, "outcome": outcome})
+        record(
+            place / "marks" / name, {"k": kind, "n": n, "start": start_ns, "end": end_ns, "outcome": outcome}
+        )
     marks.clear()
 
 
 live = os.open(place / "live" / name, os.O_RDWR | os.O_CREAT, 0o600)
 fcntl.flock(live, fcntl.LOCK_EX)
-record(place / "starts", {"job": job, "attempt": attempt, "rank": rank, "pid": os.getpid(), "found": others()})
+record(
+    place / "starts", {"job": job, "attempt": attempt, "rank": rank, "pid": os.getpid(), "found": others()}
+)
 unidle.rank.restored(0)
 pending: dict[tuple[str, int], int] = {}
 for step in range(1, int(steps) + 1):

@@ -62,7 +62,9 @@ def run(
             nemesis.clients = [client for client in nemesis.clients if client.poll() is None]
             while len(nemesis.clients) < clients:
                 by = "api" if starts % 2 else "cli"
-                nemesis.clients.append(_client(place, store, env, f"c{starts}", seed * 1000 + starts, operations, by))
+                nemesis.clients.append(
+                    _client(place, store, env, f"c{starts}", seed * 1000 + starts, operations, by)
+                )
                 starts += 1
             pause(chance.uniform(0.2, 1.5))
             nemesis.strike(chance.choice(only) if only else "")
@@ -130,7 +132,9 @@ def _processes(place: Path, store: AnyStore) -> Iterator[dict[str, str]]:
         group = cgroups.group_name(str(store.runs))
         for parents in cgroups.own_hierarchies().values():
             for parent in parents:
-                wait_until(lambda p=parent: cgroups.remove_tree(f"{p}/{group}"), 10, "the control groups to go")  # type: ignore[misc]
+                wait_until(
+                    lambda p=parent: cgroups.remove_tree(f"{p}/{group}"), 10, "the control groups to go"
+                )  # type: ignore[misc]
         if before is None:
             os.environ.pop("XDG_DATA_HOME", None)
         else:

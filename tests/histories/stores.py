@@ -86,7 +86,9 @@ class SqliteDisk:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self.heal()
-        wait_until(lambda: subprocess.run(["umount", self.disk], capture_output=True).returncode == 0, 10, "umount")
+        wait_until(
+            lambda: subprocess.run(["umount", self.disk], capture_output=True).returncode == 0, 10, "umount"
+        )
 
 
 class PostgresServer:
@@ -102,7 +104,18 @@ class PostgresServer:
         self._become = places.server_user(self.home)
         self.server: subprocess.Popen[bytes] | None = None
         data = self.home / "data"
-        make = [*self._become, programs / "initdb", "-D", data, "-N", "-U", "unidle", "-A", "trust", "--locale=C"]
+        make = [
+            *self._become,
+            programs / "initdb",
+            "-D",
+            data,
+            "-N",
+            "-U",
+            "unidle",
+            "-A",
+            "trust",
+            "--locale=C",
+        ]
         subprocess.run([*map(str, make), "-E", "UTF8"], cwd="/", check=True, capture_output=True)
         self.start()
         self.address = f"postgresql://unidle@/postgres?host={self.home}"
