@@ -18,6 +18,8 @@ The rules, each a kind of violation:
 What may be lost. A store whose write-ahead log was deleted loses what was acknowledged before; an operation that
 was still under way counts as before. Then ``lost_submit``, ``lost_cancel`` and ``lost_mark`` are no violations, if the
 loss was reported. Marks of a rank whose journal was deleted may be missing if the log has this rank as ``lost``.
+A rank whose run directory was deleted may run again after its end: if the controller was killed before the log had a
+mark of it, nothing is left that has its start. Two processes of it at once are a violation in any case.
 An operation whose outcome is unknown may have happened or not. All other rules hold whatever the faults were.
 """
 
@@ -226,8 +228,12 @@ def _starts(history: History, read: _Read) -> Iterator[Violation]:
         spawned = sum(mark.k == "spawn" for _, _, mark in marks)
         if spawned > 1:
             yield Violation("started_twice", f"{_words(key)} has {spawned} spawn marks")
+    damaged = {(loss.job, loss.attempt, loss.rank) for loss in history.losses if loss.what == "run_directory"}
+    at_once = {
+        key for start in history.starts if (key := (start.job, start.attempt, start.rank)) in start.found
+    }
     for key, times in seen.items():
-        if times > 1:
+        if times > 1 and (key in at_once or key not in damaged):
             yield Violation("started_twice", f"{_words(key)} ran {times} times")
 
 

@@ -240,6 +240,16 @@ def test_a_deleted_journal_excuses_the_marks_of_a_rank_that_the_log_has_as_lost(
     assert "lost_mark" in kinds(replace(with_lost, losses=(replace(loss, rank=1),)))
 
 
+def test_a_rank_whose_directory_was_deleted_may_run_again_but_not_twice_at_once() -> None:
+    twice = _started_twice_by_the_ranks()
+    loss = Loss("run_directory", 1 << 62, job="good-1", attempt=1, rank=0)
+    assert kinds(replace(twice, losses=(loss,))) == set()
+    assert "started_twice" in kinds(replace(twice, losses=(replace(loss, attempt=2),)))
+    last = replace(twice.starts[-1], found=(("good-1", 1, 0),))
+    at_once = replace(twice, starts=(*twice.starts[:-1], last), losses=(loss,))
+    assert "started_twice" in kinds(at_once)
+
+
 def test_an_unknown_outcome_may_have_happened_or_not() -> None:
     history = sound()
     ops = [replace(op, outcome="unknown", job="") if op.kind == "submit" else op for op in history.ops]
