@@ -77,10 +77,17 @@ def promised(marks: dict[tuple[str, int], int]) -> None:
 
 
 live = os.open(place / "live" / name, os.O_RDWR | os.O_CREAT, 0o600)
-fcntl.flock(live, fcntl.LOCK_EX)
-record(
-    place / "starts", {"job": job, "attempt": attempt, "rank": rank, "pid": os.getpid(), "found": others()}
-)
+twice = False
+try:
+    fcntl.flock(live, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:  # another rank that looks has it for a moment, or this one runs twice
+    time.sleep(1)
+    try:
+        fcntl.flock(live, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        twice = True
+found = others() + ([[job, attempt, rank]] if twice else [])
+record(place / "starts", {"job": job, "attempt": attempt, "rank": rank, "pid": os.getpid(), "found": found})
 unidle.rank.restored(0)
 pending: dict[tuple[str, int], int] = {}
 for step in range(1, int(steps) + 1):
