@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -99,7 +98,7 @@ def postgres_url() -> Iterator[str]:
     place = Path(tempfile.mkdtemp(prefix="unidle-postgres-", dir=places.open_parent()))
     server = None
     try:
-        become = _server_user(place)
+        become = places.server_user(place)
         data = place / "data"
         identity = ["-U", "unidle", "-A", "trust", "-E", "UTF8", "--locale=C"]
         _run([*become, programs / "initdb", "-D", data, "-N", *identity])
@@ -124,16 +123,6 @@ def postgres_url() -> Iterator[str]:
                 server.kill()
                 server.wait()
         shutil.rmtree(place, ignore_errors=True)
-
-
-def _server_user(place: Path) -> list[str]:
-    """How to start a program as the user that the server runs as: PostgreSQL refuses root."""
-    if not needs.is_root():
-        return ["setpriv"]
-    known = {entry.pw_name: entry for entry in pwd.getpwall()}
-    user = known.get("postgres") or known["nobody"]
-    shutil.chown(place, user.pw_uid, user.pw_gid)
-    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
 
 
 def _run(command: list[Any]) -> None:

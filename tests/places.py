@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pwd
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import needs
 
 
 @contextmanager
@@ -24,3 +28,13 @@ def open_parent() -> str:
         if all(above.stat().st_mode & stat.S_IXOTH for above in (path, *path.parents)):
             return place
     return tempfile.gettempdir()
+
+
+def server_user(place: Path) -> list[str]:
+    """How to start a program as the user that the server runs as: PostgreSQL refuses root."""
+    if not needs.is_root():
+        return ["setpriv"]
+    known = {entry.pw_name: entry for entry in pwd.getpwall()}
+    user = known.get("postgres") or known["nobody"]
+    shutil.chown(place, user.pw_uid, user.pw_gid)
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]

@@ -150,6 +150,25 @@ def test_ranks_that_the_log_does_not_have_yet_are_looked_for_before_a_start(
     assert starts.read_text().split() == ["0"]
 
 
+@pytest.mark.parametrize(
+    "deleted", [[rundir.SUPERVISOR], [rundir.SUPERVISOR, rundir.CLAIMED, rundir.JOURNAL]]
+)
+def test_a_rank_whose_supervisor_is_named_by_no_file_is_found_and_stopped(
+    any_machine: Machine, deleted: list[str]
+) -> None:
+    gang = running(any_machine)
+    any_machine.engine.close()
+    for rank in range(2):
+        for name in deleted:
+            (gang.rank(rank) / name).unlink()
+    later = any_machine.adopt(gang.command, known_of(gang))
+    watches = later.engine._gangs["job", 1].watches
+    later.until(lambda: all(watch.state == "alive" for watch in watches), what="both supervisors to be found")
+    later.stop(0)
+    assert [mark.k for mark in later.ends()] == (["lost"] * 2 if rundir.JOURNAL in deleted else ["exit"] * 2)
+    assert not gang.processes(0) | gang.processes(1)
+
+
 def test_an_attempt_of_which_nothing_is_known_starts_after_a_power_cut(machine: Machine) -> None:
     """The decision to start it is in the log, and nothing of it ran or is left."""
     command = gang_of(sh("exit 3"))

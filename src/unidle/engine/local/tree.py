@@ -135,6 +135,22 @@ def with_environment(*entries: str) -> set[int]:
     return found - {os.getpid()}
 
 
+def has_open(pid: int, path: str) -> bool:
+    """Whether a process has this file open; False where that cannot be seen."""
+    place = f"/proc/{pid}/fd"
+    try:
+        wanted, names = os.stat(path), os.listdir(place)
+    except OSError:
+        return False
+    for name in names:
+        try:
+            if os.path.samestat(wanted, os.stat(f"{place}/{name}")):
+                return True
+        except OSError:  # closed meanwhile
+            continue
+    return False
+
+
 def send(pids: set[int], number: int) -> None:
     """Signal each process; those already gone, or not ours, are passed over."""
     for pid in pids:

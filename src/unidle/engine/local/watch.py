@@ -15,6 +15,7 @@ from unidle.events.marks import Mark
 
 BURY_NS = 5_000_000_000
 OVERDUE_NS = 90_000_000_000
+SEARCH_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class RankWatch:
         self._stop_sent_ns: int | None = None
         self._overdue_ns: int | None = None
         self._give_up_ns: int | None = None
+        self._searched_ns: int | None = None
 
     @property
     def unsettled(self) -> bool:
@@ -109,7 +111,8 @@ class RankWatch:
                 return  # it may run: the next look finds out
             self.fail(now_ns, f"the rank cannot be started: {error}")
         if self.lock_fd is None:
-            return  # a supervisor is on its way
+            self._search(now_ns)  # else a supervisor is on its way
+            return
         self._read()
         self.state = "gone" if self._was_begun() else "unstarted"
 
@@ -193,6 +196,9 @@ class RankWatch:
         pid, ticks = known.get("pid"), known.get("ticks")
         if not isinstance(pid, int) or not _of_this_boot(known):
             return False
+        return self._follow(pid, ticks)
+
+    def _follow(self, pid: int, ticks: object) -> bool:
         try:
             pidfd = os.pidfd_open(pid)
         except OSError as error:
@@ -204,6 +210,21 @@ class RankWatch:
             return False
         self.pid, self.pidfd, self.state = pid, pidfd, "alive"
         return True
+
+    def _search(self, now_ns: int) -> None:
+        """Find the supervisor of a rank that was begun although the file that names it was deleted: it holds the
+        rank's lock, and is the parent of the rank. Without it the rank could not be stopped.
+        """
+        if not self._tail.count and (self._logged is None or not self._logged.marks):
+            return
+        if self._searched_ns is not None and now_ns < self._searched_ns + SEARCH_NS:
+            return
+        self._searched_ns = now_ns
+        stats = [tree.stat_of(pid) for pid in self._left()]
+        for parent in {stat[1] for stat in stats if stat is not None}:
+            ticks = tree.ticks_of(parent)
+            if tree.has_open(parent, f"{self.directory}/{rundir.LOCK}") and self._follow(parent, ticks):
+                return
 
     def _read(self) -> None:
         first, marks = self._tail.read()
