@@ -21,7 +21,7 @@ def test_an_ended_job_is_kept_in_few_bytes_and_comes_back_whole() -> None:
     job = ended("train-abc234")
     table.add(job)
     table.put_away(job)
-    kept = table.plain()[job.id]
+    kept = table.plain()["jobs"][job.id]
     assert isinstance(kept, bytes) and 5 * len(kept) < len(msgspec.msgpack.encode(job))
     assert table[job.id] == job and not table.open
 

@@ -16,6 +16,7 @@ from unidle.view.fold import FOLD_VERSION
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView, Watched
 from unidle.view.records import FaultView, IdleNotice, Prediction, UseView, VerdictView, WatchView
+from unidle.view.resting import Rest
 from unidle.view.snapshot import decode, encode
 from unidle.view.state import View
 from unidle.view.usage import QueueUse, Usage
@@ -23,9 +24,9 @@ from view.telling import Telling
 
 KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, StacksTaken, RankStack, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
-    SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched,
+    SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched, Rest,
 )  # fmt: skip
-FORM = (12, 1768537841)
+FORM = (13, 2535798871)
 
 
 def form() -> int:

@@ -63,7 +63,7 @@ def with_devices_of_jobs(fleet: Fleet, store: Store) -> Fleet:
 
     if not store.last()[0]:
         return fleet
-    begun = [job for job in load_view(store).jobs.open.values() if job.attempts]
+    begun = [job for job in load_view(store).jobs.open.awake() if job.attempts]
     held = [device_of(s) for job in begun for place in job.attempts[-1].places for s in place.slices]
     numbers = [int(d.rpartition("/")[2]) + 1 for d in held if d.rpartition("/")[2].isdigit()]
     sizes = [job.spec.devices for job in begun if job.spec.device != "gpu"]

@@ -40,13 +40,17 @@ def newest_job(view: View, *, live: bool = False, started: bool = False) -> JobV
 
     ``live``: only one that has not ended. ``started``: one that ever started takes precedence. Errors: :class:`BadInput`.
     """
-    waiting_or_running = [job for job in view.jobs.open.values() if job.attempts or not started]
-    if waiting_or_running:
-        return max(waiting_or_running, key=lambda job: job.order)
+    jobs = view.jobs
+    if started:
+        orders = [(job.order, job.id) for job in jobs.open.awake() if job.attempts]
+    else:
+        orders = [(jobs.rest_of(name).order, name) for name in jobs.open]
+    if orders:
+        return jobs.open[max(orders)[1]]
     if live:
         problem = "no job of this store runs" if started else "no job of this store runs or waits"
         raise BadInput(problem, field="JOB", remedy="`unidle list` shows what it has")
-    found = next(_ended(view), None) or max(view.jobs.open.values(), key=lambda job: job.order, default=None)
+    found = next(_ended(view), None) or next((jobs.open[name] for name in reversed(jobs.open)), None)
     if found is None:
         raise BadInput(
             "this store has no job", field="JOB", remedy="`unidle run` or `unidle submit` makes one"
@@ -71,7 +75,7 @@ def not_ended(view: View, most: int | None = None) -> list[JobView]:
         return list(jobs.values())
     waiting = islice((name for name in reversed(jobs) if name not in view.live), most)
     shown = {*view.live, *waiting}
-    return [job for name, job in jobs.items() if name in shown]
+    return [jobs[name] for name in jobs if name in shown]
 
 
 def listed(view: View) -> Iterator[JobView]:
@@ -84,7 +88,7 @@ def _listed(view: View) -> Iterator[str]:
 
 
 def _backwards(view: View) -> Iterator[str]:
-    return (job_id for job_id in reversed(list(view.jobs)) if job_id not in view.removed)
+    return (job_id for job_id in reversed(view.jobs) if job_id not in view.removed)
 
 
 def _ended(view: View) -> Iterator[JobView]:
@@ -97,7 +101,8 @@ def _named(view: View, name: str, most: int) -> list[JobView]:
 
     Reading an ended job means unpacking it. An id usually begins with the job's name, so such ids are read first.
     """
-    live = [job for job in view.jobs.open.values() if job.spec.name == name]
+    jobs = view.jobs
+    live = [jobs.open[job_id] for job_id in jobs.open if jobs.name_of(job_id) == name][: _LISTED + 1]
     if live:
         return live
     for begins in (True, False):

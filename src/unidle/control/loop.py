@@ -58,6 +58,7 @@ INBOX_AT_ONCE: Final = (
     128  # requests in one turn, and how long they may take of it: running ranks are watched between
 )
 INBOX_TURN_NS: Final = 30_000_000
+REST_ABOVE: Final = 1_000  # open jobs from which on waiting ones are kept packed: below, that gains nothing
 STACKS_EVERY_NS: Final = 20_000_000  # while a look at a gang that hangs is under way
 HELD_AFTER_NS: Final = 60_000_000_000  # what was promised, after those who held it have to be gone
 
@@ -92,6 +93,7 @@ class Controller:
         self._sizes = ElasticSizes()
         self._care = care if care is not None else NodeCare()
         self._place = True
+        self._quiet: list[str] = []  # jobs that may rest after this turn
         self._inbox_ns = 0
         self._accepting = True
 
@@ -116,11 +118,11 @@ class Controller:
         fleet = self._engine.fleet()
         if fleet != as_declared(self.view.fleet):
             self._emit(ev.FleetSeen(fleet))
-        live = [job for job in self.view.jobs.open.values() if job.live is not None]
+        live = [job for job in self.view.jobs.open.awake() if job.live is not None]
         begun = [job for job in live if not self._is_held(job, job.attempts[-1])]
         self._engine.adopt([cuts.live_attempt(self.view, job, job.attempts[-1]) for job in begun])
         self._engine.keep(self.view.jobs.open.keys())
-        for job in self.view.jobs.open.values():
+        for job in list(self.view.jobs.open.awake()):  # nothing is due for one that rests
             self._touch(job)
         for job in live:
             attempt = job.attempts[-1]
@@ -163,6 +165,7 @@ class Controller:
             if self._forecaster is not None and (said := self._forecaster.run_time(job, spec)) is not None:
                 self._emit(said)
             self._touch(self.view.jobs[job])
+            self._quiet.append(job)
             self._place = True
 
     def cancel(self, job: str, by: str) -> None:
@@ -216,6 +219,7 @@ class Controller:
         if now - self.view.book.seen_ns >= self._sighting_every_ns:
             self._emit(ev.Sighted())
         self._flush()
+        self._let_rest()
         self._recorder.snapshot()
         return self._next_ns(now)
 
@@ -415,6 +419,7 @@ class Controller:
                 self._place_gang(place, now)
         for wait in plan.waits:
             self._emit(ev.JobJudged(wait.job, wait.because))
+            self._quiet.append(wait.job)
         for stop in plan.stops:
             self._preempt(stop)
         for keep in plan.keeps:
@@ -459,6 +464,13 @@ class Controller:
         for command in commands:
             command()
         self._care.act(self.view)
+
+    def _let_rest(self) -> None:
+        """Keep packed what was only added to a long queue, or judged."""
+        if len(self.view.jobs.open) > REST_ABOVE:
+            for job in self._quiet:
+                self.view.jobs.rest(job)
+        self._quiet = []
 
     def _command_start(self, job: JobView, attempt: AttemptView) -> None:
         if self._is_held(job, attempt):

@@ -22,7 +22,7 @@ BATCH: Final = 1_000  # steps that a cost is shown for
 def runs_of(view: View, user: str, name: str) -> list[SpeedRun]:
     """What jobs of this user and name showed, those included that have not ended."""
     runs = list(known_of(view.speeds, user, name).runs)
-    for job in view.jobs.open.values():
+    for job in view.jobs.open.awake():
         if (job.spec.user, job.spec.name) == (user, name):
             runs += job_runs(view.book, job)
     return runs

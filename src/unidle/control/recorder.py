@@ -16,7 +16,7 @@ from unidle.view.state import View
 if TYPE_CHECKING:
     from unidle.notices.desk import NoticeDesk
 
-SNAPSHOT_EVERY_EVENTS: Final = 50_000
+SNAPSHOT_EVERY_EVENTS: Final = 10_000  # a reader folds half as many on average
 
 Watcher = Callable[[ev.Event, int], None]
 

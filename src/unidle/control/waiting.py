@@ -8,6 +8,7 @@ from unidle.control.ask import Answer, next_decision
 from unidle.control.inbox import NOT_TAKEN_UP
 from unidle.jobs import NEVER, NEVER_BY_QUEUE, JobSpec, Reason
 from unidle.view.jobs import JobView, in_full
+from unidle.view.resting import run_time_ns
 from unidle.view.state import View
 from unidle.words import counted
 
@@ -57,15 +58,19 @@ def _assumed(view: View, job: JobView, start_ns: int) -> bool:
 
 def _without_run_time(view: View, which: Literal["holding", "ahead"], job: JobView) -> list[str]:
     """Jobs that hold devices, or wait before this one, and of which no run time is known."""
-    from unidle.place.books import run_time_ns
-
     if which == "holding":
         others = [view.jobs.open[name] for name in sorted(view.live)]
-    else:
-        mine = (-job.spec.priority, job.order)
-        waiting = (view.jobs.open[name] for line in view.waiting.values() for _, _, name in line)
-        others = [o for o in waiting if (-o.spec.priority, o.order) < mine and not _never(o)]
-    return [o.id for o in others if o.spec.needs_devices and run_time_ns(o) is None]
+        return [o.id for o in others if o.spec.needs_devices and run_time_ns(o) is None]
+    mine = (-job.spec.priority, job.order)
+    return [
+        name
+        for shape, line in view.waiting.items()
+        if shape.devices_per_rank > 0
+        for _, _, name in line
+        if not (other := view.jobs.rest_of(name)).timed
+        and (-other.priority, other.order) < mine
+        and other.code not in NEVER
+    ]
 
 
 def _start_unknown(view: View, job: JobView, now: Reason) -> str | None:
@@ -98,25 +103,22 @@ def _start_unknown(view: View, job: JobView, now: Reason) -> str | None:
 def _ahead(view: View, job: JobView) -> int:
     """How many jobs come before it in its queue. Those that can never start do not count: they delay no job."""
     names = [name for line in view.waiting.values() for _, _, name in line]
-    line = [other for name in names if (other := view.jobs.open[name]) is job or not _never(other)]
+    known = ((name, view.jobs.rest_of(name)) for name in names)
+    line = [(name, other) for name, other in known if name == job.id or other.code not in NEVER]
     from unidle.place.registry import DEFAULT
 
     if not view.fleet.queues or view.policy not in ("", DEFAULT):
         mine = (-job.spec.priority, job.order)
-        return sum((-other.spec.priority, other.order) < mine for other in line)
+        return sum((-other.priority, other.order) < mine for _, other in line)
     from unidle.place.queue.backfill import Backfill, in_order
     from unidle.place.queue.model import Demand
 
     demands = [
-        Demand(o.id, o.spec.queue, o.spec.preemption, 0, 0, (), o.waiting_since_ns, priority=o.spec.priority)
-        for o in line
-        if o.spec.queue == job.spec.queue
+        Demand(name, other.queue, other.level, 0, 0, (), other.since_ns, priority=other.priority)
+        for name, other in line
+        if other.queue == job.spec.queue
     ]
     return [demand.job for demand in in_order(demands, view.time_ns, Backfill())].index(job.id)
-
-
-def _never(job: JobView) -> bool:
-    return job.verdict is not None and job.verdict.code in NEVER
 
 
 def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:

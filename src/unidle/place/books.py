@@ -31,12 +31,12 @@ from unidle.place.queue.past import fairness_of, take_history
 from unidle.place.queue.waiting import Waiting
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.kept import on_trial
+from unidle.view.resting import run_time_ns
 from unidle.view.state import View
 from unidle.view.usage import milli_of
 from unidle.view.waiting import Shape
 
 S: Final = 1_000_000_000
-_TRUSTED: Final = 2  # a predicted run time is taken for an estimate where it is at most so many times as long
 
 
 class Books:
@@ -272,16 +272,3 @@ class Books:
         book = self._view.book
         held = book.indexes(s for place in places for s in place.slices)
         return sum(milli_of(book.slices[k].share_ppm) for k in held)
-
-
-def run_time_ns(job: JobView) -> int | None:
-    """How long an attempt of the job runs: its own estimate, else what was predicted with confidence; None if neither.
-
-    A prediction whose bounds are wide would keep room for jobs at times at which it is not needed.
-    """
-    if job.spec.estimate_s is not None:
-        return int(job.spec.estimate_s * S)
-    said = next((said for said in reversed(job.predictions) if said.what == "run_time"), None)
-    if said is None or said.high_ns > _TRUSTED * said.value_ns:
-        return None
-    return said.value_ns

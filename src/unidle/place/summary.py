@@ -21,11 +21,11 @@ from unidle.fleet.summary import (
     TierStock,
 )
 from unidle.jobs import NEVER
-from unidle.place.books import run_time_ns
 from unidle.place.tree import Tree, tree_of
 from unidle.share.parts import promised, used_parts
 from unidle.view.jobs import JobView
 from unidle.view.occupancy import NodeSlots
+from unidle.view.resting import run_time_ns
 from unidle.view.state import View
 
 LABEL_VALUES_MOST: Final = 32  # a label with more different values tells nodes apart, not kinds of nodes

@@ -26,7 +26,7 @@ class Durable(NamedTuple):
 def entries(view: View, now_ns: int) -> list[Entry]:
     """Postings that are not in a sealed segment: final ones, those of live jobs, and open time."""
     ended = [e for job_id in view.unposted for e in job_entries(view, view.jobs[job_id], now_ns)]
-    live = [e for job in view.jobs.open.values() for e in job_entries(view, job, now_ns)]
+    live = [e for job in view.jobs.open.awake() for e in job_entries(view, job, now_ns)]
     return view.book.closed + ended + live + view.book.open_entries(now_ns)
 
 
@@ -77,7 +77,7 @@ def watermarks_ns(view: View) -> list[int]:
     What is not final is the time under open jobs, and what a slice did since its last posting.
     """
     marks = list(view.book.since)
-    for job in view.jobs.open.values():
+    for job in view.jobs.open.awake():
         for attempt in job.attempts:
             for k in (view.book.index(s) for place in attempt.places for s in place.slices):
                 marks[k] = min(marks[k], attempt.placed_ns)

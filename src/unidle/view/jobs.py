@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -14,6 +14,7 @@ from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.packed import packed, unpacked
 from unidle.view.ranks import RankView
 from unidle.view.records import IdleNotice, Prediction, UseView, VerdictView
+from unidle.view.resting import Rest, columns, may_rest
 from unidle.view.waiting import Shape
 
 
@@ -184,36 +185,125 @@ def in_full(job: JobView) -> str:
     return f"job {job.id} of user {spec.user or 'unknown'} (queue {spec.queue}, priority {spec.priority})"
 
 
+class OpenJobs(Mapping[str, JobView]):
+    """Jobs that have not ended, in the order of submission. One that rests is unpacked when it is looked up."""
+
+    __slots__ = ("_jobs", "_table")
+
+    def __init__(self, table: JobTable, jobs: dict[str, JobView | None]) -> None:
+        self._table, self._jobs = table, jobs
+
+    def __getitem__(self, job_id: str) -> JobView:
+        return self._jobs[job_id] or self._table.wake(job_id)
+
+    def get(self, job_id: str, default: Any = None) -> Any:  # the fold calls it for each event
+        if job_id not in self._jobs:
+            return default
+        return self._jobs[job_id] or self._table.wake(job_id)
+
+    def values(self) -> ValuesView[JobView]:
+        """All of them, unpacked. :meth:`awake` is enough for jobs that ever started, and cheap."""
+        for job_id in list(self._table.resting):
+            self._table.wake(job_id)
+        return cast("ValuesView[JobView]", self._jobs.values())
+
+    def items(self) -> ItemsView[str, JobView]:
+        self.values()
+        return cast("ItemsView[str, JobView]", self._jobs.items())
+
+    def awake(self) -> Iterator[JobView]:
+        """Those that do not rest: all that ever started are among them."""
+        return (job for job in self._jobs.values() if job is not None)
+
+    def keys(self) -> KeysView[str]:
+        return self._jobs.keys()
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._jobs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._jobs)
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+
 class JobTable(Mapping[str, JobView]):
-    """Jobs in the order of submission. One that has ended is kept packed, and unpacked at each look."""
+    """Jobs in the order of submission. One that has ended, or rests, is kept packed.
 
-    __slots__ = ("_kept", "open")
+    An ended job is unpacked at each look; one that rests (:mod:`unidle.view.resting`) is awake from the first look on.
+    """
 
-    def __init__(self, kept: dict[str, JobView | bytes] | None = None) -> None:
+    __slots__ = ("_kept", "_open", "_shapes", "open", "resting")
+
+    def __init__(
+        self, kept: dict[str, JobView | bytes] | None = None, resting: dict[str, Rest] | None = None
+    ) -> None:
         self._kept = kept if kept is not None else {}
-        self.open = {id_: job for id_, job in self._kept.items() if not isinstance(job, bytes)}
+        self.resting = resting if resting is not None else {}
+        self._open: dict[str, JobView | None] = {}
+        self._shapes: dict[Shape, Shape] = {}  # one object for all that are equal
+        for id_, job in self._kept.items():
+            if not isinstance(job, bytes):
+                self._open[id_] = job
+            elif id_ in self.resting:
+                self._open[id_] = None
+        self.open = OpenJobs(self, self._open)
 
     def add(self, job: JobView) -> None:
-        self._kept[job.id] = self.open[job.id] = job
+        self._kept[job.id] = self._open[job.id] = job
 
     def put_away(self, job: JobView) -> None:
         """The job has ended and is kept packed."""
         self._kept[job.id] = packed(_PACK.encode(job))
-        self.open.pop(job.id, None)
+        self._open.pop(job.id, None)
 
-    def plain(self) -> dict[str, JobView | bytes]:
+    def rest(self, job_id: str) -> None:
+        """Keep the job packed until it is looked at, if it only waits. Who has it already must not change it."""
+        job = self._open.get(job_id)
+        if job is not None and may_rest(job):
+            self._kept[job_id] = packed(_PACK.encode(job))
+            self._open[job_id] = None
+            row = Rest.of(job)
+            self.resting[job_id] = row._replace(shape=self._shapes.setdefault(row.shape, row.shape))
+
+    def wake(self, job_id: str) -> JobView:
+        """The job that rests, unpacked; it stays so."""
+        job = _UNPACK.decode(unpacked(cast("bytes", self._kept[job_id])))
+        self._kept[job_id] = self._open[job_id] = job
+        del self.resting[job_id]
+        return job
+
+    def rest_of(self, job_id: str) -> Rest:
+        """What the queue needs of an open job. One that rests is not unpacked."""
+        return self.resting.get(job_id) or Rest.of(self.open[job_id])
+
+    def name_of(self, job_id: str) -> str:
+        """The name of an open job. One that rests is not unpacked."""
+        job = self._open[job_id]
+        return self.resting[job_id].name if job is None else job.spec.name
+
+    def plain(self) -> dict[str, Any]:
         """As a snapshot keeps it."""
-        return self._kept
+        return {"jobs": self._kept, "resting": columns(self.resting)}
 
     def __getitem__(self, job_id: str) -> JobView:
         job = self._kept[job_id]
-        return _UNPACK.decode(unpacked(job)) if isinstance(job, bytes) else job
+        if not isinstance(job, bytes):
+            return job
+        return self.wake(job_id) if job_id in self.resting else _UNPACK.decode(unpacked(job))
 
     def __contains__(self, job_id: object) -> bool:
         return job_id in self._kept
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kept)
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._kept)
 
     def __len__(self) -> int:
         return len(self._kept)

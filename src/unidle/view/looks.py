@@ -11,7 +11,7 @@ from typing import Final
 
 from unidle.events import types as ev
 from unidle.ledger.carve import Look, coarser, fitted
-from unidle.view.jobs import AttemptView
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView, Watched
 from unidle.view.state import View
 
@@ -45,7 +45,7 @@ def profiler_set(view: View, event: ev.ProfilerSet, _now: int) -> None:
 
 def _attempt(view: View, job: str, number: int) -> AttemptView | None:
     """The attempt, as long as the books of its job are open: a look may end after that."""
-    found = view.jobs.open.get(job)
+    found: JobView | None = view.jobs.open.get(job)
     if found is None or not 1 <= number <= len(found.attempts):
         return None
     return found.attempts[number - 1]

@@ -10,6 +10,7 @@ import msgspec
 from unidle.store.protocol import Snapshot, Store
 from unidle.view.fold import FOLD_VERSION, collector_paused, fold
 from unidle.view.jobs import JobTable, JobView
+from unidle.view.resting import rows
 from unidle.view.state import View
 
 
@@ -40,9 +41,12 @@ def _plain(value: object) -> object:
 def _table(kind: type, value: dict[str, Any]) -> JobTable:
     if kind is not JobTable:
         raise TypeError(f"not part of a view: {kind}")
-    for name in [name for name, job in value.items() if type(job) is not bytes]:
-        value[name] = msgspec.convert(value[name], JobView)
-    return JobTable(value)
+    jobs, resting = value["jobs"], rows(value["resting"])
+    for name in [name for name, job in jobs.items() if type(job) is not bytes]:
+        jobs[name] = msgspec.convert(jobs[name], JobView)
+    if any(type(jobs.get(name)) is not bytes for name in resting):
+        raise msgspec.ValidationError("a waiting job is missing from a snapshot")
+    return JobTable(jobs, resting)
 
 
 _NO_INDEX: Final[dict[str, Any]] = {field.name: None for field in fields(View) if field.name.startswith("_")}

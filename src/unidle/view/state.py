@@ -183,7 +183,7 @@ class View:
     def queue(self) -> Waiting:
         """Jobs that wait."""
         if self._queue is None:
-            self._queue = Waiting(self.jobs.open.values())
+            self._queue = Waiting(self.jobs)
         return self._queue
 
     @property
