@@ -54,7 +54,6 @@ def make(path: Path, ended: int, waiting: int = 0) -> None:
             _turn(controller, clock)
     while not controller.idle():
         _turn(controller, clock)
-    controller.pause()
     for number in range(ended, ended + waiting):
         controller.submit(f"many-{number:06d}", spec, "ann")
         if number % TURN_EVERY == 0:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from unidle.clock import VirtualClock
+from unidle.control import loop
 from unidle.control.inbox import CancelRequest, SubmitRequest
 from unidle.control.loop import INBOX_AT_ONCE, Controller
 from unidle.engine.sim.engine import SimEngine
@@ -70,3 +72,41 @@ def test_a_request_that_is_nested_too_deeply_is_refused_and_the_next_one_is_take
     controller.turn()
     assert list(controller.view.jobs) == ["b"]
     assert not store.requests()
+
+
+def _drive(store: MemoryStore) -> Controller:
+    clock = VirtualClock(START_NS)
+    engine = SimEngine(FLEET, clock, seeded(1, mean_work_s=2, step_s=1))
+    controller = Controller(store, store.acquire("test"), engine, Unidle(), clock, inbox_every_ns=0)
+    controller.start("test")
+    while not controller.idle():
+        controller.turn()
+        clock.advance_to(clock.now_ns() + 500_000_000)
+    return controller
+
+
+def test_a_long_queue_is_kept_packed_and_gives_the_same_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = []
+    for above in (0, 1_000):
+        monkeypatch.setattr(loop, "REST_ABOVE", above)
+        store = MemoryStore()
+        for number in range(40):
+            _submit(store, f"j{number}")
+        _drive(store)
+        logs.append([(event.time_ns, event.kind, event.body) for event in store.read()])
+    assert logs[0] == logs[1]
+    assert sum(kind == "job_ended" for _, kind, _ in logs[0]) == 40
+
+
+def test_a_turn_unpacks_no_more_jobs_than_it_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "REST_ABOVE", 0)
+    store = MemoryStore()
+    many = 3 * INBOX_AT_ONCE
+    for number in range(many):
+        _submit(store, f"j{number}")
+    controller = _controller(store)
+    for turn in range(4):
+        controller.turn()
+        awake = [job.id for job in controller.view.jobs.open.awake()]
+        assert awake == ["j0", "j1"][: turn + 1], "one runs, and a later turn looks at the next of its shape"
+    assert len(controller.view.jobs.resting) == many - 2
