@@ -262,7 +262,7 @@ class JobTable(Mapping[str, JobView]):
         self._open.pop(job.id, None)
 
     def rest(self, job_id: str) -> None:
-        """Keep the job packed until it is looked at, if it only waits. Who has it already must not change it."""
+        """Keep the job packed until it is read, if it only waits. Who has it already must not change it."""
         job = self._open.get(job_id)
         if job is not None and may_rest(job):
             self._kept[job_id] = packed(_PACK.encode(job))

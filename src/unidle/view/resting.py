@@ -1,6 +1,6 @@
 """Jobs that only wait: kept packed, with the few values of each that the queue is made of.
 
-Most jobs of a long queue are neither looked at nor changed for hours. A snapshot with all of them unpacked takes a
+Most jobs of a long queue are neither read nor changed for hours. A snapshot with all of them unpacked takes a
 reader most of its time, and Python's collector walks through each of their objects.
 """
 
