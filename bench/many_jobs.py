@@ -41,7 +41,7 @@ def fleet() -> Fleet:
 
 
 def make(path: Path, ended: int, waiting: int = 0) -> None:
-    """A store in which so many jobs have ended, and so many wait; one more runs. Its controller was killed."""
+    """A store in which so many jobs have ended, and so many more wait or run, as devices are free. Its controller was killed."""
     store = open_store(str(path), create=True)
     clock = VirtualClock(1_700_000_000 * 1_000_000_000)
     engine = SimEngine(fleet(), clock, seeded(1, mean_work_s=5, step_s=1))
