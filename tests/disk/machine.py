@@ -74,7 +74,7 @@ class State:
     def disarm(self) -> None:
         """No fault from now on; a full disk has room."""
         struct.pack_into("=i", self._map, self._at + 4, 1)
-        struct.pack_into("=i", self._map, self._at + 12, 0)
+        struct.pack_into("=2i", self._map, self._at + 12, 0, 0)
 
     def close(self) -> None:
         self._map.close()
@@ -83,8 +83,8 @@ class State:
 class Machine:
     """A run in ``place``, which is empty: ``disk`` is simulated, ``notes`` are what is true. Close it in any case."""
 
-    def __init__(self, place: Path, library: Path, seed: int, fault: Fault | None) -> None:
-        self.place, self.seed, self.fault = place, seed, fault
+    def __init__(self, place: Path, library: Path, seed: int, fault: Fault | None, *, lies: bool = False) -> None:
+        self.place, self.seed, self.fault, self._lies = place, seed, fault, lies
         self.disk, self.notes = place / "disk", place / "notes"
         for directory in (self.disk, self.notes):
             directory.mkdir(0o700)
@@ -109,6 +109,8 @@ class Machine:
         env = self._environment("client") | {"PYTHONPATH": _with_tests()}
         self._client = self._start(words, env)
         self._wait(lambda: self._noted("ready") or self._client_gone(), FIRST_S, "the client's submissions")
+        if self.fault is not None and self.fault.adopts and not self.state.cut:
+            self._kill_one()
         if not self.state.cut:
             self._up = self._start(self._command(), self._environment("up"))
             self._wait(self._first_is_over, FIRST_S, "the first `unidle up`")
@@ -125,6 +127,14 @@ class Machine:
             self._rebuild()
         elif self._up is not None:
             self.codes.append(self._up.poll())
+
+    def _kill_one(self) -> None:
+        """A controller without a fault is killed while ranks run."""
+        self._up = up = self._start(self._command(), self._environment("none"))
+        started = self.notes / "started.job-0"
+        self._wait(lambda: started.exists() or up.poll() is not None, FIRST_S, "a rank to start")
+        up.kill()
+        up.wait()
 
     def _first_is_over(self) -> bool:
         assert self._up is not None
@@ -203,6 +213,7 @@ class Machine:
             "UNIDLE_DISK_NOTES": str(self.notes), "UNIDLE_DISK_STATE": str(self.place / "state"),
             "UNIDLE_DISK_RECORD": str(self.place / "record"), "UNIDLE_DISK_ROLE": role,
         }  # fmt: skip
+        found |= {"UNIDLE_DISK_LIES": "1"} if self._lies else {}
         return found if self.fault is None else found | {"UNIDLE_DISK_FAULT": self.fault.words()}
 
     def _start(self, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:

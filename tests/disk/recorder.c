@@ -6,7 +6,11 @@
    UNIDLE_DISK_STATE   struct state, shared by all processes of the run
    UNIDLE_DISK_RECORD  what was done, one struct record with its paths and data for each call
    UNIDLE_DISK_ROLE    who this process is, if that is one of its arguments; a supervisor is "JOB/ATTEMPT/rankK"
-   UNIDLE_DISK_FAULT   "ROLE CLASS NUMBER KIND": the NUMBER-th call of a class by that role */
+   UNIDLE_DISK_FAULT   "ROLE CLASS NUMBER KIND": the NUMBER-th call of a class by that role
+   UNIDLE_DISK_LIES    any value: what is synced is not recorded as synced
+
+   The calls are those that Python and SQLite make through the C library. What the library opens for itself (files of a
+   process that is started) is seen when it is written. Nothing waits for the real disk. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -35,6 +39,7 @@ struct state {
     int disarmed;  /* the fault is not to happen any more */
     int happened;  /* it did */
     int full_left; /* so many calls that need space still fail with ENOSPC */
+    int cut_in;    /* after so many calls the power is cut */
 };
 
 struct record {
@@ -48,7 +53,7 @@ struct record {
 static struct state *state;
 static char record_path[PATH_MAX], root[PATH_MAX], notes[PATH_MAX], role[256], kind[32];
 static size_t root_length, notes_length;
-static int fault_class = -1, fault_at, counts[CLASSES];
+static int fault_class = -1, fault_at, lies, counts[CLASSES];
 
 void simulated_disk_init(struct state *fresh) {
     pthread_mutexattr_t attributes;
@@ -99,6 +104,7 @@ __attribute__((constructor)) static void begin(void) {
     if (mapped == MAP_FAILED) return;
     snprintf(record_path, sizeof record_path, "%s", record);
     find_role();
+    lies = getenv("UNIDLE_DISK_LIES") != NULL;
     if (fault) {
         char who[256], class[16];
         if (sscanf(fault, "%255s %15s %d %31s", who, class, &fault_at, kind) == 4 && !strcmp(who, role))
@@ -194,13 +200,15 @@ static void cut(void) {
 
 /* Count a call; the error that it is to fail with, 0 for none, or -1 where it is to be torn. Holds the lock. */
 static int fault(int class, int needs_space) {
+    if (state->cut_in > 0 && !--state->cut_in) cut();
     if (state->full_left > 0 && needs_space) {
         state->full_left--;
         return ENOSPC;
     }
     if (++counts[class] < fault_at || class != fault_class || state->disarmed || state->happened) return 0;
-    if (!strcmp(kind, "eio")) {
+    if (!strncmp(kind, "eio", 3)) {
         state->happened = 1;
+        state->cut_in = atoi(kind + 3);
         return EIO;
     }
     if (!strncmp(kind, "full", 4)) {
@@ -320,7 +328,7 @@ static int sync_of(int fd, long number) {
         put('F', found.st_ino, 0, NULL, 0, path, NULL);
         return refuse(verdict);
     }
-    put('S', found.st_ino, 0, NULL, 0, path, NULL); /* the real disk is not waited for: this one has it now */
+    if (!lies) put('S', found.st_ino, 0, NULL, 0, path, NULL); /* the real disk is not waited for: this one has it now */
     done(verdict);
     return 0;
 }

@@ -1,0 +1,158 @@
+"""Faults of a simulated disk under real processes: nothing acknowledged is lost, and no rank runs twice."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import needs
+from disk import checks
+from disk.client import RANK
+from disk.faults import Fault, of_seed
+from disk.machine import Machine, build
+from disk.model import Op, after_cut, parse
+from disk.run import run_seeds, table
+
+ROOT = "/disk"
+
+
+def tree(*ops: Op, seed: int) -> dict[str, bytes | None]:
+    return after_cut(iter(ops), ROOT, random.Random(seed))
+
+
+def write(path: str, data: bytes, offset: int = 0, inode: int = 1) -> Op:
+    return Op("W", path, inode=inode, offset=offset, data=data)
+
+
+NEW = (Op("C", "/disk/a", inode=1), write("/disk/a", b"one"))
+SYNCED = (*NEW, Op("S", "/disk/a", inode=1), Op("S", ROOT))
+SEEDS = range(200)
+
+
+def test_what_is_synced_is_there_after_each_cut() -> None:
+    assert all(tree(*SYNCED, seed=seed) == {"/disk/a": b"one"} for seed in SEEDS)
+
+
+def test_a_file_without_a_sync_is_lost_or_empty_or_whole() -> None:
+    found = [tree(*NEW, seed=seed).get("/disk/a", b"lost") for seed in SEEDS]
+    assert set(found) == {b"lost", b"", b"one"}
+
+
+def test_a_synced_file_without_a_sync_of_its_directory_may_lose_its_name_only() -> None:
+    found = [tree(*SYNCED[:3], seed=seed) for seed in SEEDS]
+    assert {tuple(tree.values()) for tree in found} == {(), (b"one",)}
+
+
+def test_writes_are_lost_in_any_order_and_torn_at_sectors() -> None:
+    later = (write("/disk/a", b"x" * 1024), write("/disk/a", b"y" * 10, 2000))
+    found = {bytes(tree(*SYNCED, *later, seed=seed)["/disk/a"] or b"") for seed in range(600)}
+    zeros = bytes(2000 - 3)
+    assert b"one" in found
+    assert b"one" + zeros + b"y" * 10 in found  # the second without the first
+    assert b"x" * 512 in found
+
+
+def test_a_failed_sync_leaves_its_writes_in_doubt_also_after_one_that_succeeds() -> None:
+    later = (write("/disk/a", b"two"), Op("F", "/disk/a", inode=1), Op("S", "/disk/a", inode=1))
+    assert {tree(*SYNCED, *later, seed=seed)["/disk/a"] for seed in SEEDS} == {b"one", b"two"}
+
+
+def test_a_rename_without_a_sync_of_its_directory_has_happened_or_not() -> None:
+    later = (
+        Op("C", "/disk/b", inode=2), write("/disk/b", b"new", inode=2), Op("S", "/disk/b", inode=2),
+        Op("R", "/disk/b", "/disk/a"),
+    )  # fmt: skip
+    assert {tree(*SYNCED, *later, seed=seed)["/disk/a"] for seed in SEEDS} == {b"one", b"new"}
+
+
+def test_the_same_seed_is_the_same_fault_and_seeds_cover_all_kinds() -> None:
+    assert [of_seed(seed) for seed in range(100)] == [of_seed(seed) for seed in range(100)]
+    kinds = {of_seed(seed).name for seed in range(2000)}
+    assert {"write torn", "write full", "sync eio", "sync eio, then cut", "name cut-after", "open eio"} <= kinds
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("recorder"))
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[list[Machine]]:
+    made: list[Machine] = []
+    yield made
+    for machine in made:
+        machine.close()
+
+
+@pytest.mark.parametrize(("kind", "size"), [("torn", 5), ("eio", 0), ("full1", 0), ("kill", 0)])
+def test_a_fault_is_at_the_call_that_was_chosen(
+    tmp_path: Path, library: Path, machines: list[Machine], kind: str, size: int
+) -> None:
+    machine = Machine(tmp_path, library, 0, Fault("sh", "write", 3, kind))
+    machines.append(machine)
+    script = f"for k in 1 2 3 4; do echo line-no-$k >> {machine.disk}/log || echo failed $k; done"
+    done = subprocess.run(
+        ["sh", "-c", script], env=machine._environment("sh"), capture_output=True, text=True, timeout=20
+    )
+    assert machine.state.happened
+    log = (machine.disk / "log").read_text()
+    if kind in ("torn", "kill"):
+        assert (done.returncode, log[20:]) == (-9, "line-no-3\n"[:size])
+    else:
+        assert (done.stdout, log[20:]) == ("failed 3\n", "line-no-4\n")
+    assert [op.code for op in parse((tmp_path / "record").read_bytes())][:3] == ["C", "W", "W"]
+
+
+def test_no_process_writes_after_the_power_cut(tmp_path: Path, library: Path, machines: list[Machine]) -> None:
+    machine = Machine(tmp_path, library, 0, Fault("sh", "write", 2, "cut"))
+    machines.append(machine)
+    env = machine._environment("sh")
+    script = f"echo 1 >> {machine.disk}/log; echo 2 >> {machine.disk}/log"
+    assert subprocess.run(["sh", "-c", script], env=env, timeout=20).returncode == -9
+    assert machine.state.cut
+    for place in (machine.disk / "log", machine.notes / "ranks"):
+        assert subprocess.run(["sh", "-c", f"echo 3 >> {place}"], env=env, timeout=20).returncode == -9
+    assert (machine.disk / "log").read_text() == "1\n"
+
+
+@needs.root
+def test_a_disk_that_lies_about_syncs_is_found(tmp_path: Path, library: Path, machines: list[Machine]) -> None:
+    """The checks find a store whose acknowledged events are lost: here no sync reaches the disk."""
+    seed = next(s for s in range(100) if random.Random(s).choice((0.0, 0.5, 0.9, 1.0)) == 0.0)
+    machine = Machine(tmp_path, library, seed, Fault("up", "sync", 8, "cut"), lies=True)
+    machines.append(machine)
+    machine.break_it()
+    assert machine.cut
+    assert not machine.store.exists()
+    machine.mend()
+    from unidle.store.open import open_store
+
+    store = open_store(str(machine.store), create=False, read_only=True)
+    found = checks.lost(store, checks.view_of(store), machine.notes)
+    store.close()
+    assert "job job-0 was acknowledged and is not there" in found
+
+
+def test_a_rank_that_runs_twice_is_found(tmp_path: Path) -> None:
+    env = {"UNIDLE_JOB": "job", "UNIDLE_ATTEMPT": "1", "UNIDLE_RANK": "0", "PATH": "/usr/bin:/bin"}
+    both = [subprocess.Popen(["sh", str(RANK), str(tmp_path), "0.5"], env=env) for _ in range(2)]
+    assert [process.wait(20) for process in both] == [0, 0]
+    found = checks.doubled(tmp_path, cut=False, before=0, forbidden=set())
+    assert any("two at once" in line for line in found)
+    assert "('job', 1, 0) was started 2 times" in found
+    again = checks.doubled(tmp_path, cut=True, before=1, forbidden={("job", 1, 0)})
+    assert "('job', 1, 0) was started again after the cut" in again
+
+
+@pytest.mark.slow
+@needs.root
+def test_fifty_disk_faults_lose_no_acknowledged_event_and_double_no_rank() -> None:
+    results = list(run_seeds(range(50), workers=2))
+    wrong = [result.line() + "\n" + result.output for result in results if result.faults_found]
+    assert not wrong, "\n".join(wrong)
+    assert sum(result.happened for result in results) >= 35, table(results)
+    print(table(results))
