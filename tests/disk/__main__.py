@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 
+from disk.faults import of_seed
 from disk.run import run_seeds, table
 
 
@@ -14,10 +15,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--only", default="", help="only seeds whose fault begins so, such as 'up write'")
     parser.add_argument("--verbose", action="store_true")
     given = parser.parse_args()
     since, results = time.monotonic(), []
-    for result in run_seeds(range(given.first, given.first + given.seeds), given.workers):
+    seeds = range(given.first, given.first + given.seeds)
+    chosen = [seed for seed in seeds if of_seed(seed).words().startswith(given.only)]
+    for result in run_seeds(chosen, given.workers):
         results.append(result)
         if result.faults_found or given.verbose:
             print(f"{result.line()} [{result.seconds:.1f} s]", flush=True)

@@ -63,7 +63,9 @@ def doubled(notes: Path, *, cut: bool, before: int, forbidden: set[Start]) -> li
     all_starts = [(job, int(attempt), int(rank)) for _, job, attempt, rank in starts(notes)]
     for part in (all_starts[:before], all_starts[before:]) if cut else (all_starts,):
         found += [f"{start} was started {n} times" for start, n in Counter(part).items() if n > 1]
-    found += [f"{start} was started again after the cut" for start in all_starts[before:] if start in forbidden]
+    found += [
+        f"{start} was started again after the cut" for start in all_starts[before:] if start in forbidden
+    ]
     return found
 
 

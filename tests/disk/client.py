@@ -20,7 +20,7 @@ from unidle.store.open import open_store
 from unidle.store.protocol import Store
 
 RANK = Path(__file__).with_name("rank.sh")
-TURN_S, TURNS = 0.01, 150
+TURN_S, MOST_S = 0.02, 20.0
 JOBS = {"job-0": (2, "0.1"), "job-1": (1, "0.05"), "long": (1, "60")}
 
 
@@ -66,7 +66,8 @@ def main(address: str, place: Path) -> None:
         ask(address, notes, "submit", job, submission(job, place))
     notes.add("ready")
     seen, cancelled = 0, False
-    for _ in range(TURNS):
+    end = time.monotonic() + MOST_S
+    while time.monotonic() < end:
         with contextlib.suppress(UnidleError):
             store = open_store(address, create=False, read_only=True)
             try:

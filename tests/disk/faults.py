@@ -39,7 +39,9 @@ class Fault:
     @property
     def name(self) -> str:
         """The kind, for counts: how a call of a class failed."""
-        kind = {"eio9": "eio, then cut", "eio30": "eio, then cut"}.get(self.kind, self.kind.rstrip("0123456789"))
+        kind = {"eio9": "eio, then cut", "eio30": "eio, then cut"}.get(
+            self.kind, self.kind.rstrip("0123456789")
+        )
         return f"{self.call} {kind}"
 
 
@@ -49,4 +51,6 @@ def of_seed(seed: int) -> Fault:
     (role,) = chance.choices(list(ROLES), list(ROLES.values()))
     calls = CALLS.get(role, CALLS["rank"])
     (call,) = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
-    return Fault(role, call, chance.randint(1, calls[call]), chance.choice(KINDS[call]), chance.random() < 0.25)
+    return Fault(
+        role, call, chance.randint(1, calls[call]), chance.choice(KINDS[call]), chance.random() < 0.25
+    )

@@ -29,7 +29,7 @@ FLEET = """\
 nodes: [{id: n1, devices: {count: 4, kind: cpu}, watch: {kernel_log: kernel.log}}]
 guard: {preflight: "off"}
 """
-FIRST_S, SECOND_S, ALONE_S = 20.0, 40.0, 1.0
+FIRST_S, SECOND_S, ALONE_S = 60.0, 90.0, 3.0  # machines of CI are shared
 _POLL_S = 0.005
 
 
@@ -83,7 +83,9 @@ class State:
 class Machine:
     """A run in ``place``, which is empty: ``disk`` is simulated, ``notes`` are what is true. Close it in any case."""
 
-    def __init__(self, place: Path, library: Path, seed: int, fault: Fault | None, *, lies: bool = False) -> None:
+    def __init__(
+        self, place: Path, library: Path, seed: int, fault: Fault | None, *, lies: bool = False
+    ) -> None:
         self.place, self.seed, self.fault, self._lies = place, seed, fault, lies
         self.disk, self.notes = place / "disk", place / "notes"
         for directory in (self.disk, self.notes):
@@ -153,7 +155,7 @@ class Machine:
         self.disk.mkdir(0o700)
         for path, content in tree_after.items():
             if content is None:
-                os.mkdir(path, 0o700)
+                Path(path).mkdir(0o700)
             else:
                 fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
                 os.write(fd, content) if content else None
@@ -171,7 +173,9 @@ class Machine:
             command = another_boot(self.place / "boot_id", command)
         name, _, value = self._token.partition("=")
         self._up = self._start(command, {**os.environ, name: value})
-        self._wait(lambda: self._up is None or self._up.poll() is not None, SECOND_S, "the second `unidle up`")
+        self._wait(
+            lambda: self._up is None or self._up.poll() is not None, SECOND_S, "the second `unidle up`"
+        )
         self.codes.append(self._up.returncode)
 
     def _catch_up(self) -> None:

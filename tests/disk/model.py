@@ -105,7 +105,9 @@ Entry = File | Folder
 def after_cut(ops: Iterator[Op], root: str, chance: random.Random) -> dict[str, bytes | None]:
     """The tree below ``root``: the content of each file by its path, None for a directory."""
     kept = chance.choice((0.0, 0.5, 0.9, 1.0))
-    ordered = chance.random() < 0.5  # a journal of metadata: a sync of a file has all names before it on the disk, too
+    ordered = (
+        chance.random() < 0.5
+    )  # a journal of metadata: a sync of a file has all names before it on the disk, too
     top, files = Folder(), dict[int, File]()
     for op in ops:
         _apply(op, top, files, root, ordered=ordered)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,9 +53,13 @@ def run_seed(seed: int, place: Path, library: Path) -> Result:
 def _run(machine: Machine, result: Result) -> None:
     machine.break_it()
     result.happened, result.cut = machine.state.happened, machine.cut
+    first, said = machine.codes[0] if machine.codes else None, machine.said()
+    # SIGTERM is sent when nothing more can come, perhaps before the program has started
+    if first not in (None, 0, 4, -signal.SIGKILL, -signal.SIGTERM) or "Traceback" in said:
+        result.faults_found.append(f"a program ended with {first} and no clear error")
     before, forbidden = len(checks.starts(machine.notes)), set[checks.Start]()
     if machine.store.exists() and machine.cut and machine.store.stat().st_size:
-        store = open_store(str(machine.store), create=False)
+        store = open_store(str(machine.store), create=True)  # the cut may have come while it was made
         forbidden = checks.begun(checks.view_of(store))
         store.close()
     machine.mend()
@@ -75,7 +80,7 @@ def _run(machine: Machine, result: Result) -> None:
 
 
 def _outcome(machine: Machine, states: list[str], view: checks.View) -> str:
-    first = machine.codes[0] if len(machine.codes) > 1 else None
+    first = machine.codes[0] if len(machine.codes) > 1 else None  # of the first `unidle up`
     how = "power cut" if machine.cut else {0: "absorbed", None: "ended"}.get(first, "controller ended")
     failed = states.count("failed")
     again = sum(max(0, len(job.attempts) - 1) for job in view.jobs.values())
@@ -83,7 +88,7 @@ def _outcome(machine: Machine, states: list[str], view: checks.View) -> str:
     return how + more
 
 
-def run_seeds(seeds: range, workers: int = 1) -> Iterator[Result]:
+def run_seeds(seeds: Sequence[int], workers: int = 1) -> Iterator[Result]:
     """Each in a directory of its own, which is removed unless something is wrong."""
     scratch = Path(tempfile.mkdtemp(prefix="unidle-disk."))
     library = build(scratch)

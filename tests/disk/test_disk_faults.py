@@ -72,7 +72,14 @@ def test_a_rename_without_a_sync_of_its_directory_has_happened_or_not() -> None:
 def test_the_same_seed_is_the_same_fault_and_seeds_cover_all_kinds() -> None:
     assert [of_seed(seed) for seed in range(100)] == [of_seed(seed) for seed in range(100)]
     kinds = {of_seed(seed).name for seed in range(2000)}
-    assert {"write torn", "write full", "sync eio", "sync eio, then cut", "name cut-after", "open eio"} <= kinds
+    assert {
+        "write torn",
+        "write full",
+        "sync eio",
+        "sync eio, then cut",
+        "name cut-after",
+        "open eio",
+    } <= kinds
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +114,9 @@ def test_a_fault_is_at_the_call_that_was_chosen(
     assert [op.code for op in parse((tmp_path / "record").read_bytes())][:3] == ["C", "W", "W"]
 
 
-def test_no_process_writes_after_the_power_cut(tmp_path: Path, library: Path, machines: list[Machine]) -> None:
+def test_no_process_writes_after_the_power_cut(
+    tmp_path: Path, library: Path, machines: list[Machine]
+) -> None:
     machine = Machine(tmp_path, library, 0, Fault("sh", "write", 2, "cut"))
     machines.append(machine)
     env = machine._environment("sh")
@@ -120,7 +129,9 @@ def test_no_process_writes_after_the_power_cut(tmp_path: Path, library: Path, ma
 
 
 @needs.root
-def test_a_disk_that_lies_about_syncs_is_found(tmp_path: Path, library: Path, machines: list[Machine]) -> None:
+def test_a_disk_that_lies_about_syncs_is_found(
+    tmp_path: Path, library: Path, machines: list[Machine]
+) -> None:
     """The checks find a store whose acknowledged events are lost: here no sync reaches the disk."""
     seed = next(s for s in range(100) if random.Random(s).choice((0.0, 0.5, 0.9, 1.0)) == 0.0)
     machine = Machine(tmp_path, library, seed, Fault("up", "sync", 8, "cut"), lies=True)
