@@ -6,7 +6,7 @@ MAKEFLAGS += --no-builtin-rules
 
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests demo demo-span test test-slow test-gpu fuzz check format bench drill docs wheels lock clean
+.PHONY: help setup setup-tests demo demo-span test test-slow test-gpu disk-faults fuzz check format bench drill docs wheels lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,9 @@ test test-slow: setup-tests
 
 test-gpu: ## Run every GPU path for real, without network (PYTHON=python3, WHEELS=DIR; ARGS="--json")
 	@scripts/test-gpu.sh $(ARGS)
+
+disk-faults: setup-tests ## Faults of a simulated disk under real processes, as root (SEEDS=1000 FROM=0 WORKERS=2; nightly)
+	@PYTHONPATH=tests $(BIN)/python -m disk --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --workers $(or $(WORKERS),2) $(ARGS)
 
 fuzz: setup ## Fuzz all readers and listeners (SECONDS=600 for each; ARGS="elf python-job" for some of them; JOBS=2 at once)
 	@JOBS=$(or $(JOBS),1) scripts/fuzz.sh $(or $(SECONDS),600) $(ARGS)

@@ -20,7 +20,7 @@ from unidle.store.open import open_store
 from unidle.store.protocol import Store
 
 RANK = Path(__file__).with_name("rank.sh")
-TURN_S, MOST_S = 0.02, 20.0
+TURN_S, MOST_S = 0.05, 20.0
 JOBS = {"job-0": (2, "0.1"), "job-1": (1, "0.05"), "long": (1, "60")}
 
 
