@@ -205,3 +205,27 @@ def test_marks_that_cost_work_when_lost_are_synced(tmp_path: Path, monkeypatch: 
     journal.sync()
     assert synced == [*names, names[0]]
     journal.close()
+
+
+def delete(rank: Path) -> None:
+    shutil.rmtree(rank)
+
+
+def make_lock_unreadable(rank: Path) -> None:
+    (rank / rundir.LOCK).unlink()
+    (rank / rundir.LOCK).mkdir()  # opening it fails, as with a disk that reports an I/O error
+
+
+@pytest.mark.parametrize("damage", [delete, make_lock_unreadable])
+def test_a_lock_that_cannot_be_opened_does_not_keep_a_dead_supervisors_rank_from_its_end(
+    machine: Machine, damage: Callable[[Path], None]
+) -> None:
+    gang = machine.start(sh("exec sleep 300"), 2)
+    gang.spawned()
+    supervisor = json.loads((gang.rank(0) / rundir.SUPERVISOR).read_text())["pid"]
+    damage(gang.rank(0))
+    os.kill(supervisor, signal.SIGKILL)
+    gang.until(lambda: gang.is_over_of(0), what="the rank to be lost")
+    assert gang.kinds(0)[-1] == "lost"
+    assert not gang.processes(0)
+    assert not gang.is_over_of(1)

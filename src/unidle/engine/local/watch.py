@@ -254,18 +254,21 @@ class RankWatch:
 
     def _bury(self, now_ns: int) -> None:
         """End what a supervisor that is gone left running, and write the end that it did not."""
+        failed = False
         if self.lock_fd is None:
             try:
                 self.lock_fd = rundir.try_lock(self.directory)
             except OSError as error:
-                if not descriptors.exhausted(error):
-                    raise
-            if self.lock_fd is None:
-                return
+                if descriptors.exhausted(error):
+                    return
+                failed = True  # the disk may recover; if not, a lock without a file protects nothing
+            else:
+                if self.lock_fd is None:
+                    return
         if self._give_up_ns is None:
             self._give_up_ns = now_ns + BURY_NS
         left = self._left()
-        if left and now_ns < self._give_up_ns:
+        if (left or failed) and now_ns < self._give_up_ns:
             self.group.kill()
             tree.send(left, signal.SIGKILL)
             return
