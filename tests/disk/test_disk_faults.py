@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from disk.faults import Fault, of_seed
 from disk.machine import Machine, build
 from disk.model import Op, after_cut, parse
 from disk.run import run_seeds, table
+from unidle.store.open import open_store
 
 ROOT = "/disk"
 
@@ -128,6 +130,38 @@ def test_no_process_writes_after_the_power_cut(
     assert (machine.disk / "log").read_text() == "1\n"
 
 
+REQUESTS = """
+import os, sys
+from unidle.store.open import open_store
+open_store(sys.argv[2], create=True).close()
+store = open_store(sys.argv[2], create=False)
+store.request("submit", b"job")
+print("acknowledged", flush=True)
+os._exit(0)  # the power is cut: nothing is closed
+"""
+
+
+@pytest.mark.parametrize("number", range(6, 14))
+def test_a_request_whose_directory_sync_failed_is_refused_or_survives_a_power_cut(
+    tmp_path: Path, library: Path, machines: list[Machine], number: int
+) -> None:
+    machine = Machine(tmp_path, library, 0, Fault("writer", "sync", number, "eio"))
+    machines.append(machine)
+    command = [sys.executable, "-c", REQUESTS, "writer", str(machine.store)]
+    done = subprocess.run(
+        command, env=machine._environment("writer"), capture_output=True, text=True, timeout=60
+    )
+    for seed in SEEDS if done.stdout else ():
+        for path in machine.disk.iterdir():
+            path.unlink()
+        found = after_cut(parse((tmp_path / "record").read_bytes()), str(machine.disk), random.Random(seed))
+        for name, content in found.items():
+            Path(name).write_bytes(content or b"")
+        store = open_store(str(machine.store), create=True)
+        assert len(store.requests(2)) == 1, seed
+        store.close()
+
+
 @needs.root
 def test_a_disk_that_lies_about_syncs_is_found(
     tmp_path: Path, library: Path, machines: list[Machine]
@@ -140,8 +174,6 @@ def test_a_disk_that_lies_about_syncs_is_found(
     assert machine.cut
     assert not machine.store.exists()
     machine.mend()
-    from unidle.store.open import open_store
-
     store = open_store(str(machine.store), create=False, read_only=True)
     found = checks.lost(store, checks.view_of(store), machine.notes)
     store.close()

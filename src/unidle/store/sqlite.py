@@ -112,6 +112,8 @@ class SqliteDatabase:
                 )
             connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
             connection.execute(_TABLES).fetchall()  # opens the write-ahead log
+            if not _size(self._wal()):
+                _sync_directory(self.path)
         except BaseException:
             connection.close()
             raise
@@ -262,6 +264,22 @@ def _check_place(path: Path, *, create: bool) -> None:
         raise StoreError(
             f"cannot be read: {error.strerror}", field=str(path), remedy="check its owner and mode"
         ) from error
+
+
+def _sync_directory(path: Path) -> None:
+    """Have the name of a new write-ahead log on the disk. SQLite does so too, and passes over an error."""
+    fd = -1
+    try:
+        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.fsync(fd)
+    except OSError as error:
+        if (
+            error.errno == errno.EIO
+        ):  # others: a directory that may not be read, a file system without such a sync
+            raise _io_error(str(path), str(error.strerror)) from error
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def _make_file(path: Path, mode: int) -> None:
