@@ -1,0 +1,152 @@
+"""A real `unidle up` with retention, short jobs for a long time: does anything grow?
+
+Jobs are submitted at a constant rate. Memory, descriptors, files and disk of the last quarter are compared with those of
+the first. The log of events is append-only, so the store is a row of its own, per job. Meant for every night.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from _process import UNIDLE, environment
+from _table import Row, main
+from unidle.control.inbox import SubmitRequest
+from unidle.control.removal import size_of
+from unidle.jobs import JobSpec
+from unidle.login import login_name
+from unidle.store.open import open_store
+
+FLEET = """
+nodes: [{id: n1, devices: {count: 4, kind: cpu}}]
+retention: {age: 60s, jobs: 40, size: 8MiB, compress: 5s}
+"""
+WARM_UP_S, SAMPLE_S = 90.0, 2.0  # as long as the age, and until the first jobs are gone
+GROWTH = 1.05
+STORE_BYTES_PER_JOB = 16_384  # measured: see the row of the store
+TALKS_EVERY = 20  # every so many jobs, one prints a megabyte
+INBOX_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    at_s: float
+    memory_bytes: int
+    descriptors: int
+    files: int
+    disk_bytes: int
+    store_bytes: int
+    jobs: int
+
+
+def job(number: int) -> JobSpec:
+    lines = 20_000 if number % TALKS_EVERY == 0 else 10
+    command = ("sh", "-c", f"yes 'step of a job that prints a line of usual length' | head -n {lines}")
+    return JobSpec(
+        command, name="soak", ranks=1 + number % 2, device="cpu", user=login_name(), rendezvous="none"
+    )
+
+
+def sample(pid: int, store: Path, begin_s: float, jobs: int) -> Sample:
+    status = Path(f"/proc/{pid}/status").read_text()
+    memory = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
+    state = Path(f"{store}.d")
+    files = sum(len(names) + len(directories) for _, directories, names in os.walk(state))
+    of_store = [Path(f"{store}{suffix}") for suffix in ("", "-wal")]
+    return Sample(
+        time.monotonic() - begin_s, memory * 1024, len(list(Path(f"/proc/{pid}/fd").iterdir())), files, size_of([state]),
+        size_of(of_store), jobs,
+    )  # fmt: skip
+
+
+def soak(directory: Path, seconds: float, rate: float) -> list[Sample]:
+    """Samples of the time after the warm-up."""
+    path, fleet = directory / "store", directory / "fleet.yaml"
+    fleet.write_text(FLEET)
+    with (directory / "up.log").open("wb") as output:
+        up = subprocess.Popen(
+            [*UNIDLE, "up", "--store", str(path), "--fleet", str(fleet), "--progress", "off"],
+            env=environment(), stdout=subprocess.DEVNULL, stderr=output,
+        )  # fmt: skip
+    try:
+        while not path.exists() and up.poll() is None:
+            time.sleep(0.05)
+        return _drive(up, path, seconds, rate)
+    finally:
+        up.send_signal(signal.SIGINT)
+        try:
+            up.wait(30)
+        except subprocess.TimeoutExpired:
+            up.kill()
+            up.wait()
+
+
+def _drive(up: subprocess.Popen[bytes], path: Path, seconds: float, rate: float) -> list[Sample]:
+    store, found = open_store(str(path), create=True), list[Sample]()
+    begin, next_sample, number = time.monotonic(), WARM_UP_S, 0
+    while (now := time.monotonic() - begin) < WARM_UP_S + seconds:
+        if up.poll() is not None:
+            raise SystemExit(f"unidle up has ended with exit code {up.returncode}: see {path.parent}/up.log")
+        if number < now * rate and len(store.requests(INBOX_MOST)) < INBOX_MOST:
+            request = SubmitRequest(f"soak-{number:06d}", job(number))
+            store.request("submit", msgspec.json.encode(request))
+            number += 1
+        elif now >= next_sample:
+            found.append(sample(up.pid, path, begin, number))
+            next_sample = now + SAMPLE_S
+        else:
+            time.sleep(0.02)
+    store.close()
+    return found
+
+
+def compared(samples: list[Sample], seconds: float) -> Iterator[Row]:
+    quarter = len(samples) // 4
+    first, last = samples[:quarter], samples[-quarter:]
+    how = f"measured here, {samples[-1].jobs} jobs in {seconds / 60:.0f} min, medians of {quarter} samples"
+    for what, unit, name, scale in (
+        ("memory of `unidle up`", "MiB", "memory_bytes", 2**20), ("open descriptors", "", "descriptors", 1),
+        ("files next to the store", "", "files", 1), ("disk next to the store", "MiB", "disk_bytes", 2**20),
+    ):  # fmt: skip
+        before, after = (
+            statistics.median(getattr(one, name) for one in part) / scale for part in (first, last)
+        )
+        holds = after <= before * GROWTH
+        yield Row(
+            what, unit, after, before, "first quarter", before / after, f"at most {GROWTH:g} of the first quarter",
+            holds, how,
+        )  # fmt: skip
+    jobs = samples[-1].jobs - samples[0].jobs
+    grown = (samples[-1].store_bytes - samples[0].store_bytes) / max(jobs, 1)
+    yield Row(
+        "store (append-only log, ledger, archives), growth per job", "KiB", grown / 2**10,
+        goal=f"at most {STORE_BYTES_PER_JOB / 2**10:g} KiB", holds=grown <= STORE_BYTES_PER_JOB,
+        how=f"measured here, {samples[-1].store_bytes / 2**20:.1f} MiB at the end",
+    )  # fmt: skip
+
+
+def rows(given: argparse.Namespace) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="unidle-soak-", dir=given.directory) as place:
+        yield from compared(soak(Path(place), given.minutes * 60, given.rate), given.minutes * 60)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--minutes", type=float, default=30.0, help="length, without a warm-up of 90 s")
+    parser.add_argument("--rate", type=float, default=1.0, help="jobs per second")
+    parser.add_argument(
+        "--directory", type=Path, help="where the store is (default: the temporary directory)"
+    )
+
+
+if __name__ == "__main__":
+    main("soak", rows, arguments)
