@@ -82,6 +82,7 @@ def test_a_removed_job_leaves_lists_and_disk_and_its_time_stays_in_the_ledger(st
         "removed": [{"job": job, "bytes": told["bytes"]}],
         "bytes": told["bytes"],
         "profile_bytes": 0,
+        "archive_bytes": 0,
         "dry_run": False,
     }
     assert listed(store) == [] and files(store) == []

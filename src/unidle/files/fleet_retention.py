@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
@@ -54,9 +54,9 @@ class RetentionPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Meta(description="Maximum number of ended jobs with files. Default: no limit.", examples=[10_000]),
     ] = None
     compress: Annotated[
-        DurationText | Literal["never"] | None,
+        DurationText | bool | None,
         _time(
-            "Time since the end of a job after which its logs and journals are compressed into the store; `never`: they "
+            "Time since the end of a job after which its logs and journals are compressed into the store; false: they "
             "stay as files. Default: 1h.",
             "1h",
         ),
@@ -68,8 +68,10 @@ def retention_of(document: Document, part: RetentionPart | None) -> RetentionPol
     if part is None:
         return RetentionPolicy()
     compress_ns: int | None = HOUR_NS
-    if part.compress is not None:
-        compress_ns = None if part.compress == "never" else _duration(document, part.compress, "compress")
+    if part.compress is False:
+        compress_ns = None
+    elif isinstance(part.compress, str):
+        compress_ns = _duration(document, part.compress, "compress")
     age_ns = None if part.age is None else _duration(document, part.age, "age")
     size_bytes = None if part.size is None else memory_bytes(part.size)
     if size_bytes is not None and not _LEAST_BYTES <= size_bytes <= MEMORY_LIMIT_BYTES:
@@ -93,7 +95,7 @@ def retention_as_data(policy: RetentionPolicy) -> dict[str, object] | None:
     if not policy.on:
         return None
     found: dict[str, object] = {
-        "compress": "never" if policy.compress_ns is None else duration_text(policy.compress_ns)
+        "compress": False if policy.compress_ns is None else duration_text(policy.compress_ns)
     }
     if policy.age_ns is not None:
         found["age"] = duration_text(policy.age_ns)
