@@ -168,7 +168,7 @@ def test_an_archive_in_many_parts_is_read_from_the_store_and_only_once_it_is_com
 ) -> None:
     monkeypatch.setattr(archive, "PART_BYTES", 16)
     rank = talk(place, "a-1")
-    (rank / "noise").write_bytes(random.Random(1).randbytes(1 << 20))  # nothing in it can be compressed
+    (rank / "noise").write_bytes(random.Random(1).randbytes(5 << 20))  # nothing in it can be compressed
     before, shelf = read(rank), ArchiveShelf(store, lease.token)
     parts = list(pack(rank.parents[1]))
     assert len(parts) > 3

@@ -94,7 +94,7 @@ def lock_for_reading(directory: str | os.PathLike[str]) -> int | None:
     except OSError:
         return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_SH)  # the other side holds it for a moment only
     except OSError:
         os.close(fd)
         return None
