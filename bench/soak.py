@@ -1,6 +1,6 @@
 """A real `unidle up` with retention, short jobs for a long time: does anything grow?
 
-Jobs are submitted at a constant rate. Memory, descriptors, files and disk of the last quarter are compared with those of
+Jobs are submitted in bursts. Memory, descriptors, files and disk of the last quarter are compared with those of
 the first. The log of events is append-only, so the store is a row of its own, per job. Meant for every night.
 """
 
@@ -11,6 +11,7 @@ import os
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,17 +26,19 @@ from unidle.control.inbox import SubmitRequest
 from unidle.control.removal import size_of
 from unidle.jobs import JobSpec
 from unidle.login import login_name
+from unidle.store.archives import ArchiveShelf
 from unidle.store.open import open_store
+from unidle.store.sql import SqlStore
 
-FLEET = """
-nodes: [{id: n1, devices: {count: 4, kind: cpu}}]
-retention: {age: 60s, jobs: 40, size: 8MiB, compress: 5s}
+KEPT = 40
+FLEET = f"""
+nodes: [{{id: n1, devices: {{count: 4, kind: cpu}}}}]
+retention: {{age: 10m, jobs: {KEPT}, size: 64MiB, compress: 1s}}
 """
-WARM_UP_S, SAMPLE_S = 90.0, 2.0  # as long as the age, and until the first jobs are gone
+WARM_UP_S = 90.0  # until the first jobs are gone
 GROWTH = 1.05
 STORE_BYTES_PER_JOB = 16_384  # measured: see the row of the store
 TALKS_EVERY = 20  # every so many jobs, one prints a megabyte
-INBOX_MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +60,19 @@ def job(number: int) -> JobSpec:
     )
 
 
-def sample(pid: int, store: Path, begin_s: float, jobs: int) -> Sample:
+def sample(pid: int, path: Path, store: SqlStore, begin_s: float, jobs: int) -> Sample:
     status = Path(f"/proc/{pid}/status").read_text()
     memory = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
-    state = Path(f"{store}.d")
+    state = Path(f"{path}.d")
     files = sum(len(names) + len(directories) for _, directories, names in os.walk(state))
-    of_store = [Path(f"{store}{suffix}") for suffix in ("", "-wal")]
+    of_store = [Path(f"{path}{suffix}") for suffix in ("", "-wal")]
     return Sample(
-        time.monotonic() - begin_s, memory * 1024, len(list(Path(f"/proc/{pid}/fd").iterdir())), files, size_of([state]),
-        size_of(of_store), jobs,
+        time.monotonic() - begin_s, memory * 1024, len(list(Path(f"/proc/{pid}/fd").iterdir())), files,
+        size_of([state]) + sum(ArchiveShelf(store).sizes().values()), size_of(of_store), jobs,
     )  # fmt: skip
 
 
-def soak(directory: Path, seconds: float, rate: float) -> list[Sample]:
+def soak(directory: Path, seconds: float, burst: int) -> list[Sample]:
     """Samples of the time after the warm-up."""
     path, fleet = directory / "store", directory / "fleet.yaml"
     fleet.write_text(FLEET)
@@ -81,7 +84,7 @@ def soak(directory: Path, seconds: float, rate: float) -> list[Sample]:
     try:
         while not path.exists() and up.poll() is None:
             time.sleep(0.05)
-        return _drive(up, path, seconds, rate)
+        return _drive(up, path, seconds, burst)
     finally:
         up.send_signal(signal.SIGINT)
         try:
@@ -91,23 +94,34 @@ def soak(directory: Path, seconds: float, rate: float) -> list[Sample]:
             up.wait()
 
 
-def _drive(up: subprocess.Popen[bytes], path: Path, seconds: float, rate: float) -> list[Sample]:
+def _drive(up: subprocess.Popen[bytes], path: Path, seconds: float, burst: int) -> list[Sample]:
+    """Bursts of jobs. A sample is taken when a burst has ended and is compressed, so that no load of the machine counts."""
     store, found = open_store(str(path), create=True), list[Sample]()
-    begin, next_sample, number = time.monotonic(), WARM_UP_S, 0
-    while (now := time.monotonic() - begin) < WARM_UP_S + seconds:
-        if up.poll() is not None:
-            raise SystemExit(f"unidle up has ended with exit code {up.returncode}: see {path.parent}/up.log")
-        if number < now * rate and len(store.requests(INBOX_MOST)) < INBOX_MOST:
+    begin, number = time.monotonic(), 0
+    while time.monotonic() - begin < WARM_UP_S + seconds:
+        for _ in range(burst):
             request = SubmitRequest(f"soak-{number:06d}", job(number))
             store.request("submit", msgspec.json.encode(request))
             number += 1
-        elif now >= next_sample:
-            found.append(sample(up.pid, path, begin, number))
-            next_sample = now + SAMPLE_S
-        else:
-            time.sleep(0.02)
+        while store.requests(1) or not _settled(path, store, number):
+            if up.poll() is not None:
+                raise SystemExit(
+                    f"unidle up has ended with exit code {up.returncode}: see {path.parent}/up.log"
+                )
+            time.sleep(0.1)
+        if (now := time.monotonic() - begin) > WARM_UP_S:
+            found.append(sample(up.pid, path, store, begin, number))
+            print(f"{now:.0f} s: {found[-1]}", file=sys.stderr, flush=True)
     store.close()
     return found
+
+
+def _settled(path: Path, store: SqlStore, jobs: int) -> bool:
+    """Whether all jobs have ended, are in the store, and are as many as retention keeps."""
+    runs = Path(f"{path}.d/runs")
+    if not runs.is_dir() or any(one.name[0] != "." for one in runs.iterdir()):
+        return False
+    return len(ArchiveShelf(store).sizes()) == min(jobs, KEPT)
 
 
 def compared(samples: list[Sample], seconds: float) -> Iterator[Row]:
@@ -116,7 +130,7 @@ def compared(samples: list[Sample], seconds: float) -> Iterator[Row]:
     how = f"measured here, {samples[-1].jobs} jobs in {seconds / 60:.0f} min, medians of {quarter} samples"
     for what, unit, name, scale in (
         ("memory of `unidle up`", "MiB", "memory_bytes", 2**20), ("open descriptors", "", "descriptors", 1),
-        ("files next to the store", "", "files", 1), ("disk next to the store", "MiB", "disk_bytes", 2**20),
+        ("files next to the store", "", "files", 1), ("disk of ended jobs, with archives", "MiB", "disk_bytes", 2**20),
     ):  # fmt: skip
         before, after = (
             statistics.median(getattr(one, name) for one in part) / scale for part in (first, last)
@@ -137,12 +151,12 @@ def compared(samples: list[Sample], seconds: float) -> Iterator[Row]:
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="unidle-soak-", dir=given.directory) as place:
-        yield from compared(soak(Path(place), given.minutes * 60, given.rate), given.minutes * 60)
+        yield from compared(soak(Path(place), given.minutes * 60, given.burst), given.minutes * 60)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=30.0, help="length, without a warm-up of 90 s")
-    parser.add_argument("--rate", type=float, default=1.0, help="jobs per second")
+    parser.add_argument("--burst", type=int, default=20, help="jobs that are submitted at once")
     parser.add_argument(
         "--directory", type=Path, help="where the store is (default: the temporary directory)"
     )

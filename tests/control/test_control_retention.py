@@ -173,7 +173,7 @@ def test_an_archive_in_many_parts_is_read_from_the_store_and_only_once_it_is_com
     parts = list(pack(rank.parents[1]))
     assert len(parts) > 3
     size = shelf.write("a-1", parts)
-    assert shelf.sizes() == {"a-1": size} == {"a-1": shelf.size("a-1")} and not list(store.check())
+    assert shelf.sizes() == {"a-1": size} == {"a-1": shelf.size("a-1")} and not list(store.faults())
     assert read(runs_of(store, place.parent, "a-1") / "a-1" / "1" / "rank0") == before
 
     def broken() -> Iterator[bytes]:
@@ -187,7 +187,7 @@ def test_an_archive_in_many_parts_is_read_from_the_store_and_only_once_it_is_com
     store.database.execute("UPDATE unidle_archives SET body = ? WHERE part = 1", (b"x",))
     with pytest.raises(StoreDamaged, match="part of an archive"):
         list(shelf.read("a-1"))
-    assert any("a-1, part 1" in fault for fault in store.check())
+    assert any("a-1, part 1" in fault for fault in store.faults())
     with pytest.raises(LeaseLost):
         ArchiveShelf(store, lease.token - 1).drop_jobs(["a-1"])
 
