@@ -30,6 +30,8 @@ INTRODUCTION = """\
 Written by `make bench`; do not edit. Each section is one command, which prints the same table.
 `ratio` above 1 is better than the peer. A row that falls short of its goal stays here and says **NO**.
 """
+NIGHTLY = "soak"
+"""Takes half an hour, and only shows whether something grows: `python bench/soak.py`, every night."""
 BY_HAND = "test-gpu"
 """The section that `make test-gpu` writes, on a machine with a GPU."""
 
@@ -47,7 +49,9 @@ class Run:
 
 def names() -> list[str]:
     return sorted(
-        p.stem for p in Path(__file__).parent.glob("*.py") if p.stem != "run_all" and p.stem[0] != "_"
+        p.stem
+        for p in Path(__file__).parent.glob("*.py")
+        if p.stem not in ("run_all", NIGHTLY) and p.stem[0] != "_"
     )
 
 

@@ -16,7 +16,6 @@ from unidle.control.find import listed as jobs_of
 from unidle.control.removal import delete, files_of, size_of
 from unidle.store.open import open_store
 from unidle.view.snapshot import load_view
-from waiting import wait_until
 
 KILLED_BEFORE_IT_DELETES = """
 import os, signal, sys
@@ -82,6 +81,7 @@ def test_a_removed_job_leaves_lists_and_disk_and_its_time_stays_in_the_ledger(st
         "removed": [{"job": job, "bytes": told["bytes"]}],
         "bytes": told["bytes"],
         "profile_bytes": 0,
+        "archive_bytes": 0,
         "dry_run": False,
     }
     assert listed(store) == [] and files(store) == []
@@ -99,7 +99,7 @@ def test_what_runs_or_waits_is_never_removed_while_a_controller_removes_the_rest
     with gangs.running("up", "--store", store, "--cpu-devices", 1):
         runs = gangs.submit(store, tmp_path / "runs.json", "echo up; exec sleep 600")
         waits = gangs.submit(store, tmp_path / "waits.json", "true")
-        wait_until(lambda: gangs.jobs_of(store)["runs"].state == "running")
+        gangs.wait_for_state(store, "runs", "running")
         for job in (runs, waits):
             refused = unidle("rm", gone, job, "--store", store)
             assert refused.returncode == 2 and f"unidle cancel {job}" in refused.stderr

@@ -15,7 +15,7 @@ from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.fold import FOLD_VERSION
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView, Watched
-from unidle.view.records import FaultView, IdleNotice, Prediction, UseView, VerdictView, WatchView
+from unidle.view.records import FaultView, IdleNotice, Prediction, Removal, UseView, VerdictView, WatchView
 from unidle.view.resting import Rest
 from unidle.view.snapshot import decode, encode
 from unidle.view.state import View
@@ -24,9 +24,9 @@ from view.telling import Telling
 
 KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, StacksTaken, RankStack, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
-    SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched, Rest,
+    SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched, Removal, Rest,
 )  # fmt: skip
-FORM = (13, 2535798871)
+FORM = (14, 1819383295)
 
 
 def form() -> int:

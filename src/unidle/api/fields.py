@@ -47,6 +47,7 @@ class JobFields(TypedDict, total=False):
     steps: int | None
     share: Mapping[str, Any] | None
     idle_ok: bool | None
+    keep: bool | None
     kernels: bool | None
     timeout_s: float | None
     queue_timeout_s: float | None

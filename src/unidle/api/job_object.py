@@ -118,14 +118,14 @@ class Job(Generic[ResultT]):
         Errors: :class:`unidle.errors.JobFailed`; :class:`unidle.errors.BadInput` if the job is a command, or if
         the value cannot be sent back; otherwise as :meth:`wait`.
         """
-        from unidle.api.shipping import is_call, read_result
+        from unidle.api.shipping import archived, is_call, read_result
 
         job = self._after(timeout)
         if not is_call(job.spec.command):
             raise BadInput("the job is a command; only functions have a result", field="result", value=self.id,
                            remedy="read its files, or Job.logs()")  # fmt: skip
         raise_if_failed(job, self.store)
-        return read_result(Path(job.spec.command[-1]))  # type: ignore[return-value]
+        return read_result(archived(self.store, self.id, Path(job.spec.command[-1])))  # type: ignore[return-value]
 
     def cancel(self) -> Self:
         """Send SIGTERM to all processes of every rank, and SIGKILL after the job's ``grace_s``. Returns when no

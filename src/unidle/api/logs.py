@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import deque
@@ -55,9 +56,10 @@ class Output:
         self, store: Store, job: str, ranks: Sequence[int] | None, *, attempt: int | None = None, first: int = 0,
         raw: bool = False, wanted: Wanted = ALL, dropped: Callable[[int, int], None] = _unnoticed,
     ) -> None:  # fmt: skip
-        from unidle.control.session import run_root
+        from unidle.control.archive import runs_of
 
-        self._root = run_root(store, data_dir())
+        self._root = runs_of(store, data_dir(), job)
+        self._lock: int | None = None  # shared, on the run directory: retention leaves it alone
         self._job, self._ranks, self._attempt, self._raw = job, ranks, attempt, raw
         self._wanted, self._dropped = wanted, dropped
         self._number = first  # of the attempt that is read next; 0: the last one
@@ -86,6 +88,9 @@ class Output:
         for reader, _ in self._readers.values():
             reader.close()
         self._readers, self._begun = {}, False
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _open(self, job: JobView) -> bool:
         """See that the attempt that is read next is open; False if it does not exist now."""
@@ -97,6 +102,7 @@ class Output:
         if self.over or self._number > len(job.attempts):
             return False
         if not self._readers:
+            self._lock = rundir.lock_for_reading(self._root / self._job) if self._lock is None else self._lock
             there = range(len(job.attempts[self._number - 1].places))
             marked = self._ranks is None or len(self._ranks) > 1
             for rank in there if self._ranks is None else self._ranks:

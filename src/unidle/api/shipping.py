@@ -94,6 +94,22 @@ def is_call(command: Sequence[str]) -> bool:
     )  # stored before
 
 
+def archived(address: str, job: str, call: Path) -> Path:
+    """Where the call of a job is now: at its path, or in a copy of what retention compressed into the store."""
+    root = next((parent.parent for parent in call.parents if parent.name == job), None)
+    if call.exists() or root is None:
+        return call
+    from unidle.api.stores import data_dir
+    from unidle.control.archive import runs_of
+    from unidle.store.open import open_store
+
+    store = open_store(address, create=False, read_only=True)
+    try:
+        return runs_of(store, data_dir(), job) / call.relative_to(root)
+    finally:
+        store.close()
+
+
 def read_result(call: Path) -> object:
     """The return value of rank 0. Errors: BadInput if there is none, or if another user wrote it."""
     path = call.with_name(RESULT)

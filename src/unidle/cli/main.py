@@ -29,7 +29,7 @@ EXIT_CODES: Final[dict[int, str]] = {
 }
 
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
-    "Jobs": ("run", "submit", "list", "logs", "cancel", "rm", "prune"),
+    "Jobs": ("run", "submit", "list", "logs", "cancel", "rm", "prune", "keep"),
     "Insight": ("show", "explain", "progress", "ledger", "report", "profile", "predict"),
     "Fleet and queues": ("up", "fleet", "queue", "place", "clusters", "replay"),
     "Faults": ("check", "guard", "checkpoint", "drill"),
@@ -46,6 +46,7 @@ _ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "jobs": ("submit", "list", "show", "explain", "cancel"),
     "logs": ("logs",),
     "remove": ("rm", "prune"),
+    "keep": ("keep",),
     "progress": ("progress",),
     "clusters": ("clusters",),
     "place": ("place",),

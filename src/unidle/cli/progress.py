@@ -138,7 +138,7 @@ def _of_stdin() -> _Output:
 
 def _of_job(name: str | None, rank: int, attempt: int | None, store: str | None) -> _Output:
     from unidle.cli.common import need_job, read_store, read_view
-    from unidle.control.session import run_root
+    from unidle.control.archive import runs_of
     from unidle.engine.local import logs
 
     try:
@@ -147,7 +147,7 @@ def _of_job(name: str | None, rank: int, attempt: int | None, store: str | None)
         raise BadInput("no such file, and no store to find a job in", field="FILE|JOB", value=name, remedy=error.line()) from error  # fmt: skip
     try:
         job = need_job(read_view(opened), name, started=True)
-        root = run_root(opened, data_dir())
+        root = runs_of(opened, data_dir(), job.id)
     except BadInput as error:
         if name is None or error.problem != "no such job in this store":
             raise

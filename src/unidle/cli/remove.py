@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -73,31 +73,58 @@ def rm(
 
 def prune(
     older: Annotated[
-        str,
-        typer.Option("--older", metavar="TIME", show_default=False, help="Minimum time since the end of a job: 12h, 30d."),
-    ],
+        str | None,
+        typer.Option(
+            "--older", metavar="TIME", show_default=False,
+            help="Minimum time since the end of a job: 12h, 30d; default: the retention of the fleet.",
+        ),
+    ] = None,
     store: StoreOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Remove all jobs that ended long ago, as `unidle rm` does.
 
+    Without --older, jobs beyond a limit of the fleet's retention are removed; jobs that `unidle keep` keeps stay.
     The remains of an interrupted removal are deleted, too.
     """
-    from unidle.control.find import listed
     from unidle.files.values import duration_ns
 
     try:
-        older_ns = duration_ns(older)
+        older_ns = None if older is None else duration_ns(older)
     except ValueError:
         raise BadInput(
             "is not a time", field="--older", value=older, remedy="for instance 12h or 30d"
         ) from None
     opened = _open(store, dry_run)
     view = read_view(opened)
-    before_ns = now_of(view) - older_ns
-    found = [job for job in listed(view) if job.ended_ns is not None and job.ended_ns <= before_ns]
+    if older_ns is None:
+        found = _beyond_retention(opened, view)
+    else:
+        before_ns = now_of(view) - older_ns
+        found = [view.jobs[name] for name, ended_ns in view.stored.items() if ended_ns <= before_ns]
     _remove(opened, view, found, dry_run, as_json)
+
+
+def _beyond_retention(opened: SqlStore, view: View) -> list[JobView]:
+    """Jobs beyond a limit of the fleet's retention, as of now."""
+    from unidle.control.removal import files_of, size_of
+    from unidle.control.retention import beyond
+    from unidle.control.session import state_dir
+    from unidle.store.archives import ArchiveShelf
+
+    policy, state = view.fleet.retention, state_dir(opened, data_dir())
+    if not policy.removes:
+        raise BadInput(
+            "the fleet of this store has no retention with a limit", field="--older",
+            remedy="give --older 30d, or set retention in the fleet file and start `unidle up` with it",
+        )  # fmt: skip
+    sizes = ArchiveShelf(opened).sizes()
+    if policy.size_bytes is not None:
+        for name in view.stored:
+            sizes[name] = sizes.get(name, 0) + size_of(files_of(state, name))
+    sizes = {name: size for name, size in sizes.items() if name in view.stored}
+    return [view.jobs[name] for name, _ in beyond(view, policy, sizes, now_of(view), lambda _: False)]
 
 
 def _open(store: str | None, dry_run: bool) -> SqlStore:
@@ -108,6 +135,7 @@ def _open(store: str | None, dry_run: bool) -> SqlStore:
 
 def _remove(opened: SqlStore, view: View, jobs: Sequence[JobView], dry_run: bool, as_json: bool) -> None:
     """Have the log say it, then delete the files of these jobs, and those that an earlier removal left."""
+    from unidle.control.removal import delete_jobs, drop_rows, with_files
     from unidle.control.session import state_dir
 
     state = state_dir(opened, data_dir())
@@ -115,17 +143,20 @@ def _remove(opened: SqlStore, view: View, jobs: Sequence[JobView], dry_run: bool
     if not dry_run:
         for first in range(0, len(names), _AT_ONCE):
             _ask(opened, names[first : first + _AT_ONCE])
-    left = [name for name in _with_files(state) if name in view.removed]
-    freed, problems = _delete(state, [*names, *left], dry_run)
-    profiles = _drop_profiles(opened, {*names, *view.removed}, dry_run)
+    left = [name for name in with_files(state) if name in view.removed]
+    freed, problems = delete_jobs(state, [*names, *left], dry_run=dry_run)
+    profiles, archives = drop_rows(opened, opened.token(), {*names, *view.removed}, dry_run=dry_run)
     opened.close()
     if as_json:
         removed = [{"job": name, "bytes": freed[name]} for name in names]
         print_json(
-            {"removed": removed, "bytes": sum(freed.values()), "profile_bytes": profiles, "dry_run": dry_run}
-        )
+            {
+                "removed": removed, "bytes": sum(freed.values()), "profile_bytes": profiles,
+                "archive_bytes": archives, "dry_run": dry_run,
+            }
+        )  # fmt: skip
     else:
-        _say(names, freed, profiles, dry_run)
+        _say(names, freed, profiles, archives, dry_run)
     for problem in problems:
         warn(problem)
     if problems or len(names) < len(jobs):
@@ -149,52 +180,14 @@ def _ask(opened: SqlStore, names: Sequence[str]) -> None:
 
     request = opened.request("remove", msgspec.json.encode(RemoveRequest(tuple(names), login_name())))
     answered(opened, request, "unidle rm")
-    if not read_view(opened).removed.issuperset(names):
+    if not read_view(opened).removed.keys() >= set(names):
         raise StoreError(
             "the controller did not remove the jobs", field=opened.url,
             remedy="restart `unidle up` with this version of unidle, then try again",
         )  # fmt: skip
 
 
-def _with_files(state: Path) -> list[str]:
-    """Jobs that have a run directory or a report."""
-    found: set[str] = set()
-    for place, ending in ((state / "runs", ""), (state / "reports", ".html")):
-        if place.is_dir():
-            found.update(path.name.removesuffix(ending) for path in place.iterdir())
-    return sorted(found)
-
-
-def _delete(state: Path, names: Iterable[str], dry_run: bool) -> tuple[dict[str, int], list[str]]:
-    """Bytes freed by job, and what could not be deleted."""
-    from unidle.control.removal import delete, files_of, size_of
-
-    freed: dict[str, int] = {}
-    problems = []
-    for name in dict.fromkeys(names):
-        files = files_of(state, name)
-        before = size_of(files)
-        try:
-            if not dry_run:
-                delete(files)
-        except OSError as error:
-            problems.append(f"{error.filename or name} cannot be deleted: {error.strerror or error}")
-        freed[name] = before if dry_run else before - size_of(files)
-    return freed, problems
-
-
-def _drop_profiles(opened: SqlStore, names: set[str], dry_run: bool) -> int:
-    """Bytes of kept profiles inside the store, which are free for new data then."""
-    from unidle.store.profiles import ProfileShelf
-
-    shelf = ProfileShelf(opened, opened.token())
-    held = {name: one.n_bytes for name, one in shelf.held().items() if name in names}
-    if held and not dry_run:
-        shelf.drop_jobs(held)
-    return sum(held.values())
-
-
-def _say(names: Sequence[str], freed: dict[str, int], profiles: int, dry_run: bool) -> None:
+def _say(names: Sequence[str], freed: dict[str, int], profiles: int, archives: int, dry_run: bool) -> None:
     verb = "would be removed" if dry_run else "removed"
     for name in names[:_NAMED]:
         say(f"{name} {verb}, {_size(freed[name])}")
@@ -204,8 +197,9 @@ def _say(names: Sequence[str], freed: dict[str, int], profiles: int, dry_run: bo
     if older := [name for name in freed if name not in set(names) and freed[name]]:
         total += f", with what was left of {counted(len(older), 'job')} removed before"
     say(total)
-    if profiles:
-        say(f"profiles: {_size(profiles)} inside the store; `unidle store compact` returns them to the disk")
+    for what, size in (("profiles", profiles), ("archives", archives)):
+        if size:
+            say(f"{what}: {_size(size)} inside the store; `unidle store compact` returns them to the disk")
 
 
 def _size(n_bytes: int) -> str:

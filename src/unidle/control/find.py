@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Final
 
 from unidle.errors import BadInput
 from unidle.view.jobs import JobView
+from unidle.view.records import Removal
 from unidle.view.state import View
 from unidle.words import counted
 
@@ -30,8 +32,8 @@ def find_job(view: View, name: str, *, removed: bool = False, alone: bool = Fals
     begins = [job_id for job_id in _listed(view) if job_id.startswith(name)] if name else []
     if found := _one_of([view.jobs[job_id] for job_id in _few(view, begins)], name):
         return found
-    if name in view.removed:
-        raise BadInput("the job was removed from this store", field="JOB", value=name, remedy=_REMEDY)
+    if (gone := _removed(view, name)) is not None:
+        raise BadInput(how_removed(view.removed[gone]), field="JOB", value=gone, remedy=_REMEDY)
     raise BadInput("no such job in this store", field="JOB", value=name, remedy=_near(view, name) or _REMEDY)
 
 
@@ -81,6 +83,20 @@ def not_ended(view: View, most: int | None = None) -> list[JobView]:
 def listed(view: View) -> Iterator[JobView]:
     """All jobs that were not removed, in the order of submission."""
     return (view.jobs[job_id] for job_id in _listed(view))
+
+
+def how_removed(removal: Removal) -> str:
+    """By whom and when a job was removed, in words."""
+    date = datetime.fromtimestamp(removal.at_ns / 1e9).astimezone().date()
+    why = f" ({removal.why})" if removal.why else ""
+    return f"the job was removed by {removal.by or 'a user'} on {date.isoformat()}{why}"
+
+
+def _removed(view: View, name: str) -> str | None:
+    """The removed job of this id, or the last removed one whose id begins so."""
+    if name in view.removed or not name:
+        return name or None
+    return next((job_id for job_id in reversed(view.removed) if job_id.startswith(name)), None)
 
 
 def _listed(view: View) -> Iterator[str]:

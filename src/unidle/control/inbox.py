@@ -41,6 +41,14 @@ class RemoveRequest(msgspec.Struct, frozen=True):
     by: str
 
 
+class KeepRequest(msgspec.Struct, frozen=True):
+    """Body of an inbox request of kind ``keep``: jobs that retention leaves alone, or does so no longer."""
+
+    jobs: tuple[str, ...]
+    keep: bool
+    by: str
+
+
 def signed(store: Store, spec: JobSpec, user: str | None = None) -> tuple[JobSpec, str]:
     """The job as this process may submit it to the store, and the submitter. ``user``: its owner, if not the file's.
 

@@ -20,7 +20,7 @@ from unidle.control.care import NodeCare
 from unidle.control.elastic import ElasticSizes
 from unidle.control.forecast import Forecaster
 from unidle.control.idle import IdleWatch
-from unidle.control.inbox import CancelRequest, RemoveRequest, SubmitRequest, not_theirs
+from unidle.control.inbox import CancelRequest, KeepRequest, RemoveRequest, SubmitRequest, not_theirs
 from unidle.control.recorder import Recorder, Watcher
 from unidle.control.recover import bad_checkpoint
 from unidle.engine.protocol import (
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from unidle.control.guard import GuardWatch
     from unidle.control.late_detectors import LateDetectors
     from unidle.control.profiler import Profiler
+    from unidle.control.retention import Retention
     from unidle.control.stacks import GangStacks
     from unidle.notices.desk import NoticeDesk
 
@@ -72,7 +73,7 @@ class Controller:
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
         forecaster: Forecaster | None = None, care: NodeCare | None = None, notices: NoticeDesk | None = None,
         detectors: Detectors | LateDetectors | None = None, profiler: Profiler | None = None,
-        stacks: GangStacks | None = None,
+        stacks: GangStacks | None = None, retention: Retention | None = None,
     ) -> None:  # fmt: skip
         self._store, self._engine = store, engine
         self._policy, self._clock = policy, clock
@@ -83,6 +84,7 @@ class Controller:
         self._detectors = detectors
         self._profiler = profiler
         self._stacks = stacks
+        self._retention = retention
         self.view = snapshot.load_view(store) if view is None else view
         self._recorder = Recorder(store, lease, clock, self.view, notices, watcher)
         self._emit = self._recorder.emit
@@ -183,6 +185,12 @@ class Controller:
         if gone := tuple(job for job in dict.fromkeys(ended) if job not in self.view.removed):
             self._emit(ev.JobsRemoved(gone, by))
 
+    def keep(self, jobs: Iterable[str], by: str, *, keep: bool) -> None:
+        """Have retention leave these jobs alone, or do so no longer; unknown and removed jobs are passed over."""
+        known = dict.fromkeys(job for job in jobs if job in self.view.jobs and job not in self.view.removed)
+        if changed := tuple(job for job in known if (job in self.view.keep) != keep):
+            self._emit(ev.KeepSet(changed, keep, by))
+
     def kill(self, job: str) -> None:
         """Shorten the grace of a stop that is under way to nothing."""
         view = self.view.jobs[job]
@@ -216,6 +224,7 @@ class Controller:
         self._decide()
         self._look_after_nodes()  # of those that a gang has left
         now = self._clock.now_ns()
+        self._retain(now)
         if now - self.view.book.seen_ns >= self._sighting_every_ns:
             self._emit(ev.Sighted())
         self._flush()
@@ -328,6 +337,9 @@ class Controller:
         elif request.kind == "remove":
             remove = msgspec.json.decode(request.body, type=RemoveRequest)
             self.remove(remove.jobs, remove.by)
+        elif request.kind == "keep":
+            kept = msgspec.json.decode(request.body, type=KeepRequest)
+            self.keep(kept.jobs, kept.by, keep=kept.keep)
         elif request.kind == "guard":
             for event in self._care.asked(self.view, request.body, self._clock.now_ns()):
                 self._emit(event)
@@ -345,6 +357,15 @@ class Controller:
                 job = self.view.jobs[event.job]
                 self._command_start(job, job.attempts[-1])
             self._place = True
+
+    def _retain(self, now: int) -> None:
+        if self._retention is None:
+            return
+        retention, events = self._retention, self._retention.look(self.view, now)
+        for event in events:
+            self._emit(event)
+        if events:
+            self._commands.append(lambda: retention.act(events))
 
     def _decide(self) -> None:
         now = self._clock.now_ns()
@@ -378,6 +399,8 @@ class Controller:
                 self._commands.append(lambda e=event: self._engine.finish(e.job))  # type: ignore[misc]
                 if self._forecaster is not None:
                     self._forecaster.learn(job)
+                if self._retention is not None:
+                    self._retention.ended(self.view, job.id)
         if self._forecaster is not None:
             for said in self._forecaster.stepped(self.view, job):
                 self._emit(said)

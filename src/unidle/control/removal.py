@@ -1,4 +1,4 @@
-"""Removes the files of jobs that have ended: run directories with logs and journals, and reports.
+"""Removes the files of jobs that have ended: run directories with logs and journals, reports, archives, profiles.
 
 The removal is logged before the files are deleted. So after ``kill -9`` at any point, leftover files of a removed job
 are found again, and a job that is still listed has all of its files.
@@ -6,12 +6,16 @@ are found again, and a job that is still listed has all of its files.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from unidle.engine.local import rundir
+from unidle.store.archives import ArchiveShelf
+from unidle.store.profiles import ProfileShelf
+from unidle.store.sql import SqlStore
 
 
 def files_of(state: Path, job: str) -> list[Path]:
@@ -42,6 +46,63 @@ def is_held(state: Path, job: str) -> bool:
             return True
         os.close(lock)
     return False
+
+
+def is_read(state: Path, job: str) -> bool:
+    """Whether a process reads the job's output: it holds a shared lock on the run directory."""
+    try:
+        fd = os.open(state / "runs" / job, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(fd)
+    return False
+
+
+def with_files(state: Path) -> list[str]:
+    """Jobs that have a run directory or a report."""
+    found: set[str] = set()
+    for place, ending in ((state / "runs", ""), (state / "reports", ".html")):
+        if place.is_dir():
+            found.update(path.name.removesuffix(ending) for path in place.iterdir())
+    return sorted(found)
+
+
+def delete_jobs(
+    state: Path, names: Iterable[str], *, dry_run: bool = False
+) -> tuple[dict[str, int], list[str]]:
+    """Delete the files of these jobs. Returns the bytes freed by job, and what could not be deleted."""
+    freed: dict[str, int] = {}
+    problems = []
+    for name in dict.fromkeys(names):
+        files = files_of(state, name)
+        before = size_of(files)
+        try:
+            if not dry_run:
+                delete(files)
+        except OSError as error:
+            problems.append(f"{error.filename or name} cannot be deleted: {error.strerror or error}")
+        freed[name] = before if dry_run else before - size_of(files)
+    return freed, problems
+
+
+def drop_rows(store: SqlStore, token: int, names: Iterable[str], *, dry_run: bool = False) -> tuple[int, int]:
+    """Drop profiles and archives of these jobs from the store. Returns the bytes of both, free for new data then."""
+    wanted = set(names)
+    profiles, archives = ProfileShelf(store, token), ArchiveShelf(store, token)
+    looks = {name: one.n_bytes for name, one in profiles.held().items() if name in wanted}
+    sizes = {name: size for name, size in archives.sizes().items() if name in wanted}
+    if looks and not dry_run:
+        profiles.drop_jobs(looks)
+    if not dry_run and (parts := archives.jobs() & wanted):
+        archives.drop_jobs(sorted(parts))
+    return sum(looks.values()), sum(sizes.values())
 
 
 def delete(paths: list[Path]) -> None:

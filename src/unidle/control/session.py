@@ -30,6 +30,7 @@ from unidle.view.snapshot import load_view
 if TYPE_CHECKING:
     from unidle.control.hooks import Hands
     from unidle.control.profiler import Profiler
+    from unidle.control.retention import Retention
     from unidle.files.fleet_notices import Channel
     from unidle.notices.desk import NoticeDesk
     from unidle.notices.sender import Send
@@ -97,7 +98,7 @@ def take_up(
     """Hold the store while the block runs. What runs when it ends keeps running. ``channels`` receive notices.
 
     ``profile_to`` is the store's address with its password (``store.url`` has none). The profiler uses it to record
-    running jobs, if the fleet requests that.
+    running jobs, if the fleet requests that, and so does retention of `unidle up`.
 
     Errors: :class:`unidle.errors.StoreHeld` when another live writer holds the store; :class:`StoreError` where
     another user owns the store's file or its directory.
@@ -115,10 +116,11 @@ def take_up(
         detectors = LateDetectors(fleet, state_dir(store, data_dir) / "watch.json", clock.offset_ns)
         profiler = _profiler(profile_to, fleet, root, lease, clock)
         stacks = GangStacks(root)
+        retention = _retention(profile_to, purpose, fleet, state_dir(store, data_dir), lease, clock)
         controller = Controller(
             store, lease, engine, Unidle(), clock,
             watcher=watcher, view=view, forecaster=Forecaster.of(view), notices=desk, detectors=detectors,
-            profiler=profiler, stacks=stacks,
+            profiler=profiler, stacks=stacks, retention=retention,
             care=NodeCare(lambda: _hands(state_dir(store, data_dir)), f"{os.getpid()}-{view.seq}"),
         )  # fmt: skip
         try:
@@ -132,6 +134,8 @@ def take_up(
         finally:
             detectors.close()
             stacks.close()
+            if retention is not None:
+                retention.close()
             if profiler is not None:
                 profiler.close()
             engine.close()
@@ -161,6 +165,18 @@ def _profiler(address: str, fleet: Fleet, root: Path, lease: Lease, clock: RealC
 
     orders = Orders(address, str(root), lease.token, clock.offset_ns, fleet.profile)
     return Profiler(orders, root.parent / "profiler.err")
+
+
+def _retention(
+    address: str, purpose: str, fleet: Fleet, state: Path, lease: Lease, clock: RealClock
+) -> Retention | None:
+    """Only for a service: a command that drives one job leaves the others alone."""
+    if not address or purpose != "unidle up" or not fleet.retention.on:
+        return None
+    from unidle.control.retention import Retention
+    from unidle.control.retention_worker import RetentionWorker
+
+    return Retention(state, RetentionWorker(address, state, lease.token), clock)
 
 
 def _hands(place: Path) -> Hands:

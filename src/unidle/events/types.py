@@ -273,6 +273,17 @@ class JobsRemoved(Base, frozen=True, omit_defaults=True):
 
     jobs: tuple[str, ...]
     by: str
+    why: str = (
+        ""  # the limit of the fleet's retention that they were beyond; empty where a person removed them
+    )
+
+
+class KeepSet(Base, frozen=True, omit_defaults=True):
+    """Retention leaves these jobs alone (``keep``), or does so no longer."""
+
+    jobs: tuple[str, ...]
+    keep: bool
+    by: str
 
 
 class Predicted(Base, frozen=True, omit_defaults=True):
@@ -334,6 +345,7 @@ Event: TypeAlias = (
     | Promised
     | JobEnded
     | JobsRemoved
+    | KeepSet
     | Predicted
     | BudgetMeasured
     | StepsWatched
@@ -377,6 +389,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "promised": Promised,
     "job_ended": JobEnded,
     "jobs_removed": JobsRemoved,
+    "keep_set": KeepSet,
     "predicted": Predicted,
     "budget_measured": BudgetMeasured,
     "steps_watched": StepsWatched,

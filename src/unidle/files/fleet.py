@@ -17,6 +17,7 @@ from unidle.files.fleet_network import label_keys, links, tiers_by_labels, unkno
 from unidle.files.fleet_notices import Channel, notices_of
 from unidle.files.fleet_profile import profile_of
 from unidle.files.fleet_queues import history_of, migration_of, queues_of, zone_of
+from unidle.files.fleet_retention import retention_of
 from unidle.files.fleet_share import check_sharing, sharing_of
 from unidle.files.fleet_text import fleet_to_yaml
 from unidle.files.fleet_watch import WatchPart, check_watch, watch_of
@@ -122,6 +123,7 @@ class _Builder:
             idle=idle_of(self._document, self._file.idle, self._file.queues),
             guard=guard_of(self._document, self._file.guard, nodes),
             profile=profile_of(self._document, self._file.profile),
+            retention=retention_of(self._document, self._file.retention),
         )
 
     def _tiers(self) -> Iterator[Tier]:

@@ -12,6 +12,7 @@ from unidle.files.fleet_links import GpuLinksPart
 from unidle.files.fleet_notices import NoticePart
 from unidle.files.fleet_profile import ProfilePart
 from unidle.files.fleet_queues import HistoryPart, MigrationPart, QueuePart
+from unidle.files.fleet_retention import RetentionPart
 from unidle.files.fleet_share import SharingPart
 from unidle.files.fleet_watch import WatchPart
 from unidle.files.values import (
@@ -410,6 +411,13 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"on": True, "every_s": 60, "keep": "24h"}],
         ),
     ] = ProfilePart()
+    retention: Annotated[
+        RetentionPart | None,
+        Meta(
+            description="Limits on the files of ended jobs. Default: nothing is removed or compressed.",
+            examples=[{"age": "30d", "size": "20GB", "jobs": 10_000}],
+        ),
+    ] = None
     notices: Annotated[
         tuple[NoticePart, ...],
         Meta(

@@ -10,6 +10,7 @@ import yaml
 from unidle.files.fleet_guard import guard_as_data
 from unidle.files.fleet_links import gpu_links_as_data
 from unidle.files.fleet_profile import profile_as_data
+from unidle.files.fleet_retention import retention_as_data
 from unidle.files.fleet_share import sharing_fields
 from unidle.files.fleet_watch import watch_as_mapping
 from unidle.files.tree import resolve
@@ -41,6 +42,7 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             idle=_idle(fleet.idle),
             guard=guard_as_data(fleet.guard),
             profile=profile_as_data(fleet.profile),
+            retention=retention_as_data(fleet.retention),
             timezone=fleet.zone.name if fleet.zone != UTC else None,
             history=_history(fleet.history) if fleet.history != DAILY else None,
         ),

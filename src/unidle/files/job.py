@@ -133,6 +133,7 @@ def job_of_document(document: Document, base_dir: str) -> JobSpec:
         hardware=Hardware(file.hardware.prefer, file.hardware.vendor, file.hardware.mix),
         steps=file.steps,
         idle_ok=file.idle_ok,
+        keep=file.keep,
         kernels=file.kernels,
         rendezvous=file.rendezvous or ("torchrun" if _most_ranks(file) > 1 or file.layout else "none"),
     )

@@ -358,6 +358,12 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "fleet file."
         ),
     ] = False
+    keep: Annotated[
+        bool,
+        Meta(
+            description="Whether the job is kept when the fleet's retention would remove it. See also `unidle keep`."
+        ),
+    ] = False
     kernels: Annotated[
         bool,
         Meta(

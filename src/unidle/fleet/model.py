@@ -10,6 +10,7 @@ from unidle.fleet.idle import IdlePolicy
 from unidle.fleet.links import GpuLinks
 from unidle.fleet.profiling import ProfilePolicy
 from unidle.fleet.queues import DAILY, UTC, History, Migration, QueueSpec, Zone
+from unidle.fleet.retention import RetentionPolicy
 from unidle.fleet.watch import Watch
 
 WHOLE_PPM = 1_000_000
@@ -184,6 +185,7 @@ class Fleet:
     guard: GuardPolicy = field(default_factory=GuardPolicy)
     history: History = DAILY
     profile: ProfilePolicy = field(default_factory=ProfilePolicy)
+    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
 
     def devices(self) -> list[Device]:
         return [d for n in self.nodes for d in n.devices]

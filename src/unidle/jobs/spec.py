@@ -150,6 +150,7 @@ class JobSpec:
     elastic: Elastic | None = None  # ``ranks`` is then the size that it has now, or had last
     roles: tuple[Role, ...] = ()
     idle_ok: bool = False  # it may hold devices and do nothing, where the fleet lets jobs say so
+    keep: bool = False  # its files stay, whatever the retention of the fleet
     kernels: bool = False  # its ranks' GPU kernels are recorded, by an injected library
     rendezvous: Rendezvous = (
         "torchrun"  # whether ranks get torchrun's variables, by which they find each other

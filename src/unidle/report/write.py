@@ -28,6 +28,7 @@ def write_report(
     ``path`` None: a name next to the store. ``mode``: of the file, whatever the umask. ``data_dir``: where the logs are of jobs whose store is not a file.
     Returns the absolute path. Errors: OSError if the file cannot be written.
     """
+    from unidle.control.archive import runs_of
     from unidle.control.session import make_run_root, run_root
     from unidle.report.html import render
 
@@ -36,7 +37,9 @@ def write_report(
         make_directory(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
 
-    runs = run_root(store, data_dir or Path()) if data_dir or store.url.startswith("sqlite:///") else None
+    runs: Path | None = None
+    if data_dir or store.url.startswith("sqlite:///"):
+        runs = runs_of(store, data_dir or Path(), job) if job else run_root(store, data_dir or Path())
     page = render(collect(store, load_view(store), shown_address(store), job=job, runs=runs))
     with replaced(path, mode) as stream:
         stream.write(page.encode())

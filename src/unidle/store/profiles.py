@@ -8,7 +8,7 @@ who was started by a controller that has lost the store writes nothing any more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 from unidle.errors import LeaseLost
@@ -62,6 +62,21 @@ class Held(NamedTuple):
     oldest_ns: int
 
 
+@contextmanager
+def fenced(store: SqlStore, token: int | None) -> Iterator[None]:
+    """One transaction of a process or thread that belongs to the controller with this token, all or nothing.
+
+    Errors: :class:`LeaseLost` if another controller holds the store.
+    """
+    with store.transaction():
+        if token is None or store.token() != token:
+            raise LeaseLost(
+                "the controller that this writer belongs to does not hold the store any more",
+                field=store.url, remedy="nothing was written; the next controller starts its own",
+            )  # fmt: skip
+        yield
+
+
 class ProfileShelf:
     """The profiles of one store. ``token``: of the controller on whose behalf rows are written; None to read only.
 
@@ -75,16 +90,9 @@ class ProfileShelf:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    @contextmanager
-    def change(self) -> Iterator[None]:
+    def change(self) -> AbstractContextManager[None]:
         """One transaction, all or nothing. Errors: :class:`LeaseLost` if another controller holds the store."""
-        with self._store.transaction():
-            if self._token is None or self._store.token() != self._token:
-                raise LeaseLost(
-                    "the controller that this profiler belongs to does not hold the store any more",
-                    field=self._store.url, remedy="nothing was written; the next controller starts its own",
-                )  # fmt: skip
-            yield
+        return fenced(self._store, self._token)
 
     def add(self, rows: Iterable[ProfileRow]) -> None:
         """Keep rows; one that is there already stays as it is."""

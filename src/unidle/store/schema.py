@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-REVISION: Final = "0004"
-READABLE: Final = ("0003",)
+REVISION: Final = "0005"
+READABLE: Final = ("0003", "0004")
 """Older revisions that are read as they are; they are upgraded when the store is opened for writing."""
 VERSION_TABLE: Final = "unidle_schema"  # alembic's table of the current revision
 
@@ -74,6 +74,14 @@ TABLES: Final[dict[str, str]] = {
         crc {int} NOT NULL,
         body {blob} NOT NULL,
         PRIMARY KEY (job, start_ns, attempt, rank)""",
+    "unidle_archives": """
+        job TEXT NOT NULL,
+        part {int} NOT NULL,
+        is_last {int} NOT NULL,
+        n_bytes {int} NOT NULL,
+        crc {int} NOT NULL,
+        body {blob} NOT NULL,
+        PRIMARY KEY (job, part)""",
 }
 
 

@@ -344,9 +344,11 @@ class SqlStore:
                     self.segment_body(segment.id)
                 except StoreDamaged as error:
                     yield str(error)
+        from unidle.store.archives import archive_faults
         from unidle.store.profiles import faults
 
         yield from faults(self)
+        yield from archive_faults(self)
 
     def compact(self, lease: Lease) -> tuple[int, int]:
         """Drop superseded snapshots and segments and shrink the database; bytes before and after."""

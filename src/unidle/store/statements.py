@@ -102,3 +102,13 @@ DROP_PROFILE: Final = (
 )
 DROP_PROFILES_OF: Final = "DELETE FROM unidle_profiles WHERE job = ?"
 DROP_PROFILES_BEFORE: Final = "DELETE FROM unidle_profiles WHERE end_ns <= ?"
+ADD_ARCHIVE: Final = (
+    "INSERT INTO unidle_archives (job, part, is_last, n_bytes, crc, body) VALUES (?, ?, ?, ?, ?, ?)"
+)
+ARCHIVE_PART: Final = "SELECT is_last, n_bytes, crc, body FROM unidle_archives WHERE job = ? AND part = ?"
+ARCHIVE_ENDS: Final = "SELECT part FROM unidle_archives WHERE job = ? AND is_last = 1"
+ARCHIVE_SIZE: Final = "SELECT CAST(sum(n_bytes) AS BIGINT) FROM unidle_archives WHERE job = ?"
+ARCHIVE_TOTALS: Final = (
+    "SELECT job, CAST(sum(n_bytes) AS BIGINT), max(is_last) FROM unidle_archives GROUP BY job ORDER BY job"
+)
+DROP_ARCHIVE: Final = "DELETE FROM unidle_archives WHERE job = ?"

@@ -22,7 +22,7 @@ _WAITING: Final = ("queued", "restarting")
 
 def fits(view: View, event: ev.Event, now: int) -> bool:
     """Whether the event can be applied; what it presupposes, and was lost, is applied first."""
-    if isinstance(event, ev.JobsRemoved):
+    if isinstance(event, ev.JobsRemoved | ev.KeepSet):
         return all(job in view.jobs for job in event.jobs)
     if isinstance(event, ev.DeviceCut):
         return _can_be_cut(view, event)

@@ -20,7 +20,7 @@ from unidle.view import looks, remedies, watching
 from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.state import View
 
-FOLD_VERSION: Final = 13
+FOLD_VERSION: Final = 14
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 
@@ -117,6 +117,7 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.Promised: of_jobs.promised,
     ev.JobEnded: of_jobs.job_ended,
     ev.JobsRemoved: of_jobs.jobs_removed,
+    ev.KeepSet: of_jobs.keep_set,
     ev.Predicted: of_jobs.predicted,
     ev.BudgetMeasured: looks.budget_measured,
     ev.StepsWatched: looks.steps_watched,

@@ -16,7 +16,7 @@ from unidle.view.care import Strike, struck
 from unidle.view.cuts import renamed
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView, take_up
-from unidle.view.records import IdleNotice, Prediction, Promise, UseView, VerdictView
+from unidle.view.records import IdleNotice, Prediction, Promise, Removal, UseView, VerdictView
 from unidle.view.speeds import learn
 from unidle.view.state import View
 from unidle.view.usage import charged, milli_of
@@ -313,12 +313,28 @@ def job_ended(view: View, event: ev.JobEnded, now: int) -> None:
     view.unposted_size += expected_postings(job)
     view.ended.append(job.id)
     del view.ended[:-ENDED_KEPT]
+    view.stored[job.id] = now
+    if job.spec.keep:
+        view.keep.add(job.id)
 
 
-def jobs_removed(view: View, event: ev.JobsRemoved, _now: int) -> None:
+def jobs_removed(view: View, event: ev.JobsRemoved, now: int) -> None:
     gone = {name for name in event.jobs if _job(view, name).terminal}  # never one that runs or waits
-    view.removed |= gone
+    removal = Removal(now, event.by, event.why)
+    for name in event.jobs:
+        if name in gone and name not in view.removed:
+            view.removed[name] = removal
+            view.stored.pop(name, None)
+            view.keep.discard(name)
     view.ended = [name for name in view.ended if name not in gone]
+
+
+def keep_set(view: View, event: ev.KeepSet, _now: int) -> None:
+    there = {_job(view, name).id for name in event.jobs} - view.removed.keys()
+    if event.keep:
+        view.keep |= there
+    else:
+        view.keep -= there
 
 
 def predicted(view: View, event: ev.Predicted, now: int) -> None:

@@ -95,6 +95,14 @@ class Promise(msgspec.Struct, array_like=True):
     expires_ns: int
 
 
+class Removal(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """When jobs were removed, by whom, and by which limit of the fleet's retention (empty: a person removed them)."""
+
+    at_ns: int
+    by: str
+    why: str = ""
+
+
 class Stay(NamedTuple):
     """When a job of this load worked on a part of a device that others still have parts of."""
 

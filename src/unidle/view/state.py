@@ -19,6 +19,7 @@ from unidle.view.occupancy import Occupancy
 from unidle.view.records import (
     FaultView,
     Promise,
+    Removal,
     Stay,
     WatchView,
 )
@@ -41,9 +42,13 @@ class View:
     book: Book = field(default_factory=Book)
     promised: dict[str, Promise] = field(default_factory=dict)  # waiting job -> what is kept for it
     ended: list[str] = field(default_factory=list)  # jobs that ended last, in this order
-    removed: set[str] = field(
-        default_factory=set
+    stored: dict[str, int] = field(
+        default_factory=dict
+    )  # ended jobs that were not removed, in the order of their ends, each with when that was
+    removed: dict[str, Removal] = field(
+        default_factory=dict
     )  # ended jobs that no list shows and that have no files any more
+    keep: set[str] = field(default_factory=set)  # jobs that retention leaves alone
     unposted: list[str] = field(default_factory=list)  # jobs that have ended, their time not in the book yet
     unposted_size: int = 0  # about how many postings that time is
     running: bool = False  # a controller has the store up, as far as the log knows

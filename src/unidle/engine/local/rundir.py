@@ -87,6 +87,20 @@ def try_lock(directory: str) -> int | None:
     return fd
 
 
+def lock_for_reading(directory: str | os.PathLike[str]) -> int | None:
+    """Take a shared lock on the run directory of a job; its descriptor, or None if that is not possible."""
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)  # the other side holds it for a moment only
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
 def release(lock: int) -> None:
     """Give a lock back."""
     os.close(lock)

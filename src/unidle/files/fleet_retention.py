@@ -1,0 +1,106 @@
+"""The ``retention`` section of a fleet file: how long the files of ended jobs are kept."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from unidle.files.document import Document
+from unidle.files.values import (
+    DURATION_SAYS,
+    MEMORY_LIMIT_BYTES,
+    MEMORY_SAYS,
+    DurationText,
+    MemoryText,
+    duration_ns,
+    duration_text,
+    memory_bytes,
+)
+from unidle.fleet.retention import HOUR_NS, RetentionPolicy
+
+_LEAST_BYTES: Final = 1 << 20
+_SHORTEST_NS: Final = 1_000_000_000
+_LONGEST_NS: Final = 10 * 365 * 24 * HOUR_NS
+
+
+def _time(text: str, example: str) -> Meta:
+    return Meta(
+        description=text,
+        examples=[example],
+        extra={"says": DURATION_SAYS, "remedy": f"for instance {example}"},
+    )
+
+
+class RetentionPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Limits on the files of jobs that have ended. Jobs beyond a limit are removed, those that ended first before others."""
+
+    age: Annotated[
+        DurationText | None,
+        _time("Time since the end of a job after which it is removed. Default: no limit.", "30d"),
+    ] = None
+    size: Annotated[
+        Annotated[int, Meta(ge=_LEAST_BYTES, le=MEMORY_LIMIT_BYTES, description="Bytes.")]
+        | MemoryText
+        | None,
+        Meta(
+            description="Maximum size on disk of the files of all ended jobs. Default: no limit.",
+            examples=["20GB"],
+            extra={"says": f"{MEMORY_SAYS}, 1MiB to 1 PiB"},
+        ),
+    ] = None
+    jobs: Annotated[
+        Annotated[int, Meta(ge=0, le=10_000_000)] | None,
+        Meta(description="Maximum number of ended jobs with files. Default: no limit.", examples=[10_000]),
+    ] = None
+    compress: Annotated[
+        DurationText | bool | None,
+        _time(
+            "Time since the end of a job after which its logs and journals are compressed into the store; false: they "
+            "stay as files. Default: 1h.",
+            "1h",
+        ),
+    ] = None
+
+
+def retention_of(document: Document, part: RetentionPart | None) -> RetentionPolicy:
+    """The policy; without a section nothing is removed or compressed. Errors: :class:`unidle.errors.BadInput`."""
+    if part is None:
+        return RetentionPolicy()
+    compress_ns: int | None = HOUR_NS
+    if part.compress is False:
+        compress_ns = None
+    elif isinstance(part.compress, str):
+        compress_ns = _duration(document, part.compress, "compress")
+    age_ns = None if part.age is None else _duration(document, part.age, "age")
+    size_bytes = None if part.size is None else memory_bytes(part.size)
+    if size_bytes is not None and not _LEAST_BYTES <= size_bytes <= MEMORY_LIMIT_BYTES:
+        raise document.error(
+            ("retention", "size"), "must be from 1MiB to 1 PiB", value=part.size, remedy="for instance 20GB"
+        )
+    return RetentionPolicy(age_ns, size_bytes, part.jobs, compress_ns)
+
+
+def _duration(document: Document, text: str, field: str) -> int:
+    ns = duration_ns(text)
+    if not _SHORTEST_NS <= ns <= _LONGEST_NS:
+        raise document.error(
+            ("retention", field), "must be from 1 s to 3650 days", value=text, remedy="for instance 30d"
+        )
+    return ns
+
+
+def retention_as_data(policy: RetentionPolicy) -> dict[str, object] | None:
+    """The section that declares ``policy``; None if there is no policy."""
+    if not policy.on:
+        return None
+    found: dict[str, object] = {
+        "compress": False if policy.compress_ns is None else duration_text(policy.compress_ns)
+    }
+    if policy.age_ns is not None:
+        found["age"] = duration_text(policy.age_ns)
+    if policy.size_bytes is not None:
+        found["size"] = policy.size_bytes
+    if policy.jobs is not None:
+        found["jobs"] = policy.jobs
+    return found
