@@ -58,7 +58,9 @@ class Field:
         elif number > self.last:
             self._grow(number - self.last)
         else:
-            self._turn(number, number <= self.start and self.since >= 2)
+            # a bare number that goes back while no epoch grows is a state or a code, and counts nothing
+            bare = self.count.grade == BY_NUMBER and not self.count.metric
+            self._turn(number, not bare and number <= self.start and self.since >= 2)
         self.last, self.epoch = number, epoch
         self.kept.append((t_ns, reading))
         if len(self.kept) > _KEPT:
