@@ -10,7 +10,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["unidle", "typer.main", "unidle.errors", "unidle.cli.help", "unidle.cli.run"])
+@pytest.mark.parametrize("module", ["typer.main", "unidle.cli.complete", "unidle.errors", "unidle.cli.help"])
 def test_an_interrupt_during_imports_prints_one_line(module: str) -> None:
     # the interpreter reports each import; the command waits for its input, so that it never ends before the signal
     with subprocess.Popen(

@@ -76,7 +76,9 @@ def _strongest(lines: list[str], ended: list[Found], code: int, workdir: str) ->
         before = next((one for one in causes if _explains(one, raised)), None)
         if before is not None:
             return before
-        return _with_child(raised, lines) if "CalledProcessError" in raised.what else _with_detail(raised, lines)
+        return (
+            _with_child(raised, lines) if "CalledProcessError" in raised.what else _with_detail(raised, lines)
+        )
     for wanted in (causes, [raised] if raised else [], others):
         if wanted:
             return wanted[0]
