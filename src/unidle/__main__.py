@@ -1,5 +1,20 @@
-"""``python -m unidle`` is ``unidle``."""
+"""The entry point of ``unidle`` and of ``python -m unidle``: an interrupt while it still imports is one line, too."""
 
-from unidle.cli.main import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """Run the command line. Exit code 130: it was interrupted."""
+    try:
+        from unidle.cli.main import main as command_line  # most of the time before a command begins
+
+        command_line()
+    except KeyboardInterrupt:
+        sys.stderr.write("unidle: interrupted\n")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -428,3 +428,31 @@ def test_any_bytes_give_bounded_printable_texts(seed):
     found = read_failure(data, data[::-1], data, draw.choice([1, 2, 127, -6, -11]), "/a", (True, True))
     texts = [found.get("what", ""), found.get("where", ""), *found.get("lines", [])]  # type: ignore[misc]
     assert all(isinstance(text, str) and len(text) <= 2100 and text.isprintable() for text in texts)
+
+
+def test_the_error_of_a_child_comes_before_the_exception_that_reports_its_exit():
+    raised = "subprocess.CalledProcessError: Command '['cc', 'a.c']' returned non-zero exit status 1."
+    text = traceback(("/home/ada/build.py", 3, "run(command, check=True)"), raised=raised)
+    assert told("ccx: broken: unable to read a.c\nstopped.\n" + text)[:2] == (
+        "ccx: broken: unable to read a.c (then CalledProcessError: Command '['cc', 'a.c']' returned non-zero exit status 1.)",
+        "build.py:3",
+    )  # fmt: skip
+    assert told("building\n" + text)[0] == raised  # the child printed no error
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("2026-01-01 12:00:00,123 ERROR train.main: ValueError: bad lr", "ValueError: bad lr"),
+        ("2026-01-01 12:00:00,123 ERROR ValueError: bad lr", "ValueError: bad lr"),
+        ("2026-01-01T12:00:00Z CRITICAL socket.timeout: failed", "socket.timeout: failed"),
+        ("2026-01-01 12:00:00 - trainer - ERROR - cannot read a.bin", "cannot read a.bin"),
+        ("[2026-01-01 12:00:00,123][ERROR][trainer] - cannot read a.bin", "cannot read a.bin"),
+        ("ERROR:root:cannot read a.bin", "cannot read a.bin"),
+        ("E0101 12:00:00.123456 1234 train.py:33] failed to open a.bin", "failed to open a.bin"),
+        ("2026-01-01 12:00:00,123 ERROR", "2026-01-01 12:00:00,123 ERROR"),
+        ("tool: error: cannot read a.bin", "tool: error: cannot read a.bin"),
+    ],
+)
+def test_a_reason_has_no_prefix_of_a_logger(line, what):
+    assert told(f"{line}\n")[0] == what

@@ -10,7 +10,7 @@ import pytest
 
 from unidle.errors import BadInput
 from unidle.files.job import job_from_command
-from unidle.files.job_command import command_of, is_job_file, job_with_options
+from unidle.files.job_command import command_of, is_job_file, job_with_options, literal_command_of
 
 FILE = """\
 command: [python, train.py]
@@ -142,3 +142,16 @@ def test_an_option_may_mend_what_is_wrong_in_the_file(tmp_path: Path) -> None:
     spec, changes = job_with_options(str(tmp_path / "job.yaml"), {"workdir": str(tmp_path)})
     assert spec.workdir == str(tmp_path)
     assert changes[0].endswith("(job.yaml: nowhere)")
+
+
+def test_after_dashes_a_python_file_that_is_not_executable_is_run_by_python(place: Path) -> None:
+    path = str(place / "bin")
+    for program in ("train.py", "./train.py", str(place / "train.py")):
+        assert literal_command_of((program, "-x"), str(place), path) == ("python3", program, "-x")
+    (place / "train.py").chmod(0o755)
+    assert literal_command_of(("./train.py",), str(place), path) == ("./train.py",)
+    assert literal_command_of(("train.py",), str(place), path) == ("python3", "train.py")  # not on PATH
+    (place / "bin/train.py").symlink_to(place / "train.py")
+    assert literal_command_of(("train.py",), str(place), path) == ("train.py",)
+    for words in (("missing.py",), ("python3", "train.py"), ("notes.txt",), ("a\0.py",), ()):
+        assert literal_command_of(words, str(place), path) == words

@@ -541,3 +541,10 @@ def test_stacks_that_could_not_be_taken_are_not_in_the_failure():
     found = failure_of(story.job, story.job.attempts[0])
     assert found is not None
     assert found.help == ""
+
+
+def test_an_interrupt_may_have_been_raised_by_the_program():
+    from unidle.guard.exit_codes import meaning_of
+
+    for code in (-2, 130):
+        assert "raised by the program" in meaning_of(code)

@@ -620,3 +620,39 @@ def video_and_copies() -> Iterator[str]:
     for n in range(40):
         yield f"frame={n * 30:5} fps= 30 q=28.0 size=    {n * 256}kB time=00:00:{n:02}.00 bitrate= 2097.2kbits/s speed=1.0x    \r"
         yield f"\r     {n * 32768:>12,}  {n}%   10.2MB/s    0:00:{60 - n:02}\n"
+
+
+@_none
+def bare_numbers_that_cycle() -> Iterator[str]:
+    for k in range(60):
+        yield f"{k % 5 + 1}\n"
+
+
+@_none
+def bracketed_numbers_that_cycle() -> Iterator[str]:
+    for k in range(60):
+        yield f"[{k % 5 + 1}] hello\n"
+
+
+@_none
+def states_that_cycle() -> Iterator[str]:
+    for k in range(60):
+        yield f"state {k % 4 + 1} of the cluster\n"
+
+
+@_none
+def status_codes() -> Iterator[str]:
+    for k in range(80):
+        yield f"x={(200, 301, 404, 500)[k % 4]}\n"
+
+
+@_none
+def ranges() -> Iterator[str]:
+    for k in range(60):
+        yield f"[{100 * k}-{100 * k + 100}] fine\n"
+
+
+@_none
+def ranges_from_zero() -> Iterator[str]:
+    for k in range(1, 60):
+        yield f"[0-{100 * k}] fine\n"

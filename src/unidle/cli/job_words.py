@@ -172,8 +172,7 @@ def read_job(
         return spec
     if isinstance(command, Program):
         _warn_of_options(command.words, by)
-        command = _typed(command, given, by)
-    return job_from_command(command or (), **given)
+    return job_from_command(_typed(command or (), given, by), **given)
 
 
 def _warn_of_options(words: Sequence[str], by: str) -> None:
@@ -196,8 +195,8 @@ def _warn_of_options(words: Sequence[str], by: str) -> None:
             )
 
 
-def _typed(program: Program, options: dict[str, Any], by: str) -> tuple[str, ...]:
-    from unidle.files.job_command import command_of
+def _typed(program: Program | tuple[str, ...], options: dict[str, Any], by: str) -> tuple[str, ...]:
+    from unidle.files.job_command import command_of, literal_command_of
 
     path = None
     if by == "run":  # else it is started by another process, with a PATH of its own
@@ -205,4 +204,7 @@ def _typed(program: Program, options: dict[str, Any], by: str) -> tuple[str, ...
 
         environment = {**os.environ, **path_of_ranks(os.environ), **options.get("env", {})}
         path = environment.get("PATH", os.defpath)
-    return command_of(program.words, options.get("workdir", "."), path)
+    workdir = options.get("workdir", ".")
+    if isinstance(program, Program):
+        return command_of(program.words, workdir, path)
+    return literal_command_of(program, workdir, path)

@@ -100,6 +100,21 @@ def command_of(words: Sequence[str], workdir: str, path: str | None) -> tuple[st
     return tuple(words)
 
 
+def literal_command_of(words: Sequence[str], workdir: str, path: str | None) -> tuple[str, ...]:
+    """The command after ``--``: as it was typed, but for a ``.py`` file that only Python can run.
+
+    Such a file is in ``workdir``, and it is neither found on ``path`` (as in :func:`command_of`) nor an executable file
+    that was given with its directory.
+    """
+    program = words[0] if words else ""
+    place = Path(workdir, program)
+    if not program.lower().endswith(".py") or "\0" in program or not place.is_file():
+        return tuple(words)
+    known = os.environ.get("PATH", os.defpath) if path is None else path
+    direct = os.access(place, os.X_OK) if "/" in program else shutil.which(program, path=known) is not None
+    return tuple(words) if direct else (_python(path), *words)
+
+
 def _check_file(program: str, place: Path) -> None:
     if place.is_file():
         return

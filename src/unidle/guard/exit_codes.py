@@ -10,7 +10,7 @@ BUGS: Final = frozenset({"SIGSEGV", "SIGABRT", "SIGFPE", "SIGTRAP", "SIGSYS"})
 SIGNALS: Final = {
     "SIGKILL": "sent from outside of unidle: by a person, a container's manager or the kernel",
     "SIGTERM": "sent from outside of unidle: something asked it to end",
-    "SIGINT": "sent from outside of unidle: it was interrupted",
+    "SIGINT": "KeyboardInterrupt or SIGINT, sent from outside of unidle or raised by the program",
     "SIGHUP": "its terminal or session was closed",
     "SIGSEGV": "it used memory that is not its own",
     "SIGBUS": "memory that it used is not there: shared memory (/dev/shm) or a mapped file that is too small",

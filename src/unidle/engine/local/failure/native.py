@@ -6,6 +6,7 @@ import re
 
 from . import drawn, languages, usage
 from .found import Found, file_name, kind_of
+from .logged import message_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,10 +102,10 @@ def last_line(lines: list[str], *, any_line: bool) -> Found | None:
     start = max(len(lines) - _END_LINES, 0)
     for k in range(len(lines) - 1, start - 1, -1):
         if _WORDS(lines[k]) and not _NOISE(lines[k]):
-            return Found(k, lines[k], "", "line", _kind_of_line(lines[k]))
+            return Found(k, message_of(lines[k]), "", "line", _kind_of_line(lines[k]))
     for k in range(len(lines) - 1, start - 1, -1) if any_line else ():
         if lines[k].strip() and not _NOISE(lines[k]) and any(c.isalpha() for c in lines[k]):
-            return Found(k, lines[k], "", "line", _kind_of_line(lines[k]))
+            return Found(k, message_of(lines[k]), "", "line", _kind_of_line(lines[k]))
     return None
 
 

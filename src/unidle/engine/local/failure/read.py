@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from .drawn import unescaped
-from .found import Found, shortened
+from .found import WHAT_CHARACTERS, Found, shortened
 from .native import device_assert, errors, last_line
-from .tracebacks import exceptions, only_reports, pick
+from .tracebacks import HEADER, exceptions, only_reports, pick
 from .went_on import went_on
 
 LINES = 10
@@ -74,7 +74,11 @@ def _strongest(lines: list[str], ended: list[Found], code: int, workdir: str) ->
     causes = [one for one in others if not one.symptom and one.sort != "line"]
     if raised is not None and not raised.symptom:
         before = next((one for one in causes if _explains(one, raised)), None)
-        return before if before is not None else _with_detail(raised, lines)
+        if before is not None:
+            return before
+        return (
+            _with_child(raised, lines) if "CalledProcessError" in raised.what else _with_detail(raised, lines)
+        )
     for wanted in (causes, [raised] if raised else [], others):
         if wanted:
             return wanted[0]
@@ -84,6 +88,19 @@ def _strongest(lines: list[str], ended: list[Found], code: int, workdir: str) ->
 def _explains(one: Found, raised: Found) -> bool:
     """Whether another program's error explains more than the exception, which only reports that program's exit."""
     return only_reports(raised) and (one.at < raised.at or "ChildFailedError" in raised.what)
+
+
+def _with_child(raised: Found, lines: list[str]) -> Found:
+    """Name the child's own last error before the exception that only reports the child's exit code."""
+    if not only_reports(raised):
+        return raised
+    starts = [k for k, line in enumerate(lines[: raised.at]) if HEADER in line]
+    child = last_line(lines[: starts[-1]], any_line=False) if starts else None
+    if child is not None:
+        cause, name = shortened(child.what, 240), raised.what.removeprefix("subprocess.")
+        raised.what = shortened(f"{cause} (then {shortened(name, 150)})", WHAT_CHARACTERS)
+        raised.kind = child.kind if child.kind != "unknown" else raised.kind
+    return raised
 
 
 def _with_detail(raised: Found, lines: list[str]) -> Found:

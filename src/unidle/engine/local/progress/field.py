@@ -8,6 +8,7 @@ _KEPT = 64
 _MOST_STRIDES = 8
 _EVEN = 0.8
 _FRESH = 64  # looks
+_TURN, _BARE_TURN = 8, 16  # lines that must grow, for each that does not
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,11 +59,17 @@ class Field:
         elif number > self.last:
             self._grow(number - self.last)
         else:
-            self._turn(number, number <= self.start and self.since >= 2)
+            # a bare number that goes back while no epoch grows is a state or a code, and counts nothing
+            self._turn(number, not self._bare and number <= self.start and self.since >= 2)
         self.last, self.epoch = number, epoch
         self.kept.append((t_ns, reading))
         if len(self.kept) > _KEPT:
             del self.kept[1:-1:2]
+
+    @property
+    def _bare(self) -> bool:
+        """Whether no word names the number, and the line has no metric."""
+        return self.count.grade == BY_NUMBER and not self.count.metric
 
     def _turn(self, number: int, begins: bool) -> None:
         """The number does not grow: an epoch begins, or it counts no steps."""
@@ -103,7 +110,7 @@ class Field:
             self.dead
             or self.seen < self.need
             or not self.varied
-            or self.bad * 8 > self.grown
+            or self.bad * (_BARE_TURN if self._bare else _TURN) > self.grown
             or self.twins * 2 > self.seen
         ):
             return False
