@@ -11,7 +11,10 @@ def main() -> None:
         from unidle.cli.main import main as command_line  # most of the time before a command begins
 
         command_line()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        # Python 3.11 wraps what is raised while a class body runs
+        if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
         sys.stderr.write("unidle: interrupted\n")
         sys.exit(130)
 

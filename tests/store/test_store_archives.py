@@ -58,9 +58,7 @@ def test_a_controller_that_lost_the_store_writes_and_drops_nothing(durable):
 @pytest.mark.parametrize("change", ["body = ?", "n_bytes = 77", "crc = 0", "part = 9"])
 def test_a_damaged_part_is_found(shelf, durable, change):
     shelf.write("j", PARTS)
-    shelf._db.execute(
-        f"UPDATE unidle_archives SET {change} WHERE part = 1", (b"y",) if "?" in change else ()
-    )
+    shelf._db.execute(f"UPDATE unidle_archives SET {change} WHERE part = 1", (b"y",) if "?" in change else ())
     with pytest.raises(StoreDamaged, match="j, part 1"):
         list(shelf.read("j"))
     report = check(durable.open(create=False))
