@@ -12,9 +12,12 @@ import tempfile
 from dataclasses import dataclass
 from typing import Final
 
+from unidle.checkpoint import owned
 from unidle.errors import BadInput, CannotRun
 
 _SECONDS: Final = 600.0
+_RECORD_MOST_BYTES: Final = 1 << 20
+_PID_MOST: Final = 1 << 22  # the kernel's limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +103,17 @@ def dump(pid: int, directory: str, *, leave_running: bool = False) -> None:
 def restore(directory: str) -> int:
     """Thaw the process tree of ``directory``; returns its first process id, the same as before. Raises BadInput, CannotRun."""
     try:
-        with open(os.path.join(directory, "unidle.json"), encoding="utf-8") as file:
-            told = json.load(file)
-        pid, holders = int(told["pid"]), [int(p) for p in told["cuda"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        with owned.folder(directory) as place:
+            told = json.loads(owned.read("unidle.json", place, _RECORD_MOST_BYTES))
+        pid, holders = told["pid"], told["cuda"]
+        if any(type(p) is not int or not 0 < p < _PID_MOST for p in (pid, *holders)):
+            raise ValueError
+    except PermissionError as error:
+        raise BadInput(
+            f"is not safe to restore: {error.strerror}", field="DIRECTORY", value=directory,
+            remedy="name a directory that this user wrote with `unidle checkpoint freeze`",
+        ) from None  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise BadInput(
             "is not a complete dump",
             field="DIRECTORY",
