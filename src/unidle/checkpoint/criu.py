@@ -105,7 +105,8 @@ def restore(directory: str) -> int:
     try:
         with owned.folder(directory) as place:
             told = json.loads(owned.read("unidle.json", place, _RECORD_MOST_BYTES))
-        pid, holders = told["pid"], told["cuda"]
+        pid: int = told["pid"]
+        holders: list[int] = told["cuda"]
         if any(type(p) is not int or not 0 < p < _PID_MOST for p in (pid, *holders)):
             raise ValueError
     except PermissionError as error:
