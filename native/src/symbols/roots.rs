@@ -25,19 +25,27 @@ pub fn root_of(pid: u32) -> PathBuf {
 
 /// Opens the plain file at an absolute `path` below `root`. A pipe or a device that lies there is not waited for.
 pub fn open_below(root: &Path, path: &Path) -> Option<File> {
-    let relative = path.strip_prefix("/").unwrap_or(path);
-    let file = open_in_root(root, relative)?;
+    plain(open_in_root(root, path, 0)?)
+}
+
+/// As [`open_below`], but nothing where a link lies at `path` itself: who made the link may not be who made the file.
+pub fn open_own_below(root: &Path, path: &Path) -> Option<File> {
+    plain(open_in_root(root, path, libc::O_NOFOLLOW)?)
+}
+
+fn plain(file: File) -> Option<File> {
     file.metadata().ok()?.is_file().then_some(file)
 }
 
-fn open_in_root(root: &Path, relative: &Path) -> Option<File> {
+fn open_in_root(root: &Path, path: &Path, more: libc::c_int) -> Option<File> {
+    let relative = path.strip_prefix("/").unwrap_or(path);
     let mut options = File::options();
     let directory = options
         .read(true)
         .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
         .open(root)
         .ok()?;
-    let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
+    let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY | more;
     let how = How {
         flags: flags as u64,
         mode: 0,
@@ -62,7 +70,7 @@ fn open_in_root(root: &Path, relative: &Path) -> Option<File> {
     match std::io::Error::last_os_error().raw_os_error() {
         Some(libc::ENOSYS | libc::EPERM) => File::options()
             .read(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | more)
             .open(root.join(relative))
             .ok(),
         _ => None,
@@ -87,6 +95,8 @@ mod tests {
             std::os::unix::fs::symlink(to, root.join(name)).expect("link");
         }
         let opened = |path: &str| open_below(&root, Path::new(path)).is_some();
+        let own = |path: &str| open_own_below(&root, Path::new(path)).is_some();
+        let own = [own("/etc/inner"), own("/absolute")];
         let all = [
             opened("/etc/inner"),
             opened("/absolute"),
@@ -97,6 +107,7 @@ mod tests {
         ];
         fs::remove_dir_all(&root).expect("removed");
         assert_eq!(all, [true, true, true, false, false, false]);
+        assert_eq!(own, [true, false]);
         assert!(open_below(Path::new("/"), Path::new("/dev/null")).is_none());
     }
 }
