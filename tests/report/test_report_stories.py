@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,19 @@ def test_the_revision_of_the_directory_is_read_without_git(tmp_path: Path) -> No
     assert _revision(tmp_path) == f"git {'b' * 12} (main) when this page was made"
     (git / "HEAD").write_text("garbage")
     assert _revision(tmp_path) == ""
+
+
+def test_a_revision_that_leads_elsewhere_or_is_a_fifo_is_not_read(tmp_path: Path) -> None:
+    git = tmp_path / ".git"
+    (git / "refs/heads").mkdir(parents=True)
+    secret = tmp_path / "secret"
+    secret.write_text("c" * 40)
+    for told in (f"ref: {secret}", "ref: refs/../../secret"):
+        (git / "HEAD").write_text(told)
+        assert _revision(tmp_path) == ""
+    (git / "HEAD").unlink()
+    (git / "HEAD").symlink_to(secret)
+    assert _revision(tmp_path) == ""
+    (git / "HEAD").unlink()
+    os.mkfifo(git / "HEAD")
+    assert _revision(tmp_path) == ""  # a plain open would wait for a writer

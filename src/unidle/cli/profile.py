@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from unidle.cli.profile_file import Destination
     from unidle.cli.profile_history import Answer
+    from unidle.cli.profile_source import Owner
     from unidle.scope.findings import Machine
     from unidle.scope.model import Profile
     from unidle.scope.rules import Rules
@@ -39,6 +40,7 @@ def profile(options: Options) -> None:
     Exit codes: 0 shown; 2 bad input; 3 not permitted or not possible here; 5 the target ended before a sample was taken.
     """
     from unidle.cli.profile_file import Destination
+    from unidle.cli.profile_source import owners_of
     from unidle.scope.rules import all_rules
 
     options.check()
@@ -55,8 +57,14 @@ def profile(options: Options) -> None:
     elif options.is_past:
         _tell_past(options, rules, wanted)
     else:
-        seen, machine = _look(options, rules)
-        _tell(_with_imports(seen, options), rules, machine, wanted, options.as_json)
+        if options.top:
+            from unidle.cli.profile_top import check_terminal
+
+            check_terminal()
+        target = _found(options)
+        owners = owners_of(target.pids)
+        seen, machine = _look(target, options, rules)
+        _tell(_with_imports(seen, options), rules, machine, wanted, options.as_json, owners=owners)
 
 
 def _show_injection() -> None:
@@ -88,14 +96,12 @@ def _with_imports(profile: Profile, options: Options) -> Profile:
     return profile
 
 
-def _look(options: Options, rules: Rules) -> tuple[Profile, Machine | None]:
+def _look(target: Target, options: Options, rules: Rules) -> tuple[Profile, Machine | None]:
     """Look at what runs now. Errors: BadInput, CannotRun, TargetEnded."""
     if not options.top:
-        return _once(_found(options), options)
-    from unidle.cli.profile_top import check_terminal, top
+        return _once(target, options)
+    from unidle.cli.profile_top import top
 
-    check_terminal()
-    target = _found(options)
     with watched(target, **options.look()) as watch:
         seen = top(watch, target, rules, options.seconds)
     if seen is None:
@@ -164,9 +170,10 @@ def _tell_answer(past: Answer, options: Options, rules: Rules, wanted: Destinati
 
 def _tell(
     profile: Profile, rules: Rules, machine: Machine | None, wanted: Destination, as_json: bool,
-    page: Mapping[str, Any] | None = None,
+    page: Mapping[str, Any] | None = None, owners: Mapping[int, Owner] | None = None,
 ) -> None:  # fmt: skip
-    """The first screen or its JSON, and the file that was asked for; ``page``: what only a page shows.
+    """The first screen or its JSON, and the file that was asked for; ``page``: what only a page shows; ``owners``: of the
+    processes, None for a profile that was kept.
 
     A file that cannot be written takes nothing from what was seen: that is shown first, or next to the error.
     """
@@ -177,7 +184,7 @@ def _tell(
         _write(report, wanted, page)
         return
     if not as_json:
-        _show(report)
+        _show(report, owners)
         _write(report, wanted, page)
         return
     try:
@@ -195,11 +202,12 @@ def _answer(report: Report) -> dict[str, Any]:
     return answer(report)
 
 
-def _show(report: Report) -> None:
-    from unidle.cli.profile_live import line_of_source, safe
+def _show(report: Report, owners: Mapping[int, Owner] | None) -> None:
+    from unidle.cli.profile_live import safe
+    from unidle.cli.profile_source import line_of_source
     from unidle.scope.screen import screen
 
-    for line in screen(report, colour=colours(), source=line_of_source(report.profile)):
+    for line in screen(report, colour=colours(), source=line_of_source(report.profile, owners)):
         show(safe(line))
 
 

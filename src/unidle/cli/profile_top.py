@@ -10,7 +10,8 @@ from collections import deque
 from types import FrameType
 from typing import Final
 
-from unidle.cli.profile_live import line_of_source, safe
+from unidle.cli.profile_live import safe
+from unidle.cli.profile_source import line_of_source, owners_of
 from unidle.errors import BadInput
 from unidle.scope.merge import merge
 from unidle.scope.model import Profile
@@ -40,6 +41,7 @@ def top(watched: Watch, target: Target, rules: Rules, seconds: float) -> Profile
     from rich.live import Live
     from rich.text import Text
 
+    owners = owners_of(target.pids)
     windows: deque[Profile] = deque(maxlen=max(round(seconds / _EVERY_S), 1))
     stopped = False
 
@@ -58,10 +60,11 @@ def top(watched: Watch, target: Target, rules: Rules, seconds: float) -> Profile
                     lives = watched.run(min(left, _SLICE_S))
                 windows.append(target.named(watched.take()))
                 seen = merge(windows)
+                owners |= owners_of(p.pid for p in seen.processes)
                 report = report_of(seen, rules, beside.machine([p.pid for p in seen.processes]))
                 columns, rows = shutil.get_terminal_size()
                 room = {"width": min(columns - 1, _WIDEST), "rows": rows - 2}
-                lines = screen(report, colour=True, source=line_of_source(seen), **room)
+                lines = screen(report, colour=True, source=line_of_source(seen, owners), **room)
                 shown = [*map(safe, lines[: rows - 2]), "", "Ctrl-C ends it"][:rows]
                 live.update(Text.from_ansi("\n".join(shown), no_wrap=True), refresh=True)
     finally:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
+import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import BinaryIO, Final
 
 from unidle.engine.local import rundir
 from unidle.guard.failure import failure_of, meaning_in_words, others_in_words
@@ -105,7 +107,7 @@ def log_tail(runs: Path | None, job: str, attempt: int, rank: int) -> tuple[tupl
         return (), "the output of its ranks is on another machine"
     path = Path(rundir.rank_dir(runs, job, attempt, rank), rundir.LOG)
     try:
-        with open(path, "rb") as file:
+        with _plain(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - _TAIL_BYTES, 0))
             data = file.read(_TAIL_BYTES)
@@ -186,6 +188,8 @@ def _revision(workdir: Path) -> str:
         if not head:
             continue
         name = head.removeprefix("ref: ")
+        if name != head and (not name.startswith("refs/") or ".." in name):
+            return ""  # it leads elsewhere
         commit = head if name == head else _text(place / ".git" / name) or _packed(place / ".git", name)
         branch = f" ({name.removeprefix('refs/heads/')})" if name != head else ""
         return (
@@ -203,10 +207,19 @@ def _packed(git: Path, name: str) -> str:
 
 def _text(path: Path, most: int = 4096) -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(most).strip()
-    except OSError:
+        with _plain(path) as file:
+            return file.read(most).decode("utf-8", "replace").strip()
+    except (OSError, ValueError):
         return ""
+
+
+def _plain(path: Path) -> BinaryIO:
+    """Opens a plain file. A FIFO of the same name would be waited for, and a link may lead to what its maker cannot read."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return os.fdopen(fd, "rb")
 
 
 def _version() -> str:
