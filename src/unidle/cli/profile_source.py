@@ -27,7 +27,7 @@ _NOT_A_USER: Final = 0xFFFFFFFF  # changes nothing: the answer is the present on
 
 
 class Owner(NamedTuple):
-    """What the kernel asks about when a process opens a file."""
+    """What the kernel checks when a process opens a file."""
 
     uid: int
     gid: int
@@ -57,7 +57,7 @@ def line_of_source(
 ) -> Callable[[str, int], str | None]:
     """Reads lines of the code that runs, as the processes see their files (they may be in a container).
 
-    ``owners`` holds those of the processes that were seen before the look, for those that end during it. None stands for a profile
+    ``owners`` holds those of the processes that were seen before the look, for those that end during it. None means a profile
     that was kept: root then shows what all users may read, since its processes have ended and their numbers may be others' now.
     """
     files: dict[str, list[str]] = {}
@@ -141,7 +141,7 @@ def _directory(pid: int) -> int | None:
 def _owner(proc: int) -> Owner:
     """A process with several users has the rights of the one that is not this process's own.
 
-    The owner of the directory in ``/proc`` says less: it is root for each process that forbids dumps.
+    The owner of the directory in ``/proc`` is not enough: it is root for each process that forbids dumps.
     """
     with os.fdopen(os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc), "rb") as file:
         fields = dict(line.split(b":", 1) for line in file if b":" in line)
