@@ -18,7 +18,7 @@ import needs
 from e2e.commands import unidle
 from scope.worlds import World, at
 from security.two_users import OTHER, needs_root
-from unidle.cli.profile_source import line_of_source, owners_of
+from unidle.cli.profile_source import add_owners, line_of_source, owners_of
 
 pytestmark = needs_root
 GROUP = 64399
@@ -55,7 +55,7 @@ def written(path: Path, text: str, mode: int, user: int = 0, group: int = 0) -> 
 
 def shown(pid: int, file: str, *, kept: bool = False) -> str | None:
     profile = World().sees(pid, "on", 1000, at("work", 1, file)).profile()
-    return line_of_source(profile, None if kept else owners_of([pid]))(file, 1)
+    return line_of_source(profile, {} if kept else owners_of([pid]))(file, 1)
 
 
 def test_a_file_is_shown_if_the_processs_user_or_group_may_read_it(place: Path) -> None:
@@ -138,6 +138,22 @@ def test_a_saved_profile_does_not_have_root_show_its_files(place: Path) -> None:
         assert done.returncode == 0, done.stderr
         texts.append(done.stdout)
     assert [SECRET in text for text in texts] == [False, True], texts
+
+
+def test_a_number_that_is_a_process_of_root_by_now_keeps_the_rights_of_the_one_before(place: Path) -> None:
+    secret = written(place / "secret.py", SECRET, 0o600)
+    with process_of(0, place) as roots, process_of(OTHER, place) as theirs:
+        world = (
+            World()
+            .sees(roots, "on", 1000, at("work", 1, secret))
+            .sees(theirs, "on", 1000, at("work", 1, secret))
+        )
+        before = owners_of([theirs])
+        for owner in (before[theirs], owners_of([roots])[roots]):
+            line = line_of_source(world.profile(), {roots: before[theirs], theirs: owner})
+            assert line(secret, 1) is None
+        add_owners(owners := {roots: before[theirs], theirs: owners_of([roots])[roots]}, [roots, theirs])
+        assert owners == {roots: before[theirs], theirs: before[theirs]}
 
 
 @needs.ebpf

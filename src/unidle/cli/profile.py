@@ -40,7 +40,7 @@ def profile(options: Options) -> None:
     Exit codes: 0 shown; 2 bad input; 3 not permitted or not possible here; 5 the target ended before a sample was taken.
     """
     from unidle.cli.profile_file import Destination
-    from unidle.cli.profile_source import owners_of
+    from unidle.cli.profile_source import add_owners, owners_of
     from unidle.scope.rules import all_rules
 
     options.check()
@@ -64,6 +64,7 @@ def profile(options: Options) -> None:
         target = _found(options)
         owners = owners_of(target.pids)
         seen, machine = _look(target, options, rules)
+        add_owners(owners, (process.pid for process in seen.processes))
         _tell(_with_imports(seen, options), rules, machine, wanted, options.as_json, owners=owners)
 
 
@@ -207,7 +208,7 @@ def _show(report: Report, owners: Mapping[int, Owner] | None) -> None:
     from unidle.cli.profile_source import line_of_source
     from unidle.scope.screen import screen
 
-    for line in screen(report, colour=colours(), source=line_of_source(report.profile, owners)):
+    for line in screen(report, colour=colours(), source=line_of_source(report.profile, owners or {})):
         show(safe(line))
 
 

@@ -37,28 +37,31 @@ class Owner(NamedTuple):
 _ANYONE: Final = Owner(65534, 65534)
 
 
-def owners_of(pids: Iterable[int]) -> dict[int, Owner]:
-    """Of those that live."""
-    found = {}
+def add_owners(owners: dict[int, Owner], pids: Iterable[int]) -> None:
+    """Add those that live. Of a process of root that became another user's, the other user is kept."""
     for pid in pids:
-        proc = _directory(pid)
+        proc = _directory(pid) if pid not in owners or owners[pid].uid == 0 else None
         if proc is not None:
             try:
-                found[pid] = _owner(proc)
+                owners[pid] = _owner(proc)
             except OSError:
                 pass
             finally:
                 os.close(proc)
+
+
+def owners_of(pids: Iterable[int]) -> dict[int, Owner]:
+    """Of those that live."""
+    found: dict[int, Owner] = {}
+    add_owners(found, pids)
     return found
 
 
-def line_of_source(
-    profile: Profile, owners: Mapping[int, Owner] | None = None
-) -> Callable[[str, int], str | None]:
+def line_of_source(profile: Profile, owners: Mapping[int, Owner]) -> Callable[[str, int], str | None]:
     """Reads lines of the code that runs, as the processes see their files (they may be in a container).
 
-    ``owners`` holds those of the processes that were seen before the look, for those that end during it. None means a profile
-    that was kept: root then shows what all users may read, since its processes have ended and their numbers may be others' now.
+    ``owners`` holds those of the processes that were profiled. For others root shows what all users may read: it does not know who
+    they were, and in a profile that was kept their numbers may be others' now.
     """
     files: dict[str, list[str]] = {}
     named: dict[str, dict[int, None]] = {}
@@ -86,7 +89,7 @@ def _namers(profile: Profile) -> dict[str, dict[int, None]]:
     return found
 
 
-def _lines(file: str, pids: list[int], owners: Mapping[int, Owner] | None) -> list[str]:
+def _lines(file: str, pids: list[int], owners: Mapping[int, Owner]) -> list[str]:
     if "\0" in file:
         return []
     for opened in _opened(file, pids, owners):
@@ -103,7 +106,7 @@ def _lines(file: str, pids: list[int], owners: Mapping[int, Owner] | None) -> li
     return []
 
 
-def _opened(file: str, pids: list[int], owners: Mapping[int, Owner] | None) -> Iterator[int]:
+def _opened(file: str, pids: list[int], owners: Mapping[int, Owner]) -> Iterator[int]:
     """The file where the processes see it, then where this process does. Each descriptor is the caller's.
 
     A relative name is relative to where the process is, which it may have been when it started.
@@ -111,12 +114,17 @@ def _opened(file: str, pids: list[int], owners: Mapping[int, Owner] | None) -> I
     absolute = file.startswith("/")
     is_root = os.geteuid() == 0
     rights: dict[Owner, None] = {}
-    for pid in pids if owners is not None or not is_root else ():
+    for pid in pids:
+        known = owners.get(pid)
+        if known is None and is_root:
+            rights[_ANYONE] = None
+            continue
         proc = _directory(pid)
         try:
-            owner = _owner(proc) if proc is not None else (owners or {}).get(pid, _ANYONE)
-            rights[owner] = None
-            if proc is not None:
+            # A number may be that of a process of root by now, and a process of root may have become another user's.
+            owner = _owner(proc) if proc is not None and (known is None or known.uid == 0) else known
+            rights[owner or _ANYONE] = None
+            if proc is not None and owner is not None:
                 yield _open(f"root{file}" if absolute else f"cwd/{file}", owner, proc)
         except OSError:
             continue

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Final
 
 from unidle.cli.profile_live import safe
-from unidle.cli.profile_source import line_of_source, owners_of
+from unidle.cli.profile_source import add_owners, line_of_source, owners_of
 from unidle.errors import BadInput
 from unidle.scope.merge import merge
 from unidle.scope.model import Profile
@@ -60,7 +60,7 @@ def top(watched: Watch, target: Target, rules: Rules, seconds: float) -> Profile
                     lives = watched.run(min(left, _SLICE_S))
                 windows.append(target.named(watched.take()))
                 seen = merge(windows)
-                owners |= owners_of(p.pid for p in seen.processes)
+                add_owners(owners, (p.pid for p in seen.processes))
                 report = report_of(seen, rules, beside.machine([p.pid for p in seen.processes]))
                 columns, rows = shutil.get_terminal_size()
                 room = {"width": min(columns - 1, _WIDEST), "rows": rows - 2}
