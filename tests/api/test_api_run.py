@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -22,6 +23,25 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
+
+
+@pytest.mark.parametrize("mode", ["0660", 0o660])
+def test_mode_is_that_of_a_store_that_is_made(store: Path, mode: str | int) -> None:
+    unidle.submit(["true"], store=store, mode=mode, hold=True)
+    assert stat.S_IMODE(store.stat().st_mode) == 0o660
+    unidle.submit(["true"], store=store, mode="0600", hold=True)
+    assert stat.S_IMODE(store.stat().st_mode) == 0o660  # it exists, and keeps its own
+    other = store.with_name("other.db")
+    unidle.run(["true"], store=other, mode=mode, cpu_devices=1, logs="none")
+    assert stat.S_IMODE(other.stat().st_mode) == 0o660
+
+
+@pytest.mark.parametrize("mode", ["0777", 0o777, 660, "rw", True, None, 0o660 * 1.0])
+def test_a_wrong_mode_is_refused_before_there_is_a_store(store: Path, mode: object) -> None:
+    for begin in (unidle.run, unidle.submit):
+        with pytest.raises(unidle.BadInput, match=r"mode: .*is not the mode of a file.*0600 to 0666"):
+            begin(["true"], store=store, mode=mode)  # type: ignore[operator]
+    assert not store.exists()
 
 
 def test_a_function_runs_in_every_rank_and_can_be_asked_about(

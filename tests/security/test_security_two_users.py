@@ -151,6 +151,21 @@ def test_mode_opens_a_store_an_export_and_a_report_to_a_group(tmp_path: Path) ->
         assert done.returncode == 2 and "--mode" in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("verb", ["run", "submit"])
+def test_mode_of_run_and_submit_is_that_of_a_store_they_make(verb: str, tmp_path: Path) -> None:
+    def began(mode: str, store: str) -> subprocess.CompletedProcess[str]:
+        more = ["--cpu-devices", "1"] if verb == "run" else ["--hold"]
+        return command([verb, *more, "--store", store, "--mode", mode, "true"], tmp_path, umask=0o77)
+
+    for mode in ("0660", "0640"):  # the second one is not that of a store that exists
+        done = began(mode, "a.db")
+        assert done.returncode == 0, done.stderr
+        assert oct(mode_of(tmp_path / "a.db")) == "0o660"
+    done = began("0777", "b.db")
+    assert done.returncode == 2 and "--mode: is not the mode of a file (got '0777')" in done.stderr, done.stderr
+    assert not (tmp_path / "b.db").exists()
+
+
 def test_an_output_does_not_follow_a_link_that_another_user_made(shared: Path, tmp_path: Path) -> None:
     assert command(["submit", "--store", str(tmp_path / "a.db"), "--hold", "true"], tmp_path).returncode == 0
     mine = tmp_path / "mine"

@@ -24,7 +24,15 @@ from unidle.api.logs import Output
 from unidle.api.serve import Order
 from unidle.api.serving import is_served, kill, over, serve
 from unidle.api.shipping import command_of, packed, write_call
-from unidle.api.stores import address_of, data_dir, make_parent, read_store, read_view, without_password
+from unidle.api.stores import (
+    address_of,
+    data_dir,
+    make_parent,
+    mode_of,
+    read_store,
+    read_view,
+    without_password,
+)
 from unidle.api.watching import LOOK_S, Watch
 from unidle.control.find import find_job
 from unidle.control.ids import new_job_id
@@ -33,6 +41,7 @@ from unidle.control.session import make_run_root
 from unidle.errors import BadInput, CannotRun, StoreError, StoreHeld
 from unidle.fleet import Fleet, as_declared
 from unidle.jobs import NEVER, JobState
+from unidle.private import PRIVATE
 from unidle.store.open import open_store
 
 if TYPE_CHECKING:
@@ -47,14 +56,14 @@ _Path = str | os.PathLike[str]
 @overload
 def run(
     target: Callable[..., T], /, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
-    store: _Path | None = None, fleet: _Path | None = None, cpu_devices: int | None = None, profile: bool = False,
-    logs: Logs = 0, wait: bool = True, check: bool = True, **fields: Unpack[JobFields],
+    store: _Path | None = None, mode: str | int = PRIVATE, fleet: _Path | None = None, cpu_devices: int | None = None,
+    profile: bool = False, logs: Logs = 0, wait: bool = True, check: bool = True, **fields: Unpack[JobFields],
 ) -> Job[T]: ...  # fmt: skip
 
 
 @overload
 def run(
-    target: Command | _Path, /, *, store: _Path | None = None, fleet: _Path | None = None,
+    target: Command | _Path, /, *, store: _Path | None = None, mode: str | int = PRIVATE, fleet: _Path | None = None,
     cpu_devices: int | None = None, profile: bool = False, logs: Logs = 0, wait: bool = True, check: bool = True,
     **fields: Unpack[JobFields],
 ) -> Job[None]: ...  # fmt: skip
@@ -62,14 +71,15 @@ def run(
 
 def run(
     target: Any, /, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, store: _Path | None = None,
-    fleet: _Path | None = None, cpu_devices: int | None = None, profile: bool = False, logs: Logs = 0,
-    wait: bool = True, check: bool = True, **fields: Unpack[JobFields],
+    mode: str | int = PRIVATE, fleet: _Path | None = None, cpu_devices: int | None = None, profile: bool = False,
+    logs: Logs = 0, wait: bool = True, check: bool = True, **fields: Unpack[JobFields],
 ) -> Job[Any]:  # fmt: skip
     """Run a command (a list of words) or a function as a job on this machine, and wait for its end.
 
     ``fields`` are those of a job file: ``ranks=4, restart={"max": 2}``. ``args`` and ``kwargs`` go to the
     function, in every rank; :meth:`Job.result` is the return value of rank 0. ``store``, ``fleet``,
-    ``cpu_devices`` and ``profile`` are as the options of ``unidle run``. ``logs``: the rank whose output is
+    ``cpu_devices`` and ``profile`` are as the options of ``unidle run``. ``mode``: permissions of the store, if it is
+    made now: a number, or octal digits such as ``"0660"``. ``logs``: the rank whose output is
     printed, ``"all"`` or ``"none"``.
 
     The job belongs to this process: Ctrl-C (KeyboardInterrupt) and the end of the process cancel it.
@@ -80,6 +90,7 @@ def run(
     :class:`unidle.errors.JobFailed`.
     """
     _check_cpu_devices(cpu_devices)
+    store_mode = mode_of(mode, "mode")
     new = _New.of(target, args, kwargs, fields, "unidle.run")
     _check_logs(logs, new.spec.ranks)
     order = Order(
@@ -87,7 +98,7 @@ def run(
         needed=0 if new.spec.device == "gpu" else new.spec.devices,
     )  # fmt: skip
     _refuse(new.spec, order)
-    job = new.put(order.store)
+    job = new.put(order.store, store_mode)
     try:
         serve(order, job.id)
         if not wait:
@@ -106,19 +117,25 @@ def run(
 @overload
 def submit(
     target: Callable[..., T], /, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
-    store: _Path | None = None, hold: bool = False, **fields: Unpack[JobFields],
+    store: _Path | None = None, mode: str | int = PRIVATE, hold: bool = False, **fields: Unpack[JobFields],
 ) -> Job[T]: ...  # fmt: skip
 
 
 @overload
 def submit(
-    target: Command | _Path, /, *, store: _Path | None = None, hold: bool = False, **fields: Unpack[JobFields]
+    target: Command | _Path,
+    /,
+    *,
+    store: _Path | None = None,
+    mode: str | int = PRIVATE,
+    hold: bool = False,
+    **fields: Unpack[JobFields],
 ) -> Job[None]: ...
 
 
 def submit(
     target: Any, /, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, store: _Path | None = None,
-    hold: bool = False, **fields: Unpack[JobFields],
+    mode: str | int = PRIVATE, hold: bool = False, **fields: Unpack[JobFields],
 ) -> Job[Any]:  # fmt: skip
     """Put a command or a function into the queue of a store, and return at once; ``unidle up`` on that store runs it.
 
@@ -126,9 +143,10 @@ def submit(
     (:class:`unidle.errors.CannotRun`); ``hold`` keeps it until the fleet changes. Other parameters and errors are
     as for :func:`run`. The job outlives this process.
     """
+    store_mode = mode_of(mode, "mode")
     new, address = _New.of(target, args, kwargs, fields, "unidle.submit"), address_of(store)
     refuse_to_queue(new.spec, _known_fleet(address), hold=hold)
-    return new.put(address)
+    return new.put(address, store_mode)
 
 
 def job(name: str, *, store: _Path | None = None) -> Job[Any]:
@@ -176,10 +194,10 @@ class _New:
             )  # fmt: skip
         return cls(spec, None)
 
-    def put(self, address: str) -> Job[Any]:
-        """Into the store's inbox."""
+    def put(self, address: str, mode: int) -> Job[Any]:
+        """Into the store's inbox. ``mode``: of a store that is made; the process that serves it finds it made."""
         make_parent(address)
-        store = open_store(address, create=True)
+        store = open_store(address, create=True, mode=mode)
         try:
             name, spec = new_job_id(self.spec.name), signed(store, self.spec)[0]
             if self._content is not None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unidle.errors import StoreError
+from unidle.errors import BadInput, StoreError
 
 if TYPE_CHECKING:
     from unidle.store.protocol import Store
@@ -22,6 +22,23 @@ def data_dir() -> Path:
     """The user's data directory for unidle."""
     base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(base) / "unidle"
+
+
+def mode_of(given: str | int, field: str = "--mode") -> int:
+    """The permissions of a new file, from a number or its octal digits.
+
+    Errors: :class:`BadInput` unless its owner can read and write the file, and no one can execute it.
+    """
+    try:
+        mode = int(given, 8) if isinstance(given, str) else given
+    except ValueError:
+        mode = -1
+    if not isinstance(mode, int) or mode & 0o600 != 0o600 or mode & ~0o666:
+        shown = f"{given:04o}" if isinstance(given, int) and not isinstance(given, bool) else given
+        raise BadInput(
+            "is not the mode of a file", field=field, value=shown, remedy="give one from 0600 to 0666"
+        )
+    return mode
 
 
 def make_parent(address: str) -> None:

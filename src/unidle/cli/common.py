@@ -14,6 +14,7 @@ import typer
 # the commands have these from here, the Python interface from there
 from unidle.api.fleets import MOST_CPU_DEVICES
 from unidle.api.stores import data_dir as data_dir
+from unidle.api.stores import mode_of as mode_of
 from unidle.api.stores import read_store as read_store
 from unidle.api.stores import store_address as store_address
 from unidle.cli import complete
@@ -72,19 +73,9 @@ CpuDevicesOption = Annotated[
 ModeOption = Annotated[
     str, typer.Option("--mode", metavar="OCTAL", help="Permissions of a file that is made, such as 0640 or 0660."),
 ]  # fmt: skip
-
-
-def mode_of(text: str) -> int:
-    """The permissions of a new file. Errors: :class:`BadInput` unless octal, readable and writable for its owner."""
-    try:
-        mode = int(text, 8)
-    except ValueError:
-        mode = -1
-    if mode & 0o600 != 0o600 or mode & ~0o666:
-        raise BadInput(
-            "is not the mode of a file", field="--mode", value=text, remedy="give one from 0600 to 0666"
-        )
-    return mode
+StoreModeOption = Annotated[
+    str, typer.Option("--mode", metavar="OCTAL", help="Permissions of the store, if it is made now, such as 0640 or 0660."),
+]  # fmt: skip
 
 
 def read_view(store: Store) -> View:

@@ -14,9 +14,11 @@ from unidle.cli import complete
 from unidle.cli.common import (
     JobArgument,
     JsonOption,
+    StoreModeOption,
     StoreOption,
     age,
     clock_time,
+    mode_of,
     named_store,
     need_job,
     not_both,
@@ -75,6 +77,7 @@ def submit(
     hold: Annotated[
         bool, typer.Option("--hold", help="Keep the job until the fleet can hold it, if it cannot now.")
     ] = False,
+    mode: StoreModeOption = "0600",
     *,
     described: JobOptions,
     as_json: JsonOption = False,
@@ -90,17 +93,18 @@ def submit(
     from unidle.fleet import as_declared
     from unidle.store.open import open_store
 
+    store_mode = mode_of(mode)
     spec = read_job(job, context.obj, described, by="submit")
     job_id = new_job_id(spec.name)
     if clusters is not None:
-        for option in ("hold", "fleet"):
+        for option in ("hold", "fleet", "mode"):
             not_both(context, option, clusters=clusters)
         _submit_somewhere(context, clusters, job_id, replace(spec, user=described.user or spec.user), as_json)
         return
     found = find_fleet(fleet, None) if fleet is not None else None
     address = store_address(store)
     make_parent(address)
-    opened = open_store(address, create=True)
+    opened = open_store(address, create=True, mode=store_mode)
     try:
         spec, by = signed(opened, spec, described.user)
         note = refuse_to_queue(spec, found or as_declared(read_view(opened).fleet), hold=hold)

@@ -20,9 +20,11 @@ from unidle.cli.common import (
     CpuDevicesOption,
     FleetOption,
     JsonOption,
+    StoreModeOption,
     StoreOption,
     data_dir,
     fitted,
+    mode_of,
     named_store,
     print_json,
     printable,
@@ -88,6 +90,7 @@ def run(
             metavar="FILE", show_default=False, help="File for the report; default: next to the store."
         ),
     ] = None,
+    mode: StoreModeOption = "0600",
     as_json: JsonOption = False,
 ) -> None:
     """Run a job on this machine, and show where its device time went.
@@ -98,6 +101,7 @@ def run(
     is run with the Python in PATH.
     """
     _check_report(report)
+    store_mode = mode_of(mode)
     if described.kernels:
         from unidle.engine.local.injection import library
 
@@ -109,7 +113,7 @@ def run(
     given = _Given(
         spec, looked_at(found) if profile else found, channels, store_address(store), progress_of(progress),
         shown_ranks(logs, spec.ranks, as_json), report, as_json, discovered=fleet is None and cpu_devices is None,
-        user=described.user,
+        user=described.user, store_mode=store_mode,
     )  # fmt: skip
     try:
         sys.exit(_run(given))
@@ -138,6 +142,7 @@ class _Given:
     as_json: bool
     discovered: bool  # the fleet is what this machine has
     user: str | None  # whose job it is, if not the submitter's
+    store_mode: int  # permissions of a store that is made
 
 
 def shown_ranks(logs: str | None, ranks: int, as_json: bool) -> tuple[int, ...]:
@@ -197,7 +202,7 @@ def _run(given: _Given) -> int:
     live = Live(given.mode, with_output=bool(given.ranks) and not given.as_json)
     job_id = new_job_id(given.spec.name)
     make_parent(given.address)
-    store = open_store(given.address, create=True)
+    store = open_store(given.address, create=True, mode=given.store_mode)
     spec, by = signed(store, given.spec, given.user)
     fleet = with_devices_of_jobs(given.fleet, store) if given.discovered else given.fleet
     if given.ranks:

@@ -14,7 +14,7 @@ from unidle.api.stores import make_parent
 from unidle.cli.common import (
     CpuDevicesOption,
     FleetOption,
-    ModeOption,
+    StoreModeOption,
     StoreOption,
     clock_time,
     data_dir,
@@ -53,7 +53,7 @@ def up(
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False,
     profile: ProfileOption = False,
     progress: ProgressOption = "auto",
-    mode: ModeOption = "0600",
+    mode: StoreModeOption = "0600",
 ) -> None:
     """Drive the jobs of a store until stopped. Jobs that still run are adopted.
 
