@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from control.remedy_worlds import RemedyWorld
 from unidle.control.hooks import Order
 from unidle.control.remedies import check_words, log_age_s
@@ -46,6 +48,19 @@ def test_a_node_that_is_returned_is_checked_by_later_lines_only():
     assert others and all(
         age is not None and 0 < age < 30 for age in others
     )  # on probation: all since the return
+
+
+def test_a_check_has_the_directories_of_all_jobs_that_have_not_ended():
+    jobs = {"big": {"ranks": 2, "checkpoint": {"path": "c"}, "does": {"work_s": 5000, "step_s": 1}}}
+    world = RemedyWorld(FLEET, jobs, {"prove": [{"after_s": 2}]})
+    words = watched(world)
+    world.submit("big")
+    world.until(1)
+    world.fault("n1", "drain")
+    world.until(310)  # it is stopped after the time to drain, and waits for two nodes
+    assert not world.controller.view.live and words
+    workdir = os.path.abspath(world.job("big").spec.workdir)  # noqa: PTH100
+    assert all({f"--used={workdir}", f"--used={workdir}/c"} <= set(one) for one in words.values())
 
 
 def test_a_node_that_nobody_returned_is_checked_by_all_lines_since_boot():

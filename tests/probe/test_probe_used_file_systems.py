@@ -39,9 +39,10 @@ def machine(root: Path, table: str = TABLE) -> Path:
     return root
 
 
-def failed(root: Path, device: str, *directories: str) -> bool:
+def failed(root: Path, device: str, *directories: str, used: str = "") -> bool:
     context = Context(
         root=root,
+        used=(used,) if used else (),
         directories=tuple(map(Path, directories)),
         kernel_log=lambda: LogReading([Fault(device)]),
     )
@@ -68,6 +69,7 @@ def test_a_failed_file_system_with_a_directory_that_jobs_use_fails_the_node(tmp_
     root = machine(tmp_path)
     assert not failed(root, "sdb1")
     assert failed(root, "sdb1", "/data/my set/run 1")
+    assert failed(root, "sdb1", used="/data/my set/run 2")
     assert not failed(root, "loop3", "/mnt/testing/run")  # next to it, not on it
 
 

@@ -46,6 +46,10 @@ def check(
         list[str] | None,
         typer.Option("--dir", metavar="DIR", show_default=False, help="Directory that jobs use; may be repeated. Default: unidle's data directory and the temporary directory."),
     ] = None,
+    used: Annotated[
+        list[str] | None,
+        typer.Option("--used", metavar="DIR", show_default=False, help="Directory whose file system is in use: its faults in the kernel log count. It is not opened; may be repeated."),
+    ] = None,
     only: Annotated[
         str | None, typer.Option("--only", metavar="NAME[,..]", show_default=False, help="Run only these checks.")
     ] = None,
@@ -82,6 +86,7 @@ def check(
         nodes=nodes,
         bandwidth_bps=bandwidth_bps,
         directories=_directories(directory),
+        used=tuple(map(os.path.abspath, used or ())),
         history=data_dir() / "check-history",
         other_gpus=_other_gpus,
         kernel_log=lambda: _kernel_log(log_age),
@@ -109,7 +114,7 @@ def _kernel_log(age_s: float | None) -> LogReading:
 
     from unidle.guard.log import findings
     from unidle.probe.check.model import LogReading
-    from unidle.probe.kernel_log import KernelLog
+    from unidle.probe.kernel_log import KernelLog, since_ns, stamp_now_ns
 
     log = KernelLog("an earlier boot 0")  # so it begins with the start of this one
     lines = []
@@ -119,8 +124,9 @@ def _kernel_log(age_s: float | None) -> LogReading:
     found = list(findings(lines))  # of all lines: a later one may follow from an earlier one
     if age_s is None:
         return LogReading(found, log.why_not())
-    since_ns = time.monotonic_ns() - int(age_s * 1e9)
-    recent = [one for one in found if one.stamp_ns is None or one.stamp_ns >= since_ns]
+    stamps = [one.stamp_ns for one in found if one.stamp_ns is not None]
+    since = since_ns(int(age_s * 1e9), stamps, time.monotonic_ns(), stamp_now_ns)
+    recent = [one for one in found if one.stamp_ns is None or one.stamp_ns >= since]
     return LogReading(recent, log.why_not(), f"{age_s:,.0f} s ago")
 
 

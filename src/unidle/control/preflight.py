@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from unidle.control.hooks import Hands, Order
-from unidle.control.remedies import check_words, filled, judged, log_age_s
+from unidle.control.remedies import check_words, filled, judged, log_age_s, used_directories
 from unidle.events import types as ev
 from unidle.fleet import Node
 from unidle.guard.preflight import Decision, Result, Rules, Tier, decide_gang
@@ -140,7 +140,8 @@ class Preflight:
         policy = view.fleet.guard
         hook = policy.quick if tier == "quick" else policy.prove
         age_s = log_age_s(_changed_ns(view, node.id) or 0, now_ns)
-        words = filled(hook.command or check_words(node, node.id, tier, age_s), node, node.id, "")
+        own = check_words(node, node.id, tier, age_s, used_directories(view, waiting=False))
+        words = filled(hook.command or own, node, node.id, "")
         self._count += 1
         order = Order(f"preflight-{self._name}-{self._count}", words, hook.timeout_ns)
         self._running[node.netns] = (order, node, tier)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from unidle.control.hooks import Hands, Order, Outcome
+from unidle.control.storage_watch import directories_of
 from unidle.events import types as ev
 from unidle.events.guard import CareState
 from unidle.fleet import Device, Fleet, Health, Node
@@ -32,6 +33,7 @@ LOOK_EVERY_NS: Final = 100_000_000
 _FIT, _UNFIT = 0, 1
 _WITH_JOBS: Final = ("draining", "probation")
 _MOST_MOVES: Final = 32
+_MOST_JOBS: Final = 256  # whose directories a check receives; a command line has a limit
 _TEXT: Final = 200
 
 
@@ -66,6 +68,7 @@ class RemedyWatch:
     def __init__(self, hands: Hands | None = None) -> None:
         self._hands = hands
         self._known: _Known | None = None
+        self._orders: dict[str, Order] = {}  # of what is under way
         self._next_ns: int | None = None
         self._now_ns = 0
 
@@ -150,9 +153,12 @@ class RemedyWatch:
         """Start the remedies and checks that the log orders. Call it after the log is written."""
         if self._hands is None:
             return
-        for here in view.care.targets.values():
-            if here.busy:
-                self._hands.begin(self._order(view, here))
+        busy = {name_of(here): here for here in view.care.targets.values() if here.busy}
+        self._orders = {
+            name: self._orders.get(name) or self._order(view, here) for name, here in busy.items()
+        }
+        for order in self._orders.values():
+            self._hands.begin(order)
 
     def excuse(self, view: View, job: JobView, event: ev.Event) -> ev.Event:
         """A gang that failed on a node which is being taken out waits again: it was not the job's fault."""
@@ -247,8 +253,9 @@ class RemedyWatch:
             hook = policy.quick if here.busy == remedy.QUICK else policy.prove
             since_ns = max(here.repaired_ns, view.care.returned.get(here.node, 0))
             words = hook.command or check_words(
-                known.nodes.get(here.node), here.node, here.busy, log_age_s(since_ns, self._now_ns)
-            )
+                known.nodes.get(here.node), here.node, here.busy, log_age_s(since_ns, self._now_ns),
+                used_directories(view, waiting=True),
+            )  # fmt: skip
         device = here.target if here.target != here.node else ""
         return Order(
             name_of(here), filled(words, known.nodes.get(here.node), here.node, device), hook.timeout_ns
@@ -265,10 +272,23 @@ def log_age_s(since_ns: int, now_ns: int) -> int | None:
     return max(now_ns - since_ns, 0) // 1_000_000_000 if since_ns else None
 
 
-def check_words(node: Node | None, name: str, tier: str, age_s: int | None = None) -> tuple[str, ...]:
-    """unidle's own check, in the network namespace of the node where it has one; ``age_s``: see :func:`log_age_s`."""
+def used_directories(view: View, *, waiting: bool) -> tuple[str, ...]:
+    """Where jobs that run work and save, and with ``waiting`` also those that do not run now: for the checks of a node."""
+    jobs = [*sorted(view.live), *(view.jobs.open if waiting else ())]
+    found = (path for job in jobs[:_MOST_JOBS] for path in directories_of(view.jobs.open[job].spec))
+    return tuple(dict.fromkeys(found))
+
+
+def check_words(
+    node: Node | None, name: str, tier: str, age_s: int | None = None, used: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """unidle's own check, in the network namespace of the node where it has one.
+
+    ``age_s``: see :func:`log_age_s`; ``used``: see :func:`used_directories`.
+    """
     log = () if age_s is None else ("--log-age", str(age_s))
     words = (sys.executable, "-P", "-m", "unidle", "check", "--json", "--tier", tier, "--node", name, *log)
+    words += tuple(f"--used={path}" for path in used)
     return ("ip", "netns", "exec", node.netns, *words) if node is not None and node.netns else words
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +15,50 @@ from unidle.guard.log import LogLine
 _RECORD_BYTES: Final = 8192  # the kernel gives one record per read, and none is larger
 _EARLY_US: Final = 50_000  # the kernel's stamps are of another clock, which runs a little otherwise
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+
+
+_SLEW: Final = (
+    2000  # a clock is adjusted by 500 ppm at most, so it gains or loses 1/2000 of the time since boot
+)
+_BASE_NS: Final = 1_000_000_000  # the two clocks do not begin at the same moment of the boot
+_MARK_READS: Final = 100
+
+
+def since_ns(age_ns: int, stamps: Iterable[int], now_ns: int, exact_now_ns: Callable[[], int]) -> int:
+    """The stamp of a line of the kernel's log that is ``age_ns`` old.
+
+    ``now_ns``: CLOCK_MONOTONIC, which is adjusted by time servers; the clock of the log is not. ``exact_now_ns`` gives
+    the time of the log's clock. It is called only if one of the ``stamps`` is so near that the difference can matter.
+    """
+    since = now_ns - age_ns
+    doubt = now_ns // _SLEW + _BASE_NS
+    if any(abs(stamp - since) <= doubt for stamp in stamps):
+        return exact_now_ns() - age_ns
+    return since
+
+
+def stamp_now_ns(path: str = "/dev/kmsg") -> int:
+    """Now, by the clock of the kernel's log: the stamp of a line of level debug that is written for it.
+
+    Where this process may not write or read it: CLOCK_MONOTONIC.
+    """
+    mark = f"unidle: reads the clock of this log ({secrets.token_hex(8)})".encode()
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return time.monotonic_ns()
+    try:
+        os.lseek(fd, 0, os.SEEK_END)
+        os.write(fd, b"<15>" + mark + b"\n")  # level debug: not shown on consoles; readable once its line has ended
+        for _ in range(_MARK_READS):
+            record = os.read(fd, _RECORD_BYTES)
+            if mark in record:
+                return _numbers(record)[1] * 1000
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+    return time.monotonic_ns()
 
 
 def boot_id(path: str = _BOOT_ID) -> str:

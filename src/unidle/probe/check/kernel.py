@@ -19,6 +19,7 @@ def kernel_log(context: Context) -> Outcome:
         return Found((unknown("kernel_log", reading.why_not),))
     faults = [one for one in reading.findings if one.role == "culprit" and one.action not in _HARMLESS]
     places = [str(place.absolute()) for place in context.directories]
+    places += context.used
     in_use: dict[str, bool] = {}
     for one in faults:
         if one.kind == "fs" and one.device:

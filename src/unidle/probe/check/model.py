@@ -90,6 +90,7 @@ class Context:
     ``declared`` is the node's entry in the fleet file; ``bandwidth_bps`` its declared uplink in bit/s (0: not
     declared), and ``nodes`` the number of nodes in the fleet. ``known_pids`` are processes of jobs that may run there.
     ``other_gpus`` finds the GPUs of vendors other than NVIDIA, given the root and the environment.
+    ``used`` are more directories whose file system is in use: their faults in the kernel's log count. They are not opened.
     ``damage`` is called with each matrix product before it is checked: tests break one bit by it.
     """
 
@@ -100,6 +101,7 @@ class Context:
     nodes: int = 1
     bandwidth_bps: int = 0
     directories: tuple[Path, ...] = ()
+    used: tuple[str, ...] = ()
     history: Path | None = None
     root: Path = Path("/")
     nvml: Nvml | None = None

@@ -1,0 +1,174 @@
+"""A file system whose journal is aborted: what nothing uses leaves the node in service, what a job uses does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import needs
+from e2e.commands import start, unidle
+from e2e.gangs import submit, wait_for_state
+from unidle.control.detectors import LOG
+from unidle.drill.disk import Disk
+from unidle.store.open import open_store
+from unidle.view.snapshot import load_view
+from unidle.view.state import View
+from waiting import wait_until
+
+pytestmark = [needs.root, pytest.mark.slow]  # the aborts are in the log of the kernel, which other tests read
+GUARD = {
+    "preflight": "off", "drain": "1s", "drain_hard": "1s", "probation": "2s", "probation_every": "1s",
+    "probation_work": "none",
+}  # fmt: skip
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    made = Disk(tmp_path / "disk", tmp_path / "disk.img", 64 << 20, journaled=True)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Controllers of the test; each is ended with its jobs."""
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for process in processes:
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def fleet_file(place: Path, **guard: Any) -> Path:
+    file = place / "fleet.json"
+    nodes = [{"id": "n1", "devices": {"count": 1, "kind": "cpu"}}]
+    file.write_text(json.dumps({"nodes": nodes, "guard": {**GUARD, **guard}}))
+    return file
+
+
+def journal_of(disk: Disk) -> str:
+    return Path(disk.device).name
+
+
+def aborts(disk: Disk) -> int:
+    """Lines of the kernel's log by which the journal of this disk was aborted."""
+    fd, found = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK), 0
+    try:
+        while True:
+            try:
+                record = os.read(fd, 8192).decode(errors="replace")
+            except BrokenPipeError:
+                continue
+            found += "Aborting journal" in record and f"{journal_of(disk)}-" in record
+    except BlockingIOError:
+        return found
+    finally:
+        os.close(fd)
+
+
+def abort(disk: Disk) -> None:
+    """The file system fails, as after an I/O error of its device."""
+    before = aborts(disk)
+    disk.cut()
+    wait_until(lambda: aborts(disk) > before, 10, "the kernel to report it")
+
+
+def kernel_check(*words: object) -> dict[str, Any]:
+    done = unidle("check", "--json", "--only", "kernel_log", *words)
+    [found] = json.loads(done.stdout)["checks"]
+    assert done.returncode == (0 if found["ok"] else 1), done.stderr
+    return dict(found)
+
+
+def view_of(store: Path) -> View:
+    opened = open_store(str(store), create=False, read_only=True)
+    try:
+        return load_view(opened)
+    finally:
+        opened.close()
+
+
+def wait_for_watch(store: Path) -> None:
+    """Until the kernel's log is followed: a new store begins with lines that are written after that."""
+    wait_until(
+        lambda: (seen := view_of(store).watching.get("n1", {}).get(LOG)) and not seen.why_not,
+        20, "the log to be followed",
+    )  # fmt: skip
+
+
+def node(store: Path) -> tuple[str, str]:
+    """State and reason of the node; "healthy" while it is in use."""
+    here = view_of(store).care.targets.get("n1")
+    return ("healthy", "") if here is None else (here.state, here.because.text)
+
+
+def faults(store: Path, device: str) -> list[tuple[str, str]]:
+    return [(f.action, f.because.text) for f in view_of(store).faults if device in f.because.text]
+
+
+def test_a_file_system_that_nothing_uses_fails_and_the_node_stays_in_service(
+    disk: Disk, tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    store = tmp_path / "s.db"
+    submit(store, tmp_path / "job.json", "echo step 1; sleep 1000", workdir=str(tmp_path))
+    started.append(start("up", "--store", store, "--fleet", fleet_file(tmp_path), "--progress", "off"))
+    wait_for_watch(store)
+    wait_for_state(store, "job", "running")
+    abort(disk)
+    [(action, because)] = wait_until(lambda: faults(store, journal_of(disk)), 20, "the fault to be seen")
+    assert action == "watch" and "nothing of the system, the store or a job is on it" in because
+    assert node(store)[0] == "healthy"
+    found = kernel_check()
+    assert found["ok"] is True or journal_of(disk) not in found["because"], found
+    found = kernel_check("--used", disk.place / "saves")
+    assert found["ok"] is False and journal_of(disk) in found["because"], found
+    disk.mount_again()
+    found = kernel_check("--used", disk.place / "saves")  # the line is still in the log
+    assert found["ok"] is False, found
+    wait_for_state(store, "job", "running")
+
+
+def test_the_file_system_of_a_job_fails_and_the_remedy_that_is_printed_works(
+    disk: Disk, tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    store, saves = tmp_path / "s.db", disk.place / "saves"
+    saves.mkdir()
+    disk.sync()
+    submit(
+        store, tmp_path / "job.json", "echo step 1; sleep 1000", workdir=str(tmp_path), grace_s=0.5,
+        checkpoint={"path": str(saves)},
+    )  # fmt: skip
+    file = fleet_file(tmp_path, prove={"tries": 1})
+    started.append(start("up", "--store", store, "--fleet", file, "--progress", "off"))
+    wait_for_watch(store)
+    wait_for_state(store, "job", "running")
+    abort(disk)
+    wait_until(
+        lambda: node(store)[0] == "out", 180, "the node to be out"
+    )  # by unidle's own check of a minute
+    seen = unidle("guard", "nodes", "--store", store).stdout
+    assert "unidle guard return" in seen and journal_of(disk) in " ".join(seen.split()), seen
+    assert wait_for_state(store, "job", "queued").terminal is False
+    disk.mount_again()
+    done = unidle("guard", "return", "n1", "--store", store)
+    assert done.returncode == 0, done.stderr
+    wait_for_state(store, "job", "running", timeout_s=180)
+    assert node(store)[0] == "healthy"
+    age = ("--used", saves, "--log-age", 1)
+    assert kernel_check(*age)["ok"] is True and kernel_check(*age[:2])["ok"] is False
+    abort(disk)  # a later line counts
+    wait_until(lambda: node(store)[0] != "healthy", 30, "the node to be taken out again")
