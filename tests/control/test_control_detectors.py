@@ -24,6 +24,7 @@ from view.telling import Telling
 
 XID = "NVRM: Xid (PCI:0000:3b:00): {code}, pid={pid}, name=python, some text"
 ASKED = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+ABORTED = "EXT4-fs error (device {device}): ext4_journal_check_start:83: comm x: Detected aborted journal"
 
 
 class Said(Watcher):
@@ -104,6 +105,16 @@ def test_a_fault_that_is_told_again_and_again_is_one_and_later_another() -> None
     assert told == 1
     world.line(XID.format(code=79, pid=1), at_s=400 + SAME_NS / S)
     assert len(faults(world.take(401 + SAME_NS / S))) == 1
+
+
+def test_a_fault_after_the_return_of_its_node_is_another_one() -> None:
+    world = World()
+    assert len(faults(world.line(ABORTED.format(device="sda1"), "n0").take(101))) == 1
+    world.telling.at(103).tell(ev.RemedySet("n0", "draining", Reason("fault", "it failed"), "check"))
+    assert faults(world.line(ABORTED.format(device="sda1"), "n0", at_s=104).take(105)) == []
+    world.telling.at(106).tell(ev.RemedySet("n0", "healthy", Reason("returned", "it is back"), ""))
+    [fault] = faults(world.line(ABORTED.format(device="sda1"), "n0", at_s=107).take(108))
+    assert fault.signal_ns == 107 * S
 
 
 def test_the_next_controller_does_not_tell_again_what_the_last_one_told() -> None:
@@ -255,9 +266,6 @@ def test_the_machines_own_signs_belong_to_its_only_node_or_to_whom_the_file_give
         "a": [LOG, MACHINE], "b": [LOG], "c": [GPUS, f"{LOG}: {NO_SOURCE}"],
         "d": [f"{LOG}: kernel log: switched off in the fleet file"],
     }  # fmt: skip
-
-
-ABORTED = "EXT4-fs error (device {device}): ext4_journal_check_start:83: comm x: Detected aborted journal"
 
 
 @pytest.mark.parametrize("source", ["/dev/kmsg", "journal"])

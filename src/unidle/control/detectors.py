@@ -96,7 +96,7 @@ class Detectors:
     def _judged(self, view: View, group: _Group, batch: list[Heard]) -> Iterator[ev.Event]:
         from unidle.guard.verdict import judge
 
-        since_ns = batch[0].signal_ns - SAME_NS
+        since_ns = max(batch[0].signal_ns - SAME_NS, _back_ns(view, batch[0].node))
         known = [one for one in group.recent if one.signal_ns >= since_ns]
         group.recent.extend(batch)
         verdict = judge([one.finding for one in (*known, *batch)])
@@ -128,7 +128,12 @@ class Detectors:
                 for f in view.faults
             }  # fmt: skip
         before = self._told.get(_same(one))
-        again = before is not None and before[0] == action and one.signal_ns - before[1] <= SAME_NS
+        again = (
+            before is not None
+            and before[0] == action
+            and one.signal_ns - before[1] <= SAME_NS
+            and before[1] >= _back_ns(view, one.node)
+        )
         if not again:
             self._told.pop(_same(one), None)
             self._told[_same(one)] = (action, one.signal_ns)
@@ -138,6 +143,12 @@ class Detectors:
         while len(self._told) > _MOST_KEYS:
             del self._told[next(iter(self._told))]
         return again
+
+
+def _back_ns(view: View, node: str) -> int:
+    """When the node came back last, or a person returned it: a fault after that is another one than a fault before."""
+    here = view.care.targets.get(node)
+    return max(view.care.returned.get(node, 0), here.repaired_ns if here is not None else 0)
 
 
 def _same(one: Heard) -> _Fault:
