@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ from e2e.commands import start, unidle
 from e2e.gangs import submit, wait_for_state
 from unidle.control.detectors import LOG
 from unidle.drill.disk import Disk
+from unidle.engine.local import tree
 from unidle.store.open import open_store
 from unidle.view.snapshot import load_view
 from unidle.view.state import View
 from waiting import wait_until
 
 pytestmark = [needs.root, pytest.mark.slow]  # the aborts are in the log of the kernel, which other tests read
+Up = Callable[..., subprocess.Popen[bytes]]
 GUARD = {
     "preflight": "off", "drain": "1s", "drain_hard": "1s", "probation": "2s", "probation_every": "1s",
     "probation_work": "none",
@@ -39,18 +43,30 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def started() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Controllers of the test; each is ended with its jobs."""
+def up() -> Iterator[Up]:
+    """Starts `unidle up`; in the end all of it is killed, with ranks and checks."""
+    name, token = "UNIDLE_FAILED_DISK", secrets.token_hex(8)
     processes: list[subprocess.Popen[bytes]] = []
-    yield processes
+
+    def started(store: Path, fleet: Path, **more: Any) -> subprocess.Popen[bytes]:
+        words = ("up", "--store", store, "--fleet", fleet, "--progress", "off")
+        processes.append(start(*words, env={**os.environ, name: token}, **more))
+        return processes[-1]
+
+    def ended() -> bool:
+        left = tree.with_environment(f"{name}={token}")
+        tree.send(left, signal.SIGKILL)
+        return not left
+
+    yield started
     for process in processes:
         process.send_signal(signal.SIGINT)
     for process in processes:
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    wait_until(ended, 20, "all processes to end")
+    for process in processes:
+        process.wait()
 
 
 def fleet_file(place: Path, **guard: Any) -> Path:
@@ -121,11 +137,11 @@ def faults(store: Path, device: str) -> list[tuple[str, str]]:
 
 
 def test_a_file_system_that_nothing_uses_fails_and_the_node_stays_in_service(
-    disk: Disk, tmp_path: Path, started: list[subprocess.Popen[bytes]]
+    disk: Disk, tmp_path: Path, up: Up
 ) -> None:
     store = tmp_path / "s.db"
     submit(store, tmp_path / "job.json", "echo step 1; sleep 1000", workdir=str(tmp_path))
-    started.append(start("up", "--store", store, "--fleet", fleet_file(tmp_path), "--progress", "off"))
+    up(store, fleet_file(tmp_path))
     wait_for_watch(store)
     wait_for_state(store, "job", "running")
     abort(disk)
@@ -143,7 +159,7 @@ def test_a_file_system_that_nothing_uses_fails_and_the_node_stays_in_service(
 
 
 def test_the_file_system_of_a_job_fails_and_the_remedy_that_is_printed_works(
-    disk: Disk, tmp_path: Path, started: list[subprocess.Popen[bytes]]
+    disk: Disk, tmp_path: Path, up: Up
 ) -> None:
     store, saves = tmp_path / "s.db", disk.place / "saves"
     saves.mkdir()
@@ -153,7 +169,7 @@ def test_the_file_system_of_a_job_fails_and_the_remedy_that_is_printed_works(
         checkpoint={"path": str(saves)},
     )  # fmt: skip
     file = fleet_file(tmp_path, prove={"tries": 1})
-    started.append(start("up", "--store", store, "--fleet", file, "--progress", "off"))
+    up(store, file)
     wait_for_watch(store)
     wait_for_state(store, "job", "running")
     abort(disk)
@@ -175,13 +191,11 @@ def test_the_file_system_of_a_job_fails_and_the_remedy_that_is_printed_works(
 
 
 def test_the_file_system_of_the_store_fails_and_the_node_comes_back_after_its_return(
-    disk: Disk, tmp_path: Path, started: list[subprocess.Popen[bytes]]
+    disk: Disk, tmp_path: Path, up: Up
 ) -> None:
     store, file = disk.place / "s.db", fleet_file(tmp_path, prove={"tries": 1})
-    up = ("up", "--store", store, "--fleet", file, "--progress", "off")
     open_store(str(store), create=True).close()
-    first = start(*up, stderr=subprocess.PIPE)
-    started.append(first)
+    first = up(store, file, stderr=subprocess.PIPE)
     wait_for_watch(store)
     disk.sync()
     abort(disk)
@@ -189,13 +203,13 @@ def test_the_file_system_of_the_store_fails_and_the_node_comes_back_after_its_re
     assert first.returncode == 4, said  # it cannot write what it decided
     disk.mount_again()
     before = aborts(disk)
-    started.append(start(*up))
-    wait_until(lambda: node(store)[0] == "out", 60, "the node to be out")
+    up(store, file)
+    wait_until(lambda: node(store)[0] == "out", 180, "the node to be out")
     seen = unidle("guard", "nodes", "--store", store).stdout
     assert "unidle guard return" in seen and journal_of(disk) in " ".join(seen.split()), seen
     done = unidle("guard", "return", "n1", "--store", store)
     assert done.returncode == 0, done.stderr
-    wait_until(lambda: node(store)[0] == "healthy", 60, "the node to come back")
+    wait_until(lambda: node(store)[0] == "healthy", 180, "the node to come back")
     assert aborts(disk) == before
     submit(store, tmp_path / "next.json", "echo step 1; sleep 1000", workdir=str(tmp_path), grace_s=0.5)
     wait_for_state(store, "next", "running")

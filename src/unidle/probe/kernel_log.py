@@ -49,7 +49,9 @@ def stamp_now_ns(path: str = "/dev/kmsg") -> int:
         return time.monotonic_ns()
     try:
         os.lseek(fd, 0, os.SEEK_END)
-        os.write(fd, b"<15>" + mark + b"\n")  # level debug: not shown on consoles; readable once its line has ended
+        os.write(
+            fd, b"<15>" + mark + b"\n"
+        )  # level debug: not shown on consoles; readable once its line has ended
         for _ in range(_MARK_READS):
             record = os.read(fd, _RECORD_BYTES)
             if mark in record:
