@@ -162,7 +162,9 @@ def test_mode_of_run_and_submit_is_that_of_a_store_they_make(verb: str, tmp_path
         assert done.returncode == 0, done.stderr
         assert oct(mode_of(tmp_path / "a.db")) == "0o660"
     done = began("0777", "b.db")
-    assert done.returncode == 2 and "--mode: is not the mode of a file (got '0777')" in done.stderr, done.stderr
+    assert done.returncode == 2 and "--mode: is not the mode of a file (got '0777')" in done.stderr, (
+        done.stderr
+    )
     assert not (tmp_path / "b.db").exists()
 
 
