@@ -197,6 +197,24 @@ def test_a_disk_can_be_filled_slowed_and_is_gone_afterwards(tmp_path: Path) -> N
     assert not (tmp_path / "disk.img").exists()
 
 
+@needs.root
+@pytest.mark.usefixtures("scratches")
+def test_a_disk_goes_with_the_drill_also_where_its_directory_was_renamed() -> None:
+    scratch = Scratch()
+    disk = Disk(scratch.directory / "place", scratch.directory / "disk.img", 16 << 20)
+    moved = scratch.directory.rename(scratch.directory.with_name("moved"))
+    try:
+        scratch.close()
+        assert str(moved) not in Path("/proc/self/mounts").read_text()
+        used = subprocess.run(
+            ["losetup", "--list", "--noheadings", disk.device], capture_output=True, check=False
+        )
+        assert str(moved).encode() not in used.stdout
+        assert not list(moved.iterdir())
+    finally:
+        disk.close()
+
+
 def test_checkpoints_outside_the_workdir_are_refused(tmp_path: Path) -> None:
     job = {
         "command": ["true"],

@@ -189,24 +189,79 @@ def test_a_supervisor_does_not_run_orders_of_another_user(tmp_path: Path) -> Non
     assert rundir.read_json(str(tmp_path / rundir.ORDERS)) is None
 
 
-def test_a_drill_sweeps_no_directory_of_another_user_and_follows_no_link(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def dead_drill(place: Path) -> Path:
+    place.mkdir(mode=0o700)
+    (place / "drill.json").write_text('{"pid": 1, "ticks": -1, "lab": "", "groups": {}}')
+    return place
+
+
+@pytest.fixture
+def drills(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where drills keep their files, and their copies in memory. Pytest makes its own directory before."""
     monkeypatch.setattr(tempfile, "tempdir", str(shared))
-    record = '{"pid": 1, "ticks": -1, "lab": "", "groups": {}}'
-    foreign, mine, dead = shared / "unidle-drill-a", tmp_path / "mine", shared / "unidle-drill-c"
-    for place in (foreign, mine, dead):
-        place.mkdir(mode=0o700)
-        (place / "drill.json").write_text(record)
+    monkeypatch.setattr(scratch, "_MEMORY", shared)
+    return shared
+
+
+def test_a_drill_sweeps_no_directory_of_another_user_and_follows_no_link(
+    drills: Path, tmp_path: Path
+) -> None:
+    foreign, mine, dead = (
+        dead_drill(place)
+        for place in (drills / "unidle-drill-a", tmp_path / "mine", drills / "unidle-drill-c")
+    )
     given_away(foreign)
-    (shared / "unidle-drill-b").symlink_to(mine)
-    given_away(shared / "unidle-drill-b")
-    swept: list[Path] = []
-    clear = scratch.clear
-    monkeypatch.setattr(scratch, "clear", lambda place: (swept.append(place), clear(place)))
+    (drills / "unidle-drill-b").symlink_to(mine)
+    given_away(drills / "unidle-drill-b")
+    (dead / "more").mkdir()
+    (dead / "more" / "link").symlink_to(mine)
+    (dead / "link.img").symlink_to(mine / "drill.json")
     scratch.sweep()
-    assert swept == [dead]
     assert (foreign / "drill.json").exists() and (mine / "drill.json").exists() and not dead.exists()
+
+
+@pytest.mark.parametrize("planted", ["directory", "link"])
+def test_a_drill_removes_no_memory_of_another_user(drills: Path, tmp_path: Path, planted: str) -> None:
+    dead = dead_drill(drills / "unidle-drill-a")
+    dead_drill(drills / "unidle-drill-b")
+    own = drills / "unidle-drill-b-memory"
+    own.mkdir(mode=0o700)
+    (own / "copy").write_text("")
+    memory = drills / f"{dead.name}-memory"
+    if planted == "link":
+        (tmp_path / "file").write_text("")
+        memory.symlink_to(tmp_path)
+    else:
+        memory.mkdir(mode=0o777)
+        (memory / "file").write_text("")
+    given_away(memory)
+    scratch.sweep()
+    assert (memory / "file").exists()
+    assert not dead.exists() and not own.exists()
+
+
+@pytest.mark.parametrize("put", ["directory", "link"])
+@pytest.mark.parametrize("end", ["sweep", "close"])
+def test_a_drill_removes_what_it_checked_also_where_another_directory_gets_its_name(
+    drills: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: str, end: str
+) -> None:
+    drill = None if end == "sweep" else scratch.Scratch()
+    name = drill.directory if drill else dead_drill(drills / "unidle-drill-a")
+    moved, mine = drills / "moved", tmp_path / "mine"
+    mine.mkdir(mode=0o700)
+    (mine / "file").write_text("")
+    end_processes = scratch.end_processes
+
+    def swap(marker: str) -> None:
+        """Between the check and the removal."""
+        name.rename(moved)
+        mine.rename(name) if put == "directory" else name.symlink_to(mine)
+        end_processes(marker)
+
+    monkeypatch.setattr(scratch, "end_processes", swap)
+    drill.close() if drill else scratch.sweep()
+    assert (name / "file").exists()
+    assert not list(moved.iterdir())
 
 
 def test_mps_uses_no_directory_that_another_user_made(shared: Path) -> None:

@@ -6,19 +6,21 @@ Everything of a drill is in one directory; every process of it has the directory
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from unidle.checkpoint import owned
 from unidle.engine.local import cgroups
-from unidle.private import check_directory, make_directory
 
 PREFIX: Final = "unidle-drill-"
 MARKER: Final = "UNIDLE_DRILL"
@@ -26,6 +28,9 @@ _RECORD: Final = "drill.json"
 _END_S: Final = 20.0
 _LEAVE_S: Final = 3.0
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108
+_RECORD_MOST_BYTES: Final = 1 << 16
+_MNT_DETACH: Final = 2
+_UMOUNT_NOFOLLOW: Final = 8
 
 
 class Scratch:
@@ -34,13 +39,15 @@ class Scratch:
     def __init__(self) -> None:
         sweep()
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+        # held to the end: what is removed then is this directory, whatever has its name
+        self._open: int | None = owned.open_folder(str(self.directory), private=True)
         self.name = self.directory.name
         record = {
             "pid": os.getpid(), "ticks": ticks_of(os.getpid()), "lab": self.lab_tag,
             "groups": cgroups.own_hierarchies(),
         }  # fmt: skip
         (self.directory / _RECORD).write_text(json.dumps(record))
-        make_directory(self.memory)
+        os.close(owned.open_folder(str(self.memory), create=True, private=True))
 
     @property
     def lab_tag(self) -> str:
@@ -63,37 +70,67 @@ class Scratch:
 
     def close(self) -> None:
         """End every process of the drill, undo its mounts, remove its files."""
-        clear(self.directory)
+        if self._open is not None:
+            clear(self.directory, self._open)
+            os.close(self._open)
+            self._open = None
 
 
 def sweep() -> None:
-    """Clear what drills left that were killed."""
+    """Clear what drills left that were killed. What another user made, or may write to, is neither read nor removed."""
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
-            # before anything in it is read: a link, or a directory that another user made, may lead anywhere
-            check_directory(directory)
-            if directory.lstat().st_uid != os.geteuid():
-                continue
-            record = json.loads((directory / _RECORD).read_text())
-            alive = ticks_of(int(record["pid"])) == record["ticks"]
-        except (OSError, ValueError, KeyError, TypeError):
+            opened = owned.open_folder(str(directory), private=True)
+        except OSError:
             continue
-        if not alive:
-            clear(directory)
-            _remove_spaces(str(record.get("lab") or ""))
+        try:
+            record = _dead(opened)
+            if record is not None:
+                clear(directory, opened)
+                _remove_spaces(str(record.get("lab") or ""))
+        finally:
+            os.close(opened)
 
 
-def clear(directory: Path) -> None:
-    """End the processes that a drill's name marks; then its mounts, disks, control groups, files."""
+def _dead(opened: int) -> dict[str, Any] | None:
+    """The record of a drill that was killed; None of one that runs, or without a record."""
+    try:
+        record = _record(opened)
+        return record if ticks_of(int(record["pid"])) != record["ticks"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def clear(directory: Path, opened: int) -> None:
+    """End the processes that a drill's name marks; then its mounts, disks, control groups, files.
+
+    ``opened``: the descriptor of ``directory``. Files are found and removed through it: since it was checked, another
+    directory may have got the name.
+    """
     end_processes(directory.name)
-    _remove_groups(directory)  # named by directories that may be in a mount
-    for place in _mounts(directory):
-        _quiet("umount", "--lazy", place)
-    for image in directory.rglob("*.img"):
-        for line in _quiet("losetup", "--noheadings", "--output", "NAME", "--associated", str(image)).split():
+    _remove_groups(directory, opened)  # named by directories that may be in a mount
+    _unmount(opened)
+    for image in _images(opened):
+        for line in _quiet("losetup", "--noheadings", "--output", "NAME", "--associated", image).split():
             _quiet("losetup", "--detach", line)
-    shutil.rmtree(_memory_of(directory), ignore_errors=True)
-    shutil.rmtree(directory, ignore_errors=True)
+    memory = _memory_of(directory)
+    with contextlib.suppress(OSError), owned.folder(str(memory)) as held:  # of another user: not this drill's
+        _remove(memory, held)
+    _remove(directory, opened)
+
+
+def _remove(directory: Path, opened: int) -> None:
+    """Remove all that is in an open directory, and its name if it still is the name of this one."""
+    for name in os.listdir(opened):
+        # both never follow a link at the name, nor below it
+        with contextlib.suppress(OSError):
+            if stat.S_ISDIR(os.lstat(name, dir_fd=opened).st_mode):
+                shutil.rmtree(name, ignore_errors=True, dir_fd=opened)
+            else:
+                os.unlink(name, dir_fd=opened)
+    with contextlib.suppress(OSError):
+        if os.path.samestat(directory.lstat(), os.fstat(opened)):
+            directory.rmdir()
 
 
 def end_processes(name: str) -> None:
@@ -106,14 +143,24 @@ def end_processes(name: str) -> None:
         time.sleep(0.02)
 
 
-def _remove_groups(directory: Path) -> None:
+def _record(opened: int) -> dict[str, Any]:
+    """The record of a drill. Errors: OSError, also where it is a link or another user's; ValueError; TypeError."""
+    found = json.loads(owned.read(_RECORD, opened, _RECORD_MOST_BYTES))
+    if not isinstance(found, dict):
+        raise TypeError("the record of a drill is a JSON object")
+    return found
+
+
+def _remove_groups(directory: Path, opened: int) -> None:
     """Remove the control groups of all ranks; what was killed needs a moment to leave them."""
     try:
-        record = json.loads((directory / _RECORD).read_text())
+        record = _record(opened)
         parents = [str(parent) for parents in record["groups"].values() for parent in parents]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return
-    names = [cgroups.group_name(str(runs.absolute())) for runs in directory.glob("*/*.d/runs")]
+    place = _through(opened)
+    runs = [directory.absolute() / found.relative_to(place) for found in place.glob("*/*.d/runs")]
+    names = [cgroups.group_name(str(path)) for path in runs]
     left = [f"{parent}/{name}" for parent in parents for name in names]
     end = time.monotonic() + _LEAVE_S
     while (left := [path for path in left if not cgroups.remove_tree(path)]) and time.monotonic() < end:
@@ -153,10 +200,29 @@ def _memory_of(directory: Path) -> Path:
     return (_MEMORY if os.access(_MEMORY, os.W_OK) else directory) / f"{directory.name}-memory"
 
 
-def _mounts(directory: Path) -> list[str]:
+def _through(opened: int) -> Path:
+    """A path of an open directory that no rename can lead elsewhere; also for children of this process."""
+    return Path(f"/proc/{os.getpid()}/fd/{opened}")
+
+
+def _unmount(opened: int) -> None:
+    """Take the mounts below an open directory away, the innermost first."""
+    place = _through(opened).readlink()  # as the kernel names it now
     lines = Path("/proc/self/mounts").read_text().splitlines()
-    places = (line.split()[1].encode().decode("unicode_escape") for line in lines)
-    return sorted((place for place in places if Path(place).is_relative_to(directory)), reverse=True)
+    mounts = [Path(line.split()[1].encode().decode("unicode_escape")) for line in lines]
+    libc = ctypes.CDLL(None, use_errno=True)
+    for mount in sorted((path for path in mounts if path.is_relative_to(place)), reverse=True):
+        libc.umount2(os.fsencode(_through(opened) / mount.relative_to(place)), _MNT_DETACH | _UMOUNT_NOFOLLOW)
+
+
+def _images(opened: int) -> list[str]:
+    """The images of disks below an open directory; none of a link."""
+    return [
+        str(_through(opened) / inside / name)
+        for inside, _, names, at in os.fwalk(".", dir_fd=opened)
+        for name in names
+        if name.endswith(".img") and stat.S_ISREG(os.lstat(name, dir_fd=at).st_mode)
+    ]
 
 
 def _remove_spaces(tag: str) -> None:
