@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from unidle.checkpoint import owned
+from unidle import private
 from unidle.checkpoint.attend import move_aside
 from unidle.checkpoint.holder import doors, greeting, places, slots, wire
 from unidle.checkpoint.holder.slots import PAGE, Label
@@ -120,7 +120,7 @@ def test_another_user_refuses_a_directory_that_root_planted(base: Path, storage:
     planted.mkdir(mode=0o777)
     hold = str(planted / "key")
     answer = as_other(lambda: wire.start(str(storage), hold, "n0", 30))
-    assert "PermissionError" in answer
+    assert "NotPrivate" in answer
     assert "belongs to user root (uid 0), not to nobody" in answer
 
 
@@ -179,8 +179,8 @@ def test_a_link_for_the_directory_of_copies_is_not_followed(
 def test_the_address_of_a_holder_that_another_user_published_does_not_count(storage: Path) -> None:
     with places.inner(str(storage), wire.HOLDERS, create=True) as fd:
         text = json.dumps(Address("127.0.0.1", 9, TOKEN, "x").to_json()).encode()
-        owned.write("mine.json", fd, text)
-        owned.write("theirs.json", fd, text)
+        private.write("mine.json", fd, text)
+        private.write("theirs.json", fd, text)
         os.chown("theirs.json", OTHER, OTHER, dir_fd=fd)
     os.mkfifo(storage / ".unidle" / "holders" / "fifo.json")
     (storage / ".unidle" / "holders" / "link.json").symlink_to("mine.json")
@@ -228,8 +228,8 @@ def test_a_planted_draft_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / f"manifest.json.{os.getpid()}.tmp").symlink_to(victim)
     write_durably(str(tmp_path / "manifest.json"), b"{}")
     (tmp_path / "target").symlink_to(victim)
-    with owned.folder(str(tmp_path)) as at:
-        owned.write("target", at, b"new")
+    with private.folder(str(tmp_path)) as at:
+        private.write("target", at, b"new")
     assert victim.read_text() == "precious"
     assert (tmp_path / "target").read_text() == "new"
     assert (tmp_path / "manifest.json").read_text() == "{}"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import rmtree
 
 import pytest
 
@@ -21,6 +22,7 @@ from unidle.engine.local.slicing_mps import MpsControl
 from unidle.errors import CannotRun
 
 pytestmark = needs_root
+needs_unshare = pytest.mark.skipif(not shutil.which("unshare"), reason="it needs unshare")
 RUN = ("run", "--cpu-devices", "1", "--store")
 
 
@@ -30,7 +32,7 @@ def shared() -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix="unidle-shared-"))
     place.chmod(0o1777)
     yield place
-    rmtree(place)
+    shutil.rmtree(place)
 
 
 def given_away(path: Path, user: int = OTHER) -> None:
@@ -58,7 +60,7 @@ def test_a_run_directory_of_another_user_is_refused_with_its_owner(shared: Path,
     given_away(shared / part)
     done = command([*RUN, "store.db", "true"], shared)
     assert done.returncode == 4, done.stderr
-    assert f"{shared / part}: belongs to {OTHER}, not to root" in done.stderr
+    assert f"{shared / part}: belongs to user {OTHER} (uid {OTHER}), not to root" in done.stderr
     assert "directory of your own" in done.stderr
     assert not list((shared / "store.db.d" / "runs").iterdir())
 
@@ -69,18 +71,92 @@ def test_the_other_user_is_protected_from_this_one(shared: Path) -> None:
     assert as_other(make, shared) == ""
     given_away(shared / "store.db.d", 64322)
     error = as_other(make, shared)
-    assert f"{shared / 'store.db.d'}: belongs to 64322, not to {OTHER}" in error
+    assert f"{shared / 'store.db.d'}: belongs to user 64322 (uid 64322), not to {OTHER}" in error
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757])
 def test_a_run_directory_that_others_may_write_is_refused_until_it_is_closed(shared: Path, mode: int) -> None:
     state = shared / "store.db.d"
     state.mkdir()
+    os.chown(state, 0, OTHER)
     state.chmod(mode)
     done = command([*RUN, "store.db", "true"], shared)
     assert done.returncode == 4 and f"chmod go-w {state}" in done.stderr, done.stderr
+    assert mode_of(state) == mode
     state.chmod(0o755)
     assert command([*RUN, "store.db", "true"], shared).returncode == 0
+
+
+def with_users(
+    place: Path, users: dict[str, tuple[int, int]], groups: dict[str, tuple[int, str]]
+) -> list[str]:
+    """A command that runs another one where these users (number, group) and groups (number, members) exist."""
+    (place / "passwd").write_text(
+        "".join(f"{name}:x:{uid}:{gid}::/:/bin/sh\n" for name, (uid, gid) in users.items())
+    )
+    (place / "group").write_text(
+        "".join(f"{name}:x:{gid}:{members}\n" for name, (gid, members) in groups.items())
+    )
+    bind = "mount --bind $0/passwd /etc/passwd && mount --bind $0/group /etc/group"
+    return ["unshare", "--mount", "sh", "-c", f'{bind} && exec "$@"', str(place)]
+
+
+@needs_unshare
+@pytest.mark.parametrize(
+    ("mode", "group", "users", "groups", "mended"),
+    [
+        (0o775, OTHER, {}, {"ann": (OTHER, "")}, True),
+        (0o2770, OTHER, {}, {"ann": (OTHER, "ann")}, True),
+        (0o777, OTHER, {}, {"ann": (OTHER, "")}, False),
+        (0o775, OTHER, {}, {"ann": (OTHER, "bob")}, False),
+        (0o775, OTHER, {"bob": (64322, OTHER)}, {"ann": (OTHER, "")}, False),
+        (0o775, OTHER, {}, {"staff": (OTHER, "")}, False),
+        (0o775, OTHER, {}, {}, False),
+        (0o775, 64323, {}, {"ann": (OTHER, ""), "more": (64323, "ann")}, False),
+    ],
+)
+def test_a_run_directory_that_only_its_owners_group_may_write_is_closed_if_nobody_else_is_in_it(
+    shared: Path, tmp_path: Path, mode: int, group: int,
+    users: dict[str, tuple[int, int]], groups: dict[str, tuple[int, str]], mended: bool,
+) -> None:  # fmt: skip
+    before = with_users(tmp_path, {"ann": (OTHER, OTHER)} | users, groups)
+    state = shared / "store.db.d"
+    for directory in (state, state / "runs"):
+        directory.mkdir()
+        os.chown(directory, OTHER, group)
+        directory.chmod(mode)
+    make = f"session.make_run_root(open_store({str(shared / 'store.db')!r}, create=True), Path())"
+    said = as_other(make, shared, before).splitlines()
+    if mended:
+        after = mode & ~0o020
+        assert said == [
+            f"unidle: {place}: the mode is now {after:04o}, it was {mode:04o}; no other user is in its group"
+            for place in (state, state / "runs")
+        ]
+        assert mode_of(state) == mode_of(state / "runs") == after
+        assert as_other(make, shared, before) == ""
+    else:
+        assert len(said) == 1 and f"`chmod go-w {state}`" in said[0]
+        assert mode_of(state) == mode
+
+
+@needs_unshare
+def test_a_run_directory_with_an_acl_is_not_closed_but_refused(shared: Path, tmp_path: Path) -> None:
+    before = with_users(tmp_path, {"ann": (OTHER, OTHER)}, {"ann": (OTHER, "")})
+    state = shared / "store.db.d"
+    state.mkdir()
+    given_away(state)
+    nobody = 2**32 - 1
+    entries = [(1, 7, nobody), (2, 7, 64322), (4, 5, nobody), (16, 7, nobody), (32, 5, nobody)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(state, "system.posix_acl_access", acl)
+    except OSError as error:
+        pytest.skip(f"no ACL here: {error.strerror}")
+    assert mode_of(state) == 0o775
+    make = f"session.make_run_root(open_store({str(shared / 'store.db')!r}, create=True), Path())"
+    assert f"`chmod go-w {state}`" in as_other(make, shared, before)
+    assert mode_of(state) == 0o775
 
 
 def test_a_link_in_place_of_the_run_directory_is_refused(shared: Path, tmp_path: Path) -> None:
@@ -269,6 +345,6 @@ def test_mps_uses_no_directory_that_another_user_made(shared: Path) -> None:
     base = Path(control.directories("GPU-1")[0]).parent
     base.mkdir(mode=0o700)
     given_away(base)
-    with pytest.raises(CannotRun, match=f"belongs to {OTHER}"):
+    with pytest.raises(CannotRun, match=f"belongs to user {OTHER}"):
         control.ensure("GPU-1")
     assert not list(base.iterdir())

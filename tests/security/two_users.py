@@ -27,13 +27,15 @@ def command(words: Sequence[str], cwd: Path, *, umask: int = 0o22) -> subprocess
     )  # fmt: skip
 
 
-def as_other(expression: str, cwd: Path) -> str:
-    """Evaluate an expression as the second user; the error that ends it, else nothing.
+def as_other(expression: str, cwd: Path, before: Sequence[str] = ()) -> str:
+    """Evaluate an expression as the second user; what it prints and the error that ends it, else nothing.
+
+    ``before``: the words of a command that runs the process.
 
     What it needs is imported before the change of user, who may not be able to read the sources.
     """
     code = f"""
-import os, pwd, unidle.store.sqlite
+import grp, os, pwd, unidle.store.sqlite
 from pathlib import Path
 from unidle.control import session
 from unidle.errors import UnidleError
@@ -45,8 +47,8 @@ except UnidleError as error:
     print(error.line())
 """
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], cwd=cwd, env=os.environ | {"PYTHONPATH": SOURCES},
+        [*before, sys.executable, "-P", "-c", code], cwd=cwd, env=os.environ | {"PYTHONPATH": SOURCES},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return (done.stdout + done.stderr).strip()

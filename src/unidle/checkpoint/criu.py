@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import Final
 
-from unidle.checkpoint import owned
+from unidle import private
 from unidle.errors import BadInput, CannotRun
 
 _SECONDS: Final = 600.0
@@ -103,8 +103,8 @@ def dump(pid: int, directory: str, *, leave_running: bool = False) -> None:
 def restore(directory: str) -> int:
     """Thaw the process tree of ``directory``; returns its first process id, the same as before. Raises BadInput, CannotRun."""
     try:
-        with owned.folder(directory) as place:
-            told = json.loads(owned.read("unidle.json", place, _RECORD_MOST_BYTES))
+        with private.folder(directory) as place:
+            told = json.loads(private.read("unidle.json", place, _RECORD_MOST_BYTES))
         pid: int = told["pid"]
         holders: list[int] = told["cuda"]
         if any(type(p) is not int or not 0 < p < _PID_MOST for p in (pid, *holders)):

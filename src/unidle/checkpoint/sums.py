@@ -10,7 +10,7 @@ import os
 import zlib
 from typing import Final
 
-from unidle.checkpoint import owned
+from unidle import private
 from unidle.checkpoint.holder import places
 from unidle.checkpoint.layout import INNER, Damaged, file_chunks
 from unidle.checkpoint.opening import open_file, open_inside, read_file, shown
@@ -38,7 +38,7 @@ def remember(path: str) -> bool:
         side = side_file(path)
         body = {"format": _FORMAT, "version": 1, "files": found}
         with places.inner(os.path.dirname(os.path.abspath(path)), "sums", create=True) as folder:
-            owned.write(os.path.basename(side), folder, json.dumps(body, separators=(",", ":")).encode())
+            private.write(os.path.basename(side), folder, json.dumps(body, separators=(",", ":")).encode())
     except (Damaged, OSError):
         return False
     return True

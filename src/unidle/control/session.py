@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,13 +64,15 @@ def run_root(store: Store, data_dir: Path) -> Path:
 def make_run_root(store: Store, data_dir: Path) -> Path:
     """:func:`run_root`, made with mode 0700. What is in it is run, so one that another user prepared is refused.
 
+    One that only the user's own group may write (it was made under umask 002) is closed to it, with a line on stderr.
+
     Errors: :class:`unidle.errors.StoreError` with the owner of what is there.
     """
     state = state_dir(store, data_dir)
     try:
         state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for directory in (state, state / "runs"):
-            private.make_directory(directory)
+            private.make_directory(directory, mended=say_mended)
     except private.NotPrivate as error:
         raise StoreError(error.problem, field=error.path, remedy=error.remedy) from error
     except OSError as error:
@@ -78,6 +81,11 @@ def make_run_root(store: Store, data_dir: Path) -> Path:
             remedy="free space on its disk, or check its permissions",
         ) from error  # fmt: skip
     return state / "runs"
+
+
+def say_mended(line: str) -> None:
+    """One line for the user: the mode of a directory was changed."""
+    sys.stderr.write(f"unidle: {line}\n")
 
 
 def _refuse_foreign(store: Store) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from unidle.checkpoint import owned
+from unidle import private
 from unidle.engine.local import cgroups
 
 PREFIX: Final = "unidle-drill-"
@@ -40,14 +40,14 @@ class Scratch:
         sweep()
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
         # held to the end: what is removed then is this directory, whatever has its name
-        self._open: int | None = owned.open_folder(str(self.directory), private=True)
+        self._open: int | None = private.open_folder(str(self.directory), private=True)
         self.name = self.directory.name
         record = {
             "pid": os.getpid(), "ticks": ticks_of(os.getpid()), "lab": self.lab_tag,
             "groups": cgroups.own_hierarchies(),
         }  # fmt: skip
         (self.directory / _RECORD).write_text(json.dumps(record))
-        os.close(owned.open_folder(str(self.memory), create=True, private=True))
+        os.close(private.open_folder(str(self.memory), create=True, private=True))
 
     @property
     def lab_tag(self) -> str:
@@ -80,7 +80,7 @@ def sweep() -> None:
     """Clear what drills left that were killed. What another user made, or may write to, is neither read nor removed."""
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
-            opened = owned.open_folder(str(directory), private=True)
+            opened = private.open_folder(str(directory), private=True)
         except OSError:
             continue
         try:
@@ -114,7 +114,10 @@ def clear(directory: Path, opened: int) -> None:
         for line in _quiet("losetup", "--noheadings", "--output", "NAME", "--associated", image).split():
             _quiet("losetup", "--detach", line)
     memory = _memory_of(directory)
-    with contextlib.suppress(OSError), owned.folder(str(memory)) as held:  # of another user: not this drill's
+    with (
+        contextlib.suppress(OSError),
+        private.folder(str(memory)) as held,
+    ):  # of another user: not this drill's
         _remove(memory, held)
     _remove(directory, opened)
 
@@ -145,7 +148,7 @@ def end_processes(name: str) -> None:
 
 def _record(opened: int) -> dict[str, Any]:
     """The record of a drill. Errors: OSError, also where it is a link or another user's; ValueError; TypeError."""
-    found = json.loads(owned.read(_RECORD, opened, _RECORD_MOST_BYTES))
+    found = json.loads(private.read(_RECORD, opened, _RECORD_MOST_BYTES))
     if not isinstance(found, dict):
         raise TypeError("the record of a drill is a JSON object")
     return found

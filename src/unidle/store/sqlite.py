@@ -313,7 +313,7 @@ def _refuse_planted(path: Path) -> None:
             found = name.lstat()
         except FileNotFoundError:
             continue
-        if not private.trusted(found.st_uid) and (state is None or found.st_uid != state.st_uid):
+        if not private.trusted(found.st_uid, root=True) and (state is None or found.st_uid != state.st_uid):
             raise StoreError(
                 f"belongs to {login_name(found.st_uid)}, who may not write to the store",
                 field=str(name), remedy="remove it, or put the store into a directory of your own",

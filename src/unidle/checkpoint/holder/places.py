@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Final
 
-from unidle.checkpoint import owned
+from unidle import private
 from unidle.checkpoint.layout import INNER
 
 GATE: Final = ".start"
@@ -45,7 +45,7 @@ def open_hold(hold: str, *, create: bool = False) -> int:
     parent, name = os.path.split(hold)
     up = _open_parent(parent, create)
     try:
-        return owned.open_folder(
+        return private.open_folder(
             hold if up is None else name, at=up, create=create, private=True, remedy=_REMEDY
         )
     finally:
@@ -65,14 +65,14 @@ def held(hold: str, *, create: bool = False) -> Iterator[int]:
 
 def open_copy(name: str, at: int, flags: int = os.O_RDONLY) -> int:
     """A descriptor of a copy in a directory of :func:`open_hold`. Raises OSError."""
-    return owned.open_file(name, at, flags)
+    return private.open_file(name, at, flags)
 
 
 def _open_parent(parent: str, create: bool) -> int | None:
     """The base directory of this user, checked; None for a directory that the caller chose (``--hold``)."""
     if os.path.basename(parent) != _own_name():
         return None
-    return owned.open_folder(parent, create=create, private=True, remedy=_REMEDY)
+    return private.open_folder(parent, create=create, private=True, remedy=_REMEDY)
 
 
 def gate(hold: str) -> int:
@@ -83,7 +83,7 @@ def gate(hold: str) -> int:
         if up is None:
             up = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fd = owned.open_file(name + GATE, up, os.O_RDWR | os.O_CREAT, where=parent)
+            fd = private.open_file(name + GATE, up, os.O_RDWR | os.O_CREAT, where=parent)
             fcntl.flock(fd, fcntl.LOCK_EX)
             if is_same(fd, name + GATE, up):
                 return fd
@@ -122,10 +122,10 @@ def inner(storage: str, *below: str, create: bool = False) -> Iterator[int]:
     if create:
         os.makedirs(storage, exist_ok=True)
     path = os.path.join(storage, INNER)
-    fd = owned.open_folder(path, create=create)
+    fd = private.open_folder(path, create=create)
     try:
         for name in below:
-            inside = owned.open_folder(name, at=fd, create=create)
+            inside = private.open_folder(name, at=fd, create=create)
             os.close(fd)
             fd = inside
         yield fd
@@ -140,7 +140,7 @@ def directory_id(storage: str) -> str:
             return _id_in(fd)
         except FileNotFoundError:
             pass
-        draft_name = owned.draft("id", fd, os.urandom(8).hex().encode())
+        draft_name = private.draft("id", fd, os.urandom(8).hex().encode())
         try:
             os.link(draft_name, "id", src_dir_fd=fd, dst_dir_fd=fd)  # whole, or not there, at any moment
         except FileExistsError:
@@ -159,7 +159,7 @@ def known_id(storage: str) -> str:
 
 
 def _id_in(fd: int) -> str:
-    found = owned.read("id", fd, _ID_MOST_BYTES).decode("ascii", errors="replace")
+    found = private.read("id", fd, _ID_MOST_BYTES).decode("ascii", errors="replace")
     if not found.isalnum():
         raise OSError(errno.EINVAL, f"{INNER}/id is not an id of unidle; remove it")
     return found

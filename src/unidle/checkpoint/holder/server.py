@@ -14,7 +14,7 @@ import zlib
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from unidle.checkpoint import owned
+from unidle import private
 from unidle.checkpoint.holder import places, slots, wire
 from unidle.checkpoint.holder.doors import Doors, is_loopback
 from unidle.checkpoint.holder.peers import Kept, Sender
@@ -67,10 +67,10 @@ class Holder:
         """Say where this holder is: to this node in memory, to others in the checkpoint directory."""
         text = json.dumps(self.address.to_json() | {"pid": os.getpid(), "node": self.node}).encode()
         with places.held(self.hold) as hold:
-            owned.write(wire.ADDRESS, hold, text)
+            private.write(wire.ADDRESS, hold, text)
         # else other nodes are not found after a restart, and storage serves
         with contextlib.suppress(OSError), places.inner(self.storage, wire.HOLDERS, create=True) as holders:
-            owned.write(self._public_name, holders, text)
+            private.write(self._public_name, holders, text)
 
     @property
     def _public_name(self) -> str:
@@ -96,7 +96,7 @@ class Holder:
         """Remove what is this holder's, where no other one has begun in its place."""
         gate = places.gate(self.hold)
         with places.held(self.hold) as hold:
-            found = json.loads(owned.read(wire.ADDRESS, hold, PAGE))
+            found = json.loads(private.read(wire.ADDRESS, hold, PAGE))
         if found.get("token") == self.address.token:
             with contextlib.suppress(OSError), places.inner(self.storage, wire.HOLDERS) as holders:
                 os.unlink(self._public_name, dir_fd=holders)
@@ -229,7 +229,7 @@ class Holder:
             self._unlock_storage()
         try:
             with places.inner(self.storage, create=True) as inner:
-                fd = owned.open_file("lock", inner, os.O_RDWR | os.O_CREAT, os.path.dirname(path))
+                fd = private.open_file("lock", inner, os.O_RDWR | os.O_CREAT, os.path.dirname(path))
         except OSError as error:
             return f"the directory cannot be written: {error.strerror}"
         end_s = time.monotonic() + TAKE_OVER_S

@@ -11,7 +11,8 @@ import time
 import zlib
 from typing import Final
 
-from unidle.checkpoint import layout, owned
+from unidle import private
+from unidle.checkpoint import layout
 from unidle.checkpoint.find import candidates
 from unidle.checkpoint.holder.slots import PAGE, Label
 from unidle.checkpoint.layout import CHUNK_BYTES, Damaged, Manifest, Shard
@@ -52,7 +53,7 @@ def write_shard(storage: str, label: Label, copy_fd: int) -> Shard:
 
 def _new_file(folder: str, name: str) -> int:
     """A descriptor of an empty file; a link of that name, or of the directory, is not followed."""
-    with owned.folder(folder) as at:
+    with private.folder(folder) as at:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=at)  # of an earlier try
         return os.open(

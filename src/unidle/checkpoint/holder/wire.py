@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from unidle.checkpoint import owned
+from unidle import private
 from unidle.checkpoint.holder import greeting, places
 from unidle.checkpoint.holder.doors import is_loopback
 from unidle.checkpoint.holder.places import directory_id as directory_id
@@ -118,7 +118,7 @@ def published(storage: str) -> list[Address]:
 
 def _address_in(name: str, fd: int) -> Address | None:
     try:
-        return address_from(json.loads(owned.read(name, fd, _ADDRESS_MOST_BYTES)))
+        return address_from(json.loads(private.read(name, fd, _ADDRESS_MOST_BYTES)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
