@@ -17,6 +17,7 @@ from urllib.parse import quote
 from unidle import private
 from unidle.errors import StoreDamaged, StoreError
 from unidle.login import login_name
+from unidle.store import shared_place
 from unidle.store.database import Params, RowTuple, foreign, no_store
 from unidle.store.open_files import OpenFiles
 from unidle.store.schema import VERSION_TABLE
@@ -62,11 +63,11 @@ class SqliteDatabase:
         self._depth = 0
         self._immutable = False
         _check_place(path, create=create and not read_only)
-        _refuse_planted(self.path)
+        shared_place.refuse_planted(self.path)
         if create and not read_only:
             _make_file(self.path, mode)
         self._files = OpenFiles(self.path)
-        with self.translated():
+        with self.translated(), shared_place.held(self.path, self._connect):
             self._connection = (
                 self._open_for_reading() if read_only else self._open_for_writing(create=create)
             )
@@ -287,6 +288,9 @@ def _make_file(path: Path, mode: int) -> None:
     if not os.access(path.parent, os.W_OK):
         return  # reported as read-only
     try:
+        if shared_place.is_shared(path):
+            shared_place.make_file(path, mode)
+            return
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError:
         return  # it is there, or SQLite reports why it cannot be made
@@ -294,30 +298,6 @@ def _make_file(path: Path, mode: int) -> None:
         os.fchmod(fd, mode)
     finally:
         os.close(fd)
-
-
-def _refuse_planted(path: Path) -> None:
-    """Refuse a log or index of another user next to a store that this user may not write.
-
-    SQLite would take changes to the store from it. In a shared directory anyone can make these names.
-    """
-    try:
-        state = path.lstat()
-    except FileNotFoundError:
-        state = None
-    if state is not None and state.st_mode & 0o022:
-        return  # other users may write to the store itself
-    for suffix in ("-wal", "-shm", "-journal"):
-        name = path.with_name(path.name + suffix)
-        try:
-            found = name.lstat()
-        except FileNotFoundError:
-            continue
-        if not private.trusted(found.st_uid, root=True) and (state is None or found.st_uid != state.st_uid):
-            raise StoreError(
-                f"belongs to {login_name(found.st_uid)}, who may not write to the store",
-                field=str(name), remedy="remove it, or put the store into a directory of your own",
-            )  # fmt: skip
 
 
 def _writable(path: Path) -> bool:
