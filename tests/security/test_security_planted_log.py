@@ -6,13 +6,15 @@ import os
 import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from security.two_users import OTHER, command, needs_root
+from security.two_users import OTHER, SOURCES, command, needs_root
 from unidle.errors import StoreError
 from unidle.store import shared_place
 from unidle.store.schema import VERSION_TABLE
@@ -172,3 +174,18 @@ def test_commands_work_in_such_a_directory(store: Path) -> None:
     done = command(["list", "--store", "new.db"], store.parent)
     assert done.returncode == 0 and done.stdout.count("true-") == 2, done.stdout + done.stderr
     assert sorted(path.name for path in store.parent.iterdir() if path.is_file()) == ["new.db", "store.db"]
+
+
+def test_processes_that_open_and_close_a_store_in_turn_lose_nothing(store: Path) -> None:
+    """The last one removes the log that the next one has just made, or finds its lock."""
+    code = (
+        "import sys; from pathlib import Path; from unidle.store.sqlite import SqliteDatabase\n"
+        "for _ in range(60):\n"
+        "    database = SqliteDatabase(Path(sys.argv[1]))\n"
+        "    database.execute(\"INSERT INTO kept VALUES ('more')\")\n"
+        "    database.close()\n"
+    )
+    words = [sys.executable, "-P", "-c", code, str(store)]
+    started = [subprocess.Popen(words, env=os.environ | {"PYTHONPATH": SOURCES}) for _ in range(2)]
+    assert [process.wait(60) for process in started] == [0, 0]
+    assert len(kept(store)) == 121

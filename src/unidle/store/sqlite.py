@@ -8,7 +8,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -287,10 +287,10 @@ def _make_file(path: Path, mode: int) -> None:
     """Make the file with exactly this mode, whatever the umask; SQLite gives its log and index the same one."""
     if not os.access(path.parent, os.W_OK):
         return  # reported as read-only
-    try:
-        if shared_place.is_shared(path):
+    if not path.exists() and shared_place.is_shared(path):
+        with suppress(OSError, sqlite3.Error):  # a file system without hard links
             shared_place.make_file(path, mode)
-            return
+    try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError:
         return  # it is there, or SQLite reports why it cannot be made
