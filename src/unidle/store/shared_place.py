@@ -1,7 +1,7 @@
 """A store in a directory to which other users can write: they can make its log, index or journal before SQLite does.
 
-SQLite takes changes to the store from these files, and as root it gives them to the store's owner. So an owner that is
-looked at before SQLite opens them, or after that, proves nothing.
+SQLite takes changes to the store from these files, and as root it gives them to the store's owner. So their owner,
+checked before SQLite opens them or after that, proves nothing.
 """
 
 from __future__ import annotations
