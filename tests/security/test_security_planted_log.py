@@ -165,6 +165,10 @@ def test_nothing_is_made_next_to_a_database_of_another_program(store: Path) -> N
     connection = sqlite3.connect(other)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     connection.close()
+    other.write_bytes(b"no database" * 100)
+    with pytest.raises(StoreError, match="is not a store"):
+        SqliteDatabase(other)
+    assert sorted(store.parent.iterdir()) == [other, store]
 
 
 def test_commands_work_in_such_a_directory(store: Path) -> None:

@@ -106,12 +106,15 @@ def _is_ours(path: Path, connect: Callable[[str], sqlite3.Connection]) -> bool:
         return False
     if Path(f"{path}-wal").exists():
         return True
-    connection = connect("immutable=1")
     try:
-        names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    finally:
-        connection.close()
-    return not names or VERSION_TABLE in names
+        connection = connect("immutable=1")
+        try:
+            rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        finally:
+            connection.close()
+    except sqlite3.DatabaseError as error:  # a writer has just begun, or the real connection says it better
+        return error.sqlite_errorname != "SQLITE_NOTADB"
+    return not rows or (VERSION_TABLE,) in rows
 
 
 class _Lock:
