@@ -629,6 +629,12 @@ def bare_numbers_that_cycle() -> Iterator[str]:
 
 
 @_none
+def bare_numbers_that_cycle_after_many_even_lines() -> Iterator[str]:
+    for k in range(66):
+        yield f"value {k % 11 * 10}\n"
+
+
+@_none
 def bracketed_numbers_that_cycle() -> Iterator[str]:
     for k in range(60):
         yield f"[{k % 5 + 1}] hello\n"

@@ -238,3 +238,16 @@ def test_the_helper_takes_precedence_over_guessed_lines() -> None:
 def test_any_lines_end_to_end_are_read_without_an_exception(lines: list[bytes]) -> None:
     found = read_output([b"\n".join(lines * 3)])
     assert (found.marks == 0) == (found.form is None)
+
+
+def test_a_form_that_was_found_after_a_cycle_is_read_from_then_on() -> None:
+    """A dropped form of bare numbers neither counts nor is in the way of what names its steps."""
+    cycle = "".join(f"value {k % 11 * 10}\n" for k in range(66))
+    train = "".join(f"step {k} loss {9 / (k + 1):.3f}\n" for k in range(40))
+    found = read_output([(cycle + train).encode()])
+    assert (found.marks, found.last, found.confidence) == (40, 39, 0.9)
+
+
+def test_bare_numbers_of_a_long_loop_still_count_where_it_begins_again() -> None:
+    found = read_output(["".join(f"value {k % 100}\n" for k in range(300)).encode()])
+    assert (found.marks, found.confidence) == (300, 0.5)

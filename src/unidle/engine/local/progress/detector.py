@@ -24,6 +24,7 @@ from .shape import Count, Header, counts_of, is_headed
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .field import Kept
+    from .forms import Reading
 
 _LINE_BYTES = 1024
 _MOST_SHAPES = 512
@@ -76,6 +77,7 @@ class Detector:
         self._heading: int | None = None
         self._header = Header()
         self._single: list[tuple[Field, bytes]] = []
+        self._weak: Field | None = None  # the bare number that was found last
 
     def search(self, block: bytes, t_ns: int) -> tuple[int, Form, list[Kept]] | None:
         """The form of lines that count steps, and how much of ``block`` it took to find it; None until it is found."""
@@ -196,7 +198,17 @@ class Detector:
         best = max(sure, key=lambda field: field.rank)
         if any(field.rank > best.rank and field.is_hopeful(self._looks) for field in self._fields.values()):
             return None
+        self._weak = best if best.bare and not known.processes else None
         return self._form(best, line)
+
+    def still_counts(self, t_ns: int, reading: Reading) -> bool:
+        """Whether the number found last is still a count of steps after ``reading``: a bare one that cycles is not."""
+        field = self._weak
+        if field is None:
+            return True
+        field.see(t_ns, reading)
+        field.dead = field.dead or field.turns
+        return not field.dead
 
     def _note_single(self, line: bytes, fields: list[Field]) -> None:
         """Keep a line that is believed where no other is like it: ``step 3 loss 0.5``."""

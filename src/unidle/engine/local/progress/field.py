@@ -60,14 +60,14 @@ class Field:
             self._grow(number - self.last)
         else:
             # a bare number that goes back while no epoch grows is a state or a code, and counts nothing
-            self._turn(number, not self._bare and number <= self.start and self.since >= 2)
+            self._turn(number, not self.bare and number <= self.start and self.since >= 2)
         self.last, self.epoch = number, epoch
         self.kept.append((t_ns, reading))
         if len(self.kept) > _KEPT:
             del self.kept[1:-1:2]
 
     @property
-    def _bare(self) -> bool:
+    def bare(self) -> bool:
         """Whether no word names the number, and the line has no metric."""
         return self.count.grade == BY_NUMBER and not self.count.metric
 
@@ -106,15 +106,14 @@ class Field:
 
     @property
     def sure(self) -> bool:
-        if (
-            self.dead
-            or self.seen < self.need
-            or not self.varied
-            or self.bad * (_BARE_TURN if self._bare else _TURN) > self.grown
-            or self.twins * 2 > self.seen
-        ):
+        if self.dead or self.seen < self.need or not self.varied or self.turns or self.twins * 2 > self.seen:
             return False
         return not self.strict or self.evenness >= _EVEN
+
+    @property
+    def turns(self) -> bool:
+        """Whether it fails to grow more often than a count of steps may."""
+        return self.bad * (_BARE_TURN if self.bare else _TURN) > self.grown
 
     @property
     def evenness(self) -> float:

@@ -170,16 +170,20 @@ class Scanner:
         if b"\x1b" in block:
             block = patterns.ANSI.sub(b"", block)
         at = 0
-        while self._active is None:
-            found = self._its_detector().search(block[at:] if at else block, t_ns)
-            if found is None:
-                return
-            at += found[0]
-            self._found(*found[1:])
-        for line in block[at:].split(b"\n"):
+        while at < len(block):
             form = self._active
-            if form is not None and line:
-                self._by_form(form, line[:_FORM_BYTES], t_ns)
+            if form is None:
+                found = self._its_detector().search(block[at:] if at else block, t_ns)
+                if found is None:
+                    return
+                at += found[0]
+                self._found(*found[1:])
+                continue
+            end = block.find(b"\n", at)
+            end = len(block) if end < 0 else end
+            if end > at:
+                self._by_form(form, block[at : min(end, at + _FORM_BYTES)], t_ns)
+            at = end + 1
 
     @property
     def _active(self) -> Form | None:
@@ -190,7 +194,10 @@ class Scanner:
     def _by_form(self, form: Form, line: bytes, t_ns: int) -> None:
         reading = form.read(line) if form.needle in line else None
         if reading is not None:
-            self._read(form, reading, t_ns)
+            if self._its_detector().still_counts(t_ns, reading):
+                self._read(form, reading, t_ns)
+            else:
+                self._drop()
             return
         if form.headings is not None:
             form.headings.see(line)
@@ -220,6 +227,11 @@ class Scanner:
                 self._raw, self._step_ns = reading[0], t_ns
                 marks.append({"k": "step", "t": t_ns, "n": step, "o": form.name})
         self._thinner.add_late(marks)
+
+    def _drop(self) -> None:
+        """The form that was found counts no steps after all; what was reported of it cannot be taken back."""
+        self._form, self._source, self._detects = None, "", True
+        self._counter, self._lines, self.first_step = Counter(), 0, None
 
     def _finer(self, form: Form, kept: list[Kept]) -> bool:
         """Whether lines of ``form`` tell more than the bar that counted until now, which may be one over epochs."""
@@ -393,7 +405,7 @@ class Summary:
     def __init__(self, scanner: Scanner) -> None:
         form = scanner.form
         self.marks = scanner.lines
-        self.first, self.last = scanner.first_step, scanner.last_step
+        self.first, self.last = scanner.first_step, scanner.last_step if form is not None else None
         self.form: str | None = None if form is None else form[0]
         self.confidence = 0.0 if form is None else form[1]
         self.pattern: str | None = None if form is None else form[2]
