@@ -21,6 +21,7 @@ Plain = dict[str, Any]
 _NEXT: Final = Reason("fits", "there is room for the job: it starts with the next decision")
 _ROOM: Final = Reason("fits", "there is room for the job")
 """The same, where no controller runs to decide."""
+_MOST_OUT: Final = 3  # nodes and devices out of service that are named
 
 
 def waiting(view: View, job: JobView) -> Plain:
@@ -142,7 +143,43 @@ def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
     answer = Scheduler().try_one(view, spec)
     if isinstance(answer, Refused):
         found += [barrier_line(barrier) for barrier in answer.barriers]
-    return found
+    return found + _out_of_service(view, spec)
+
+
+def _out_of_service(view: View, spec: JobSpec) -> list[Plain]:
+    """Nodes and devices that a gang could use and that take no job, in the form of :func:`barrier_line`."""
+    lines = []
+    for node in view.fleet.nodes:
+        usable = [d for d in node.devices if spec.device in ("any", d.kind)] if spec.needs_devices else []
+        targets = [node.id] if usable or not spec.needs_devices else []
+        targets += [device.id for device in usable]
+        lines += [_barred_line(view, target, len(usable)) for target in targets if target in view.barred]
+    if len(lines) > _MOST_OUT:
+        text = f"nodes and devices out of service: {len(lines) - _MOST_OUT} more"
+        lines[_MOST_OUT:] = [lines[_MOST_OUT] | {"text": text, "unblock": f"{text}: `unidle guard nodes`"}]
+    return lines
+
+
+def _barred_line(view: View, target: str, devices: int) -> Plain:
+    here, cordon = view.care.targets.get(target), view.care.cordons.get(target)
+    if here is not None:
+        why = f"{target} is out of service ({here.state}): {here.cause.text}"
+        helps = (
+            f"after the repair, `unidle guard return {target}`"
+            if here.state == "out"
+            else "wait for its check"
+        )
+    elif cordon is not None:
+        why, helps = f"{target} is cordoned by {cordon.by}", f"`unidle guard uncordon {target}`"
+    else:
+        why, helps = (
+            f"{target} takes no new job ({view.barred[target]})",
+            "`unidle guard nodes` has the reason",
+        )
+    return {
+        "constraint": None, "text": why, "domains": 1, "fitting": 0, "largest": 0, "needs": devices,
+        "unblock": f"{why}; {helps}",
+    }  # fmt: skip
 
 
 def cpu_devices_for(spec: JobSpec, fleet: Fleet) -> int | None:

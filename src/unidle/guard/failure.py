@@ -334,8 +334,13 @@ def _help(job: JobView, rank: RankView, what: str, kind: FailureKind) -> str:
 def _help_for_memory(job: JobView, rank: RankView, what: str) -> str:
     if "CUDA" in what or "HIP" in what:
         return "use a smaller batch on each device, or more devices; for fragmentation set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    if "shared memory" in what or "shm" in what or "us error" in what or rank.code == -signal.SIGBUS:
+    if "shared memory" in what or "shm" in what:
         return "shared memory (/dev/shm) is full: give the container more of it (--shm-size), or use fewer DataLoader workers"
+    if "us error" in what or rank.code == -signal.SIGBUS:
+        return (
+            "either shared memory (/dev/shm) is full: give the container more of it (--shm-size), or use fewer DataLoader workers; "
+            "or a mapped file became shorter while it was read"
+        )
     return "use less memory in each rank" + (
         ", or raise limits.memory" if job.spec.limits.memory_bytes else ""
     )
