@@ -193,3 +193,20 @@ def test_processes_that_open_and_close_a_store_in_turn_lose_nothing(store: Path)
     started = [subprocess.Popen(words, env=os.environ | {"PYTHONPATH": SOURCES}) for _ in range(2)]
     assert [process.wait(60) for process in started] == [0, 0]
     assert len(kept(store)) == 121
+
+
+def test_a_store_is_let_go_with_its_last_connection_and_not_before(store: Path) -> None:
+    def descriptors() -> int:
+        names = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]  # noqa: PTH208
+        return sum(Path(name).readlink() == store for name in names if os.path.lexists(name))
+
+    first, second = SqliteDatabase(store), SqliteDatabase(store)
+    first.execute("BEGIN IMMEDIATE")
+    assert descriptors() == 3, "the connections and what keeps their locks"
+    second.close()
+    writes = f"import sqlite3; sqlite3.connect({str(store)!r}, timeout=0).execute(\"INSERT INTO kept VALUES ('x')\")"
+    other = subprocess.run([sys.executable, "-c", writes], capture_output=True, text=True, check=False)
+    assert "database is locked" in other.stderr
+    first.execute("ROLLBACK")
+    first.close()
+    assert descriptors() == 0

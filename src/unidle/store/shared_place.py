@@ -56,8 +56,28 @@ def is_shared(path: Path) -> bool:
     )
 
 
+class Kept:
+    """What a connection to a store in a shared directory needs until it is closed. Then call :meth:`release`."""
+
+    def __init__(self) -> None:
+        self._lock: _Lock | None = None
+
+    def keep(self, lock: _Lock) -> None:
+        """The connection is open."""
+        lock.connections += 1
+        self._lock = lock
+
+    def release(self) -> None:
+        """The connection is closed."""
+        if self._lock is not None:
+            with _GUARD:
+                self._lock.connections -= 1
+                self._lock.close_unused()
+                self._lock = None
+
+
 @contextmanager
-def held(path: Path, connect: Callable[[str], sqlite3.Connection]) -> Iterator[None]:
+def held(path: Path, connect: Callable[[str], sqlite3.Connection]) -> Iterator[Kept]:
     """While the block opens a store at ``path``, the log and index next to it are this user's or its owner's.
 
     A lock keeps the last user of the store from removing them meanwhile, and SQLite from taking anything from a journal.
@@ -66,15 +86,16 @@ def held(path: Path, connect: Callable[[str], sqlite3.Connection]) -> Iterator[N
 
     Errors: :class:`StoreError` where another user made one, or the lock is not to be had.
     """
+    opened = Kept()
     if not is_shared(path) or not os.access(path, os.R_OK) or not _is_ours(path, connect):
-        yield
+        yield opened
         return
-    with _locked(path), ExitStack() as stack:
+    with _locked(path, opened), ExitStack() as stack:
         try:
             kept = {name: _kept(name, path, stack) for name in (Path(f"{path}-wal"), Path(f"{path}-shm"))}
         except OSError:  # nor can SQLite make them
             kept = {}
-        yield
+        yield opened
         if not all(_is_same(name, fd) for name, fd in kept.items()):
             raise StoreError(
                 "its write-ahead log was replaced while it was opened", field=str(path),
@@ -118,15 +139,20 @@ def _is_ours(path: Path, connect: Callable[[str], sqlite3.Connection]) -> bool:
 
 
 class _Lock:
-    """A descriptor of a store that this process keeps: closing it would drop the locks of its connections (POSIX)."""
+    """A descriptor of a store. Closing it drops the locks of this process's connections (POSIX): it is open as long as these."""
 
-    def __init__(self, fd: int) -> None:
-        self.fd, self.users = fd, 0
+    def __init__(self, key: tuple[int, int], fd: int) -> None:
+        self.key, self.fd, self.users, self.connections = key, fd, 0, 0
 
     def set(self, kind: int) -> None:
         """A lock of the descriptor, not of the process, on the bytes that SQLite locks. Errors: OSError."""
         flock = struct.pack("hhqqi4x", kind, os.SEEK_SET, _SHARED_FIRST, _SHARED_SIZE, 0)
         fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, flock)
+
+    def close_unused(self) -> None:
+        """Close it with the last connection."""
+        if not self.users and not self.connections and _LOCKS.pop(self.key, None) is self:
+            os.close(self.fd)
 
 
 _LOCKS: Final[dict[tuple[int, int], _Lock]] = {}
@@ -134,7 +160,7 @@ _GUARD: Final = threading.Lock()
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, opened: Kept) -> Iterator[None]:
     """Hold SQLite's shared lock: no process has the store for itself, as it must to remove the log or to use a journal."""
     end = time.monotonic() + _WAIT_S
     lock = None
@@ -156,11 +182,14 @@ def _locked(path: Path) -> Iterator[None]:
             time.sleep(_RETRY_S)
     try:
         yield
+        with _GUARD:
+            opened.keep(lock)
     finally:
         with _GUARD:
             lock.users -= 1
             if not lock.users:
                 lock.set(fcntl.F_UNLCK)
+            lock.close_unused()
 
 
 def _shared_lock(path: Path) -> _Lock:
@@ -169,9 +198,14 @@ def _shared_lock(path: Path) -> _Lock:
     if lock is None:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         opened = os.fstat(fd)
-        lock = _LOCKS.setdefault((opened.st_dev, opened.st_ino), _Lock(fd))
+        key = opened.st_dev, opened.st_ino
+        lock = _LOCKS.setdefault(key, _Lock(key, fd))
     if not lock.users:
-        lock.set(fcntl.F_RDLCK)
+        try:
+            lock.set(fcntl.F_RDLCK)
+        except OSError:
+            lock.close_unused()
+            raise
     lock.users += 1
     return lock
 

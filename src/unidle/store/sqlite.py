@@ -67,7 +67,7 @@ class SqliteDatabase:
         if create and not read_only:
             _make_file(self.path, mode)
         self._files = OpenFiles(self.path)
-        with self.translated(), shared_place.held(self.path, self._connect):
+        with self.translated(), shared_place.held(self.path, self._connect) as self._kept:
             self._connection = (
                 self._open_for_reading() if read_only else self._open_for_writing(create=create)
             )
@@ -76,6 +76,7 @@ class SqliteDatabase:
             self._files.opened()
         except BaseException:
             self._connection.close()
+            self._kept.release()
             raise
 
     def _open_for_reading(self) -> sqlite3.Connection:
@@ -223,6 +224,7 @@ class SqliteDatabase:
 
     def close(self) -> None:
         self._connection.close()
+        self._kept.release()
 
     @contextmanager
     def translated(self) -> Iterator[None]:
