@@ -80,27 +80,33 @@ def journal_of(disk: Disk) -> str:
     return Path(disk.device).name
 
 
-def aborts(disk: Disk) -> int:
-    """Lines of the kernel's log by which the journal of this disk was aborted."""
-    fd, found = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK), 0
+def aborted(disk: Disk, after: int) -> tuple[bool, int]:
+    """Whether a line of the kernel's log after this number says that the journal of this disk was aborted; the last number.
+
+    The kernel drops its oldest lines, so that they cannot be counted.
+    """
+    fd, found = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK), False
+    last = after
     try:
         while True:
             try:
                 record = os.read(fd, 8192).decode(errors="replace")
             except BrokenPipeError:
                 continue
-            found += "Aborting journal" in record and f"{journal_of(disk)}-" in record
+            last = max(last, int(record.split(",", 2)[1]))
+            is_new = int(record.split(",", 2)[1]) > after
+            found |= is_new and "Aborting journal" in record and f"{journal_of(disk)}-" in record
     except BlockingIOError:
-        return found
+        return found, last
     finally:
         os.close(fd)
 
 
 def abort(disk: Disk) -> None:
     """The file system fails, as after an I/O error of its device."""
-    before = aborts(disk)
+    _, last = aborted(disk, 0)
     disk.cut()
-    wait_until(lambda: aborts(disk) > before, 10, "the kernel to report it")
+    wait_until(lambda: aborted(disk, last)[0], 10, "the kernel to report it")
 
 
 def kernel_check(*words: object) -> dict[str, Any]:
