@@ -208,7 +208,7 @@ def test_the_file_system_of_the_store_fails_and_the_node_comes_back_after_its_re
     said = first.communicate(timeout=60)[1].decode()
     assert first.returncode == 4, said  # it cannot write what it decided
     disk.mount_again()
-    before = aborts(disk)
+    _, before = aborted(disk, 0)
     up(store, file)
     wait_until(lambda: node(store)[0] == "out", 180, "the node to be out")
     seen = unidle("guard", "nodes", "--store", store).stdout
@@ -216,6 +216,6 @@ def test_the_file_system_of_the_store_fails_and_the_node_comes_back_after_its_re
     done = unidle("guard", "return", "n1", "--store", store)
     assert done.returncode == 0, done.stderr
     wait_until(lambda: node(store)[0] == "healthy", 180, "the node to come back")
-    assert aborts(disk) == before
+    assert not aborted(disk, before)[0]
     submit(store, tmp_path / "next.json", "echo step 1; sleep 1000", workdir=str(tmp_path), grace_s=0.5)
     wait_for_state(store, "next", "running")
