@@ -39,7 +39,7 @@ test-gpu: ## Run every GPU path for real, without network (PYTHON=python3, WHEEL
 	@scripts/test-gpu.sh $(ARGS)
 
 disk-faults: setup-tests ## Faults of a simulated disk under real processes, as root (SEEDS=1000 FROM=0 WORKERS=2; nightly)
-	@PYTHONPATH=tests $(BIN)/python -m disk --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --workers $(or $(WORKERS),2) $(ARGS)
+	@$(BIN)/python bench/disk_faults.py --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --workers $(or $(WORKERS),2) $(ARGS)
 
 fuzz: setup ## Fuzz all readers and listeners (SECONDS=600 for each; ARGS="elf python-job" for some of them; JOBS=2 at once)
 	@JOBS=$(or $(JOBS),1) scripts/fuzz.sh $(or $(SECONDS),600) $(ARGS)

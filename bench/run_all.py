@@ -30,8 +30,8 @@ INTRODUCTION = """\
 Written by `make bench`; do not edit. Each section is one command, which prints the same table.
 `ratio` above 1 is better than the peer. A row that falls short of its goal stays here and says **NO**.
 """
-NIGHTLY = "soak"
-"""Takes half an hour, and only shows whether something grows: `python bench/soak.py`, every night."""
+NIGHTLY = ("soak", "disk_faults")
+"""Take long, and have no figure for the page: `python bench/soak.py`, `make disk-faults`, every night."""
 BY_HAND = "test-gpu"
 """The section that `make test-gpu` writes, on a machine with a GPU."""
 
@@ -51,7 +51,7 @@ def names() -> list[str]:
     return sorted(
         p.stem
         for p in Path(__file__).parent.glob("*.py")
-        if p.stem not in ("run_all", NIGHTLY) and p.stem[0] != "_"
+        if p.stem not in ("run_all", *NIGHTLY) and p.stem[0] != "_"
     )
 
 

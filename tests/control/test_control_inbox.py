@@ -8,7 +8,8 @@ import pytest
 from unidle.clock import VirtualClock
 from unidle.control import loop
 from unidle.control.inbox import CancelRequest, SubmitRequest
-from unidle.control.loop import INBOX_AT_ONCE, Controller
+from unidle.control.loop import Controller
+from unidle.control.requests import INBOX_AT_ONCE
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import seeded
 from unidle.fleet import Device, Fleet, Node

@@ -13,7 +13,8 @@ import pytest
 from sim.worlds import S, World, fleet_of
 from unidle.clock import VirtualClock
 from unidle.control.inbox import CancelRequest, SubmitRequest
-from unidle.control.loop import INBOX_EVERY_NS, Controller
+from unidle.control.loop import Controller
+from unidle.control.requests import INBOX_EVERY_NS
 from unidle.control.simulate import Arrival, simulate
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import SimJob

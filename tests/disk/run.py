@@ -110,10 +110,7 @@ def run_seeds(seeds: Sequence[int], workers: int = 1) -> Iterator[Result]:
         shutil.rmtree(scratch)
 
 
-def table(results: list[Result]) -> str:
-    """Counts by kind of fault and by outcome."""
-    kinds = Counter(r.fault.name if r.happened else "did not happen" for r in results)
-    outcomes = Counter(r.outcome if not r.faults_found else "WRONG" for r in results if r.happened)
-    rows = [f"  {n:5d}  {name}" for name, n in sorted(kinds.items())]
-    ends = [f"  {n:5d}  {name}" for name, n in sorted(outcomes.items())]
-    return "\n".join(["faults", *rows, "outcomes", *ends])
+def counts(results: Sequence[Result]) -> tuple[Counter[str], Counter[str]]:
+    """How many by fault, and of those that happened by outcome."""
+    faults = Counter(r.fault.name if r.happened else "did not happen" for r in results)
+    return faults, Counter("WRONG" if r.faults_found else r.outcome for r in results if r.happened)

@@ -17,18 +17,11 @@ def told(result: Result) -> str:
     return "\n".join(map(str, result.violations))
 
 
-@needs.root
-def test_nothing_acknowledged_is_lost_on_sqlite(tmp_path: Path) -> None:
-    result = run("sqlite", tmp_path / "round", 1, faults=FAULTS)
-    assert not result.violations, told(result)
-    assert result.ops["submit acknowledged"] >= 5
-    assert result.ops["mark acknowledged"] >= 20
-    assert sum(result.faults.values()) == FAULTS
-
-
-@needs.postgres
-def test_nothing_acknowledged_is_lost_on_postgresql(tmp_path: Path) -> None:
-    result = run("postgres", tmp_path / "round", 1, faults=FAULTS)
+@pytest.mark.parametrize(
+    "store", [pytest.param("sqlite", marks=needs.root), pytest.param("postgres", marks=needs.postgres)]
+)
+def test_nothing_acknowledged_is_lost(store: str, tmp_path: Path) -> None:
+    result = run(store, tmp_path / "round", 1, faults=FAULTS)
     assert not result.violations, told(result)
     assert result.ops["submit acknowledged"] >= 5
     assert result.ops["mark acknowledged"] >= 20

@@ -68,9 +68,9 @@ def test_a_file_is_shown_if_the_processs_user_or_group_may_read_it(place: Path) 
     }
     with process_of(OTHER, place) as pid:
         seen = {name: shown(pid, file) for name, file in files.items()}
-        beside = {name: shown(pid, f"{name}.py") for name in files}
+        relative = {name: shown(pid, f"{name}.py") for name in files}
     assert seen == {"secret": None, "own": "own", "group": "group", "strange": None, "public": "public"}
-    assert beside == seen  # names that are relative to where the process is
+    assert relative == seen  # names that are relative to where the process is
     assert Path(files["secret"]).read_text().strip() == SECRET  # this process's own rights are as before
 
 

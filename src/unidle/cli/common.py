@@ -41,6 +41,13 @@ StoreOption = Annotated[
     ),
 ]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+JobsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="JOB", show_default=False, autocompletion=complete.jobs,
+        help="Job id, a unique prefix of it, or a name.",
+    ),
+]  # fmt: skip
 JobArgument = Annotated[
     str | None,
     typer.Argument(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from unidle.cli.common import data_dir, read_view
-from unidle.errors import StoreHeld
+from unidle.errors import StoreError, StoreHeld
 from unidle.fleet import Fleet
 from unidle.store.protocol import Store
 from unidle.view.state import View
@@ -39,6 +39,18 @@ def settle(store: Store, job_id: str, request: int | None = None) -> str:
 def answered(store: Store, request: int, purpose: str) -> None:
     """Wait until a request left the inbox. If no process drives the store, this process does, as ``purpose``."""
     _until(store, lambda _: None if store.is_waiting(request) else "done", purpose)
+
+
+def done_by_controller(
+    store: Store, request: int, purpose: str, done: Callable[[View], bool], what: str
+) -> None:
+    """As :func:`answered`. Errors: :class:`StoreError` if ``what`` was not done: an old controller has no such request."""
+    answered(store, request, purpose)
+    if not done(read_view(store)):
+        raise StoreError(
+            f"the controller did not {what}", field=store.url,
+            remedy="restart `unidle up` with this version of unidle, then try again",
+        )  # fmt: skip
 
 
 def _until(store: Store, found: Callable[[View], str | None], purpose: str) -> str:

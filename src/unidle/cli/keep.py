@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-from unidle.cli import complete
-from unidle.cli.common import StoreOption, read_view, say, store_address
-from unidle.errors import StoreError
+from unidle.cli.common import JobsArgument, StoreOption, read_view, say, store_address
 from unidle.login import login_name
 
 
@@ -18,13 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def keep(
-    jobs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="JOB", show_default=False, autocompletion=complete.jobs,
-            help="Job id, a unique prefix of it, or a name.",
-        ),
-    ],
+    jobs: JobsArgument,
     store: StoreOption = None,
     undo: Annotated[
         bool, typer.Option("--undo", help="Let retention remove these jobs again.")
@@ -36,7 +28,7 @@ def keep(
     """
     import msgspec
 
-    from unidle.cli.drive import answered
+    from unidle.cli.drive import done_by_controller
     from unidle.control.find import find_job
     from unidle.control.inbox import KeepRequest
     from unidle.store.open import open_store
@@ -46,14 +38,11 @@ def keep(
         view = read_view(opened)
         names = tuple(dict.fromkeys(find_job(view, name, alone=True).id for name in jobs))
         request = opened.request("keep", msgspec.json.encode(KeepRequest(names, not undo, login_name())))
-        answered(opened, request, "unidle keep")
-        kept = read_view(opened).keep
+        done_by_controller(
+            opened, request, "unidle keep", lambda view: all((name in view.keep) != undo for name in names),
+            "change the jobs",
+        )  # fmt: skip
     finally:
         opened.close()
-    if any((name in kept) == undo for name in names):
-        raise StoreError(
-            "the controller did not change the jobs", field=opened.url,
-            remedy="restart `unidle up` with this version of unidle, then try again",
-        )  # fmt: skip
     for name in names:
         say(f"{name}: retention {'may remove it' if undo else 'leaves it alone'}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from unidle.cli import complete
 from unidle.cli.common import (
+    JobsArgument,
     JsonOption,
     StoreOption,
     data_dir,
@@ -20,7 +20,7 @@ from unidle.cli.common import (
     store_address,
     warn,
 )
-from unidle.errors import BadInput, StoreError
+from unidle.errors import BadInput
 from unidle.login import login_name
 from unidle.words import counted
 
@@ -42,13 +42,7 @@ def register(app: typer.Typer) -> None:
 
 
 def rm(
-    jobs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="JOB", show_default=False, autocompletion=complete.jobs,
-            help="Job id, a unique prefix of it, or a name.",
-        ),
-    ],
+    jobs: JobsArgument,
     store: StoreOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -175,16 +169,13 @@ def _is_held(state: Path, job: str) -> bool:
 def _ask(opened: SqlStore, names: Sequence[str]) -> None:
     import msgspec
 
-    from unidle.cli.drive import answered
+    from unidle.cli.drive import done_by_controller
     from unidle.control.inbox import RemoveRequest
 
     request = opened.request("remove", msgspec.json.encode(RemoveRequest(tuple(names), login_name())))
-    answered(opened, request, "unidle rm")
-    if not read_view(opened).removed.keys() >= set(names):
-        raise StoreError(
-            "the controller did not remove the jobs", field=opened.url,
-            remedy="restart `unidle up` with this version of unidle, then try again",
-        )  # fmt: skip
+    done_by_controller(
+        opened, request, "unidle rm", lambda view: view.removed.keys() >= set(names), "remove the jobs"
+    )
 
 
 def _say(names: Sequence[str], freed: dict[str, int], profiles: int, archives: int, dry_run: bool) -> None:

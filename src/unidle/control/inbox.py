@@ -74,6 +74,15 @@ def not_theirs(store: Store, request: Request, spec: JobSpec) -> Reason | None:
     return Reason("not_the_owner", text, {"sender": sender, "user": spec.user})
 
 
+def refused(store: Store, request: Request, submit: SubmitRequest) -> Reason | None:
+    """Why a job is not submitted; None where it may be."""
+    if (because := not_theirs(store, request, submit.spec)) is not None:
+        return because
+    if not is_job_id(submit.job):  # the id becomes a path
+        return Reason("bad_id", "the id of the job cannot be a file's name", {"job": submit.job})
+    return None
+
+
 def add_submitted(view: View, requests: Iterable[Request]) -> None:
     """Show submitted jobs in a read-only view: as queued, with the reason that no controller has adopted them."""
     for request in requests:

@@ -20,9 +20,10 @@ from unidle.control.care import NodeCare
 from unidle.control.elastic import ElasticSizes
 from unidle.control.forecast import Forecaster
 from unidle.control.idle import IdleWatch
-from unidle.control.inbox import CancelRequest, KeepRequest, RemoveRequest, SubmitRequest, not_theirs
+from unidle.control.inbox import CancelRequest, KeepRequest, RemoveRequest, SubmitRequest, refused
 from unidle.control.recorder import Recorder, Watcher
 from unidle.control.recover import bad_checkpoint
+from unidle.control.requests import INBOX_EVERY_NS, Requests
 from unidle.engine.protocol import (
     CheckpointLook,
     Engine,
@@ -35,7 +36,6 @@ from unidle.events import types as ev
 from unidle.fleet import as_declared
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
-from unidle.jobs.job_id import is_job_id
 from unidle.jobs.vitals import GangVitals
 from unidle.place.plan import Place, Plan, Policy, Stop
 from unidle.place.policy import on_this_fleet
@@ -54,11 +54,6 @@ if TYPE_CHECKING:
     from unidle.notices.desk import NoticeDesk
 
 SIGHTING_EVERY_NS: Final = 10_000_000_000
-INBOX_EVERY_NS: Final = 250_000_000
-INBOX_AT_ONCE: Final = (
-    128  # requests in one turn, and how long they may take of it: running ranks are watched between
-)
-INBOX_TURN_NS: Final = 30_000_000
 REST_ABOVE: Final = 1_000  # open jobs from which on waiting ones are kept packed: below, that gains nothing
 STACKS_EVERY_NS: Final = 20_000_000  # while a look at a gang that hangs is under way
 HELD_AFTER_NS: Final = 60_000_000_000  # what was promised, after those who held it have to be gone
@@ -77,7 +72,6 @@ class Controller:
     ) -> None:  # fmt: skip
         self._store, self._engine = store, engine
         self._policy, self._clock = policy, clock
-        self._inbox_every_ns = inbox_every_ns
         self._sighting_every_ns = sighting_every_ns
         self._forecaster = forecaster
         self._notices = notices
@@ -88,6 +82,7 @@ class Controller:
         self.view = snapshot.load_view(store) if view is None else view
         self._recorder = Recorder(store, lease, clock, self.view, notices, watcher)
         self._emit = self._recorder.emit
+        self._requests = Requests(store, clock, self._recorder, inbox_every_ns)
         self._commands: list[Callable[[], None]] = []
         self._agenda = Agenda()
         self._holders = IdleWatch()
@@ -96,7 +91,6 @@ class Controller:
         self._care = care if care is not None else NodeCare()
         self._place = True
         self._quiet: list[str] = []  # jobs that may rest after this turn
-        self._inbox_ns = 0
         self._accepting = True
 
     # -- life ------------------------------------------------------------------------------------
@@ -219,7 +213,7 @@ class Controller:
     def turn(self) -> int | None:
         """Do all that can be done now. Returns when to look again without a sign from the engine."""
         self._observe()
-        self._take_requests()
+        self._requests.take(self._take_request)
         self._look_after_nodes()
         self._decide()
         self._look_after_nodes()  # of those that a gang has left
@@ -293,42 +287,13 @@ class Controller:
         if self._stacks is not None and self._guard.suspects:
             self._stacks.prepare(self._clock.now_ns())
 
-    def _take_requests(self) -> None:
-        now = self._clock.now_ns()
-        if self._inbox_every_ns is None or now - self._inbox_ns < self._inbox_every_ns:
-            return
-        requests = self._store.requests(INBOX_AT_ONCE)
-        self._inbox_ns = now if len(requests) < INBOX_AT_ONCE else 0  # else the next turn has more of them
-        for request in requests:
-            if self._clock.now_ns() - now > INBOX_TURN_NS:
-                self._inbox_ns = 0
-                break
-            try:
-                self._take_request(request)
-            except (
-                msgspec.MsgspecError,
-                RecursionError,
-            ) as error:  # it must not stop every controller that comes
-                self._emit(ev.RequestRefused(request.kind, Reason("unreadable", f"cannot be read: {error}")))
-            self._recorder.request_done(request.id)
-        for damaged in self._store.damaged_requests():
-            because = Reason(
-                "damaged", f"request {damaged.id} is damaged in the store: its checksum is wrong"
-            )
-            self._emit(ev.RequestRefused(damaged.kind, because))
-            self._recorder.request_done(damaged.id)
-
     def _take_request(self, request: Request) -> None:
         if request.kind == "submit":
             submit = msgspec.json.decode(request.body, type=SubmitRequest)
-            if (because := not_theirs(self._store, request, submit.spec)) is not None:
+            if (because := refused(self._store, request, submit)) is not None:
                 self._emit(ev.RequestRefused(request.kind, because))
-                return
-            if not is_job_id(submit.job):  # the id becomes a path
-                because = Reason("bad_id", "the id of the job cannot be a file's name", {"job": submit.job})
-                self._emit(ev.RequestRefused(request.kind, because))
-                return
-            self.submit(submit.job, submit.spec, request.sender)
+            else:
+                self.submit(submit.job, submit.spec, request.sender)
         elif request.kind == "cancel":
             cancel = msgspec.json.decode(request.body, type=CancelRequest)
             job = self.view.jobs.get(cancel.job)
@@ -537,8 +502,8 @@ class Controller:
             times.append(self._holders.next_ns)
         if (care_ns := self._care.next_ns) is not None:
             times.append(care_ns)
-        if self._inbox_every_ns is not None:
-            times.append(self._inbox_ns + self._inbox_every_ns)
+        if (inbox_ns := self._requests.next_ns) is not None:
+            times.append(inbox_ns)
         if self._notices is not None and (due_ns := self._notices.next_ns) is not None:
             times.append(due_ns)
         return min(times)

@@ -6,7 +6,6 @@ are found again, and a job that is still listed has all of its files.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -45,23 +44,6 @@ def is_held(state: Path, job: str) -> bool:
         if lock is None:
             return True
         os.close(lock)
-    return False
-
-
-def is_read(state: Path, job: str) -> bool:
-    """Whether a process reads the job's output: it holds a shared lock on the run directory."""
-    try:
-        fd = os.open(state / "runs" / job, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(fd)
     return False
 
 

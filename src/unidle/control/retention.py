@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from unidle.clock import Clock
-from unidle.control.removal import is_held, is_read
+from unidle.control.removal import is_held
 from unidle.control.retention_worker import Freed, Held, Packed, RetentionWorker
+from unidle.engine.local import rundir
 from unidle.events import types as ev
 from unidle.files.values import duration_text
 from unidle.fleet.retention import RetentionPolicy
@@ -103,7 +104,7 @@ class Retention:
         self._worker.close()
 
     def _busy(self, job: str) -> bool:
-        return job in self._packing or is_held(self._state, job) or is_read(self._state, job)
+        return job in self._packing or is_held(self._state, job) or rundir.is_read(self._state / "runs" / job)
 
     def _take(self, view: View) -> None:
         """What the worker has done."""

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from unidle.control import removal
 from unidle.control.archive import pack
+from unidle.engine.local import rundir
 from unidle.errors import LeaseLost, UnidleError
 from unidle.store.archives import ArchiveShelf
 from unidle.store.open import open_store
@@ -153,7 +154,7 @@ class RetentionWorker:
 
     def _pack(self, store: SqlStore, job: str) -> Packed:
         directory = self._state / "runs" / job
-        if removal.is_held(self._state, job) or removal.is_read(self._state, job):
+        if removal.is_held(self._state, job) or rundir.is_read(directory):
             return Packed(job, again=True)
         shelf = ArchiveShelf(store, self._token)
         size = 0

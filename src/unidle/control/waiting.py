@@ -8,12 +8,11 @@ from unidle.control.ask import Answer, next_decision
 from unidle.control.inbox import NOT_TAKEN_UP
 from unidle.jobs import NEVER, NEVER_BY_QUEUE, JobSpec, Reason
 from unidle.view.jobs import JobView, in_full
-from unidle.view.resting import run_time_ns
 from unidle.view.state import View
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.fleet import Fleet
+    from unidle.fleet import Fleet, Health
     from unidle.place.constraint import Barrier
 
 Plain = dict[str, Any]
@@ -61,7 +60,7 @@ def _without_run_time(view: View, which: Literal["holding", "ahead"], job: JobVi
     """Jobs that hold devices, or wait before this one, and of which no run time is known."""
     if which == "holding":
         others = [view.jobs.open[name] for name in sorted(view.live)]
-        return [o.id for o in others if o.spec.needs_devices and run_time_ns(o) is None]
+        return [o.id for o in others if o.spec.needs_devices and o.run_time_ns is None]
     mine = (-job.spec.priority, job.order)
     return [
         name
@@ -148,34 +147,32 @@ def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
 
 def _out_of_service(view: View, spec: JobSpec) -> list[Plain]:
     """Nodes and devices that a gang could use and that take no job, in the form of :func:`barrier_line`."""
+    barred = view.barred
+    if not barred:
+        return []
     lines = []
     for node in view.fleet.nodes:
-        usable = [d for d in node.devices if spec.device in ("any", d.kind)] if spec.needs_devices else []
-        targets = [node.id] if usable or not spec.needs_devices else []
-        targets += [device.id for device in usable]
-        lines += [_barred_line(view, target, len(usable)) for target in targets if target in view.barred]
+        usable = [d.id for d in node.devices if spec.needs_devices and spec.device in ("any", d.kind)]
+        if usable or not spec.needs_devices:
+            targets = [target for target in (node.id, *usable) if target in barred]
+            lines += [_barred_line(view, target, barred[target], len(usable)) for target in targets]
     if len(lines) > _MOST_OUT:
         text = f"nodes and devices out of service: {len(lines) - _MOST_OUT} more"
         lines[_MOST_OUT:] = [lines[_MOST_OUT] | {"text": text, "unblock": f"{text}: `unidle guard nodes`"}]
     return lines
 
 
-def _barred_line(view: View, target: str, devices: int) -> Plain:
+def _barred_line(view: View, target: str, health: Health, devices: int) -> Plain:
     here, cordon = view.care.targets.get(target), view.care.cordons.get(target)
     if here is not None:
         why = f"{target} is out of service ({here.state}): {here.cause.text}"
-        helps = (
-            f"after the repair, `unidle guard return {target}`"
-            if here.state == "out"
-            else "wait for its check"
-        )
+        helps = "wait for its check"
+        if here.state == "out":
+            helps = f"after the repair, `unidle guard return {target}`"
     elif cordon is not None:
         why, helps = f"{target} is cordoned by {cordon.by}", f"`unidle guard uncordon {target}`"
     else:
-        why, helps = (
-            f"{target} takes no new job ({view.barred[target]})",
-            "`unidle guard nodes` has the reason",
-        )
+        why, helps = f"{target} takes no new job ({health})", "`unidle guard nodes` has the reason"
     return {
         "constraint": None, "text": why, "domains": 1, "fitting": 0, "largest": 0, "needs": devices,
         "unblock": f"{why}; {helps}",

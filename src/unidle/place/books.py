@@ -31,7 +31,6 @@ from unidle.place.queue.past import fairness_of, take_history
 from unidle.place.queue.waiting import Waiting
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.kept import on_trial
-from unidle.view.resting import run_time_ns
 from unidle.view.state import View
 from unidle.view.usage import milli_of
 from unidle.view.waiting import Shape
@@ -218,7 +217,7 @@ class Books:
         return Running(
             job.id, self._table.queue(spec), "medium" if ends else spec.preemption, attempt.placed_ns, held,
             self._table.charged(spec, kind, milli), attempt.saved_ns, int(spec.min_runtime_s * S),
-            restart_ns(job), run_time_ns(job), checkpoints=spec.checkpoint_path is not None and stop is None,
+            restart_ns(job), job.run_time_ns, checkpoints=spec.checkpoint_path is not None and stop is None,
             ranks=spec.ranks, each=spec.devices_per_rank, settled_ns=settled_ns(job), asks=asks_of(spec),
             parts=parts, parts_milli=milli if parts else 0,
         )  # fmt: skip
@@ -255,7 +254,7 @@ class Books:
         spec = job.spec
         return Demand(
             job.id, self._table.queue(spec), spec.preemption, 0 if family.parts else spec.ranks, spec.devices_per_rank,
-            family.charged, job.waiting_since_ns, run_time_ns(job), spec.priority, int(spec.min_runtime_s * S),
+            family.charged, job.waiting_since_ns, job.run_time_ns, spec.priority, int(spec.min_runtime_s * S),
             restart_ns(job), spec.checkpoint_path is not None, family.alike, family.asks, family.most,
         )  # fmt: skip
 

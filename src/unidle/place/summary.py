@@ -25,7 +25,6 @@ from unidle.place.tree import Tree, tree_of
 from unidle.share.parts import promised, used_parts
 from unidle.view.jobs import JobView
 from unidle.view.occupancy import NodeSlots
-from unidle.view.resting import run_time_ns
 from unidle.view.state import View
 
 LABEL_VALUES_MOST: Final = 32  # a label with more different values tells nodes apart, not kinds of nodes
@@ -184,7 +183,7 @@ def _releases(view: View, now_ns: int) -> Iterator[Release]:
     ends: dict[str, list[tuple[int, int]]] = {}
     for name in sorted(view.live):
         job = view.jobs[name]
-        runs_ns = run_time_ns(job)
+        runs_ns = job.run_time_ns
         if runs_ns is not None and job.live is not None and job.spec.needs_devices:
             slices = [s for place in job.live.places for s in place.slices]
             left_ns = max(runs_ns - job.run_ns(now_ns), 0)

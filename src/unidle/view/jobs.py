@@ -17,6 +17,8 @@ from unidle.view.records import IdleNotice, Prediction, UseView, VerdictView
 from unidle.view.resting import Rest, columns, may_rest
 from unidle.view.waiting import Shape
 
+_TRUSTED: Final = 2  # a predicted run time counts where it is at most so many times as long
+
 
 class AttemptView(msgspec.Struct, array_like=True):
     number: int
@@ -169,6 +171,19 @@ class JobView(msgspec.Struct, array_like=True):
     def steps(self) -> int:
         """The highest step that any attempt reported; 0 where none was seen."""
         return max([s for a in self.attempts if (s := a.last_step()) is not None], default=0)
+
+    @property
+    def run_time_ns(self) -> int | None:
+        """How long an attempt runs: the job's estimate, else what was predicted with confidence; None if neither.
+
+        A prediction whose bounds are wide would keep room for jobs at times at which it is not needed.
+        """
+        if self.spec.estimate_s is not None:
+            return int(self.spec.estimate_s * 1_000_000_000)
+        said = next((said for said in reversed(self.predictions) if said.what == "run_time"), None)
+        if said is None or said.high_ns > _TRUSTED * said.value_ns:
+            return None
+        return said.value_ns
 
     def devices_of(self, attempt: AttemptView) -> int:
         """Devices of an attempt: an elastic job's differ in size."""

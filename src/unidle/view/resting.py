@@ -20,9 +20,6 @@ from unidle.view.waiting import Shape
 if TYPE_CHECKING:
     from unidle.view.jobs import JobView
 
-_TRUSTED: Final = 2  # a predicted run time is taken for an estimate where it is at most so many times as long
-_S: Final = 1_000_000_000
-
 
 class Rest(NamedTuple):
     """What the queue needs of a waiting job: ``code`` is why it waits (empty: no reason was recorded yet), ``timed``
@@ -43,22 +40,9 @@ class Rest(NamedTuple):
     def of(cls, job: JobView) -> Rest:
         spec, code = job.spec, job.verdict.code if job.verdict is not None else ""
         return cls(
-            job.order, spec.priority, job.waiting_since_ns, run_time_ns(job) is not None, intern(code),
+            job.order, spec.priority, job.waiting_since_ns, job.run_time_ns is not None, intern(code),
             intern(spec.name), intern(spec.queue), spec.preemption, Shape.of(spec),
         )  # fmt: skip
-
-
-def run_time_ns(job: JobView) -> int | None:
-    """How long an attempt of the job runs: its own estimate, else what was predicted with confidence; None if neither.
-
-    A prediction whose bounds are wide would keep room for jobs at times at which it is not needed.
-    """
-    if job.spec.estimate_s is not None:
-        return int(job.spec.estimate_s * _S)
-    said = next((said for said in reversed(job.predictions) if said.what == "run_time"), None)
-    if said is None or said.high_ns > _TRUSTED * said.value_ns:
-        return None
-    return said.value_ns
 
 
 def may_rest(job: JobView) -> bool:

@@ -101,6 +101,23 @@ def lock_for_reading(directory: str | os.PathLike[str]) -> int | None:
     return fd
 
 
+def is_read(directory: str | os.PathLike[str]) -> bool:
+    """Whether a process has the lock of :func:`lock_for_reading`."""
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(fd)
+    return False
+
+
 def release(lock: int) -> None:
     """Give a lock back."""
     os.close(lock)
