@@ -44,32 +44,42 @@ def parse(record: bytes) -> Iterator[Op]:
         at += data
 
 
+Change = tuple[int, bytes | None]
+
+
 @dataclass(slots=True, eq=False)
 class File:
-    """``durable`` is on the disk; ``pending`` are (offset, data), with None for data where the file was cut off there."""
+    """``durable`` is on the disk; ``pending`` are (offset, data), with None for data where the file was cut off there.
+
+    ``since_failure``: changes from the first failed sync on, in order, each with whether a later sync has it on the disk.
+    """
 
     durable: bytearray = field(default_factory=bytearray)
-    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
-    doubtful: list[tuple[int, bytes | None]] = field(default_factory=list)  # of a sync that failed
+    pending: list[Change] = field(default_factory=list)
+    since_failure: list[tuple[Change, bool]] = field(default_factory=list)
 
     def sync(self) -> None:
-        for change in self.pending:
-            _change(self.durable, *change)
+        if self.since_failure:
+            self.since_failure += [(change, True) for change in self.pending]
+        else:
+            for change in self.pending:
+                _change(self.durable, *change)
         self.pending.clear()
 
     def fail(self) -> None:
         """A sync failed: the kernel takes what it could not write for written."""
-        self.doubtful += self.pending
+        self.since_failure += [(change, False) for change in self.pending]
         self.pending.clear()
 
     def after_cut(self, chance: random.Random, kept: float) -> bytes:
         content = bytearray(self.durable)
-        for offset, data in [*self.doubtful, *self.pending]:
-            if chance.random() >= kept:
-                continue
-            if data and chance.random() < 0.2:  # torn: the sectors before a random one
-                sector = (offset + chance.randrange(len(data))) // SECTOR_BYTES * SECTOR_BYTES
-                data = data[: max(0, sector - offset)]
+        for (offset, data), sure in [*self.since_failure, *((change, False) for change in self.pending)]:
+            if not sure:
+                if chance.random() >= kept:
+                    continue
+                if data and chance.random() < 0.2:  # torn: the sectors before a random one
+                    sector = (offset + chance.randrange(len(data))) // SECTOR_BYTES * SECTOR_BYTES
+                    data = data[: max(0, sector - offset)]
             _change(content, offset, data)
         return bytes(content)
 

@@ -63,6 +63,12 @@ def test_a_failed_sync_leaves_its_writes_in_doubt_also_after_one_that_succeeds()
     assert {tree(*SYNCED, *later, seed=seed)["/disk/a"] for seed in SEEDS} == {b"one", b"two"}
 
 
+def test_what_is_written_and_synced_after_a_failed_sync_is_on_the_disk() -> None:
+    failed = (write("/disk/a", b"two"), Op("F", "/disk/a", inode=1))
+    again = (write("/disk/a", b"tri"), Op("S", "/disk/a", inode=1))
+    assert {tree(*SYNCED, *failed, *again, seed=seed)["/disk/a"] for seed in SEEDS} == {b"tri"}
+
+
 def test_a_rename_without_a_sync_of_its_directory_has_happened_or_not() -> None:
     later = (
         Op("C", "/disk/b", inode=2), write("/disk/b", b"new", inode=2), Op("S", "/disk/b", inode=2),
