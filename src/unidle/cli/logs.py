@@ -98,12 +98,10 @@ def logs(
         _say_dropped_bytes(found.attempts[(attempt or len(found.attempts)) - 1], ranks)
     wanted = Wanted(since_ns, tail, match)
     if follow:
-        opened.close()
         with Watch(store_address(store), found.id) as watch:
             _copy(watch.store, watch.news, found.id, ranks, attempt, wanted, follow=True)
     else:
         _copy(opened, lambda: found, found.id, ranks, attempt, wanted, follow=False)
-        opened.close()
 
 
 def _copy(

@@ -23,7 +23,7 @@ from unidle.engine.local.engine import LocalEngine
 from unidle.fleet import Fleet
 from unidle.place.policy import Unidle
 from unidle.store.protocol import Store
-from unidle.view.snapshot import load_view
+from unidle.view.snapshot import renewed_view
 
 if TYPE_CHECKING:
     from unidle.control.hooks import Hands
@@ -63,7 +63,7 @@ def take_up(
     senders = _senders(channels)
     lease = store.acquire(purpose)
     try:
-        view = load_view(store)
+        view = renewed_view(store)
         clock = RealClock(store.last()[1], _clock_of_log(view))
         root = make_run_root(store, data_dir)
         refuse_strays(root, view.jobs)

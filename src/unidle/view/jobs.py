@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import (
+    Collection,
+    Container,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    ValuesView,
+)
+from heapq import merge
 from itertools import pairwise
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
 from unidle.events.types import Outcome, StacksTaken, StopAsked
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
+from unidle.store.protocol import EndedJob
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.packed import packed, unpacked
 from unidle.view.ranks import RankView
@@ -246,19 +257,32 @@ class OpenJobs(Mapping[str, JobView]):
         return len(self._jobs)
 
 
+class Shelf(Protocol):
+    """Ended jobs that the store has, packed, each with its position in the order of submission."""
+
+    def get(self, job_id: str) -> bytes | None: ...
+
+    def ids(self, *, backwards: bool = False) -> Iterator[tuple[int, str]]: ...
+
+
 class JobTable(Mapping[str, JobView]):
     """Jobs in the order of submission. One that has ended, or rests, is kept packed.
 
     An ended job is unpacked at each look; one that rests (:mod:`unidle.view.resting`) is awake from the first look on.
+    Ended jobs that a snapshot leaves out are not in memory: they are looked up on the ``shelf``.
     """
 
-    __slots__ = ("_kept", "_open", "_shapes", "open", "resting")
+    __slots__ = ("_kept", "_open", "_positions", "_shapes", "_shelf", "open", "resting", "shelved")
 
     def __init__(
-        self, kept: dict[str, JobView | bytes] | None = None, resting: dict[str, Rest] | None = None
-    ) -> None:
+        self, kept: dict[str, JobView | bytes] | None = None, resting: dict[str, Rest] | None = None,
+        positions: dict[str, int] | None = None, shelved: int = 0,
+    ) -> None:  # fmt: skip
         self._kept = kept if kept is not None else {}
         self.resting = resting if resting is not None else {}
+        self._positions = positions if positions is not None else {}  # of ended jobs in memory
+        self.shelved = shelved  # how many ended jobs are on the shelf
+        self._shelf: Shelf | None = None
         self._open: dict[str, JobView | None] = {}
         self._shapes: dict[Shape, Shape] = {}  # one object for all that are equal
         for id_, job in self._kept.items():
@@ -274,7 +298,23 @@ class JobTable(Mapping[str, JobView]):
     def put_away(self, job: JobView) -> None:
         """The job has ended and is kept packed."""
         self._kept[job.id] = packed(_PACK.encode(job))
+        self._positions[job.id] = job.order
         self._open.pop(job.id, None)
+
+    def ended(self, without: Container[str]) -> list[EndedJob]:
+        """Ended jobs that are in memory, but for those that are named."""
+        return [
+            EndedJob(name, position, cast("bytes", self._kept[name]))
+            for name, position in self._positions.items()
+            if name not in without
+        ]
+
+    def shelve(self, shelf: Shelf, gone: Iterable[str] = ()) -> None:
+        """The ended jobs that the shelf has are looked up there; ``gone`` leave memory for it."""
+        self._shelf = shelf
+        for name in gone:
+            del self._kept[name], self._positions[name]
+            self.shelved += 1
 
     def rest(self, job_id: str) -> None:
         """Keep the job packed until it is read, if it only waits. Who has it already must not change it."""
@@ -301,27 +341,51 @@ class JobTable(Mapping[str, JobView]):
         job = self._open[job_id]
         return self.resting[job_id].name if job is None else job.spec.name
 
-    def plain(self) -> dict[str, Any]:
-        """As a snapshot keeps it."""
-        return {"jobs": self._kept, "resting": columns(self.resting)}
+    def plain(self, gone: Collection[str] = ()) -> dict[str, Any]:
+        """As a snapshot keeps it that leaves out ended jobs: those on the shelf, and ``gone``, which go there with it."""
+        kept, positions = self._kept, self._positions
+        if gone:
+            kept = {name: job for name, job in kept.items() if name not in gone}
+            positions = {name: position for name, position in positions.items() if name not in gone}
+        return {
+            "jobs": kept, "resting": columns(self.resting), "positions": positions, "shelved": self.shelved + len(gone),
+        }  # fmt: skip
 
     def __getitem__(self, job_id: str) -> JobView:
-        job = self._kept[job_id]
+        job = self._kept.get(job_id) or self._shelved(job_id)
+        if job is None:
+            raise KeyError(job_id)
         if not isinstance(job, bytes):
             return job
         return self.wake(job_id) if job_id in self.resting else _UNPACK.decode(unpacked(job))
 
     def __contains__(self, job_id: object) -> bool:
-        return job_id in self._kept
+        return job_id in self._kept or (isinstance(job_id, str) and self._shelved(job_id) is not None)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
+        if self._shelf is None or not self.shelved:
+            return iter(self._kept)
+        here = ((self._position(name), name) for name in self._kept)
+        return (name for _, name in merge(self._shelf.ids(), here))
 
     def __reversed__(self) -> Iterator[str]:
-        return reversed(self._kept)
+        if self._shelf is None or not self.shelved:
+            return reversed(self._kept)
+        here = ((self._position(name), name) for name in reversed(self._kept))
+        return (name for _, name in merge(self._shelf.ids(backwards=True), here, reverse=True))
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._kept) + self.shelved
+
+    def _shelved(self, job_id: str) -> bytes | None:
+        return self._shelf.get(job_id) if self._shelf is not None and self.shelved else None
+
+    def _position(self, name: str) -> int:
+        position = self._positions.get(name)
+        if position is None:
+            job = self._open[name]
+            position = self.resting[name].order if job is None else job.order
+        return position
 
 
 _PACK: Final = msgspec.msgpack.Encoder()
