@@ -61,7 +61,7 @@ def test_a_snapshot_leaves_ended_jobs_to_the_store(told):
     told.keep()
     assert told.view.jobs.shelved == 2
     assert len(told.store.load_snapshot(15).body) > 0
-    assert [job for _, job in told.store.ended_jobs(15, told.view.seq)] == ["a-1", "a-2"]
+    assert [one.job for one in told.store.ended_jobs(15, told.view.seq)] == ["a-1", "a-2"]
     for view in (told.view, load_view(told.store), deepcopy(load_view(told.store))):
         assert list(view.jobs) == ["a-1", "a-2", "b-1"]
         assert list(reversed(view.jobs)) == ["b-1", "a-2", "a-1"]

@@ -8,7 +8,7 @@ from typing import Final
 from unidle.errors import StoreDamaged
 from unidle.store import statements as sql
 from unidle.store.checksum import blob_crc
-from unidle.store.database import Database
+from unidle.store.database import Database, RowTuple
 from unidle.store.protocol import EndedJob
 
 TABLE: Final = "unidle_ended"
@@ -27,33 +27,40 @@ def add(db: Database, fold_version: int, seq: int, ended: Sequence[EndedJob]) ->
 
 def body_of(db: Database, fold_version: int, seq: int, job: str) -> bytes | None:
     """See :meth:`unidle.store.protocol.Store.ended_job`."""
-    for position, saved, crc, body in db.query(sql.ENDED, (fold_version, job, seq)):
-        if blob_crc(body, fold_version, job, position, saved) != crc:
-            raise StoreDamaged(
-                "its record is damaged", field=f"ended job {job}",
-                remedy="the next controller that takes up the store makes it again: `unidle up`",
-            )  # fmt: skip
-        return bytes(body)
+    for row in db.query(sql.ENDED, (fold_version, seq, job)):
+        return _checked(fold_version, row).body
     return None
 
 
-def ids(db: Database, fold_version: int, seq: int, *, backwards: bool) -> Iterator[tuple[int, str]]:
+def jobs_of(db: Database, fold_version: int, seq: int, *, backwards: bool) -> Iterator[EndedJob]:
     """See :meth:`unidle.store.protocol.Store.ended_jobs`."""
     statement, last = (sql.ENDED_DOWN, _BEYOND) if backwards else (sql.ENDED_UP, -1)
     while rows := db.query(statement, (fold_version, seq, last, _PAGE)):
-        yield from rows
+        for row in rows:
+            yield _checked(fold_version, row)
         last = rows[-1][0]
 
 
-def damaged(db: Database, fold_version: int | None = None) -> Iterator[str]:
-    """Jobs whose row is damaged, of one fold version or of all."""
+def damaged(db: Database) -> Iterator[str]:
+    """Jobs whose row is damaged."""
     if TABLE not in db.tables():
         return
-    versions = [version for (version,) in db.query(sql.ENDED_VERSIONS)]
-    for version in versions if fold_version is None else [fold_version]:
+    for (version,) in db.query(sql.ENDED_VERSIONS):
         last = -1
-        while rows := db.query(sql.ENDED_ROWS, (version, last, _PAGE)):
-            for position, job, seq, crc, body in rows:
-                if blob_crc(body, version, job, position, seq) != crc:
-                    yield job
+        while rows := db.query(sql.ENDED_UP, (version, _BEYOND, last, _PAGE)):
+            for row in rows:
+                try:
+                    _checked(version, row)
+                except StoreDamaged:
+                    yield str(row[1])
             last = rows[-1][0]
+
+
+def _checked(fold_version: int, row: RowTuple) -> EndedJob:
+    position, job, seq, crc, body = row
+    if blob_crc(body, fold_version, job, position, seq) != crc:
+        raise StoreDamaged(
+            "its record is damaged", field=f"ended job {job}",
+            remedy="the next controller that takes up the store makes it again: `unidle up`",
+        )  # fmt: skip
+    return EndedJob(job, position, bytes(body))

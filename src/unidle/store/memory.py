@@ -132,15 +132,13 @@ class MemoryStore:
         saved, one = self._ended.get((fold_version, job), (0, None))
         return one.body if one is not None and saved <= seq else None
 
-    def ended_jobs(
-        self, fold_version: int, seq: int, *, backwards: bool = False
-    ) -> Iterator[tuple[int, str]]:
+    def ended_jobs(self, fold_version: int, seq: int, *, backwards: bool = False) -> Iterator[EndedJob]:
         found = [
-            (one.position, job)
-            for (version, job), (saved, one) in self._ended.items()
+            one
+            for (version, _), (saved, one) in self._ended.items()
             if version == fold_version and saved <= seq
         ]
-        return iter(sorted(found, reverse=backwards))
+        return iter(sorted(found, key=lambda one: one.position, reverse=backwards))
 
     def has_whole_ended(self, fold_version: int, seq: int, count: int) -> bool:
         return sum(1 for _ in self.ended_jobs(fold_version, seq)) == count

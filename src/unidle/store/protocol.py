@@ -167,10 +167,8 @@ class Store(Protocol):
     def ended_job(self, fold_version: int, seq: int, job: str) -> bytes | None:
         """An ended job that a snapshot up to event ``seq`` left out; None if there is none of that id."""
 
-    def ended_jobs(
-        self, fold_version: int, seq: int, *, backwards: bool = False
-    ) -> Iterator[tuple[int, str]]:
-        """All of these, as (position, job) in the order of submission, streamed."""
+    def ended_jobs(self, fold_version: int, seq: int, *, backwards: bool = False) -> Iterator[EndedJob]:
+        """All of these in the order of submission, streamed."""
 
     def has_whole_ended(self, fold_version: int, seq: int, count: int) -> bool:
         """Whether these are so many, and none of them is damaged."""

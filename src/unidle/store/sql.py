@@ -298,14 +298,14 @@ class SqlStore:
     def ended_job(self, fold_version: int, seq: int, job: str) -> bytes | None:
         return ended_jobs.body_of(self._db, fold_version, seq, job)
 
-    def ended_jobs(
-        self, fold_version: int, seq: int, *, backwards: bool = False
-    ) -> Iterator[tuple[int, str]]:
-        return ended_jobs.ids(self._db, fold_version, seq, backwards=backwards)
+    def ended_jobs(self, fold_version: int, seq: int, *, backwards: bool = False) -> Iterator[EndedJob]:
+        return ended_jobs.jobs_of(self._db, fold_version, seq, backwards=backwards)
 
     def has_whole_ended(self, fold_version: int, seq: int, count: int) -> bool:
-        found = sum(1 for _ in ended_jobs.ids(self._db, fold_version, seq, backwards=False)) if count else 0
-        return found == count and next(ended_jobs.damaged(self._db, fold_version), None) is None
+        try:
+            return not count or sum(1 for _ in self.ended_jobs(fold_version, seq)) == count
+        except StoreDamaged:
+            return False
 
     def drop_derived(self, lease: Lease) -> None:
         with self.transaction():

@@ -80,22 +80,11 @@ ADD_ENDED: Final = (
     " ON CONFLICT (fold_version, job) DO UPDATE SET position = excluded.position, seq = excluded.seq,"
     " crc = excluded.crc, body = excluded.body"
 )
-ENDED: Final = (
-    "SELECT position, seq, crc, body FROM unidle_ended WHERE fold_version = ? AND job = ? AND seq <= ?"
-)
-ENDED_UP: Final = (
-    "SELECT position, job FROM unidle_ended WHERE fold_version = ? AND seq <= ? AND position > ?"
-    " ORDER BY position LIMIT ?"
-)
-ENDED_DOWN: Final = (
-    "SELECT position, job FROM unidle_ended WHERE fold_version = ? AND seq <= ? AND position < ?"
-    " ORDER BY position DESC LIMIT ?"
-)
+_ENDED: Final = "SELECT position, job, seq, crc, body FROM unidle_ended WHERE fold_version = ? AND seq <= ?"
+ENDED: Final = f"{_ENDED} AND job = ?"
+ENDED_UP: Final = f"{_ENDED} AND position > ? ORDER BY position LIMIT ?"
+ENDED_DOWN: Final = f"{_ENDED} AND position < ? ORDER BY position DESC LIMIT ?"
 ENDED_VERSIONS: Final = "SELECT DISTINCT fold_version FROM unidle_ended ORDER BY fold_version"
-ENDED_ROWS: Final = (
-    "SELECT position, job, seq, crc, body FROM unidle_ended WHERE fold_version = ? AND position > ?"
-    " ORDER BY position LIMIT ?"
-)
 DROP_ENDED: Final = "DELETE FROM unidle_ended"
 DROP_OLD_ENDED: Final = (
     "DELETE FROM unidle_ended WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"

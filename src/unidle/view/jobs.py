@@ -14,6 +14,7 @@ from collections.abc import (
 )
 from heapq import merge
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final, Protocol, cast
 
 import msgspec
@@ -258,11 +259,11 @@ class OpenJobs(Mapping[str, JobView]):
 
 
 class Shelf(Protocol):
-    """Ended jobs that the store has, packed, each with its position in the order of submission."""
+    """Ended jobs that the store has, packed, in the order of submission."""
 
     def get(self, job_id: str) -> bytes | None: ...
 
-    def ids(self, *, backwards: bool = False) -> Iterator[tuple[int, str]]: ...
+    def all(self, *, backwards: bool = False) -> Iterator[EndedJob]: ...
 
 
 class JobTable(Mapping[str, JobView]):
@@ -363,19 +364,33 @@ class JobTable(Mapping[str, JobView]):
         return job_id in self._kept or (isinstance(job_id, str) and self._shelved(job_id) is not None)
 
     def __iter__(self) -> Iterator[str]:
-        if self._shelf is None or not self.shelved:
-            return iter(self._kept)
-        here = ((self._position(name), name) for name in self._kept)
-        return (name for _, name in merge(self._shelf.ids(), here))
+        return (name for name, _ in self._all()) if self.shelved else iter(self._kept)
 
     def __reversed__(self) -> Iterator[str]:
-        if self._shelf is None or not self.shelved:
-            return reversed(self._kept)
-        here = ((self._position(name), name) for name in reversed(self._kept))
-        return (name for _, name in merge(self._shelf.ids(backwards=True), here, reverse=True))
+        return (name for name, _ in self._all(backwards=True)) if self.shelved else reversed(self._kept)
 
     def __len__(self) -> int:
         return len(self._kept) + self.shelved
+
+    def values(self) -> ValuesView[JobView]:
+        """All jobs, each unpacked as it comes."""
+        return _Jobs(self)
+
+    def unpacked(self) -> Iterator[JobView]:
+        """The same, once."""
+        for name, body in self._all():
+            yield self[name] if body is None else _UNPACK.decode(unpacked(body))
+
+    def _all(self, *, backwards: bool = False) -> Iterator[tuple[str, bytes | None]]:
+        """All jobs by id, those on the shelf with what is there."""
+        names = list(reversed(self._kept) if backwards else self._kept)
+        if self._shelf is None or not self.shelved:
+            yield from ((name, None) for name in names)
+            return
+        there = ((one.position, one.job, one.body) for one in self._shelf.all(backwards=backwards))
+        here = ((self._position(name), name, None) for name in names)
+        for _, name, body in merge(there, here, key=_POSITION, reverse=backwards):
+            yield name, body
 
     def _shelved(self, job_id: str) -> bytes | None:
         return self._shelf.get(job_id) if self._shelf is not None and self.shelved else None
@@ -388,5 +403,15 @@ class JobTable(Mapping[str, JobView]):
         return position
 
 
+class _Jobs(ValuesView[JobView]):
+    """The values of a table: those on the shelf are read in the order of their rows."""
+
+    _mapping: JobTable
+
+    def __iter__(self) -> Iterator[JobView]:
+        return self._mapping.unpacked()
+
+
+_POSITION: Final = itemgetter(0)
 _PACK: Final = msgspec.msgpack.Encoder()
 _UNPACK: Final = msgspec.msgpack.Decoder(JobView)

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from unidle.errors import StoreDamaged
-from unidle.store.protocol import Snapshot, Store
+from unidle.store.protocol import EndedJob, Snapshot, Store
 from unidle.view.fold import FOLD_VERSION, collector_paused, fold
 from unidle.view.jobs import JobTable, JobView
 from unidle.view.resting import rows
@@ -29,7 +29,7 @@ class StoredJobs:
     def get(self, job_id: str) -> bytes | None:
         return self._store.ended_job(FOLD_VERSION, self._seq, job_id) if self._count else None
 
-    def ids(self, *, backwards: bool = False) -> Iterator[tuple[int, str]]:
+    def all(self, *, backwards: bool = False) -> Iterator[EndedJob]:
         """Errors: :class:`StoreDamaged` at the end, if some are missing."""
         if not self._count:
             return
