@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-_KEPT: Final = 65_536
+_KEPT: Final = 8_192  # readers follow every decision
 
 
 @dataclass(slots=True)

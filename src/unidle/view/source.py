@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unidle.ledger.sources import SegmentedRows
     from unidle.ledger.tables import JobInfo, SliceInfo
 
-SEAL_AT_POSTINGS = 100_000
+SEAL_AT_POSTINGS = 50_000
 """Final postings are sealed once there are this many: below, a snapshot carries them well enough."""
 
 
