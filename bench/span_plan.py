@@ -17,9 +17,9 @@ from typing import Any
 
 from _table import Row, main
 from unidle.errors import BadInput
-from unidle.files.span_plan import load_wanted, wanted_from_mapping
-from unidle.span.offer import Wanted
-from unidle.span.plan import Objective, brute, greedy, plan
+from unidle.span.files.plan import load_wanted, wanted_from_mapping
+from unidle.span.plan.offer import Wanted
+from unidle.span.plan.search import Objective, brute, greedy, plan
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from _table import Row, main
-from unidle.files.span import load_span, span_from_mapping
-from unidle.span.changes import slow_site, without_link
-from unidle.span.jitter import weathered
-from unidle.span.link import Link
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.simulate import simulate
+from unidle.span.files.setting import load_span, span_from_mapping
+from unidle.span.model.link import Link
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.plan.what_if import slow_site, without_link
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.jitter import weathered
+from unidle.span.simulate.schedules import SCHEDULES
 
 ZERO = {"gpipe": 6600, "1f1b": 6600, "interleaved": 5700, "zb-h1": 5400}
 SKETCH = {"gpipe": 16.7, "1f1b": 14.0, "varuna": 11.8}

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from unidle.errors import BadInput
-from unidle.rank.span.gradients import Sums
-from unidle.rank.span.keep import State, read
-from unidle.rank.span.keeper import Keeper
-from unidle.rank.span.model import Layer, as_values, build, check_shared, layer_bytes, layers_of, shapes_of
-from unidle.rank.span.part import Part
-from unidle.rank.span.plan import Keep
-from unidle.rank.span.saving import Saver
-from unidle.rank.span.split import joined, split
-from unidle.rank.span.wire import Codec, bytes_of, header, shape_of, shapes_from
+from unidle.span.rank.backward import joined, split
+from unidle.span.rank.checkpoint import Keeper
+from unidle.span.rank.gradients import Sums
+from unidle.span.rank.model import Layer, as_values, build, check_shared, layer_bytes, layers_of, shapes_of
+from unidle.span.rank.part import Part
+from unidle.span.rank.plan import Keep
+from unidle.span.rank.saving import Saver
+from unidle.span.rank.shards import State, read
+from unidle.span.rank.tensors import Codec, bytes_of, header, shape_of, shapes_from
 
 TOY = Path(__file__).with_name("toy.py")
 

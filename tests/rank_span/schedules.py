@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from unidle.span.link import Link
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.simulate import Simulation, simulate
+from unidle.span.model.link import Link
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.simulate.iteration import Simulation, simulate
+from unidle.span.simulate.schedules import SCHEDULES
 
 MS = 1_000_000
 

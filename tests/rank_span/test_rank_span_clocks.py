@@ -7,9 +7,9 @@ import time
 import pytest
 
 from rank_wan.pairs import pair, threads
-from unidle.rank.span import clocks
-from unidle.rank.span.clocks import Clock
-from unidle.rank.wan import ChannelClosed
+from unidle.span.rank import clocks
+from unidle.span.rank.clocks import Clock
+from unidle.span.wan import ChannelClosed
 from waiting import wait_until
 
 AHEAD_NS = 5_000_000_000

@@ -15,9 +15,9 @@ from rank_wan.pairs import QUICK, pair
 from unidle.drill.lab import Lab
 from unidle.engine.local import netns
 from unidle.errors import BadInput
-from unidle.rank.span.environment import congestion_of_run
-from unidle.rank.wan import congestion
-from unidle.rank.wan.congestion import control
+from unidle.span.rank.environment import congestion_of_run
+from unidle.span.wan import congestion
+from unidle.span.wan.congestion import control
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
 

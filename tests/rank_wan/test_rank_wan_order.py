@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from rank_wan.pairs import QUICK, pair
 from rank_wan.relay import Relay
 from rank_wan.test_rank_wan_net import cells
-from unidle.rank.wan import Settings
-from unidle.rank.wan.frames import DATA, HEADER_BYTES, Frame, pack, unpack
-from unidle.rank.wan.inbound import Inbound
-from unidle.rank.wan.order import Ranges
-from unidle.rank.wan.outbound import Chunk, Outbound
-from unidle.rank.wan.stats import Stats
-from unidle.rank.wan.sums import Summer
+from unidle.span.wan import Settings
+from unidle.span.wan.frames import DATA, HEADER_BYTES, Frame, pack, unpack
+from unidle.span.wan.inbound import Inbound
+from unidle.span.wan.order import Ranges
+from unidle.span.wan.outbound import Chunk, Outbound
+from unidle.span.wan.stats import Stats
+from unidle.span.wan.sums import Summer
 
 
 @given(numbers=st.permutations(range(1, 60)), twice=st.lists(st.integers(1, 59)))

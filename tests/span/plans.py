@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from itertools import combinations
 
-from unidle.span.link import Link
-from unidle.span.offer import Offer, Wanted
+from unidle.span.model.link import Link
+from unidle.span.plan.offer import Offer, Wanted
 
 
 def small_case(seed: int) -> Wanted:

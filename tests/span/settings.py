@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from unidle.span.link import Link
-from unidle.span.setting import Setting, Site, Stage
+from unidle.span.model.link import Link
+from unidle.span.model.setting import Setting, Site, Stage
 
 MS = 1_000_000
 

@@ -8,10 +8,10 @@ from hypothesis import settings as runs
 from hypothesis import strategies as st
 
 from span.settings import settings
-from unidle.span.engine import run, run_many
-from unidle.span.program import Filler, Program, Share, Stuck, depth_order
-from unidle.span.setting import Setting
-from unidle.span.simulate import iteration_ns
+from unidle.span.model.setting import Setting
+from unidle.span.simulate.engine import run, run_many
+from unidle.span.simulate.iteration import iteration_ns
+from unidle.span.simulate.program import Filler, Program, Share, Stuck, depth_order
 
 
 def filled(setting: Setting, share: Share, depth: int, put_off: int, slack_ns: int) -> Program:

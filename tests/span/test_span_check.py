@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from unidle.span.check import check
-from unidle.span.link import Link
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.simulate import simulate
-from unidle.span.timeline import Row
+from unidle.span.model.link import Link
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.simulate.check import check
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.schedules import SCHEDULES
+from unidle.span.simulate.timeline import Row
 
 STAGE = Stage(100, 110, 90, 100, 3400, 600)
 SETTING = Setting(

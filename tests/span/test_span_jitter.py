@@ -12,15 +12,15 @@ from hypothesis import settings as runs
 
 from span.settings import settings, uniform
 from unidle.errors import BadInput
-from unidle.files.span import load_span
-from unidle.span.changes import slow_site, without_link
-from unidle.span.jitter import fixed_ns, luck, steps_of, weathered
-from unidle.span.link import Link
-from unidle.span.online import online
-from unidle.span.program import Program
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting
-from unidle.span.simulate import simulate
+from unidle.span.files.setting import load_span
+from unidle.span.model.link import Link
+from unidle.span.model.setting import Setting
+from unidle.span.plan.what_if import slow_site, without_link
+from unidle.span.simulate.dynamic import online
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.jitter import fixed_ns, luck, steps_of, weathered
+from unidle.span.simulate.program import Program
+from unidle.span.simulate.schedules import SCHEDULES
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "span" / "three-sites.yaml"
 

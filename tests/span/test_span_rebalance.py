@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import settings as runs
 from hypothesis import strategies as st
 
-from unidle.span.ahead import Ahead
-from unidle.span.link import Link
-from unidle.span.observed import Step, batch_loss
-from unidle.span.rebalance import Anew, anew, measured_speeds
-from unidle.span.schedules import SCHEDULES, Schedule
-from unidle.span.schedules.own import own
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.unequal import Modelled, Shares, microbatches_of, simulated
+from unidle.span.model.link import Link
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.replan.ahead import Ahead
+from unidle.span.replan.observed import Step, batch_loss
+from unidle.span.replan.rebalance import Anew, anew, measured_speeds
+from unidle.span.simulate.schedules import SCHEDULES, Schedule
+from unidle.span.simulate.schedules.custom import own
+from unidle.span.simulate.uneven import Modelled, Shares, microbatches_of, simulated
 
 MS = 1_000_000
 SETTING = Setting(

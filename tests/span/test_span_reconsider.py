@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.errors import CannotRun
-from unidle.span.ahead import Ahead
-from unidle.span.drift import Drift, drift
-from unidle.span.link import Link
-from unidle.span.observed import Step
-from unidle.span.orders import orders
-from unidle.span.reconsider import Choice, first_choice, rearranged, reconsider, said
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.simulate import Simulation, simulate
-from unidle.span.timeline import Row
-from unidle.span.unequal import Shares, simulated
+from unidle.span.model.link import Link
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.replan.ahead import Ahead
+from unidle.span.replan.decide import Choice, first_choice, rearranged, reconsider, said
+from unidle.span.replan.drift import Drift, drift
+from unidle.span.replan.observed import Step
+from unidle.span.replan.orders import orders
+from unidle.span.simulate.iteration import Simulation, simulate
+from unidle.span.simulate.schedules import SCHEDULES
+from unidle.span.simulate.timeline import Row
+from unidle.span.simulate.uneven import Shares, simulated
 
 MS = 1_000_000
 SECOND = 1_000 * MS

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from span.plans import small_case
 from unidle.errors import BadInput
-from unidle.files.span import span_from_mapping
-from unidle.files.span_plan import as_file, wanted_from_mapping
-from unidle.span.offer import Wanted
-from unidle.span.plan import Objective, brute, plan
-from unidle.span.result import expected
-from unidle.span.revocations import Saving, repeats, stretch
-from unidle.span.schedules import SCHEDULES
-from unidle.span.simulate import simulate
+from unidle.span.files.plan import as_file, wanted_from_mapping
+from unidle.span.files.setting import span_from_mapping
+from unidle.span.model.revocations import Saving, repeats, stretch
+from unidle.span.plan.offer import Wanted
+from unidle.span.plan.search import Objective, brute, plan
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.result import expected
+from unidle.span.simulate.schedules import SCHEDULES
 
 
 def lived(saving: Saving, rate: float, segments: int, chance: np.random.Generator) -> tuple[float, float]:

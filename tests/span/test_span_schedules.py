@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from span.naive import iteration_ns
 from span.settings import MS, settings, uniform
 from unidle.errors import BadInput
-from unidle.span import engine
-from unidle.span.bound import lower_bound_ns
-from unidle.span.check import check
-from unidle.span.link import Link
-from unidle.span.schedules import SCHEDULES, own
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.simulate import Simulation, simulate
+from unidle.span.model.link import Link
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.simulate import engine
+from unidle.span.simulate.bound import lower_bound_ns
+from unidle.span.simulate.check import check
+from unidle.span.simulate.iteration import Simulation, simulate
+from unidle.span.simulate.schedules import SCHEDULES, own
 
 EXAMPLES = int(os.environ.get("UNIDLE_SPAN_EXAMPLES", "120"))
 ZERO = {"gpipe": 6600, "1f1b": 6600, "interleaved": 5700, "zb-h1": 5400}

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.errors import BadInput
-from unidle.files.span import pipelines_from_mapping
-from unidle.span.result import Result
-from unidle.span.schedules import SCHEDULES
-from unidle.span.shares import shares
-from unidle.span.simulate import Simulation, simulate
-from unidle.span.unequal import simulate_groups
+from unidle.span.files.setting import pipelines_from_mapping
+from unidle.span.simulate.iteration import Simulation, simulate
+from unidle.span.simulate.result import Result
+from unidle.span.simulate.schedules import SCHEDULES
+from unidle.span.simulate.shares import shares
+from unidle.span.simulate.uneven import simulate_groups
 
 
 def ways(batch: int, pipelines: int) -> Iterator[tuple[int, ...]]:

@@ -18,18 +18,18 @@ from hypothesis import settings as runs
 from hypothesis import strategies as st
 
 from span.settings import settings
-from unidle.cli.span_files import picture_of, strip, write_rows, write_svg
-from unidle.cli.span_trace import write_trace
 from unidle.errors import BadInput
 from unidle.ledger.current import check_batches
 from unidle.ledger.sources import LiveRows
-from unidle.span.ledger import causes, columns, spent
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting
-from unidle.span.shares import shares_by_cell
-from unidle.span.simulate import simulate
-from unidle.span.timeline import Row
-from unidle.span.unequal import Shares, Together, meeting_ns, microbatches_of, simulated
+from unidle.span.cli.output import picture_of, strip, write_rows, write_svg
+from unidle.span.cli.trace import write_trace
+from unidle.span.model.setting import Setting
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.ledger import causes, columns, spent
+from unidle.span.simulate.schedules import SCHEDULES
+from unidle.span.simulate.shares import shares_by_cell
+from unidle.span.simulate.timeline import Row
+from unidle.span.simulate.uneven import Shares, Together, meeting_ns, microbatches_of, simulated
 
 SITES = [{"name": "a", "stages": 1}, {"name": "b", "stages": 2}]
 FILE: dict[str, Any] = {
@@ -121,7 +121,7 @@ def test_pipelines_that_are_alike_have_the_rows_that_they_have_without_a_list(se
 
 
 def test_all_meet_at_the_all_reduce_which_begins_with_the_slowest() -> None:
-    from unidle.files.span import pipelines_from_mapping
+    from unidle.span.files.setting import pipelines_from_mapping
 
     whole, groups = pipelines_from_mapping(FILE)
     done = simulated(whole, SCHEDULES["zb-h1"], Shares((6, 6, 2, 2), (1, 1, 0.25, 0.25)))
@@ -141,14 +141,14 @@ def test_pipelines_of_a_cell_get_as_many_and_none_is_lost(speeds: list[float], c
 
 
 def test_a_number_that_cells_cannot_halve_is_shared_out_cell_by_cell() -> None:
-    from unidle.files.span import pipelines_from_mapping
+    from unidle.span.files.setting import pipelines_from_mapping
 
     _, groups = pipelines_from_mapping(FILE | {"microbatches": 3, "pipeline_speeds": [1, 1, 0.7, 0.7]})
     assert [(group.pipelines, group.setting.microbatches) for group in groups] == [((0, 1), 4), ((2, 3), 2)]
 
 
 def test_the_picture_has_a_cell_of_each_kind_and_the_trace_what_each_of_them_holds() -> None:
-    from unidle.files.span import pipelines_from_mapping
+    from unidle.span.files.setting import pipelines_from_mapping
 
     whole, _ = pipelines_from_mapping(FILE)
     done = simulated(replace(whole, wide=False), SCHEDULES["atlas"], Shares((6, 6, 2, 2), (1, 1, 0.5, 0.5)))

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from span.test_span_reconsider import MS, SECOND, setting
-from unidle.span.ahead import Ahead
-from unidle.span.drift import drift
-from unidle.span.link import Link
-from unidle.span.observed import Step
-from unidle.span.reconsider import Choice, first_choice, reconsider, said
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting
-from unidle.span.simulate import Simulation, simulate
-from unidle.span.unsteady import TRIES, Unsteady, expected_ns, unsteady
+from unidle.span.model.link import Link
+from unidle.span.model.setting import Setting
+from unidle.span.replan.ahead import Ahead
+from unidle.span.replan.decide import Choice, first_choice, reconsider, said
+from unidle.span.replan.drift import drift
+from unidle.span.replan.observed import Step
+from unidle.span.replan.unsteady import TRIES, Unsteady, expected_ns, unsteady
+from unidle.span.simulate.iteration import Simulation, simulate
+from unidle.span.simulate.schedules import SCHEDULES
 
 
 def chain() -> Setting:

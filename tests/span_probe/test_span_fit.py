@@ -10,7 +10,7 @@ from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 
 from unidle.errors import BadInput
-from unidle.span.fit import Rates, fit, grows, rate_bps
+from unidle.span.model.fit import Rates, fit, grows, rate_bps
 
 
 def _measured(capacity: float, flow: float, noise: float, seed: int) -> list[Rates]:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from unidle.rank.span_profile.cut import Tape, chain_of
-from unidle.rank.span_profile.graph import graph_of, input_gradient, weight_gradients
-from unidle.rank.span_profile.load import Job, Refused, Request, load
-from unidle.rank.span_profile.measure import Profile
+from unidle.span.measure.cut import Tape, chain_of
+from unidle.span.measure.load import Job, Refused, Request, load
+from unidle.span.measure.measure import Profile
+from unidle.span.measure.split_layer import graph_of, input_gradient, weight_gradients
 
 HERE = Path(__file__).parent
 ROWS, NARROW, WIDE = 6, 16, 48

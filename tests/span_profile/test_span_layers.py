@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from unidle.errors import BadInput
-from unidle.files.schema import span_schema
-from unidle.files.span import load_span, span_from_mapping
-from unidle.files.span_plan import as_file, load_wanted, wanted_from_mapping
-from unidle.span.bound import lower_bound_ns
-from unidle.span.estimate import quick_ns
-from unidle.span.layers import balanced, balanced_cut
-from unidle.span.layouts import layouts
-from unidle.span.left_out import reconsidered
-from unidle.span.measured import Layer, Measured
-from unidle.span.offer import setting_of
-from unidle.span.plan import brute, greedy, plan
-from unidle.span.schedules import SCHEDULES
-from unidle.span.simulate import simulate
+from unidle.span.files.plan import as_file, load_wanted, wanted_from_mapping
+from unidle.span.files.schema import span_schema
+from unidle.span.files.setting import load_span, span_from_mapping
+from unidle.span.model.measured import Layer, Measured
+from unidle.span.plan.estimate import quick_ns
+from unidle.span.plan.layers import balanced, balanced_cut
+from unidle.span.plan.layouts import layouts
+from unidle.span.plan.left_out import reconsidered
+from unidle.span.plan.offer import setting_of
+from unidle.span.plan.search import brute, greedy, plan
+from unidle.span.simulate.bound import lower_bound_ns
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.schedules import SCHEDULES
 
 MS = 1_000_000
 ROOT = Path(__file__).parents[2]

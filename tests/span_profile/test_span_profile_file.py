@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from unidle.errors import BadInput
-from unidle.files.span import load_span
-from unidle.files.span_measured import store_profile
-from unidle.files.span_plan import load_wanted
-from unidle.span.profile import Profile, median_of, profile_of
+from unidle.span.files.measured import store_profile
+from unidle.span.files.plan import load_wanted
+from unidle.span.files.setting import load_span
+from unidle.span.model.profile import Profile, median_of, profile_of
 
 HOW = {
     "microbatch": 2,

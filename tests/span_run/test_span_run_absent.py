@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 
-from unidle.launch.absent import Absent, Gone
-from unidle.span.link import Link
-from unidle.span.setting import Setting, Site, Stage
+from unidle.span.model.link import Link
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.replan.absent import Absent, Gone
 
 
 def run(links: str, sites: str = "abcd") -> Absent:

@@ -9,10 +9,10 @@ import pytest
 
 from span_run import runs
 from unidle.errors import BadInput
-from unidle.files.span import load_span
-from unidle.files.span_plan import load_wanted
-from unidle.files.span_train import Wanted, load_run, run_from_mapping
-from unidle.span.simulate import Simulation, simulate
+from unidle.span.files.plan import load_wanted
+from unidle.span.files.setting import load_span
+from unidle.span.files.train import Wanted, load_run, run_from_mapping
+from unidle.span.simulate.iteration import Simulation, simulate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "span" / "train.yaml"
 

@@ -12,14 +12,14 @@ import pytest
 
 from span_run import runs
 from unidle.errors import BadInput, CannotRun
-from unidle.files.span_train import Wanted, run_from_mapping
-from unidle.launch.ground import devices_of, hosts_ground, launcher_address, launcher_of, launchers
-from unidle.span.link import Link
-from unidle.span.replan import corrected, cut_off, without
-from unidle.span.runplan import Run, flows_of, orders, plan_of
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.simulate import simulate
+from unidle.span.files.train import Wanted, run_from_mapping
+from unidle.span.model.link import Link
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.plan.run_plan import Run, flows_of, orders, plan_of
+from unidle.span.replan.survivors import corrected, cut_off, without
+from unidle.span.run.hosts import devices_of, hosts_ground, launcher_address, launcher_of, launchers
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.schedules import SCHEDULES
 
 
 def wanted(place: Path, train: dict[str, Any] | None = None, **fields: Any) -> Wanted:
@@ -124,7 +124,7 @@ def test_a_real_run_never_plans_with_nodes_that_do_not_send_for_others(tmp_path:
 
 
 def test_many_flows_where_one_is_held_back_by_latency() -> None:
-    from unidle.span.link import Path as Way
+    from unidle.span.model.link import Path as Way
 
     assert flows_of(Way((Link("a", "b", 40 * runs.MS, 5.0),))) == 25
     assert flows_of(Way((Link("a", "b", 0, 5.0),))) == 4

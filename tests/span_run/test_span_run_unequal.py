@@ -16,13 +16,13 @@ import needs
 from span_run import runs
 from span_run.live import Live
 from unidle.errors import BadInput, CannotRun
-from unidle.files.span_train import Wanted, run_from_mapping
-from unidle.launch.follower import digest_of
-from unidle.launch.ground import devices_of
-from unidle.rank.span.reading import plan_from
-from unidle.span.runplan import Run, chunks_of, plan_of
-from unidle.span.schedules import SCHEDULES
-from unidle.span.unequal import Modelled, Together
+from unidle.span.files.train import Wanted, run_from_mapping
+from unidle.span.plan.run_plan import Run, chunks_of, plan_of
+from unidle.span.rank.read_plan import plan_from
+from unidle.span.run.follower import digest_of
+from unidle.span.run.hosts import devices_of
+from unidle.span.simulate.schedules import SCHEDULES
+from unidle.span.simulate.uneven import Modelled, Together
 
 STEPS = 12
 SLOW = """
