@@ -141,7 +141,7 @@ def _failure(_: Path) -> Run:
 def _greeting(_: Path) -> Run:
     """The side that listens, and the side that connects."""
     from unidle.span.wan import handshake
-    from unidle.span.wan.errors import BadFrame, Refused
+    from unidle.span.wan.api import BadFrame, Refused
     from unidle.span.wan.frames import unpack
 
     me = handshake.Identity("b", "r", b"secret", "i", 0)

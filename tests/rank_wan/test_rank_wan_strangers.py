@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from rank_wan.certificates import certificate
 from rank_wan.pairs import QUICK, SECRET
-from unidle.span.rank.tls import contexts
+from unidle.span.rank.mesh import contexts
 from unidle.span.wan import Endpoint
 from unidle.span.wan.frames import VERSION
 from waiting import wait_until

@@ -13,7 +13,7 @@ from hypothesis import settings as runs
 from span.settings import settings, uniform
 from unidle.errors import BadInput
 from unidle.span.files.setting import load_span
-from unidle.span.model.link import Link
+from unidle.span.model.link import WanLink
 from unidle.span.model.setting import Setting
 from unidle.span.plan.what_if import slow_site, without_link
 from unidle.span.simulate.dynamic import online
@@ -96,7 +96,7 @@ def test_factors_have_the_mean_and_the_variation_that_was_asked_for() -> None:
 
 def test_a_lost_link_is_gone_around_and_a_slow_site_takes_longer() -> None:
     base = load_span(EXAMPLE)
-    ring = replace(base, links=(*base.links, Link("oregon", "virginia", 90_000_000, 5.0)))
+    ring = replace(base, links=(*base.links, WanLink("oregon", "virginia", 90_000_000, 5.0)))
     lost = without_link(ring, "ohio-oregon")
     path = lost.path(1, 2)
     assert path is not None and path.latency_ns == 130_000_000

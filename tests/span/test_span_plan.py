@@ -10,12 +10,11 @@ from span.plans import small_case
 from unidle.errors import BadInput
 from unidle.span.files.plan import as_file, rented, wanted_from_mapping
 from unidle.span.files.setting import span_from_mapping
-from unidle.span.plan.compare import compare
+from unidle.span.plan.alternatives import compare, reconsidered
 from unidle.span.plan.estimate import quick_ns
-from unidle.span.plan.layers import balanced
 from unidle.span.plan.layouts import layouts
-from unidle.span.plan.left_out import reconsidered
 from unidle.span.plan.offer import setting_of
+from unidle.span.plan.partition import balanced
 from unidle.span.plan.search import Objective, brute, greedy, plan
 from unidle.span.simulate.bound import lower_bound_ns
 from unidle.span.simulate.iteration import simulate

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from span.naive import iteration_ns
 from span.settings import MS, settings, uniform
 from unidle.errors import BadInput
-from unidle.span.model.link import Link
+from unidle.span.model.link import WanLink
 from unidle.span.model.setting import Setting, Site, Stage
 from unidle.span.simulate import engine
 from unidle.span.simulate.bound import lower_bound_ns
@@ -133,7 +133,7 @@ def two_sites(cap: int | None = None, cell: int = 1) -> Setting:
     """Two stages 40 ms apart: 1 MB at 1 Gbit/s are 8 ms, in one flow of 300 Mbit/s 26.7 ms."""
     shape = Stage(10 * MS, 10 * MS, 10 * MS, 10 * MS, 17_000_000)
     return Setting(
-        (shape, shape), 2, (Site("a", 1, None, 3.6), Site("b", 1)), (Link("a", "b", 40 * MS, 1.0, None, 5.0),), cell,
+        (shape, shape), 2, (Site("a", 1, None, 3.6), Site("b", 1)), (WanLink("a", "b", 40 * MS, 1.0, None, 5.0),), cell,
         cell, 1_000_000, 500, cap,
     )  # fmt: skip
 

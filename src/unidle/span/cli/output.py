@@ -11,7 +11,7 @@ from typing import BinaryIO, Final, NamedTuple
 from xml.sax.saxutils import escape
 
 from unidle.errors import BadInput
-from unidle.span.simulate.timeline import Row
+from unidle.span.simulate.timeline import OpRow
 from unidle.span.simulate.uneven import Modelled, members
 
 COLUMNS: Final = ("device_or_link", "op", "pipeline", "stage", "microbatch", "start_ns", "end_ns")
@@ -35,7 +35,7 @@ def write_rows(stream: BinaryIO, found: Iterable[Modelled], *, lines: bool) -> N
     if not lines:
         writer.writerow(names)
     for each in found:
-        found_rows: Iterable[Row] = each.rows()
+        found_rows: Iterable[OpRow] = each.rows()
         if each.setting.devices * each.setting.microbatches < _SORTED:
             found_rows = sorted(found_rows, key=lambda row: (row.start_ns, row.end_ns, row.device_or_link))
         for row in found_rows:
@@ -52,7 +52,7 @@ class Picture(NamedTuple):
 
     title: str
     devices: list[str]
-    rows: Sequence[Row] | Iterator[Row]
+    rows: Sequence[OpRow] | Iterator[OpRow]
     length_ns: int
 
 
@@ -82,7 +82,7 @@ def write_svg(stream: BinaryIO, pictures: Sequence[Picture], width: int = 1200, 
 
 def _draw(picture: Picture, parts: list[str], top: int, length: int, width: int, line: int) -> int:
     """One picture below what is there; the height of all."""
-    known, by_place = set(picture.devices), {name: list[Row]() for name in picture.devices}
+    known, by_place = set(picture.devices), {name: list[OpRow]() for name in picture.devices}
     for row in picture.rows:
         if row.device_or_link in known or (
             row.op == "send" and row.device_or_link.partition(">")[0] in known

@@ -15,10 +15,9 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.span.model.setting import Setting
-    from unidle.span.plan.compare import Comparison
-    from unidle.span.plan.left_out import LeftOut
-    from unidle.span.plan.search import Plan
-    from unidle.span.simulate.result import Result
+    from unidle.span.plan.alternatives import LeftOut, ScheduleComparison
+    from unidle.span.plan.search import LayoutPlan
+    from unidle.span.simulate.iteration import ScheduleResult
 
 
 def plan(
@@ -61,8 +60,8 @@ def plan(
     """
     from unidle.cli.output import whole_file
     from unidle.span.files.plan import as_file, load_plan, rented
-    from unidle.span.plan.compare import compare as compared
-    from unidle.span.plan.left_out import reconsidered
+    from unidle.span.plan.alternatives import compare as compared
+    from unidle.span.plan.alternatives import reconsidered
     from unidle.span.plan.search import PLANNERS
     from unidle.span.simulate.schedules import SCHEDULES
 
@@ -102,9 +101,9 @@ def _one_of(field: str, value: str, allowed: Any) -> None:
 class Told:
     """A plan, why it does without some sites, and what other schedules would make of it."""
 
-    plan: Plan
+    plan: LayoutPlan
     left_out: tuple[LeftOut, ...]
-    comparison: Comparison | None = None
+    comparison: ScheduleComparison | None = None
 
 
 def as_object(told: Told) -> dict[str, Any]:
@@ -152,18 +151,18 @@ def as_object(told: Told) -> dict[str, Any]:
     )
 
 
-def expected_object(setting: Setting, result: Result) -> dict[str, Any]:
+def expected_object(setting: Setting, result: ScheduleResult) -> dict[str, Any]:
     """The expected values with revocations, if they are given."""
-    from unidle.span.simulate.result import expected
+    from unidle.span.simulate.iteration import expected
 
     found = expected(setting, result)
     return {"expected": asdict(found)} if found else {}
 
 
-def expected_line(setting: Setting, result: Result) -> str:
+def expected_line(setting: Setting, result: ScheduleResult) -> str:
     """The same as a sentence; with the interval that would be best where a checkpoint takes time."""
     from unidle.checkpoint.interval import Costs, best_interval
-    from unidle.span.simulate.result import expected
+    from unidle.span.simulate.iteration import expected
 
     found, saving = expected(setting, result), setting.saving
     if found is None or saving is None:
@@ -179,7 +178,7 @@ def expected_line(setting: Setting, result: Result) -> str:
     return told + "."
 
 
-def _compared(comparison: Comparison) -> dict[str, Any]:
+def _compared(comparison: ScheduleComparison) -> dict[str, Any]:
     names = (
         "schedule", "iteration_ns", "utilisation", "exposed_wan_ns", "peak_memory_bytes", "cost_per_iteration", "chosen",
         "reconstructed",
@@ -232,7 +231,7 @@ def _show(all_told: Told, planner: str) -> None:
     say("All figures are modelled.")
 
 
-def _show_comparison(comparison: Comparison) -> None:
+def _show_comparison(comparison: ScheduleComparison) -> None:
     own, rows = comparison.results[0], list[list[str]]()
     for each in comparison.results:
         rows.append([
@@ -251,7 +250,7 @@ def _show_comparison(comparison: Comparison) -> None:
     say()
 
 
-def _compare(base: Plan, made: Plan, what: str) -> None:
+def _compare(base: LayoutPlan, made: LayoutPlan, what: str) -> None:
     before, after = base.result, made.result
     say(
         f"{what}: {before.iteration_ns / 1e6:,.3f} ms, cost {figures(before.cost_per_iteration)};"

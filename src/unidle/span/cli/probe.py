@@ -14,7 +14,7 @@ from unidle.errors import BadInput, CannotRun
 
 if TYPE_CHECKING:
     from unidle.span.model.fit import Interval, LinkModel
-    from unidle.span.wan.probe import Measured
+    from unidle.span.wan.probe import PathSample
 
 _SECRET_VARIABLE = "UNIDLE_SPAN_SECRET"  # noqa: S105
 
@@ -106,7 +106,7 @@ def probe(
 
 
 def _serve(bind: str, port: int, secret: str | None) -> None:
-    from unidle.span.wan.errors import PortTaken
+    from unidle.span.wan.api import PortTaken
     from unidle.span.wan.probe import Served
 
     known = secret or secrets.token_hex(16)
@@ -144,10 +144,10 @@ def _address(target: str | None) -> tuple[str, int]:
 
 def _measure(
     address: tuple[str, int], secret: bytes, seconds: float, pings: int, flows: int, *, quiet: bool
-) -> Measured:
+) -> PathSample:
     from unidle.span.model.fit import grows
     from unidle.span.rank.environment import congestion_of_run
-    from unidle.span.wan.errors import WanError
+    from unidle.span.wan.api import WanError
     from unidle.span.wan.probe import measure
 
     try:
@@ -168,7 +168,7 @@ def _between_spaces(
     flows: int,
     *,
     quiet: bool,
-) -> Measured:
+) -> PathSample:
     from unidle.engine.local import netns
     from unidle.span.wan.probe import Served
 
@@ -230,11 +230,11 @@ def _only_address(space: str) -> str:
 
 
 def _report(
-    measured: Measured, seed: int, write: str | None, pair: tuple[str, str] | None, *, as_json: bool
+    measured: PathSample, seed: int, write: str | None, pair: tuple[str, str] | None, *, as_json: bool
 ) -> None:
-    from unidle.span.model.fit import Rates, fit, link_of
+    from unidle.span.model.fit import FlowRates, fit, link_of
 
-    rates = [Rates(flows, tries) for flows, tries in measured.rates.items()]
+    rates = [FlowRates(flows, tries) for flows, tries in measured.rates.items()]
     model = fit(measured.round_trips_ns, rates, seed)
     loss = measured.retransmitted / max(measured.segments, 1)
     if write is not None and pair is not None:
@@ -263,7 +263,7 @@ def _report(
         say(f"{write}: the link {pair[0]} to {pair[1]} is stored")
 
 
-def _as_data(measured: Measured, model: LinkModel, loss: float) -> dict[str, Any]:
+def _as_data(measured: PathSample, model: LinkModel, loss: float) -> dict[str, Any]:
     def told(interval: Interval) -> dict[str, float]:
         return {"value": interval.value, "low": interval.low, "high": interval.high}
 

@@ -18,7 +18,7 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.span.files.train_file import TrainPart
-    from unidle.span.model.profile import Median, Profile, Profiled
+    from unidle.span.model.layers import Median, ModelProfile, ProfiledLayer
 
 _DTYPES = ("float64", "float32", "bfloat16")
 
@@ -83,8 +83,8 @@ def profile(
 
     Exit codes: 0 measured; 2 bad input or an error in the model's code; 3 the model cannot be cut, or does not fit here.
     """
-    from unidle.span.files.measured import check_file, store_profile
-    from unidle.span.model.profile import profile_of
+    from unidle.span.files.rewrite import check_file, store_profile
+    from unidle.span.model.layers import profile_of
 
     if (place := _job_place(target, store)) is not None:
         from unidle.span.cli.profile_job import profile_job
@@ -271,9 +271,9 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
 # ---- what is reported
 
 
-def as_object(found: Profile, how: dict[str, Any]) -> dict[str, Any]:
+def as_object(found: ModelProfile, how: dict[str, Any]) -> dict[str, Any]:
     """The profile for machines."""
-    from unidle.span.files.measured import layer_data
+    from unidle.span.files.rewrite import layer_data
 
     return {
         **how, "torch": found.torch, "loss": found.has_loss, "step_ns": _told(found.step), "sum_ns": found.sum_ns,
@@ -286,7 +286,7 @@ def _told(found: Median) -> dict[str, int]:
     return found._asdict()
 
 
-def _show(found: Profile, how: dict[str, Any]) -> None:
+def _show(found: ModelProfile, how: dict[str, Any]) -> None:
     say(
         f"{found.device}, {how['dtype']}, {counted(how['microbatch'], 'sequence')}, {counted(found.threads, 'thread')},"
         f" {counted(how['repeats'], 'repeat')}" + (f", {how['beside']} at once" if how["beside"] > 1 else "")
@@ -312,7 +312,7 @@ def _show(found: Profile, how: dict[str, Any]) -> None:
     say("All figures are measured: medians; ± is the half of the 95 % interval.")
 
 
-def _line(each: Profiled) -> list[str]:
+def _line(each: ProfiledLayer) -> list[str]:
     layer, times = each.layer, (each.forward, each.backward, each.weight)
     whole = sum(found.value for found in times)
     spread = 50 * sum(found.high - found.low for found in times) / whole if whole else 0.0

@@ -12,8 +12,7 @@ from unidle.errors import BadInput, CannotRun
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.span.model.profile import Median
-    from unidle.span.model.stage_times import StageTimes
+    from unidle.span.model.layers import Median, StageTimes
 
 PACED = "Devices were paced: these times are the file's, where it was not slower than that."
 
@@ -42,7 +41,7 @@ def profile_job(job: str, place: Path, write: str | None, *, as_json: bool) -> N
     paced = plan.get("pace") is not None
     if write is not None:
         _storable(job, stages, paced)
-        from unidle.span.files.stages import store_stages
+        from unidle.span.files.rewrite import store_stages
 
         store_stages(write, stages)
     if as_json:
@@ -68,14 +67,14 @@ _TIMES = ("forward", "backward", "weight", "recompute")
 
 
 def _newest(job: str, place: Path) -> tuple[int, dict[str, Any], list[StageTimes]]:
-    from unidle.span.model.stage_times import stage_times
-    from unidle.span.run.records import Reader
+    from unidle.span.model.layers import stage_times
+    from unidle.span.rank.records import RecordReader
 
     numbers = sorted((int(path.stem.rpartition("-")[2]) for path in place.glob("plan-*.json")), reverse=True)
     for number in numbers:
         plan = json.loads((place / f"plan-{number}.json").read_text())
         names = tuple(str(device["device"]) for device in plan["devices"])
-        records = ((record.device, record.body) for record in Reader(place, number, names).poll())
+        records = ((record.device, record.body) for record in RecordReader(place, number, names).poll())
         stages = stage_times(plan, records)
         if all(each.forward is not None for each in stages):
             return number, plan, stages

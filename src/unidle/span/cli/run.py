@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, data_dir, figures, print_json, say, show, show_table, warn
+from unidle.cli.common import JsonOption, data_dir, say, warn
 from unidle.cli.times import duration_option
 from unidle.errors import BadInput
+from unidle.span.cli.run_report import RunEnd, interrupted, report, write_pictures
 
 if TYPE_CHECKING:
-    from unidle.cli.run import Signals
-    from unidle.span.files.train import Wanted
-    from unidle.span.run.attempt import Attempt
-    from unidle.span.run.coordinator import Conductor, Options
-    from unidle.span.run.gang import Gang
-    from unidle.span.run.hosts import Ground
+    from unidle.span.files.train import RunRequest
+    from unidle.span.run.coordinator import RunOptions
+    from unidle.span.run.hosts import RunHosts
     from unidle.span.simulate.uneven import Modelled
     from unidle.view.jobs import JobView
 
-_STRIPS = 12
 PACED = "Devices are paced: each computes what it has to, then waits until the file's time for it has passed."
 
 
@@ -97,9 +94,9 @@ def run(
     modes = _modes(compare)
     simulation = wanted.simulated()
     tell = (lambda _: None) if as_json else say
-    from unidle.span.run.coordinator import Options
+    from unidle.span.run.coordinator import RunOptions
 
-    options = Options(replan, rejoin, fresh)
+    options = RunOptions(replan, rejoin, fresh)
     if host is not None and site is None:
         raise BadInput("is one of a site", field="--host", value=host, remedy="give --site, too")
     if site is not None:
@@ -108,55 +105,21 @@ def run(
         sys.exit(
             run_site(wanted, site, host, store, options, wait_s, begin_without=begin_without, as_json=as_json)
         )
-    from unidle.span.run.hosts import ground_of
+    from unidle.span.run.hosts import hosts_of_machine
 
     _tell_plan(wanted, simulation, tell)
-    with ground_of(wanted.setting, wanted.training.device, namespaces) as ground:
-        tell(f"on {ground.how}")
-        for line in ground.missing:
+    with hosts_of_machine(wanted.setting, wanted.training.device, namespaces) as hosts:
+        tell(f"on {hosts.how}")
+        for line in hosts.missing:
             warn(line)
-        done = _train(wanted, ground, store, options, tell)
-        others = _compared(modes, ground, done, tell)
-    _pictures(done, gantt, perfetto)
+        done = _train(wanted, hosts, store, options, tell)
+        others = _compared(modes, hosts, done, tell)
+    write_pictures(done, gantt, perfetto)
     report(done, others, as_json=as_json)
     sys.exit(0 if done.state == "succeeded" else done.code)
 
 
-class Done:
-    """A run that has ended."""
-
-    def __init__(self, conductor: Conductor, job: JobView, gang: Gang, store: str, interrupted: bool) -> None:
-        self.conductor, self.job, self.store = conductor, job.id, store
-        self.state = job.state
-        self.attempts = [conductor.attempts[n] for n in sorted(conductor.attempts)]
-        self.place = gang.place
-        self.code = 130 if interrupted else conductor.error.exit_code if conductor.error else 1
-        self.why = _why(conductor, job, gang)
-
-    @property
-    def last(self) -> Attempt:
-        return self.attempts[-1]
-
-
-def _why(conductor: Conductor, job: JobView, gang: Gang) -> str:
-    """Why it did not succeed, in one sentence; empty where it did."""
-    if job.state == "succeeded":
-        return ""
-    if conductor.error is not None:
-        return conductor.error.line()
-    for attempt in reversed(conductor.attempts.values()):
-        for device in attempt.devices:
-            end = attempt.ends.get(device, {})
-            if end.get("why") not in (None, "done", "stopped") and end.get("because"):
-                return f"{device}: {end['because']}"
-    if job.attempts:
-        for rank, seen in enumerate(job.attempts[-1].ranks):
-            if seen.failed and (said := gang.said(job.attempts[-1].number, rank)):
-                return said
-    return job.because.text if job.because else job.state
-
-
-def _changed(wanted: Wanted, steps: int | None, schedule: str | None) -> Wanted:
+def _changed(wanted: RunRequest, steps: int | None, schedule: str | None) -> RunRequest:
     from dataclasses import replace
 
     from unidle.span.files.schedule import schedules_named
@@ -184,7 +147,7 @@ def _modes(compare: list[str] | None) -> list[str]:
     return modes
 
 
-def _tell_plan(wanted: Wanted, simulation: Modelled, tell: Any) -> None:
+def _tell_plan(wanted: RunRequest, simulation: Modelled, tell: Any) -> None:
     from unidle.span.cli.output import strip
     from unidle.span.simulate.uneven import microbatches_of
 
@@ -205,174 +168,30 @@ def _tell_plan(wanted: Wanted, simulation: Modelled, tell: Any) -> None:
             tell(f"changes_semantics: {name} {value}: another model than a single process would train")
 
 
-def _train(wanted: Wanted, ground: Ground, store: str | None, options: Options, tell: Any) -> Done:
+def _train(wanted: RunRequest, hosts: RunHosts, store: str | None, options: RunOptions, tell: Any) -> RunEnd:
     from unidle.cli.run import caught
     from unidle.control.ids import new_job_id
-    from unidle.span.run.coordinator import Conductor
+    from unidle.span.run.coordinator import Coordinator
     from unidle.span.run.gang import gang_of
-    from unidle.span.run.launchers import Here
+    from unidle.span.run.launchers import LocalLauncher
 
     name = "span"
     address = store or str(data_dir() / "span" / f"{new_job_id(name)}.db")
-    with caught() as signals, gang_of(ground, name, address, data_dir()) as gang:
-        here = Here(gang, frozenset(ground.addresses))
-        conductor = Conductor(wanted, ground, gang, here, tell, options)
+    with caught() as signals, gang_of(hosts, name, address, data_dir()) as gang:
+        here = LocalLauncher(gang, frozenset(hosts.addresses))
+        coordinator = Coordinator(wanted, hosts, gang, here, tell, options)
 
         def turn(seen: JobView) -> bool:
             here.see(seen)
-            return conductor.turn(seen) or interrupted(signals, gang, seen)
+            return coordinator.turn(seen) or interrupted(signals, gang, seen)
 
         job = gang.run(turn)
-        return Done(conductor, job, gang, address, bool(signals.interrupts or signals.terminates))
+        return RunEnd(coordinator, job, gang, address, bool(signals.interrupts or signals.terminates))
 
 
-def interrupted(signals: Signals, gang: Gang, job: JobView) -> bool:
-    """Ends the job at a signal; always False."""
-    if signals.interrupts + signals.terminates and job.cancel_by is None:
-        gang.cancel("Ctrl-C" if signals.interrupts else "SIGTERM")
-    elif signals.interrupts > 1:
-        gang.cancel("Ctrl-C", at_once=True)
-    return False
-
-
-def _compared(modes: list[str], ground: Ground, done: Done, tell: Any) -> dict[str, Any]:
+def _compared(modes: list[str], hosts: RunHosts, done: RunEnd, tell: Any) -> dict[str, Any]:
     if done.state != "succeeded" or not modes:
         return {}
     from unidle.span.run.compare import compare_with
 
-    return {mode: compare_with(mode, ground, done.attempts, done.place, tell) for mode in modes}
-
-
-def _pictures(done: Done, gantt: str | None, perfetto: str | None) -> None:
-    from unidle.cli.output import whole_file
-    from unidle.span.cli.output import picture_of, write_svg
-    from unidle.span.cli.trace import write_timelines
-
-    measured = measured_picture(done)
-    simulation = done.last.simulation
-    if gantt is not None:
-        with whole_file(gantt, "--gantt") as stream:
-            write_svg(stream, [picture for picture in (measured, picture_of(simulation)) if picture])
-    if perfetto is not None:
-        timelines = [("modelled", simulation.rows())]
-        if measured is not None:
-            timelines.insert(0, ("measured", iter(measured.rows)))
-        with whole_file(perfetto, "--perfetto") as stream:
-            write_timelines(stream, timelines)
-
-
-def measured_picture(done: Done) -> Any:
-    """A step of the middle, from its begin on; None where none was measured."""
-    from unidle.span.cli.output import Picture
-
-    steps = [step for step in done.last.steps.values() if step.rows and step.took_ns]
-    if not steps:
-        return None
-    step = sorted(steps, key=lambda one: one.took_ns)[len(steps) // 2]
-    begin = step.begin_ns
-    rows = [row._replace(start_ns=row.start_ns - begin, end_ns=row.end_ns - begin) for row in step.rows]
-    rows.sort(key=lambda row: row.start_ns)
-    title = f"step {step.number}: {step.took_ns / 1e6:.6g} ms, measured"
-    return Picture(title, list(done.last.devices), rows, step.end_ns - begin)
-
-
-def report(done: Done, others: dict[str, Any], *, as_json: bool) -> None:
-    """Measured and modelled, as a table or for machines."""
-    from unidle.span.replan.observed import summary
-
-    simulation = done.last.simulation if done.attempts else None
-    if simulation is None:
-        if not as_json:
-            warn(done.why)
-            return
-        print_json({"state": done.state, "because": done.why})
-        return
-    told, model = summary(simulation.setting, done.last.steps.values()), simulation.result
-    off = None if told.step_ns is None else 100 * (told.step_ns / model.iteration_ns - 1)
-    if as_json:
-        print_json({
-            "job": done.job, "state": done.state, "because": done.why or None, "store": done.store, "schedule": model.schedule,
-            "attempts": len(done.attempts), "steps": told.steps, "shares": shares_of(done),
-            "step_ns": {"measured": told.step_ns, "modelled": model.iteration_ns, "difference_percent": off},
-            "busy": {"measured": told.busy, "modelled": model.utilisation},
-            "exposed_wan_ns": {"measured": told.exposed_wan_ns, "modelled": model.exposed_wan_ns},
-            "link_bytes": told.link_bytes, "link_use": told.link_use, "losses": losses(done), "compare": others,
-            "replanned": done.conductor.changes,
-        })  # fmt: skip
-        return
-    _show(done, told, model, off)
-    for mode, found in others.items():
-        say()
-        say(f"{mode}: {found['text']}")
-        if mode == "single":
-            _curves(losses(done), found["losses"])
-    say()
-    if done.why:
-        warn(done.why)
-    say(
-        f"{done.job} {done.state} after {len(done.attempts)} attempt{'s' if len(done.attempts) > 1 else ''}; where its time went: unidle ledger --store {done.store}"
-    )
-
-
-def shares_of(done: Done) -> list[dict[str, Any]]:
-    """What each pipeline did, and after which step it began with that."""
-    from unidle.span.simulate.uneven import microbatches_of
-
-    found: list[dict[str, Any]] = []
-    for attempt in done.attempts:
-        counts = list(microbatches_of(attempt.simulation))
-        if not found or found[-1]["microbatches"] != counts:
-            found.append({"after_step": attempt.resumed, "microbatches": counts})
-    return found
-
-
-def _curves(ours: dict[str, float], theirs: dict[str, float], most: int = 8) -> None:
-    """Both losses of a few steps, from the first to the last."""
-    shared = [step for step in ours if step in theirs]
-    chosen = (
-        [shared[k * (len(shared) - 1) // max(most - 1, 1)] for k in range(most)]
-        if len(shared) > most
-        else shared
-    )
-    rows = [[step, f"{ours[step]:.9f}", f"{theirs[step]:.9f}"] for step in chosen]
-    show_table(["step", "loss here", "in one process"], rows)
-
-
-def losses(done: Done) -> dict[str, float]:
-    """By step: of the attempt that did it last."""
-    found = {step.number: step.loss for attempt in done.attempts for step in attempt.steps.values()}
-    return {str(number): loss for number, loss in sorted(found.items()) if loss is not None}
-
-
-def _show(done: Done, told: Any, model: Any, off: float | None) -> None:
-    from unidle.span.cli.output import picture_of, strip_of
-
-    measured = measured_picture(done)
-    say()
-    if measured is not None:
-        simulation = done.last.simulation
-        modelled = picture_of(simulation)._replace(devices=measured.devices)
-        length = max(measured.length_ns, modelled.length_ns)
-        for picture in (measured, modelled):
-            for line in strip_of(picture._replace(devices=picture.devices[:_STRIPS]), scale_ns=length):
-                show(line)
-        say()
-    if told.step_ns is None:
-        say("no step was measured")
-        return
-    rows = [
-        ["step ms", figures(told.step_ns / 1e6), figures(model.iteration_ns / 1e6), f"{off:+.1f} %"],
-        ["busy %", "-" if told.busy is None else f"{100 * told.busy:.1f}", f"{100 * model.utilisation:.1f}", ""],
-        ["exposed WAN s, mean of devices", figures((told.exposed_wan_ns or 0) / 1e9), figures(model.exposed_wan_ns / 1e9), ""],
-        ["WAN MB a step", figures(sum(told.link_bytes.values()) / 1e6), figures(model.wan_bytes / 1e6), ""],
-    ]  # fmt: skip
-    show_table(
-        [f"{model.schedule}, median of {told.steps} steps", "measured", "modelled", "difference"], rows
-    )
-    if told.link_bytes:
-        say()
-        lines = [
-            [pair, figures(size / 1e6), f"{100 * told.link_use.get(pair, 0):.1f}"]
-            for pair, size in told.link_bytes.items()
-        ]
-        show_table(["link", "MB a step", "busiest wire, % of the step"], lines)
+    return {mode: compare_with(mode, hosts, done.attempts, done.place, tell) for mode in modes}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unidle.cli.common import JsonOption, figures, print_json, say, show, show_table
+from unidle.errors import BadInput
 from unidle.span.cli.plan import expected_line, expected_object
-from unidle.span.cli.uneven import groups_object, only_alike, show_groups
 from unidle.span.cli.what_if import (
     SlowOption,
     Weather,
@@ -23,9 +23,38 @@ from unidle.span.cli.what_if import (
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.span.simulate.iteration import Simulation
-    from unidle.span.simulate.result import Result
-    from unidle.span.simulate.uneven import Modelled
+    from unidle.span.simulate.iteration import ScheduleResult, Simulation
+    from unidle.span.simulate.uneven import Modelled, PipelineGroup
+
+
+def only_alike(options: Sequence[str]) -> None:
+    """Errors: :class:`unidle.errors.BadInput` for an option that requires equal pipelines."""
+    if options:
+        raise BadInput(
+            "needs equal pipelines",
+            field=options[0],
+            remedy="leave it out, or give one number of microbatches",
+        )
+
+
+def groups_object(groups: Sequence[PipelineGroup]) -> list[dict[str, Any]]:
+    """The groups for machines."""
+    return [
+        {"pipelines": list(g.pipelines), "microbatches": g.setting.microbatches, "speed": g.speed}
+        for g in groups
+    ]
+
+
+def show_groups(groups: Sequence[PipelineGroup]) -> None:
+    """A line for each group; nothing otherwise."""
+    for g in groups:
+        say(
+            f"{counted(len(g.pipelines), 'pipeline')} at {g.speed:g} times the speed:"
+            f" {counted(g.setting.microbatches, 'microbatch')} each"
+        )
+    if groups:
+        say()
+
 
 ALL = "gpipe,1f1b,interleaved,zb-h1,varuna,atlas,atlas-keep,unidle"
 
@@ -205,7 +234,7 @@ def _show_ledger(simulation: Modelled) -> None:
     show_table(["leaf", "cause", "seconds", "%"], rows)
 
 
-def show_schedules(found: Iterable[Result]) -> None:
+def show_schedules(found: Iterable[ScheduleResult]) -> None:
     """Schedules side by side."""
     header = [
         "schedule",
@@ -253,7 +282,7 @@ def _show(found: list[Modelled], lean: Simulation | None) -> None:
         say(note)
 
 
-def _lines(found: Iterable[Result]) -> Iterable[list[str]]:
+def _lines(found: Iterable[ScheduleResult]) -> Iterable[list[str]]:
     for told in found:
         yield [
             told.schedule + ("*" if told.reconstructed else ""), figures(told.iteration_ns / 1e6),

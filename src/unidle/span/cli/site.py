@@ -12,22 +12,22 @@ from unidle.cli.common import data_dir, say, warn
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
-    from unidle.span.files.train import Wanted
-    from unidle.span.run.coordinator import Options
-    from unidle.span.run.hosts import Ground
+    from unidle.span.files.train import RunRequest
+    from unidle.span.run.coordinator import RunOptions
+    from unidle.span.run.hosts import RunHosts
     from unidle.span.wan import Endpoint
 
 _LATE_S: Final = 20.0  # records of other sites may come so much after the end of this one
 
 
 def run_site(
-    wanted: Wanted, site: str, host: str | None, store: str | None, options: Options, wait_s: float,
+    wanted: RunRequest, site: str, host: str | None, store: str | None, options: RunOptions, wait_s: float,
     *, begin_without: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Start this site's devices when all sites have come, or after ``wait_s`` with those that have; the exit code."""
     from unidle.control.ids import new_job_id
     from unidle.span.rank.member import SECRET
-    from unidle.span.run.hosts import hosts_ground, launcher_of
+    from unidle.span.run.hosts import hosts_of_site, launcher_of
 
     secret = os.environ.get(SECRET, "")
     if not secret:
@@ -36,13 +36,13 @@ def run_site(
             field=SECRET,
             remedy="all sites need the same value, for instance from: python3 -c 'import secrets; print(secrets.token_hex(32))'",
         )
-    hosts = wanted.training.hosts
-    launcher, every = launcher_of(wanted.setting, hosts, site, host)
-    ground = hosts_ground(wanted.setting, hosts, launcher, wanted.training.device)
+    addresses = wanted.training.hosts
+    launcher, every = launcher_of(wanted.setting, addresses, site, host)
+    hosts = hosts_of_site(wanted.setting, addresses, launcher, wanted.training.device)
     address = store or str(data_dir() / "span" / f"{new_job_id('span')}.db")
     tell: Callable[[str], None] = (lambda _: None) if as_json else say
-    tell(f"{ground.how}; log and ledger: {address}")
-    launch = _Launch(wanted, launcher, every[1:], ground, secret, address, wait_s, tell)
+    tell(f"{hosts.how}; log and ledger: {address}")
+    launch = _Launch(wanted, launcher, every[1:], hosts, secret, address, wait_s, tell)
     if launcher == every[0]:
         return _lead(launch, options, begin_without=begin_without, as_json=as_json)
     return _follow(launch)
@@ -52,32 +52,32 @@ def run_site(
 class _Launch:
     """``others``: all launchers but the one that decides; ``store``: where this one's log goes."""
 
-    wanted: Wanted
+    wanted: RunRequest
     launcher: str
     others: list[str]
-    ground: Ground
+    hosts: RunHosts
     secret: str
     store: str
     wait_s: float
     tell: Callable[[str], None]
 
 
-def _run_name(wanted: Wanted) -> str:
+def _run_name(wanted: RunRequest) -> str:
     return "span " + " ".join(site.name for site in wanted.setting.sites)
 
 
-def _lead(launch: _Launch, options: Options, *, begin_without: bool, as_json: bool) -> int:
+def _lead(launch: _Launch, options: RunOptions, *, begin_without: bool, as_json: bool) -> int:
     from unidle.cli.run import caught
-    from unidle.span.cli.run import Done, interrupted, report
-    from unidle.span.rank.tls import contexts
-    from unidle.span.run.coordinator import Conductor
+    from unidle.span.cli.run_report import RunEnd, interrupted, report
+    from unidle.span.rank.mesh import contexts
+    from unidle.span.run.coordinator import Coordinator
     from unidle.span.run.follower import digest_of
     from unidle.span.run.gang import gang_of
     from unidle.span.run.hosts import launcher_address
-    from unidle.span.run.launchers import LEADER, Abroad, Here, gathered, named, settings
+    from unidle.span.run.launchers import LEADER, LocalLauncher, RemoteLaunchers, gathered, named, settings
     from unidle.span.wan import Endpoint, PortTaken
 
-    wanted, ground, tell = launch.wanted, launch.ground, launch.tell
+    wanted, hosts, tell = launch.wanted, launch.hosts, launch.tell
     host, port = launcher_address(wanted.setting, wanted.training.hosts)
     try:
         endpoint = Endpoint(
@@ -91,18 +91,18 @@ def _lead(launch: _Launch, options: Options, *, begin_without: bool, as_json: bo
     with endpoint:
         talks = gathered(endpoint, launch.others, launch.wait_s, tell, all_of_them=not begin_without)
         missing = [name for name in launch.others if name not in talks]
-        with caught() as signals, gang_of(ground, "span", launch.store, data_dir(), launch.secret) as gang:
-            here = Here(gang, _mine(ground))
-            abroad = Abroad(
+        with caught() as signals, gang_of(hosts, "span", launch.store, data_dir(), launch.secret) as gang:
+            here = LocalLauncher(gang, _mine(hosts))
+            launchers = RemoteLaunchers(
                 here, talks, digest_of(wanted), tell, lambda name: endpoint.accept(named(name)), missing
             )
-            conductor = Conductor(wanted, ground, gang, abroad, tell, options)
+            coordinator = Coordinator(wanted, hosts, gang, launchers, tell, options)
             until = [0.0]
 
             def turn(seen) -> bool:  # type: ignore[no-untyped-def]
                 here.see(seen)
-                ended = conductor.turn(seen) or interrupted(signals, gang, seen)
-                if not ended or conductor.is_over or seen.state != "succeeded":
+                ended = coordinator.turn(seen) or interrupted(signals, gang, seen)
+                if not ended or coordinator.is_over or seen.state != "succeeded":
                     return ended
                 until[0] = until[0] or time.monotonic() + _LATE_S
                 return time.monotonic() > until[0]
@@ -110,38 +110,40 @@ def _lead(launch: _Launch, options: Options, *, begin_without: bool, as_json: bo
             try:
                 job = gang.run(turn)
             finally:
-                abroad.over()
-            done = Done(conductor, job, gang, launch.store, bool(signals.interrupts or signals.terminates))
+                launchers.over()
+            done = RunEnd(
+                coordinator, job, gang, launch.store, bool(signals.interrupts or signals.terminates)
+            )
     report(done, {}, as_json=as_json)
     return 0 if done.state == "succeeded" else done.code
 
 
-def _mine(ground: Ground) -> frozenset[str]:
+def _mine(hosts: RunHosts) -> frozenset[str]:
     from unidle.span.rank.member import dashed
 
-    nodes = {str(node["id"]) for node in ground.nodes}
-    return frozenset(name for name in ground.addresses if dashed(name) in nodes)
+    nodes = {str(node["id"]) for node in hosts.nodes}
+    return frozenset(name for name in hosts.addresses if dashed(name) in nodes)
 
 
 def _follow(launch: _Launch) -> int:
     from unidle.cli.run import caught
-    from unidle.span.cli.run import interrupted
-    from unidle.span.rank.tls import contexts
+    from unidle.span.cli.run_report import interrupted
+    from unidle.span.rank.mesh import contexts
     from unidle.span.run.follower import Follower
     from unidle.span.run.gang import gang_of
     from unidle.span.run.hosts import launcher_address
-    from unidle.span.run.launchers import Here, Talk, named, settings
+    from unidle.span.run.launchers import LauncherChannel, LocalLauncher, named, settings
     from unidle.span.wan import Endpoint
 
-    wanted, ground, tell = launch.wanted, launch.ground, launch.tell
+    wanted, hosts, tell = launch.wanted, launch.hosts, launch.tell
     with Endpoint(
         named(launch.launcher), run=_run_name(wanted), secret=launch.secret.encode(), settings=settings(),
         tls_client=contexts(wanted.training.tls)[1],
     ) as endpoint:  # fmt: skip
         first = launcher_address(wanted.setting, wanted.training.hosts)
-        talk = Talk(_opened(endpoint, first, launch.wait_s, tell))
-        with caught() as signals, gang_of(ground, "span", launch.store, data_dir(), launch.secret) as gang:
-            follower = Follower(wanted, gang, Here(gang, _mine(ground)), talk, tell)
+        talk = LauncherChannel(_opened(endpoint, first, launch.wait_s, tell))
+        with caught() as signals, gang_of(hosts, "span", launch.store, data_dir(), launch.secret) as gang:
+            follower = Follower(wanted, gang, LocalLauncher(gang, _mine(hosts)), talk, tell)
             job = gang.run(lambda seen: follower.turn(seen) or interrupted(signals, gang, seen))
             follower.turn(job)
             because = "" if job.state == "succeeded" else job.because.text if job.because else job.state

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final
 
 from unidle.ledger.perfetto import metadata, microseconds
 from unidle.span.simulate.iteration import Simulation
-from unidle.span.simulate.timeline import Row, compute_rows
+from unidle.span.simulate.timeline import OpRow, compute_rows
 from unidle.span.simulate.uneven import Member, Modelled, Together, members
 
 # Reserved colour names of the format.
@@ -32,7 +32,7 @@ def write_trace(stream: BinaryIO, found: Iterable[Modelled]) -> None:
     _write(stream, other, _simulated(several))
 
 
-def write_timelines(stream: BinaryIO, timelines: Iterable[tuple[str, Iterable[Row]]]) -> None:
+def write_timelines(stream: BinaryIO, timelines: Iterable[tuple[str, Iterable[OpRow]]]) -> None:
     """Timelines with their names, for instance ``measured`` and ``modelled``."""
     several, pids = dict(timelines), _Numbers()
     lines = (line for name, rows in several.items() for line in _operations(f"{name}: ", rows, pids))
@@ -63,7 +63,7 @@ def _simulated(several: list[Modelled]) -> Iterator[str]:
             yield from _memory(member, schedule, pids)
 
 
-def _operations(before: str, rows: Iterable[Row], pids: _Numbers) -> Iterator[str]:
+def _operations(before: str, rows: Iterable[OpRow], pids: _Numbers) -> Iterator[str]:
     """``before``: what the names of processes begin with."""
     tids = _Numbers()
     for row in rows:
@@ -91,7 +91,7 @@ class _Numbers:
         return self._at.setdefault(name, known + 1), len(self._at) > known
 
 
-def _event(row: Row, pid: int, tid: int) -> str:
+def _event(row: OpRow, pid: int, tid: int) -> str:
     args = {"pipeline": row.pipeline, "stage": row.stage, "microbatch": row.microbatch, "chunk": row.chunk}
     if row.size_bytes:
         args["bytes"] = row.size_bytes
@@ -119,7 +119,7 @@ def _memory(member: Member, schedule: str, pids: _Numbers) -> Iterator[str]:
                 yield f'{{"ph":"C","name":{name},"pid":{pid},"ts":{microseconds(when)},"args":{{"bytes":{held}}}}}'
 
 
-def _changes(simulation: Simulation, row: Row) -> Iterator[tuple[int, int]]:
+def _changes(simulation: Simulation, row: OpRow) -> Iterator[tuple[int, int]]:
     setting, chunks = simulation.setting, simulation.program.chunks
     stage = setting.stages[row.stage]
     kept = (row.chunk + 1) * stage.kept_bytes // chunks - row.chunk * stage.kept_bytes // chunks

@@ -13,7 +13,7 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.span.model.setting import Setting
-    from unidle.span.plan.offer import Wanted
+    from unidle.span.plan.offer import PlanRequest
     from unidle.span.simulate.iteration import Simulation
     from unidle.span.simulate.jitter import Weathered
 
@@ -56,7 +56,7 @@ def changed(setting: Setting, without: list[str] | None, slow: list[str] | None)
     return setting
 
 
-def plan_changed(wanted: Wanted, without: list[str] | None, slow: list[str] | None) -> Wanted:
+def plan_changed(wanted: PlanRequest, without: list[str] | None, slow: list[str] | None) -> PlanRequest:
     """The same for a plan."""
     from unidle.span.plan.what_if import plan_slow_site, plan_without_link
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from unidle.files.document import Document
 from unidle.files.values import memory_bytes
 from unidle.span.files.file import LayerPart, PlanFile, SpanFile
-from unidle.span.model.measured import Layer, Measured
-from unidle.span.plan.layers import balanced
+from unidle.span.model.layers import LayerCost, ModelCosts
+from unidle.span.plan.partition import balanced
 from unidle.words import counted
 
 
-def measured_of(document: Document, file: PlanFile) -> Measured | None:
+def measured_of(document: Document, file: PlanFile) -> ModelCosts | None:
     """The layers of the file, None where it has none. Errors: :class:`unidle.errors.BadInput`."""
     if file.layers is None:
         if file.cut is not None:
@@ -21,7 +21,7 @@ def measured_of(document: Document, file: PlanFile) -> Measured | None:
         return None
     no_other_times(document, file)
     layers = tuple(_layer(document, k, part) for k, part in enumerate(file.layers))
-    return Measured(layers, file.measured.microbatch if file.measured else 1, file.device_tflops or 1.0)
+    return ModelCosts(layers, file.measured.microbatch if file.measured else 1, file.device_tflops or 1.0)
 
 
 def no_other_times(document: Document, file: PlanFile) -> None:
@@ -35,14 +35,14 @@ def no_other_times(document: Document, file: PlanFile) -> None:
             )
 
 
-def _layer(document: Document, k: int, part: LayerPart) -> Layer:
+def _layer(document: Document, k: int, part: LayerPart) -> LayerCost:
     if part.forward_ns + part.backward_ns + part.weight_ns == 0:
         raise document.error(
             ("layers", k, "forward_ns"), "all its times are 0", value=0, remedy="measure it again"
         )
     parameters = memory_bytes(part.parameters_bytes)
     gradient = parameters if part.gradient_bytes is None else memory_bytes(part.gradient_bytes)
-    return Layer(
+    return LayerCost(
         part.forward_ns, part.backward_ns, part.weight_ns,
         part.forward_ns if part.recompute_ns is None else part.recompute_ns, memory_bytes(part.kept_bytes),
         memory_bytes(part.input_bytes), part.keeps_input, parameters, gradient, memory_bytes(part.optimizer_bytes),
@@ -50,7 +50,7 @@ def _layer(document: Document, k: int, part: LayerPart) -> Layer:
     )  # fmt: skip
 
 
-def cut_of(document: Document, file: SpanFile, measured: Measured) -> tuple[int, ...]:
+def cut_of(document: Document, file: SpanFile, measured: ModelCosts) -> tuple[int, ...]:
     """Layers of each stage."""
     there = len(measured.layers)
     if file.cut is None:
@@ -74,7 +74,7 @@ def cut_of(document: Document, file: SpanFile, measured: Measured) -> tuple[int,
     return file.cut
 
 
-def speed_of(document: Document, file: PlanFile, site: int, measured: Measured) -> float:
+def speed_of(document: Document, file: PlanFile, site: int, measured: ModelCosts) -> float:
     """The speed of a site's devices, in the unit of ``measured.tflops``."""
     own = file.sites[site].device_tflops if file.sites else None
     if own is not None and file.device_tflops is None:

@@ -16,14 +16,14 @@ from unidle.span.files.file import ModelPart, OfferPart, PlanFile
 from unidle.span.files.layers import measured_of, speed_of
 from unidle.span.files.setting import links_of, saving_of
 from unidle.span.model.cost import PARAMETERS
-from unidle.span.model.measured import Measured
-from unidle.span.plan.offer import Layout, Offer, Wanted, static_of
+from unidle.span.model.layers import ModelCosts
+from unidle.span.plan.offer import PlanRequest, SiteLayout, SiteOffer, static_of
 
 _PATHS: Final = ("directory", "certificate", "key", "authority")
 STATE_BYTES: Final = 16  # per parameter: mixed-precision Adam, "ZeRO" (arXiv 1910.02054), section 3.1
 
 
-def load_wanted(path: str | os.PathLike[str]) -> Wanted:
+def load_wanted(path: str | os.PathLike[str]) -> PlanRequest:
     """What to plan for, from the YAML or JSON file ``path``; ``-`` is standard input.
 
     Errors: :class:`unidle.errors.BadInput`, with the line.
@@ -31,7 +31,7 @@ def load_wanted(path: str | os.PathLike[str]) -> Wanted:
     return load_plan(path)[0]
 
 
-def load_plan(path: str | os.PathLike[str]) -> tuple[Wanted, Mapping[str, Any]]:
+def load_plan(path: str | os.PathLike[str]) -> tuple[PlanRequest, Mapping[str, Any]]:
     """The same, and the file's ``train`` section with whole paths and its sites' ``hosts``, for :func:`as_file`."""
     document = load_document(path, what="span", bounds=Bounds())
     wanted, data = _wanted(document), document.data
@@ -57,12 +57,12 @@ def _whole(name: str, value: Any, base: str) -> Any:
     return os.path.abspath(os.path.join(base, value))  # noqa: PTH100, PTH118
 
 
-def wanted_from_mapping(data: Mapping[str, Any], source: str = "span") -> Wanted:
+def wanted_from_mapping(data: Mapping[str, Any], source: str = "span") -> PlanRequest:
     """The same from plain data."""
     return _wanted(Document(data, source))
 
 
-def _wanted(document: Document) -> Wanted:
+def _wanted(document: Document) -> PlanRequest:
     if not isinstance(document.data, Mapping):
         raise document.error(
             (), "a span file must be a mapping of fields", remedy="a plan needs model, batch, sites and links"
@@ -70,14 +70,14 @@ def _wanted(document: Document) -> Wanted:
     file = convert(document, PlanFile, what="span")
     measured = measured_of(document, file)
     if measured is not None:
-        return Wanted(
+        return PlanRequest(
             len(measured.layers), 0, 0, 0, _batch(document, file, measured.microbatch), _offers(document, file, measured),
             links_of(document, file, chain=False), file.local_gbps, memory_bytes(file.static_bytes), 0,
             file.baseline_flows == 1, file.chunks, saving_of(document, file), measured,
         )  # fmt: skip
     model = _model(document, file)
     layers = model.layers if isinstance(model.layers, int) else sum(model.layers)
-    return Wanted(
+    return PlanRequest(
         layers, model.hidden, model.sequence, model.bytes_per_value, _batch(document, file, model.microbatch),
         _offers(document, file, None), links_of(document, file, chain=False), file.local_gbps,
         memory_bytes(file.static_bytes), _state_bytes(file, model), file.baseline_flows == 1, file.chunks,
@@ -121,11 +121,11 @@ def _model(document: Document, file: PlanFile) -> ModelPart:
     return file.model
 
 
-def _offers(document: Document, file: PlanFile, measured: Measured | None) -> tuple[Offer, ...]:
+def _offers(document: Document, file: PlanFile, measured: ModelCosts | None) -> tuple[SiteOffer, ...]:
     if not file.sites:
         raise document.error(("sites",), "the field is missing", remedy="name the sites that may be used")
     seen = set[str]()
-    found = list[Offer]()
+    found = list[SiteOffer]()
     for k, site in enumerate(file.sites):
         if site.name in seen:
             raise document.error(
@@ -136,7 +136,9 @@ def _offers(document: Document, file: PlanFile, measured: Measured | None) -> tu
     return tuple(found)
 
 
-def _offer(document: Document, file: PlanFile, k: int, site: OfferPart, measured: Measured | None) -> Offer:
+def _offer(
+    document: Document, file: PlanFile, k: int, site: OfferPart, measured: ModelCosts | None
+) -> SiteOffer:
     tflops = speed_of(document, file, k, measured) if measured else site.device_tflops or file.device_tflops
     if tflops is None:
         raise document.error(
@@ -148,12 +150,12 @@ def _offer(document: Document, file: PlanFile, k: int, site: OfferPart, measured
     if not gpus:
         raise document.error(("sites", k, "gpus"), "the field is missing", remedy="say how many it has")
     caps = [memory_bytes(cap) for cap in (file.memory_cap_bytes, site.memory_cap_bytes) if cap is not None]
-    return Offer(
+    return SiteOffer(
         site.name, gpus, site.price_per_gpu_hour, tflops, min(caps, default=None), site.revocations_per_hour
     )
 
 
-def rented(wanted: Wanted, text: str) -> Wanted:
+def rented(wanted: PlanRequest, text: str) -> PlanRequest:
     """The same with ``SITE:GPUS:PRICE`` instead of what the site has; a new one is like the first, and joined to none."""
     name, _, rest = text.partition(":")
     gpus, _, price = rest.partition(":")
@@ -180,7 +182,7 @@ def rented(wanted: Wanted, text: str) -> Wanted:
     )
 
 
-def as_file(wanted: Wanted, layout: Layout, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def as_file(wanted: PlanRequest, layout: SiteLayout, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A whole span file, which ``unidle span simulate`` reads; sites that are left out have no stages.
 
     ``more``: what :func:`load_plan` passes on, for ``unidle span run``.
@@ -210,7 +212,7 @@ def as_file(wanted: Wanted, layout: Layout, more: Mapping[str, Any] | None = Non
     } | ({} if wanted.local_gbps is None else {"local_gbps": wanted.local_gbps}) | _saving(wanted) | _train(layout, more or {})  # fmt: skip
 
 
-def _train(layout: Layout, more: Mapping[str, Any]) -> dict[str, Any]:
+def _train(layout: SiteLayout, more: Mapping[str, Any]) -> dict[str, Any]:
     """What is to be run; a cut of as many layers is the plan's, another one was of another layout."""
     if "train" not in more:
         return {}
@@ -220,7 +222,7 @@ def _train(layout: Layout, more: Mapping[str, Any]) -> dict[str, Any]:
     return {"train": train}
 
 
-def _saving(wanted: Wanted) -> dict[str, float]:
+def _saving(wanted: PlanRequest) -> dict[str, float]:
     saving = wanted.saving
     if saving is None:
         return {}
@@ -231,7 +233,7 @@ def _saving(wanted: Wanted) -> dict[str, float]:
     }
 
 
-def _model_of(wanted: Wanted, layout: Layout) -> dict[str, Any]:
+def _model_of(wanted: PlanRequest, layout: SiteLayout) -> dict[str, Any]:
     """What is trained, in the fields of a span file: layers that were measured, or a shape."""
     if wanted.measured is None:
         model = {

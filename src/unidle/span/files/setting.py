@@ -14,15 +14,13 @@ from unidle.files.load import load_document
 from unidle.files.values import memory_bytes
 from unidle.span.files.file import Bytes, ModelPart, PlanFile, SpanFile, StagePart
 from unidle.span.files.layers import cut_of, measured_of, speed_of
-from unidle.span.model.cost import Shape
-from unidle.span.model.link import Link
-from unidle.span.model.measured import Measured
-from unidle.span.model.revocations import Saving
+from unidle.span.model.cost import ModelShape, SaveTimes
+from unidle.span.model.layers import ModelCosts
+from unidle.span.model.link import WanLink
 from unidle.span.model.setting import Setting, Site, Stage
 from unidle.span.plan.offer import stage_of
 from unidle.span.simulate.routes import parts
-from unidle.span.simulate.shares import shares_by_cell
-from unidle.span.simulate.uneven import Group, Shares, grouped
+from unidle.span.simulate.uneven import PipelineGroup, PipelineShares, grouped, shares_by_cell
 from unidle.words import counted
 
 OPERATIONS_MOST: Final = 10_000_000  # beyond it a simulation would not fit into a small machine's memory
@@ -36,7 +34,7 @@ def load_span(path: str | os.PathLike[str]) -> Setting:
     return setting_of(load_document(path, what="span", bounds=Bounds()))
 
 
-def load_pipelines(path: str | os.PathLike[str]) -> tuple[Setting, tuple[Group, ...]]:
+def load_pipelines(path: str | os.PathLike[str]) -> tuple[Setting, tuple[PipelineGroup, ...]]:
     """The same, and the groups of pipelines if they differ, else none.
 
     The setting has the microbatches of the pipeline with most, and the file's own speed. Errors:
@@ -47,18 +45,18 @@ def load_pipelines(path: str | os.PathLike[str]) -> tuple[Setting, tuple[Group, 
 
 def pipelines_from_mapping(
     data: Mapping[str, Any], source: str = "span"
-) -> tuple[Setting, tuple[Group, ...]]:
+) -> tuple[Setting, tuple[PipelineGroup, ...]]:
     """The same from plain data."""
     return _pipelines(Document(data, source))
 
 
-def _pipelines(document: Document) -> tuple[Setting, tuple[Group, ...]]:
+def _pipelines(document: Document) -> tuple[Setting, tuple[PipelineGroup, ...]]:
     setting = setting_of(document, unequal=True)
     found = shares_of(document, setting)
     return setting, () if found is None else grouped(setting, found.microbatches, found.speeds)
 
 
-def shares_of(document: Document, setting: Setting) -> Shares | None:
+def shares_of(document: Document, setting: Setting) -> PipelineShares | None:
     """What each pipeline does; None if they are equal. Pipelines of a cell are equal. Errors:
     :class:`unidle.errors.BadInput`.
     """
@@ -82,7 +80,7 @@ def shares_of(document: Document, setting: Setting) -> Shares | None:
                 ("cell",), f"does not divide the {counted(len(group.pipelines), 'pipeline')} with {group.setting.microbatches}"
                 " microbatches", value=file.cell, remedy="pipelines of a cell are equal",
             )  # fmt: skip
-    return Shares(counts, speeds)
+    return PipelineShares(counts, speeds)
 
 
 def span_from_mapping(data: Mapping[str, Any], source: str = "span") -> Setting:
@@ -107,7 +105,7 @@ def setting_of(document: Document, *, unequal: bool = False) -> Setting:
     shape, measured = None, measured_of(document, file)
     if file.model is not None and measured is None:
         model = file.model
-        shape = Shape(model.hidden, model.sequence, model.microbatch, model.bytes_per_value)
+        shape = ModelShape(model.hidden, model.sequence, model.microbatch, model.bytes_per_value)
     _sizes(document, file)
     caps = [file.memory_cap_bytes, *(site.memory_cap_bytes for site in file.sites if site.stages)]
     cap = min((memory_bytes(given) for given in caps if given is not None), default=None)
@@ -129,10 +127,10 @@ def setting_of(document: Document, *, unequal: bool = False) -> Setting:
     return setting
 
 
-def saving_of(document: Document, file: PlanFile) -> Saving | None:
+def saving_of(document: Document, file: PlanFile) -> SaveTimes | None:
     """How work is saved, if it is given; required if devices are revoked."""
     if file.checkpoint_every_s is not None:
-        return Saving(file.checkpoint_every_s, file.checkpoint_s, file.restart_s)
+        return SaveTimes(file.checkpoint_every_s, file.checkpoint_s, file.restart_s)
     revoked = next((k for k, site in enumerate(file.sites) if site.revocations_per_hour), None)
     for field, given in (
         (("sites", revoked, "revocations_per_hour"), revoked is not None),
@@ -223,9 +221,9 @@ def _sites(document: Document, file: SpanFile) -> tuple[Site, ...]:
     )
 
 
-def links_of(document: Document, file: PlanFile, *, chain: bool = True) -> tuple[Link, ...]:
+def links_of(document: Document, file: PlanFile, *, chain: bool = True) -> tuple[WanLink, ...]:
     """The links; ``chain``: neighbours in the list of sites must have one."""
-    names, found = [site.name for site in file.sites], dict[frozenset[str], Link]()
+    names, found = [site.name for site in file.sites], dict[frozenset[str], WanLink]()
     for k, part in enumerate(file.links):
         for field, name in (("from", part.from_), ("to", part.to)):
             if name not in names:
@@ -247,7 +245,7 @@ def links_of(document: Document, file: PlanFile, *, chain: bool = True) -> tuple
                 remedy="links go both ways: leave one out",
             )
         flow = None if part.flow_mbps is None else part.flow_mbps / 1000
-        found[pair] = Link(
+        found[pair] = WanLink(
             part.from_, part.to, round(part.latency_ms * 1e6), part.capacity_gbps, flow, part.egress_per_gb
         )
     for a, b in pairwise(site.name for site in file.sites if site.stages):
@@ -259,7 +257,7 @@ def links_of(document: Document, file: PlanFile, *, chain: bool = True) -> tuple
     return tuple(found.values())
 
 
-def _cut(document: Document, file: SpanFile, measured: Measured) -> tuple[Stage, ...]:
+def _cut(document: Document, file: SpanFile, measured: ModelCosts) -> tuple[Stage, ...]:
     """Stages of measured layers."""
     counts = cut_of(document, file, measured)
     sites = [k for k, site in enumerate(file.sites) for _ in range(site.stages)] or [0] * file.stages
@@ -279,7 +277,7 @@ def _entering(document: Document, given: tuple[Bytes, ...], stages: int) -> tupl
     return tuple(memory_bytes(size) for size in given)
 
 
-def _stages(document: Document, file: SpanFile, shape: Shape | None) -> tuple[Stage, ...]:
+def _stages(document: Document, file: SpanFile, shape: ModelShape | None) -> tuple[Stage, ...]:
     layers = _layers(document, file.model, file.stages) if file.model else (0,) * file.stages
     kept = [shape.kept_bytes * n if shape else 0 for n in layers]
     gradient = [shape.parameter_bytes * n if shape else 0 for n in layers]
@@ -302,7 +300,7 @@ def _stages(document: Document, file: SpanFile, shape: Shape | None) -> tuple[St
     )
 
 
-def _computed(document: Document, shape: Shape, layers: int, tflops: float | None) -> Stage:
+def _computed(document: Document, shape: ModelShape, layers: int, tflops: float | None) -> Stage:
     if tflops is None:
         raise document.error(
             ("device_tflops",), "the field is missing", remedy="a model needs it, for instance 156"

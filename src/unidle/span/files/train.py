@@ -19,30 +19,30 @@ from unidle.span.files.setting import setting_of, shares_of
 from unidle.span.files.train_file import TrainPart
 from unidle.span.model.setting import Setting
 from unidle.span.model.training import Saving, Training
-from unidle.span.plan.layers import even_cut
-from unidle.span.plan.robust import sturdy
+from unidle.span.plan.partition import even_cut
+from unidle.span.plan.robust import robust
 from unidle.span.simulate.schedules import Schedule
-from unidle.span.simulate.uneven import Modelled, Shares, simulated
+from unidle.span.simulate.uneven import Modelled, PipelineShares, simulated
 from unidle.words import counted
 
 DEVICES_MOST: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunRequest:
     """A file as it is to be run. ``shares``: what each pipeline does, None if they are equal."""
 
     setting: Setting
     training: Training
     schedule: Schedule
-    shares: Shares | None = None
+    shares: PipelineShares | None = None
 
     def simulated(self) -> Modelled:
         """One step. Errors: :class:`unidle.errors.BadInput`."""
         return simulated(self.setting, self.schedule, self.shares)
 
 
-def load_run(path: str | os.PathLike[str]) -> Wanted:
+def load_run(path: str | os.PathLike[str]) -> RunRequest:
     """The training run that the span file ``path`` declares; ``-`` is standard input.
 
     Errors: :class:`unidle.errors.BadInput`, with the line.
@@ -50,12 +50,12 @@ def load_run(path: str | os.PathLike[str]) -> Wanted:
     return _wanted(load_document(path, what="span", bounds=Bounds()), base_dir_of(path))
 
 
-def run_from_mapping(data: Mapping[str, Any], base: str, source: str = "span") -> Wanted:
+def run_from_mapping(data: Mapping[str, Any], base: str, source: str = "span") -> RunRequest:
     """The same from plain data; paths in it are relative to ``base``."""
     return _wanted(Document(data, source), base)
 
 
-def _wanted(document: Document, base: str) -> Wanted:
+def _wanted(document: Document, base: str) -> RunRequest:
     setting = replace(setting_of(document, unequal=True), wide=False)
     shares = shares_of(document, setting)
     file = convert(document, SpanFile, what="span")
@@ -84,12 +84,12 @@ def _wanted(document: Document, base: str) -> Wanted:
     _semantics(document, part, setting, shares)
     if shares is not None:
         _cells(document, setting, shares)
-    return Wanted(setting, _training(document, file, part, base, setting), for_run(schedule[0]), shares)
+    return RunRequest(setting, _training(document, file, part, base, setting), for_run(schedule[0]), shares)
 
 
 def for_run(schedule: Schedule) -> Schedule:
     """The schedule that searches leaves room for transfers that come late; the others are what they are."""
-    return sturdy(schedule) if schedule.name == "unidle" else schedule
+    return robust(schedule) if schedule.name == "unidle" else schedule
 
 
 def _placed(schedule: str, base: str) -> str:
@@ -177,7 +177,7 @@ def _cut(document: Document, file: SpanFile, part: TrainPart, schedule: Schedule
         )  # fmt: skip
 
 
-def _semantics(document: Document, part: TrainPart, setting: Setting, shares: Shares | None) -> None:
+def _semantics(document: Document, part: TrainPart, setting: Setting, shares: PipelineShares | None) -> None:
     if part.changes_semantics is None or part.changes_semantics.outer is None:
         return
     where = ("train", "changes_semantics", "outer")
@@ -190,7 +190,7 @@ def _semantics(document: Document, part: TrainPart, setting: Setting, shares: Sh
         )  # fmt: skip
 
 
-def _cells(document: Document, setting: Setting, shares: Shares) -> None:
+def _cells(document: Document, setting: Setting, shares: PipelineShares) -> None:
     """Real nodes of a cell are those of pipelines one after the other."""
     each = list(zip(shares.microbatches, shares.speeds, strict=True))
     for pipeline, one in enumerate(each):

@@ -56,22 +56,29 @@ class Asked:
 def _measure(given: dict[str, Any], asked: Asked, answers: TextIO) -> dict[str, Any]:
     import torch
 
-    from unidle.span.measure.load import Refused, Request, first_line, is_out_of_memory, load, place_of
-    from unidle.span.measure.measure import Profile
+    from unidle.span.measure.load import (
+        ProfileRefused,
+        ProfileRequest,
+        first_line,
+        is_out_of_memory,
+        load,
+        place_of,
+    )
+    from unidle.span.measure.profiler import LayerProfiler
 
-    request = Request(**given)
+    request = ProfileRequest(**given)
     if request.threads:
         torch.set_num_threads(request.threads)
     doing = "building the model"
     try:
         job = load(request)
         doing = "measuring"
-        profile = Profile(request, job)
+        profile = LayerProfiler(request, job)
         profile.warm_up()
         _answer(answers, {"ready": True})
         asked.line()
         return {"result": profile.run()}
-    except Refused as refused:
+    except ProfileRefused as refused:
         return {"error": refused.told}
     except Exception as error:
         if is_out_of_memory(error):

@@ -11,13 +11,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from unidle.span.measure.load import Refused
+from unidle.span.measure.load import ProfileRefused
 
 At = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class LayerChain:
     """Modules that run one after the other. ``whole``: nothing of the model runs before the first or after the last."""
 
     names: tuple[str, ...]
@@ -25,28 +25,28 @@ class Chain:
     whole: bool
 
 
-def chain_of(model: nn.Module) -> Chain:
-    """The children of an ``nn.Sequential``, or the largest ``nn.ModuleList`` (or Sequential) inside. Errors: :class:`Refused`."""
+def chain_of(model: nn.Module) -> LayerChain:
+    """The children of an ``nn.Sequential``, or the largest ``nn.ModuleList`` (or Sequential) inside. Errors: :class:`ProfileRefused`."""
     inner = model
     while isinstance(inner, nn.Sequential) and len(inner) == 1:
         inner = inner[0]
     if isinstance(inner, nn.Sequential) and len(inner) > 1:
         names, modules = zip(*inner.named_children(), strict=True)
-        return Chain(names, modules, whole=True)
+        return LayerChain(names, modules, whole=True)
     found = [
         (sum(p.numel() for p in each.parameters()), name, each)
         for name, each in model.named_modules()
         if isinstance(each, nn.ModuleList | nn.Sequential) and len(each) > 1
     ]
     if not found:
-        raise Refused(
+        raise ProfileRefused(
             "cannot", "build", "the model cannot be cut: it is no nn.Sequential and has no nn.ModuleList of two or more",
             value=type(model).__name__, remedy="keep its layers in one of them, or return a list of its layers",
         )  # fmt: skip
     most = max(size for size, _, _ in found)
     _, name, chosen = next(each for each in found if each[0] == most)  # the outermost of as many parameters
     names, modules = zip(*chosen.named_children(), strict=True)
-    return Chain(tuple(f"{name}.{each}" for each in names), modules, whole=False)
+    return LayerChain(tuple(f"{name}.{each}" for each in names), modules, whole=False)
 
 
 @dataclass(slots=True)
@@ -65,9 +65,9 @@ class Tape:
     _started: Any = None
 
     def run(
-        self, model: nn.Module, chain: Chain, given: Tensor, loss: Callable[[Tensor], Tensor] | None
+        self, model: nn.Module, chain: LayerChain, given: Tensor, loss: Callable[[Tensor], Tensor] | None
     ) -> None:
-        """The whole forward pass. Errors: :class:`Refused` where layers do not follow one another."""
+        """The whole forward pass. Errors: :class:`ProfileRefused` where layers do not follow one another."""
         hooks = [
             module.register_forward_pre_hook(self._before(name), with_kwargs=True)
             for name, module in zip(chain.names, chain.modules, strict=True)
@@ -86,10 +86,10 @@ class Tape:
                 hook.remove()
         self._as_expected(chain)
 
-    def _as_expected(self, chain: Chain) -> None:
+    def _as_expected(self, chain: LayerChain) -> None:
         ran = [name for name in self.names if name in chain.names]
         if ran != list(chain.names):
-            raise Refused(
+            raise ProfileRefused(
                 "cannot", "build", "the model cannot be cut: its layers do not run once each, in their order",
                 value=", ".join(ran[:8]) or "none ran", remedy="return a list of its layers, or an nn.Sequential",
             )  # fmt: skip
@@ -116,7 +116,7 @@ class Tape:
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
             tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
             if sum(tensor.requires_grad for tensor in tensors) > 1:
-                raise Refused(
+                raise ProfileRefused(
                     "cannot", "build", "takes several tensors that carry gradients: the model cannot be cut before it",
                     value=name, remedy="let layers pass one tensor on",
                 )  # fmt: skip
@@ -129,7 +129,7 @@ class Tape:
 
         return hook
 
-    def _after_last(self, chain: Chain) -> Callable[..., Any]:
+    def _after_last(self, chain: LayerChain) -> Callable[..., Any]:
         def hook(_: nn.Module, __: Any, output: Any) -> Any:
             first = output[0] if isinstance(output, tuple) and output else output
             if not isinstance(first, Tensor):
@@ -140,8 +140,8 @@ class Tape:
         return hook
 
 
-def _no_tensor(name: str, value: object) -> Refused:
-    return Refused(
+def _no_tensor(name: str, value: object) -> ProfileRefused:
+    return ProfileRefused(
         "cannot", "build", "passes on no tensor: the model cannot be cut there", value=f"{name}: {type(value).__name__}",
         remedy="let layers take and give one tensor",
     )  # fmt: skip

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Refused(Exception):
+class ProfileRefused(Exception):
     """One clear error for the user: ``kind``: an input error, or not possible on this machine."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProfileRequest:
     """What is to be measured. Functions are ``/path/file.py:name``; by default, ``data`` is ``batch`` and
     ``loss`` is ``loss`` (optional) in the file of ``build``. ``threads`` 0 is PyTorch's own choice.
     """
@@ -51,7 +51,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ProfileJob:
     """A model with one microbatch on its device. ``loss``: of the output, or None."""
 
     model: nn.Module
@@ -60,8 +60,8 @@ class Job:
     device: torch.device
 
 
-def load(request: Request) -> Job:
-    """Build it. Errors: :class:`Refused`."""
+def load(request: ProfileRequest) -> ProfileJob:
+    """Build it. Errors: :class:`ProfileRefused`."""
     device, dtype = _device(request.device), getattr(torch, request.dtype)
     torch.manual_seed(request.seed)
     build = _function(request.build, "build")
@@ -69,7 +69,7 @@ def load(request: Request) -> Job:
     if isinstance(model, list | tuple) and all(isinstance(each, nn.Module) for each in model):
         model = nn.Sequential(*model)
     if not isinstance(model, nn.Module):
-        raise Refused(
+        raise ProfileRefused(
             "input", "build", "does not return a torch.nn.Module", value=f"{request.build}: {type(model).__name__}",
             remedy="let it return the model, or a list of its layers",
         )  # fmt: skip
@@ -78,14 +78,16 @@ def load(request: Request) -> Job:
     made = _called(request.data or "batch", "data", lambda: data(0, 0, request.microbatch, request.seed))
     given, target = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(given, Tensor):
-        raise Refused(
+        raise ProfileRefused(
             "input", "data", "does not give a tensor as input", value=type(given).__name__,
             remedy="return (input, target), both tensors",
         )  # fmt: skip
-    return Job(model, _moved(given, device, dtype), _loss(request, _moved(target, device, dtype)), device)
+    return ProfileJob(
+        model, _moved(given, device, dtype), _loss(request, _moved(target, device, dtype)), device
+    )
 
 
-def _loss(request: Request, target: Any) -> Callable[[Tensor], Tensor] | None:
+def _loss(request: ProfileRequest, target: Any) -> Callable[[Tensor], Tensor] | None:
     name = request.loss
     if name is None:
         beside = _beside(request.build, "loss")
@@ -97,7 +99,7 @@ def _loss(request: Request, target: Any) -> Callable[[Tensor], Tensor] | None:
     def loss(output: Tensor) -> Tensor:
         value = _called(name, "loss", lambda: found(output, target))
         if not isinstance(value, Tensor) or value.numel() != 1:
-            raise Refused(
+            raise ProfileRefused(
                 "input", "loss", "does not give one number", value=name, remedy="return the mean of it"
             )
         return value
@@ -117,12 +119,12 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         if device.type not in ("cpu", "cuda"):
-            raise Refused(
+            raise ProfileRefused(
                 "cannot", "--device", "only cpu and cuda are measured", value=name, remedy="name one of them"
             )
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise Refused(
+        raise ProfileRefused(
             "cannot",
             "--device",
             f"cannot be used: {first_line(error)}",
@@ -144,11 +146,15 @@ def _module(path: Path, field: str) -> ModuleType:
     if path in _modules:
         return _modules[path]
     if not path.is_file():
-        raise Refused("input", field, "there is no such file", value=str(path), remedy="check the path")
+        raise ProfileRefused(
+            "input", field, "there is no such file", value=str(path), remedy="check the path"
+        )
     name = f"unidle_span_{len(_modules)}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise Refused("input", field, "is not a Python file", value=str(path), remedy="name a .py file")
+        raise ProfileRefused(
+            "input", field, "is not a Python file", value=str(path), remedy="name a .py file"
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = _modules[path] = module
     sys.path.insert(0, str(path.parent))
@@ -168,7 +174,7 @@ def _function(name: str, field: str) -> Callable[..., Any]:
             "data": "def batch(step, index, size, seed): return input and target of one microbatch",
             "loss": "def loss(output, target): return the mean over the microbatch",
         }[field]
-        raise Refused("input", field, f"{file} has no such function", value=function, remedy=remedy)
+        raise ProfileRefused("input", field, f"{file} has no such function", value=function, remedy=remedy)
     made: Callable[..., Any] = found
     return made
 
@@ -177,12 +183,12 @@ def _called(name: str, field: str, act: Callable[[], Any]) -> Any:
     """What the user's code raises is the user's to read, in one line with its place."""
     try:
         return act()
-    except Refused:
+    except ProfileRefused:
         raise
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        raise Refused(
+        raise ProfileRefused(
             "input", field, f"raised {type(error).__name__}: {first_line(error)}{place_of(error)}", value=name,
             remedy="correct it",
         ) from error  # fmt: skip

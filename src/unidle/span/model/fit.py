@@ -30,7 +30,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class FlowRates:
     """What so many flows reached together, bits a second, once for each try."""
 
     flows: int
@@ -58,7 +58,7 @@ def rate_bps(flows: int, capacity_bps: float, flow_bps: float) -> float:
     return min(capacity_bps, flows * flow_bps)
 
 
-def fit(round_trips_ns: Sequence[float], rates: Sequence[Rates], seed: int) -> LinkModel:
+def fit(round_trips_ns: Sequence[float], rates: Sequence[FlowRates], seed: int) -> LinkModel:
     """The model of least squared relative error, with intervals.
 
     Jitter is the mean difference of two round trips that follow each other (RFC 3550, without its smoothing). Errors:
@@ -141,7 +141,7 @@ def _interval(value: float, drawn: np.ndarray[tuple[int, ...], np.dtype[np.float
     return Interval(value, min(float(low), value), max(float(high), value))
 
 
-def _check(round_trips_ns: Sequence[float], rates: Sequence[Rates]) -> None:
+def _check(round_trips_ns: Sequence[float], rates: Sequence[FlowRates]) -> None:
     not_positive: Callable[[Sequence[float]], bool] = lambda values: not values or min(values) <= 0  # noqa: E731
     if not_positive(round_trips_ns):
         raise BadInput(

@@ -11,7 +11,7 @@ WINDOW_MBIT: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class WanLink:
     """Two sites and the link between them, the same in both directions.
 
     ``capacity_gbps``: of each pair of nodes; ``flow_gbps``: of one flow, None where only the latency limits it.
@@ -38,7 +38,7 @@ class Link:
 class Path:
     """A way between two sites over one or more links."""
 
-    links: tuple[Link, ...]
+    links: tuple[WanLink, ...]
 
     @property
     def latency_ns(self) -> int:
@@ -50,18 +50,18 @@ class Path:
         return sum(link.egress_per_gb for link in self.links)
 
     def rate_gbps(self, flows: int | None) -> float:
-        """As :meth:`Link.rate_gbps`; the window of a flow is spread over the latency of the whole way."""
+        """As :meth:`WanLink.rate_gbps`; the window of a flow is spread over the latency of the whole way."""
         if len(self.links) == 1:
             return self.links[0].rate_gbps(flows)
         capacity = min(link.capacity_gbps for link in self.links)
         limits = [link.flow_gbps for link in self.links if link.flow_gbps is not None]
-        whole = Link("", "", self.latency_ns, capacity, min(limits) if limits else None)
+        whole = WanLink("", "", self.latency_ns, capacity, min(limits) if limits else None)
         return whole.rate_gbps(flows)
 
 
-def shortest(links: tuple[Link, ...], start: str, end: str) -> Path | None:
+def shortest(links: tuple[WanLink, ...], start: str, end: str) -> Path | None:
     """The path of least latency between two sites; None if none exists."""
-    best: dict[str, tuple[int, tuple[Link, ...]]] = {start: (0, ())}
+    best: dict[str, tuple[int, tuple[WanLink, ...]]] = {start: (0, ())}
     todo = {start}
     while todo:
         here = min(todo, key=lambda name: (best[name][0], name))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from unidle.span.model.cost import ring_ns
-from unidle.span.model.link import Link, Path, shortest
-from unidle.span.model.revocations import Saving
+from unidle.span.model.cost import SaveTimes, ring_ns
+from unidle.span.model.link import Path, WanLink, shortest
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Setting:
     stages: tuple[Stage, ...]
     microbatches: int
     sites: tuple[Site, ...]
-    links: tuple[Link, ...] = ()
+    links: tuple[WanLink, ...] = ()
     pipelines: int = 1
     cell: int = 1
     input_bytes: int = 0
@@ -66,7 +65,7 @@ class Setting:
     local_gbps: float | None = None
     one_flow: bool = False
     chunks: int = 2
-    saving: Saving | None = None
+    saving: SaveTimes | None = None
     wide: bool = True
 
     @cached_property
@@ -149,5 +148,5 @@ class Setting:
         }
 
 
-def _direct(links: tuple[Link, ...], a: str, b: str) -> Path | None:
+def _direct(links: tuple[WanLink, ...], a: str, b: str) -> Path | None:
     return next((Path((link,)) for link in links if {link.a, link.b} == {a, b}), None)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final
 
-from unidle.span.model.cost import ring_ns
-from unidle.span.model.revocations import repeats, stretch
+from unidle.span.model.cost import repeats, ring_ns, stretch
 from unidle.span.model.setting import Stage
-from unidle.span.plan.offer import Layout, Wanted, stage_of
+from unidle.span.plan.offer import PlanRequest, SiteLayout, stage_of
 
 HOUR_NS: Final = 3_600_000_000_000
 
@@ -32,7 +31,7 @@ class Block:
 Known = dict[tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]], tuple[Block, ...]]
 
 
-def quick_ns(wanted: Wanted, layout: Layout, known: Known | None = None) -> int:
+def quick_ns(wanted: PlanRequest, layout: SiteLayout, known: Known | None = None) -> int:
     """No schedule takes less: the slowest stage's work, the way to it and back; the bytes of each link.
 
     ``known``: what layouts of the same ``wanted`` share, from call to call.
@@ -54,7 +53,7 @@ def quick_ns(wanted: Wanted, layout: Layout, known: Known | None = None) -> int:
     return max(best, there + back + rest)
 
 
-def _blocks(wanted: Wanted, layout: Layout, known: Known) -> tuple[Block, ...]:
+def _blocks(wanted: PlanRequest, layout: SiteLayout, known: Known) -> tuple[Block, ...]:
     """Of each site in use; many layouts differ in their pipelines and cells alone."""
     key = (layout.microbatch, layout.order, layout.stages, layout.layers)
     found = known.get(key)
@@ -63,11 +62,11 @@ def _blocks(wanted: Wanted, layout: Layout, known: Known) -> tuple[Block, ...]:
     return found
 
 
-def _local_ns(wanted: Wanted, size: int) -> int:
+def _local_ns(wanted: PlanRequest, size: int) -> int:
     return int(size * 8 / wanted.local_gbps) if wanted.links and wanted.local_gbps else 0
 
 
-def _even(wanted: Wanted, layout: Layout) -> Iterator[Block]:
+def _even(wanted: PlanRequest, layout: SiteLayout) -> Iterator[Block]:
     """The blocks of sites if all layers are equal."""
     shape, begin = wanted.shape(layout.microbatch), 0
     size = shape.activation_bytes
@@ -86,7 +85,7 @@ def _even(wanted: Wanted, layout: Layout) -> Iterator[Block]:
         )  # fmt: skip
 
 
-def _measured(wanted: Wanted, layout: Layout) -> Iterator[Block]:
+def _measured(wanted: PlanRequest, layout: SiteLayout) -> Iterator[Block]:
     begins, begin = [0, *accumulate(layout.layers)], 0
     for site, count in zip(layout.order, layout.stages, strict=True):
         ends, tflops = begins[begin : begin + count + 1], wanted.offers[site].tflops
@@ -101,20 +100,20 @@ def _measured(wanted: Wanted, layout: Layout) -> Iterator[Block]:
         )  # fmt: skip
 
 
-def _rest_ns(wanted: Wanted, layout: Layout, block: Block) -> int:
+def _rest_ns(wanted: PlanRequest, layout: SiteLayout, block: Block) -> int:
     """After the last backward: the gradient of the first stage's weights, and its all-reduce."""
     local = wanted.local_gbps if wanted.links else None
     return block.first.weight_ns + ring_ns(block.first.gradient_bytes, layout.pipelines, local)
 
 
-def time_at(wanted: Wanted, layout: Layout, iteration_ns: int) -> float:
+def time_at(wanted: PlanRequest, layout: SiteLayout, iteration_ns: int) -> float:
     """Expected nanoseconds of an iteration that takes so long undisturbed; it never falls as that rises."""
     if wanted.saving is None:
         return float(iteration_ns)
     return iteration_ns * stretch(wanted.saving, _revocations(wanted, layout), iteration_ns / 1e9)
 
 
-def cost_at(wanted: Wanted, layout: Layout, iteration_ns: int) -> float:
+def cost_at(wanted: PlanRequest, layout: SiteLayout, iteration_ns: int) -> float:
     """Expected money of an iteration that takes so long undisturbed, egress included; it never falls as that rises."""
     hourly = sum(
         count * layout.pipelines * wanted.offers[k].price_per_gpu_hour
@@ -133,7 +132,7 @@ def cost_at(wanted: Wanted, layout: Layout, iteration_ns: int) -> float:
     return hourly * iteration_ns / HOUR_NS + egress
 
 
-def _revocations(wanted: Wanted, layout: Layout) -> float:
+def _revocations(wanted: PlanRequest, layout: SiteLayout) -> float:
     """An hour, of all devices in use."""
     used = zip(layout.order, layout.stages, strict=True)
     return sum(count * layout.pipelines * wanted.offers[k].revocations_per_hour for k, count in used)

@@ -1,4 +1,4 @@
-"""The layouts that a plan considers: all of them where they are few, else a thinned set."""
+"""The layouts that a plan considers: all of them where they are few, else a thinned set; and those that ATLAS would take."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import lru_cache
 from itertools import accumulate, combinations, pairwise, permutations, product
 from typing import Final
 
-from unidle.span.model.measured import Measured
-from unidle.span.plan.layers import balanced, balanced_cut, even_cut
-from unidle.span.plan.offer import Layout, Wanted, cap_of, layers_most
+from unidle.span.model.layers import ModelCosts
+from unidle.span.plan.offer import PlanRequest, SiteLayout, cap_of, layers_most
+from unidle.span.plan.partition import balanced, balanced_cut, even_cut
 
 EXHAUSTIVE_MOST: Final = 4000  # layouts, before microbatches and cells
 _SITES_ALL: Final = 6  # up to so many sites every subset is considered
@@ -22,7 +22,7 @@ _SLACKS: Final = (1.0, 1.25, 2.0)  # how much longer the slowest stage may take 
 _FEW: Final = ((1, 2), (1, 4))  # the same where layouts are thinned
 
 
-def is_small(wanted: Wanted) -> bool:
+def is_small(wanted: PlanRequest) -> bool:
     """Whether every order and every number of stages is considered."""
     if len(wanted.offers) > _SITES_ALL:
         return False
@@ -36,7 +36,7 @@ def is_small(wanted: Wanted) -> bool:
     return True
 
 
-def layouts(wanted: Wanted) -> Iterator[Layout]:
+def layouts(wanted: PlanRequest) -> Iterator[SiteLayout]:
     """Everything that is considered."""
     small = is_small(wanted)
     orders = list(_all_orders(wanted) if small else _few_orders(wanted))
@@ -49,14 +49,14 @@ def layouts(wanted: Wanted) -> Iterator[Layout]:
 
 
 def variants(
-    wanted: Wanted,
+    wanted: PlanRequest,
     order: tuple[int, ...],
     stages: tuple[int, ...],
     pipelines: int,
     *,
     even: bool = False,
     few: bool = False,
-) -> Iterator[Layout]:
+) -> Iterator[SiteLayout]:
     """Sizes of microbatch and cell for given stages; ``even``: layers without regard to speed."""
     speeds = [
         1.0 if even else wanted.offers[k].tflops
@@ -75,11 +75,17 @@ def variants(
         for layers, cell in product(before[most], cells):
             if cell > 1 and len(speeds) * (each // microbatch) * cell > _WORK_MOST:
                 continue
-            yield Layout(order, stages, layers, pipelines, cell, microbatch)
+            yield SiteLayout(order, stages, layers, pipelines, cell, microbatch)
 
 
 def _cuts(
-    wanted: Wanted, stages: tuple[int, ...], speeds: list[float], cap: int | None, most: int, *, even: bool
+    wanted: PlanRequest,
+    stages: tuple[int, ...],
+    speeds: list[float],
+    cap: int | None,
+    most: int,
+    *,
+    even: bool,
 ) -> Iterator[tuple[int, ...]]:
     """Layers of each stage: balanced; measured ones also with fewer bytes between sites and a slower slowest stage."""
     measured = wanted.measured
@@ -102,7 +108,7 @@ def _cuts(
 
 @lru_cache(maxsize=1 << 14)
 def _cut(
-    measured: Measured, speeds: tuple[float, ...], room: int | None, borders: tuple[int, ...], slack: float
+    measured: ModelCosts, speeds: tuple[float, ...], room: int | None, borders: tuple[int, ...], slack: float
 ) -> tuple[int, ...] | None:
     return balanced_cut(measured, speeds, room, borders, slack)
 
@@ -113,17 +119,17 @@ def divisors(number: int) -> list[int]:
     return sorted({*low, *(number // k for k in low)})
 
 
-def _chain(wanted: Wanted, order: Sequence[int]) -> bool:
+def _chain(wanted: PlanRequest, order: Sequence[int]) -> bool:
     return all(wanted.joined(a, b) for a, b in pairwise(order))
 
 
-def _all_orders(wanted: Wanted) -> Iterator[tuple[int, ...]]:
+def _all_orders(wanted: PlanRequest) -> Iterator[tuple[int, ...]]:
     sites = range(len(wanted.offers))
     for count in range(1, len(wanted.offers) + 1):
         yield from (order for order in permutations(sites, count) if _chain(wanted, order))
 
 
-def _few_orders(wanted: Wanted) -> Iterator[tuple[int, ...]]:
+def _few_orders(wanted: PlanRequest) -> Iterator[tuple[int, ...]]:
     """One or two orders (it, and the other way round) of every subset; of many sites the largest ones together."""
     count = len(wanted.offers)
     if count <= _SITES_ALL:
@@ -140,7 +146,7 @@ def _few_orders(wanted: Wanted) -> Iterator[tuple[int, ...]]:
                 yield order[::-1]
 
 
-def _least_way(wanted: Wanted, subset: Sequence[int]) -> tuple[int, ...] | None:
+def _least_way(wanted: PlanRequest, subset: Sequence[int]) -> tuple[int, ...] | None:
     """The order of least time on the wire and least latency: Held and Karp's for up to ten sites."""
     size = len(subset)
     if size > 10:
@@ -162,7 +168,7 @@ def _least_way(wanted: Wanted, subset: Sequence[int]) -> tuple[int, ...] | None:
     return min(best.values())[1] if best else None
 
 
-def _nearest(wanted: Wanted, subset: Sequence[int]) -> tuple[int, ...] | None:
+def _nearest(wanted: PlanRequest, subset: Sequence[int]) -> tuple[int, ...] | None:
     way, left = [subset[0]], set(subset[1:])
     while left:
         near = [k for k in left if wanted.joined(way[-1], k)]
@@ -173,14 +179,14 @@ def _nearest(wanted: Wanted, subset: Sequence[int]) -> tuple[int, ...] | None:
     return tuple(way)
 
 
-def _far(wanted: Wanted, a: int, b: int) -> float:
+def _far(wanted: PlanRequest, a: int, b: int) -> float:
     link = wanted.link(a, b)
     if link is None:
         return 0.0
     return link.latency_ns + wanted.usual_bytes * 8 / link.capacity_gbps
 
 
-def _stage_counts(wanted: Wanted, caps: list[int], *, small: bool) -> Iterator[tuple[int, ...]]:
+def _stage_counts(wanted: PlanRequest, caps: list[int], *, small: bool) -> Iterator[tuple[int, ...]]:
     if small:
         for stages in product(*(range(1, min(cap, wanted.layers) + 1) for cap in caps)):
             if sum(stages) <= wanted.layers:
@@ -208,3 +214,37 @@ def spread(caps: Sequence[int], total: int) -> tuple[int, ...]:
         else:
             heapq.heappop(heap)
     return tuple(given)
+
+
+def greedy_layouts(wanted: PlanRequest) -> list[SiteLayout]:
+    """For each number of pipelines: sites by their number of GPUs, each filled before the next, layers spread evenly.
+
+    As many stages as there are devices and layers, or the next smaller number that divides the layers. Prices, links
+    and speeds play no part; one that is not linked to the site before it is passed over.
+    """
+    ranked = sorted(range(len(wanted.offers)), key=lambda k: (-wanted.offers[k].gpus, k))
+    found = list[SiteLayout]()
+    for pipelines in divisors(wanted.batch):
+        whole = min(sum(offer.gpus // pipelines for offer in wanted.offers), wanted.layers)
+        for total in sorted({whole, *(n for n in divisors(wanted.layers) if n <= whole)} - {0}):
+            filled = _fill(wanted, ranked, pipelines, total)
+            if filled is not None:
+                made = variants(wanted, *filled, pipelines, even=True)
+                found += [each for each in made if each.microbatch == 1][-1:]  # as large a cell as there is
+    return found
+
+
+def _fill(
+    wanted: PlanRequest, ranked: list[int], pipelines: int, total: int
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    order, stages = list[int](), list[int]()
+    for k in ranked:
+        room = wanted.offers[k].gpus // pipelines
+        left = total - sum(stages)
+        if not left:
+            break
+        if not room or (order and not wanted.joined(order[-1], k)):
+            continue
+        order.append(k)
+        stages.append(min(room, left))
+    return (tuple(order), tuple(stages)) if sum(stages) == total else None

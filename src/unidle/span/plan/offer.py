@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate
 
-from unidle.span.model.cost import Shape, compute_ns
-from unidle.span.model.link import Link
-from unidle.span.model.measured import Measured
-from unidle.span.model.revocations import Saving
+from unidle.span.model.cost import ModelShape, SaveTimes, compute_ns
+from unidle.span.model.layers import ModelCosts
+from unidle.span.model.link import WanLink
 from unidle.span.model.setting import Setting, Site, Stage
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class SiteOffer:
     """A site that may be used. ``tflops``: of each of its devices; ``cap_bytes``: what one may hold.
 
     ``revocations_per_hour``: of each device.
@@ -30,7 +29,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PlanRequest:
     """A model to train and where. ``batch``: sequences of an iteration, the same for every layout.
 
     ``state_bytes``: weights and optimizer state of a layer; ``static_bytes``: what every device holds in addition.
@@ -42,18 +41,18 @@ class Wanted:
     sequence: int
     bytes_per_value: int
     batch: int
-    offers: tuple[Offer, ...]
-    links: tuple[Link, ...] = ()
+    offers: tuple[SiteOffer, ...]
+    links: tuple[WanLink, ...] = ()
     local_gbps: float | None = None
     static_bytes: int = 0
     state_bytes: int = 0
     one_flow: bool = False
     chunks: int = 2
-    saving: Saving | None = None
-    measured: Measured | None = None
+    saving: SaveTimes | None = None
+    measured: ModelCosts | None = None
 
-    def shape(self, microbatch: int) -> Shape:
-        return Shape(self.hidden, self.sequence, microbatch, self.bytes_per_value)
+    def shape(self, microbatch: int) -> ModelShape:
+        return ModelShape(self.hidden, self.sequence, microbatch, self.bytes_per_value)
 
     def stage(self, microbatch: int, first: int, count: int, tflops: float) -> Stage:
         """A stage of so many layers from one on, on a device."""
@@ -90,7 +89,7 @@ class Wanted:
             return min(int(self.measured.needed_bytes[k, k + 1]) for k in range(self.layers))
         return self.state_bytes + self.shape(1).kept_bytes
 
-    def link(self, a: int, b: int) -> Link | None:
+    def link(self, a: int, b: int) -> WanLink | None:
         """What joins two sites directly."""
         return self._between.get((a, b))
 
@@ -99,14 +98,14 @@ class Wanted:
         return not self.links or self.link(a, b) is not None
 
     @cached_property
-    def _between(self) -> dict[tuple[int, int], Link]:
+    def _between(self) -> dict[tuple[int, int], WanLink]:
         at = {offer.name: k for k, offer in enumerate(self.offers)}
         found = [(at[link.a], at[link.b], link) for link in self.links if {link.a, link.b} <= at.keys()]
         return {pair: link for a, b, link in found for pair in ((a, b), (b, a))}
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SiteLayout:
     """What a plan chooses. ``order``: sites along the pipeline, as indices; ``stages``: of each of them.
 
     ``layers``: of each stage; ``microbatch``: in sequences.
@@ -125,7 +124,7 @@ class Layout:
 
 
 @cache
-def stage_of(shape: Shape, layers: int, tflops: float) -> Stage:
+def stage_of(shape: ModelShape, layers: int, tflops: float) -> Stage:
     """A stage of so many layers, computed from its shape."""
     forward, backward, weight = (
         max(compute_ns(layers * flops, tflops), 1)
@@ -136,13 +135,13 @@ def stage_of(shape: Shape, layers: int, tflops: float) -> Stage:
     )
 
 
-def cap_of(wanted: Wanted, order: tuple[int, ...]) -> int | None:
+def cap_of(wanted: PlanRequest, order: tuple[int, ...]) -> int | None:
     """The smallest memory of the sites in use holds for all."""
     caps = [cap for k in order if (cap := wanted.offers[k].cap_bytes) is not None]
     return min(caps, default=None)
 
 
-def layers_most(wanted: Wanted, cap: int | None, microbatch: int) -> int:
+def layers_most(wanted: PlanRequest, cap: int | None, microbatch: int) -> int:
     """How many layers a device holds with one microbatch."""
     if cap is None:
         return wanted.layers
@@ -154,14 +153,14 @@ def layers_most(wanted: Wanted, cap: int | None, microbatch: int) -> int:
     return max(room // max(wanted.state_bytes + shape.kept_bytes, 1), 0)
 
 
-def static_of(wanted: Wanted, layout: Layout) -> int:
+def static_of(wanted: PlanRequest, layout: SiteLayout) -> int:
     """Of the fullest device; the simulator holds all to it. Measured layers add their own to it."""
     if wanted.measured is not None:
         return wanted.static_bytes
     return wanted.static_bytes + wanted.state_bytes * max(layout.layers)
 
 
-def setting_of(wanted: Wanted, layout: Layout) -> Setting:
+def setting_of(wanted: PlanRequest, layout: SiteLayout) -> Setting:
     """What is simulated for a layout. All links stay: without any, communication inside a site would be free, too."""
     begins = [0, *accumulate(layout.layers)]
     sized = 0 if wanted.measured else wanted.shape(layout.microbatch).activation_bytes

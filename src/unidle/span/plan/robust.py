@@ -18,7 +18,7 @@ MORE_NS: Final = 20_000_000
 WORSE: Final = 1.02  # how much slower it may be on the file's own links
 
 
-def sturdy(schedule: Schedule, more_ns: int = MORE_NS, worse: float = WORSE) -> Schedule:
+def robust(schedule: Schedule, more_ns: int = MORE_NS, worse: float = WORSE) -> Schedule:
     """The same schedule, chosen with room for transfers that come late: by ``more_ns``, and where a step is no more than ``worse`` times as long."""
 
     def choose(setting: Setting, attempt: Try) -> Program:

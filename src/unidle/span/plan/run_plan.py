@@ -24,7 +24,7 @@ Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AttemptKey:
     """Identifies one attempt. ``resume``: the step of the checkpoint to resume from, None for the newest."""
 
     name: str
@@ -37,7 +37,7 @@ def plan_of(
     training: Training,
     simulation: Modelled,
     addresses: Mapping[str, Address],
-    run: Run,
+    run: AttemptKey,
     cut: tuple[int, ...] | None,
     names: Mapping[str, str],
     speeds: Sequence[float] | None = None,

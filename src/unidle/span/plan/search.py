@@ -16,12 +16,10 @@ import numpy as np
 
 from unidle.errors import BadInput
 from unidle.span.plan.estimate import Known, cost_at, quick_ns, time_at
-from unidle.span.plan.greedy import greedy_layouts
-from unidle.span.plan.layouts import is_small, layouts
-from unidle.span.plan.offer import Layout, Wanted, setting_of
+from unidle.span.plan.layouts import greedy_layouts, is_small, layouts
+from unidle.span.plan.offer import PlanRequest, SiteLayout, setting_of
 from unidle.span.simulate.bound import lower_bound_ns
-from unidle.span.simulate.iteration import simulate
-from unidle.span.simulate.result import Result
+from unidle.span.simulate.iteration import ScheduleResult, simulate
 from unidle.span.simulate.schedules import SCHEDULES, Schedule
 from unidle.words import counted
 
@@ -32,7 +30,7 @@ _SEARCHED: Final = 400_000  # what a schedule that searches simulates of one set
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LayoutPlan:
     """A layout with its simulated iteration.
 
     ``lower_bound_ns``: no considered layout with any schedule takes less; ``bound``: the same in the objective's unit,
@@ -41,9 +39,9 @@ class Plan:
     that were simulated.
     """
 
-    wanted: Wanted
-    layout: Layout
-    result: Result
+    wanted: PlanRequest
+    layout: SiteLayout
+    result: ScheduleResult
     objective: Objective
     value: float
     bound: float
@@ -52,7 +50,7 @@ class Plan:
     considered: int
     simulated: int
     exhaustive: bool
-    done: Mapping[Layout, float]
+    done: Mapping[SiteLayout, float]
     schedule: str
     greedy: float | None = None
 
@@ -66,20 +64,20 @@ class Plan:
 class Search:
     """What was simulated so far: in the objective's unit, infinite where it does not fit into memory."""
 
-    wanted: Wanted
+    wanted: PlanRequest
     objective: Objective
     schedule: Schedule
-    done: dict[Layout, float] = field(default_factory=dict)
-    best: tuple[float, Layout, Result] | None = None
+    done: dict[SiteLayout, float] = field(default_factory=dict)
+    best: tuple[float, SiteLayout, ScheduleResult] | None = None
     work: int = 0
 
-    def measure(self, layout: Layout, iteration_ns: int) -> float:
+    def measure(self, layout: SiteLayout, iteration_ns: int) -> float:
         """Time or money of a layout that takes so long, as they are to be expected."""
         if self.objective == "time":
             return time_at(self.wanted, layout, iteration_ns)
         return cost_at(self.wanted, layout, iteration_ns)
 
-    def take(self, layout: Layout) -> float | None:
+    def take(self, layout: SiteLayout) -> float | None:
         """Simulate it; None where the schedule does not fit into memory."""
         if layout in self.done:
             return self.done[layout]
@@ -100,12 +98,12 @@ class Search:
 
 
 def plan(
-    wanted: Wanted,
+    wanted: PlanRequest,
     objective: Objective = "time",
     schedule: str = "unidle",
     *,
     work_most: int | None = -1,
-) -> Plan:
+) -> LayoutPlan:
     """The best layout; ``work_most``: operations that may be simulated, None: until it is proved, -1: as usual.
 
     Never worse than :func:`greedy`, whose layout is the first that is simulated. Errors:
@@ -116,45 +114,45 @@ def plan(
     search = Search(wanted, objective, SCHEDULES[schedule])
     first = _greedy_pick(search)
     theirs = search.take(first) if first else None
-    queue = Queue(search, layouts(wanted))
+    queue = LayoutQueue(search, layouts(wanted))
     if not queue.count and first is None:
         raise cannot(wanted)
     proved = queue.run(work_most)
     return _finish(search, queue, proved, theirs)
 
 
-def greedy(wanted: Wanted, objective: Objective = "time", schedule: str = "unidle") -> Plan:
+def greedy(wanted: PlanRequest, objective: Objective = "time", schedule: str = "unidle") -> LayoutPlan:
     """ATLAS's, reconstructed: sites by their number of GPUs, each filled before the next."""
     search = Search(wanted, objective, SCHEDULES[schedule])
     first = _greedy_pick(search)
     if first is None:
         raise cannot(wanted)
     theirs = search.take(first)
-    return _finish(search, Queue(search, layouts(wanted)), False, theirs)
+    return _finish(search, LayoutQueue(search, layouts(wanted)), False, theirs)
 
 
-def brute(wanted: Wanted, objective: Objective = "time", schedule: str = "unidle") -> Plan:
+def brute(wanted: PlanRequest, objective: Objective = "time", schedule: str = "unidle") -> LayoutPlan:
     """Every considered layout is simulated, and ATLAS's."""
     search = Search(wanted, objective, SCHEDULES[schedule])
     first = _greedy_pick(search)
     theirs = search.take(first) if first else None
-    queue = Queue(search, layouts(wanted))
+    queue = LayoutQueue(search, layouts(wanted))
     for layout in queue.all():
         search.take(layout)
     return _finish(search, queue, True, theirs)
 
 
-PLANNERS: Final[dict[str, Callable[[Wanted, Objective, str], Plan]]] = {
+PLANNERS: Final[dict[str, Callable[[PlanRequest, Objective, str], LayoutPlan]]] = {
     "ours": plan, "greedy": greedy, "brute": brute,
 }  # fmt: skip
 
 
-class Queue:
+class LayoutQueue:
     """Layouts in the order of their bounds; a bound is made exact only when its turn comes."""
 
-    def __init__(self, search: Search, found: Iterable[Layout]) -> None:
+    def __init__(self, search: Search, found: Iterable[SiteLayout]) -> None:
         self._search = search
-        self._heap: list[tuple[float, int, bool, int, Layout]] = []
+        self._heap: list[tuple[float, int, bool, int, SiteLayout]] = []
         self.taken = list[float]()
         known: Known = {}
         for layout in found:
@@ -165,7 +163,7 @@ class Queue:
         self.quick_ns = min((entry[3] for entry in self._heap), default=0)
         heapq.heapify(self._heap)
 
-    def all(self) -> list[Layout]:
+    def all(self) -> list[SiteLayout]:
         return [entry[4] for entry in sorted(self._heap)]
 
     def bound(self) -> float | None:
@@ -173,7 +171,7 @@ class Queue:
         found = self.first()
         return found[0] if found else None
 
-    def first(self) -> tuple[float, Layout] | None:
+    def first(self) -> tuple[float, SiteLayout] | None:
         """The layout that is left with the least bound."""
         while self._heap:
             value, turn, exact, quick, layout = self._heap[0]
@@ -200,14 +198,14 @@ class Queue:
         return True
 
 
-def _greedy_pick(search: Search) -> Layout | None:
+def _greedy_pick(search: Search) -> SiteLayout | None:
     """Of its layouts (one for each number of pipelines and stages) the one with the least bound."""
     found = greedy_layouts(search.wanted)
     ranked = [(search.measure(each, quick_ns(search.wanted, each)), k) for k, each in enumerate(found)]
     return found[min(ranked)[1]] if ranked else None
 
 
-def _finish(search: Search, queue: Queue, proved: bool, theirs: float | None) -> Plan:
+def _finish(search: Search, queue: LayoutQueue, proved: bool, theirs: float | None) -> LayoutPlan:
     if search.best is None:
         if search.wanted.saving is not None:
             raise BadInput(
@@ -222,13 +220,13 @@ def _finish(search: Search, queue: Queue, proved: bool, theirs: float | None) ->
     bound = min(bounds)
     undisturbed = search.objective == "time" and search.wanted.saving is None
     least_ns = int(bound) if undisturbed else min(queue.quick_ns, result.iteration_ns)
-    return Plan(
+    return LayoutPlan(
         search.wanted, layout, result, search.objective, value, bound, least_ns, proved, queue.count, len(search.done),
         is_small(search.wanted), search.done, search.schedule.name, theirs,
     )  # fmt: skip
 
 
-def cannot(wanted: Wanted) -> BadInput:
+def cannot(wanted: PlanRequest) -> BadInput:
     """Why no layout is left: memory, by how many bytes."""
     if wanted.measured is not None:
         return _cannot_measured(wanted)
@@ -268,7 +266,7 @@ def _no_chain(batch: str) -> BadInput:
     )  # fmt: skip
 
 
-def _cannot_measured(wanted: Wanted) -> BadInput:
+def _cannot_measured(wanted: PlanRequest) -> BadInput:
     """The same for layers that were measured, in microbatches of one size."""
     measured, one = wanted.measured, wanted.one_layer_bytes()
     assert measured is not None

@@ -6,12 +6,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 from unidle.errors import BadInput
-from unidle.span.model.link import Link, shortest
+from unidle.span.model.link import WanLink, shortest
 from unidle.span.model.setting import Setting, Stage
-from unidle.span.plan.offer import Wanted
+from unidle.span.plan.offer import PlanRequest
 
 
-def _left(links: tuple[Link, ...], pair: str) -> tuple[Link, ...]:
+def _left(links: tuple[WanLink, ...], pair: str) -> tuple[WanLink, ...]:
     """The links but for ``A-B``. Errors: :class:`unidle.errors.BadInput`."""
     left = tuple(link for link in links if pair not in (f"{link.a}-{link.b}", f"{link.b}-{link.a}"))
     if len(left) == len(links):
@@ -34,7 +34,7 @@ def without_link(setting: Setting, pair: str) -> Setting:
     return replace(setting, links=links)
 
 
-def plan_without_link(wanted: Wanted, pair: str) -> Wanted:
+def plan_without_link(wanted: PlanRequest, pair: str) -> PlanRequest:
     """The same for a plan. Errors: :class:`unidle.errors.BadInput`."""
     links = _left(wanted.links, pair)
     if not links:
@@ -55,7 +55,7 @@ def slow_site(setting: Setting, text: str) -> Setting:
     return replace(setting, stages=stages)
 
 
-def plan_slow_site(wanted: Wanted, text: str) -> Wanted:
+def plan_slow_site(wanted: PlanRequest, text: str) -> PlanRequest:
     """The same for a plan. Errors: :class:`unidle.errors.BadInput`."""
     name, factor = _factor(text, [offer.name for offer in wanted.offers])
     offers = (

@@ -14,7 +14,7 @@ from typing import NoReturn
 from unidle.errors import BadInput, CannotRun
 from unidle.span.rank.environment import give_up_s, secret_of_run, start_s
 from unidle.span.rank.mesh import Mesh
-from unidle.span.rank.plan import Device, Plan
+from unidle.span.rank.plan import PlanDevice, RunPlan
 from unidle.span.rank.read_plan import read_plan
 from unidle.span.rank.records import Records
 from unidle.span.wan import PortTaken, Refused, WanError
@@ -64,7 +64,7 @@ def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
     raise _Stop
 
 
-def _describe(plan: Plan) -> int:
+def _describe(plan: RunPlan) -> int:
     from unidle.span.rank.model import layer_bytes
     from unidle.span.rank.trainer import built
 
@@ -76,7 +76,7 @@ def _describe(plan: Plan) -> int:
     return DONE
 
 
-def _single(plan: Plan, out: str) -> int:
+def _single(plan: RunPlan, out: str) -> int:
     from unidle.span.rank.reference import Single
 
     records = Records(out, "single")
@@ -92,7 +92,7 @@ def _say(text: str) -> None:
     print(f"unidle span: {text}", file=sys.stderr, flush=True)
 
 
-def _rank(plan: Plan, me: Device, out: str) -> int:
+def _rank(plan: RunPlan, me: PlanDevice, out: str) -> int:
     records, mesh = Records(out, me.name), None
     code, why, because, peer = DONE, "done", "all steps are done", ""
     try:
@@ -113,7 +113,7 @@ def _rank(plan: Plan, me: Device, out: str) -> int:
     return code
 
 
-def _verdict(me: Device, mesh: Mesh | None, error: BaseException) -> tuple[int, str, str, str]:
+def _verdict(me: PlanDevice, mesh: Mesh | None, error: BaseException) -> tuple[int, str, str, str]:
     """Exit code, why and because of the last record, and the peer that was lost."""
     if isinstance(error, BadInput):
         return WRONG, "wrong", str(error), ""
@@ -129,7 +129,7 @@ def _verdict(me: Device, mesh: Mesh | None, error: BaseException) -> tuple[int, 
     return FAILED, "error", f"{type(error).__name__}: {error}", ""
 
 
-def _mesh(plan: Plan, me: Device) -> Mesh:
+def _mesh(plan: RunPlan, me: PlanDevice) -> Mesh:
     try:
         return Mesh(plan, me, secret_of_run(), give_up_s(), start_s())
     except OSError as error:
@@ -139,7 +139,7 @@ def _mesh(plan: Plan, me: Device) -> Mesh:
         ) from None  # fmt: skip
 
 
-def _train(plan: Plan, me: Device, mesh: Mesh, records: Records) -> None:
+def _train(plan: RunPlan, me: PlanDevice, mesh: Mesh, records: Records) -> None:
     from unidle.span.rank.model import check_shared
     from unidle.span.rank.runner import Runner
     from unidle.span.rank.trainer import built

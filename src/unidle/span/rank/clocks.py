@@ -19,7 +19,7 @@ _TAG: Final = "clock"
 _LEAVE_S: Final = 1.0
 
 
-class Clock:
+class PeerClock:
     """Of one peer. ``asks``: whether this side does; the other answers, and receives what was found. ``now``: the clock, in ns.
 
     Of the last answers the one that came fastest counts, as in the clock filter of NTP (RFC 5905): a round that waits behind

@@ -6,7 +6,7 @@ import contextlib
 import os
 
 from unidle.errors import BadInput
-from unidle.span.wan.congestion import control
+from unidle.span.wan.sockets import control
 
 
 def secret_of_run() -> str:

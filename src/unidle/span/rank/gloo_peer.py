@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unidle.span.rank.model import DTYPES, load
 from unidle.span.rank.optimizer import make
-from unidle.span.rank.plan import Plan
+from unidle.span.rank.plan import RunPlan
 from unidle.span.rank.read_plan import read_plan
 from unidle.span.rank.trainer import Batches, built
 
@@ -27,7 +27,7 @@ from unidle.span.rank.trainer import Batches, built
 class Peer:
     """One stage of one pipeline."""
 
-    def __init__(self, plan: Plan, device: str) -> None:
+    def __init__(self, plan: RunPlan, device: str) -> None:
         self.plan = plan
         me = plan.named(device)
         self.stage, self.pipeline, self.stages = me.stage, me.pipeline, plan.stages

@@ -1,32 +1,58 @@
-"""The channels of a rank: to the stages before and after, to the same stage of other pipelines, and within its cell."""
+"""The channels of a rank, with TLS where the plan has it: to the stages before and after, to the same stage of other
+pipelines, and within its cell.
+"""
 
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Final
 
-from unidle.span.rank.clocks import Clock
+from unidle.errors import BadInput
+from unidle.span.rank.clocks import PeerClock
 from unidle.span.rank.environment import congestion_of_run
-from unidle.span.rank.plan import Device, Link, Plan
-from unidle.span.rank.tls import contexts
+from unidle.span.rank.plan import PlanDevice, RunPlan, StageLink
 from unidle.span.wan import CellChannel, Channel, ChannelLost, Endpoint, Settings
 from unidle.span.wan.endpoint import laned
+
+
+def contexts(given: Mapping[str, str] | None) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """TLS contexts of the server side and the client side: both present a certificate of the authority.
+
+    ``given``: paths of ``certificate``, ``key`` and ``authority``; nothing for no TLS. Errors: BadInput.
+    """
+    if given is None:
+        return None, None
+    try:
+        server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=given["authority"])
+        server.verify_mode = ssl.CERT_REQUIRED
+        client = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=given["authority"])
+        for context in (server, client):
+            context.load_cert_chain(given["certificate"], given["key"])
+    except (KeyError, OSError) as error:
+        raise BadInput(
+            f"cannot be used: {error}", field="tls", value=dict(given), remedy="name a certificate, its key and the authority of both, as PEM files"
+        ) from None  # fmt: skip
+    return server, client
+
 
 _PEER_FLOWS: Final = 2
 _ASIDE: Final = "aside"
 _ASIDE_S: Final = 30.0  # not every site need reach every other
 
 
-class Wire:
+class PeerWire:
     """Connection to one stage of the same pipeline: over a separate channel, or in turns over those of the cell."""
 
-    def __init__(self, other: Device, link: Link, channel: Channel, cell: CellChannel | None) -> None:
+    def __init__(
+        self, other: PlanDevice, link: StageLink, channel: Channel, cell: CellChannel | None
+    ) -> None:
         self.other, self.link, self.channel, self.cell = other, link, channel, cell
-        self.clock: Clock | None = None
+        self.clock: PeerClock | None = None
 
     @property
     def ahead_ns(self) -> int:
@@ -57,12 +83,12 @@ class Mesh:
     """
 
     def __init__(
-        self, plan: Plan, me: Device, secret: str, give_up_s: float = 30.0, start_s: float = 300.0
+        self, plan: RunPlan, me: PlanDevice, secret: str, give_up_s: float = 30.0, start_s: float = 300.0
     ) -> None:
         self.plan, self.me = plan, me
         self._cells: list[CellChannel] = []
         self._channels: dict[tuple[str, str], Channel] = {}
-        self.wires: dict[int, Wire] = {}
+        self.wires: dict[int, PeerWire] = {}
         self.peers: dict[int, Channel] = {}
         self._asides: dict[int, Channel] = {}
         self._lock = threading.Lock()
@@ -111,23 +137,23 @@ class Mesh:
                 self._asides[index] = self._joined(self.plan.devices[index], _ASIDE)
             return self._asides[index]
 
-    def _channel(self, other: Device, lane: str) -> Channel:
+    def _channel(self, other: PlanDevice, lane: str) -> Channel:
         channel = self._channels[laned(other.name, lane), other.name] = self._joined(other, lane)
         return channel
 
-    def _joined(self, other: Device, lane: str) -> Channel:
+    def _joined(self, other: PlanDevice, lane: str) -> Channel:
         """The later one in the plan connects."""
         if self.plan.devices.index(self.me) > self.plan.devices.index(other):
             name = (self.plan.tls or {}).get("name", "")
             return self.endpoint.connect(other.name, other.address, tls_name=name, lane=lane)
         return self.endpoint.accept(other.name, lane)
 
-    def _wire(self, stage: int) -> Wire:
+    def _wire(self, stage: int) -> PeerWire:
         plan, me = self.plan, self.me
         link, other = plan.link(me.stage, stage, me.pipeline), plan.device(me.pipeline, stage)
         channel = self._channel(other, "")
         if not link.turns or plan.cell == 1:
-            return Wire(other, link, channel, None)
+            return PeerWire(other, link, channel, None)
         first = me.pipeline // plan.cell * plan.cell
         lane = f"cell-{min(me.stage, stage)}-{max(me.stage, stage)}"
         local = {
@@ -137,7 +163,7 @@ class Mesh:
         }
         cell = CellChannel(me.pipeline - first, channel, local)
         self._cells.append(cell)
-        return Wire(other, link, channel, cell)
+        return PeerWire(other, link, channel, cell)
 
     def wait_open(self) -> None:
         """Wait until every peer is connected, and the offset of its clock is known. Errors:
@@ -150,9 +176,9 @@ class Mesh:
         for clock in [wire.clock for wire in self.wires.values() if wire.clock is not None]:
             clock.wait()
 
-    def _clock(self, wire: Wire) -> Clock:
+    def _clock(self, wire: PeerWire) -> PeerClock:
         """The later device in the plan sends the requests."""
-        return Clock(
+        return PeerClock(
             wire.channel, asks=self.plan.devices.index(self.me) > self.plan.devices.index(wire.other)
         )
 

@@ -2,6 +2,7 @@
 
 Every rank builds the whole model on the CPU with the same seed and drops what is not its own: initial parameters are then
 those of a single process, whatever a layer does to make them. (A meta device would change the order of random numbers.)
+A module that is no Sequential is traced by ``torch.distributed.pipelining`` and split at its longest ModuleList.
 """
 
 from __future__ import annotations
@@ -18,6 +19,33 @@ import torch
 from torch import Tensor, nn
 
 from unidle.errors import BadInput
+
+
+def traced_layers(model: nn.Module, example: Sequence[Any] | None) -> list[nn.Module]:
+    """What comes before the list, each of its items, and what comes after; names of parameters stay those of the model.
+
+    ``example``: the arguments of one microbatch, whose shape the layers keep. Errors: BadInput.
+    """
+    lists = {name: m for name, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) > 1}
+    if not lists or example is None:
+        raise BadInput(
+            "is no nn.Sequential and holds no ModuleList", field="model.build", value=type(model).__name__,
+            remedy="return an nn.Sequential of its layers",
+        )  # fmt: skip
+    name = max(lists, key=lambda each: len(lists[each]))
+    count = len(lists[name])
+    try:
+        from torch.distributed.pipelining import SplitPoint, pipeline
+
+        points = {f"{name}.{k}": SplitPoint.BEGINNING for k in range(count)}
+        whole = pipeline(model, mb_args=tuple(example), split_spec=points)
+        return [whole.get_stage_module(k) for k in range(whole.num_stages)]
+    except Exception as error:
+        raise BadInput(
+            f"cannot be cut at {name}: {type(error).__name__}: {str(error).splitlines()[0][:200]}", field="model.build",
+            value=type(model).__name__, remedy="return an nn.Sequential of its layers",
+        ) from None  # fmt: skip
+
 
 DTYPES: Final = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 Values = tuple[Tensor, ...]
@@ -96,8 +124,6 @@ def layers_of(model: nn.Module, example: Sequence[Any] | None = None) -> list[La
         every = model.named_modules(remove_duplicate=False)  # a layer may be there twice
         direct = [(name, layer) for name, layer in every if name and "." not in name]
         return [Layer(k, name, layer) for k, (name, layer) in enumerate(direct)]
-    from unidle.span.rank.traced import traced_layers
-
     return [Layer(k, "", part, spread=True) for k, part in enumerate(traced_layers(model, example))]
 
 

@@ -19,7 +19,7 @@ class Op(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PlanDevice:
     """One rank: its place, where its endpoint listens, what it does in order.
 
     ``joined``: B includes W, and its gradient leaves after both.
@@ -36,7 +36,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class StageLink:
     """How two stages are joined. ``turns``: over the links of the whole cell, in ``pieces``; a rate of 0 is no bound."""
 
     wan: bool = False
@@ -49,7 +49,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelSpec:
     """``build``, ``loss`` and ``data`` are ``/path.py:function``; ``cut`` holds the layers [first, end) of each part."""
 
     build: str
@@ -60,7 +60,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class SaveSpec:
     """Checkpoints: every so many steps, the newest ``keep`` stay."""
 
     directory: str
@@ -69,7 +69,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class DeviceSpeed:
     """Devices of stated speed: nanoseconds of each operation, by stage. ``speeds``: of each pipeline relative to them, or empty."""
 
     forward: tuple[int, ...]
@@ -78,12 +78,12 @@ class Pace:
     recompute: tuple[int, ...]
     speeds: tuple[float, ...] = ()
 
-    def of(self, pipeline: int) -> Pace:
+    def of(self, pipeline: int) -> DeviceSpeed:
         """The times of one pipeline's devices."""
         if not self.speeds:
             return self
         each = (self.forward, self.backward, self.weight, self.recompute)
-        return Pace(*(tuple(round(ns / self.speeds[pipeline]) for ns in times) for times in each))
+        return DeviceSpeed(*(tuple(round(ns / self.speeds[pipeline]) for ns in times) for times in each))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Outer:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """All of it. ``microbatches``: of each pipeline. ``resume``: None is the newest checkpoint, 0 none.
 
     ``links`` by two stages, and by two stages and a pipeline where pipelines use them otherwise. ``earlier``: what each
@@ -105,7 +105,7 @@ class Plan:
 
     run: str
     attempt: int
-    model: Model
+    model: ModelSpec
     loss: str
     data: str
     optimizer: str
@@ -116,12 +116,12 @@ class Plan:
     microbatch: int
     microbatches: tuple[int, ...]
     chunks: int
-    devices: tuple[Device, ...]
-    links: Mapping[tuple[int, ...], Link]
+    devices: tuple[PlanDevice, ...]
+    links: Mapping[tuple[int, ...], StageLink]
     cell: int
-    checkpoint: Keep | None
+    checkpoint: SaveSpec | None
     resume: int | None
-    pace: Pace | None
+    pace: DeviceSpeed | None
     tls: Mapping[str, str] | None
     activations: str | None
     outer: Outer | None
@@ -141,10 +141,10 @@ class Plan:
         """Chunks of all stages; part k is chunk ``k // stages`` of stage ``k % stages``."""
         return self.stages * self.chunks
 
-    def device(self, pipeline: int, stage: int) -> Device:
+    def device(self, pipeline: int, stage: int) -> PlanDevice:
         return next(d for d in self.devices if (d.pipeline, d.stage) == (pipeline, stage))
 
-    def named(self, name: str) -> Device:
+    def named(self, name: str) -> PlanDevice:
         """Errors: BadInput."""
         for device in self.devices:
             if device.name == name:
@@ -153,12 +153,12 @@ class Plan:
             "is not in the plan", field="--device", value=name, remedy="name one of the plan's devices"
         )
 
-    def link(self, a: int, b: int, pipeline: int) -> Link:
+    def link(self, a: int, b: int, pipeline: int) -> StageLink:
         """Of two stages, in either order, as a pipeline uses it."""
         pair = (min(a, b), max(a, b))
-        return self.links.get((*pair, pipeline)) or self.links.get(pair, Link())
+        return self.links.get((*pair, pipeline)) or self.links.get(pair, StageLink())
 
-    def at(self, step: int) -> Plan:
+    def at(self, step: int) -> RunPlan:
         """The plan with what each pipeline did in a step."""
         found = next((shared for end, shared in self.earlier if step <= end), self.microbatches)
         return self if found == self.microbatches else replace(self, microbatches=found)

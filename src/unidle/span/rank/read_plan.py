@@ -1,4 +1,4 @@
-"""Reads the run plan: bytes in, :class:`unidle.span.rank.plan.Plan` or one clear error out."""
+"""Reads the run plan: bytes in, :class:`unidle.span.rank.plan.RunPlan` or one clear error out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import math
 from typing import Any, Final, TypeVar
 
 from unidle.errors import BadInput
-from unidle.span.rank.plan import Device, Keep, Link, Model, Op, Outer, Pace, Plan, short
+from unidle.span.rank.plan import (
+    DeviceSpeed,
+    ModelSpec,
+    Op,
+    Outer,
+    PlanDevice,
+    RunPlan,
+    SaveSpec,
+    StageLink,
+    short,
+)
 
 VERSION: Final = 1
 _OPS: Final = ("F", "R", "B", "W")
@@ -15,7 +25,7 @@ _DTYPES: Final = ("float64", "float32", "bfloat16")
 T = TypeVar("T")
 
 
-def read_plan(path: str) -> Plan:
+def read_plan(path: str) -> RunPlan:
     """The plan in a file. Errors: BadInput naming field, value and remedy."""
     try:
         with open(path, "rb") as file:
@@ -31,7 +41,7 @@ def read_plan(path: str) -> Plan:
     return plan_from(found)
 
 
-def plan_from(found: Any) -> Plan:
+def plan_from(found: Any) -> RunPlan:
     """The plan in a JSON value. Errors: BadInput."""
     top = _Fields(found, "plan")
     if top.get("version", int) != VERSION:
@@ -48,7 +58,7 @@ def plan_from(found: Any) -> Plan:
     clip = top.get("clip_norm", (int, float), None)
     if clip is not None and not clip > 0:
         raise BadInput("must be above 0", field="clip_norm", value=clip, remedy="null clips nothing")
-    return Plan(
+    return RunPlan(
         run=top.text("run"), attempt=top.whole("attempt", 0), model=_model(top, stages * chunks),
         loss=top.text("loss"), data=top.text("data"),
         optimizer=optimizer.text("name"), optimizer_arguments=optimizer.get("arguments", dict, {}),
@@ -61,7 +71,7 @@ def plan_from(found: Any) -> Plan:
     )  # fmt: skip
 
 
-def _model(top: _Fields, parts: int) -> Model:
+def _model(top: _Fields, parts: int) -> ModelSpec:
     model = _Fields(top.get("model", dict), "model")
     cut, end = [], 0
     given = model.get("cut", list, None)
@@ -78,13 +88,13 @@ def _model(top: _Fields, parts: int) -> Model:
             f"must have {parts} parts: stages times chunks", field="model.cut", value=len(cut),
             remedy="cut the model for this plan's stages",
         )  # fmt: skip
-    return Model(
+    return ModelSpec(
         model.text("build"), model.get("arguments", dict, {}), str(model.one_of("dtype", _DTYPES)),
         tuple(cut) or None, model.get("digest", str, None),
     )  # fmt: skip
 
 
-def _devices(top: _Fields, microbatches: tuple[int, ...], chunks: int) -> tuple[Device, ...]:
+def _devices(top: _Fields, microbatches: tuple[int, ...], chunks: int) -> tuple[PlanDevice, ...]:
     found = []
     for k, each in enumerate(top.get("devices", list)):
         fields = _Fields(each, f"devices.{k}")
@@ -94,7 +104,7 @@ def _devices(top: _Fields, microbatches: tuple[int, ...], chunks: int) -> tuple[
                 "must be [host, port]", field=f"devices.{k}.address", value=short(address),
                 remedy='for instance ["10.0.0.1", 29400]',
             )  # fmt: skip
-        device = Device(
+        device = PlanDevice(
             fields.text("device"), fields.text("site"), fields.whole("pipeline"), fields.whole("stage"),
             (address[0], address[1]), _order(fields), fields.get("joined", bool, False), fields.get("torch_device", str, "cpu"),
         )  # fmt: skip
@@ -123,7 +133,7 @@ def _order(fields: _Fields) -> tuple[Op, ...]:
     return tuple(found)
 
 
-def _check_order(device: Device, microbatches: int, chunks: int) -> None:
+def _check_order(device: PlanDevice, microbatches: int, chunks: int) -> None:
     """Each microbatch once forward, once backward, and in an order that can be."""
     at = {op: k for k, op in enumerate(device.order)}
     problem = "an operation is there twice" if len(at) != len(device.order) else ""
@@ -148,14 +158,14 @@ def _check_order(device: Device, microbatches: int, chunks: int) -> None:
         )
 
 
-def _links(top: _Fields, stages: int, pipelines: int) -> dict[tuple[int, ...], Link]:
-    found: dict[tuple[int, ...], Link] = {}
+def _links(top: _Fields, stages: int, pipelines: int) -> dict[tuple[int, ...], StageLink]:
+    found: dict[tuple[int, ...], StageLink] = {}
     for k, each in enumerate(top.get("links", list, [])):
         fields = _Fields(each, f"links.{k}")
         a, b = fields.whole("from"), fields.whole("to")
         if max(a, b) >= stages or a == b:
             raise BadInput("must join two stages", field=f"links.{k}", value=[a, b], remedy="count from 0")
-        link = Link(
+        link = StageLink(
             fields.get("wan", bool, False), fields.whole("flows", 1, least=1),
             fields.one_of("share", ("own", "turns"), "own") == "turns", fields.whole("pieces", 1, least=1),
             fields.whole("latency_ns", 0), fields.whole("rate_bytes_per_s", 0), fields.whole("chunk_bytes", 0),
@@ -198,15 +208,17 @@ def _cell(top: _Fields, pipelines: int) -> int:
     return cell
 
 
-def _keep(top: _Fields) -> Keep | None:
+def _keep(top: _Fields) -> SaveSpec | None:
     found = top.get("checkpoint", dict, None)
     if found is None:
         return None
     fields = _Fields(found, "checkpoint")
-    return Keep(fields.text("directory"), fields.whole("every", least=1), fields.whole("keep", 2, least=1))
+    return SaveSpec(
+        fields.text("directory"), fields.whole("every", least=1), fields.whole("keep", 2, least=1)
+    )
 
 
-def _pace(top: _Fields, stages: int, pipelines: int) -> Pace | None:
+def _pace(top: _Fields, stages: int, pipelines: int) -> DeviceSpeed | None:
     found = top.get("pace", dict, None)
     if found is None:
         return None
@@ -227,7 +239,7 @@ def _pace(top: _Fields, stages: int, pipelines: int) -> Pace | None:
             remedy="1 is the speed of the stages' times",
         )  # fmt: skip
     forward, backward, weight, recompute = times
-    return Pace(forward, backward, weight, recompute, speeds)
+    return DeviceSpeed(forward, backward, weight, recompute, speeds)
 
 
 def _outer(changes: _Fields) -> Outer | None:

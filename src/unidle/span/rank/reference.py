@@ -1,24 +1,28 @@
 """The same plan in one process: the reference that a run over sites is compared with.
 
 Same model, same microbatches, same order of sums; no cut, no transport, no recompute, no compression. It writes the same
-records, as device ``single``, and at the end a checkpoint of the same format below its output directory.
+records, as device ``single``, and at the end a checkpoint of the same format below its output directory. How far two
+checkpoints are apart: ``python -m unidle.span.rank.reference ONE OTHER STEP``.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from itertools import chain
 
 import torch
 
-from unidle.checkpoint.layout import Manifest, partial_name
+from unidle.checkpoint.layout import Manifest, partial_name, read_manifest
 from unidle.errors import BadInput
+from unidle.rank.checkpoint.reader import ShardSet, Stored
 from unidle.span.rank.model import Layer
 from unidle.span.rank.optimizer import clip_factor, squares
-from unidle.span.rank.plan import Plan
+from unidle.span.rank.plan import RunPlan
 from unidle.span.rank.records import Records
 from unidle.span.rank.shards import State, finish, read, steps_in, write_shard
 from unidle.span.rank.trainer import Batches, Trainer, built, mean_loss
@@ -27,7 +31,7 @@ from unidle.span.rank.trainer import Batches, Trainer, built, mean_loss
 class Single:
     """One process; with outer steps one copy of the model for each pipeline."""
 
-    def __init__(self, plan: Plan, records: Records, directory: str) -> None:
+    def __init__(self, plan: RunPlan, records: Records, directory: str) -> None:
         self.plan, self._records, self._directory = plan, records, directory
         self._whole = plan
         layers, self._digest = built(plan)
@@ -148,3 +152,28 @@ class Single:
             assert trainer.outer is not None
             trainer.outer.step(trainer.sums.views)
             trainer.sums.clear()
+
+
+def states(directory: str, step: int) -> dict[str, torch.Tensor]:
+    """The model's tensors of the checkpoint of ``step``, by name."""
+    path = steps_in(directory)[step]
+    shards = ShardSet([Stored(path, shard) for shard in read_manifest(path).shards])
+    return {
+        name: shards.tensor(name, next(iter(places)))
+        for name, places in shards.pieces.items()
+        if name.startswith("model.")
+    }
+
+
+def main(one: str, other: str, step: str) -> None:
+    """Prints one JSON object: how many parameters, and the largest difference."""
+    a, b = states(one, int(step)), states(other, int(step))
+    if a.keys() != b.keys():
+        sys.exit(f"they hold different names: {', '.join(sorted(a.keys() ^ b.keys())[:5])}")
+    differences = [float((a[name].double() - b[name].double()).abs().max()) for name in a if a[name].numel()]
+    count = sum(value.numel() for value in a.values())
+    print(json.dumps({"parameters": count, "parameter_difference": max(differences, default=0.0)}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

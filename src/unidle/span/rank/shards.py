@@ -3,7 +3,7 @@
 One rank of each stage writes a shard with its layers, their optimizer state and settings; names are the whole model's. Shards go
 into a directory with an unfinished name; when all are on storage the manifest is written and the directory gets its name. Where
 sites do not share the directory, those that do make a checkpoint of their own with their layers. ``unidle checkpoint
-list|verify|prune`` read them. :mod:`unidle.span.rank.saving` does this during the training.
+list|verify|prune`` read them. :mod:`unidle.span.rank.runner` does this during the training.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import shutil
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,12 +40,6 @@ from unidle.rank.checkpoint.stage import DTYPES
 from unidle.span.rank.model import Layer, names_of
 from unidle.span.rank.optimizer import OuterStep
 from unidle.span.rank.tensors import bytes_of, on_host
-
-
-class Gather(Protocol):
-    """Every device's value, on every device. Calls under one tag are made by all at the same time."""
-
-    def __call__(self, value: Any, tag: str = ...) -> list[Any]: ...
 
 
 @dataclass(slots=True)

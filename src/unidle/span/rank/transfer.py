@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from torch import Tensor
 
-from unidle.span.rank.mesh import Mesh, Wire
+from unidle.span.rank.mesh import Mesh, PeerWire
 from unidle.span.rank.model import Values
-from unidle.span.rank.plan import Device, Op, Plan
+from unidle.span.rank.plan import Op, PlanDevice, RunPlan
 from unidle.span.rank.tensors import (
     HEADER_BYTES,
     Codec,
@@ -62,7 +62,7 @@ class Transfers:
     """
 
     def __init__(
-        self, plan: Plan, me: Device, mesh: Mesh, steps: int, row: Callable[..., None] | None
+        self, plan: RunPlan, me: PlanDevice, mesh: Mesh, steps: int, row: Callable[..., None] | None
     ) -> None:
         self._plan, self._me, self._mesh, self._row = plan, me, mesh, row
         self.waits = Waits()
@@ -85,10 +85,10 @@ class Transfers:
     def _remote(self, part: int) -> bool:
         return self._stage(part) != self._me.stage
 
-    def _wire(self, part: int) -> Wire:
+    def _wire(self, part: int) -> PeerWire:
         return self._mesh.wires[self._stage(part)]
 
-    def _codec(self, wire: Wire) -> Codec:
+    def _codec(self, wire: PeerWire) -> Codec:
         return Codec(self._plan.activations if wire.link.wan else None)
 
     def _source(self, kind: str, part: int) -> int | None:
@@ -202,7 +202,7 @@ class Transfers:
 class StagePeers:
     """The same stage in the other pipelines, for sums over pipelines; see :func:`unidle.span.rank.gradients.reduce`."""
 
-    def __init__(self, plan: Plan, me: Device, mesh: Mesh, waits: Waits) -> None:
+    def __init__(self, plan: RunPlan, me: PlanDevice, mesh: Mesh, waits: Waits) -> None:
         self.pipeline, self.pipelines = me.pipeline, plan.pipelines
         self._mesh, self.waits = mesh, waits
         self._far = {p for p in range(plan.pipelines) if plan.device(p, me.stage).site != me.site}

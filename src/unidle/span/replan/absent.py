@@ -15,7 +15,7 @@ Pairs = frozenset[Sites]
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Unreachable:
     """``sites`` that are left out, and ``links`` of sites that do not reach each other."""
 
     sites: Sites = frozenset()
@@ -30,7 +30,7 @@ class Gone:
 
 
 @dataclass(slots=True)
-class Absent:
+class AbsentSites:
     """What is absent from one run. ``whole``: its setting with all sites; ``devices``: all its ranks, ``site/pipeline/stage``.
 
     ``again``: what would still be absent after the next checkpoint; None if no site answers again.
@@ -38,8 +38,8 @@ class Absent:
 
     whole: Setting
     devices: Collection[str]
-    gone: Gone = field(default_factory=Gone)
-    again: Gone | None = None
+    gone: Unreachable = field(default_factory=Unreachable)
+    again: Unreachable | None = None
     _heard: dict[str, Sites] = field(default_factory=dict)
 
     def begin(self) -> None:
@@ -47,19 +47,19 @@ class Absent:
         self._heard, self.again = {}, None
 
     def leave_out(self, sites: Iterable[str]) -> None:
-        self.gone = Gone(self.gone.sites | frozenset(sites), self.gone.links)
+        self.gone = Unreachable(self.gone.sites | frozenset(sites), self.gone.links)
 
-    def with_all(self, sites: Sites) -> Gone:
+    def with_all(self, sites: Sites) -> Unreachable:
         """What would be gone with these sites again, whichever others they reach."""
         links = frozenset(pair for pair in self.gone.links if not pair & sites)
-        return Gone(self.gone.sites - sites, links)
+        return Unreachable(self.gone.sites - sites, links)
 
     def cut(self, setting: Setting, a: str, b: str) -> Sites:
         """The link of two sites is gone: the lighter part of what ran is left out, until its devices say whom they reach."""
         lighter = cut_off(
             setting.links, [site.name for site in setting.sites], a, b, [site.stages for site in setting.sites]
         )  # fmt: skip
-        self.gone = Gone(self.gone.sites | lighter, self.gone.links | {frozenset((a, b))})
+        self.gone = Unreachable(self.gone.sites | lighter, self.gone.links | {frozenset((a, b))})
         return frozenset(lighter)
 
     def asked(self, device: str, working: Iterable[str]) -> list[str]:
@@ -77,7 +77,7 @@ class Absent:
         """Record which devices answered one on standby."""
         self._heard[device] = frozenset(name.split("/")[0] for name in reached)
 
-    def ways_back(self) -> Iterator[Gone]:
+    def ways_back(self) -> Iterator[Unreachable]:
         """What would be gone with those that answer at work again: all of them first, then each alone."""
         answering = {site: found for site in self.gone.sites if (found := self._answered(site))}
         here = {site.name for site in self.whole.sites} - self.gone.sites
@@ -85,7 +85,7 @@ class Absent:
             if back:
                 known = {frozenset((site, other)) for site in back for other in here}
                 apart = {frozenset((site, other)) for site in back for other in here - answering[site]}
-                yield Gone(self.gone.sites - back, (self.gone.links - known) | (apart & self._used()))
+                yield Unreachable(self.gone.sites - back, (self.gone.links - known) | (apart & self._used()))
 
     def _answered(self, site: str) -> Sites:
         """The sites at work that answer all devices of one that was left out."""

@@ -4,24 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise, permutations
 from typing import Final
 
 from unidle.errors import BadInput, CannotRun
 from unidle.span.model.link import shortest
 from unidle.span.model.setting import Setting
-from unidle.span.plan.layers import balanced
-from unidle.span.plan.robust import MORE_NS, sturdy
-from unidle.span.replan.ahead import Ahead
-from unidle.span.replan.drift import Drift
-from unidle.span.replan.orders import orders
+from unidle.span.plan.partition import balanced
+from unidle.span.plan.robust import MORE_NS, robust
+from unidle.span.replan.drift import STEADY, Drift, Unsteady, expected_ns
+from unidle.span.replan.observed import Remaining
 from unidle.span.replan.survivors import arranged, moved, useful_speeds
-from unidle.span.replan.unsteady import STEADY, Unsteady, expected_ns
 from unidle.span.simulate.bound import lower_bound_ns
 from unidle.span.simulate.iteration import Simulation, Trials
 from unidle.span.simulate.schedules import SCHEDULES, Schedule
-from unidle.span.simulate.uneven import Modelled, Shares, Together, at_speed, members, simulated
+from unidle.span.simulate.uneven import Modelled, PipelineShares, Together, at_speed, members, simulated
 from unidle.words import counted
+
+ALL_MOST: Final = 5  # sites whose orders are all looked at
+_STEPS_MOST: Final = 20_000  # of the search for any order at all
+
+Order = tuple[str, ...]
+Joined = Callable[[str, str], bool]
+
+
+def orders(first: Sequence[str], joined: Joined) -> Iterator[Order]:
+    """Those in which each site has a way to the next; ``first`` before all others where it is one of them."""
+    found = False
+    for order in permutations(first) if len(first) <= ALL_MOST else _near(tuple(first)):
+        if _holds(order, joined):
+            found = True
+            yield order
+    if not found and len(first) > ALL_MOST and (other := _any(tuple(first), joined)) is not None:
+        yield other
+
+
+def _holds(order: Order, joined: Joined) -> bool:
+    return all(joined(a, b) for a, b in pairwise(order))
+
+
+def _near(first: Order) -> Iterator[Order]:
+    """Each stretch the other way around, each site at another place."""
+    seen = {first}
+    yield first
+    for i, j in combinations(range(len(first) + 1), 2):
+        turned = (*first[:i], *reversed(first[i:j]), *first[j:])
+        if turned not in seen:
+            seen.add(turned)
+            yield turned
+    for i, name in enumerate(first):
+        rest = first[:i] + first[i + 1 :]
+        for j in range(len(first)):
+            moved = (*rest[:j], name, *rest[j:])
+            if moved not in seen:
+                seen.add(moved)
+                yield moved
+
+
+def _any(first: Order, joined: Joined) -> Order | None:
+    """A way through all sites, those with the fewest ways out next; None where a bounded search finds none."""
+    ways = {a: [b for b in first if b != a and joined(a, b)] for a in first}
+    steps = 0
+
+    def longer(way: Order, left: frozenset[str]) -> Order | None:
+        nonlocal steps
+        steps += 1
+        if not left:
+            return way
+        if steps > _STEPS_MOST:
+            return None
+        onward = [b for b in (ways[way[-1]] if way else first) if b in left]
+        for following in sorted(onward, key=lambda b: sum(c in left for c in ways[b])):
+            if (found := longer((*way, following), left - {following})) is not None:
+                return found
+        return None
+
+    return longer((), frozenset(first))
+
 
 SIZE_MOST: Final = (
     25_000  # microbatches x stages of a cell, up to which all schedules are simulated within a second
@@ -34,7 +93,7 @@ Pairs = Collection[frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Replan:
     """The plan to continue with. ``planned``: its setting without what was measured; ``names``: of its devices' ranks.
 
     ``same_ns``: a step of the running plan, None if that cannot continue; it and ``best_ns`` are simulated with what was
@@ -50,11 +109,11 @@ class Choice:
     best_ns: int = 0
     label: str = ""
 
-    def is_better(self, left: Ahead) -> bool:
+    def is_better(self, left: Remaining) -> bool:
         """Whether it is faster than the running plan; always if that cannot continue."""
         return self.same_ns is None or left.is_better(self.same_ns, self.best_ns)
 
-    def is_worth(self, left: Ahead) -> bool:
+    def is_worth(self, left: Remaining) -> bool:
         """Whether it is worth a restart."""
         return self.same_ns is None or left.is_worth(self.same_ns, self.best_ns)
 
@@ -70,20 +129,20 @@ class _Layout:
     said: str = ""
 
 
-def first_choice(setting: Setting, schedule: Schedule, cut: tuple[int, ...] | None) -> Choice:
+def first_choice(setting: Setting, schedule: Schedule, cut: tuple[int, ...] | None) -> Replan:
     """What a run begins with."""
     names = {
         setting.device(p, s): setting.device(p, s)
         for p in range(setting.pipelines)
         for s in range(len(setting.stages))
     }
-    return Choice(setting, setting, schedule, cut, names, label=schedule.name)
+    return Replan(setting, setting, schedule, cut, names, label=schedule.name)
 
 
 def reconsider(
-    seen: Drift, now: Choice, running: Modelled, cut: Sequence[int] | None, shares: Shares | None = None,
+    seen: Drift, now: Replan, running: Modelled, cut: Sequence[int] | None, shares: PipelineShares | None = None,
     broken: Pairs = (),
-) -> Choice:  # fmt: skip
+) -> Replan:  # fmt: skip
     """The best of: the schedule planned again, all others, all of them with layers moved to where they are faster, and sites in other orders.
 
     ``now``: what runs, as ``running``; ``cut``: layers of each stage, None where their number is not known: then none are moved;
@@ -101,8 +160,8 @@ def reconsider(
 
 
 def rearranged(
-    whole: Choice, lost: Collection[str], broken: Pairs = (), shares: Shares | None = None, *, same: bool = False
-) -> Choice:  # fmt: skip
+    whole: Replan, lost: Collection[str], broken: Pairs = (), shares: PipelineShares | None = None, *, same: bool = False
+) -> Replan:  # fmt: skip
     """The plan without the lost sites, with no two neighbours that cannot reach each other.
 
     ``same``: keep the order and the schedule if possible. Errors: :class:`CannotRun` where no site is left,
@@ -127,11 +186,11 @@ class _Search:
     """The best so far of the layouts that it was given."""
 
     def __init__(
-        self, now: Choice, cut: tuple[int, ...] | None, same_ns: int | None, shares: Shares | None,
+        self, now: Replan, cut: tuple[int, ...] | None, same_ns: int | None, shares: PipelineShares | None,
         weather: Unsteady = STEADY,
     ) -> None:  # fmt: skip
         self._now, self._cut, self._same_ns, self._shares, self._weather = now, cut, same_ns, shares, weather
-        self.best: Choice | None = None
+        self.best: Replan | None = None
 
     def all_schedules(self, layout: _Layout) -> None:
         for schedule in _schedules(layout.setting, self._now.schedule, self._weather):
@@ -165,7 +224,7 @@ class _Search:
         names = self._now.names
         if layout.names is not None:
             names = {new: self._now.names[old] for new, old in layout.names.items()}
-        self.best = Choice(
+        self.best = Replan(
             layout.setting, layout.planned, schedule, layout.cut, names, self._same_ns, takes_ns,
             f"{told.schedule} ({told.chosen}){layers}{layout.said}",
         )  # fmt: skip
@@ -216,7 +275,7 @@ def _moved(seen: Drift, planned: Setting, cut: tuple[int, ...] | None) -> Iterat
 
 
 def _reordered(
-    now: Choice, measured: Setting, broken: Pairs, lost: Collection[str] = (), *, again: bool
+    now: Replan, measured: Setting, broken: Pairs, lost: Collection[str] = (), *, again: bool
 ) -> Iterator[_Layout]:
     """The sites in every order that links allow. ``measured``: the setting of ``now`` with what was; ``again``: the order that they have, too.
 
@@ -279,12 +338,12 @@ def _schedules(setting: Setting, first: Schedule, weather: Unsteady) -> Iterator
         return
     for name, schedule in SCHEDULES.items():
         if name not in (first.name, "interleaved"):
-            yield sturdy(schedule) if name == "unidle" else schedule
+            yield robust(schedule) if name == "unidle" else schedule
     if weather:
-        yield sturdy(SCHEDULES["unidle"], MORE_NS + 2 * weather.late_ns, _ROOMY)
+        yield robust(SCHEDULES["unidle"], MORE_NS + 2 * weather.late_ns, _ROOMY)
 
 
-def said(choice: Choice, seen: Drift, left: Ahead) -> str:
+def said(choice: Replan, seen: Drift, left: Remaining) -> str:
     """The decision in one sentence."""
     if not choice.is_better(left):
         return f"not as planned: {seen}; no other plan is better by 5 %"

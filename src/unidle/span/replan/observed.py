@@ -1,4 +1,7 @@
-"""What a real run did, compared with its model. Pure: from what ranks wrote to figures and rows."""
+"""What a real run did, step by step and attempt by attempt, and whether a better plan is worth its restart for what is left.
+
+Pure: from what ranks wrote to figures and rows.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from unidle.span.model.setting import Setting
-from unidle.span.simulate.timeline import Op, Row
+from unidle.span.simulate.timeline import Op, OpRow
+from unidle.span.simulate.uneven import Modelled
 
 
 @dataclass(slots=True)
@@ -27,7 +31,7 @@ class Step:
     exposed: dict[str, int] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)
     wan_bytes: dict[str, int] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[OpRow] = field(default_factory=list)
     took_ns: int = 0
 
     def take(self, device: str, record: Mapping[str, Any], shift_ns: int = 0) -> None:
@@ -60,7 +64,7 @@ def batch_loss(losses: Mapping[int, float], microbatches: Sequence[int]) -> floa
     return total / sum(microbatches[pipeline] for pipeline in losses)
 
 
-def row_of(setting: Setting, device: str, record: Mapping[str, Any], shift_ns: int = 0) -> Row:
+def row_of(setting: Setting, device: str, record: Mapping[str, Any], shift_ns: int = 0) -> OpRow:
     """A rank's record of one operation as a row of a timeline; transfers are named as in a simulation."""
     _, pipeline, stage = device.split("/")
     op: Op = record["op"]
@@ -74,7 +78,7 @@ def row_of(setting: Setting, device: str, record: Mapping[str, Any], shift_ns: i
         place = f"{device}>{to}"
     elif op == "allreduce":
         place = f"{device}:ring"
-    return Row(
+    return OpRow(
         place, op, int(pipeline), int(stage), int(record.get("microbatch", -1)), start, end,
         int(record.get("chunk") or 0), int(record.get("bytes") or 0), of,
     )  # fmt: skip
@@ -87,7 +91,7 @@ def measured_ns(steps: Iterable[Step]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class RunSummary:
     """A run's figures; ``None`` where nothing was measured. ``step_ns``: the median of the steps after the first one.
 
     ``busy``: forward and both backward parts over devices times step; ``exposed_wan_ns``: mean over devices, median over
@@ -103,12 +107,12 @@ class Summary:
     link_use: dict[str, float]
 
 
-def summary(setting: Setting, steps: Iterable[Step]) -> Summary:
+def summary(setting: Setting, steps: Iterable[Step]) -> RunSummary:
     """The figures of the steps of one plan."""
     known = [step for step in steps if step.took_ns]
     steady = known[1:] if len(known) > 2 else known
     if not steady:
-        return Summary(len(known), None, None, None, {}, {})
+        return RunSummary(len(known), None, None, None, {}, {})
     took = round(statistics.median(step.took_ns for step in steady))
     busy = [
         sum(row.end_ns - row.start_ns for row in step.rows if row.op in ("F", "B", "W"))
@@ -125,10 +129,10 @@ def summary(setting: Setting, steps: Iterable[Step]) -> Summary:
         path = _path(setting, a, b)
         if path is not None and last is not None:
             use[pair] = size * 8 / path / took
-    return Summary(len(known), took, statistics.fmean(busy) if busy else None, exposed, carried, use)
+    return RunSummary(len(known), took, statistics.fmean(busy) if busy else None, exposed, carried, use)
 
 
-def _bytes(rows: Iterable[Row]) -> tuple[dict[str, int], dict[str, int]]:
+def _bytes(rows: Iterable[OpRow]) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes between sites: of the pair, and of the pair's busiest wire in one direction."""
     carried: dict[str, int] = {}
     wires: dict[tuple[str, str], int] = {}
@@ -174,3 +178,56 @@ def transfers_ns(setting: Setting, steps: Iterable[Step]) -> dict[tuple[str, str
                 took = row.end_ns - row.start_ns - 2 * latency[pair]
                 seen.setdefault(pair, []).append(max(took, 1))
     return {pair: sorted(times)[len(times) // 4] for pair, times in seen.items()}
+
+
+GAIN: Final = 1.05  # a plan that is not so much faster is not worth a restart
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What is left of a run: its steps, what one took that was measured, and what a restart takes."""
+
+    steps: int
+    step_ns: int
+    restart_ns: int
+
+    @classmethod
+    def after(cls, recent: Iterable[Step], steps: int, restart_ns: int) -> Remaining:
+        """The same after these steps."""
+        return cls(steps, measured_ns(recent), restart_ns)
+
+    def is_better(self, before_ns: int, after_ns: int) -> bool:
+        """Faster by 5 %: of the modelled step, and of the measured one, which may have other things to wait for."""
+        return before_ns - after_ns > (1 - 1 / GAIN) * max(before_ns, self.step_ns)
+
+    def is_worth(self, before_ns: int, after_ns: int) -> bool:
+        """Better, and the steps that are left win more time than a restart takes."""
+        return self.is_better(before_ns, after_ns) and (before_ns - after_ns) * self.steps > self.restart_ns
+
+
+@dataclass(slots=True)
+class SpanAttempt:
+    """One attempt: its plan as it was simulated, and what its ranks reported. ``called``: its devices by their ranks' names."""
+
+    number: int
+    simulation: Modelled
+    called: dict[str, str]
+    devices: tuple[str, ...]
+    steps: dict[int, Step] = field(default_factory=dict)
+    shifts: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, dict[str, Any]] = field(default_factory=dict)
+    resumed: int = 0
+    ready: set[str] = field(default_factory=set)
+    stopping: bool = False
+    digest: str | None = None
+    layers: int | None = None  # of the whole model
+    began_ns: int = 0
+    start_ns: int = 0  # how long it took until all devices were ready
+
+    def why(self) -> str:
+        """The first cause: who found its link dead, rather than who was left by that one."""
+        for kind in ("link", "peer"):
+            for end in self.ends.values():
+                if end.get("why") == kind:
+                    return str(end.get("because") or kind)
+        return "its ranks ended without a message"

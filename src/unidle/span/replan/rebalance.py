@@ -9,20 +9,18 @@ from typing import Final
 
 from unidle.errors import BadInput
 from unidle.span.model.setting import Setting
-from unidle.span.replan.ahead import Ahead
-from unidle.span.replan.observed import Step
+from unidle.span.replan.observed import Remaining, Step
 from unidle.span.simulate.schedules import Schedule
-from unidle.span.simulate.shares import shares_by_cell
-from unidle.span.simulate.uneven import Modelled, Shares, microbatches_of, simulated
+from unidle.span.simulate.uneven import Modelled, PipelineShares, microbatches_of, shares_by_cell, simulated
 
 ALIKE: Final = 1.05  # pipelines whose times differ by less are taken as equally fast
 
 
 @dataclass(frozen=True, slots=True)
-class Anew:
+class NewShares:
     """Microbatches shared out again. ``before_ns``, ``after_ns``: modelled, both with the measured speeds."""
 
-    shares: Shares
+    shares: PipelineShares
     before: tuple[int, ...]
     before_ns: int
     after_ns: int
@@ -38,7 +36,9 @@ class Anew:
         )
 
 
-def anew(running: Modelled, schedule: Schedule, steps: Sequence[Step], left: Ahead) -> Anew | None:
+def new_shares(
+    running: Modelled, schedule: Schedule, steps: Sequence[Step], left: Remaining
+) -> NewShares | None:
     """Microbatches in proportion to the measured speeds, as many together; None where that is not worth a restart.
 
     ``running``: the plan that the ``steps`` followed.
@@ -52,12 +52,16 @@ def anew(running: Modelled, schedule: Schedule, steps: Sequence[Step], left: Ahe
         return None
     try:
         before, after = (
-            simulated(setting, schedule, Shares(each, speeds)).result.iteration_ns
+            simulated(setting, schedule, PipelineShares(each, speeds)).result.iteration_ns
             for each in (counts, shared)
         )
     except BadInput:  # more in flight than memory holds
         return None
-    return Anew(Shares(shared, speeds), counts, before, after) if left.is_worth(before, after) else None
+    return (
+        NewShares(PipelineShares(shared, speeds), counts, before, after)
+        if left.is_worth(before, after)
+        else None
+    )
 
 
 def measured_speeds(

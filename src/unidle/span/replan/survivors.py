@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from unidle.errors import CannotRun
-from unidle.span.model.link import Link, shortest
+from unidle.span.model.link import WanLink, shortest
 from unidle.span.model.setting import Setting, Stage
-from unidle.span.plan.layers import balanced
+from unidle.span.plan.partition import balanced
 from unidle.span.simulate.routes import parts
 from unidle.words import counted
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Survivors:
     """A setting without the sites that were lost, and the layers of each stage; None where their number is not known.
 
     ``names``: what each device is called in the whole setting, where its stage may have another number.
@@ -26,14 +26,14 @@ class Left:
     names: Mapping[str, str]
 
 
-def without(setting: Setting, cut: tuple[int, ...] | None, lost: Collection[str]) -> Left:
+def without(setting: Setting, cut: tuple[int, ...] | None, lost: Collection[str]) -> Survivors:
     """The same model on the sites that remain, in their order. Errors: as of :func:`arranged`."""
     return arranged(setting, cut, [site.name for site in setting.sites if site.name not in lost])
 
 
 def arranged(
     setting: Setting, cut: tuple[int, ...] | None, order: Sequence[str], counts: tuple[int, ...] | None = None
-) -> Left:
+) -> Survivors:
     """The same model on these sites in this order, each with its stages.
 
     ``counts``: layers of each stage; where they are not given they are spread by speed: so that the slowest stage is as fast as it
@@ -78,7 +78,7 @@ def arranged(
         for p in range(setting.pipelines)
         for k, stage in enumerate(stages)
     }
-    return Left(left, counts if cut is not None else None, names_of)
+    return Survivors(left, counts if cut is not None else None, names_of)
 
 
 def _spread(stages: Sequence[Stage], old: Sequence[int], whole: int, *, even: bool) -> tuple[int, ...]:
@@ -140,7 +140,9 @@ def _holds(left: Setting, when: str) -> None:
         )  # fmt: skip
 
 
-def cut_off(links: Sequence[Link], sites: Sequence[str], a: str, b: str, weights: Sequence[int]) -> set[str]:
+def cut_off(
+    links: Sequence[WanLink], sites: Sequence[str], a: str, b: str, weights: Sequence[int]
+) -> set[str]:
     """The sites to leave out when the link of ``a`` and ``b`` is gone: those of the lighter part, or the later end.
 
     Where another way joins the two, the lighter of ``a`` and ``b`` is left out: no plan sends over it.

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from unidle.errors import CannotRun
 from unidle.span.rank.member import dashed
 from unidle.span.replan.observed import batch_loss, summary
-from unidle.span.run.hosts import Ground
+from unidle.span.run.hosts import RunHosts
 from unidle.span.simulate.uneven import microbatches_of
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.span.run.attempt import Attempt
+    from unidle.span.replan.observed import SpanAttempt
 
 _LIMIT_S: Final = 3600.0
 PEER_STEPS: Final = 8  # enough for a median: the peer trains nothing that is kept
@@ -28,8 +28,8 @@ PEER_STEPS: Final = 8  # enough for a median: the peer trains nothing that is ke
 
 def compare_with(
     mode: str,
-    ground: Ground,
-    attempts: list[Attempt],
+    hosts: RunHosts,
+    attempts: list[SpanAttempt],
     place: Path,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -37,11 +37,13 @@ def compare_with(
     out = place / mode
     out.mkdir(exist_ok=True)
     return (
-        _single(attempts, place, out, tell) if mode == "single" else _gloo(ground, attempts, place, out, tell)
+        _single(attempts, place, out, tell) if mode == "single" else _gloo(hosts, attempts, place, out, tell)
     )
 
 
-def _single(attempts: list[Attempt], place: Path, out: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+def _single(
+    attempts: list[SpanAttempt], place: Path, out: Path, tell: Callable[[str], None]
+) -> dict[str, Any]:
     tell("the same in one process ...")
     plan = json.loads((place / f"plan-{attempts[-1].number}.json").read_text())
     path = out / "plan.json"
@@ -76,7 +78,7 @@ def _single(attempts: list[Attempt], place: Path, out: Path, tell: Callable[[str
     return {**found, "text": text}
 
 
-def _earlier(attempts: list[Attempt]) -> list[dict[str, Any]]:
+def _earlier(attempts: list[SpanAttempt]) -> list[dict[str, Any]]:
     """Up to which step what pipelines did was that of an attempt before the last one; what was done again does not count."""
     return [
         {"until": after.resumed, "microbatches": list(microbatches_of(attempt.simulation))}
@@ -87,7 +89,7 @@ def _earlier(attempts: list[Attempt]) -> list[dict[str, Any]]:
 def _states(plan: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """The largest difference of the parameters in the two final checkpoints."""
     one = [str(out / "single"), plan["checkpoint"]["directory"], str(plan["steps"])]
-    command = [sys.executable, "-P", "-m", "unidle.span.rank.states", *one]
+    command = [sys.executable, "-P", "-m", "unidle.span.rank.reference", *one]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=_LIMIT_S, env=environment()
     )
@@ -101,7 +103,7 @@ def _states(plan: Mapping[str, Any], out: Path) -> dict[str, Any]:
 
 
 def _gloo(
-    ground: Ground, attempts: list[Attempt], place: Path, out: Path, tell: Callable[[str], None]
+    hosts: RunHosts, attempts: list[SpanAttempt], place: Path, out: Path, tell: Callable[[str], None]
 ) -> dict[str, Any]:
     attempt = attempts[-1]
     plan = json.loads((place / f"plan-{attempt.number}.json").read_text())
@@ -115,11 +117,11 @@ def _gloo(
     path.write_text(json.dumps(plan))
     commands, devices = [], [each["device"] for each in plan["devices"]]
     for device in devices:
-        inside = [] if ground.lab is None else ["ip", "netns", "exec", ground.lab.space(dashed(device))]
+        inside = [] if hosts.lab is None else ["ip", "netns", "exec", hosts.lab.space(dashed(device))]
         commands.append(
             [*inside, sys.executable, "-P", "-m", "unidle.span.rank.gloo_peer", str(path), device, str(out)]
         )
-    interface = "lo" if ground.lab is None else "eth0"
+    interface = "lo" if hosts.lab is None else "eth0"
     _run(commands, "the run under gloo", {"GLOO_SOCKET_IFNAME": interface})
     told = [json.loads((out / f"{dashed(device)}.json").read_text()) for device in devices]
     ends = [max(each["ends"][k] for each in told) for k in range(plan["steps"] + 1)]

@@ -8,23 +8,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from unidle.errors import CannotRun, UnidleError
-from unidle.span.files.train import Wanted
+from unidle.span.files.train import RunRequest
 from unidle.span.model.setting import Setting
-from unidle.span.plan.layers import balanced
-from unidle.span.plan.run_plan import Run, chunks_of, plan_of
+from unidle.span.plan.partition import balanced
+from unidle.span.plan.run_plan import AttemptKey, chunks_of, plan_of
 from unidle.span.rank.member import dashed
-from unidle.span.replan.absent import Absent, Gone
-from unidle.span.replan.ahead import Ahead
-from unidle.span.replan.decide import Choice, first_choice, rearranged, reconsider, said
+from unidle.span.rank.records import RankRecord
+from unidle.span.replan.absent import AbsentSites, Unreachable
+from unidle.span.replan.decide import Replan, first_choice, rearranged, reconsider, said
 from unidle.span.replan.drift import drift
-from unidle.span.replan.observed import Step, row_of
-from unidle.span.replan.rebalance import anew
-from unidle.span.run.attempt import Attempt
-from unidle.span.run.gang import Gang
-from unidle.span.run.hosts import Ground, devices_of
-from unidle.span.run.launchers import Sites
-from unidle.span.run.records import Record
-from unidle.span.simulate.uneven import Modelled, Shares, microbatches_of, simulated
+from unidle.span.replan.observed import Remaining, SpanAttempt, Step, row_of
+from unidle.span.replan.rebalance import new_shares
+from unidle.span.run.gang import SpanGang
+from unidle.span.run.hosts import RunHosts, devices_of
+from unidle.span.run.launchers import Launchers
+from unidle.span.simulate.uneven import Modelled, PipelineShares, microbatches_of, simulated
 from unidle.view.jobs import JobView
 from unidle.words import counted, listed
 
@@ -36,7 +34,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """``every``: after so many steps the plan is checked (0: never); ``rejoin``: sites that answer again are taken back;
     ``fresh``: checkpoints that are there already are of another run."""
 
@@ -45,29 +43,29 @@ class Options:
     fresh: bool = False
 
 
-class Conductor:
+class Coordinator:
     """One run. :meth:`turn` is called many times a second until the job has ended."""
 
     def __init__(
         self,
-        wanted: Wanted,
-        ground: Ground,
-        gang: Gang,
-        sites: Sites,
+        wanted: RunRequest,
+        hosts: RunHosts,
+        gang: SpanGang,
+        sites: Launchers,
         tell: Tell,
-        options: Options | None = None,
+        options: RunOptions | None = None,
     ) -> None:
-        self.wanted, self.ground, self.gang, self.sites, self.tell = wanted, ground, gang, sites, tell
-        self.options = options or Options()
-        self.attempts: dict[int, Attempt] = {}
+        self.wanted, self.hosts, self.gang, self.sites, self.tell = wanted, hosts, gang, sites, tell
+        self.options = options or RunOptions()
+        self.attempts: dict[int, SpanAttempt] = {}
         self.whole: int = 0  # the newest step with a checkpoint of all devices
         self.error: UnidleError | None = None
-        self._absent = Absent(wanted.setting, tuple(ground.addresses))
+        self._absent = AbsentSites(wanted.setting, tuple(hosts.addresses))
         self._whole = first_choice(wanted.setting, wanted.schedule, wanted.training.cut)
-        self._plan, self._without = self._whole, Gone()  # what runs, and what it does without
+        self._plan, self._without = self._whole, Unreachable()  # what runs, and what it does without
         self._shares = wanted.shares
-        self._next: Choice | None = None
-        self._anew: Shares | None = None
+        self._next: Replan | None = None
+        self._anew: PipelineShares | None = None
         self._said: object = None
         self._notes: list[str] = []
         self._seen_back: object = None
@@ -107,20 +105,20 @@ class Conductor:
         simulation = self._simulated(left.setting)
         devices = tuple(devices_of(left.setting))
         resume = self.whole or (0 if self.options.fresh else None)
-        run = Run(self.gang.job, number - 1, resume, before.digest if before else None)
+        run = AttemptKey(self.gang.job, number - 1, resume, before.digest if before else None)
         plan = plan_of(
-            self.wanted.training, simulation, self.ground.addresses, run, _cut(left, simulation), left.names,
+            self.wanted.training, simulation, self.hosts.addresses, run, _cut(left, simulation), left.names,
             self.wanted.shares.speeds if self.wanted.shares else None, left.planned,
         )  # fmt: skip
-        self.attempts[number] = Attempt(
+        self.attempts[number] = SpanAttempt(
             number, simulation, {own: name for name, own in left.names.items()}, devices,
             resumed=self.whole if before else 0, began_ns=time.monotonic_ns(),
         )  # fmt: skip
         working = [left.names[name] for name in devices]
-        idle = [name for name in self.ground.addresses if name not in working]
+        idle = [name for name in self.hosts.addresses if name not in working]
         asked = {name: self._absent.asked(name, working) for name in idle}
         plan["standing_by"] = {
-            name: {other: list(self.ground.addresses[other]) for other in others}
+            name: {other: list(self.hosts.addresses[other]) for other in others}
             for name, others in asked.items()
         }
         if before is not None:
@@ -162,10 +160,10 @@ class Conductor:
             self._plan = self._rearranged(gone)
             self._changed(self._plan, f"without {gone}")
 
-    def _rearranged(self, gone: Gone) -> Choice:
+    def _rearranged(self, gone: Unreachable) -> Replan:
         return rearranged(self._whole, gone.sites, gone.links, self._shares, same=not self.options.every)
 
-    def _goes_on(self, gone: Gone) -> Choice | None:
+    def _goes_on(self, gone: Unreachable) -> Replan | None:
         try:
             return self._rearranged(gone)
         except UnidleError:
@@ -181,7 +179,7 @@ class Conductor:
             if record.attempt in self.attempts:
                 self.take(self.attempts[record.attempt], record)
 
-    def take(self, attempt: Attempt, record: Record) -> None:
+    def take(self, attempt: SpanAttempt, record: RankRecord) -> None:
         """One record of this attempt."""
         body, device = record.body, attempt.called.get(record.device, record.device)
         if record.kind == "ready":
@@ -208,11 +206,11 @@ class Conductor:
             worth = (gone for gone in self._absent.ways_back() if self._is_worth_going_back(attempt, gone))
             self._absent.again = next(worth, None)
 
-    def _ready(self, attempt: Attempt, own: str, device: str, body: dict[str, Any]) -> None:
+    def _ready(self, attempt: SpanAttempt, own: str, device: str, body: dict[str, Any]) -> None:
         """Ranks of other hosts have clocks of their own: they are set by the wall clock."""
         here = time.time_ns() - time.monotonic_ns()
         there = int(body["wall_ns"]) - int(body["ns"])
-        local = {str(node["id"]) for node in self.ground.nodes}
+        local = {str(node["id"]) for node in self.hosts.nodes}
         attempt.shifts[device] = 0 if dashed(own) in local else there - here
         attempt.digest = body.get("digest") or attempt.digest
         attempt.layers = body.get("layers") or attempt.layers
@@ -222,7 +220,7 @@ class Conductor:
             self.tell(f"all {counted(len(attempt.devices), 'device')} are ready")
             self._resumed(attempt, int(body.get("resumed") or 0))
 
-    def _resumed(self, attempt: Attempt, step: int) -> None:
+    def _resumed(self, attempt: SpanAttempt, step: int) -> None:
         """Where a run of the same directory was before."""
         if step <= self.whole or (saving := self.wanted.training.saving) is None:
             return
@@ -236,14 +234,14 @@ class Conductor:
         )
 
     @staticmethod
-    def _step(attempt: Attempt, number: int) -> Step:
+    def _step(attempt: SpanAttempt, number: int) -> Step:
         found = attempt.steps.get(number)
         if found is None:
             found = Step(number, attempt.number, microbatches_of(attempt.simulation))
             attempt.steps[number] = found
         return found
 
-    def _stepped(self, attempt: Attempt, step: Step) -> None:
+    def _stepped(self, attempt: SpanAttempt, step: Step) -> None:
         """A step that all devices have done."""
         self._fruitless = 0
         before = attempt.steps.get(step.number - 1)
@@ -262,7 +260,7 @@ class Conductor:
             if not self._shares_anew(attempt):
                 self._look_over(attempt)
 
-    def _saved(self, attempt: Attempt, step: int) -> None:
+    def _saved(self, attempt: SpanAttempt, step: int) -> None:
         """A checkpoint is complete: the rank that reports it has seen the parts of all ranks."""
         if step > self.whole:
             self.whole = step
@@ -282,7 +280,7 @@ class Conductor:
                 if not attempt.stopping:
                     self._stop(attempt)
 
-    def _is_worth_going_back(self, attempt: Attempt, gone: Gone) -> bool:
+    def _is_worth_going_back(self, attempt: SpanAttempt, gone: Unreachable) -> bool:
         """The whole plan always is; others where they win more than the restart takes."""
         if not gone:
             return True
@@ -291,16 +289,16 @@ class Conductor:
             return False
         recent = list(attempt.steps.values())[-self.options.every :] if self.options.every else []
         done = max((step.number for step in recent), default=self.whole)
-        left = Ahead.after(recent, self.wanted.training.steps - done, attempt.start_ns)
+        left = Remaining.after(recent, self.wanted.training.steps - done, attempt.start_ns)
         return left.is_worth(attempt.simulation.result.iteration_ns, found.best_ns)
 
-    def _stop(self, attempt: Attempt) -> None:
+    def _stop(self, attempt: SpanAttempt) -> None:
         attempt.stopping = True
         self.sites.stop(attempt.number)
 
     # -- what follows --------------------------------------------------------------------------------
 
-    def _judge(self, attempt: Attempt, dead: list[str]) -> None:
+    def _judge(self, attempt: SpanAttempt, dead: list[str]) -> None:
         """Decide which site the next attempt leaves out, if any. Errors: :class:`CannotRun` if another attempt would be of no use."""
         if attempt.stopping:
             return
@@ -326,7 +324,7 @@ class Conductor:
         if (lost := next(ends, None)) is not None:
             self._leave_out(attempt, lost[0], str(lost[1]["peer"]))
 
-    def _leave_out(self, attempt: Attempt, device: str, peer: str) -> None:
+    def _leave_out(self, attempt: SpanAttempt, device: str, peer: str) -> None:
         setting = attempt.simulation.setting
         a, b = (name.split("/")[0] for name in (device, peer))
         if a == b:
@@ -334,7 +332,7 @@ class Conductor:
         gone = self._absent.cut(setting, a, b)
         self._note(f"the link of {a} and {b} is gone: continues without {listed(sorted(gone))}")
 
-    def _look_over(self, attempt: Attempt) -> None:
+    def _look_over(self, attempt: SpanAttempt) -> None:
         """Links and stages that are not as planned: whether another plan would now be faster."""
         if self.wanted.training.saving is None:
             return
@@ -355,28 +353,28 @@ class Conductor:
             self._next = choice
             self._changed(choice, str(seen))
 
-    def _changed(self, choice: Choice, because: str) -> None:
+    def _changed(self, choice: Replan, because: str) -> None:
         self.changes.append({
             "after_step": max(self._looked, self.whole), "because": because, "schedule": choice.schedule.name,
             "sites": [site.name for site in choice.setting.sites], "layers": choice.cut, "same_ns": choice.same_ns,
             "modelled_ns": choice.best_ns,
         })  # fmt: skip
 
-    def _recent(self, attempt: Attempt) -> list[Step]:
+    def _recent(self, attempt: SpanAttempt) -> list[Step]:
         """Since the plan was checked before."""
         return [s for number, s in attempt.steps.items() if number > self._looked - self.options.every]
 
-    def _ahead(self, attempt: Attempt, recent: list[Step]) -> Ahead:
-        return Ahead.after(recent, self.wanted.training.steps - self._looked, attempt.start_ns)
+    def _ahead(self, attempt: SpanAttempt, recent: list[Step]) -> Remaining:
+        return Remaining.after(recent, self.wanted.training.steps - self._looked, attempt.start_ns)
 
-    def _layers(self, attempt: Attempt) -> tuple[int, ...] | None:
+    def _layers(self, attempt: SpanAttempt) -> tuple[int, ...] | None:
         """Of each stage. Ranks that were given no cut took an even one."""
         stages = len(attempt.simulation.setting.stages)
         if self._plan.cut is not None or attempt.layers is None or chunks_of(attempt.simulation) > 1:
             return self._plan.cut
         return balanced(attempt.layers, [1.0] * stages, attempt.layers)
 
-    def _shares_anew(self, attempt: Attempt) -> bool:
+    def _shares_anew(self, attempt: SpanAttempt) -> bool:
         """Whether pipelines that prove slower than others get fewer microbatches: then nothing else changes with it."""
         training = self.wanted.training
         if self._anew is not None or attempt.stopping:
@@ -384,14 +382,14 @@ class Conductor:
         if training.saving is None or training.semantics.get("outer") or self._next is not None:
             return False
         recent = self._recent(attempt)
-        found = anew(attempt.simulation, self._plan.schedule, recent, self._ahead(attempt, recent))
+        found = new_shares(attempt.simulation, self._plan.schedule, recent, self._ahead(attempt, recent))
         if found is not None:
             self._anew = found.shares
             self._note(found.line())
         return found is not None
 
 
-def _cut(left: Choice, simulation: Modelled) -> tuple[int, ...] | None:
+def _cut(left: Replan, simulation: Modelled) -> tuple[int, ...] | None:
     parts = len(left.setting.stages) * chunks_of(simulation)
     if left.cut is None or len(left.cut) == parts:
         return left.cut

@@ -10,16 +10,16 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from unidle.errors import CannotRun, UnidleError
-from unidle.span.files.train import Wanted
+from unidle.span.files.train import RunRequest
 from unidle.span.model.training import Training
-from unidle.span.run.gang import Gang
-from unidle.span.run.launchers import Here, Talk
+from unidle.span.run.gang import SpanGang
+from unidle.span.run.launchers import LauncherChannel, LocalLauncher
 from unidle.span.wan import WanError
 from unidle.view.jobs import JobView
 from unidle.words import counted
 
 
-def digest_of(wanted: Wanted) -> str:
+def digest_of(wanted: RunRequest) -> str:
     """Of what all launchers have to agree on: everything but paths and hosts."""
     told = {name: value for name, value in asdict(wanted.training).items() if name not in _OWN}
     shares = wanted.shares and asdict(wanted.shares)
@@ -54,7 +54,12 @@ class Follower:
     """What one launcher does turn by turn."""
 
     def __init__(
-        self, wanted: Wanted, gang: Gang, here: Here, talk: Talk, tell: Callable[[str], None]
+        self,
+        wanted: RunRequest,
+        gang: SpanGang,
+        here: LocalLauncher,
+        talk: LauncherChannel,
+        tell: Callable[[str], None],
     ) -> None:
         self.error: UnidleError | None = None
         self._wanted, self._gang, self._here, self._talk, self._tell = wanted, gang, here, talk, tell

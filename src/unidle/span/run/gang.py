@@ -19,7 +19,7 @@ from unidle.files.fleet import fleet_from_mapping
 from unidle.jobs import JobSpec
 from unidle.jobs.restart import Restart, RestartPolicy
 from unidle.span.rank.member import AGAIN
-from unidle.span.run.hosts import Ground
+from unidle.span.run.hosts import RunHosts
 from unidle.store.open import open_store
 from unidle.store.protocol import Store
 from unidle.view.jobs import JobView
@@ -30,12 +30,12 @@ _GUARD: Final = {"preflight": "off", "suspect": "1s", "probation": "1s"}
 _MEMBER: Final = "unidle.span.rank.member"
 _MEMBERS: Final = frozenset({_MEMBER, "unidle.rank.span_member"})  # and its former name
 _GRACE_S: Final = 5.0
-_RESTARTS: Final = 1000  # the conductor ends a run that gets nowhere
+_RESTARTS: Final = 1000  # the coordinator ends a run that gets nowhere
 _KILLED: Final = (128 + 9, 128 + 15, 128 + 6, 128 + 11, 128 + 7)
 
 
 @dataclass(slots=True)
-class Gang:
+class SpanGang:
     """The job while it runs. ``place``: the run's directory, from which its members take their plans."""
 
     session: Session
@@ -81,12 +81,14 @@ class Gang:
 
 
 @contextmanager
-def gang_of(ground: Ground, name: str, store_path: str, data_dir: Path, secret: str = "") -> Iterator[Gang]:
+def gang_of(
+    hosts: RunHosts, name: str, store_path: str, data_dir: Path, secret: str = ""
+) -> Iterator[SpanGang]:
     """The job of all devices that this machine starts, submitted; nothing of it runs when the block ends.
 
     Errors: :class:`unidle.errors.StoreHeld`, :class:`CannotRun`.
     """
-    fleet = fleet_from_mapping({"nodes": list(ground.nodes), "guard": _GUARD}, "span")
+    fleet = fleet_from_mapping({"nodes": list(hosts.nodes), "guard": _GUARD}, "span")
     Path(store_path).absolute().parent.mkdir(parents=True, exist_ok=True)
     store = open_store(store_path, create=True)
     try:
@@ -96,8 +98,8 @@ def gang_of(ground: Ground, name: str, store_path: str, data_dir: Path, secret: 
             place = run_root(store, data_dir).parent / "span" / job
             place.mkdir(parents=True, mode=0o700)
             _secret(place, secret or secrets.token_hex(32))
-            session.controller.submit(job, _spec(ground, name, place))
-            gang = Gang(session, store, job, place, run_root(store, data_dir))
+            session.controller.submit(job, _spec(hosts, name, place))
+            gang = SpanGang(session, store, job, place, run_root(store, data_dir))
             try:
                 yield gang
             finally:
@@ -107,7 +109,7 @@ def gang_of(ground: Ground, name: str, store_path: str, data_dir: Path, secret: 
         store.close()
 
 
-def _spec(ground: Ground, name: str, place: Path) -> JobSpec:
+def _spec(hosts: RunHosts, name: str, place: Path) -> JobSpec:
     restart = Restart(
         max=_RESTARTS, backoff_s=0.0, on=(AGAIN, *_KILLED, "signal", "lost"),
         policies=(RestartPolicy("hang", "requeue", max=_RESTARTS),),
@@ -116,11 +118,11 @@ def _spec(ground: Ground, name: str, place: Path) -> JobSpec:
     env = {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": os.pathsep.join(path)} if path else {})
     command = (sys.executable, "-P", "-m", _MEMBER, str(place))
     return JobSpec(
-        command, name, workdir=str(place), env=env, ranks=len(ground.nodes), restart=restart, grace_s=_GRACE_S
+        command, name, workdir=str(place), env=env, ranks=len(hosts.nodes), restart=restart, grace_s=_GRACE_S
     )
 
 
-def _end(gang: Gang) -> None:
+def _end(gang: SpanGang) -> None:
     """End the job, also when the block failed: without its launcher, a rank would train to no purpose."""
     view = gang.session.controller.view.jobs[gang.job]
     if view.terminal:

@@ -33,7 +33,7 @@ LAB_MOST: Final = 200  # devices, each with a namespace and an address of one /2
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class RunHosts:
     """``addresses`` of all devices; ``nodes``: those that this machine starts, as of a fleet file; ``how`` in words."""
 
     addresses: Mapping[str, Address]
@@ -57,7 +57,7 @@ def why_no_namespaces() -> str | None:
 
 
 @contextmanager
-def ground_of(setting: Setting, device: str, namespaces: bool | None) -> Iterator[Ground]:
+def hosts_of_machine(setting: Setting, device: str, namespaces: bool | None) -> Iterator[RunHosts]:
     """This machine as all sites. ``namespaces``: None for where there are links and they can be made.
 
     Errors: :class:`unidle.errors.CannotRun`.
@@ -72,7 +72,7 @@ def ground_of(setting: Setting, device: str, namespaces: bool | None) -> Iterato
     names = devices_of(setting)
     if not wanted or why is not None:
         missing = (f"the links have no latency and no limits: {why}",) if wanted and why else ()
-        yield Ground(_loopback(names), _nodes(names, device), "loopback, without limits", None, missing)
+        yield RunHosts(_loopback(names), _nodes(names, device), "loopback, without limits", None, missing)
         return
     if len(names) > LAB_MOST:
         raise CannotRun(
@@ -90,7 +90,7 @@ def ground_of(setting: Setting, device: str, namespaces: bool | None) -> Iterato
         )
         addresses = {name: (lab.address(dashed(name)), PORT) for name in names}
         how = f"{counted(len(names), 'network namespace')}, links limited by htb, latency by a relay in user space"
-        yield Ground(addresses, nodes, how, lab)
+        yield RunHosts(addresses, nodes, how, lab)
 
 
 def _sweep() -> None:
@@ -200,9 +200,9 @@ def launcher_of(
     return here[0] if len(here) == 1 else f"{site}{_AT}{host}", every
 
 
-def hosts_ground(
+def hosts_of_site(
     setting: Setting, hosts: Mapping[str, tuple[str, ...]], launcher: str, device: str
-) -> Ground:
+) -> RunHosts:
     """A real fleet: addresses of the file, and the devices of one launcher, which this machine starts.
 
     Errors: :class:`unidle.errors.BadInput`.
@@ -215,7 +215,7 @@ def hosts_ground(
         site = name.split("/")[0]
         count[site] = count.get(site, 0) + 1
         addresses[name] = _address(host, count[site], places[site])
-    return Ground(addresses, _nodes(mine, device), f"{counted(len(mine), 'device')} of {launcher}")
+    return RunHosts(addresses, _nodes(mine, device), f"{counted(len(mine), 'device')} of {launcher}")
 
 
 def launcher_address(setting: Setting, hosts: Mapping[str, tuple[str, ...]]) -> Address:

@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 
 from unidle.errors import CannotRun
 from unidle.span.rank.environment import give_up_s
-from unidle.span.run.gang import Gang
+from unidle.span.rank.records import RankRecord, RecordReader
+from unidle.span.run.gang import SpanGang
 from unidle.span.run.hosts import site_of
-from unidle.span.run.records import Reader, Record
 from unidle.span.wan import Channel, Endpoint, Settings, WanError
 from unidle.view.jobs import AttemptView, JobView
 from unidle.words import counted
@@ -30,7 +30,7 @@ def settings() -> Settings:
     return Settings(flows=1, give_up_s=give_up_s())
 
 
-class Sites(Protocol):
+class Launchers(Protocol):
     """All launchers of a run, as the one that decides sees them. Attempts have the numbers of :meth:`begin`."""
 
     def waiting(self) -> bool:
@@ -39,7 +39,7 @@ class Sites(Protocol):
     def begin(self, number: int, plan: dict[str, Any], devices: Sequence[str]) -> None:
         """Give it to all; ``devices``: whose records are read, those that stand by among them."""
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[RankRecord]:
         """What is new."""
 
     def stop(self, number: int) -> None:
@@ -62,13 +62,13 @@ class Sites(Protocol):
 
 
 @dataclass(slots=True)
-class Here:
+class LocalLauncher:
     """The ranks that this launcher starts."""
 
-    gang: Gang
+    gang: SpanGang
     mine: frozenset[str]
     _own: dict[int, int] = field(default_factory=dict)  # the gang's attempt of each of the run's
-    _readers: list[Reader] = field(default_factory=list)
+    _readers: list[RecordReader] = field(default_factory=list)
     _job: JobView | None = None
 
     def see(self, job: JobView) -> None:
@@ -84,13 +84,13 @@ class Here:
     def begin(self, number: int, plan: dict[str, Any], devices: Sequence[str]) -> None:
         assert self._job is not None
         own = self._own[number] = self._job.attempts[-1].number
-        self._readers.append(Reader(self.gang.place, own, tuple(d for d in devices if d in self.mine)))
+        self._readers.append(RecordReader(self.gang.place, own, tuple(d for d in devices if d in self.mine)))
         self.gang.write_plan(own, plan)
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[RankRecord]:
         for reader, number in zip(self._readers[-2:], list(self._own)[-2:], strict=True):
             for record in reader.poll():
-                yield Record(number, record.device, record.body)
+                yield RankRecord(number, record.device, record.body)
 
     def stop(self, number: int) -> None:
         if number in self._own:
@@ -127,7 +127,7 @@ def _died(attempt: AttemptView) -> list[str]:
     return [nodes[rank] for rank in dead]
 
 
-class Talk:
+class LauncherChannel:
     """JSON messages over a channel, in order."""
 
     def __init__(self, channel: Channel) -> None:
@@ -145,25 +145,25 @@ class Talk:
             yield message
 
 
-class Abroad:
+class RemoteLaunchers:
     """The launcher that decides, and the others, which connected to it.
 
     ``missing``: those that have not come; ``accept``: the channel of one. A site takes part while all its launchers are there.
     """
 
     def __init__(
-        self, here: Here, talks: dict[str, Talk], digest: str, tell: Callable[[str], None],
+        self, here: LocalLauncher, talks: dict[str, LauncherChannel], digest: str, tell: Callable[[str], None],
         accept: Callable[[str], Channel], missing: Iterable[str] = (),
     ) -> None:  # fmt: skip
         self.here, self._talks, self._digest, self._tell, self._accept = here, talks, digest, tell, accept
-        self._coming: dict[str, Talk] = {}  # of sites that were gone
+        self._coming: dict[str, LauncherChannel] = {}  # of sites that were gone
         self._returned: set[str] = set()
         self._waits: dict[str, bool] = dict.fromkeys(talks, False)
         self._died: dict[str, list[str]] = {}
         self._gone = set(missing)
         self._number = 0
         self._stopped: set[int] = set()
-        self._kept: list[Record] = []
+        self._kept: list[RankRecord] = []
         self.failure: CannotRun | None = None
 
     def waiting(self) -> bool:
@@ -183,7 +183,7 @@ class Abroad:
             self._waits[name] = False
             self._talks[name].send({"plan": plan, "number": number, "devices": list(devices)})
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[RankRecord]:
         self._listen()
         kept, self._kept = self._kept, []
         yield from kept
@@ -239,7 +239,7 @@ class Abroad:
             channel = self._accept(name)
             if not channel.flows_open:
                 return
-            self._coming[name] = Talk(channel)
+            self._coming[name] = LauncherChannel(channel)
         try:
             for message in self._coming[name].poll():
                 if message.get("file", self._digest) != self._digest:
@@ -256,7 +256,7 @@ class Abroad:
             self._waits[name], self._died[name] = True, list(message["died"])
         elif "records" in message:
             self._kept += [
-                Record(int(number), str(device), body) for number, device, body in message["records"]
+                RankRecord(int(number), str(device), body) for number, device, body in message["records"]
             ]
         elif "file" in message and message["file"] != self._digest:
             self._talks[name].send({"over": True, "because": _OTHER_FILE})
@@ -284,7 +284,7 @@ def gathered(
     tell: Callable[[str], None],
     *,
     all_of_them: bool = True,
-) -> dict[str, Talk]:
+) -> dict[str, LauncherChannel]:
     """The launchers of the other sites that have come within ``wait_s``.
 
     Errors: :class:`CannotRun` naming those that did not, where ``all_of_them`` have to.
@@ -305,4 +305,4 @@ def gathered(
             told = time.monotonic()
             tell(f"waits for {counted(len(missing), 'site')}: {', '.join(missing)}")
         time.sleep(0.05)
-    return {name: Talk(channel) for name, channel in channels.items() if name not in missing}
+    return {name: LauncherChannel(channel) for name, channel in channels.items() if name not in missing}

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from unidle.span.model.cost import wire_ns
 from unidle.span.model.setting import Setting
-from unidle.span.simulate.timeline import Row
+from unidle.span.simulate.timeline import OpRow
 
 Unit = tuple[int, int, int, int]  # pipeline, stage, chunk, microbatch
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ScheduleTest:
     """What is wrong, in words (nothing: all rules hold), and the peak of memory over all devices."""
 
     problems: tuple[str, ...]
@@ -25,25 +25,25 @@ class Verdict:
 class _Books:
     setting: Setting
     chunks: int
-    compute: dict[tuple[str, Unit], Row] = field(default_factory=dict)
-    moves: dict[tuple[str, Unit], list[Row]] = field(default_factory=lambda: defaultdict(list))
-    reduces: dict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    compute: dict[tuple[str, Unit], OpRow] = field(default_factory=dict)
+    moves: dict[tuple[str, Unit], list[OpRow]] = field(default_factory=lambda: defaultdict(list))
+    reduces: dict[int, list[OpRow]] = field(default_factory=lambda: defaultdict(list))
     problems: list[str] = field(default_factory=list)
     peak_bytes: int = 0
 
     def part(self, whole: int, chunk: int) -> int:
         return (chunk + 1) * whole // self.chunks - chunk * whole // self.chunks
 
-    def wrong(self, what: str, row: Row) -> None:
+    def wrong(self, what: str, row: OpRow) -> None:
         self.problems.append(
             f"{row.device_or_link}: {row.op} of microbatch {row.microbatch}, pipeline {row.pipeline}, at {row.start_ns}: {what}"
         )
 
 
-def check(setting: Setting, rows: Iterable[Row], chunks: int = 1) -> Verdict:
+def check(setting: Setting, rows: Iterable[OpRow], chunks: int = 1) -> ScheduleTest:
     """All rules, on all rows of an iteration."""
     books = _Books(setting, chunks)
-    by_place: dict[str, list[Row]] = defaultdict(list)
+    by_place: dict[str, list[OpRow]] = defaultdict(list)
     for row in rows:
         by_place[row.device_or_link].append(row)
         _enter(books, row)
@@ -53,10 +53,10 @@ def check(setting: Setting, rows: Iterable[Row], chunks: int = 1) -> Verdict:
         for stage in range(len(setting.stages)):
             _device(books, pipeline, stage)
     _all_reduced(books)
-    return Verdict(tuple(books.problems), books.peak_bytes)
+    return ScheduleTest(tuple(books.problems), books.peak_bytes)
 
 
-def _enter(books: _Books, row: Row) -> None:
+def _enter(books: _Books, row: OpRow) -> None:
     unit = (row.pipeline, row.stage, row.chunk, row.microbatch)
     if row.op == "allreduce":
         books.reduces[row.stage].append(row)
@@ -70,7 +70,7 @@ def _enter(books: _Books, row: Row) -> None:
             books.wrong("is on another device", row)
 
 
-def _nothing_twice(books: _Books, rows: list[Row]) -> None:
+def _nothing_twice(books: _Books, rows: list[OpRow]) -> None:
     rows.sort(key=lambda row: (row.start_ns, row.end_ns))
     until = 0
     for row in rows:
@@ -112,7 +112,9 @@ def _device(books: _Books, pipeline: int, stage: int) -> None:
     _memory(books, setting.device(pipeline, stage), setting.held_bytes(stage), events)
 
 
-def _depends(books: _Books, unit: Unit, forward: Row, backward: Row, weight: Row, again: Row | None) -> None:
+def _depends(
+    books: _Books, unit: Unit, forward: OpRow, backward: OpRow, weight: OpRow, again: OpRow | None
+) -> None:
     pipeline, stage, chunk, microbatch = unit
     last = len(books.setting.stages) - 1
     if (stage, chunk) != (0, 0):
@@ -157,7 +159,7 @@ def _arrival(books: _Books, of: str, source: Unit, to: int) -> int:
     return _collected(books, made, rows, sends, path.latency_ns)
 
 
-def _collected(books: _Books, made: Row, rows: list[Row], sends: list[Row], latency_ns: int) -> int:
+def _collected(books: _Books, made: OpRow, rows: list[OpRow], sends: list[OpRow], latency_ns: int) -> int:
     scatters = sorted((row.start_ns, row.end_ns) for row in rows if row.op == "scatter")
     gathers = sorted((row.start_ns, row.end_ns) for row in rows if row.op == "gather")
     begins = sorted({row.start_ns for row in sends})

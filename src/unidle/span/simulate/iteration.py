@@ -1,4 +1,4 @@
-"""From a setting and a schedule to its result: choose, run, look it over."""
+"""From a setting and a schedule to its result: choose, run, look it over, and what is reported."""
 
 from __future__ import annotations
 
@@ -9,15 +9,68 @@ from typing import NoReturn
 import numpy as np
 
 from unidle.errors import BadInput
+from unidle.span.model.cost import repeats, stretch
 from unidle.span.model.setting import Setting
 from unidle.span.simulate.bound import lower_bound_ns
 from unidle.span.simulate.check import check
-from unidle.span.simulate.engine import Run, run, run_many
-from unidle.span.simulate.memory import peak_bytes
-from unidle.span.simulate.program import Ints, Program
-from unidle.span.simulate.result import Result, cost_of
+from unidle.span.simulate.engine import IterationRun, run, run_many
+from unidle.span.simulate.program import Ints, Program, peak_bytes
 from unidle.span.simulate.schedules import Schedule
-from unidle.span.simulate.timeline import Row, rows
+from unidle.span.simulate.timeline import OpRow, rows
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleResult:
+    """One schedule in one setting.
+
+    ``utilisation``: forward and both backward parts, without recompute, over devices times iteration.
+    ``exposed_wan_ns``: what a device waits for a transfer between sites and for nothing else, mean over the devices.
+    ``peak_memory_bytes``: of the fullest device. ``wan_bytes``: over all links between sites in one iteration.
+    ``cost_per_iteration``: GPU-hours at the sites' prices, and egress. ``chosen``: what a schedule that searches took.
+    """
+
+    schedule: str
+    iteration_ns: int
+    utilisation: float
+    exposed_wan_ns: int
+    peak_memory_bytes: int
+    wan_bytes: int
+    lower_bound_ns: int
+    cost_per_iteration: float
+    chosen: str
+    peak_memory_by_stage: tuple[int, ...]
+    checked: bool
+    reconstructed: bool
+
+
+def cost_of(setting: Setting, iteration_ns: int, egress: float) -> float:
+    """Money of an iteration: all devices for as long as it takes, and ``egress``."""
+    hour_ns = 3_600_000_000_000
+    devices = sum(site.stages * setting.pipelines * site.price_per_gpu_hour for site in setting.sites)
+    return devices * iteration_ns / hour_ns + egress
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An iteration with lost work, checkpoints and restarts in the mean; ``stretch``: over the undisturbed one."""
+
+    revocations_per_hour: float
+    iteration_ns: int
+    cost_per_iteration: float
+    stretch: float
+
+
+def expected(setting: Setting, result: ScheduleResult) -> Expected | None:
+    """The expected iteration where devices are revoked; None if the setting has no ``saving``. Source: `revocations.py`."""
+    saving, length = setting.saving, result.iteration_ns
+    if saving is None:
+        return None
+    rate, seconds = setting.revocations_per_hour, length / 1e9
+    more = stretch(saving, rate, seconds)
+    hours = cost_of(setting, length, 0.0)
+    egress = (result.cost_per_iteration - hours) * repeats(saving, rate, seconds)
+    return Expected(rate, round(length * more), hours * more + egress, more)
+
 
 CHECKED_OPERATIONS = 20_000  # a larger timeline is not checked unless it is asked for
 
@@ -28,10 +81,10 @@ class Simulation:
 
     setting: Setting
     program: Program
-    run: Run
-    result: Result
+    run: IterationRun
+    result: ScheduleResult
 
-    def rows(self, pipelines: int | None = None) -> Iterator[Row]:
+    def rows(self, pipelines: int | None = None) -> Iterator[OpRow]:
         """The whole timeline, or that of the first pipelines (whole cells)."""
         traced = run(self.setting, self.program, trace=True) if self.run.routes.turns else self.run
         return rows(self.setting, self.program, traced, pipelines)
@@ -42,7 +95,7 @@ class Trials:
     """What a schedule that searches may ask: how long would this take? Keeps the best."""
 
     setting: Setting
-    best: tuple[int, Program, Run, Ints] | None = field(default=None)
+    best: tuple[int, Program, IterationRun, Ints] | None = field(default=None)
 
     def __call__(self, program: Program) -> int | None:
         """The iteration in nanoseconds; None where the cap is exceeded or stages wait for each other."""
@@ -59,7 +112,7 @@ class Trials:
                 found[k] = self._enter(programs[k], done, peaks[k])
         return found
 
-    def _enter(self, program: Program, done: Run | None, peaks: Ints | None) -> int | None:
+    def _enter(self, program: Program, done: IterationRun | None, peaks: Ints | None) -> int | None:
         if done is None:
             return None
         if peaks is None:
@@ -101,14 +154,14 @@ def simulate(setting: Setting, schedule: Schedule, *, checked: bool | None = Non
     return simulation
 
 
-def iteration_ns(setting: Setting, done: Run) -> int:
+def iteration_ns(setting: Setting, done: IterationRun) -> int:
     """When the last device ends, all-reduce included."""
     stages = len(setting.stages)
     by_stage = done.ends.reshape(-1, stages).max(axis=0)
     return max(int(end) + setting.reduce_ns(s) for s, end in enumerate(by_stage.tolist()))
 
 
-def filled_peak(setting: Setting, program: Program, done: Run) -> Ints:
+def filled_peak(setting: Setting, program: Program, done: IterationRun) -> Ints:
     """The peak of each stage over all pipelines that were run."""
     stages = len(setting.stages)
     peaks = [
@@ -141,8 +194,8 @@ def _refuse(setting: Setting, schedule: Schedule, program: Program) -> NoReturn:
 
 
 def _result(
-    setting: Setting, schedule: Schedule, program: Program, done: Run, peaks: Ints, checked: bool
-) -> Result:
+    setting: Setting, schedule: Schedule, program: Program, done: IterationRun, peaks: Ints, checked: bool
+) -> ScheduleResult:
     length = iteration_ns(setting, done)
     useful = setting.pipelines * setting.microbatches * sum(stage.useful_ns for stage in setting.stages)
     crossings = np.argwhere(done.routes.wan)
@@ -155,7 +208,7 @@ def _result(
         )
         sent += each
         egress += path.egress_per_gb * each / 1e9 if path else 0.0
-    return Result(
+    return ScheduleResult(
         schedule=schedule.name,
         iteration_ns=length,
         utilisation=useful / (setting.devices * length) if length else 0.0,

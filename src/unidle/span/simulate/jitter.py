@@ -15,13 +15,12 @@ import numpy.typing as npt
 
 from unidle.errors import BadInput
 from unidle.span.model.setting import Setting
-from unidle.span.simulate.dynamic import online
-from unidle.span.simulate.engine import Run
+from unidle.span.simulate.dynamic import Luck, Wires, ended_ns, online
+from unidle.span.simulate.engine import IterationRun
 from unidle.span.simulate.iteration import Simulation
 from unidle.span.simulate.program import Program
 from unidle.span.simulate.routes import routes_of, times_of
 from unidle.span.simulate.timeline import compute_rows
-from unidle.span.simulate.wires import Luck, Wires, ended_ns
 
 UNITS_MOST: Final = 50_000  # microbatches x chunks x devices of all pipelines
 Steps = list[tuple[str, int]]
@@ -54,7 +53,7 @@ def _factors(jitter: float, shape: tuple[int, ...], chance: np.random.Generator)
     return found
 
 
-def steps_of(setting: Setting, program: Program, run: Run) -> list[Steps]:
+def steps_of(setting: Setting, program: Program, run: IterationRun) -> list[Steps]:
     """What each device does in order: operations and units, gradients of weights where the plan has them."""
     found = list[Steps]()
     for pipeline in range(setting.pipelines):

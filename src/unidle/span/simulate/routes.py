@@ -8,8 +8,7 @@ import numpy as np
 
 from unidle.span.model.cost import wire_ns
 from unidle.span.model.setting import Setting
-from unidle.span.simulate.memory import split
-from unidle.span.simulate.program import Flags, Ints, Program
+from unidle.span.simulate.program import Flags, Ints, Program, split
 
 LANES = 4  # wires that leave a device: to the next stage, the one before, and around the ends
 
@@ -52,7 +51,7 @@ class Routes:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class UnitTimes:
     """Nanoseconds of each part of a unit, shape ``(stages, chunks)``."""
 
     forward: Ints
@@ -61,13 +60,13 @@ class Times:
     again: Ints
 
 
-def times_of(setting: Setting, chunks: int) -> Times:
+def times_of(setting: Setting, chunks: int) -> UnitTimes:
     """The stages' times, cut into chunks."""
 
     def cut(name: str) -> Ints:
         return split(np.array([getattr(stage, name) for stage in setting.stages], dtype=np.int64), chunks)
 
-    return Times(cut("forward_ns"), cut("backward_ns"), cut("weight_ns"), cut("recompute_ns"))
+    return UnitTimes(cut("forward_ns"), cut("backward_ns"), cut("weight_ns"), cut("recompute_ns"))
 
 
 def routes_of(setting: Setting, program: Program) -> Routes:

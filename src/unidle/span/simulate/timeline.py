@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from unidle.span.model.setting import Setting
-from unidle.span.simulate.engine import Run
+from unidle.span.simulate.engine import IterationRun
 from unidle.span.simulate.program import Program
 from unidle.span.simulate.routes import widest
 from unidle.span.simulate.walk import Passage
@@ -14,7 +14,7 @@ from unidle.span.simulate.walk import Passage
 Op = Literal["F", "B", "W", "R", "send", "scatter", "gather", "allreduce"]
 
 
-class Row(NamedTuple):
+class OpRow(NamedTuple):
     """One operation. ``device_or_link``: ``site/pipeline/stage``, or wires between two such names and inside a site.
 
     ``stage`` of a transfer is the one that sends; ``microbatch`` of an all-reduce is -1. ``size_bytes`` of what is not
@@ -33,7 +33,9 @@ class Row(NamedTuple):
     of: str = ""  # of a transfer: F or B, what it carries the result of
 
 
-def rows(setting: Setting, program: Program, run: Run, pipelines: int | None = None) -> Iterator[Row]:
+def rows(
+    setting: Setting, program: Program, run: IterationRun, pipelines: int | None = None
+) -> Iterator[OpRow]:
     """All rows of all pipelines, device by device, then transfers; ``run`` has its trace.
 
     ``pipelines``: of the first ones only, whole cells.
@@ -51,8 +53,8 @@ def rows(setting: Setting, program: Program, run: Run, pipelines: int | None = N
 
 
 def compute_rows(
-    setting: Setting, program: Program, run: Run, pipeline: int, seen: int, stage: int
-) -> Iterator[Row]:
+    setting: Setting, program: Program, run: IterationRun, pipeline: int, seen: int, stage: int
+) -> Iterator[OpRow]:
     """What a device computes, in order; ``seen``: the pipeline of the run that is like ``pipeline``."""
     name, each, units = setting.device(pipeline, stage), setting.microbatches, program.units
     at = seen * len(setting.stages) + stage
@@ -65,10 +67,10 @@ def compute_rows(
     put_off: list[int] = []
     now, done = 0, 0
 
-    def row(op: Op, unit: int, start: int, length: int) -> Row:
-        return Row(name, op, pipeline, stage, unit % each, start, start + length, unit // each)
+    def row(op: Op, unit: int, start: int, length: int) -> OpRow:
+        return OpRow(name, op, pipeline, stage, unit % each, start, start + length, unit // each)
 
-    def weights(count: int) -> Iterator[Row]:
+    def weights(count: int) -> Iterator[OpRow]:
         nonlocal now
         for _ in range(count):
             unit = put_off.pop(0)
@@ -98,8 +100,8 @@ def compute_rows(
 
 
 def _sends(
-    setting: Setting, program: Program, run: Run, pipeline: int, seen: int, stage: int
-) -> Iterator[Row]:
+    setting: Setting, program: Program, run: IterationRun, pipeline: int, seen: int, stage: int
+) -> Iterator[OpRow]:
     """Transfers over wires of this device's own."""
     routes, each, units = run.routes, setting.microbatches, program.units
     for group in range(2 * program.chunks):
@@ -116,13 +118,13 @@ def _sends(
         late = int(routes.latency_ns[stage, group])
         for microbatch, arrival in enumerate(arrivals):
             end = arrival - late
-            yield Row(
+            yield OpRow(
                 name, "send", pipeline, stage, microbatch, end - wire, end, chunk, setting.crossing_bytes(stage, to),
                 "B" if offset else "F",
             )  # fmt: skip
 
 
-def _passage(setting: Setting, program: Program, passage: Passage, cell: int) -> Iterator[Row]:
+def _passage(setting: Setting, program: Program, passage: Passage, cell: int) -> Iterator[OpRow]:
     link, here = passage.turns, cell + passage.pipeline
     of = "F" if link.forward else "B"
     microbatch = passage.unit % setting.microbatches
@@ -133,13 +135,13 @@ def _passage(setting: Setting, program: Program, passage: Passage, cell: int) ->
         start, sent, collected = passage.scatter_ns[piece], passage.send_ns[piece], passage.gather_ns[piece]
         spread = size - size // link.width
         end = start + link.scatter_ns[piece]
-        yield Row(f"{sender}:to-{far}", "scatter", here, link.stage, microbatch, start, end, 0, spread, of)
+        yield OpRow(f"{sender}:to-{far}", "scatter", here, link.stage, microbatch, start, end, 0, spread, of)
         for k, pair in enumerate(pairs):
             share = (k + 1) * size // link.width - k * size // link.width
             end = sent + link.send_ns[piece]
-            yield Row(pair, "send", here, link.stage, microbatch, sent, end, 0, share, of)
+            yield OpRow(pair, "send", here, link.stage, microbatch, sent, end, 0, share, of)
         end = collected + link.gather_ns[piece]
-        yield Row(
+        yield OpRow(
             f"{receiver}:from-{near}", "gather", here, link.stage, microbatch, collected, end, 0, spread, of
         )
 
@@ -153,7 +155,7 @@ def node_pairs(setting: Setting, program: Program, stage: int, to: int, cell: in
             yield f"{setting.device(pipeline, stage - k * step)}>{setting.device(pipeline, to + k * step)}"
 
 
-def _reduce(setting: Setting, run: Run, pipelines: int) -> Iterator[Row]:
+def _reduce(setting: Setting, run: IterationRun, pipelines: int) -> Iterator[OpRow]:
     stages = len(setting.stages)
     for stage in range(stages):
         if not setting.stages[stage].gradient_bytes or setting.pipelines == 1 or setting.local is None:
@@ -163,4 +165,4 @@ def _reduce(setting: Setting, run: Run, pipelines: int) -> Iterator[Row]:
         size = 2 * (setting.pipelines - 1) * setting.stages[stage].gradient_bytes // setting.pipelines
         for pipeline in range(pipelines):
             name = f"{setting.device(pipeline, stage)}:ring"
-            yield Row(name, "allreduce", pipeline, stage, -1, start, start + length, 0, size)
+            yield OpRow(name, "allreduce", pipeline, stage, -1, start, start + length, 0, size)

@@ -1,26 +1,73 @@
-"""Unequal pipelines: other numbers of microbatches, other speeds. They meet at the all-reduce."""
+"""Unequal pipelines: other numbers of microbatches, other speeds. They meet at the all-reduce.
+
+How many microbatches each gets follows from how fast its devices are.
+"""
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import Final
 
+from unidle.errors import BadInput
 from unidle.span.model.setting import Setting, Stage
 from unidle.span.simulate.bound import lower_bound_ns
-from unidle.span.simulate.iteration import Simulation, simulate
-from unidle.span.simulate.result import Result, cost_of
+from unidle.span.simulate.iteration import ScheduleResult, Simulation, cost_of, simulate
 from unidle.span.simulate.schedules import Schedule
-from unidle.span.simulate.timeline import Row
+from unidle.span.simulate.timeline import OpRow
+from unidle.words import counted
+
+
+def shares(speeds: Sequence[float], batch: int) -> tuple[int, ...]:
+    """Microbatches of each pipeline, ``batch`` together and at least one each, so that the slowest ends as soon as it can.
+
+    ``speeds``: microbatches in any unit of time. The next one goes to the pipeline that then ends first: as with
+    :func:`unidle.span.plan.partition.balanced` no other way makes the largest of ``share / speed`` smaller. The gradient stays
+    that of the whole batch where each pipeline's mean counts by its share of it. Errors:
+    :class:`unidle.errors.BadInput`.
+    """
+    if not speeds or min(speeds) <= 0:
+        raise BadInput(
+            "must be numbers over 0", field="speeds", value=list(speeds), remedy="one for each pipeline"
+        )
+    if batch < len(speeds):
+        raise BadInput(
+            f"are fewer than {counted(len(speeds), 'pipeline')}, and each needs one", field="microbatches", value=batch,
+            remedy="use fewer pipelines",
+        )  # fmt: skip
+    given = [1] * len(speeds)
+    # What is rounded down of an even share is the least that any best way gives, unless the ones take too much.
+    total = sum(speeds)
+    least = [max(int(batch * speed / total * (1 - 1e-12)), 1) for speed in speeds]
+    if sum(least) <= batch:
+        given = least
+    heap = [((n + 1) / speed, k) for k, (n, speed) in enumerate(zip(given, speeds, strict=True))]
+    heapq.heapify(heap)
+    for _ in range(batch - sum(given)):
+        _, k = heap[0]
+        given[k] += 1
+        heapq.heapreplace(heap, ((given[k] + 1) / speeds[k], k))
+    return tuple(given)
+
+
+def shares_by_cell(speeds: Sequence[float], batch: int, cell: int) -> tuple[int, ...]:
+    """The same where ``cell`` pipelines, one after the other, do as many each and ``batch`` is a multiple of ``cell``.
+
+    A cell is as fast as its slowest pipeline. Errors: :class:`unidle.errors.BadInput`.
+    """
+    slowest = [min(speeds[first : first + cell]) for first in range(0, len(speeds), cell)]
+    return tuple(count for count in shares(slowest, batch // cell) for _ in range(cell))
+
 
 # The pipeline in the name of a device, of its wires, of both ends of a link.
 _PLACE: Final = re.compile(r"/(\d+)/(?=\d+(?:[>:]|$))")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PipelineGroup:
     """Pipelines that are equal. ``pipelines``: their numbers; ``setting``: for them alone."""
 
     pipelines: tuple[int, ...]
@@ -29,7 +76,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class PipelineShares:
     """What each pipeline does. ``microbatches``: in an iteration; ``speeds``: relative to the times of the setting."""
 
     microbatches: tuple[int, ...]
@@ -47,7 +94,7 @@ class Member:
         """The name in the whole of a device of this group."""
         return self.simulation.setting.device(self.pipelines[pipeline], stage)
 
-    def rows(self, pipelines: int | None = None) -> Iterator[Row]:
+    def rows(self, pipelines: int | None = None) -> Iterator[OpRow]:
         """Its timeline without the all-reduce, which is not its own; ``pipelines``: of its first ones only, whole cells."""
         for row in self.simulation.rows(pipelines):
             if row.op == "allreduce":
@@ -61,9 +108,9 @@ class Together:
     """One iteration of unequal pipelines. ``setting``: all of them, with the most microbatches of any."""
 
     setting: Setting
-    groups: tuple[Group, ...]
+    groups: tuple[PipelineGroup, ...]
     parts: tuple[Simulation, ...]
-    result: Result
+    result: ScheduleResult
 
     def members(self) -> tuple[Member, ...]:
         """The groups, each with its pipelines."""
@@ -71,14 +118,14 @@ class Together:
             Member(part, group.pipelines) for part, group in zip(self.parts, self.groups, strict=True)
         )
 
-    def rows(self, *, first_cells: bool = False) -> Iterator[Row]:
+    def rows(self, *, first_cells: bool = False) -> Iterator[OpRow]:
         """The whole timeline; ``first_cells``: of the first cell of each group, which the others are like."""
         for member in self.members():
             count = member.simulation.setting.cell if first_cells else len(member.pipelines)
             yield from member.rows(count)
             yield from self._reduce(member.pipelines[:count])
 
-    def _reduce(self, pipelines: Sequence[int]) -> Iterator[Row]:
+    def _reduce(self, pipelines: Sequence[int]) -> Iterator[OpRow]:
         setting, count = self.setting, self.setting.pipelines
         for stage, each in enumerate(setting.stages):
             if not each.gradient_bytes or count == 1 or setting.local is None:
@@ -87,7 +134,7 @@ class Together:
             for pipeline in pipelines:
                 name = f"{setting.device(pipeline, stage)}:ring"
                 end = start + setting.reduce_ns(stage)
-                yield Row(name, "allreduce", pipeline, stage, -1, start, end, 0, size)
+                yield OpRow(name, "allreduce", pipeline, stage, -1, start, end, 0, size)
 
 
 Modelled = Simulation | Together
@@ -113,7 +160,7 @@ def microbatches_of(found: Modelled) -> tuple[int, ...]:
 
 
 def simulated(
-    setting: Setting, schedule: Schedule, shares: Shares | None, *, checked: bool | None = None
+    setting: Setting, schedule: Schedule, shares: PipelineShares | None, *, checked: bool | None = None
 ) -> Modelled:
     """One iteration; without ``shares`` all pipelines are equal. Errors: :class:`unidle.errors.BadInput`."""
     if shares is None:
@@ -122,7 +169,7 @@ def simulated(
 
 
 def together(
-    setting: Setting, groups: Sequence[Group], schedule: Schedule, *, checked: bool | None = None
+    setting: Setting, groups: Sequence[PipelineGroup], schedule: Schedule, *, checked: bool | None = None
 ) -> Together:
     """One iteration of all groups. Errors: :class:`unidle.errors.BadInput`."""
     whole = replace(setting, microbatches=max(group.setting.microbatches for group in groups))
@@ -130,13 +177,15 @@ def together(
     return Together(whole, tuple(groups), parts, result)
 
 
-def grouped(setting: Setting, microbatches: Sequence[int], speeds: Sequence[float]) -> tuple[Group, ...]:
+def grouped(
+    setting: Setting, microbatches: Sequence[int], speeds: Sequence[float]
+) -> tuple[PipelineGroup, ...]:
     """The pipelines by their microbatches and speed, ``(pipelines,)`` each. A cell holds pipelines of one group."""
     alike: dict[tuple[int, float], list[int]] = {}
     for pipeline, key in enumerate(zip(microbatches, speeds, strict=True)):
         alike.setdefault(key, []).append(pipeline)
     return tuple(
-        Group(
+        PipelineGroup(
             tuple(those),
             replace(
                 setting, microbatches=count, pipelines=len(those), cell=gcd(setting.cell, len(those)),
@@ -160,8 +209,8 @@ def at_speed(stage: Stage, speed: float) -> Stage:
 
 
 def simulate_groups(
-    whole: Setting, groups: Sequence[Group], schedule: Schedule, *, checked: bool | None = None
-) -> tuple[Result, tuple[Simulation, ...]]:
+    whole: Setting, groups: Sequence[PipelineGroup], schedule: Schedule, *, checked: bool | None = None
+) -> tuple[ScheduleResult, tuple[Simulation, ...]]:
     """One iteration of all groups: each under the schedule alone, then the all-reduce of each stage over all pipelines.
 
     ``whole``: all pipelines, for the all-reduce, and what devices cost. Errors: :class:`unidle.errors.BadInput`.
@@ -190,7 +239,7 @@ def simulate_groups(
         lower_bound_ns(replace(group.setting, pipelines=whole.pipelines), each.program.chunks)
         for each, group in zip(found, groups, strict=True)
     )
-    result = Result(
+    result = ScheduleResult(
         schedule=schedule.name,
         iteration_ns=length,
         utilisation=useful / (whole.devices * length) if length else 0.0,

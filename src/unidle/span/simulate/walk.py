@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from unidle.span.model.setting import Setting
-from unidle.span.simulate.foresight import Foresight
+from unidle.span.simulate.bound import Foresight
 from unidle.span.simulate.program import Flags, Ints, Program
-from unidle.span.simulate.routes import LANES, Routes, Times, Turns, waits_over_wan
+from unidle.span.simulate.routes import LANES, Routes, Turns, UnitTimes, waits_over_wan
 
 LOOK: Final = 4  # rounds for each stage after which the walk is judged: a wave goes there and back in two
 AHEAD: Final = 4  # rounds between two looks at whether the limit can still be kept
@@ -31,7 +31,7 @@ class Passage:
 
 
 @dataclass(slots=True)
-class Parts:
+class OpTimes:
     """Nanoseconds of each operation, shape ``(stages, 2U)`` flattened.
 
     ``lead`` may pass while the input is on its way, ``body`` until the result leaves, ``after`` before the next.
@@ -42,15 +42,15 @@ class Parts:
     after: Ints
 
 
-def parts_of(setting: Setting, programs: Sequence[Program], times: Times) -> Parts:
+def parts_of(setting: Setting, programs: Sequence[Program], times: UnitTimes) -> OpTimes:
     """The parts of several programs that differ only in their orders, one after the other."""
     found = [_parts(setting, program, times) for program in programs]
-    return Parts(
+    return OpTimes(
         *(np.concatenate([getattr(each, name) for each in found]) for name in ("lead", "body", "after"))
     )
 
 
-def _parts(setting: Setting, program: Program, times: Times) -> Parts:
+def _parts(setting: Setting, program: Program, times: UnitTimes) -> OpTimes:
     order, units = program.order, program.units
     rows = np.arange(order.shape[0])[:, None]
     backward, index = order >= units, order % units
@@ -67,7 +67,7 @@ def _parts(setting: Setting, program: Program, times: Times) -> Parts:
             body = body + np.where(backward, weight, 0)
         else:
             after = program.weights_after * weight
-    return Parts(lead.ravel(), body.ravel(), after.ravel())
+    return OpTimes(lead.ravel(), body.ravel(), after.ravel())
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Walk:
     setting: Setting
     programs: tuple[Program, ...]
     routes: Routes
-    times: Times
+    times: UnitTimes
     trace: bool = False
     end: Foresight | None = None
     pipelines: int = field(init=False)
@@ -99,7 +99,7 @@ class Walk:
     shared: list[Shared] = field(init=False)
     heads: Ints = field(init=False)
     tables: dict[str, Ints | Flags] = field(init=False)
-    parts: Parts = field(init=False)
+    parts: OpTimes = field(init=False)
     most: Ints = field(init=False)
     slack: Ints = field(init=False)
     ended: set[int] = field(init=False)

@@ -13,12 +13,19 @@ sent again and grants credit by the buffers that were posted. See :class:`Settin
 
 from __future__ import annotations
 
+from unidle.span.wan.api import (
+    ChannelClosed,
+    ChannelLost,
+    PortTaken,
+    Refused,
+    Settings,
+    Stats,
+    WanError,
+    WrongSize,
+)
 from unidle.span.wan.cell import CellChannel
 from unidle.span.wan.channel import Channel
 from unidle.span.wan.endpoint import Endpoint
-from unidle.span.wan.errors import ChannelClosed, ChannelLost, PortTaken, Refused, WanError, WrongSize
-from unidle.span.wan.settings import Settings
-from unidle.span.wan.stats import Stats
 
 __all__ = [
     "CellChannel",

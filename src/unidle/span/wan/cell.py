@@ -14,12 +14,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from unidle.span.wan.api import ChannelClosed, Pending, Stats, WanError, WrongSize
 from unidle.span.wan.channel import Channel
-from unidle.span.wan.errors import ChannelClosed, WanError, WrongSize
 from unidle.span.wan.frames import tag_number
 from unidle.span.wan.order import FIRST, NONE, Queue, Ranges
-from unidle.span.wan.pending import Pending
-from unidle.span.wan.stats import Stats
 
 _HEAD: Final = struct.Struct("!BBBxQQQQQ")
 _NUMBER: Final = struct.Struct("!Q")

@@ -11,16 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from unidle.span.wan.errors import BadFrame, ChannelClosed, ChannelLost, WanError
-from unidle.span.wan.flow import Flow
-from unidle.span.wan.frames import BYE, GRANT, PING, Frame, tag_number
+from unidle.span.wan.api import BadFrame, ChannelClosed, ChannelLost, Pending, Settings, Stats, WanError
+from unidle.span.wan.flow import WanFlow
+from unidle.span.wan.frames import BYE, GRANT, PING, WanFrame, tag_number
 from unidle.span.wan.handshake import Hello
 from unidle.span.wan.inbound import Inbound, Landing
 from unidle.span.wan.outbound import Chunk, Outbound
-from unidle.span.wan.pending import Pending
-from unidle.span.wan.settings import Settings
 from unidle.span.wan.sockets import TcpInfo, pace, tcp_info
-from unidle.span.wan.stats import Stats
 from unidle.span.wan.sums import Summer
 
 _TURN_CHUNKS: Final = 32  # then flows are read again, however much the kernel would still take
@@ -40,7 +37,7 @@ class Loop(Protocol):
 
     def soon(self, call: Callable[[], None]) -> None: ...
 
-    def watch(self, channel: Channel, flow: Flow, events: int) -> None: ...
+    def watch(self, channel: Channel, flow: WanFlow, events: int) -> None: ...
 
     def dial(self, channel: Channel, index: int) -> None: ...
 
@@ -60,7 +57,7 @@ class Channel:
         self._stats = Stats()
         self._out = Outbound(run, settings, self._stats, loop.summer)
         self._in = Inbound(settings, self._stats)
-        self._flows: dict[int, Flow] = {}
+        self._flows: dict[int, WanFlow] = {}
         self._seen: set[int] = set()
         self._opened, self._ended = threading.Event(), threading.Event()
         self._cut_ns = time.monotonic_ns()
@@ -172,7 +169,7 @@ class Channel:
             return False
         return True
 
-    def _any_flow(self) -> Flow | None:
+    def _any_flow(self) -> WanFlow | None:
         """The flow with the least before it."""
         return min(self._flows.values(), key=lambda flow: not flow.idle, default=None)
 
@@ -185,7 +182,7 @@ class Channel:
             self._lose(old)
         self.instance = hello.instance
         self._out.peer_early_bytes = hello.early_bytes
-        self._flows[hello.flow] = Flow(link, hello.flow, self._run, self, now_ns)
+        self._flows[hello.flow] = WanFlow(link, hello.flow, self._run, self, now_ns)
         self._stats.connects += 1
         self._stats.reconnects += hello.flow in self._seen
         self._seen.add(hello.flow)
@@ -195,7 +192,7 @@ class Channel:
         self._grant_again()
         self._opened.set()
 
-    def on_event(self, flow: Flow, mask: int, now_ns: int) -> None:
+    def on_event(self, flow: WanFlow, mask: int, now_ns: int) -> None:
         """Its socket can be read or written."""
         if self._flows.get(flow.index) is not flow:
             return  # it was closed in this turn
@@ -273,7 +270,7 @@ class Channel:
                 )
             )
 
-    def _lose(self, flow: Flow) -> None:
+    def _lose(self, flow: WanFlow) -> None:
         """A flow is gone: what it carried goes over the others, and it is opened again by the side that did."""
         if self._flows.get(flow.index) is not flow:
             return
@@ -334,7 +331,7 @@ class Channel:
 
     # -- what flows tell -----------------------------------------------------------------------------
 
-    def begin(self, frame: Frame) -> Landing:
+    def begin(self, frame: WanFrame) -> Landing:
         return self._in.begin(frame)
 
     def end_of(self, landing: Landing, sound: bool) -> None:

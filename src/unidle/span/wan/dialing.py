@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from unidle.span.wan import handshake
-from unidle.span.wan.errors import Refused
+from unidle.span.wan.api import Refused, Settings
 from unidle.span.wan.handshake import Hello, Identity
-from unidle.span.wan.settings import Settings
 from unidle.span.wan.sockets import after_connect, before_connect
 
 # By X509_V_ERR of OpenSSL.

@@ -15,13 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
 
+from unidle.span.wan.api import ChannelClosed, ChannelLost, Refused, Settings, WanError
 from unidle.span.wan.channel import Channel
 from unidle.span.wan.dialing import Dialer, Greeter
-from unidle.span.wan.errors import ChannelClosed, ChannelLost, Refused, WanError
-from unidle.span.wan.flow import Flow
+from unidle.span.wan.flow import WanFlow
 from unidle.span.wan.frames import run_key
 from unidle.span.wan.handshake import Hello, Identity
-from unidle.span.wan.settings import Settings
 from unidle.span.wan.sockets import listener
 from unidle.span.wan.sums import Summer
 
@@ -220,7 +219,7 @@ class Endpoint:
         while len(self._gone) > _GONE_MOST:
             del self._gone[next(iter(self._gone))]
 
-    def watch(self, channel: Channel, flow: Flow, events: int) -> None:
+    def watch(self, channel: Channel, flow: WanFlow, events: int) -> None:
         """What the selector looks for on a flow's socket; 0 for no more."""
         if events == flow.watched:
             return

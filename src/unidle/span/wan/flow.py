@@ -10,8 +10,8 @@ from collections import deque
 from typing import Final, Protocol
 
 from unidle.span.wan import frames
-from unidle.span.wan.errors import BadFrame
-from unidle.span.wan.frames import ACK, BYE, DATA, GRANT, HEADER_BYTES, NACK, Frame
+from unidle.span.wan.api import BadFrame
+from unidle.span.wan.frames import ACK, BYE, DATA, GRANT, HEADER_BYTES, NACK, WanFrame
 from unidle.span.wan.inbound import Landing
 from unidle.span.wan.outbound import Chunk
 
@@ -20,10 +20,10 @@ _MOST_CHUNK_BYTES: Final = 1 << 30
 _LATER: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class Owner(Protocol):
+class FlowOwner(Protocol):
     """Callbacks of a flow to its channel."""
 
-    def begin(self, frame: Frame) -> Landing: ...
+    def begin(self, frame: WanFrame) -> Landing: ...
 
     def end_of(self, landing: Landing, sound: bool) -> None: ...
 
@@ -43,10 +43,10 @@ class Owner(Protocol):
     def peer_leaves(self) -> None: ...
 
 
-class Flow:
+class WanFlow:
     """A connected socket after its handshake. Errors of its methods, ``OSError`` and :class:`BadFrame`, end it."""
 
-    def __init__(self, link: socket.socket, index: int, run: int, owner: Owner, now_ns: int) -> None:
+    def __init__(self, link: socket.socket, index: int, run: int, owner: FlowOwner, now_ns: int) -> None:
         self.link, self.index, self.heard_ns, self.sent_ns = link, index, now_ns, now_ns
         self.watched = 0  # events that the loop's selector looks for
         self._run, self._owner = run, owner

@@ -15,7 +15,7 @@ import struct
 import zlib
 from typing import Final, NamedTuple
 
-from unidle.span.wan.errors import BadFrame
+from unidle.span.wan.api import BadFrame
 
 MAGIC: Final = b"UDLW"
 VERSION: Final = 2
@@ -32,7 +32,7 @@ _SUM: Final = struct.Struct("!I")
 HEADER_BYTES: Final = _HEAD.size + _SUM.size
 
 
-class Frame(NamedTuple):
+class WanFrame(NamedTuple):
     """A header. Lengths and offsets in bytes."""
 
     kind: int
@@ -60,7 +60,7 @@ def tag_number(tag: int | str) -> int:
     return tag
 
 
-def pack(run: int, frame: Frame) -> bytes:
+def pack(run: int, frame: WanFrame) -> bytes:
     """The header of a frame."""
     kind, *rest = frame
     head = _HEAD.pack(MAGIC, VERSION, kind, 0, run, *rest)
@@ -69,10 +69,10 @@ def pack(run: int, frame: Frame) -> bytes:
 
 def control(run: int, kind: int, seen: int, number: int = 0, tag: int = 0) -> bytes:
     """A frame without payload."""
-    return pack(run, Frame(kind, tag, number, 0, seen, 0, 0, 0, 0))
+    return pack(run, WanFrame(kind, tag, number, 0, seen, 0, 0, 0, 0))
 
 
-def unpack(run: int, header: bytes | bytearray | memoryview, most_bytes: int) -> Frame:
+def unpack(run: int, header: bytes | bytearray | memoryview, most_bytes: int) -> WanFrame:
     """A header that arrived. Errors: :class:`BadFrame` for damage, another run, or a chunk of more than ``most_bytes``."""
     head = memoryview(header)[: _HEAD.size]
     if zlib.crc32(head) != _SUM.unpack_from(header, _HEAD.size)[0]:
@@ -80,7 +80,7 @@ def unpack(run: int, header: bytes | bytearray | memoryview, most_bytes: int) ->
     magic, version, kind, _, its_run, *rest = _HEAD.unpack(head)
     if magic != MAGIC or version != VERSION or its_run != run:
         raise BadFrame("a header is of another run or version")
-    frame = Frame(kind, *rest)
+    frame = WanFrame(kind, *rest)
     if not DATA <= kind <= BYE or frame.length > most_bytes or (kind != DATA and frame.length):
         raise BadFrame("a header has impossible values")
     if kind == DATA and not frame.before < frame.number:

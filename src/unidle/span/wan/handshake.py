@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from unidle.span.wan.errors import Refused
+from unidle.span.wan.api import Refused
 from unidle.span.wan.frames import VERSION
 
 _LENGTH: Final = struct.Struct("!4sI")

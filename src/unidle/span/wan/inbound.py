@@ -5,11 +5,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Final, Literal, NamedTuple
 
-from unidle.span.wan.errors import BadFrame, WrongSize
-from unidle.span.wan.frames import Frame
+from unidle.span.wan.api import BadFrame, Settings, Stats, WrongSize
+from unidle.span.wan.frames import WanFrame
 from unidle.span.wan.order import FIRST, Queue, Ranges
-from unidle.span.wan.settings import Settings
-from unidle.span.wan.stats import Stats
 
 _SLACK: Final = 64 << 20  # chunks that are on their way twice are counted once by the sender
 
@@ -36,7 +34,7 @@ class Landing:
 
     __slots__ = ("frame", "how", "view")
 
-    def __init__(self, frame: Frame, how: Literal["place", "beside", "drop"], view: memoryview) -> None:
+    def __init__(self, frame: WanFrame, how: Literal["place", "beside", "drop"], view: memoryview) -> None:
         self.frame, self.how, self.view = frame, how, view
 
 
@@ -75,7 +73,7 @@ class Inbound:
         while self._untold and (first := next(iter(self._untold))) < below:
             del self._untold[first]
 
-    def begin(self, frame: Frame) -> Landing:
+    def begin(self, frame: WanFrame) -> Landing:
         """Where to put a chunk whose header came. Errors: :class:`BadFrame` for more than was granted."""
         message = self._messages.get(frame.number)
         if message is None and frame.number not in self._over:
@@ -97,7 +95,7 @@ class Inbound:
             raise BadFrame("the peer sends more than it may before a buffer is posted")
         return Landing(frame, "beside", memoryview(bytearray(frame.length)))
 
-    def _new(self, frame: Frame) -> Incoming:
+    def _new(self, frame: WanFrame) -> Incoming:
         message = self._messages[frame.number] = Incoming(frame.number, frame.tag, frame.total)
         of = self._tags.setdefault(frame.tag, Queue())
         for each, post in of.came(frame.number, frame.before, message, self._over):
@@ -177,7 +175,7 @@ class Inbound:
         if of is not None and of.idle(self._over):
             del self._tags[message.tag]
 
-    def _dropped(self, frame: Frame) -> Landing:
+    def _dropped(self, frame: WanFrame) -> Landing:
         return Landing(frame, "drop", memoryview(bytearray(frame.length)))
 
     def clear(self) -> list[Future[memoryview]]:

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Final
 
-from unidle.span.wan.frames import DATA, Frame, pack
+from unidle.span.wan.api import Settings, Stats
+from unidle.span.wan.frames import DATA, WanFrame, pack
 from unidle.span.wan.order import FIRST, NONE, Ranges
-from unidle.span.wan.settings import Settings
-from unidle.span.wan.stats import Stats
 from unidle.span.wan.sums import AHEAD, Sum, Summer
 
 _EARLY_LEAST_BYTES: Final = 64  # what is kept of a message without bytes is something, too
@@ -130,7 +129,7 @@ class Outbound:
                 self._early_out += kept
                 message.early_bytes += kept
             payload, crc = self._summed(message)
-            frame = Frame(
+            frame = WanFrame(
                 DATA, message.tag, message.number, message.before, self.seen, message.offset, len(message.view), length,
                 crc,
             )  # fmt: skip

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from unidle.span.wan.api import ChannelLost, Settings, WanError
 from unidle.span.wan.channel import Channel
 from unidle.span.wan.endpoint import Endpoint
-from unidle.span.wan.errors import ChannelLost, WanError
-from unidle.span.wan.settings import Settings
 
 RUN: Final = "unidle-span-probe"
 SERVER: Final = "probed"
@@ -26,7 +25,7 @@ _SLICES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PathSample:
     """Round trips in nanoseconds; bits a second by number of flows; segments, and those of them sent again."""
 
     round_trips_ns: tuple[int, ...]
@@ -104,7 +103,7 @@ def measure(
     grows: Callable[[float, float], bool],
     congestion: str = "",
     told: Callable[[str], None] = lambda _: None,
-) -> Measured:
+) -> PathSample:
     """Measure towards a :class:`Served`. The number of flows increases as long as ``grows(before, after)`` is
     true, and once more.
 
@@ -134,7 +133,7 @@ def measure(
         told(f"flows {flows}: {reached / 1e6:.1f} Mbit/s")
         flat = 0 if grows(best, reached) else flat + 1
         best = max(best, reached)
-    return Measured(trips, rates, segments, again)
+    return PathSample(trips, rates, segments, again)
 
 
 def _wait_all(channel: Channel, flows: int) -> None:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from unidle.span.simulate.schedules.atlas import atlas, atlas_keep
 from unidle.span.simulate.schedules.base import Choose, Schedule, Try
 from unidle.span.simulate.schedules.custom import own
-from unidle.span.simulate.schedules.gpipe import gpipe
-from unidle.span.simulate.schedules.interleaved import interleaved
-from unidle.span.simulate.schedules.one_f_one_b import one_f_one_b
+from unidle.span.simulate.schedules.published import (
+    atlas,
+    atlas_keep,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    varuna,
+    zb_h1,
+)
 from unidle.span.simulate.schedules.unidle import unidle
-from unidle.span.simulate.schedules.varuna import varuna
-from unidle.span.simulate.schedules.zb_h1 import zb_h1
 
 SCHEDULES: Final[dict[str, Schedule]] = {
     schedule.name: schedule

@@ -9,8 +9,18 @@ from typing import Final, Protocol
 import numpy as np
 
 from unidle.span.model.setting import Setting
-from unidle.span.simulate.memory import inputs_of, most_in_flight, room_of
-from unidle.span.simulate.program import Flags, Ints, Program, Share, depth_order, falling, joined_weights
+from unidle.span.simulate.program import (
+    Flags,
+    Ints,
+    LinkShare,
+    Program,
+    depth_order,
+    falling,
+    inputs_of,
+    joined_weights,
+    most_in_flight,
+    room_of,
+)
 from unidle.span.simulate.routes import routes_of
 
 
@@ -39,7 +49,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LinkSpacing:
     """How far apart things are under a way of sharing, in nanoseconds.
 
     ``trips``: from the end of a stage's forward to the arrival of its gradient, alone on the wires, ``(stages,)``;
@@ -126,7 +136,7 @@ def whole_depth(setting: Setting, depth: Ints) -> Ints:
     return falling(np.minimum(depth, np.where(worth_keeping(setting), whole, depth)))
 
 
-def pace(setting: Setting, share: Share, *, max_flows: bool, joined: bool) -> Pace:
+def pace(setting: Setting, share: LinkShare, *, max_flows: bool, joined: bool) -> LinkSpacing:
     """How far apart things are."""
     stages = len(setting.stages)
     one = np.tile(np.array([[0, 1]], dtype=np.int64), (stages, 1))
@@ -151,10 +161,10 @@ def pace(setting: Setting, share: Share, *, max_flows: bool, joined: bool) -> Pa
             after = setting.stages[s + 1]
             passed = after.forward_ns + after.backward_ns + (after.weight_ns if joined else 0)
             trips[s] = trips[s + 1] + passed + int(alone[s, 0] + alone[s + 1, 1])
-    return Pace(trips, slowest)
+    return LinkSpacing(trips, slowest)
 
 
-def depths(setting: Setting, at: Pace, scale: float, more: int = 0) -> Ints:
+def depths(setting: Setting, at: LinkSpacing, scale: float, more: int = 0) -> Ints:
     """Microbatches in flight that cover the trip ``scale`` times, and so many more, within memory, ``(stages,)``."""
     if scale == float("inf"):
         wanted = np.full(len(setting.stages), setting.microbatches, dtype=np.int64)
@@ -166,7 +176,7 @@ def depths(setting: Setting, at: Pace, scale: float, more: int = 0) -> Ints:
 def pulled_ahead(
     setting: Setting,
     label: str,
-    share: Share,
+    share: LinkShare,
     scales: Iterable[float],
     *,
     max_flows: bool,

@@ -13,14 +13,18 @@ from typing import Final
 import numpy as np
 
 from unidle.span.model.setting import Setting
-from unidle.span.simulate.program import Filler, Program, Share, depth_order
+from unidle.span.simulate.program import Filler, LinkShare, Program, depth_order
 from unidle.span.simulate.routes import widest
-from unidle.span.simulate.schedules.atlas import atlas, atlas_keep
-from unidle.span.simulate.schedules.base import Pace, Try, depths, is_large, pace, whole_depth, within_memory
-from unidle.span.simulate.schedules.gpipe import gpipe
-from unidle.span.simulate.schedules.one_f_one_b import one_f_one_b
-from unidle.span.simulate.schedules.varuna import varuna
-from unidle.span.simulate.schedules.zb_h1 import zb_h1
+from unidle.span.simulate.schedules.base import (
+    LinkSpacing,
+    Try,
+    depths,
+    is_large,
+    pace,
+    whole_depth,
+    within_memory,
+)
+from unidle.span.simulate.schedules.published import atlas, atlas_keep, gpipe, one_f_one_b, varuna, zb_h1
 
 ALL: Final = float("inf")
 _SCALES: Final = (1.0, ALL, 0.5, 2.0, 1.5, 0.0, 0.75, 3.0)
@@ -42,7 +46,7 @@ class _Wish:
     ``slack``: the part of one by which it may not fit.
     """
 
-    share: Share
+    share: LinkShare
     scale: float = 1.0
     more: int = 0
     joined: bool = False
@@ -98,7 +102,7 @@ class _Search:
         self.left = left
         self._seen: set[_Wish] = set()
         self._made: set[tuple[object, ...]] = set()
-        self._paces: dict[tuple[Share, bool], Pace] = {}
+        self._paces: dict[tuple[LinkShare, bool], LinkSpacing] = {}
         self._beside = max(_BESIDE // (len(setting.stages) * setting.microbatches * setting.cell), 1)
         self.least: int | None = None
         self.wished: _Wish = _Wish(_shares(setting)[0])
@@ -147,7 +151,7 @@ class _Search:
         """Run programs that share links in the same way in one batch; stop one that is slower than the best wish so far."""
         found: list[int | None] = [None] * len(programs)
         limit = self._least_wish
-        alike: dict[Share, list[int]] = {}
+        alike: dict[LinkShare, list[int]] = {}
         for k, program in enumerate(programs):
             alike.setdefault(program.share, []).append(k)
         for those in alike.values():
@@ -177,19 +181,19 @@ def _changes(wish: _Wish) -> list[_Wish]:
     return made
 
 
-def _shares(setting: Setting) -> list[Share]:
+def _shares(setting: Setting) -> list[LinkShare]:
     """Ways to use the links that differ in this setting."""
     cuts = [s for s in range(len(setting.stages) - 1) if setting.path(s, s + 1) is not None]
     wide = any(widest(setting, s, s + 1) > 1 for s in cuts)
-    found = [Share()]
+    found = [LinkShare()]
     if cuts and setting.cell > 1:
-        found.insert(0, Share("turns", pieces=4))
+        found.insert(0, LinkShare("turns", pieces=4))
     if wide:
-        found.insert(0, Share("turns", wide=True, pieces=4))
+        found.insert(0, LinkShare("turns", wide=True, pieces=4))
     return found
 
 
-def _program(setting: Setting, wish: _Wish, at: Pace) -> Program:
+def _program(setting: Setting, wish: _Wish, at: LinkSpacing) -> Program:
     depth = depths(setting, at, wish.scale, wish.more)
     if wish.keep_first:
         depth = whole_depth(setting, depth)

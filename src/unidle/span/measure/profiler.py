@@ -12,15 +12,15 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor, nn
 
-from unidle.span.measure.cut import Chain, Tape, chain_of
-from unidle.span.measure.load import Job, Refused, Request, first_line
+from unidle.span.measure.cut import LayerChain, Tape, chain_of
+from unidle.span.measure.load import ProfileJob, ProfileRefused, ProfileRequest, first_line
 from unidle.span.measure.split_layer import Graph, graph_of, input_gradient, weight_gradients
 
 T = TypeVar("T")
 WARM_UP: Final = 3  # passes that are not counted: libraries choose their ways, memory is taken
 
 
-class Clock:
+class DeviceTimer:
     """Nanoseconds of the device: events in its stream on CUDA, the host's clock else."""
 
     def __init__(self, device: torch.device) -> None:
@@ -44,7 +44,7 @@ class Clock:
 
 
 @dataclass(slots=True)
-class Measured:
+class LayerSample:
     """One layer. Nanoseconds by repeat; ``split``: the gradient of weights ran apart, else it is what both take less the
     gradient of the input alone.
     """
@@ -63,14 +63,14 @@ class Measured:
     weight_ns: list[int] = field(default_factory=list)
 
 
-class Profile:
-    """Measures one job. Errors: :class:`Refused`; what runs out of memory is raised as it is."""
+class LayerProfiler:
+    """Measures one job. Errors: :class:`ProfileRefused`; what runs out of memory is raised as it is."""
 
-    def __init__(self, request: Request, job: Job) -> None:
+    def __init__(self, request: ProfileRequest, job: ProfileJob) -> None:
         self._request, self._job = request, job
-        self._clock = Clock(job.device)
-        self._chain: Chain = chain_of(job.model)
-        self.layers: list[Measured] = []
+        self._clock = DeviceTimer(job.device)
+        self._chain: LayerChain = chain_of(job.model)
+        self.layers: list[LayerSample] = []
         self.step_ns: list[int] = []
         self._trained: dict[int, list[Tensor]] = {}  # of each layer
 
@@ -122,7 +122,7 @@ class Profile:
             if "in-place" not in str(error):
                 raise
             name = tape.names[-1] if tape.names else self._chain.names[0]
-            raise Refused(
+            raise ProfileRefused(
                 "cannot", "build", f"changes its input in place, which another stage has made: {first_line(error)}",
                 value=name, remedy="use inplace=False at the begin of a layer",
             ) from None  # fmt: skip
@@ -133,7 +133,7 @@ class Profile:
             own = {
                 place: kept for place, kept in saved[k].items() if place not in fixed and place != inputs[k]
             }
-            layer = Measured(tape.names[k], _kind(modules.get(tape.names[k])))
+            layer = LayerSample(tape.names[k], _kind(modules.get(tape.names[k])))
             layer.input_bytes = leaf.numel() * leaf.element_size()
             layer.kept_bytes = sum(kept.nbytes() for kept in own.values())
             layer.keeps_input = inputs[k] in saved[k] and (k == 0 or inputs[k] not in saved[k - 1])
@@ -166,7 +166,7 @@ class Profile:
             if variable is not None and id(variable) not in leaves:
                 continue  # a weight: layers may share one
             if node in seen:
-                raise Refused(
+                raise ProfileRefused(
                     "cannot", "build", "takes something of an earlier layer in addition to its input: the model cannot be cut before it",
                     value=self.layers[seen[node]].name, remedy="put the layers that belong together into one",
                 )  # fmt: skip
@@ -181,7 +181,7 @@ class Profile:
         known = {each.lower(): each for each in dir(torch.optim) if each[0].isupper()}
         kind = getattr(torch.optim, known.get(name.lower(), ""), None)
         if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
-            raise Refused("input", "--optimizer", "torch.optim has no such one", value=name, remedy="for instance adamw, sgd or none")  # fmt: skip
+            raise ProfileRefused("input", "--optimizer", "torch.optim has no such one", value=name, remedy="for instance adamw, sgd or none")  # fmt: skip
         sizes: dict[int, int] = {}
         for k, layer in enumerate(self.layers):
             for weight in self._trained[k]:
@@ -241,7 +241,7 @@ class Profile:
         return found
 
     def _weights(
-        self, graph: Graph, layer: Measured, end: Tensor, leaf: Tensor, flowing: Tensor | None
+        self, graph: Graph, layer: LayerSample, end: Tensor, leaf: Tensor, flowing: Tensor | None
     ) -> int:
         """Nanoseconds of the gradients of weights, and of adding them up."""
         if not graph.weights:
@@ -294,7 +294,7 @@ def _optimizer_bytes(kind: type[torch.optim.Optimizer], weight: Tensor) -> int:
         made = kind([copy], lr=1e-3)  # type: ignore[call-arg]
         made.step()
     except (TypeError, RuntimeError) as error:
-        raise Refused(
+        raise ProfileRefused(
             "input", "--optimizer", f"cannot be tried: {first_line(error)}", value=kind.__name__,
             remedy="for instance adamw, sgd or none",
         ) from None  # fmt: skip

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from unidle.span.model.measured import Floats, Ints, Measured
+from unidle.span.model.layers import Floats, Ints, ModelCosts
 
 
 def balanced(layers: int, speeds: Sequence[float], most: int) -> tuple[int, ...] | None:
@@ -36,7 +36,7 @@ def balanced(layers: int, speeds: Sequence[float], most: int) -> tuple[int, ...]
 
 
 def balanced_cut(
-    measured: Measured,
+    measured: ModelCosts,
     speeds: Sequence[float],
     room: int | None = None,
     borders: Collection[int] = (),
@@ -64,7 +64,7 @@ def balanced_cut(
     return _fewest_bytes(measured, [times[speed] for speed in speeds], limit, borders)
 
 
-def even_cut(measured: Measured, stages: int, room: int | None) -> tuple[int, ...] | None:
+def even_cut(measured: ModelCosts, stages: int, room: int | None) -> tuple[int, ...] | None:
     """As many layers on each stage, whatever they take; the first ones have what is over. None where they do not fit."""
     counts = balanced(len(measured.layers), [1.0] * stages, len(measured.layers))
     if counts is None or room is None:
@@ -74,7 +74,7 @@ def even_cut(measured: Measured, stages: int, room: int | None) -> tuple[int, ..
     return counts if max(held) <= room else None
 
 
-def _lasting(measured: Measured, speed: float, room: int | None) -> Floats:
+def _lasting(measured: ModelCosts, speed: float, room: int | None) -> Floats:
     """Time of each stage that there could be, shape ``(layers, layers + 1)``; infinite where it is empty or does not fit."""
     layers = len(measured.layers)
     found: Floats = measured.useful_ns / speed
@@ -85,7 +85,7 @@ def _lasting(measured: Measured, speed: float, room: int | None) -> Floats:
 
 
 def _fewest_bytes(
-    measured: Measured, times: Sequence[Floats], limit: float, borders: Collection[int]
+    measured: ModelCosts, times: Sequence[Floats], limit: float, borders: Collection[int]
 ) -> tuple[int, ...]:
     layers = len(measured.layers)
     whole, even = max(int(measured.enters.sum()), 1), max(limit, 1.0)

@@ -1,8 +1,39 @@
-"""Settings of the channels of an endpoint, each with its unit."""
+"""What a caller of the transport meets besides endpoints and channels: errors, settings, counts, and futures."""
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import Future
 from dataclasses import dataclass, fields
+from typing import TypeVar
+
+
+class WanError(Exception):
+    """Base of every error of this package."""
+
+
+class ChannelLost(WanError):
+    """The peer could not be reached for ``give_up_s``, was started again, or its link damages everything."""
+
+
+class ChannelClosed(WanError):
+    """The channel was closed, here or by the peer, before this was done."""
+
+
+class Refused(WanError):
+    """The connection was refused: another run, another secret, another version."""
+
+
+class PortTaken(WanError):
+    """Another process listens on the port, usually another run."""
+
+
+class WrongSize(WanError):
+    """A message does not have the length of the buffer that was posted for it."""
+
+
+class BadFrame(WanError):
+    """The data received over a flow is not a frame. The flow is closed and opened again; users never see this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +101,62 @@ class Settings:
             raise ValueError(
                 f"dead_s: must be above heartbeat_s (got {self.dead_s} and {self.heartbeat_s}); ten times it is usual"
             )
+
+
+@dataclass(slots=True)
+class Stats:
+    """All since the channel was made; times in nanoseconds.
+
+    ``blocked_*`` is the time in which something waited to be sent: for room in the window, for the peer to post a
+    buffer (``credit``), for its slot or the rate (``pacing``), for the sockets and the acknowledgements (``wire``), for any
+    flow at all (``cut``). ``exposed_ns`` is how long callers waited in ``result()``.
+    """
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    resent_bytes: int = 0
+    sent_chunks: int = 0
+    received_chunks: int = 0
+    duplicate_chunks: int = 0
+    crc_failures: int = 0
+    header_failures: int = 0
+    negative_acks: int = 0
+    connects: int = 0
+    reconnects: int = 0
+    in_flight_bytes: int = 0
+    in_flight_peak_bytes: int = 0
+    early_bytes: int = 0
+    early_peak_bytes: int = 0
+    blocked_window_ns: int = 0
+    blocked_credit_ns: int = 0
+    blocked_pacing_ns: int = 0
+    blocked_wire_ns: int = 0
+    blocked_cut_ns: int = 0
+    exposed_ns: int = 0
+
+    def blocked(self, why: str, ns: int) -> None:
+        """Add to one of the times."""
+        name = f"blocked_{why}_ns"
+        setattr(self, name, getattr(self, name) + ns)
+
+
+T = TypeVar("T")
+
+
+class Pending(Future[T]):
+    """A future that cannot be cancelled, because sent data cannot be withdrawn."""
+
+    def __init__(self, stats: Stats) -> None:
+        super().__init__()
+        self._stats = stats
+        self.set_running_or_notify_cancel()
+
+    def result(self, timeout: float | None = None) -> T:
+        """As of any future; the time in here counts as exposed. Errors: :class:`unidle.span.wan.WanError`."""
+        if self.done():
+            return super().result(0)
+        begun = time.monotonic_ns()
+        try:
+            return super().result(timeout)
+        finally:
+            self._stats.exposed_ns += time.monotonic_ns() - begun

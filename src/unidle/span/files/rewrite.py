@@ -1,9 +1,9 @@
-"""Stores measured layers in a span file. The rest of the file, including comments, is unchanged."""
+"""What is written into a span file, which keeps the rest and its comments: measured layers and stages."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +14,10 @@ from unidle.files.check import convert
 from unidle.files.document import Bounds
 from unidle.files.load import load_document, read_text
 from unidle.files.rewrite import end_of, replace_text, spliced
-from unidle.span.files.file import PlanFile
+from unidle.span.files.file import PlanFile, SpanFile
 from unidle.span.files.layers import measured_of, no_other_times
-from unidle.span.model.profile import Median, Profile, Profiled
+from unidle.span.files.setting import setting_of
+from unidle.span.model.layers import Median, ModelProfile, ProfiledLayer, StageTimes
 
 HEAD: Final = "# What `unidle span profile` measured. To simulate add stages and microbatches, to plan batch and sites.\n"
 
@@ -32,7 +33,7 @@ def check_file(path: str) -> None:
         raise BadInput("there is no such folder", field="--write", value=path, remedy="name another place")
 
 
-def store_profile(path: str, profile: Profile, how: Mapping[str, Any]) -> None:
+def store_profile(path: str, profile: ModelProfile, how: Mapping[str, Any]) -> None:
     """Write ``layers`` and ``measured`` into a span file; ``how`` they were measured: fields of ``measured``.
 
     Errors: :class:`BadInput` where the file is torn, no span file, has a cut for another number of layers, or cannot be
@@ -40,10 +41,10 @@ def store_profile(path: str, profile: Profile, how: Mapping[str, Any]) -> None:
     """
     check_file(path)
     text = read_text(path, what="span", limit_bytes=Bounds().size_bytes) if Path(path).exists() else HEAD
-    replace_text(path, with_layers(text, [layer_data(each) for each in profile.layers], how), _check)
+    replace_text(path, with_layers(text, [layer_data(each) for each in profile.layers], how), _check_layers)
 
 
-def _check(path: str) -> None:
+def _check_layers(path: str) -> None:
     """The new text is a span file, and cuts as many layers as it has."""
     document = load_document(path, what="span", bounds=Bounds())
     file = convert(document, PlanFile, what="span")
@@ -74,7 +75,7 @@ def with_field(text: str, name: str, new: str) -> str:
     return f"{text.rstrip()}\n{new}\n"
 
 
-def layer_data(each: Profiled) -> dict[str, Any]:
+def layer_data(each: ProfiledLayer) -> dict[str, Any]:
     """A layer as a span file has it."""
     layer = each.layer
     intervals = {"forward": each.forward, "backward": each.backward, "weight": each.weight}
@@ -91,3 +92,35 @@ def layer_data(each: Profiled) -> dict[str, Any]:
 
 def _ends(found: Median) -> list[int]:
     return [found.low, found.high]
+
+
+def store_stages(path: str, stages: Sequence[StageTimes]) -> None:
+    """Write ``stage_ns`` into a span file that is there. Errors: :class:`BadInput`; then the file is as it was."""
+    if path == "-":
+        raise BadInput("must be a file", field="--write", value=path, remedy="name the span file")
+    document = load_document(path, what="span", bounds=Bounds())
+    file = convert(document, SpanFile, what="span")
+    if file.layers is not None:
+        raise document.error(
+            ("layers",), "say what stages take", remedy="leave them out, or measure them: unidle span profile FILE"
+        )  # fmt: skip
+    if file.stages not in (None, len(stages)):
+        raise document.error(
+            ("stages",), f"the job had {len(stages)}", value=file.stages, remedy="name the file that the job ran from"
+        )  # fmt: skip
+    times = {
+        name: [found.value for each in stages if (found := getattr(each, name)) is not None]
+        for name in ("forward", "backward", "weight", "recompute")
+    }
+    if len(times["recompute"]) != len(stages):  # it was not needed: as long as a forward, as everywhere
+        times["recompute"] = times["forward"]
+    text = read_text(path, what="span", limit_bytes=Bounds().size_bytes)
+    if text.lstrip().startswith("{"):
+        new = json.dumps({**json.loads(text), "stage_ns": times}, indent=2) + "\n"
+    else:
+        new = with_field(text, "stage_ns", f"stage_ns: {json.dumps(times)}")
+    replace_text(path, new, _check_stages)
+
+
+def _check_stages(path: str) -> None:
+    setting_of(load_document(path, what="span", bounds=Bounds()))
