@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from unidle.span.model.link import WanLink
 from unidle.span.model.setting import Setting, Site, Stage
 from unidle.span.replan.observed import Remaining, Step, batch_loss
-from unidle.span.replan.rebalance import NewShares, new_shares
+from unidle.span.replan.rebalance import NewShares, measured_speeds, new_shares
 from unidle.span.simulate.schedules import SCHEDULES, Schedule
 from unidle.span.simulate.schedules.custom import own
 from unidle.span.simulate.uneven import Modelled, PipelineShares, microbatches_of, simulated

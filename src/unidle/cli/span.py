@@ -28,10 +28,12 @@ def of_span(module: str) -> Any:
         if not (error.name or "").startswith("unidle.span"):
             raise
         raise CannotRun(
-            "is not installed", field="unidle span", remedy="pip install 'unidle[span]', in the same version"
+            "training across data centres is not installed", remedy="pip install 'unidle[span]'"
         ) from error
 
 
 def _missing() -> None:
-    """Train across data centres: not installed, pip install 'unidle[span]'."""
+    """Train across data centres (not installed).
+
+    To install it: pip install 'unidle[span]'."""
     of_span("cli")
