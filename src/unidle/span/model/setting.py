@@ -1,4 +1,4 @@
-"""What is trained where: sites, stages, pipelines, links, memory. Checked where it is read, `files/span.py`."""
+"""What is trained where: sites, stages, pipelines, links, memory. Checked where it is read, `span/files/setting.py`."""
 
 from __future__ import annotations
 

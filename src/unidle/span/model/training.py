@@ -1,4 +1,4 @@
-"""What a real run trains, as its file states; paths are absolute. Checked where it is read, `files/span_train.py`."""
+"""What a real run trains, as its file states; paths are absolute. Checked where it is read, `span/files/train.py`."""
 
 from __future__ import annotations
 

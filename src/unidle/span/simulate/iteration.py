@@ -61,7 +61,7 @@ class Expected:
 
 
 def expected(setting: Setting, result: ScheduleResult) -> Expected | None:
-    """The expected iteration where devices are revoked; None if the setting has no ``saving``. Source: `revocations.py`."""
+    """The expected iteration where devices are revoked; None if the setting has no ``saving``. Source: `model/cost.py`."""
     saving, length = setting.saving, result.iteration_ns
     if saving is None:
         return None
