@@ -124,7 +124,7 @@ class PostgresServer:
         self.runs = self._runs(place / "data" / "unidle")
 
     def _runs(self, data: Path) -> Path:
-        from unidle.control.session import run_root
+        from unidle.control.store_files import run_root
 
         store = open_store(self.address, create=True)
         try:

@@ -66,7 +66,7 @@ def test_a_run_directory_of_another_user_is_refused_with_its_owner(shared: Path,
 
 
 def test_the_other_user_is_protected_from_this_one(shared: Path) -> None:
-    make = f"session.make_run_root(open_store({str(shared / 'store.db')!r}, create=True), Path())"
+    make = f"store_files.make_run_root(open_store({str(shared / 'store.db')!r}, create=True), Path())"
     assert as_other(make, shared) == ""  # and what it made is taken the next time
     assert as_other(make, shared) == ""
     given_away(shared / "store.db.d", 64322)
@@ -125,7 +125,7 @@ def test_a_run_directory_that_only_its_owners_group_may_write_is_closed_if_nobod
         directory.mkdir()
         os.chown(directory, OTHER, group)
         directory.chmod(mode)
-    make = f"session.make_run_root(open_store({str(shared / 'store.db')!r}, create=True), Path())"
+    make = f"store_files.make_run_root(open_store({str(shared / 'store.db')!r}, create=True), Path())"
     said = as_other(make, shared, before).splitlines()
     if mended:
         after = mode & ~0o020
@@ -154,7 +154,7 @@ def test_a_run_directory_with_an_acl_is_not_closed_but_refused(shared: Path, tmp
     except OSError as error:
         pytest.skip(f"no ACL here: {error.strerror}")
     assert mode_of(state) == 0o775
-    make = f"session.make_run_root(open_store({str(shared / 'store.db')!r}, create=True), Path())"
+    make = f"store_files.make_run_root(open_store({str(shared / 'store.db')!r}, create=True), Path())"
     assert f"`chmod go-w {state}`" in as_other(make, shared, before)
     assert mode_of(state) == 0o775
 

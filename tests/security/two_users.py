@@ -37,7 +37,7 @@ def as_other(expression: str, cwd: Path, before: Sequence[str] = ()) -> str:
     code = f"""
 import grp, os, pwd, unidle.store.sqlite
 from pathlib import Path
-from unidle.control import session
+from unidle.control import store_files
 from unidle.errors import UnidleError
 from unidle.store.open import open_store
 os.setgroups([]); os.setgid({OTHER}); os.setuid({OTHER})

@@ -160,9 +160,9 @@ class MortalStore(MemoryStore):
         self.fate.pass_()
         return seq
 
-    def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Any = ()) -> None:
+    def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Any = (), ended: Any = ()) -> None:
         self.fate.pass_()
-        super().save_snapshot(lease, snapshot, segments)
+        super().save_snapshot(lease, snapshot, segments, ended)
         self.fate.pass_()
 
 

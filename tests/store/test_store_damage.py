@@ -13,7 +13,7 @@ import pytest
 
 from unidle.errors import StoreDamaged, StoreError
 from unidle.store.open import open_store
-from unidle.store.protocol import NewEvent, Segment, Snapshot, StoredEvent
+from unidle.store.protocol import EndedJob, NewEvent, Segment, Snapshot, StoredEvent
 from unidle.store.tools import check, export, import_
 
 COUNT = 300
@@ -21,12 +21,14 @@ COUNT = 300
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """A closed store of 300 events, a request, a snapshot and a segment."""
+    """A closed store of 300 events, a request, a snapshot, a segment and twenty ended jobs."""
     path = tmp_path_factory.mktemp("whole") / "store.db"
     store = open_store(str(path), create=True)
     lease = store.acquire("test")
     store.append(lease, [NewEvent(n, "rank 1", n, "rank_saw", b'{"n":%d}' % n) for n in range(1, COUNT + 1)])
-    store.save_snapshot(lease, Snapshot(COUNT, 7, b"state" * 100), [Segment(0, 9, 7, 1, 2, 3, b"PAR1" * 100)])
+    segment = Segment(0, 9, 7, 1, 2, 3, b"PAR1" * 100)
+    ended = [EndedJob(f"job-{k}", k, b"ended" * 10) for k in range(20)]
+    store.save_snapshot(lease, Snapshot(COUNT, 7, b"state" * 100), [segment], ended)
     store.request("submit", b'{"job": 1}')
     store.close()
     assert not path.with_name("store.db-wal").exists()
@@ -132,6 +134,21 @@ def test_a_damaged_snapshot_is_passed_over(copy):
         assert check(store).problems == ("snapshot 300: its checksum is wrong (it is skipped)",)
 
 
+@pytest.mark.parametrize(
+    ("column", "value"), [("body", b"others"), ("position", 99), ("seq", 1), ("job", "no")]
+)
+def test_a_damaged_record_of_an_ended_job_is_told(copy, column, value):
+    change(copy, f"UPDATE unidle_ended SET {column} = ? WHERE position = 3", value)
+    with closing(open_store(str(copy), create=False)) as store:
+        with pytest.raises(StoreDamaged, match="its record is damaged"):
+            store.ended_job(7, COUNT, "no" if column == "job" else "job-3")
+        assert store.ended_job(7, COUNT, "job-4") == b"ended" * 10
+        assert not store.has_whole_ended(7, COUNT, 20)
+        assert store.has_whole_ended(8, COUNT, 0)
+        [problem] = check(store).problems
+        assert problem.endswith("its checksum is wrong (the next controller makes it again)")
+
+
 @pytest.mark.parametrize(("column", "value"), [("body", b"PAR2"), ("end_ns", 4)])
 def test_a_damaged_segment_is_told(copy, column, value):
     change(copy, f"UPDATE unidle_segments SET {column} = ?", value)
@@ -183,7 +200,8 @@ def everything(path: Path, *, read_only: bool) -> dict[str, object]:
         with closing(open_store(str(path), create=False, read_only=read_only)) as store:
             asked = {
                 "events": lambda: list(store.read()),
-                "requests": store.requests,
+                "requests": lambda: (store.requests(), bool(store.damaged_requests())),
+                "ended": lambda: list(store.ended_jobs(7, COUNT)),
                 "snapshot": lambda: store.load_snapshot(7),
                 "segments": lambda: [(s, store.segment_body(s.id)) for s in store.segments(7)],
                 "healthy": lambda: check(store).ok,
@@ -208,13 +226,18 @@ def test_a_flipped_byte_anywhere_is_told_or_changes_nothing(whole, tmp_path):
         broken[at] ^= 1 << dice.randrange(8)
         path = tmp_path / f"{number}.db"
         path.write_bytes(broken)
-        for name, found in everything(path, read_only=dice.random() < 0.5).items():
+        all_found = everything(path, read_only=dice.random() < 0.5)
+        for name, found in all_found.items():
             if isinstance(found, StoreError):
                 told += 1
                 assert found.field, found
                 assert found.remedy, found
             elif name == "snapshot":
                 assert found in (expected[name], None), f"byte {at}"
+            elif name == "ended":
+                assert found == expected[name] or all_found["healthy"] is not True, f"byte {at}"
+            elif name == "requests":
+                assert found in (expected[name], ([], True)), f"byte {at}"
             elif name != "healthy":
                 assert found == expected[name], f"byte {at}: {name}"
         for left in tmp_path.glob(f"{number}.db*"):

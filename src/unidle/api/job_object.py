@@ -57,25 +57,27 @@ class Job(Generic[ResultT]):
     @property
     def state(self) -> JobState:
         """queued, starting, running, restarting, succeeded, failed or cancelled."""
-        return self._read()[1].state
+        return self._read().state
 
     @property
     def ended(self) -> bool:
         """Whether it has succeeded, failed or been cancelled."""
-        return self._read()[1].terminal
+        return self._read().terminal
 
     def details(self) -> dict[str, Any]:
         """Its attempts and ranks, as ``unidle show --json`` prints them."""
         from unidle.control.describe import job_detail
 
-        return job_detail(self._read()[1], _named(self.store))
+        return job_detail(self._read(), _named(self.store))
 
     def explain(self) -> Explanation:
         """Why it is in its state: what it waits for, where it was placed and why, and how it ended."""
         from unidle.api.answers import explanation
         from unidle.control.describe import explain
 
-        return explanation(explain(*self._read(), _named(self.store)))
+        opened, view = self._open()
+        with closing(opened):
+            return explanation(explain(view, find_job(view, self.id), _named(self.store)))
 
     # -- until it ends ---------------------------------------------------------------------------
 
@@ -239,12 +241,12 @@ class Job(Generic[ResultT]):
 
     def _after(self, timeout: float | None) -> JobView:
         self.wait(timeout)
-        return self._read()[1]
+        return self._read()
 
-    def _read(self) -> tuple[View, JobView]:
+    def _read(self) -> JobView:
         opened, view = self._open()
-        opened.close()
-        return view, find_job(view, self.id)
+        with closing(opened):
+            return find_job(view, self.id)
 
     def _open(self) -> tuple[Store, View]:
         opened = read_store(self.store)

@@ -22,7 +22,7 @@ _PAUSE_S: Final = 0.2
 def ranks_of(store: Store, job: JobView, chosen: Sequence[int] | None, *, children: bool = True) -> Target:
     """The ranks of a running job, or those that are chosen. Errors: BadInput, CannotRun."""
     from unidle.api.stores import data_dir
-    from unidle.control.session import run_root
+    from unidle.control.store_files import run_root
     from unidle.scope.targets import of_ranks, pids_of_ranks
 
     if job.live is None:

@@ -37,7 +37,7 @@ from unidle.api.watching import LOOK_S, Watch
 from unidle.control.find import find_job
 from unidle.control.ids import new_job_id
 from unidle.control.inbox import SubmitRequest, signed
-from unidle.control.session import make_run_root
+from unidle.control.store_files import make_run_root
 from unidle.errors import BadInput, CannotRun, StoreError, StoreHeld
 from unidle.fleet import Fleet, as_declared
 from unidle.jobs import NEVER, JobState

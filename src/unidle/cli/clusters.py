@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -178,8 +179,9 @@ def _rebalance(listed: Clusters, apply: bool, as_json: bool) -> None:
     done: list[Move] = []
     tried: set[str] = set()
     while True:
-        seen = look(listed.clusters, time.time_ns())
-        found = [move for move in moves(seen, listed.prefer) if move.job not in tried]
+        with ExitStack() as stores:
+            seen = look(listed.clusters, time.time_ns(), stores)
+            found = [move for move in moves(seen, listed.prefer) if move.job not in tried]
         tried.update(move.job for move in found)
         done += _carried_out(found) if apply else found
         if not apply or not found:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -15,7 +16,6 @@ import typer
 from unidle.api.fleets import MOST_CPU_DEVICES
 from unidle.api.stores import data_dir as data_dir
 from unidle.api.stores import mode_of as mode_of
-from unidle.api.stores import read_store as read_store
 from unidle.api.stores import store_address as store_address
 from unidle.cli import complete
 from unidle.cli.tables import colours, columns, folded
@@ -83,6 +83,23 @@ ModeOption = Annotated[
 StoreModeOption = Annotated[
     str, typer.Option("--mode", metavar="OCTAL", help="Permissions of the store, if it is made now, such as 0640 or 0660."),
 ]  # fmt: skip
+
+
+_opened: Final = ExitStack()
+
+
+def read_store(given: str | None, *, requests: bool = False) -> Store:
+    """:func:`unidle.api.stores.read_store`. The store is closed when the command ends: a view reads ended jobs from it."""
+    from unidle.api import stores
+
+    opened = stores.read_store(given, requests=requests)
+    _opened.callback(opened.close)
+    return opened
+
+
+def close_stores() -> None:
+    """Close what :func:`read_store` opened."""
+    _opened.close()
 
 
 def read_view(store: Store) -> View:

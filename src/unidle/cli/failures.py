@@ -56,7 +56,6 @@ def failures(
     source = ledger_source(opened, view)
     window = window_of(source.extent(), since, until, ("--since", "--until"))
     found = failures_of(opened, view, source, window, known)
-    opened.close()
     if as_json:
         how = "modelled" if view.modelled else "measured"
         print_json(

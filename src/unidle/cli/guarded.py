@@ -26,7 +26,6 @@ def watch(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """
     opened = read_store(store)
     view = read_view(opened)
-    opened.close()
     found = [as_object(view, node.id) for node in view.fleet.nodes]
     if as_json:
         print_json(found)

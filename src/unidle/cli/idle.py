@@ -24,7 +24,6 @@ def show_idle(store: str | None, as_json: bool) -> None:
 
     opened = read_store(store)
     view = read_view(opened)
-    opened.close()
     now = now_of(view)
     lines = idle_holders(view, now)
     if as_json:

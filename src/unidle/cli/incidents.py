@@ -44,7 +44,6 @@ def incidents(
 
     opened = read_store(store)
     view = read_view(opened)
-    opened.close()
     found = (
         all_incidents(view) if job is None else list(incidents_of(view, need_job(view, job, removed=True)))
     )

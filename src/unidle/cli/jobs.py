@@ -173,7 +173,6 @@ def list_jobs(
     opened = read_store(store)
     view = read_view(opened)
     watched = opened.holder() is not None
-    opened.close()
     if as_json:
         print_json([job_line(job, named_store(store)) for job in listed(view) if state in (None, job.state)])
         return
@@ -227,7 +226,6 @@ def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption
 
     opened = read_store(store)
     detail = job_detail(need_job(read_view(opened), job), named_store(store))
-    opened.close()
     if as_json:
         print_json(detail)
         return
@@ -297,7 +295,6 @@ def explain(job: JobArgument = None, store: StoreOption = None, as_json: JsonOpt
     opened = read_store(store)
     view = read_view(opened)
     watched = opened.holder() is not None
-    opened.close()
     found = need_job(view, job)
     story = explained(view, found, named_store(store))
     if as_json:
@@ -331,7 +328,6 @@ def cancel(
     if not found.terminal:
         opened.request("cancel", msgspec.json.encode(CancelRequest(found.id, login_name())))
         state = settle(opened, found.id) if wait else "cancelling"
-    opened.close()
     if as_json:
         print_json({"job": found.id, "state": state})
     elif found.terminal:

@@ -127,7 +127,6 @@ def ledger(
                 else _text(opened, view, answer, where, dimensions, store)
             )
             stream.write(text.encode())
-    opened.close()
 
 
 def _json(answer: Any) -> str:
@@ -256,7 +255,6 @@ def report(
         path = write_report(opened, Path(out) if out else None, job_id, data_dir(), mode_of(mode))
     except OSError as error:
         raise cannot_write("--out", out or str(error.filename), error) from error
-    opened.close()
     if as_json:
         print_json({"report": str(path), "job": job_id, "until": clock_time(view.time_ns)})
     else:

@@ -6,7 +6,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -29,7 +29,8 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.api.logs import Wanted
-    from unidle.view.jobs import AttemptView
+    from unidle.store.protocol import Store
+    from unidle.view.jobs import AttemptView, JobView
 
 _ASK_EVERY_S: Final = 0.2
 
@@ -78,6 +79,7 @@ def logs(
     1/4096 of that. With --grep, --tail counts the lines that match.
     """
     from unidle.api.logs import Wanted
+    from unidle.api.watching import Watch
 
     match = _pattern(grep)
     opened = read_store(store)
@@ -94,37 +96,38 @@ def logs(
         )  # fmt: skip
     else:
         _say_dropped_bytes(found.attempts[(attempt or len(found.attempts)) - 1], ranks)
-    opened.close()
-    _copy(store_address(store), found.id, ranks, attempt, Wanted(since_ns, tail, match), follow=follow)
+    wanted = Wanted(since_ns, tail, match)
+    if follow:
+        with Watch(store_address(store), found.id) as watch:
+            _copy(watch.store, watch.news, found.id, ranks, attempt, wanted, follow=True)
+    else:
+        _copy(opened, lambda: found, found.id, ranks, attempt, wanted, follow=False)
 
 
 def _copy(
-    address: str, job: str, ranks: Sequence[int], attempt: int | None, wanted: Wanted, *, follow: bool
-) -> None:
+    store: Store, news: Callable[[], JobView | None], job: str, ranks: Sequence[int], attempt: int | None,
+    wanted: Wanted, *, follow: bool,
+) -> None:  # fmt: skip
     """Copy what was printed to standard output; ``follow`` continues until the job, or the one attempt, has
-    ended.
+    ended. ``news`` is the job as it is at each call.
     """
     from unidle.api.logs import Output
-    from unidle.api.watching import Watch
 
     out = sys.stdout.buffer
     raw = len(ranks) == 1 and wanted.match is None  # bytes as they are
     terminal = not raw and out.isatty()
-    with Watch(address, job) as watch:
-        output = Output(
-            watch.store, job, ranks, attempt=attempt, raw=raw, wanted=wanted, dropped=_say_dropped
-        )
-        try:
-            while True:
-                found = watch.news()
-                for piece in output.new(found, once=not follow):
-                    out.write(piece if raw else (for_terminal(piece).encode() if terminal else piece) + b"\n")
-                out.flush()
-                if not follow or output.over or (found is not None and found.terminal):
-                    return
-                time.sleep(_ASK_EVERY_S)
-        finally:
-            output.close()
+    output = Output(store, job, ranks, attempt=attempt, raw=raw, wanted=wanted, dropped=_say_dropped)
+    try:
+        while True:
+            found = news()
+            for piece in output.new(found, once=not follow):
+                out.write(piece if raw else (for_terminal(piece).encode() if terminal else piece) + b"\n")
+            out.flush()
+            if not follow or output.over or (found is not None and found.terminal):
+                return
+            time.sleep(_ASK_EVERY_S)
+    finally:
+        output.close()
 
 
 def _say_dropped(rank: int, lines: int) -> None:

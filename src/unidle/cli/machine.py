@@ -115,7 +115,6 @@ def _of_store(store: str) -> _Shown:
 
     opened = read_store(store)
     view = need_fleet(read_view(opened), store)
-    opened.close()
     holders: dict[str, set[str]] = {}
     told = {job for job in view.live if view.jobs[job].attempts[-1].notice is not None}
     for job in view.live:
@@ -231,7 +230,6 @@ def fleet_snapshot(context: typer.Context, store: StoreOption = None) -> None:
 
     opened = read_store(store or context.obj)
     view = need_fleet(read_view(opened), store or context.obj)
-    opened.close()
     write_snapshot(freeze(view, Forecaster.of(view).recall()), sys.stdout.buffer)
     sys.stdout.buffer.flush()
 
@@ -244,7 +242,6 @@ def fleet_summary(context: typer.Context, store: StoreOption = None) -> None:
 
     opened = read_store(store or context.obj)
     view = need_fleet(read_view(opened), store or context.obj)
-    opened.close()
     sys.stdout.buffer.write(summary_as_json(summary_of(view, now_of(view))) + b"\n")
     sys.stdout.buffer.flush()
 

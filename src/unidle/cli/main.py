@@ -13,7 +13,7 @@ import typer
 
 from unidle import __version__
 from unidle.cli import complete
-from unidle.cli.common import print_json, warn
+from unidle.cli.common import close_stores, print_json, warn
 from unidle.cli.help import Commands, Group
 from unidle.cli.usage import USAGE_ERROR, in_one_line, is_help
 from unidle.errors import BadInput, UnidleError
@@ -153,6 +153,8 @@ def _run(arguments: list[str], command: tuple[str, ...] | None) -> int | str | N
         code = app(arguments)(args=arguments, prog_name="unidle", obj=command, standalone_mode=False)
     except SystemExit as ended:
         return ended.code
+    finally:
+        close_stores()
     return code if isinstance(code, int) else 0
 
 

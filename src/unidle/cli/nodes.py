@@ -74,7 +74,6 @@ def nodes(
     """Show the state of each node. A node is in use, sick, drained, under repair, on probation or cordoned."""
     opened = read_store(store)
     view = read_view(opened)
-    opened.close()
     found = [
         line
         for line in _lines(view)

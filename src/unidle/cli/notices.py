@@ -50,7 +50,6 @@ def notices(
 
     opened = read_store(store)
     book, _ = load(opened)
-    opened.close()
     found = as_objects(book)
     if as_json:
         print_json(found)

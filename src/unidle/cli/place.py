@@ -120,10 +120,7 @@ def _view(fleet: str | None, snapshot: str | None, store: str | None) -> tuple[V
 
         return view_of(find_fleet(fleet, None), time.time_ns()), None
     opened = read_store(store)
-    try:
-        return need_fleet(read_view(opened), store), None
-    finally:
-        opened.close()
+    return need_fleet(read_view(opened), store), None
 
 
 def _job(view: View, name: str, forecaster: Forecaster | None) -> JobView:

@@ -72,7 +72,6 @@ def predict(
     _check(job, name, user, devices)
     opened = read_store(store)
     view = read_view(opened)
-    opened.close()
     if job is None and name is None:
         rows = predictions.scores(view)
         print_json(rows) if as_json else _say_scores(rows)

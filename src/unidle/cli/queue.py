@@ -46,7 +46,6 @@ def queue(
         _usage(opened, view, as_json)
     else:
         _shares(need_fleet(view, store), as_json)
-    opened.close()
 
 
 def _shares(view: View, as_json: bool) -> None:

@@ -104,7 +104,7 @@ def _beyond_retention(opened: SqlStore, view: View) -> list[JobView]:
     """Jobs beyond a limit of the fleet's retention, as of now."""
     from unidle.control.removal import files_of, size_of
     from unidle.control.retention import beyond
-    from unidle.control.session import state_dir
+    from unidle.control.store_files import state_dir
     from unidle.store.archives import ArchiveShelf
 
     policy, state = view.fleet.retention, state_dir(opened, data_dir())
@@ -130,7 +130,7 @@ def _open(store: str | None, dry_run: bool) -> SqlStore:
 def _remove(opened: SqlStore, view: View, jobs: Sequence[JobView], dry_run: bool, as_json: bool) -> None:
     """Have the log say it, then delete the files of these jobs, and those that an earlier removal left."""
     from unidle.control.removal import delete_jobs, drop_rows, with_files
-    from unidle.control.session import state_dir
+    from unidle.control.store_files import state_dir
 
     state = state_dir(opened, data_dir())
     names = [job.id for job in jobs if not _is_held(state, job.id)]

@@ -131,7 +131,6 @@ def store(
     window = window_of(source.extent(), since, until) if since or until else None
     scenario = scenario_of_store(opened, view, source, fleet=declared, window=window, renames=other)
     recorded = outcome_of(view, source, (a.job for a in scenario.arrivals))
-    opened.close()
     outcomes = _outcomes(scenario, assumptions, names, save, stop_after)
     _show(scenario, assumptions, outcomes, {"recorded": recorded}, as_json, stop_after)
 

@@ -196,7 +196,8 @@ def _run(given: _Given) -> int:
     from unidle.cli.live import Live
     from unidle.control.ids import new_job_id
     from unidle.control.inbox import signed
-    from unidle.control.session import run_root, take_up
+    from unidle.control.session import take_up
+    from unidle.control.store_files import run_root
     from unidle.store.open import open_store
 
     live = Live(given.mode, with_output=bool(given.ranks) and not given.as_json)
@@ -339,7 +340,7 @@ def _print_json_end(job: JobView, report: str | None, address: str) -> None:
 
 def _print_summary(store: Store, job: JobView, report: str | None, address: str) -> None:
     from unidle.control.describe import failure_lines
-    from unidle.control.session import run_root
+    from unidle.control.store_files import run_root
     from unidle.guard.failure import failure_of_job
     from unidle.report.write import terminal_summary
 

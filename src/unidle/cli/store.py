@@ -141,13 +141,13 @@ def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Return unused disk space of a store to the file system. A new snapshot is written and final ledger rows are sealed; no event is dropped."""
     from unidle.store import tools
     from unidle.store.open import open_store
-    from unidle.view.snapshot import load_view
+    from unidle.view.snapshot import renewed_view
     from unidle.view.source import save_snapshot
 
     opened = open_store(store_address(store), create=False)
     lease = opened.acquire("unidle store compact")
     try:
-        save_snapshot(opened, lease, load_view(opened), seal_at=1)
+        save_snapshot(opened, lease, renewed_view(opened), seal_at=1)
         before, after = tools.compact(opened, lease)
     finally:
         opened.release(lease)

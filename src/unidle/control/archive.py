@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
-from unidle.control.session import run_root
+from unidle.control.store_files import run_root
 from unidle.engine.local import rundir
 from unidle.errors import StoreDamaged
 from unidle.store.archives import ArchiveShelf

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from unidle.control.waiting import waiting
 from unidle.events.types import StopAsked
 from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended, others_in_words
 from unidle.jobs import Reason
@@ -193,6 +192,8 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
         "predictions": [_prediction(check, view.fleet.currency) for check in checked(job, view)],
     }
     if job.state in ("queued", "restarting"):
+        from unidle.control.waiting import waiting  # a placement policy, which `list` and `show` do without
+
         result["waiting"] = waiting(view, job)
     return result
 

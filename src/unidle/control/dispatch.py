@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -52,17 +54,21 @@ class Move:
     left: bool = False
 
 
-def look(clusters: Sequence[ClusterAddress], now_ns: int) -> list[Seen]:
-    """Each cluster as it is now. One that cannot be reached is there with its problem."""
-    return [_look(address, now_ns) for address in clusters]
+def look(clusters: Sequence[ClusterAddress], now_ns: int, stores: ExitStack | None = None) -> list[Seen]:
+    """Each cluster as it is now. One that cannot be reached is there with its problem.
+
+    ``stores`` closes their stores; without it they are closed at once, and ended jobs cannot be read of the views.
+    """
+    with ExitStack() as own:
+        return [_look(address, now_ns, own if stores is None else stores) for address in clusters]
 
 
-def _look(address: ClusterAddress, now_ns: int) -> Seen:
+def _look(address: ClusterAddress, now_ns: int, stores: ExitStack) -> Seen:
     try:
         if address.store is None:
             assert address.summary is not None
             return Seen(address, load_summary(address.summary), None)
-        view = _view(address.store)
+        view = _view(address.store, stores)
         if not view.fleet.nodes:
             return Seen(address, None, None, "no controller has run on its store yet")
         return Seen(address, summary_of(view, max(now_ns, view.time_ns)), view)
@@ -70,15 +76,13 @@ def _look(address: ClusterAddress, now_ns: int) -> Seen:
         return Seen(address, None, None, error.line())
 
 
-def _view(store: str) -> View:
+def _view(store: str, stores: ExitStack) -> View:
     opened = open_store(store, create=False, read_only=True)
-    try:
-        requests = opened.requests()
-        view = load_view(opened)
-        add_submitted(view, requests)
-        return view
-    finally:
-        opened.close()
+    stores.callback(opened.close)
+    requests = opened.requests()
+    view = load_view(opened)
+    add_submitted(view, requests)
+    return view
 
 
 def verdicts(seen: Sequence[Seen], spec: JobSpec, prefer: Prefer) -> list[Verdict]:
@@ -171,7 +175,7 @@ def _unfinished(seen: Sequence[Seen]) -> Iterator[Move]:
     for one in seen:
         if one.view is None:
             continue
-        for job_id in list(one.view.jobs)[-LOOKED_BACK:]:
+        for job_id in islice(reversed(one.view.jobs), LOOKED_BACK):
             job = one.view.jobs[job_id]
             target = by_name.get((job.cancel_by or "").removeprefix(MOVER))
             gone = job.state == "cancelled" and (job.cancel_by or "").startswith(MOVER)

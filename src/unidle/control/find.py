@@ -43,12 +43,12 @@ def newest_job(view: View, *, live: bool = False, started: bool = False) -> JobV
     ``live``: only one that has not ended. ``started``: one that ever started takes precedence. Errors: :class:`BadInput`.
     """
     jobs = view.jobs
+    newest = next(reversed(jobs.open), None)
     if started:
-        orders = [(job.order, job.id) for job in jobs.open.awake() if job.attempts]
-    else:
-        orders = [(jobs.rest_of(name).order, name) for name in jobs.open]
-    if orders:
-        return jobs.open[max(orders)[1]]
+        begun = (job.id for job in jobs.open.awake() if job.attempts)
+        newest = max(begun, key=lambda name: jobs.open[name].order, default=None)
+    if newest is not None:
+        return jobs.open[newest]
     if live:
         problem = "no job of this store runs" if started else "no job of this store runs or waits"
         raise BadInput(problem, field="JOB", remedy="`unidle list` shows what it has")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from unidle.events import types as ev
@@ -37,7 +38,8 @@ class Forecaster:
     @classmethod
     def of(cls, view: View) -> Forecaster:
         """With the history of the latest jobs of the view, in the order in which they ended."""
-        ended = [job for job_id in list(view.jobs)[-REMEMBERED:] if (job := view.jobs[job_id]).terminal]
+        latest = islice(reversed(view.jobs), REMEMBERED)
+        ended = [job for job_id in latest if (job := view.jobs[job_id]).terminal]
         self = cls()
         for job in sorted(ended, key=lambda job: (job.ended_ns or 0, job.order)):
             self.learn(job)

@@ -50,7 +50,7 @@ def spec_of(view: View, name: str, user: str | None, devices: int | None) -> Job
 
     Errors: :class:`BadInput` if the store has no job of this name.
     """
-    for job_id in reversed(list(view.jobs)):
+    for job_id in reversed(view.jobs):
         spec = view.jobs[job_id].spec
         if spec.name == name and user in (None, spec.user):
             return JobSpec(

@@ -16,7 +16,10 @@ from unidle.view.state import View
 if TYPE_CHECKING:
     from unidle.notices.desk import NoticeDesk
 
-SNAPSHOT_EVERY_EVENTS: Final = 10_000  # a reader folds half as many on average
+SNAPSHOT_AFTER_EVENTS: Final = 2_000  # a reader folds half as many on average
+_BYTES_PER_EVENT: Final = 1_000
+"""A large snapshot is kept less often: so many of its bytes are written for each event of the log at most."""
+_SNAPSHOT_MOST_EVENTS: Final = 10_000
 
 Watcher = Callable[[ev.Event, int], None]
 
@@ -33,6 +36,7 @@ class Recorder:
         self._new: list[NewEvent] = []
         self._done_requests: list[int] = []
         self._snapshot_seq = view.seq
+        self._snapshot_after = SNAPSHOT_AFTER_EVENTS
 
     def emit(self, event: ev.Event, source: str = "control", source_seq: int | None = None) -> None:
         """Say one event, now. ``source_seq``: its number at its source, where that counts its own."""
@@ -64,8 +68,11 @@ class Recorder:
         if self._notices is not None:
             self._notices.turn(self._view.seq, self._clock.now_ns())
 
-    def snapshot(self, after_events: int = SNAPSHOT_EVERY_EVENTS) -> None:
-        """Keep the view, if so many events came since the last time."""
-        if self._view.seq - self._snapshot_seq >= after_events:
-            save_snapshot(self._store, self._lease, self._view)
+    def snapshot(self, after_events: int | None = None) -> None:
+        """Keep the view, if so many events came since the last time; None: as many as are worth its size."""
+        due = after_events if after_events is not None else self._snapshot_after
+        if self._view.seq - self._snapshot_seq >= due:
+            size = save_snapshot(self._store, self._lease, self._view)
             self._snapshot_seq = self._view.seq
+            worth = size // _BYTES_PER_EVENT
+            self._snapshot_after = min(max(worth, SNAPSHOT_AFTER_EVENTS), _SNAPSHOT_MOST_EVENTS)

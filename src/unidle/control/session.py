@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from unidle import private
 from unidle.clock import RealClock, boot_id, boottime_ns
 from unidle.control.care import NodeCare
 from unidle.control.forecast import Forecaster
@@ -20,13 +17,13 @@ from unidle.control.late_detectors import LateDetectors
 from unidle.control.loop import Controller
 from unidle.control.recorder import Watcher
 from unidle.control.stacks import GangStacks
+from unidle.control.store_files import make_run_root, refuse_foreign, state_dir
 from unidle.control.strays import refuse_strays
 from unidle.engine.local.engine import LocalEngine
-from unidle.errors import StoreError
 from unidle.fleet import Fleet
 from unidle.place.policy import Unidle
 from unidle.store.protocol import Store
-from unidle.view.snapshot import load_view
+from unidle.view.snapshot import renewed_view
 
 if TYPE_CHECKING:
     from unidle.control.hooks import Hands
@@ -49,55 +46,6 @@ class Session:
     clock: RealClock
 
 
-def state_dir(store: Store, data_dir: Path) -> Path:
-    """Where logs, journals and reports of a store live: next to its file, else under ``data_dir``."""
-    if store.url.startswith("sqlite:///"):
-        return Path(store.url.removeprefix("sqlite:///") + ".d")
-    return data_dir / (hashlib.sha256(store.url.encode()).hexdigest()[:16] + ".d")
-
-
-def run_root(store: Store, data_dir: Path) -> Path:
-    """Where the attempts' logs and journals are."""
-    return state_dir(store, data_dir) / "runs"
-
-
-def make_run_root(store: Store, data_dir: Path) -> Path:
-    """:func:`run_root`, made with mode 0700. What is in it is run, so one that another user prepared is refused.
-
-    One that only the user's own group may write (it was made under umask 002) is closed to it, with a line on stderr.
-
-    Errors: :class:`unidle.errors.StoreError` with the owner of what is there.
-    """
-    state = state_dir(store, data_dir)
-    try:
-        state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for directory in (state, state / "runs"):
-            private.make_directory(directory, mended=say_mended)
-    except private.NotPrivate as error:
-        raise StoreError(error.problem, field=error.path, remedy=error.remedy) from error
-    except OSError as error:
-        raise StoreError(
-            f"the directory for the ranks' logs cannot be made: {error.strerror}", field=str(state / "runs"),
-            remedy="free space on its disk, or check its permissions",
-        ) from error  # fmt: skip
-    return state / "runs"
-
-
-def say_mended(line: str) -> None:
-    """One line for the user: the mode of a directory was changed."""
-    sys.stderr.write(f"unidle: {line}\n")
-
-
-def _refuse_foreign(store: Store) -> None:
-    """The owner of a store decides what runs: only its owner runs the jobs, or anyone where that is root."""
-    if not store.url.startswith("sqlite:///"):
-        return
-    try:
-        private.check_owned_file(store.url.removeprefix("sqlite:///"))
-    except private.NotPrivate as error:
-        raise StoreError(error.problem, field=error.path, remedy=error.remedy) from error
-
-
 @contextmanager
 def take_up(
     store: Store, fleet: Fleet, data_dir: Path, purpose: str, watcher: Watcher | None = None,
@@ -111,11 +59,11 @@ def take_up(
     Errors: :class:`unidle.errors.StoreHeld` when another live writer holds the store; :class:`StoreError` where
     another user owns the store's file or its directory.
     """
-    _refuse_foreign(store)
+    refuse_foreign(store)
     senders = _senders(channels)
     lease = store.acquire(purpose)
     try:
-        view = load_view(store)
+        view = renewed_view(store)
         clock = RealClock(store.last()[1], _clock_of_log(view))
         root = make_run_root(store, data_dir)
         refuse_strays(root, view.jobs)

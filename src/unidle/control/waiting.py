@@ -102,21 +102,21 @@ def _start_unknown(view: View, job: JobView, now: Reason) -> str | None:
 
 def _ahead(view: View, job: JobView) -> int:
     """How many jobs come before it in its queue. Those that can never start do not count: they delay no job."""
-    names = [name for line in view.waiting.values() for _, _, name in line]
-    known = ((name, view.jobs.rest_of(name)) for name in names)
-    line = [(name, other) for name, other in known if name == job.id or other.code not in NEVER]
     from unidle.place.registry import DEFAULT
 
+    rest_of = view.jobs.rest_of
     if not view.fleet.queues or view.policy not in ("", DEFAULT):
-        mine = (-job.spec.priority, job.order)
-        return sum((-other.priority, other.order) < mine for _, other in line)
+        mine = (-job.spec.priority, job.order, "")
+        before = (place[2] for line in view.waiting.values() for place in line if place < mine)
+        return sum(rest_of(name).code not in NEVER for name in before)
+    known = ((name, rest_of(name)) for line in view.waiting.values() for _, _, name in line)
     from unidle.place.queue.backfill import Backfill, in_order
     from unidle.place.queue.model import Demand
 
     demands = [
         Demand(name, other.queue, other.level, 0, 0, (), other.since_ns, priority=other.priority)
-        for name, other in line
-        if other.queue == job.spec.queue
+        for name, other in known
+        if other.queue == job.spec.queue and (name == job.id or other.code not in NEVER)
     ]
     return [demand.job for demand in in_order(demands, view.time_ns, Backfill())].index(job.id)
 

@@ -29,7 +29,7 @@ def write_report(
     Returns the absolute path. Errors: OSError if the file cannot be written.
     """
     from unidle.control.archive import runs_of
-    from unidle.control.session import make_run_root, run_root, say_mended
+    from unidle.control.store_files import make_run_root, run_root, say_mended
     from unidle.report.html import render
 
     if path is None:

@@ -12,6 +12,7 @@ from unidle.login import login_name
 from unidle.store.protocol import (
     Bookmark,
     DamagedRequest,
+    EndedJob,
     Lease,
     NewEvent,
     Request,
@@ -31,6 +32,7 @@ class MemoryStore:
         self._requests: dict[int, Request] = {}
         self._snapshots: dict[int, Snapshot] = {}
         self._segments: dict[int, Segment] = {}
+        self._ended: dict[tuple[int, str], tuple[int, EndedJob]] = {}  # each with its snapshot's event
         self._bookmarks: dict[str, Bookmark] = {}
         self._lease: Lease | None = None
         self._token = 0
@@ -107,7 +109,13 @@ class MemoryStore:
     def owned_by(self, user: str) -> bool:  # noqa: ARG002  (one process is one user)
         return True
 
-    def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment] = ()) -> None:
+    def save_snapshot(
+        self,
+        lease: Lease,
+        snapshot: Snapshot,
+        segments: Sequence[Segment] = (),
+        ended: Sequence[EndedJob] = (),
+    ) -> None:
         self.renew(lease)
         for segment in segments:
             if segment.body is None:
@@ -116,6 +124,24 @@ class MemoryStore:
         for segment in segments:
             self._last_id += 1
             self._segments[self._last_id] = replace(segment, id=self._last_id)
+
+        for one in ended:
+            self._ended[snapshot.fold_version, one.job] = snapshot.seq, one
+
+    def ended_job(self, fold_version: int, seq: int, job: str) -> bytes | None:
+        saved, one = self._ended.get((fold_version, job), (0, None))
+        return one.body if one is not None and saved <= seq else None
+
+    def ended_jobs(self, fold_version: int, seq: int, *, backwards: bool = False) -> Iterator[EndedJob]:
+        found = [
+            one
+            for (version, _), (saved, one) in self._ended.items()
+            if version == fold_version and saved <= seq
+        ]
+        return iter(sorted(found, key=lambda one: one.position, reverse=backwards))
+
+    def has_whole_ended(self, fold_version: int, seq: int, count: int) -> bool:
+        return sum(1 for _ in self.ended_jobs(fold_version, seq)) == count
 
     def load_snapshot(self, fold_version: int) -> Snapshot | None:
         return self._snapshots.get(fold_version)
@@ -134,6 +160,7 @@ class MemoryStore:
         self.renew(lease)
         self._snapshots.clear()
         self._segments.clear()
+        self._ended.clear()
 
     def save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
         self.renew(lease)

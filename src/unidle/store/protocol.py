@@ -70,6 +70,14 @@ class Snapshot:
     body: bytes
 
 
+class EndedJob(NamedTuple):
+    """The view of a job that has ended; ``position`` is its place in the order of submission."""
+
+    job: str
+    position: int
+    body: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Sealed ledger rows as one Parquet file, from the events up to ``seq``."""
@@ -146,9 +154,24 @@ class Store(Protocol):
     def owned_by(self, user: str) -> bool:
         """Whether the store is this user's, who may act for others."""
 
-    def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment] = ()) -> None:
-        """Keep a snapshot and the segments sealed with it, in one transaction; older snapshots of
-        the same fold version go."""
+    def save_snapshot(
+        self,
+        lease: Lease,
+        snapshot: Snapshot,
+        segments: Sequence[Segment] = (),
+        ended: Sequence[EndedJob] = (),
+    ) -> None:
+        """Keep a snapshot, and the segments and the ended jobs that it leaves out, in one transaction; older
+        snapshots of the same fold version go."""
+
+    def ended_job(self, fold_version: int, seq: int, job: str) -> bytes | None:
+        """An ended job that a snapshot up to event ``seq`` left out; None if there is none of that id."""
+
+    def ended_jobs(self, fold_version: int, seq: int, *, backwards: bool = False) -> Iterator[EndedJob]:
+        """All of these in the order of submission, streamed."""
+
+    def has_whole_ended(self, fold_version: int, seq: int, count: int) -> bool:
+        """Whether these are so many, and none of them is damaged."""
 
     def load_snapshot(self, fold_version: int) -> Snapshot | None:
         """The newest usable snapshot of that fold version (a damaged one is passed over)."""
@@ -160,7 +183,7 @@ class Store(Protocol):
         """The Parquet bytes of one segment."""
 
     def drop_derived(self, lease: Lease) -> None:
-        """Drop every snapshot and segment; they can be folded again."""
+        """Drop every snapshot, segment and ended job; they can be folded again."""
 
     def save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
         """Keep a bookmark durably in place of the one of the same name."""

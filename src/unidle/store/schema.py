@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-REVISION: Final = "0005"
-READABLE: Final = ("0003", "0004")
+REVISION: Final = "0006"
+READABLE: Final = ("0003", "0004", "0005")
 """Older revisions that are read as they are; they are upgraded when the store is opened for writing."""
+UNSIGNED: Final = ("0003",)
+"""Of these the ones whose requests have no sender."""
 VERSION_TABLE: Final = "unidle_schema"  # alembic's table of the current revision
 
 # {key}, {serial}, {int}, {blob} and {user} are the dialect's: see Dialect.types. The sender of a request is not in its
@@ -82,9 +84,19 @@ TABLES: Final[dict[str, str]] = {
         crc {int} NOT NULL,
         body {blob} NOT NULL,
         PRIMARY KEY (job, part)""",
+    "unidle_ended": """
+        fold_version {int} NOT NULL,
+        job TEXT NOT NULL,
+        position {int} NOT NULL,
+        seq {int} NOT NULL,
+        crc {int} NOT NULL,
+        body {blob} NOT NULL,
+        PRIMARY KEY (fold_version, job)""",
 }
+INDEXES: Final = ("CREATE INDEX unidle_ended_position ON unidle_ended (fold_version, position)",)
 
 
 def create_statements(types: Mapping[str, str]) -> list[str]:
     """The statements that make an empty store, its revision not yet stamped."""
-    return [f"CREATE TABLE {name} ({columns.format(**types).strip()})" for name, columns in TABLES.items()]
+    tables = [f"CREATE TABLE {name} ({columns.format(**types).strip()})" for name, columns in TABLES.items()]
+    return [*tables, *INDEXES]

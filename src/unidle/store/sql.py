@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from unidle.errors import ConnectionLost, LeaseLost, StoreDamaged, StoreError, StoreGone, StoreHeld
+from unidle.store import ended as ended_jobs
 from unidle.store import holder as holders
 from unidle.store import statements as sql
 from unidle.store.checksum import blob_crc, event_crc, fields_crc
@@ -16,6 +17,7 @@ from unidle.store.database import Database, RowTuple
 from unidle.store.protocol import (
     Bookmark,
     DamagedRequest,
+    EndedJob,
     Lease,
     NewEvent,
     Request,
@@ -23,7 +25,7 @@ from unidle.store.protocol import (
     Snapshot,
     StoredEvent,
 )
-from unidle.store.schema import READABLE
+from unidle.store.schema import UNSIGNED
 from unidle.store.steady import LEASE_TTL_NS as LEASE_TTL_NS
 from unidle.store.steady import Steady
 
@@ -223,7 +225,7 @@ class SqlStore:
         return self._damaged
 
     def _request_rows(self, limit: int) -> list[RowTuple]:
-        old = self._read_only and self._db.query(sql.REVISION_IS)[0][0] in READABLE
+        old = self._read_only and self._db.query(sql.REVISION_IS)[0][0] in UNSIGNED
         try:
             return self._db.query(sql.UNSIGNED_REQUESTS if old else sql.REQUESTS, (limit,))
         except StoreDamaged:  # a row that cannot even be decoded: find out which one it is
@@ -248,11 +250,19 @@ class SqlStore:
 
     # What is derived
 
-    def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment] = ()) -> None:
+    def save_snapshot(
+        self,
+        lease: Lease,
+        snapshot: Snapshot,
+        segments: Sequence[Segment] = (),
+        ended: Sequence[EndedJob] = (),
+    ) -> None:
         # once more is no harm: a snapshot is replaced, and of segments of one event the last one counts
-        self._steady.run(lambda: self._save_snapshot(lease, snapshot, segments))
+        self._steady.run(lambda: self._save_snapshot(lease, snapshot, segments, ended))
 
-    def _save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment]) -> None:
+    def _save_snapshot(
+        self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment], ended: Sequence[EndedJob]
+    ) -> None:
         with self.transaction():
             writer = self._held(lease)
             self._set(writer, expires_ns=writer.now_ns + LEASE_TTL_NS)
@@ -261,6 +271,8 @@ class SqlStore:
             self._db.execute(sql.ADD_SNAPSHOT, (*key, blob_crc(snapshot.body, *key), snapshot.body))
             for segment in segments:
                 self._db.insert(sql.ADD_SEGMENT, _segment_row(segment))
+            if ended:
+                ended_jobs.add(self._db, snapshot.fold_version, snapshot.seq, ended)
 
     def load_snapshot(self, fold_version: int) -> Snapshot | None:
         before = self._writer().last_seq
@@ -283,11 +295,24 @@ class SqlStore:
             raise StoreDamaged("its checksum is wrong", field=f"segment {segment_id}", remedy=_CHECK)
         return bytes(body)
 
+    def ended_job(self, fold_version: int, seq: int, job: str) -> bytes | None:
+        return ended_jobs.body_of(self._db, fold_version, seq, job)
+
+    def ended_jobs(self, fold_version: int, seq: int, *, backwards: bool = False) -> Iterator[EndedJob]:
+        return ended_jobs.jobs_of(self._db, fold_version, seq, backwards=backwards)
+
+    def has_whole_ended(self, fold_version: int, seq: int, count: int) -> bool:
+        try:
+            return not count or sum(1 for _ in self.ended_jobs(fold_version, seq)) == count
+        except StoreDamaged:
+            return False
+
     def drop_derived(self, lease: Lease) -> None:
         with self.transaction():
             self._set(self._held(lease))
             self._db.execute(sql.DROP_SNAPSHOTS)
             self._db.execute(sql.DROP_SEGMENTS)
+            self._db.execute(sql.DROP_ENDED)
 
     # Bookmarks
 
@@ -344,6 +369,8 @@ class SqlStore:
                     self.segment_body(segment.id)
                 except StoreDamaged as error:
                     yield str(error)
+        for job in ended_jobs.damaged(self._db):
+            yield f"ended job {job}: its checksum is wrong (the next controller makes it again)"
         from unidle.store.archives import archive_faults
         from unidle.store.profiles import faults
 
@@ -356,6 +383,7 @@ class SqlStore:
         with self.transaction():
             self._set(self._held(lease))
             self._db.execute(sql.DROP_OLD_SEGMENTS)
+            self._db.execute(sql.DROP_OLD_ENDED)
             self._db.execute(sql.DROP_OLD_SNAPSHOTS)
         self._db.vacuum()
         return before, self._db.size_bytes()

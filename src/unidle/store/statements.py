@@ -75,6 +75,21 @@ DROP_OLD_SNAPSHOTS: Final = (
     "DELETE FROM unidle_snapshots WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"
 )
 
+ADD_ENDED: Final = (
+    "INSERT INTO unidle_ended (fold_version, job, position, seq, crc, body) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (fold_version, job) DO UPDATE SET position = excluded.position, seq = excluded.seq,"
+    " crc = excluded.crc, body = excluded.body"
+)
+_ENDED: Final = "SELECT position, job, seq, crc, body FROM unidle_ended WHERE fold_version = ? AND seq <= ?"
+ENDED: Final = f"{_ENDED} AND job = ?"
+ENDED_UP: Final = f"{_ENDED} AND position > ? ORDER BY position LIMIT ?"
+ENDED_DOWN: Final = f"{_ENDED} AND position < ? ORDER BY position DESC LIMIT ?"
+ENDED_VERSIONS: Final = "SELECT DISTINCT fold_version FROM unidle_ended ORDER BY fold_version"
+DROP_ENDED: Final = "DELETE FROM unidle_ended"
+DROP_OLD_ENDED: Final = (
+    "DELETE FROM unidle_ended WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"
+)
+
 ADD_PROFILE: Final = (
     "INSERT INTO unidle_profiles (job, start_ns, attempt, rank, end_ns, looks, n_bytes, crc, body)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (job, start_ns, attempt, rank) DO NOTHING"

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import (
+    Collection,
+    Container,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    ValuesView,
+)
+from heapq import merge
 from itertools import pairwise
-from typing import Any, Final, cast
+from operator import itemgetter
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
 from unidle.events.types import Outcome, StacksTaken, StopAsked
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
+from unidle.store.protocol import EndedJob
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.packed import packed, unpacked
 from unidle.view.ranks import RankView
@@ -246,19 +258,32 @@ class OpenJobs(Mapping[str, JobView]):
         return len(self._jobs)
 
 
+class Shelf(Protocol):
+    """Ended jobs that the store has, packed, in the order of submission."""
+
+    def get(self, job_id: str) -> bytes | None: ...
+
+    def all(self, *, backwards: bool = False) -> Iterator[EndedJob]: ...
+
+
 class JobTable(Mapping[str, JobView]):
     """Jobs in the order of submission. One that has ended, or rests, is kept packed.
 
     An ended job is unpacked at each look; one that rests (:mod:`unidle.view.resting`) is awake from the first look on.
+    Ended jobs that a snapshot leaves out are not in memory: they are looked up on the ``shelf``.
     """
 
-    __slots__ = ("_kept", "_open", "_shapes", "open", "resting")
+    __slots__ = ("_kept", "_open", "_positions", "_shapes", "_shelf", "open", "resting", "shelved")
 
     def __init__(
-        self, kept: dict[str, JobView | bytes] | None = None, resting: dict[str, Rest] | None = None
-    ) -> None:
+        self, kept: dict[str, JobView | bytes] | None = None, resting: dict[str, Rest] | None = None,
+        positions: dict[str, int] | None = None, shelved: int = 0,
+    ) -> None:  # fmt: skip
         self._kept = kept if kept is not None else {}
         self.resting = resting if resting is not None else {}
+        self._positions = positions if positions is not None else {}  # of ended jobs in memory
+        self.shelved = shelved  # how many ended jobs are on the shelf
+        self._shelf: Shelf | None = None
         self._open: dict[str, JobView | None] = {}
         self._shapes: dict[Shape, Shape] = {}  # one object for all that are equal
         for id_, job in self._kept.items():
@@ -274,7 +299,23 @@ class JobTable(Mapping[str, JobView]):
     def put_away(self, job: JobView) -> None:
         """The job has ended and is kept packed."""
         self._kept[job.id] = packed(_PACK.encode(job))
+        self._positions[job.id] = job.order
         self._open.pop(job.id, None)
+
+    def ended(self, without: Container[str]) -> list[EndedJob]:
+        """Ended jobs that are in memory, but for those that are named."""
+        return [
+            EndedJob(name, position, cast("bytes", self._kept[name]))
+            for name, position in self._positions.items()
+            if name not in without
+        ]
+
+    def shelve(self, shelf: Shelf, gone: Iterable[str] = ()) -> None:
+        """The ended jobs that the shelf has are looked up there; ``gone`` leave memory for it."""
+        self._shelf = shelf
+        for name in gone:
+            del self._kept[name], self._positions[name]
+            self.shelved += 1
 
     def rest(self, job_id: str) -> None:
         """Keep the job packed until it is read, if it only waits. Who has it already must not change it."""
@@ -301,28 +342,76 @@ class JobTable(Mapping[str, JobView]):
         job = self._open[job_id]
         return self.resting[job_id].name if job is None else job.spec.name
 
-    def plain(self) -> dict[str, Any]:
-        """As a snapshot keeps it."""
-        return {"jobs": self._kept, "resting": columns(self.resting)}
+    def plain(self, gone: Collection[str] = ()) -> dict[str, Any]:
+        """As a snapshot keeps it that leaves out ended jobs: those on the shelf, and ``gone``, which go there with it."""
+        kept, positions = self._kept, self._positions
+        if gone:
+            kept = {name: job for name, job in kept.items() if name not in gone}
+            positions = {name: position for name, position in positions.items() if name not in gone}
+        return {
+            "jobs": kept, "resting": columns(self.resting), "positions": positions, "shelved": self.shelved + len(gone),
+        }  # fmt: skip
 
     def __getitem__(self, job_id: str) -> JobView:
-        job = self._kept[job_id]
+        job = self._kept.get(job_id) or self._shelved(job_id)
+        if job is None:
+            raise KeyError(job_id)
         if not isinstance(job, bytes):
             return job
         return self.wake(job_id) if job_id in self.resting else _UNPACK.decode(unpacked(job))
 
     def __contains__(self, job_id: object) -> bool:
-        return job_id in self._kept
+        return job_id in self._kept or (isinstance(job_id, str) and self._shelved(job_id) is not None)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
+        return (name for name, _ in self._all()) if self.shelved else iter(self._kept)
 
     def __reversed__(self) -> Iterator[str]:
-        return reversed(self._kept)
+        return (name for name, _ in self._all(backwards=True)) if self.shelved else reversed(self._kept)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._kept) + self.shelved
+
+    def values(self) -> ValuesView[JobView]:
+        """All jobs, each unpacked as it comes."""
+        return _Jobs(self)
+
+    def unpacked(self) -> Iterator[JobView]:
+        """The same, once."""
+        for name, body in self._all():
+            yield self[name] if body is None else _UNPACK.decode(unpacked(body))
+
+    def _all(self, *, backwards: bool = False) -> Iterator[tuple[str, bytes | None]]:
+        """All jobs by id, those on the shelf with what is there."""
+        names = list(reversed(self._kept) if backwards else self._kept)
+        if self._shelf is None or not self.shelved:
+            yield from ((name, None) for name in names)
+            return
+        there = ((one.position, one.job, one.body) for one in self._shelf.all(backwards=backwards))
+        here = ((self._position(name), name, None) for name in names)
+        for _, name, body in merge(there, here, key=_POSITION, reverse=backwards):
+            yield name, body
+
+    def _shelved(self, job_id: str) -> bytes | None:
+        return self._shelf.get(job_id) if self._shelf is not None and self.shelved else None
+
+    def _position(self, name: str) -> int:
+        position = self._positions.get(name)
+        if position is None:
+            job = self._open[name]
+            position = self.resting[name].order if job is None else job.order
+        return position
 
 
+class _Jobs(ValuesView[JobView]):
+    """The values of a table: those on the shelf are read in the order of their rows."""
+
+    _mapping: JobTable
+
+    def __iter__(self) -> Iterator[JobView]:
+        return self._mapping.unpacked()
+
+
+_POSITION: Final = itemgetter(0)
 _PACK: Final = msgspec.msgpack.Encoder()
 _UNPACK: Final = msgspec.msgpack.Decoder(JobView)

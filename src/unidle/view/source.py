@@ -51,11 +51,19 @@ def prices(view: View) -> Prices:
     return Prices(view.fleet.prices_per_device_hour, view.fleet.currency)
 
 
-def save_snapshot(store: Store, lease: Lease, view: View, *, seal_at: int = SEAL_AT_POSTINGS) -> None:
-    """Keep the view; seal its final postings first where there are ``seal_at`` of them."""
+def save_snapshot(store: Store, lease: Lease, view: View, *, seal_at: int = SEAL_AT_POSTINGS) -> int:
+    """Keep the view, and return the snapshot's bytes; seal its final postings first where there are ``seal_at`` of them.
+
+    The ended jobs whose postings are final leave the view for the store.
+    """
     due = len(view.book.closed) + view.unposted_size >= seal_at
     segments = _seal(view, seal_at) if due else []
-    store.save_snapshot(lease, snapshot.encode(view), segments)
+    ended = view.jobs.ended(without=set(view.unposted))  # the unposted ones are read as a whole, soon
+    gone = {one.job for one in ended}
+    kept = snapshot.encode(view, gone)
+    store.save_snapshot(lease, kept, segments, ended)
+    view.jobs.shelve(snapshot.StoredJobs(store, view.seq, view.jobs.shelved + len(gone)), gone)
+    return len(kept.body)
 
 
 def _seal(view: View, seal_at: int) -> list[Segment]:
@@ -116,6 +124,7 @@ def _slices(view: View, until: list[int]) -> list[SliceInfo]:
 def _jobs(view: View, named: set[str]) -> list[JobInfo]:
     from unidle.ledger.tables import JobInfo
 
+    jobs = [job for job in map(view.jobs.get, named) if job is not None]
     return [
         JobInfo(
             job.id,
@@ -125,5 +134,5 @@ def _jobs(view: View, named: set[str]) -> list[JobInfo]:
             job.spec.price_per_device_hour,
             tuple(attempt.failure_kind for attempt in job.attempts),
         )
-        for job in (view.jobs[job_id] for job_id in view.jobs if job_id in named)
+        for job in sorted(jobs, key=lambda job: job.order)
     ]

@@ -20,7 +20,7 @@ PACED = "Devices were paced: these times are the file's, where it was not slower
 def place_of(job: str, store: str | None) -> Path | None:
     """The directory of a job of ``unidle span run``; None without one of this name."""
     if store is not None:
-        from unidle.control.session import run_root
+        from unidle.control.store_files import run_root
         from unidle.store.open import open_store
 
         opened = open_store(store, create=False)

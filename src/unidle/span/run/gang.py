@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from unidle.control.ids import new_job_id
-from unidle.control.session import Session, run_root, take_up
+from unidle.control.session import Session, take_up
+from unidle.control.store_files import run_root
 from unidle.errors import CannotRun
 from unidle.files.fleet import fleet_from_mapping
 from unidle.jobs import JobSpec

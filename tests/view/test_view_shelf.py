@@ -1,0 +1,165 @@
+"""Ended jobs leave the view for the store: every look at them gives what it gave before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from sim.worlds import unsealed
+from unidle.control.find import find_job, last_ended, listed, newest_job
+from unidle.errors import StoreDamaged
+from unidle.events import types as ev
+from unidle.store.memory import MemoryStore
+from unidle.store.open import open_store
+from unidle.store.protocol import Lease, NewEvent, Store
+from unidle.view.fold import fold
+from unidle.view.snapshot import load_view, renewed_view
+from unidle.view.source import save_snapshot
+from unidle.view.state import View
+from view.telling import WHY, Telling
+
+
+class Recorded(Telling):
+    """What is told is written to a store, which keeps a snapshot when it is asked to."""
+
+    def __init__(self, store: Store, *devices: int) -> None:
+        self.store, self.lease = store, store.acquire("test")
+        super().__init__(*devices)
+
+    def tell(self, event: ev.Event) -> Recorded:
+        super().tell(event)
+        kind, body = ev.encode(event)
+        self.store.append(self.lease, [NewEvent(self.view.time_ns, "test", self.view.seq, kind, body)])
+        return self
+
+    def run(self, job: str, state: str = "succeeded") -> Recorded:
+        self.submit(job, name=job.split("-")[0]).place(job, "n0/0").steps(job, 0, 1)
+        self.end(job, 0 if state == "succeeded" else 1, "succeeded" if state == "succeeded" else "failed")
+        self.done(job, state)
+        return self
+
+    def keep(self, seal_at: int = 1) -> None:
+        save_snapshot(self.store, self.lease, self.view, seal_at=seal_at)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def told(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Recorded]:
+    store = (
+        MemoryStore() if request.param == "memory" else open_store(str(tmp_path / "store.db"), create=True)
+    )
+    with closing(store):
+        yield Recorded(store, 2)
+
+
+def test_a_snapshot_leaves_ended_jobs_to_the_store(told):
+    told.run("a-1").run("a-2", "failed").submit("b-1")
+    told.keep()
+    assert told.view.jobs.shelved == 2
+    assert len(told.store.load_snapshot(15).body) > 0
+    assert [one.job for one in told.store.ended_jobs(15, told.view.seq)] == ["a-1", "a-2"]
+    for view in (told.view, load_view(told.store), deepcopy(load_view(told.store))):
+        assert list(view.jobs) == ["a-1", "a-2", "b-1"]
+        assert list(reversed(view.jobs)) == ["b-1", "a-2", "a-1"]
+        assert len(view.jobs) == 3
+        assert "a-2" in view.jobs
+        assert "a-3" not in view.jobs
+        assert 7 not in view.jobs
+        assert view.jobs["a-2"].state == "failed"
+        assert view.jobs.get("a-3") is None
+        with pytest.raises(KeyError):
+            view.jobs["a-3"]
+        assert [job.id for job in view.jobs.values()] == ["a-1", "a-2", "b-1"]
+
+
+def test_what_follows_a_snapshot_may_name_jobs_that_it_left_out(told):
+    told.run("a-1").run("a-2")
+    told.keep()
+    told.submit("a-1")  # the same request twice
+    told.tell(ev.JobsRemoved(("a-1",), "ann"))
+    told.run("b-1")
+    for view in (told.view, load_view(told.store)):
+        assert [job.id for job in listed(view)] == ["a-2", "b-1"]
+        assert [job.id for job in last_ended(view, 10)] == ["a-2", "b-1"]
+        assert find_job(view, "a").id == "a-2"
+        assert find_job(view, "a-1", removed=True).state == "succeeded"
+        assert newest_job(view).id == "b-1"
+        assert view.jobs["b-1"].order == 2
+
+
+def test_a_reader_of_an_earlier_snapshot_sees_what_it_read(told):
+    told.run("a-1").submit("b-1")
+    told.keep()
+    earlier = load_view(told.store)
+    told.place("b-1", "n0/1").steps("b-1", 0, 1).end("b-1", 0, "succeeded").done("b-1", "succeeded")
+    told.run("c-1")
+    told.keep()
+    assert told.view.jobs.shelved == 3
+    assert {job: earlier.jobs[job].state for job in earlier.jobs} == {"a-1": "succeeded", "b-1": "queued"}
+    fold(earlier, told.store.read(after=earlier.seq))
+    assert [earlier.jobs[job].state for job in earlier.jobs] == ["succeeded"] * 3
+    assert unsealed(earlier) == unsealed(fold(View(), told.store.read()))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_snapshots_give_the_view_that_the_whole_log_gives(seed):
+    dice, told = random.Random(seed), Recorded(MemoryStore(), 2)
+    waiting = []
+    for number in range(40):
+        if dice.random() < 0.6:
+            told.run(f"a-{number}", dice.choice(["succeeded", "failed"]))
+        else:
+            told.submit(f"w-{number}")
+            waiting.append(f"w-{number}")
+        if waiting and dice.random() < 0.3:
+            job = waiting.pop(dice.randrange(len(waiting)))
+            told.place(job, "n0/1").steps(job, 0, 1).end(job, 0, "succeeded").done(job, "succeeded")
+        if dice.random() < 0.3:
+            told.keep(seal_at=dice.choice([1, 10**6]))
+    whole = fold(View(), told.store.read())
+    for view in (told.view, load_view(told.store)):
+        assert list(view.jobs) == list(whole.jobs)
+        assert list(reversed(view.jobs)) == list(reversed(whole.jobs))
+        assert unsealed(view) == unsealed(whole)
+
+
+def test_a_writer_makes_a_damaged_record_again(tmp_path):
+    path = str(tmp_path / "store.db")
+    with closing(open_store(path, create=True)) as store:
+        told = Recorded(store, 2)
+        told.run("a-1").run("a-2")
+        told.keep()
+        with store.transaction():
+            store.database.execute("UPDATE unidle_ended SET body = ? WHERE job = 'a-1'", (b"other",))
+        with pytest.raises(StoreDamaged, match="ended job a-1: its record is damaged"):
+            load_view(store).jobs["a-1"]
+        view = renewed_view(store)
+        assert view.jobs["a-1"].state == "succeeded"
+        save_snapshot(store, told.lease, view, seal_at=1)
+        assert load_view(store).jobs["a-1"].state == "succeeded"
+        assert store.has_whole_ended(15, view.seq, 2)
+
+
+def test_an_ended_job_that_is_missing_from_the_store_is_told(tmp_path):
+    with closing(open_store(str(tmp_path / "store.db"), create=True)) as store:
+        told = Recorded(store, 2)
+        told.run("a-1").run("a-2")
+        told.keep()
+        with store.transaction():
+            store.database.execute("DELETE FROM unidle_ended WHERE job = 'a-1'")
+        for view in (told.view, load_view(store)):
+            with pytest.raises(StoreDamaged, match="1 ended job is missing"):
+                list(view.jobs)
+        assert [job.state for job in renewed_view(store).jobs.values()] == ["succeeded"] * 2
+
+
+def test_a_snapshot_that_was_not_kept_takes_nothing_from_the_view(told):
+    told.run("a-1")
+    with pytest.raises(Exception, match=r"lease|writer|held"):
+        save_snapshot(told.store, Lease(99, "other"), told.view, seal_at=10**6)
+    assert told.view.jobs.shelved == 0
+    assert told.view.jobs["a-1"].because == WHY
