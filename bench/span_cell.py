@@ -20,7 +20,7 @@ from pathlib import Path
 
 from _table import Row, main
 from unidle.drill.lab import Lab
-from unidle.rank.wan import CellChannel, Channel, Endpoint, Settings, WanError
+from unidle.span.wan import CellChannel, Channel, Endpoint, Settings, WanError
 
 PORT = 29400
 HERE = Path(__file__).resolve()

@@ -17,9 +17,9 @@ from typing import Any
 
 from _table import Row, main
 from unidle.errors import BadInput
-from unidle.files.span_plan import load_wanted, wanted_from_mapping
-from unidle.span.offer import Wanted
-from unidle.span.plan import Objective, brute, greedy, plan
+from unidle.span.files.plan import load_wanted, wanted_from_mapping
+from unidle.span.plan.offer import PlanRequest
+from unidle.span.plan.search import Objective, brute, greedy, plan
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -29,7 +29,7 @@ from span.plans import small_case  # type: ignore[import-not-found]  # noqa: E40
 SECONDS, ATLAS_SECONDS = 1.0, 100.0
 
 
-def wide(sites: int, gpus: int, batch: int) -> Wanted:
+def wide(sites: int, gpus: int, batch: int) -> PlanRequest:
     """So many sites in a full mesh, 30 ms and 5 Gbit/s apart, the last one with a tenth of the devices."""
     names = [f"s{k}" for k in range(sites)]
     file: dict[str, Any] = {

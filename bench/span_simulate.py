@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from _table import Row, main
-from unidle.files.span import load_span, span_from_mapping
-from unidle.span.changes import slow_site, without_link
-from unidle.span.jitter import weathered
-from unidle.span.link import Link
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.simulate import simulate
+from unidle.span.files.setting import load_span, span_from_mapping
+from unidle.span.model.link import WanLink
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.plan.what_if import slow_site, without_link
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.jitter import weathered
+from unidle.span.simulate.schedules import SCHEDULES
 
 ZERO = {"gpipe": 6600, "1f1b": 6600, "interleaved": 5700, "zb-h1": 5400}
 SKETCH = {"gpipe": 16.7, "1f1b": 14.0, "varuna": 11.8}
@@ -153,7 +153,7 @@ def _summary(
 def _weather() -> Iterator[Row]:
     """Jitter, a slow site and a lost link: the planned order as it is, and one found while it runs."""
     base = load_span(ROOT / "examples" / "span" / "three-sites.yaml")
-    ring = replace(base, links=(*base.links, Link("oregon", "virginia", 60_000_000, 2.0)))
+    ring = replace(base, links=(*base.links, WanLink("oregon", "virginia", 60_000_000, 2.0)))
     cases = [(f"jitter {percent} %", base, base, percent / 100) for percent in (5, 10, 20, 30)]
     cases.append(("ohio 1.5 times as slow", base, slow_site(base, "ohio:1.5"), 0.1))
     cases.append(

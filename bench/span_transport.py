@@ -151,7 +151,7 @@ def side(name: str, plan: dict[str, object]) -> None:
 def _ours(receives: bool, address: str, size: int, runs: int, flows: int) -> list[float]:
     import time
 
-    from unidle.rank.wan import Endpoint, Settings
+    from unidle.span.wan import Endpoint, Settings
 
     settings = Settings(flows=flows)
     rates = []

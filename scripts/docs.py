@@ -81,7 +81,7 @@ def drill_page() -> str:
 
 
 def span_page() -> str:
-    from unidle.files.schema import span_schema
+    from unidle.span.files.schema import span_schema
 
     return schema_page(
         "Span file",

@@ -60,7 +60,7 @@ def _clusters(path: Path) -> object:
 
 
 def _span(path: Path) -> object:
-    from unidle.files.span import load_span
+    from unidle.span.files.setting import load_span
 
     return load_span(path)
 
@@ -140,9 +140,9 @@ def _failure(_: Path) -> Run:
 
 def _greeting(_: Path) -> Run:
     """The side that listens, and the side that connects."""
-    from unidle.rank.wan import handshake
-    from unidle.rank.wan.errors import BadFrame, Refused
-    from unidle.rank.wan.frames import unpack
+    from unidle.span.wan import handshake
+    from unidle.span.wan.api import BadFrame, Refused
+    from unidle.span.wan.frames import unpack
 
     me = handshake.Identity("b", "r", b"secret", "i", 0)
 

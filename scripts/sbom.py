@@ -1,6 +1,7 @@
 """Writes the software bill of materials of each wheel: CycloneDX JSON 1.5, from the lock files.
 
     python scripts/sbom.py python FILE    of unidle: every package of requirements.lock
+    python scripts/sbom.py span FILE      of its extra span: unidle, of the same version
     python scripts/sbom.py native FILE    of its native part: every crate of native/Cargo.lock (needs cargo)
 
 The same lock file and packages give the same bytes: there is no time stamp, and the serial number is made from the
@@ -28,7 +29,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 CARGO_LOCK = ROOT / "native" / "Cargo.lock"
-EXTRAS = ("postgres", "train")  # those that `make lock` locks; the extra scope is the native wheel
+EXTRAS = (
+    "postgres",
+    "train",
+)  # those that `make lock` locks; the extras scope and span are wheels of their own
 _PIN = re.compile(r"([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)(?:\s*;\s*([^\\]+?))?\s*\\?$")
 
 
@@ -143,6 +147,26 @@ def python_bom() -> dict[str, Any]:
     return _bom(subject, components, needs, LOCK)
 
 
+def span_bom() -> dict[str, Any]:
+    """The packages that it imports are those of unidle, whose own bill lists them."""
+    project = tomllib.loads((ROOT / "packaging" / "span" / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    licences = {"licenses": [{"license": {"id": project["license"]}}]}
+    own, base = (f"pkg:pypi/{name}@{_version()}" for name in ("unidle-span", "unidle"))
+    subject = {
+        "type": "library",
+        "bom-ref": own,
+        "name": "unidle-span",
+        "version": _version(),
+        "purl": own,
+        **licences,
+    }
+    needed = {"type": "application", "bom-ref": base, "name": "unidle", "version": _version(), "scope": "required",
+              "purl": base, **licences}  # fmt: skip
+    return _bom(subject, [needed], {own: [base], base: []}, LOCK)
+
+
 def native_bom() -> dict[str, Any]:
     """Raises subprocess.CalledProcessError where cargo cannot read the crates."""
     done = subprocess.run(
@@ -208,13 +232,16 @@ def _version() -> str:
     return found[1]
 
 
+BOMS = {"python": python_bom, "span": span_bom, "native": native_bom}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Write a CycloneDX bill of materials.")
-    parser.add_argument("part", choices=("python", "native"))
+    parser.add_argument("part", choices=tuple(BOMS))
     parser.add_argument("file", type=Path)
     chosen = parser.parse_args()
     try:
-        bom = python_bom() if chosen.part == "python" else native_bom()
+        bom = BOMS[chosen.part]()
     except subprocess.CalledProcessError as error:
         print(f"sbom: cargo metadata failed: {error.stderr.strip()}", file=sys.stderr)
         return 1

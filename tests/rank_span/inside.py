@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from unidle.errors import BadInput
-from unidle.rank.span.gradients import Sums
-from unidle.rank.span.keep import State, read
-from unidle.rank.span.keeper import Keeper
-from unidle.rank.span.model import Layer, as_values, build, check_shared, layer_bytes, layers_of, shapes_of
-from unidle.rank.span.part import Part
-from unidle.rank.span.plan import Keep
-from unidle.rank.span.saving import Saver
-from unidle.rank.span.split import joined, split
-from unidle.rank.span.wire import Codec, bytes_of, header, shape_of, shapes_from
+from unidle.span.rank.backward import joined, split
+from unidle.span.rank.checkpoint import CheckpointKeeper
+from unidle.span.rank.gradients import Sums
+from unidle.span.rank.model import Layer, as_values, build, check_shared, layer_bytes, layers_of, shapes_of
+from unidle.span.rank.plan import SaveSpec
+from unidle.span.rank.runner import Saver
+from unidle.span.rank.shards import State, read
+from unidle.span.rank.tensors import Codec, bytes_of, header, shape_of, shapes_from
+from unidle.span.rank.trainer import TrainedPart
 
 TOY = Path(__file__).with_name("toy.py")
 
@@ -60,7 +60,7 @@ def weights_of_the_first_part_wait_too() -> None:
     x, target = torch.tensor([[1, 2], [3, 3]]), torch.zeros(2, 2, 3, dtype=torch.float64)
     found = []
     for whole in (True, False):
-        part = Part(layers, 3, first=True, loss=nn.functional.mse_loss)
+        part = TrainedPart(layers, 3, first=True, loss=nn.functional.mse_loss)
         part.forward(1, 0, 0, (x,), target, keep=False)
         part.again(1, 0, 0, target)
         assert part.backward(0, [None], whole) == ()
@@ -131,7 +131,7 @@ def a_save_waits_for_nothing_but_the_save_before() -> None:
     optimizer = torch.optim.Adam(parameters.values(), lr=0.1)
     state = State(layers, parameters, optimizer, "digest")
     with tempfile.TemporaryDirectory() as place:
-        keeper = Keeper(Keep(place, 1, 5), 0, "site", True, gather)
+        keeper = CheckpointKeeper(SaveSpec(place, 1, 5), 0, "site", True, gather)
         saver = Saver(keeper, saved.append, lambda *told: failed.append(told))
         kept = []
         for step in (1, 2):
@@ -185,7 +185,7 @@ def what_cannot_be_cut_is_refused() -> None:
 
 def a_layer_that_changes_its_input_is_named_where_that_is_needed_again() -> None:
     layers = [Layer(0, "0", nn.ReLU(inplace=True)), Layer(1, "1", nn.Linear(2, 2))]
-    part = Part(layers, 0, first=False, loss=None)
+    part = TrainedPart(layers, 0, first=False, loss=None)
     assert "layer 0: changes its input in place" in _refused(
         lambda: part.forward(1, 0, 0, (torch.ones(1, 2),), None, keep=False)
     )

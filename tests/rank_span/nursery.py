@@ -14,10 +14,7 @@ def main() -> None:
     """Each line of standard input starts one: ``{"arguments": [...], "environment": {...}, "errors": path}``, its pid is the answer."""
     import torch
 
-    import unidle.rank.checkpoint.reader
-    import unidle.rank.span.__main__ as ranks
-    import unidle.rank.span.runner
-    import unidle.rank.span.single  # noqa: F401
+    import unidle.span.rank.__main__ as ranks
 
     torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)  # loads what every optimizer loads
     children: set[int] = set()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from unidle.span.link import Link
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.simulate import Simulation, simulate
+from unidle.span.model.link import WanLink
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.simulate.iteration import Simulation, simulate
+from unidle.span.simulate.schedules import SCHEDULES
 
 MS = 1_000_000
 
@@ -17,7 +17,7 @@ def setting(stages: int, microbatches: int, pipelines: int = 1, cell: int = 1, k
     """Stages in sites of their own, far from each other; activations are worth making again."""
     shape = Stage(2 * MS, 2 * MS, 2 * MS, MS, kept, 10)
     sites = tuple(Site(f"site{s}", 1) for s in range(stages))
-    links = tuple(Link(a.name, b.name, 3 * MS, 0.001) for a, b in pairwise(sites))
+    links = tuple(WanLink(a.name, b.name, 3 * MS, 0.001) for a, b in pairwise(sites))
     return Setting(
         (shape,) * stages, microbatches, sites, links, pipelines, cell, 300, 0, 2000, 10.0, chunks=2
     )  # fmt: skip

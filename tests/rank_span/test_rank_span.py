@@ -13,7 +13,7 @@ import pytest
 from rank_span import runs, schedules
 from rank_span.runs import Nursery
 from unidle.errors import BadInput
-from unidle.rank.span.reading import plan_from, read_plan
+from unidle.span.rank.read_plan import plan_from, read_plan
 
 
 def _kept(directory: Path, every: int = 100) -> dict[str, Any]:

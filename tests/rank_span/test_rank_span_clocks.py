@@ -7,9 +7,9 @@ import time
 import pytest
 
 from rank_wan.pairs import pair, threads
-from unidle.rank.span import clocks
-from unidle.rank.span.clocks import Clock
-from unidle.rank.wan import ChannelClosed
+from unidle.span.rank import clocks
+from unidle.span.rank.clocks import PeerClock
+from unidle.span.wan import ChannelClosed
 from waiting import wait_until
 
 AHEAD_NS = 5_000_000_000
@@ -21,8 +21,8 @@ def test_both_sides_know_how_far_the_other_clock_is_ahead_and_follow_it(
     monkeypatch.setattr(clocks, "EVERY_S", 0.01)
     ahead = [AHEAD_NS]
     with pair() as (one, other):
-        asks = Clock(one, asks=True)
-        answers = Clock(other, asks=False, now=lambda: time.monotonic_ns() + ahead[0])
+        asks = PeerClock(one, asks=True)
+        answers = PeerClock(other, asks=False, now=lambda: time.monotonic_ns() + ahead[0])
         asks.wait()
         answers.wait()
         assert asks.ahead_ns == pytest.approx(AHEAD_NS, abs=50_000_000)
@@ -47,7 +47,7 @@ def test_the_fastest_of_the_last_rounds_counts() -> None:
         return time.monotonic_ns() - (200_000_000 if answered[0] != 3 else 0)
 
     with pair() as (one, other):
-        asks, _answers = Clock(one, asks=True), Clock(other, asks=False, now=late)
+        asks, _answers = PeerClock(one, asks=True), PeerClock(other, asks=False, now=late)
         asks.wait()
         assert abs(asks.ahead_ns) < 50_000_000
         assert answered[0] == clocks.FIRST + 1
@@ -56,7 +56,7 @@ def test_the_fastest_of_the_last_rounds_counts() -> None:
 
 def test_who_waits_for_a_peer_that_is_gone_is_told() -> None:
     with pair() as (one, other):
-        asks = Clock(one, asks=True)
+        asks = PeerClock(one, asks=True)
         other.close(1)
         with pytest.raises(ChannelClosed):
             asks.wait()

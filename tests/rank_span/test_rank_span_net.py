@@ -63,7 +63,7 @@ def started(space: str, file: Path, device: str, out: Path, give_up_s: float) ->
     environment = os.environ | {
         "UNIDLE_SPAN_SECRET": "of this test", "UNIDLE_SPAN_GIVE_UP_S": str(give_up_s), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    command = [sys.executable, "-m", "unidle.rank.span", str(file), "--device", device, "--out", str(out)]
+    command = [sys.executable, "-m", "unidle.span.rank", str(file), "--device", device, "--out", str(out)]
     return subprocess.Popen(
         ["ip", "netns", "exec", space, *command], env=environment, stderr=subprocess.PIPE, text=True
     )

@@ -15,9 +15,9 @@ from rank_wan.pairs import QUICK, pair
 from unidle.drill.lab import Lab
 from unidle.engine.local import netns
 from unidle.errors import BadInput
-from unidle.rank.span.environment import congestion_of_run
-from unidle.rank.wan import congestion
-from unidle.rank.wan.congestion import control
+from unidle.span.rank.environment import congestion_of_run
+from unidle.span.wan import sockets
+from unidle.span.wan.sockets import control
 
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
 
@@ -42,8 +42,8 @@ def default() -> Iterator[Callable[[str], str]]:
 def test_where_the_default_pauses_flows_get_one_that_does_not(
     default: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, pauses: str
 ) -> None:
-    monkeypatch.setattr(congestion, "_PAUSES", pauses)
-    monkeypatch.setattr(congestion, "_STEADY", ("no-such", "cubic"))
+    monkeypatch.setattr(sockets, "_PAUSES", pauses)
+    monkeypatch.setattr(sockets, "_STEADY", ("no-such", "cubic"))
     assert netns.within(default(pauses), control) == "cubic"
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rank_wan.pairs import QUICK, SECRET, pair, sockets, threads
-from unidle.rank.wan import Channel, ChannelClosed, ChannelLost, Endpoint, Settings, WanError, WrongSize
+from unidle.span.wan import Channel, ChannelClosed, ChannelLost, Endpoint, Settings, WanError, WrongSize
 from waiting import wait_until
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from rank_wan.pairs import QUICK, SECRET, pair
 from rank_wan.relay import Relay
-from unidle.rank.wan import ChannelLost, Endpoint, PortTaken, Refused
+from unidle.span.wan import ChannelLost, Endpoint, PortTaken, Refused
 
 
 def _flip_at(positions: set[int], count: int, data: bytes) -> bytes:
@@ -123,7 +123,7 @@ def test_a_stalled_link_is_noticed_and_goes_on_when_it_moves(wait_until) -> None
 
 _PEER = """
 import os, sys
-from unidle.rank.wan import Endpoint, Settings
+from unidle.span.wan import Endpoint, Settings
 endpoint = Endpoint("b", run="r", secret=b"of this test", listen=("127.0.0.1", 0), settings=Settings(early_bytes=1 << 20))
 channel = endpoint.accept("a")
 print(endpoint.address[1], flush=True)

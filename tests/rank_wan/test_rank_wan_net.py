@@ -17,7 +17,7 @@ import needs
 from rank_wan.pairs import QUICK, SECRET, pair
 from unidle.drill.lab import Lab
 from unidle.engine.local import netns
-from unidle.rank.wan import CellChannel, Channel, ChannelLost, Endpoint, Refused, Settings, WanError
+from unidle.span.wan import CellChannel, Channel, ChannelLost, Endpoint, Refused, Settings, WanError
 
 
 @contextlib.contextmanager

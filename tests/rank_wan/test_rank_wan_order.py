@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from rank_wan.pairs import QUICK, pair
 from rank_wan.relay import Relay
 from rank_wan.test_rank_wan_net import cells
-from unidle.rank.wan import Settings
-from unidle.rank.wan.frames import DATA, HEADER_BYTES, Frame, pack, unpack
-from unidle.rank.wan.inbound import Inbound
-from unidle.rank.wan.order import Ranges
-from unidle.rank.wan.outbound import Chunk, Outbound
-from unidle.rank.wan.stats import Stats
-from unidle.rank.wan.sums import Summer
+from unidle.span.wan import Settings
+from unidle.span.wan.api import Stats
+from unidle.span.wan.frames import DATA, HEADER_BYTES, WanFrame, pack, unpack
+from unidle.span.wan.inbound import Inbound
+from unidle.span.wan.order import Ranges
+from unidle.span.wan.outbound import Chunk, Outbound
+from unidle.span.wan.sums import Summer
 
 
 @given(numbers=st.permutations(range(1, 60)), twice=st.lists(st.integers(1, 59)))
@@ -48,7 +48,7 @@ class _Link:
         self.out, self.into = Outbound(1, bounds, self.stats[0], Summer("")), Inbound(bounds, self.stats[1])
         self.out.peer_early_bytes = early_bytes
         self.chunks: list[tuple[Chunk, bytes]] = []  # on their way
-        self.old: list[tuple[Frame, bytes]] = []  # came, and may come again on a dead connection
+        self.old: list[tuple[WanFrame, bytes]] = []  # came, and may come again on a dead connection
         self.grants: list[tuple[int, int]] = []
         self.sent: dict[int, list[tuple[Future[int], bytes]]] = defaultdict(list)
         self.got: dict[int, list[Future[memoryview]]] = defaultdict(list)
@@ -81,7 +81,7 @@ class _Link:
         elif what == 7 and self.old:
             self.arrive(*self.dice.choice(self.old), again=True)
 
-    def arrive(self, frame: Frame, payload: bytes, again: bool = False) -> None:
+    def arrive(self, frame: WanFrame, payload: bytes, again: bool = False) -> None:
         self.into.saw(frame.seen)
         landing = self.into.begin(frame)
         landing.view[:] = payload
@@ -140,7 +140,7 @@ def test_a_tag_that_nobody_asks_for_does_not_keep_the_others() -> None:
 
 
 def test_a_header_tells_what_was_packed() -> None:
-    frame = Frame(DATA, 7, 1 << 40, 12, 1 << 33, 5, 30, 20, 77)
+    frame = WanFrame(DATA, 7, 1 << 40, 12, 1 << 33, 5, 30, 20, 77)
     assert unpack(1, pack(1, frame), 1 << 20) == frame
 
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from rank_wan.certificates import certificate
 from rank_wan.pairs import QUICK, SECRET
-from unidle.rank.span.tls import contexts
-from unidle.rank.wan import Endpoint
-from unidle.rank.wan.frames import VERSION
+from unidle.span.rank.mesh import contexts
+from unidle.span.wan import Endpoint
+from unidle.span.wan.frames import VERSION
 from waiting import wait_until
 
 SLOW = replace(QUICK, connect_s=2.0)

@@ -8,8 +8,8 @@ import pytest
 
 from rank_wan.certificates import certificate
 from rank_wan.pairs import SECRET, pair
-from unidle.rank.span.tls import contexts
-from unidle.rank.wan import Endpoint, Refused, Settings
+from unidle.span.rank.mesh import contexts
+from unidle.span.wan import Endpoint, Refused, Settings
 from waiting import wait_until
 
 

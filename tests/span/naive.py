@@ -5,8 +5,8 @@ It reads a program's decisions and nothing else of the engine: times, links and 
 
 from __future__ import annotations
 
-from unidle.span.program import Program
-from unidle.span.setting import Setting
+from unidle.span.model.setting import Setting
+from unidle.span.simulate.program import Program
 
 
 def iteration_ns(setting: Setting, program: Program) -> int:

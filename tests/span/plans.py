@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from itertools import combinations
 
-from unidle.span.link import Link
-from unidle.span.offer import Offer, Wanted
+from unidle.span.model.link import WanLink
+from unidle.span.plan.offer import PlanRequest, SiteOffer
 
 
-def small_case(seed: int) -> Wanted:
+def small_case(seed: int) -> PlanRequest:
     """One to three sites with few devices; speeds, prices, links and memory differ."""
     chance = random.Random(seed)
     names = "abc"[: chance.randint(1, 3)]
@@ -18,11 +18,13 @@ def small_case(seed: int) -> Wanted:
     kept = 34 * sequence * hidden
     cap = chance.choice([None, 3 * (state + kept) + 8 * 2 * sequence * hidden])
     offers = tuple(
-        Offer(name, chance.randint(1, 4), chance.choice([1.0, 2.0, 5.0]), chance.choice([0.5, 1.0, 2.0]), cap)
+        SiteOffer(
+            name, chance.randint(1, 4), chance.choice([1.0, 2.0, 5.0]), chance.choice([0.5, 1.0, 2.0]), cap
+        )
         for name in names
     )
     links = tuple(
-        Link(
+        WanLink(
             a,
             b,
             chance.choice([0, 1000, 40_000]),
@@ -33,7 +35,7 @@ def small_case(seed: int) -> Wanted:
         for a, b in combinations(names, 2)
         if chance.random() < 0.8
     )
-    return Wanted(
+    return PlanRequest(
         layers, hidden, sequence, 2, chance.choice([1, 2, 4]), offers, links,
         chance.choice([None, 10.0]), 0, state,
     )  # fmt: skip

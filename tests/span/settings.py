@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from unidle.span.link import Link
-from unidle.span.setting import Setting, Site, Stage
+from unidle.span.model.link import WanLink
+from unidle.span.model.setting import Setting, Site, Stage
 
 MS = 1_000_000
 
@@ -39,11 +39,13 @@ def settings(draw: st.DrawFn, *, capped: bool = True) -> Setting:
         for _ in range(site.stages)
     )
     links = tuple(
-        Link(a.name, b.name, draw(st.integers(0, 900)), draw(st.sampled_from([5.0, 40.0, 333.0])), None, 0.1)
+        WanLink(
+            a.name, b.name, draw(st.integers(0, 900)), draw(st.sampled_from([5.0, 40.0, 333.0])), None, 0.1
+        )
         for a, b in pairwise(sites)
     )
     if len(links) == 2 and draw(st.booleans()):
-        links += (Link(sites[0].name, sites[2].name, draw(st.integers(0, 900)), 20.0),)
+        links += (WanLink(sites[0].name, sites[2].name, draw(st.integers(0, 900)), 20.0),)
     microbatches = draw(st.integers(1, 6))
     cell = draw(st.integers(1, 3))
     cap = None

@@ -8,13 +8,13 @@ from hypothesis import settings as runs
 from hypothesis import strategies as st
 
 from span.settings import settings
-from unidle.span.engine import run, run_many
-from unidle.span.program import Filler, Program, Share, Stuck, depth_order
-from unidle.span.setting import Setting
-from unidle.span.simulate import iteration_ns
+from unidle.span.model.setting import Setting
+from unidle.span.simulate.engine import run, run_many
+from unidle.span.simulate.iteration import iteration_ns
+from unidle.span.simulate.program import Filler, LinkShare, Program, Stuck, depth_order
 
 
-def filled(setting: Setting, share: Share, depth: int, put_off: int, slack_ns: int) -> Program:
+def filled(setting: Setting, share: LinkShare, depth: int, put_off: int, slack_ns: int) -> Program:
     stages, count = len(setting.stages), setting.microbatches
     order = depth_order(np.full(stages, depth, dtype=np.int64), count)
     again = np.arange(count)[None, :].repeat(stages, 0) % (depth + 1) == 0
@@ -26,13 +26,13 @@ def filled(setting: Setting, share: Share, depth: int, put_off: int, slack_ns: i
 @runs(max_examples=60)
 @given(
     settings(capped=False),
-    st.sampled_from([Share(), Share("turns"), Share("turns", wide=True, pieces=3)]),
+    st.sampled_from([LinkShare(), LinkShare("turns"), LinkShare("turns", wide=True, pieces=3)]),
     st.lists(st.tuples(st.integers(1, 7), st.integers(0, 4), st.sampled_from([0, 70])), min_size=1, max_size=6),
     st.sampled_from(["rounds", "steps"]),
     st.integers(0, 5),
 )  # fmt: skip
 def test_side_by_side_is_as_alone_and_only_what_is_too_long_is_given_up(
-    setting: Setting, share: Share, wishes: list[tuple[int, int, int]], by: str, which: int
+    setting: Setting, share: LinkShare, wishes: list[tuple[int, int, int]], by: str, which: int
 ) -> None:
     programs = [filled(setting, share, *wish) for wish in wishes]
     alone = list[int | None]()

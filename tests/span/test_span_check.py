@@ -7,26 +7,26 @@ from dataclasses import replace
 
 import pytest
 
-from unidle.span.check import check
-from unidle.span.link import Link
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.simulate import simulate
-from unidle.span.timeline import Row
+from unidle.span.model.link import WanLink
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.simulate.check import check
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.schedules import SCHEDULES
+from unidle.span.simulate.timeline import OpRow
 
 STAGE = Stage(100, 110, 90, 100, 3400, 600)
 SETTING = Setting(
-    (STAGE,) * 3, 4, (Site("a", 1), Site("b", 2)), (Link("a", "b", 70, 40.0),), 4, 2, 200, 50, 50 + 4 * 200 + 3400 + 5000,
+    (STAGE,) * 3, 4, (Site("a", 1), Site("b", 2)), (WanLink("a", "b", 70, 40.0),), 4, 2, 200, 50, 50 + 4 * 200 + 3400 + 5000,
     400.0,
 )  # fmt: skip
-Change = Callable[[Row], Row]
+Change = Callable[[OpRow], OpRow]
 
 
-def timeline(name: str = "atlas", setting: Setting = SETTING) -> list[Row]:
+def timeline(name: str = "atlas", setting: Setting = SETTING) -> list[OpRow]:
     return list(simulate(setting, SCHEDULES[name], checked=False).rows())
 
 
-def planted(rows: list[Row], op: str, change: Change | None, nth: int = -1) -> list[Row]:
+def planted(rows: list[OpRow], op: str, change: Change | None, nth: int = -1) -> list[OpRow]:
     """The rows with one of ``op`` changed, or left out."""
     at = [k for k, row in enumerate(rows) if row.op == op][nth]
     return [*rows[:at], *([] if change is None else [change(rows[at])]), *rows[at + 1 :]]

@@ -11,11 +11,11 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from unidle.errors import BadInput
-from unidle.files.schema import span_schema
-from unidle.files.span import load_span, span_from_mapping
-from unidle.files.span_schedule import schedules_named
-from unidle.span.schedules import SCHEDULES
-from unidle.span.simulate import simulate
+from unidle.span.files.schedule import schedules_named
+from unidle.span.files.schema import span_schema
+from unidle.span.files.setting import load_span, span_from_mapping
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.schedules import SCHEDULES
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "span" / "three-sites.yaml"
 TIMES = {"forward": 200, "backward": 200, "weight": 200}

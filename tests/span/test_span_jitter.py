@@ -12,15 +12,15 @@ from hypothesis import settings as runs
 
 from span.settings import settings, uniform
 from unidle.errors import BadInput
-from unidle.files.span import load_span
-from unidle.span.changes import slow_site, without_link
-from unidle.span.jitter import fixed_ns, luck, steps_of, weathered
-from unidle.span.link import Link
-from unidle.span.online import online
-from unidle.span.program import Program
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting
-from unidle.span.simulate import simulate
+from unidle.span.files.setting import load_span
+from unidle.span.model.link import WanLink
+from unidle.span.model.setting import Setting
+from unidle.span.plan.what_if import slow_site, without_link
+from unidle.span.simulate.dynamic import online
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.jitter import fixed_ns, luck, steps_of, weathered
+from unidle.span.simulate.program import Program
+from unidle.span.simulate.schedules import SCHEDULES
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "span" / "three-sites.yaml"
 
@@ -96,7 +96,7 @@ def test_factors_have_the_mean_and_the_variation_that_was_asked_for() -> None:
 
 def test_a_lost_link_is_gone_around_and_a_slow_site_takes_longer() -> None:
     base = load_span(EXAMPLE)
-    ring = replace(base, links=(*base.links, Link("oregon", "virginia", 90_000_000, 5.0)))
+    ring = replace(base, links=(*base.links, WanLink("oregon", "virginia", 90_000_000, 5.0)))
     lost = without_link(ring, "ohio-oregon")
     path = lost.path(1, 2)
     assert path is not None and path.latency_ns == 130_000_000

@@ -13,17 +13,17 @@ from hypothesis import settings as runs
 from scope_export import readers
 from scope_export.protobuf import ask_perfetto
 from span.settings import settings
-from unidle.cli.span_trace import write_trace
 from unidle.errors import BadInput
-from unidle.files.span import load_span
 from unidle.ledger.current import check_batches
 from unidle.ledger.sources import LiveRows
 from unidle.ledger.taxonomy import GROUPS
-from unidle.span.check import check
-from unidle.span.ledger import LEAF_OF, causes, columns, spent
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting
-from unidle.span.simulate import simulate
+from unidle.span.cli.trace import write_trace
+from unidle.span.files.setting import load_span
+from unidle.span.model.setting import Setting
+from unidle.span.simulate.check import check
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.ledger import LEAF_OF, causes, columns, spent
+from unidle.span.simulate.schedules import SCHEDULES
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "span" / "three-sites.yaml"
 

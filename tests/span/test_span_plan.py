@@ -8,18 +8,17 @@ import pytest
 
 from span.plans import small_case
 from unidle.errors import BadInput
-from unidle.files.span import span_from_mapping
-from unidle.files.span_plan import as_file, rented, wanted_from_mapping
-from unidle.span.bound import lower_bound_ns
-from unidle.span.compare import compare
-from unidle.span.estimate import quick_ns
-from unidle.span.layers import balanced
-from unidle.span.layouts import layouts
-from unidle.span.left_out import reconsidered
-from unidle.span.offer import setting_of
-from unidle.span.plan import Objective, brute, greedy, plan
-from unidle.span.schedules import SCHEDULES
-from unidle.span.simulate import simulate
+from unidle.span.files.plan import as_file, rented, wanted_from_mapping
+from unidle.span.files.setting import span_from_mapping
+from unidle.span.plan.alternatives import compare, reconsidered
+from unidle.span.plan.estimate import quick_ns
+from unidle.span.plan.layouts import layouts
+from unidle.span.plan.offer import setting_of
+from unidle.span.plan.partition import balanced
+from unidle.span.plan.search import Objective, brute, greedy, plan
+from unidle.span.simulate.bound import lower_bound_ns
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.schedules import SCHEDULES
 
 WIDE = {
     "model": {"layers": 12, "hidden": 1024, "sequence": 1024}, "batch": 8, "device_tflops": 100, "local_gbps": 100,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from unidle.files.span_plan import load_wanted, wanted_from_mapping
-from unidle.files.span_train import load_run
+from unidle.span.files.plan import load_wanted, wanted_from_mapping
+from unidle.span.files.train import load_run
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "span" / "plan-wan.yaml")
 CONTRACT = {"sites", "layers", "cell", "microbatch", "schedule", "iteration_ns", "lower_bound_ns", "left_out"}

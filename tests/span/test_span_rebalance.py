@@ -10,19 +10,18 @@ from hypothesis import given
 from hypothesis import settings as runs
 from hypothesis import strategies as st
 
-from unidle.span.ahead import Ahead
-from unidle.span.link import Link
-from unidle.span.observed import Step, batch_loss
-from unidle.span.rebalance import Anew, anew, measured_speeds
-from unidle.span.schedules import SCHEDULES, Schedule
-from unidle.span.schedules.own import own
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.unequal import Modelled, Shares, microbatches_of, simulated
+from unidle.span.model.link import WanLink
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.replan.observed import Remaining, Step, batch_loss
+from unidle.span.replan.rebalance import NewShares, measured_speeds, new_shares
+from unidle.span.simulate.schedules import SCHEDULES, Schedule
+from unidle.span.simulate.schedules.custom import own
+from unidle.span.simulate.uneven import Modelled, PipelineShares, microbatches_of, simulated
 
 MS = 1_000_000
 SETTING = Setting(
     (Stage(2 * MS, 2 * MS, 2 * MS, 0, 100),) * 2, 4, tuple(Site(name, 1) for name in "ab"),
-    tuple(Link(a, b, MS, 1.0) for a, b in pairwise("ab")), pipelines=2, input_bytes=100,
+    tuple(WanLink(a, b, MS, 1.0) for a, b in pairwise("ab")), pipelines=2, input_bytes=100,
 )  # fmt: skip
 ONE = SCHEDULES["zb-h1"]
 
@@ -41,8 +40,8 @@ def steps(running: Modelled, speeds: Sequence[float], noise: Sequence[float] = (
 
 def found_by(
     running: Modelled, schedule: Schedule, told: list[Step], left: int = 1000, restart_ns: int = 10**9
-) -> Anew | None:
-    return anew(running, schedule, told, Ahead.after(told, left, restart_ns))
+) -> NewShares | None:
+    return new_shares(running, schedule, told, Remaining.after(told, left, restart_ns))
 
 
 def alike(setting: Setting = SETTING) -> Modelled:
@@ -52,13 +51,13 @@ def alike(setting: Setting = SETTING) -> Modelled:
 def test_a_pipeline_that_proves_half_as_fast_gets_half_as_many() -> None:
     found = found_by(alike(), ONE, steps(alike(), (1, 0.5)))
     assert found is not None
-    assert found.shares == Shares((6, 2), (1, 0.5))
+    assert found.shares == PipelineShares((6, 2), (1, 0.5))
     assert found.before == (4, 4) and found.before_ns > 1.05 * found.after_ns
     assert "(0: 100 %, 1: 50 %): microbatches 6, 2 instead of 4, 4" in found.line()
 
 
 def test_what_was_shared_out_by_speed_stays_while_the_speeds_are_as_planned() -> None:
-    running = simulated(SETTING, ONE, Shares((6, 2), (1, 0.5)))
+    running = simulated(SETTING, ONE, PipelineShares((6, 2), (1, 0.5)))
     assert found_by(running, ONE, steps(running, (1, 1))) is None  # rows have the planned speeds already
     faster = found_by(running, ONE, steps(running, (1, 2)))
     assert faster is not None and faster.shares.microbatches == (4, 4)

@@ -11,17 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.errors import CannotRun
-from unidle.span.ahead import Ahead
-from unidle.span.drift import Drift, drift
-from unidle.span.link import Link
-from unidle.span.observed import Step
-from unidle.span.orders import orders
-from unidle.span.reconsider import Choice, first_choice, rearranged, reconsider, said
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.simulate import Simulation, simulate
-from unidle.span.timeline import Row
-from unidle.span.unequal import Shares, simulated
+from unidle.span.model.link import WanLink
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.replan.decide import Replan, first_choice, orders, rearranged, reconsider, said
+from unidle.span.replan.drift import Drift, drift
+from unidle.span.replan.observed import Remaining, Step
+from unidle.span.simulate.iteration import Simulation, simulate
+from unidle.span.simulate.schedules import SCHEDULES
+from unidle.span.simulate.timeline import OpRow
+from unidle.span.simulate.uneven import PipelineShares, simulated
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -29,7 +27,7 @@ SECOND = 1_000 * MS
 
 def setting(stages: int = 3, microbatches: int = 8, **fields: Any) -> Setting:
     names = "abcdefgh"[:stages]
-    links = tuple(Link(a, b, 2 * MS, 1.0, None) for a, b in pairwise(names))
+    links = tuple(WanLink(a, b, 2 * MS, 1.0, None) for a, b in pairwise(names))
     return Setting(
         tuple(Stage(10 * MS, 10 * MS, 10 * MS, 10 * MS, 400, 100) for _ in names), microbatches,
         tuple(Site(name, 1) for name in names), links, input_bytes=100_000, wide=False, **fields,
@@ -54,7 +52,7 @@ def steps_of(
     return found
 
 
-def decided(simulation: Simulation, seen: Drift, schedule: str, cut: tuple[int, ...] | None = None) -> Choice:
+def decided(simulation: Simulation, seen: Drift, schedule: str, cut: tuple[int, ...] | None = None) -> Replan:
     return reconsider(seen, first_choice(simulation.setting, SCHEDULES[schedule], cut), simulation, cut)
 
 
@@ -74,10 +72,10 @@ def test_a_slow_link_is_named_and_a_schedule_that_hides_it_is_taken() -> None:
     assert seen.links["a", "b"] == pytest.approx(20, rel=0.05)
     choice = decided(simulation, seen, "1f1b")
     assert choice.schedule.name != "1f1b"
-    assert choice.is_worth(Ahead(100, 0, SECOND))
+    assert choice.is_worth(Remaining(100, 0, SECOND))
     assert choice.same_ns is not None and choice.same_ns > 1.05 * choice.best_ns
     assert choice.planned == simulation.setting  # devices are as fast as before
-    text = said(choice, seen, Ahead(100, 0, SECOND))
+    text = said(choice, seen, Remaining(100, 0, SECOND))
     assert "a-b take 2" in text and "from the next checkpoint on" in text
 
 
@@ -89,12 +87,12 @@ def test_a_slow_stage_is_named_and_gives_layers_away() -> None:
     choice = decided(simulation, seen, "unidle", (4, 4, 4))
     assert choice.cut is not None
     assert sum(choice.cut) == 12 and choice.cut[1] < 4 < choice.cut[0]
-    assert choice.is_worth(Ahead(100, 0, SECOND))
+    assert choice.is_worth(Remaining(100, 0, SECOND))
     # What is planned with has the measured times, what devices are paced by has not.
     at = choice.cut[1]
     assert choice.setting.stages[1].forward_ns == pytest.approx(2 * 10 * MS * at / 4, rel=0.01)
     assert choice.planned.stages[1].forward_ns == pytest.approx(10 * MS * at / 4, rel=0.01)
-    assert "stage 1 (b) takes 2.00x" in said(choice, seen, Ahead(100, 0, SECOND))
+    assert "stage 1 (b) takes 2.00x" in said(choice, seen, Remaining(100, 0, SECOND))
 
 
 def test_layers_stay_where_their_number_is_not_known() -> None:
@@ -125,8 +123,8 @@ def test_a_better_plan_that_wins_less_than_a_restart_takes_is_not_taken() -> Non
     simulation = simulate(setting(2, 12), SCHEDULES["1f1b"])
     seen = drift(simulation, steps_of(simulation, links=20))
     choice = decided(simulation, seen, "1f1b")
-    assert not choice.is_worth(Ahead(3, 0, 60 * SECOND))
-    assert "than a restart takes" in said(choice, seen, Ahead(3, 0, 60 * SECOND))
+    assert not choice.is_worth(Remaining(3, 0, 60 * SECOND))
+    assert "than a restart takes" in said(choice, seen, Remaining(3, 0, 60 * SECOND))
 
 
 def test_what_wins_little_of_a_step_that_waits_for_other_things_is_not_taken() -> None:
@@ -135,26 +133,26 @@ def test_what_wins_little_of_a_step_that_waits_for_other_things_is_not_taken() -
     choice = decided(simulation, seen, "1f1b")
     assert choice.same_ns is not None
     won = choice.same_ns - choice.best_ns
-    assert choice.is_worth(Ahead(10**6, 15 * won, 0))
-    assert not choice.is_worth(Ahead(10**6, 25 * won, 0))
+    assert choice.is_worth(Remaining(10**6, 15 * won, 0))
+    assert not choice.is_worth(Remaining(10**6, 25 * won, 0))
 
 
 def test_what_is_as_good_as_it_can_be_goes_on() -> None:
     simulation = simulate(setting(2, 12), SCHEDULES["unidle"])
     seen = drift(simulation, steps_of(simulation, links=2))
     choice = decided(simulation, seen, "unidle", (6, 6))
-    assert not choice.is_worth(Ahead(1000, 0, 0))
-    assert "no other plan is better by 5 %" in said(choice, seen, Ahead(1000, 0, 0))
+    assert not choice.is_worth(Remaining(1000, 0, 0))
+    assert "no other plan is better by 5 %" in said(choice, seen, Remaining(1000, 0, 0))
 
 
 def test_few_rows_tell_nothing() -> None:
     step = Step(1, 1, (2,))
-    step.rows.append(Row("a/0/0", "F", 0, 0, 0, 0, 500 * MS))
+    step.rows.append(OpRow("a/0/0", "F", 0, 0, 0, 0, 500 * MS))
     assert not drift(simulate(setting(2, 2), SCHEDULES["gpipe"]), [step])
 
 
 def test_of_pipelines_that_are_not_alike_links_are_measured_and_shares_stay() -> None:
-    shares = Shares((8, 4), (1.0, 0.5))
+    shares = PipelineShares((8, 4), (1.0, 0.5))
     running = simulated(setting(2, 6, pipelines=2), SCHEDULES["1f1b"], shares)
     steps = []
     for number in range(2):
@@ -179,14 +177,14 @@ def meshed(stages: int = 4, microbatches: int = 8, slow: str = "", **fields: Any
     made = setting(stages, microbatches, **fields)
     names = [site.name for site in made.sites]
     links = tuple(
-        Link(a, b, 2 * MS, 0.01 if f"{a}{b}" == slow else 1.0, None)
+        WanLink(a, b, 2 * MS, 0.01 if f"{a}{b}" == slow else 1.0, None)
         for k, a in enumerate(names)
         for b in names[k + 1 :]
     )
     return replace(made, links=links)
 
 
-def neighbours(choice: Choice) -> set[frozenset[str]]:
+def neighbours(choice: Replan) -> set[frozenset[str]]:
     return {frozenset((a.name, b.name)) for a, b in pairwise(choice.setting.sites)}
 
 
@@ -199,9 +197,9 @@ def test_sites_are_put_in_another_order_where_a_link_became_slow() -> None:
     )
     choice = decided(simulation, slow, "unidle", (3, 3, 3, 3))
     assert frozenset("bc") not in neighbours(choice)
-    assert choice.is_worth(Ahead(100, 0, SECOND))
+    assert choice.is_worth(Remaining(100, 0, SECOND))
     assert choice.best_ns == simulated(choice.setting, choice.schedule, None).result.iteration_ns
-    assert "in the order" in said(choice, slow, Ahead(100, 0, SECOND))
+    assert "in the order" in said(choice, slow, Remaining(100, 0, SECOND))
     # Each device of the new order is one of the old ones: its site, whatever its stage.
     assert sorted(choice.names.values()) == ["a/0/0", "b/0/1", "c/0/2", "d/0/3"]
     assert all(new[0] == old[0] for new, old in choice.names.items())
@@ -227,7 +225,7 @@ def test_without_a_site_the_best_order_and_schedule_of_the_others_go_on() -> Non
     assert {site.name for site in choice.setting.sites} == set("acd")
     assert frozenset("ac") not in neighbours(choice)  # what came to be next to each other is not fast enough
     assert choice.cut == (4, 4, 4)
-    assert choice.same_ns is None and choice.is_worth(Ahead(1, 0, 10**15))
+    assert choice.same_ns is None and choice.is_worth(Remaining(1, 0, 10**15))
     plain = simulated(choice.setting, SCHEDULES["1f1b"], None).result.iteration_ns
     assert choice.best_ns <= plain
     assert {site.name for link in choice.setting.links for site in choice.setting.sites} == set("acd")

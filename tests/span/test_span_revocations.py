@@ -13,17 +13,16 @@ from hypothesis import strategies as st
 
 from span.plans import small_case
 from unidle.errors import BadInput
-from unidle.files.span import span_from_mapping
-from unidle.files.span_plan import as_file, wanted_from_mapping
-from unidle.span.offer import Wanted
-from unidle.span.plan import Objective, brute, plan
-from unidle.span.result import expected
-from unidle.span.revocations import Saving, repeats, stretch
-from unidle.span.schedules import SCHEDULES
-from unidle.span.simulate import simulate
+from unidle.span.files.plan import as_file, wanted_from_mapping
+from unidle.span.files.setting import span_from_mapping
+from unidle.span.model.cost import SaveTimes, repeats, stretch
+from unidle.span.plan.offer import PlanRequest
+from unidle.span.plan.search import Objective, brute, plan
+from unidle.span.simulate.iteration import expected, simulate
+from unidle.span.simulate.schedules import SCHEDULES
 
 
-def lived(saving: Saving, rate: float, segments: int, chance: np.random.Generator) -> tuple[float, float]:
+def lived(saving: SaveTimes, rate: float, segments: int, chance: np.random.Generator) -> tuple[float, float]:
     """Seconds that so many segments of work really take, and seconds in which work was done, with revocations by chance."""
     total = worked = 0.0
     left = chance.exponential(1 / rate)
@@ -43,13 +42,13 @@ def lived(saving: Saving, rate: float, segments: int, chance: np.random.Generato
 @pytest.mark.parametrize(
     ("saving", "per_hour"),
     [
-        (Saving(600, 20, 300), 2.0),
-        (Saving(600, 0, 60), 0.5),
-        (Saving(1800, 60, 600), 4.0),
-        (Saving(60, 5, 900), 1.0),
+        (SaveTimes(600, 20, 300), 2.0),
+        (SaveTimes(600, 0, 60), 0.5),
+        (SaveTimes(1800, 60, 600), 4.0),
+        (SaveTimes(60, 5, 900), 1.0),
     ],
 )
-def test_the_expected_time_is_what_chance_gives(saving: Saving, per_hour: float) -> None:
+def test_the_expected_time_is_what_chance_gives(saving: SaveTimes, per_hour: float) -> None:
     segments = 20_000
     total, worked = lived(saving, per_hour / 3600, segments, np.random.default_rng(7))
     assert total / (segments * saving.every_s) == pytest.approx(stretch(saving, per_hour), rel=0.03)
@@ -59,7 +58,7 @@ def test_the_expected_time_is_what_chance_gives(saving: Saving, per_hour: float)
 
 def test_rare_revocations_cost_half_an_interval_and_a_restart() -> None:
     """Young's line of thought is the limit."""
-    saving, rate = Saving(600, 20, 300), 0.001
+    saving, rate = SaveTimes(600, 20, 300), 0.001
     first_order = (600 + 20 + rate / 3600 * 620 * (620 / 2 + 300)) / 600
     assert stretch(saving, rate) == pytest.approx(first_order, rel=1e-6)
     assert stretch(saving, 0) == 620 / 600 and repeats(saving, 0) == 1
@@ -72,17 +71,17 @@ def test_rare_revocations_cost_half_an_interval_and_a_restart() -> None:
 def test_more_undisturbed_time_is_never_less_expected_time(
     every: float, save: float, restart: float, rate: float, a: float, b: float
 ) -> None:
-    saving, (few, many) = Saving(every, save, restart), sorted((a, b))
+    saving, (few, many) = SaveTimes(every, save, restart), sorted((a, b))
     assert few * stretch(saving, rate, few) <= many * stretch(saving, rate, many) * (1 + 1e-12)
 
 
-def spot(seed: int) -> Wanted:
+def spot(seed: int) -> PlanRequest:
     case = small_case(seed)
     offers = tuple(
         replace(offer, revocations_per_hour=(seed * 7 + k * 3) % 5 * 20.0)
         for k, offer in enumerate(case.offers)
     )
-    return replace(case, offers=offers, saving=Saving(60, 1 + seed % 3, 30))
+    return replace(case, offers=offers, saving=SaveTimes(60, 1 + seed % 3, 30))
 
 
 @pytest.mark.parametrize("seed", range(0, 40, 2))

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from span.naive import iteration_ns
 from span.settings import MS, settings, uniform
 from unidle.errors import BadInput
-from unidle.span import engine
-from unidle.span.bound import lower_bound_ns
-from unidle.span.check import check
-from unidle.span.link import Link
-from unidle.span.schedules import SCHEDULES, own
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.simulate import Simulation, simulate
+from unidle.span.model.link import WanLink
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.simulate import engine
+from unidle.span.simulate.bound import lower_bound_ns
+from unidle.span.simulate.check import check
+from unidle.span.simulate.iteration import Simulation, simulate
+from unidle.span.simulate.schedules import SCHEDULES, own
 
 EXAMPLES = int(os.environ.get("UNIDLE_SPAN_EXAMPLES", "120"))
 ZERO = {"gpipe": 6600, "1f1b": 6600, "interleaved": 5700, "zb-h1": 5400}
@@ -133,7 +133,7 @@ def two_sites(cap: int | None = None, cell: int = 1) -> Setting:
     """Two stages 40 ms apart: 1 MB at 1 Gbit/s are 8 ms, in one flow of 300 Mbit/s 26.7 ms."""
     shape = Stage(10 * MS, 10 * MS, 10 * MS, 10 * MS, 17_000_000)
     return Setting(
-        (shape, shape), 2, (Site("a", 1, None, 3.6), Site("b", 1)), (Link("a", "b", 40 * MS, 1.0, None, 5.0),), cell,
+        (shape, shape), 2, (Site("a", 1, None, 3.6), Site("b", 1)), (WanLink("a", "b", 40 * MS, 1.0, None, 5.0),), cell,
         cell, 1_000_000, 500, cap,
     )  # fmt: skip
 

@@ -15,12 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.errors import BadInput
-from unidle.files.span import pipelines_from_mapping
-from unidle.span.result import Result
-from unidle.span.schedules import SCHEDULES
-from unidle.span.shares import shares
-from unidle.span.simulate import Simulation, simulate
-from unidle.span.unequal import simulate_groups
+from unidle.span.files.setting import pipelines_from_mapping
+from unidle.span.simulate.iteration import ScheduleResult, Simulation, simulate
+from unidle.span.simulate.schedules import SCHEDULES
+from unidle.span.simulate.uneven import shares, simulate_groups
 
 
 def ways(batch: int, pipelines: int) -> Iterator[tuple[int, ...]]:
@@ -64,7 +62,7 @@ TIMES = {"forward": 200, "backward": 200, "weight": 200}
 FILE = {"stages": 3, "microbatches": 8, "pipelines": 4, "cell": 2, "stage_ns": TIMES}
 
 
-def simulated(name: str = "unidle", **fields: Any) -> tuple[Result, tuple[Simulation, ...]]:
+def simulated(name: str = "unidle", **fields: Any) -> tuple[ScheduleResult, tuple[Simulation, ...]]:
     whole, groups = pipelines_from_mapping({**FILE, **fields})
     return simulate_groups(whole, groups, SCHEDULES[name])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unidle.span.stage_times import stage_times
+from unidle.span.model.layers import stage_times
 
 
 def plan(stages: int = 2, pipelines: int = 2, chunks: int = 1, *, joined: bool = False) -> dict[str, Any]:

@@ -18,18 +18,24 @@ from hypothesis import settings as runs
 from hypothesis import strategies as st
 
 from span.settings import settings
-from unidle.cli.span_files import picture_of, strip, write_rows, write_svg
-from unidle.cli.span_trace import write_trace
 from unidle.errors import BadInput
 from unidle.ledger.current import check_batches
 from unidle.ledger.sources import LiveRows
-from unidle.span.ledger import causes, columns, spent
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting
-from unidle.span.shares import shares_by_cell
-from unidle.span.simulate import simulate
-from unidle.span.timeline import Row
-from unidle.span.unequal import Shares, Together, meeting_ns, microbatches_of, simulated
+from unidle.span.cli.output import picture_of, strip, write_rows, write_svg
+from unidle.span.cli.trace import write_trace
+from unidle.span.model.setting import Setting
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.ledger import causes, columns, spent
+from unidle.span.simulate.schedules import SCHEDULES
+from unidle.span.simulate.timeline import OpRow
+from unidle.span.simulate.uneven import (
+    PipelineShares,
+    Together,
+    meeting_ns,
+    microbatches_of,
+    shares_by_cell,
+    simulated,
+)
 
 SITES = [{"name": "a", "stages": 1}, {"name": "b", "stages": 2}]
 FILE: dict[str, Any] = {
@@ -40,19 +46,19 @@ FILE: dict[str, Any] = {
 
 
 @st.composite
-def uneven(draw: st.DrawFn) -> tuple[Setting, Shares]:
+def uneven(draw: st.DrawFn) -> tuple[Setting, PipelineShares]:
     """A setting, and what each pipeline does: alike in each cell."""
     setting = draw(settings())
     cells = setting.pipelines // setting.cell
     counts = draw(st.lists(st.integers(1, 5), min_size=cells, max_size=cells))
     speeds = draw(st.lists(st.sampled_from([0.3, 1.0, 2.0]), min_size=cells, max_size=cells))
-    shares = Shares(
+    shares = PipelineShares(
         *(tuple(each for each in given for _ in range(setting.cell)) for given in (counts, speeds))
     )
     return setting, shares
 
 
-def done_of(setting: Setting, name: str, shares: Shares) -> Together | None:
+def done_of(setting: Setting, name: str, shares: PipelineShares) -> Together | None:
     """None where memory is too small."""
     try:
         done = simulated(setting, SCHEDULES[name], shares)
@@ -66,14 +72,14 @@ def done_of(setting: Setting, name: str, shares: Shares) -> Together | None:
 @runs(max_examples=12)
 @given(case=uneven())
 def test_every_pipeline_does_its_own_microbatches_and_no_device_or_wire_is_used_twice_at_once(
-    name: str, case: tuple[Setting, Shares]
+    name: str, case: tuple[Setting, PipelineShares]
 ) -> None:
     setting, shares = case
     done = done_of(setting, name, shares)
     if done is None:
         return
     assert microbatches_of(done) == shares.microbatches
-    places, count = defaultdict[str, list[Row]](list), Counter[tuple[int, int, str]]()
+    places, count = defaultdict[str, list[OpRow]](list), Counter[tuple[int, int, str]]()
     for row in done.rows():
         places[row.device_or_link].append(row)
         if row.op in "FBW":
@@ -96,7 +102,9 @@ def test_every_pipeline_does_its_own_microbatches_and_no_device_or_wire_is_used_
 @pytest.mark.parametrize("name", SCHEDULES)
 @runs(max_examples=12)
 @given(case=uneven())
-def test_every_nanosecond_of_every_device_has_one_cause(name: str, case: tuple[Setting, Shares]) -> None:
+def test_every_nanosecond_of_every_device_has_one_cause(
+    name: str, case: tuple[Setting, PipelineShares]
+) -> None:
     setting, shares = case
     done = done_of(setting, name, shares)
     if done is None:
@@ -115,16 +123,16 @@ def test_every_nanosecond_of_every_device_has_one_cause(name: str, case: tuple[S
 @given(setting=settings())
 def test_pipelines_that_are_alike_have_the_rows_that_they_have_without_a_list(setting: Setting) -> None:
     count = setting.pipelines
-    done = done_of(setting, "atlas", Shares((setting.microbatches,) * count, (1.0,) * count))
+    done = done_of(setting, "atlas", PipelineShares((setting.microbatches,) * count, (1.0,) * count))
     if done is not None:
         assert sorted(done.rows()) == sorted(simulate(setting, SCHEDULES["atlas"]).rows())
 
 
 def test_all_meet_at_the_all_reduce_which_begins_with_the_slowest() -> None:
-    from unidle.files.span import pipelines_from_mapping
+    from unidle.span.files.setting import pipelines_from_mapping
 
     whole, groups = pipelines_from_mapping(FILE)
-    done = simulated(whole, SCHEDULES["zb-h1"], Shares((6, 6, 2, 2), (1, 1, 0.25, 0.25)))
+    done = simulated(whole, SCHEDULES["zb-h1"], PipelineShares((6, 6, 2, 2), (1, 1, 0.25, 0.25)))
     starts = {(row.stage, row.start_ns) for row in done.rows() if row.op == "allreduce"}
     assert starts == {(s, meeting_ns(done, s)) for s in range(3)}
     assert [group.pipelines for group in groups] == [(0, 1), (2, 3)]
@@ -141,17 +149,19 @@ def test_pipelines_of_a_cell_get_as_many_and_none_is_lost(speeds: list[float], c
 
 
 def test_a_number_that_cells_cannot_halve_is_shared_out_cell_by_cell() -> None:
-    from unidle.files.span import pipelines_from_mapping
+    from unidle.span.files.setting import pipelines_from_mapping
 
     _, groups = pipelines_from_mapping(FILE | {"microbatches": 3, "pipeline_speeds": [1, 1, 0.7, 0.7]})
     assert [(group.pipelines, group.setting.microbatches) for group in groups] == [((0, 1), 4), ((2, 3), 2)]
 
 
 def test_the_picture_has_a_cell_of_each_kind_and_the_trace_what_each_of_them_holds() -> None:
-    from unidle.files.span import pipelines_from_mapping
+    from unidle.span.files.setting import pipelines_from_mapping
 
     whole, _ = pipelines_from_mapping(FILE)
-    done = simulated(replace(whole, wide=False), SCHEDULES["atlas"], Shares((6, 6, 2, 2), (1, 1, 0.5, 0.5)))
+    done = simulated(
+        replace(whole, wide=False), SCHEDULES["atlas"], PipelineShares((6, 6, 2, 2), (1, 1, 0.5, 0.5))
+    )
     names = {whole.device(p, s) for p in range(4) for s in range(3)}
     assert set(picture_of(done).devices) == names
     stream = io.BytesIO()

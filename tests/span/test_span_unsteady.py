@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 
 from span.test_span_reconsider import MS, SECOND, setting
-from unidle.span.ahead import Ahead
-from unidle.span.drift import drift
-from unidle.span.link import Link
-from unidle.span.observed import Step
-from unidle.span.reconsider import Choice, first_choice, reconsider, said
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting
-from unidle.span.simulate import Simulation, simulate
-from unidle.span.unsteady import TRIES, Unsteady, expected_ns, unsteady
+from unidle.span.model.link import WanLink
+from unidle.span.model.setting import Setting
+from unidle.span.replan.decide import Replan, first_choice, reconsider, said
+from unidle.span.replan.drift import TRIES, Unsteady, drift, expected_ns, unsteady
+from unidle.span.replan.observed import Remaining, Step
+from unidle.span.simulate.iteration import Simulation, simulate
+from unidle.span.simulate.schedules import SCHEDULES
 
 
 def chain() -> Setting:
-    links = tuple(Link(a, b, 2 * MS, 1.0) for a, b in pairwise("abcd"))
+    links = tuple(WanLink(a, b, 2 * MS, 1.0) for a, b in pairwise("abcd"))
     return replace(setting(4, 16), links=links, input_bytes=1_000_000)
 
 
@@ -41,7 +39,7 @@ def steps_of(made: Simulation, sends: float, works: float = 0.0, count: int = 20
     return found
 
 
-def decided(made: Simulation, steps: list[Step]) -> Choice:
+def decided(made: Simulation, steps: list[Step]) -> Replan:
     first = first_choice(made.setting, SCHEDULES["unidle"], (3,) * 4)
     return reconsider(drift(made, steps), first, made, (3,) * 4)
 
@@ -77,8 +75,8 @@ def test_a_plan_with_more_room_is_taken_where_transfers_come_late() -> None:
     choice = decided(made, steps_of(made, 0.5))
     assert choice.same_ns is not None and choice.same_ns > 1.05 * made.result.iteration_ns
     assert choice.best_ns < choice.same_ns / 1.05
-    assert choice.is_worth(Ahead(1000, 0, SECOND))
-    told = said(choice, seen, Ahead(1000, 0, SECOND))
+    assert choice.is_worth(Remaining(1000, 0, SECOND))
+    told = said(choice, seen, Remaining(1000, 0, SECOND))
     assert "transfers vary by" in told and "from the next checkpoint on" in told
     # It holds for other tries than those by which it was chosen, and costs little where all is steady.
     planned = simulate(choice.setting, choice.schedule)
@@ -99,7 +97,7 @@ def test_what_goes_on_after_that_is_left_alone() -> None:
     again = simulate(choice.setting, choice.schedule)
     seen = drift(again, steps_of(again, 0.5))
     found = reconsider(seen, choice, again, choice.cut)
-    assert not found.is_better(Ahead(1000, 0, 0))
+    assert not found.is_better(Remaining(1000, 0, 0))
 
 
 def test_the_mean_is_over_the_same_tries_for_all_and_none_where_they_would_take_long() -> None:

@@ -10,15 +10,15 @@ from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 
 from unidle.errors import BadInput
-from unidle.span.fit import Rates, fit, grows, rate_bps
+from unidle.span.model.fit import FlowRates, fit, grows, rate_bps
 
 
-def _measured(capacity: float, flow: float, noise: float, seed: int) -> list[Rates]:
+def _measured(capacity: float, flow: float, noise: float, seed: int) -> list[FlowRates]:
     dice = random.Random(seed)
     counts, found = 1, []
     while True:
         rate = rate_bps(counts, capacity, flow)
-        found.append(Rates(counts, tuple(rate * dice.uniform(1 - noise, 1 + noise) for _ in range(5))))
+        found.append(FlowRates(counts, tuple(rate * dice.uniform(1 - noise, 1 + noise) for _ in range(5))))
         if counts * flow > 2 * capacity or counts >= 64:
             return found
         counts *= 2
@@ -50,9 +50,14 @@ def test_the_same_measurements_and_seed_give_the_same_intervals() -> None:
 
 @pytest.mark.parametrize(
     ("trips", "rates"),
-    [([], [Rates(1, (1.0,))]), ([0.0], [Rates(1, (1.0,))]), ([1.0], []), ([1.0], [Rates(1, (0.0,))])],
+    [
+        ([], [FlowRates(1, (1.0,))]),
+        ([0.0], [FlowRates(1, (1.0,))]),
+        ([1.0], []),
+        ([1.0], [FlowRates(1, (0.0,))]),
+    ],
 )
-def test_what_cannot_be_fitted_is_refused(trips: list[float], rates: list[Rates]) -> None:
+def test_what_cannot_be_fitted_is_refused(trips: list[float], rates: list[FlowRates]) -> None:
     with pytest.raises(BadInput, match="measure again"):
         fit(trips, rates, seed=1)
 

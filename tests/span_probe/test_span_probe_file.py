@@ -9,9 +9,9 @@ import pytest
 from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping, fleet_to_yaml, load_fleet
 from unidle.files.fleet_measured import store_link
-from unidle.span.fit import Rates, fit, link_of
+from unidle.span.model.fit import FlowRates, fit, link_of
 
-MODEL = fit([40e6, 41e6, 39e6], [Rates(1, (3e8, 3.1e8)), Rates(4, (1e9, 1.01e9))], seed=1)
+MODEL = fit([40e6, 41e6, 39e6], [FlowRates(1, (3e8, 3.1e8)), FlowRates(4, (1e9, 1.01e9))], seed=1)
 HEAD = """# our fleet
 nodes:
   - {id: n1, devices: {count: 1, kind: cpu}}  # the first

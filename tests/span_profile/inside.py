@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from unidle.rank.span_profile.cut import Tape, chain_of
-from unidle.rank.span_profile.graph import graph_of, input_gradient, weight_gradients
-from unidle.rank.span_profile.load import Job, Refused, Request, load
-from unidle.rank.span_profile.measure import Profile
+from unidle.span.measure.cut import Tape, chain_of
+from unidle.span.measure.load import ProfileJob, ProfileRefused, ProfileRequest, load
+from unidle.span.measure.profiler import LayerProfiler
+from unidle.span.measure.split_layer import graph_of, input_gradient, weight_gradients
 
 HERE = Path(__file__).parent
 ROWS, NARROW, WIDE = 6, 16, 48
@@ -102,8 +102,8 @@ class Opaque(nn.Module):
 
 
 def measured(model: nn.Module, given: Tensor, optimizer: str = "none", repeats: int = 3) -> dict[str, Any]:
-    job = Job(model, given, None, torch.device("cpu"))
-    profile = Profile(Request("here.py:build", repeats=repeats, optimizer=optimizer), job)
+    job = ProfileJob(model, given, None, torch.device("cpu"))
+    profile = LayerProfiler(ProfileRequest("here.py:build", repeats=repeats, optimizer=optimizer), job)
     profile.warm_up()
     return profile.run()
 
@@ -111,7 +111,7 @@ def measured(model: nn.Module, given: Tensor, optimizer: str = "none", repeats: 
 def refused(model: nn.Module) -> dict[str, Any]:
     try:
         measured(model, torch.randn(2, 4))
-    except Refused as error:
+    except ProfileRefused as error:
         return error.told
     return {}
 
@@ -148,8 +148,8 @@ def cut_is_equal() -> bool:
 
 def load_of(file: str, **more: Any) -> dict[str, Any]:
     try:
-        load(Request(**{"build": f"{HERE}/models.py:{file}", **more}))
-    except Refused as error:
+        load(ProfileRequest(**{"build": f"{HERE}/models.py:{file}", **more}))
+    except ProfileRefused as error:
         return error.told
     return {}
 

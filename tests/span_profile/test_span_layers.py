@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from unidle.errors import BadInput
-from unidle.files.schema import span_schema
-from unidle.files.span import load_span, span_from_mapping
-from unidle.files.span_plan import as_file, load_wanted, wanted_from_mapping
-from unidle.span.bound import lower_bound_ns
-from unidle.span.estimate import quick_ns
-from unidle.span.layers import balanced, balanced_cut
-from unidle.span.layouts import layouts
-from unidle.span.left_out import reconsidered
-from unidle.span.measured import Layer, Measured
-from unidle.span.offer import setting_of
-from unidle.span.plan import brute, greedy, plan
-from unidle.span.schedules import SCHEDULES
-from unidle.span.simulate import simulate
+from unidle.span.files.plan import as_file, load_wanted, wanted_from_mapping
+from unidle.span.files.schema import span_schema
+from unidle.span.files.setting import load_span, span_from_mapping
+from unidle.span.model.layers import LayerCost, ModelCosts
+from unidle.span.plan.alternatives import reconsidered
+from unidle.span.plan.estimate import quick_ns
+from unidle.span.plan.layouts import layouts
+from unidle.span.plan.offer import setting_of
+from unidle.span.plan.partition import balanced, balanced_cut
+from unidle.span.plan.search import brute, greedy, plan
+from unidle.span.simulate.bound import lower_bound_ns
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.schedules import SCHEDULES
 
 MS = 1_000_000
 ROOT = Path(__file__).parents[2]
@@ -145,10 +145,10 @@ def test_a_list_of_bytes_has_one_for_each_stage() -> None:
 
 
 @st.composite
-def models(draw: st.DrawFn) -> Measured:
+def models(draw: st.DrawFn) -> ModelCosts:
     number, size = st.integers(0, 30), st.integers(0, 20)
     layers = [
-        Layer(
+        LayerCost(
             1 + draw(number),
             draw(number),
             draw(number),
@@ -160,7 +160,7 @@ def models(draw: st.DrawFn) -> Measured:
         )
         for _ in range(draw(st.integers(1, 7)))
     ]
-    return Measured(tuple(layers))
+    return ModelCosts(tuple(layers))
 
 
 @given(
@@ -171,7 +171,7 @@ def models(draw: st.DrawFn) -> Measured:
     slack=st.sampled_from([1.0, 1.25, 2.0]),
 )
 def test_the_cut_is_the_one_of_brute_force(
-    measured: Measured, speeds: list[float], room: int | None, chance: random.Random, slack: float
+    measured: ModelCosts, speeds: list[float], room: int | None, chance: random.Random, slack: float
 ) -> None:
     borders = [s for s in range(1, len(speeds)) if chance.random() < 0.5]
     there = len(measured.layers)
@@ -201,7 +201,7 @@ def test_the_cut_is_the_one_of_brute_force(
 
 def test_layers_that_are_alike_are_cut_as_without_a_measurement() -> None:
     for count, speeds in ((9, [1.0, 2.0]), (12, [1.0] * 5), (7, [1.0, 1.0, 3.0])):
-        measured = Measured((Layer(10, 10, 10, 10, 0, 0),) * count)
+        measured = ModelCosts((LayerCost(10, 10, 10, 10, 0, 0),) * count)
         cut, even = balanced_cut(measured, speeds), balanced(count, speeds, count)
         assert cut is not None and even is not None
         assert max(n / s for n, s in zip(cut, speeds, strict=True)) == max(

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import needs
-from unidle.cli.span_profile import profile
 from unidle.errors import UnidleError
+from unidle.span.cli.profile import profile
 
 MODELS = Path(__file__).with_name("models.py")
 HEAD = """# two sites and a model of our own
@@ -99,7 +99,7 @@ def test_layers_are_measured_on_a_gpu() -> None:
 
 def test_a_process_that_measures_ends_with_who_asked(wait_until: Any) -> None:
     asked = {"build": f"{MODELS}:build", "microbatch": 1, "repeats": 1_000_000}
-    command = [sys.executable, "-m", "unidle.rank.span_profile"]
+    command = [sys.executable, "-m", "unidle.span.measure"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from unidle.errors import BadInput
-from unidle.files.span import load_span
-from unidle.files.span_measured import store_profile
-from unidle.files.span_plan import load_wanted
-from unidle.span.profile import Profile, median_of, profile_of
+from unidle.span.files.plan import load_wanted
+from unidle.span.files.rewrite import store_profile
+from unidle.span.files.setting import load_span
+from unidle.span.model.layers import ModelProfile, median_of, profile_of
 
 HOW = {
     "microbatch": 2,
@@ -33,7 +33,7 @@ FILES = {
 }  # fmt: skip
 
 
-def profiled(count: int = 3) -> Profile:
+def profiled(count: int = 3) -> ModelProfile:
     layer = {
         "kind": "Linear", "kept_bytes": 5, "input_bytes": 7, "keeps_input": False, "parameters_bytes": 1,
         "gradient_bytes": 2, "optimizer_bytes": 3, "split": True,

@@ -72,7 +72,7 @@ class Live:
             with contextlib.suppress(OSError):
                 words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
                 if (
-                    b"unidle.rank.span" in words
+                    b"unidle.span.rank" in words
                     and device.encode() in words
                     and self._is_mine(int(entry.name))
                 ):

@@ -9,21 +9,21 @@ import pytest
 
 from span_run import runs
 from unidle.errors import BadInput
-from unidle.files.span import load_span
-from unidle.files.span_plan import load_wanted
-from unidle.files.span_train import Wanted, load_run, run_from_mapping
-from unidle.span.simulate import Simulation, simulate
+from unidle.span.files.plan import load_wanted
+from unidle.span.files.setting import load_span
+from unidle.span.files.train import RunRequest, load_run, run_from_mapping
+from unidle.span.simulate.iteration import Simulation, simulate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "span" / "train.yaml"
 
 
-def read(place: Path, train: dict[str, Any] | None = None, **fields: Any) -> Wanted:
+def read(place: Path, train: dict[str, Any] | None = None, **fields: Any) -> RunRequest:
     (place / "model.py").write_text(runs.MODEL)
     own = {name: value for name, value in {**runs.TRAIN, **(train or {})}.items() if value is not None}
     return run_from_mapping(runs.span(**{"train": own, **fields}), str(place))
 
 
-def simulated(found: Wanted) -> Simulation:
+def simulated(found: RunRequest) -> Simulation:
     return simulate(found.setting, found.schedule)
 
 

@@ -12,26 +12,26 @@ import pytest
 
 from span_run import runs
 from unidle.errors import BadInput, CannotRun
-from unidle.files.span_train import Wanted, run_from_mapping
-from unidle.launch.ground import devices_of, hosts_ground, launcher_address, launcher_of, launchers
-from unidle.span.link import Link
-from unidle.span.replan import corrected, cut_off, without
-from unidle.span.runplan import Run, flows_of, orders, plan_of
-from unidle.span.schedules import SCHEDULES
-from unidle.span.setting import Setting, Site, Stage
-from unidle.span.simulate import simulate
+from unidle.span.files.train import RunRequest, run_from_mapping
+from unidle.span.model.link import WanLink
+from unidle.span.model.setting import Setting, Site, Stage
+from unidle.span.plan.run_plan import AttemptKey, flows_of, orders, plan_of
+from unidle.span.replan.survivors import corrected, cut_off, without
+from unidle.span.run.hosts import devices_of, hosts_of_site, launcher_address, launcher_of, launchers
+from unidle.span.simulate.iteration import simulate
+from unidle.span.simulate.schedules import SCHEDULES
 
 
-def wanted(place: Path, train: dict[str, Any] | None = None, **fields: Any) -> Wanted:
+def wanted(place: Path, train: dict[str, Any] | None = None, **fields: Any) -> RunRequest:
     (place / "model.py").write_text(runs.MODEL)
     return run_from_mapping(runs.span(**{"train": {**runs.TRAIN, **(train or {})}, **fields}), str(place))
 
 
-def plan(found: Wanted, cut: tuple[int, ...] | None = None) -> dict[str, Any]:
+def plan(found: RunRequest, cut: tuple[int, ...] | None = None) -> dict[str, Any]:
     addresses = {name: ("127.0.0.1", 30000 + k) for k, name in enumerate(devices_of(found.setting))}
     names = dict(zip(addresses, addresses, strict=True))
     made = plan_of(
-        found.training, simulate(found.setting, found.schedule), addresses, Run("r", 2, 5), cut, names
+        found.training, simulate(found.setting, found.schedule), addresses, AttemptKey("r", 2, 5), cut, names
     )
     return json.loads(json.dumps(made))  # what is not plain data fails here
 
@@ -124,16 +124,16 @@ def test_a_real_run_never_plans_with_nodes_that_do_not_send_for_others(tmp_path:
 
 
 def test_many_flows_where_one_is_held_back_by_latency() -> None:
-    from unidle.span.link import Path as Way
+    from unidle.span.model.link import Path as Way
 
-    assert flows_of(Way((Link("a", "b", 40 * runs.MS, 5.0),))) == 25
-    assert flows_of(Way((Link("a", "b", 0, 5.0),))) == 4
-    assert flows_of(Way((Link("a", "b", 40 * runs.MS, 500.0),))) == 64
+    assert flows_of(Way((WanLink("a", "b", 40 * runs.MS, 5.0),))) == 25
+    assert flows_of(Way((WanLink("a", "b", 0, 5.0),))) == 4
+    assert flows_of(Way((WanLink("a", "b", 40 * runs.MS, 500.0),))) == 64
 
 
 CHAIN = Setting(
     (Stage(10, 10, 10, 10, 100, 7),) * 4, 4, tuple(Site(name, 1) for name in "abcd"),
-    tuple(Link(a, b, 5, 1.0) for a, b in pairwise("abcd")), input_bytes=10, static_bytes=60, memory_cap_bytes=250,
+    tuple(WanLink(a, b, 5, 1.0) for a, b in pairwise("abcd")), input_bytes=10, static_bytes=60, memory_cap_bytes=250,
 )  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def test_layers_of_a_lost_site_move_to_the_others_and_times_with_them() -> None:
 
 
 def test_devices_behind_a_lost_site_keep_the_names_of_their_ranks() -> None:
-    around = replace(CHAIN, links=(*CHAIN.links, Link("a", "c", 5, 1.0)))
+    around = replace(CHAIN, links=(*CHAIN.links, WanLink("a", "c", 5, 1.0)))
     left = without(around, (2, 2, 2, 2), {"b"})
     assert left.names == {"a/0/0": "a/0/0", "c/0/1": "c/0/2", "d/0/2": "d/0/3"}
     assert left.setting.path(0, 1) is not None
@@ -171,7 +171,7 @@ def test_the_lighter_part_is_left_out_when_a_link_is_gone() -> None:
     assert cut_off(CHAIN.links, sites, "a", "b", [1] * 4) == {"a"}
     assert cut_off(CHAIN.links, sites, "b", "c", [1] * 4) == {"c", "d"}
     assert cut_off(CHAIN.links, sites, "b", "c", [1, 1, 2, 2]) == {"a", "b"}
-    assert cut_off((*CHAIN.links, Link("a", "c", 1, 1.0)), sites, "b", "c", [1] * 4) == {"c"}
+    assert cut_off((*CHAIN.links, WanLink("a", "c", 1, 1.0)), sites, "b", "c", [1] * 4) == {"c"}
 
 
 def test_links_measured_slower_take_so_long_in_the_corrected_setting() -> None:
@@ -190,7 +190,7 @@ def test_what_was_measured_chooses_the_order_and_the_file_says_how_links_and_dev
     addresses = {name: ("127.0.0.1", 30000 + k) for k, name in enumerate(devices_of(found.setting))}
     names = dict(zip(addresses, addresses, strict=True))
     modelled = simulate(slow, found.schedule)
-    made = plan_of(found.training, modelled, addresses, Run("r"), None, names, stated=found.setting)
+    made = plan_of(found.training, modelled, addresses, AttemptKey("r"), None, names, stated=found.setting)
     assert [link["rate_bytes_per_s"] for link in made["links"]] == [125_000_000]
     assert made["pace"]["forward_ns"] == [2 * runs.MS] * 2
     orders_ = {device["device"]: [tuple(step) for step in device["order"]] for device in made["devices"]}
@@ -204,7 +204,7 @@ def test_devices_of_a_fleet_listen_behind_their_sites_launcher(tmp_path: Path) -
     ]
     found = wanted(tmp_path, sites=sites, pipelines=2)
     setting, hosts = found.setting, found.training.hosts
-    ground = hosts_ground(setting, hosts, "b@h2:31000", "cpu")
+    ground = hosts_of_site(setting, hosts, "b@h2:31000", "cpu")
     assert dict(ground.addresses) == {
         "a/0/0": ("10.0.0.1", 30001), "a/1/0": ("10.0.0.1", 30002), "b/0/1": ("h1", 29401), "b/1/1": ("h2", 31002),
     }  # fmt: skip

@@ -16,13 +16,13 @@ import needs
 from span_run import runs
 from span_run.live import Live
 from unidle.errors import BadInput, CannotRun
-from unidle.files.span_train import Wanted, run_from_mapping
-from unidle.launch.follower import digest_of
-from unidle.launch.ground import devices_of
-from unidle.rank.span.reading import plan_from
-from unidle.span.runplan import Run, chunks_of, plan_of
-from unidle.span.schedules import SCHEDULES
-from unidle.span.unequal import Modelled, Together
+from unidle.span.files.train import RunRequest, run_from_mapping
+from unidle.span.plan.run_plan import AttemptKey, chunks_of, plan_of
+from unidle.span.rank.read_plan import plan_from
+from unidle.span.run.follower import digest_of
+from unidle.span.run.hosts import devices_of
+from unidle.span.simulate.schedules import SCHEDULES
+from unidle.span.simulate.uneven import Modelled, Together
 
 STEPS = 12
 SLOW = """
@@ -36,17 +36,17 @@ class Slow(nn.Module):
 """
 
 
-def wanted(place: Path, train: dict[str, Any] | None = None, **fields: Any) -> Wanted:
+def wanted(place: Path, train: dict[str, Any] | None = None, **fields: Any) -> RunRequest:
     (place / "model.py").write_text(runs.MODEL)
     return run_from_mapping(runs.span(**{"train": {**runs.TRAIN, **(train or {})}, **fields}), str(place))
 
 
-def plan(found: Wanted, done: Modelled) -> dict[str, Any]:
+def plan(found: RunRequest, done: Modelled) -> dict[str, Any]:
     addresses = {name: ("127.0.0.1", 30000 + k) for k, name in enumerate(devices_of(found.setting))}
     names = dict(zip(addresses, addresses, strict=True))
     speeds = found.shares.speeds if found.shares else None
     made: dict[str, Any] = json.loads(
-        json.dumps(plan_of(found.training, done, addresses, Run("r"), None, names, speeds))
+        json.dumps(plan_of(found.training, done, addresses, AttemptKey("r"), None, names, speeds))
     )
     return made
 

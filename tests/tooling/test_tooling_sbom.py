@@ -77,6 +77,15 @@ def test_the_python_bill_lists_every_package_of_the_lock_and_no_other(python_bom
     )
 
 
+def test_the_bill_of_the_extra_names_unidle_in_the_same_version(
+    tmp_path: Path, python_bom: dict[str, Any]
+) -> None:
+    bom = written("span", tmp_path)
+    check_form(bom)
+    assert bom["metadata"]["component"]["name"] == "unidle-span"
+    assert [part["purl"] for part in bom["components"]] == [python_bom["metadata"]["component"]["purl"]]
+
+
 def test_a_package_is_required_optional_or_only_for_the_tests(python_bom: dict[str, Any]) -> None:
     scope = {part["name"]: part["scope"] for part in python_bom["components"]}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.slow, needs.cargo]
 class Wheels:
     pure: Path
     native: Path
-    sources: tuple[Path, Path]
+    span: Path
+    sources: tuple[Path, Path, Path]
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +35,16 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
     out = tmp_path_factory.mktemp("dist")
     done = subprocess.run([ROOT / "scripts" / "wheels.sh", out], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    pure, native = sorted(out.glob("*.whl"))
-    own, scope = sorted(out.glob("*.tar.gz"))
+    pure, native, span = sorted(out.glob("*.whl"))
+    sources = sorted(out.glob("*.tar.gz"))
     assert sorted(file.name for file in out.glob("*.cdx.json")) == [
         f"unidle-{unidle.__version__}.cdx.json",
         f"unidle_scope-{unidle.__version__}.cdx.json",
+        f"unidle_span-{unidle.__version__}.cdx.json",
     ]
-    assert all(file.name in done.stderr for file in (pure, native, own, scope))
-    return Wheels(pure, native, (own, scope))
+    assert all(file.name in done.stderr for file in (pure, native, span, *sources))
+    own, scope, apart = sources
+    return Wheels(pure, native, span, (own, scope, apart))
 
 
 def pythons() -> list[tuple[str, str]]:
@@ -62,16 +65,23 @@ def _runs(program: str) -> bool:
         return False
 
 
-def test_a_wheel_holds_every_file_of_the_package_and_no_other(wheels: Wheels) -> None:
+def test_two_wheels_hold_every_file_of_the_package_once_and_no_other(wheels: Wheels) -> None:
     listed = subprocess.run(
         ["git", "ls-files", "src/unidle"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     wanted = {name.removeprefix("src/") for name in listed.stdout.split() if (ROOT / name).exists()}
-    with zipfile.ZipFile(wheels.pure) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    own, apart = _files_of(wheels.pure), _files_of(wheels.span)
+    assert not any(name.startswith("unidle/span/") for name in own)
+    assert all(name.startswith("unidle/span/") for name in apart)
+    held = own | apart
     assert wanted <= held
     assert {name for name in held - wanted if not (ROOT / "src" / name).exists()} == set()
     assert {"unidle/py.typed", "unidle/scope/rules.yaml", "unidle/store/migrations/versions/r0001.py"} <= held
+
+
+def _files_of(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
 
 
 def test_the_native_wheel_serves_every_python_and_names_its_glibc(wheels: Wheels) -> None:
@@ -102,6 +112,8 @@ def test_source_archives_hold_what_a_build_needs(wheels: Wheels) -> None:
         "inject/kernels.c",
         "src/lib.rs",
     } <= held[1]
+    assert {"pyproject.toml", "LICENSE", "src/unidle/span/__init__.py"} <= held[2]
+    assert all(name.startswith("src/unidle/span") for name in held[2] if "/" in name and name != "src/unidle")
 
 
 USE = """
@@ -156,7 +168,7 @@ def test_it_works_in_an_empty_environment(wheels: Wheels, version: str, python: 
     empty.mkdir()
     _done([UV, "venv", "-q", "--python", python, place], os.environ)
     install = [UV, "pip", "install", "-q", "--python", place / "bin" / "python", "--only-binary", ":all:",
-               "--constraint", ROOT / "requirements.lock", f"{wheels.pure}[scope]", wheels.native]  # fmt: skip
+               "--constraint", ROOT / "requirements.lock", f"{wheels.pure}[scope,span]", wheels.native, wheels.span]  # fmt: skip
     _done(install, os.environ)
     clean = {
         "PATH": f"{place}/bin:/usr/bin:/bin",
@@ -188,6 +200,33 @@ def test_it_works_in_an_empty_environment(wheels: Wheels, version: str, python: 
     assert tier in ("T0", "T1", "T2")
     assert outside == ""
     assert {file.name for file in empty.iterdir()} <= {".local", ".cache", "use.py"}
+
+
+def test_without_the_extra_training_across_sites_is_one_clear_error(wheels: Wheels, tmp_path: Path) -> None:
+    place = tmp_path / "venv"
+    _done([UV, "venv", "-q", "--python", sys.executable, place], os.environ)
+    install = [UV, "pip", "install", "-q", "--python", place / "bin" / "python", "--only-binary", ":all:",
+               "--constraint", ROOT / "requirements.lock", wheels.pure]  # fmt: skip
+    _done(install, os.environ)
+    clean = {
+        "PATH": f"{place}/bin:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        "NO_COLOR": "1",
+    }
+    for words in (["span"], ["span", "plan", "a.yaml", "--json"], ["schema", "span"]):
+        ran = subprocess.run([place / "bin" / "unidle", *words], capture_output=True, text=True, env=clean)
+        assert (ran.returncode, ran.stdout) == (3, "")
+        assert (
+            ran.stderr
+            == "unidle: training across data centres is not installed; pip install 'unidle[span]'\n"
+        )
+    assert "(not installed)" in _done([place / "bin" / "unidle", "--help"], clean)
+    assert "unidle span" not in _done([place / "bin" / "unidle", "schema", "job"], clean)
+    ran = subprocess.run(
+        [place / "bin" / "python", "-c", "import unidle.rank.wan"], capture_output=True, text=True
+    )
+    assert ran.stderr.endswith("ImportError: unidle.rank.wan is in an extra: pip install 'unidle[span]'\n")
 
 
 def _done(command: object, env: object, cwd: Path | None = None) -> str:

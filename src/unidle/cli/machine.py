@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
@@ -28,6 +28,7 @@ from unidle.cli.common import (
 )
 from unidle.cli.help import Commands
 from unidle.cli.probe import probe_app
+from unidle.cli.span import of_span
 from unidle.errors import BadInput
 from unidle.fleet import WHOLE_PPM, Device, Fleet, device_of, slices_of
 from unidle.fleet.spares import Spares
@@ -256,9 +257,9 @@ def schema(
 
     from unidle.files import schema as schemas
 
-    makers = {
+    makers: dict[str, Callable[[], Any]] = {
         "job": schemas.job_schema, "fleet": schemas.fleet_schema, "clusters": schemas.clusters_schema,
-        "drill": schemas.drill_schema, "span": schemas.span_schema,
+        "drill": schemas.drill_schema, "span": lambda: of_span("files.schema").span_schema(),
     }  # fmt: skip
     if file not in makers:
         raise BadInput("has no schema", field="FILE", value=file, remedy=f"use one of {', '.join(makers)}")

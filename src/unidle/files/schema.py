@@ -10,7 +10,6 @@ from unidle.files.clusters import ClustersFile
 from unidle.files.drill_file import DrillFile
 from unidle.files.fleet_file import FleetFile
 from unidle.files.job_file import JobFile
-from unidle.files.span_file import SpanFile
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -53,54 +52,29 @@ _DRILL_EXAMPLE = {
     ],
 }
 
-_SPAN_EXAMPLE = {
-    "model": {"layers": 12, "hidden": 4096, "sequence": 4096},
-    "device_tflops": 156,
-    "pipelines": 4,
-    "cell": 4,
-    "stages": 3,
-    "microbatches": 16,
-    "memory_cap_bytes": "80GB",
-    "local_gbps": 100,
-    "sites": [
-        {"name": "oregon", "stages": 1, "price_per_gpu_hour": 2.5},
-        {"name": "ohio", "stages": 1},
-        {"name": "virginia", "stages": 1},
-    ],
-    "links": [
-        {"from": "oregon", "to": "ohio", "latency_ms": 40, "capacity_gbps": 5},
-        {"from": "ohio", "to": "virginia", "latency_ms": 11, "capacity_gbps": 5},
-    ],
-}
-
 
 def job_schema() -> dict[str, Any]:
     """The JSON Schema of the job file."""
-    return _schema(JobFile, "unidle job file", _JOB_EXAMPLE)
+    return schema_of(JobFile, "unidle job file", _JOB_EXAMPLE)
 
 
 def fleet_schema() -> dict[str, Any]:
     """The JSON Schema of the fleet file."""
-    return _schema(FleetFile, "unidle fleet file", _FLEET_EXAMPLE)
+    return schema_of(FleetFile, "unidle fleet file", _FLEET_EXAMPLE)
 
 
 def clusters_schema() -> dict[str, Any]:
     """The JSON Schema of the clusters file."""
-    return _schema(ClustersFile, "unidle clusters file", _CLUSTERS_EXAMPLE)
+    return schema_of(ClustersFile, "unidle clusters file", _CLUSTERS_EXAMPLE)
 
 
 def drill_schema() -> dict[str, Any]:
     """The JSON Schema of the drill file."""
-    return _schema(DrillFile, "unidle drill file", _DRILL_EXAMPLE)
+    return schema_of(DrillFile, "unidle drill file", _DRILL_EXAMPLE)
 
 
-def span_schema() -> dict[str, Any]:
-    """The JSON Schema of the span file."""
-    return _schema(SpanFile, "unidle span file", _SPAN_EXAMPLE)
-
-
-def _schema(kind: type, title: str, example: dict[str, Any]) -> dict[str, Any]:
-    """The root type's own fields at the top, the nested ones under ``$defs``."""
+def schema_of(kind: type, title: str, example: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a file: the root type's own fields at the top, the nested ones under ``$defs``."""
     whole = msgspec.json.schema(kind)
     parts: dict[str, Any] = whole["$defs"]
     root = parts.pop(kind.__name__)

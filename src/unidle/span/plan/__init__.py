@@ -1,0 +1,1 @@
+"""Which sites, stages, microbatches and schedule train a model best. Pure."""
