@@ -61,6 +61,6 @@ def _checked(fold_version: int, row: RowTuple) -> EndedJob:
     if blob_crc(body, fold_version, job, position, seq) != crc:
         raise StoreDamaged(
             "its record is damaged", field=f"ended job {job}",
-            remedy="the next controller that takes up the store makes it again: `unidle up`",
+            remedy="the next controller of the store makes it again: `unidle up`",
         )  # fmt: skip
     return EndedJob(job, position, bytes(body))

@@ -42,7 +42,7 @@ class StoredJobs:
             raise StoreDamaged(
                 f"{counted(lost, 'ended job')} {'is' if lost == 1 else 'are'} missing",
                 field=self._store.url,
-                remedy="the next controller that takes up the store makes them again: `unidle up`",
+                remedy="the next controller of the store makes them again: `unidle up`",
             )  # fmt: skip
 
     def __deepcopy__(self, memo: object) -> StoredJobs:
