@@ -16,6 +16,7 @@ import pytest
 import needs
 from e2e import gangs
 from e2e.commands import ask, unidle
+from unidle.engine.local import rundir
 from waiting import wait_until
 
 UNTIL_GO = 'while [ ! -e "$UNIDLE_TEST_GO" ]; do sleep 0.05; done'
@@ -51,6 +52,15 @@ def test_a_store_that_is_moved_away_ends_up_and_is_adopted_again_when_it_is_back
         assert second.wait(30) == 0
     found = gangs.jobs_of(store)["job"]
     assert (found.state, len(found.attempts)) == ("succeeded", 1)
+
+
+def test_a_lock_of_an_unknown_rank_that_cannot_be_read_is_one_error(tmp_path: Path) -> None:
+    lock = tmp_path / "s.db.d/runs/other/1/rank0" / rundir.LOCK
+    lock.mkdir(parents=True)
+    done = unidle("up", "--store", tmp_path / "s.db", "--cpu-devices", 1, "--until-idle")
+    assert done.returncode == 4, done.stderr
+    [line] = done.stderr.splitlines()
+    assert f"{lock}: whether ranks of other stores run cannot be found out: Is a directory" in line
 
 
 def test_a_new_store_in_the_place_of_a_deleted_one_does_not_use_its_devices_twice(tmp_path: Path) -> None:

@@ -178,7 +178,9 @@ def test_nobody_runs_the_jobs_of_a_store_that_another_user_owns(shared: Path) ->
 @pytest.mark.parametrize("mode", [0o644, 0o666])
 @pytest.mark.parametrize("content", ["nothing", "no table"])
 @pytest.mark.parametrize(
-    "words", [["submit", "--hold", "true"], ["up", "--cpu-devices", "1", "--until-idle"]], ids=["submit", "up"]
+    "words",
+    [["submit", "--hold", "true"], ["up", "--cpu-devices", "1", "--until-idle"]],
+    ids=["submit", "up"],
 )
 def test_an_empty_store_that_another_user_made_is_refused_with_its_owner(
     shared: Path, words: list[str], content: str, mode: int
