@@ -53,7 +53,7 @@ def salvage(address: str, stream: BinaryIO) -> None:
     with ExitStack() as stack:
         found = _found(address, stack, writes=False)
         plan = _planned(found)
-        tools.write_export(stream, found.requests, plan.events(found))
+        tools.write_export(stream, found.requests, plan.events(found), found.archives)
     for line in _lines(found, plan):
         warn(line)
 
@@ -134,7 +134,7 @@ def _report(found: Salvage, plan: Plan, target: str | None, kept: str | None, *,
         print_json(
             {
                 "events": len(found.seqs), "requests": len(found.requests), "holes": holes,
-                "misfits": plan.misfits, "notes": found.notes, "store": target, "damaged": kept,
+                "archives": len(found.archives), "misfits": plan.misfits, "notes": found.notes, "store": target, "damaged": kept,
             }
         )  # fmt: skip
         return
@@ -142,6 +142,7 @@ def _report(found: Salvage, plan: Plan, target: str | None, kept: str | None, *,
         say(line)
     saved = (
         f"{counted(len(found.seqs), 'event')} of {plan.last_seq}, {counted(len(found.requests), 'request')}"
+        + (f", {counted(len(found.archives), 'archive')}" if found.archives else "")
     )
     if target is None:
         say(f"{saved} can be saved; nothing was written")

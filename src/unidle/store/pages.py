@@ -19,6 +19,10 @@ from typing import Final, NamedTuple, TypeAlias
 Value: TypeAlias = int | float | str | bytes | None
 _SIZES: Final = (4096, 1024, 2048, 8192, 16384, 32768, 65536, 512)
 _LEAF: Final = 0x0D  # a leaf page of a table
+_INDEX: Final = {
+    0x0A: (8, 0),
+    0x02: (12, 4),
+}  # pages of an index: bytes of the header, and in front of each key
 _WAL_HEADER, _FRAME_HEADER, _FILE_HEADER = 32, 24, 100
 _INT_BYTES: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 _LONGEST: Final = 1 << 30
@@ -74,6 +78,22 @@ class Pages:
         for number, offsets in self.in_log.items():
             for offset in offsets:
                 yield from self._leaf(number, offset)
+
+    def index_keys(self) -> Iterator[tuple[Value, ...]]:
+        """Every short key in the pages of indexes that are in use; the last value is the number of its row."""
+        count = -(-self.data.size // self.size)
+        for number in sorted({*range(1, count + 1), *self.in_log} - self.unused):
+            page = self._bytes(number, self.in_log.get(number, [-1])[-1])
+            if len(page) < 12 or page[0] not in _INDEX:
+                continue
+            header, ahead = _INDEX[page[0]]
+            cells = unpack_from(">H", page, 3)[0]
+            for k in range(min(cells, (len(page) - header) // 2)):
+                try:
+                    length, at = _varint(page, unpack_from(">H", page, header + 2 * k)[0] + ahead)
+                    yield _values(page[at : at + length])
+                except (IndexError, ValueError, struct.error):
+                    continue
 
     def is_current(self, place: Place) -> bool:
         """Whether the page is in use, in this version."""
