@@ -186,6 +186,16 @@ def test_a_journal_that_is_deleted_under_a_live_supervisor_is_written_again(mach
     assert told_once(gang)
 
 
+def test_the_engine_that_started_a_rank_sees_its_end_though_its_directory_was_deleted(
+    machine: Machine, tmp_path: Path
+) -> None:
+    gang = machine.start(sh(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 3"))
+    gang.spawned()
+    shutil.rmtree(gang.rank(0))
+    (tmp_path / "go").touch()
+    assert gang.codes() == [3]
+
+
 def test_the_next_engine_gets_a_deleted_journal_of_a_silent_rank_from_its_supervisor(
     any_machine: Machine, tmp_path: Path
 ) -> None:
