@@ -92,7 +92,7 @@ def test_what_stands_in_the_log_counts_and_what_was_not_committed_does_not(tmp_p
         shutil.copy(f"{path}{suffix}", tmp_path / f"copy.db{suffix}")
     store.close()
     found = of_file(tmp_path / "copy.db")
-    assert list(found.events()) == EVENTS[:400]
+    assert list(found.events()) == EVENTS[:400] and found.notes == []
     assert '"unidle up"' in (found.holder or "")
     log = bytearray((tmp_path / "copy.db-wal").read_bytes())
     log[-1] ^= 1  # the last commit is torn: SQLite would pass over it, too
@@ -100,6 +100,12 @@ def test_what_stands_in_the_log_counts_and_what_was_not_committed_does_not(tmp_p
     found = of_file(tmp_path / "copy.db")
     assert list(found.events()) == EVENTS[:300]
     assert found.last_seq == 300
+    [note] = found.notes
+    assert "ends with a part of a commit" in note
+    (tmp_path / "copy.db-wal").write_bytes(
+        log[:-5000]
+    )  # the last frame is gone, and a part of the one before
+    assert of_file(tmp_path / "copy.db").notes == [note]
 
 
 def test_a_damaged_frame_in_the_middle_of_the_log_costs_only_its_own_rows(tmp_path: Path) -> None:

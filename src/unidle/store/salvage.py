@@ -72,6 +72,11 @@ def of_file(path: Path) -> Salvage:
             found.notes.append(
                 f"the disk could not read {counted(failed, 'page')}; copy the file with `ddrescue`"
             )
+        if pages.torn:
+            found.notes.append(
+                "the write-ahead log ends with a part of a commit, which does not count; what it had was acknowledged only "
+                "if the disk lost the rest later"
+            )
         if found.seqs or found.last_seq is not None:
             return found
     raise StoreError(
