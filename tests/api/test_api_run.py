@@ -162,10 +162,12 @@ def test_threads_share_one_store_and_its_controller(store: Path) -> None:
 
 def test_the_end_of_a_job_is_not_that_of_the_one_before(store: Path, tmp_path: Path) -> None:
     """The controller stays for the job of another process, and nobody has read its answer about the first job."""
-    go = tmp_path / "go"
-    until_go = ["sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done"]
+
+    def until(name: str) -> list[str]:
+        return ["sh", "-c", f"while [ ! -e {tmp_path}/{name} ]; do sleep 0.05; done"]
+
     other, first, second = (
-        unidle.submit(words, store=store, hold=True) for words in (until_go, ["true"], until_go)
+        unidle.submit(words, store=store, hold=True) for words in (until("other"), ["true"], until("second"))
     )
     server = serving.Server(Order(str(store), cpu_devices=3), first.id)
     stdout = server._process.stdout
@@ -173,8 +175,9 @@ def test_the_end_of_a_job_is_not_that_of_the_one_before(store: Path, tmp_path: P
     assert select.select([stdout], [], [], 60)[0], "the answer that it stays"
     server.add(second.id)
     server._jobs.discard(first.id)
-    go.touch()
-    wait_until(lambda: second.ended and other.ended, 60, "the end of all")
+    for name, job in (("other", other), ("second", second)):
+        (tmp_path / name).touch()
+        wait_until(lambda job=job: job.ended, 60, f"the end of {name}")  # type: ignore[misc]
     server.over(second.id)
     assert not server.alive
 
