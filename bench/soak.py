@@ -1,13 +1,15 @@
 """A real `unidle up` with retention, short jobs for a long time: does anything grow?
 
 Jobs are submitted in bursts. Memory, descriptors, files and disk of the last quarter are compared with those of
-the first. The log of events is append-only, so the store is a row of its own, per job. Meant for every night.
+the first. The log of events is append-only, so the store is a row of its own, per job. Meant for every night. With
+`--ended N`, N jobs have ended when `unidle up` starts, and files and disk are compared with those before.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +27,13 @@ from _process import UNIDLE, environment
 from _table import Row, main
 from unidle.control.inbox import SubmitRequest
 from unidle.control.removal import size_of
+from unidle.events import types as ev
+from unidle.events.types import decode
 from unidle.jobs import JobSpec
 from unidle.login import login_name
 from unidle.store.archives import ArchiveShelf
 from unidle.store.open import open_store
+from unidle.store.protocol import NewEvent, StoredEvent
 from unidle.store.sql import SqlStore
 
 KEPT = 40
@@ -74,8 +80,9 @@ def sample(pid: int, path: Path, store: SqlStore, begin_s: float, jobs: int) -> 
     )  # fmt: skip
 
 
-def soak(directory: Path, seconds: float, burst: int) -> list[Sample]:
-    """Samples of the time after the warm-up."""
+@contextmanager
+def serving(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`unidle up` with retention on the store of the directory."""
     path, fleet = directory / "store", directory / "fleet.yaml"
     fleet.write_text(FLEET)
     with (directory / "up.log").open("wb") as output:
@@ -84,9 +91,7 @@ def soak(directory: Path, seconds: float, burst: int) -> list[Sample]:
             env=environment(), stdout=subprocess.DEVNULL, stderr=output,
         )  # fmt: skip
     try:
-        while not path.exists() and up.poll() is None:
-            time.sleep(0.05)
-        return _drive(up, path, seconds, burst)
+        yield up
     finally:
         up.send_signal(signal.SIGINT)
         try:
@@ -94,6 +99,20 @@ def soak(directory: Path, seconds: float, burst: int) -> list[Sample]:
         except subprocess.TimeoutExpired:
             up.kill()
             up.wait()
+
+
+def soak(directory: Path, seconds: float, burst: int) -> list[Sample]:
+    """Samples of the time after the warm-up."""
+    path = directory / "store"
+    with serving(directory) as up:
+        while not path.exists() and up.poll() is None:
+            time.sleep(0.05)
+        return _drive(up, path, seconds, burst)
+
+
+def _need_running(up: subprocess.Popen[bytes], path: Path) -> None:
+    if up.poll() is not None:
+        raise SystemExit(f"unidle up has ended with exit code {up.returncode}: see {path.parent}/up.log")
 
 
 def _drive(up: subprocess.Popen[bytes], path: Path, seconds: float, burst: int) -> list[Sample]:
@@ -106,10 +125,7 @@ def _drive(up: subprocess.Popen[bytes], path: Path, seconds: float, burst: int) 
             store.request("submit", msgspec.json.encode(request))
             number += 1
         while store.requests(1) or not _settled(path, store, number):
-            if up.poll() is not None:
-                raise SystemExit(
-                    f"unidle up has ended with exit code {up.returncode}: see {path.parent}/up.log"
-                )
+            _need_running(up, path)
             time.sleep(0.1)
         if (now := time.monotonic() - begin) > WARM_UP_S:
             found.append(sample(up.pid, path, store, begin, number))
@@ -151,13 +167,96 @@ def compared(samples: list[Sample], seconds: float) -> Iterator[Row]:
     )  # fmt: skip
 
 
+def _copies(template: Path, path: Path, count: int) -> None:
+    """A store of ``count`` ended jobs, one after another: log and files are those of the one in ``template``."""
+    with closing(open_store(str(template), create=False, read_only=True)) as opened:
+        events = [(event, decode(event.kind, event.body, event.seq)) for event in opened.read()]
+    [job] = {event.job for _, event in events if isinstance(event, ev.JobSubmitted)}
+    own = [(stored, event) for stored, event in events if getattr(event, "job", "") == job]
+    span_ns = own[-1][0].time_ns - own[0][0].time_ns + 1
+    runs = Path(f"{path}.d/runs")
+    runs.mkdir(parents=True, mode=0o700)
+    runs.parent.chmod(0o700)
+    with closing(open_store(str(path), create=True)) as store:
+        lease = store.acquire("bench")
+        first = [stored for stored, event in events if isinstance(event, ev.ControllerStarted | ev.FleetSeen)]
+        store.append(
+            lease,
+            [NewEvent(*stored[1:])._replace(time_ns=stored.time_ns - count * span_ns) for stored in first],
+        )
+        for number in range(count):
+            name, shift_ns = f"soak-{number:06d}", (number - count) * span_ns
+            shutil.copytree(Path(f"{template}.d/runs/{job}"), runs / name)
+            store.append(lease, [_moved(stored, event, job, name, shift_ns) for stored, event in own])
+        store.release(lease)
+
+
+def _moved(stored: StoredEvent, event: ev.Event, job: str, name: str, shift_ns: int) -> NewEvent:
+    changed = msgspec.structs.replace(event, job=name)
+    if isinstance(changed, ev.RankSaw):
+        marks = tuple(msgspec.structs.replace(mark, t=mark.t + shift_ns) for mark in changed.marks)
+        changed = msgspec.structs.replace(changed, marks=marks)
+    source = stored.source.replace(job, name)
+    return NewEvent(stored.time_ns + shift_ns, source, stored.source_seq, *ev.encode(changed))
+
+
+def of_ended(directory: Path, count: int) -> Iterator[Row]:
+    """What retention leaves of many jobs that ended before it was on."""
+    template, path = directory / "template", directory / "store"
+    words = ["run", "--store", str(template), "--cpu-devices", "4", "--progress", "off", "sh", "-c", "seq 10"]
+    subprocess.run([*UNIDLE, *words], env=environment(), check=True, stdout=subprocess.DEVNULL)
+    _copies(template, path, count)
+    state = Path(f"{path}.d")
+    before = sum(len(names) for _, _, names in os.walk(state)), size_of([state / "runs"])
+    begin = time.monotonic()
+    with serving(directory) as up, closing(open_store(str(path), create=True)) as store:
+        while not _settled(path, store, count):
+            _need_running(up, path)
+            time.sleep(0.1)
+        seconds = time.monotonic() - begin
+        files = sum(len(names) for _, _, names in os.walk(state))
+        disk = size_of([state / "runs"]) + sum(ArchiveShelf(store).sizes().values())
+    how = f"measured here, {count:,} jobs that had ended; {seconds:.0f} s until {KEPT} were left, compressed"
+    per_job = max(before[0] // count, 1)
+    for what, unit, old, new, most in (
+        ("files of ended jobs", "", before[0], files, KEPT * per_job),
+        (
+            "disk of ended jobs, with archives",
+            "MiB",
+            before[1] / 2**20,
+            disk / 2**20,
+            before[1] / 2**20 * KEPT / count,
+        ),
+    ):
+        yield Row(
+            what,
+            unit,
+            new,
+            old,
+            "before",
+            old / max(new, 1e-9),
+            f"at most what {KEPT} jobs took before",
+            new <= most,
+            how,
+        )
+
+
 def rows(given: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="unidle-soak-", dir=given.directory) as place:
+        if given.ended:
+            yield from of_ended(Path(place), given.ended)
+            return
         yield from compared(soak(Path(place), given.minutes * 60, given.burst), given.minutes * 60)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=30.0, help="length, without a warm-up of 90 s")
+    parser.add_argument(
+        "--ended",
+        type=int,
+        default=0,
+        help="instead: so many jobs that have ended are there when retention begins",
+    )
     parser.add_argument("--burst", type=int, default=20, help="jobs that are submitted at once")
     parser.add_argument(
         "--directory", type=Path, help="where the store is (default: the temporary directory)"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import pwd
 import shutil
 import stat
+import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import needs
+
+_GETFLAGS, _SETFLAGS, _IMMUTABLE = 0x80086601, 0x40086602, 0x10
 
 
 @contextmanager
@@ -38,3 +43,14 @@ def server_user(place: Path) -> list[str]:
     user = known.get("postgres") or known["nobody"]
     shutil.chown(place, user.pw_uid, user.pw_gid)
     return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+
+
+def set_immutable(path: Path, on: bool) -> None:
+    """Whether no process, of root too, may open the file for writing or delete it. Errors: OSError where that cannot be set."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        flags = struct.unpack("l", fcntl.ioctl(fd, _GETFLAGS, bytes(8)))[0]
+        flags = flags | _IMMUTABLE if on else flags & ~_IMMUTABLE
+        fcntl.ioctl(fd, _SETFLAGS, struct.pack("l", flags))
+    finally:
+        os.close(fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import stat
 import subprocess
@@ -15,6 +16,8 @@ import pytest
 
 import unidle
 from api.functions import environment, fail_in_rank_1, run_script, train
+from unidle.api import serving
+from unidle.api.serve import Order
 from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -155,6 +158,28 @@ def test_threads_share_one_store_and_its_controller(store: Path) -> None:
     assert found == {lr: {"rank": "0", "lr": lr} for lr in (1.0, 2.0, 3.0)}
     free = unidle.run(["true"], store=store, cpu_devices=3, logs="none")  # nobody holds the store now
     assert free.state == "succeeded"
+
+
+def test_the_end_of_a_job_is_not_that_of_the_one_before(store: Path, tmp_path: Path) -> None:
+    """The controller stays for the job of another process, and nobody has read its answer about the first job."""
+
+    def until(name: str) -> list[str]:
+        return ["sh", "-c", f"while [ ! -e {tmp_path}/{name} ]; do sleep 0.05; done"]
+
+    other, first, second = (
+        unidle.submit(words, store=store, hold=True) for words in (until("other"), ["true"], until("second"))
+    )
+    server = serving.Server(Order(str(store), cpu_devices=3), first.id)
+    stdout = server._process.stdout
+    assert stdout is not None
+    assert select.select([stdout], [], [], 60)[0], "the answer that it stays"
+    server.add(second.id)
+    server._jobs.discard(first.id)
+    for name, job in (("other", other), ("second", second)):
+        (tmp_path / name).touch()
+        wait_until(lambda job=job: job.ended, 60, f"the end of {name}")  # type: ignore[misc]
+    server.over(second.id)
+    assert not server.alive
 
 
 SLEEPER = """

@@ -117,6 +117,25 @@ def test_a_fault_after_the_return_of_its_node_is_another_one() -> None:
     assert fault.signal_ns == 107 * S
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        XID.format(code=79, pid=1),
+        "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
+        "amdgpu 0000:3b:00.0: amdgpu: device lost from bus!",
+    ],
+)
+def test_a_loss_that_comes_again_after_the_return_of_its_node_counts(text: str) -> None:
+    world = World()
+    assert len(faults(world.line(text).take(101))) == 1
+    world.telling.at(103).tell(ev.RemedySet("n0", "draining", Reason("fault", "it failed"), "check"))
+    assert faults(world.line(text, at_s=104).take(105)) == []
+    world.telling.at(106).tell(ev.RemedySet("n0", "healthy", Reason("returned", "it is back"), ""))
+    found = faults(world.line(text, at_s=107).take(108))
+    assert [(fault.signal_ns, fault.action) for fault in found] == [(107 * S, "reboot_node")]
+    assert faults(world.line(text, at_s=109).take(110)) == []
+
+
 def test_the_next_controller_does_not_tell_again_what_the_last_one_told() -> None:
     world = World().line(XID.format(code=79, pid=1))
     assert len(faults(world.take(101))) == 1

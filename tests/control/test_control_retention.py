@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import places
 from unidle.clock import RealClock
 from unidle.control import archive
 from unidle.control.archive import pack, runs_of, unpack
 from unidle.control.find import find_job
-from unidle.control.retention import AT_ONCE, EVERY_NS, Retention, beyond
-from unidle.control.retention_worker import Freed, Packed, RetentionWorker
+from unidle.control.retention import AT_ONCE, EVERY_NS, SCAN_EVERY_NS, Retention, beyond
+from unidle.control.retention_worker import Done, Freed, Packed, RetentionWorker
 from unidle.engine.local.logs import LogReader
 from unidle.engine.local.output import RotatedLog
 from unidle.errors import BadInput, LeaseLost, StoreDamaged
@@ -248,3 +249,62 @@ def test_each_step_removes_few_jobs_and_a_reader_keeps_its_job(place: Path, work
     runs = Path(f"{place}.d/runs")
     wait_until(lambda: [path.name for path in runs.iterdir()] == ["j-0"], 60)
     os.close(lock)
+
+
+@pytest.fixture
+def stuck(place: Path) -> Iterator[Path]:
+    """The log of a job, which cannot be deleted."""
+    log = talk(place, "j-0") / "log"
+    try:
+        places.set_immutable(log, True)
+    except OSError as error:
+        pytest.skip(f"no file can be made undeletable here: {error.strerror}")
+    yield log
+    places.set_immutable(log, False)
+
+
+def test_a_file_that_cannot_be_deleted_is_reported_once_with_the_remedy(
+    place: Path, worker: RetentionWorker, stuck: Path
+) -> None:
+    telling, said, tries = ended(1), [], []
+    telling.fleet(Fleet(nodes=telling.view.fleet.nodes, retention=RetentionPolicy(jobs=0)))
+    retention = Retention(Path(f"{place}.d"), worker, RealClock(), said.append)
+    freed = worker.results
+
+    def counted() -> list[Done]:
+        done = freed()
+        tries.extend(one for one in done if isinstance(one, Freed))
+        return done
+
+    worker.results = counted  # type: ignore[method-assign]
+    now = 10**15
+
+    def step() -> int:
+        nonlocal now
+        now += EVERY_NS
+        for event in (events := retention.look(telling.view, now)):
+            telling.tell(event)
+        retention.act(events)
+        return len(tries)
+
+    for wanted in (1, 2, 3):
+        now += SCAN_EVERY_NS
+        wait_until(lambda wanted=wanted: step() >= wanted, 60, "another try")  # type: ignore[misc]
+        text = (
+            f"retention: {stuck} cannot be deleted: Operation not permitted; check its owner, mode and disk; "
+            "it is tried again every hour, and `unidle prune` tries it now"
+        )
+        assert said == [text]
+
+
+def test_a_run_directory_that_cannot_be_compressed_or_deleted_is_reported(
+    place: Path, store: SqlStore, worker: RetentionWorker, stuck: Path
+) -> None:
+    worker.pack("j-0")
+    assert packed(worker).problems == (f"{stuck} cannot be deleted: Operation not permitted",)
+    assert ArchiveShelf(store).has("j-0")
+    talk(place, "j-1")
+    store.database.execute("DROP TABLE unidle_archives")
+    worker.pack("j-1")
+    [problem] = packed(worker).problems
+    assert problem.startswith("j-1 cannot be compressed: ")

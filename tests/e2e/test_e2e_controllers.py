@@ -75,7 +75,9 @@ def test_terminated_service_leaves_its_ranks_to_the_next(tmp_path: Path) -> None
     assert gangs.jobs_of(store)["job"].state == "running"
     with gangs.running("up", "--store", store, "--until-idle") as second:
         (tmp_path / "go").touch()
-        assert second.wait(30) == 0
+        _, err = second.communicate(timeout=30)
+        assert second.returncode == 0
+    assert b"adopted job-" in err and b": 2 ranks, running since " in err
     job = gangs.jobs_of(store)["job"]
     assert (job.state, len(job.attempts), gangs.rank_pids(store, "job")) == ("succeeded", 1, pids)
     assert sorted(starts.read_text().split()) == ["0", "1"]
@@ -208,13 +210,15 @@ def fill(path: Path) -> None:
                 continue
 
 
-def test_end_that_no_controller_saw_is_known_to_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGHUP], ids=["killed", "its terminal is gone"])
+def test_end_that_no_controller_saw_is_known_to_the_next(tmp_path: Path, end: signal.Signals) -> None:
     store = tmp_path / "s.db"
     job_id = gangs.submit(store, tmp_path / "job.yaml", f"{UNTIL_GO}; exit $((RANK + 4))", ranks=2, grace_s=5)
     with gangs.running("up", "--store", store) as first:
         gangs.wait_for_state(store, "job", "running")
         assert unidle("list", "--store", store).stderr == ""
-        os.kill(first.pid, signal.SIGKILL)
+        os.kill(first.pid, end)
+        assert first.wait(20) == -end
     (tmp_path / "go").touch()
     wait_until(lambda: not gangs.processes_of(job_id), 20, "the ranks to end alone")
     shown = ask("list", "--store", store)
@@ -227,3 +231,4 @@ def test_end_that_no_controller_saw_is_known_to_the_next(tmp_path: Path) -> None
     assert unidle("up", "--store", store, "--until-idle").returncode == 0
     detail = ask("show", "job", "--store", store)
     assert (detail["state"], [rank["code"] for rank in detail["runs"][0]["ranks"]]) == ("failed", [4, 5])
+    assert all(rank["info"]["peak_bytes"] > 0 for rank in detail["runs"][0]["ranks"])

@@ -16,6 +16,7 @@ import pytest
 import needs
 from e2e import gangs
 from e2e.commands import ask, unidle
+from unidle.engine.local import rundir
 from waiting import wait_until
 
 UNTIL_GO = 'while [ ! -e "$UNIDLE_TEST_GO" ]; do sleep 0.05; done'
@@ -53,6 +54,15 @@ def test_a_store_that_is_moved_away_ends_up_and_is_adopted_again_when_it_is_back
     assert (found.state, len(found.attempts)) == ("succeeded", 1)
 
 
+def test_a_lock_of_an_unknown_rank_that_cannot_be_read_is_one_error(tmp_path: Path) -> None:
+    lock = tmp_path / "s.db.d/runs/other/1/rank0" / rundir.LOCK
+    lock.mkdir(parents=True)
+    done = unidle("up", "--store", tmp_path / "s.db", "--cpu-devices", 1, "--until-idle")
+    assert done.returncode == 4, done.stderr
+    [line] = done.stderr.splitlines()
+    assert f"{lock}: whether ranks of other stores run cannot be found out: Is a directory" in line
+
+
 def test_a_new_store_in_the_place_of_a_deleted_one_does_not_use_its_devices_twice(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     job = gangs.submit(store, tmp_path / "job.yaml", UNTIL_GO)
@@ -85,10 +95,10 @@ def test_a_damaged_request_ends_no_command(tmp_path: Path) -> None:
     assert exported.returncode == 0, exported.stderr
     assert exported.stdout.count('"line":"request"') == 2
     assert "request 1: its checksum is wrong; it is left out" in exported.stderr
-    with gangs.running("up", "--store", store, "--until-idle") as up:
-        cancelled = unidle("cancel", other, "--store", store)
-        assert up.wait(30) == 0
+    cancelled = unidle("cancel", other, "--store", store)  # it takes the store if no controller holds it
     assert cancelled.returncode == 0, cancelled.stderr
+    up = unidle("up", "--store", store, "--until-idle")
+    assert up.returncode == 0, up.stderr
     assert gangs.jobs_of(store)["good"].state == "succeeded"
     assert "bad" not in gangs.jobs_of(store)
     log = unidle("store", "export", "--store", store).stdout
@@ -173,6 +183,22 @@ def test_a_page_that_is_lost_costs_what_stood_on_it(damaged: Path) -> None:
     assert unidle("store", "check", "--store", damaged).returncode == 0
     ledger = ask("ledger", "--store", damaged)
     assert sum(leaf["ns"] for leaf in ledger["leaves"]) == ledger["capacity_ns"]
+
+
+def test_a_log_that_lost_its_last_commits_whole_is_known_by_what_the_ranks_left(tmp_path: Path) -> None:
+    store, copy = tmp_path / "s.db", tmp_path / "old.jsonl"
+    assert unidle("run", "--cpu-devices", 1, "--store", store, "--name", "one", "true").returncode == 0
+    assert unidle("store", "export", copy, "--store", store).returncode == 0
+    assert unidle("run", "--cpu-devices", 1, "--store", store, "--name", "two", "true").returncode == 0
+    two = gangs.jobs_of(store)["two"].id
+    assert ask("store", "check", "--store", store)["unlogged"] == []
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{store}{suffix}").unlink(missing_ok=True)
+    assert unidle("store", "import", copy, "--store", store).returncode == 0
+    words = f"{two}: attempt 1 has files in {store}.d/runs, but is not in the log"
+    checked = unidle("store", "check", "--store", store)
+    assert checked.returncode == 0 and words in checked.stderr
+    assert words in unidle("store", "repair", "--dry-run", "--store", store).stdout
 
 
 def test_a_store_in_use_is_not_repaired(tmp_path: Path) -> None:

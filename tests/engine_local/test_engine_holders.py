@@ -39,7 +39,7 @@ class Held:
         return {one["node"]: one["pid"] for one in said if tree.is_live(one["pid"])}
 
     def both(self, gang: Gang) -> dict[str, int]:
-        return dict(gang.until(lambda: len(found := self.pids()) == 2 and found, what="two holders"))
+        return dict(gang.until(lambda: len(found := self.pids()) == 2 and found, 60, "two holders"))
 
 
 @pytest.fixture
@@ -97,14 +97,33 @@ def test_the_next_engine_takes_holders_up_and_ends_those_of_jobs_that_are_over(
     again = machine.adopt(held.command(), gang.marks)
     again.engine.keep(["job"])
     os.kill(before["right"], signal.SIGKILL)
-    again.until(lambda: held.pids().get("right") not in (None, before["right"]), what="another holder")
+    again.until(lambda: held.pids().get("right") not in (None, before["right"]), 60, "another holder")
     assert held.pids()["left"] == before["left"]
     over(again)
     third = machine.new_engine()
     third.keep([])
-    wait_until(lambda: third.poll() or not any(held.hold.iterdir()), 20, "no copies")
+    wait_until(lambda: third.poll() == [] and not any(held.hold.iterdir()), 60, "no copies")
     assert not held.pids()
     third.close()
+
+
+def test_a_holder_that_was_killed_before_other_nodes_could_find_it_is_started_again(
+    machine: Machine, held: Held
+) -> None:
+    gang = machine.begin(held.command())
+    before = held.both(gang)
+    published = held.storage / ".unidle" / "holders"
+    gang.until(lambda: published.is_dir() and len(list(published.iterdir())) == 2, what="both addresses")
+    machine.engine.close()
+    for path in published.iterdir():
+        path.unlink()
+    os.kill(before["right"], signal.SIGKILL)
+    again = machine.adopt(held.command(), gang.marks)
+    again.engine.keep(["job"])
+    again.until(lambda: held.pids().get("right") not in (None, before["right"]), 60, "another holder")
+    over(again)
+    again.engine.finish("job")
+    again.until(lambda: not any(held.hold.iterdir()), 60, "no copies")
 
 
 def test_a_job_that_asks_for_none_has_none(machine: Machine, held: Held) -> None:

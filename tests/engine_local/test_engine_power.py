@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine_local.local_gangs import Gang, Machine, gang_of, sh
@@ -165,8 +166,48 @@ def test_a_rank_whose_supervisor_is_named_by_no_file_is_found_and_stopped(
     watches = later.engine._gangs["job", 1].watches
     later.until(lambda: all(watch.state == "alive" for watch in watches), what="both supervisors to be found")
     later.stop(0)
-    assert [mark.k for mark in later.ends()] == (["lost"] * 2 if rundir.JOURNAL in deleted else ["exit"] * 2)
+    assert [mark.k for mark in later.ends()] == ["exit"] * 2
     assert not gang.processes(0) | gang.processes(1)
+
+
+def told_once(gang: Gang) -> bool:
+    """Whether the marks are those of the journal: each of them, and once."""
+    lines = (gang.rank(0) / rundir.JOURNAL).read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=Mark) for line in lines] == gang.marks[0]
+
+
+def test_a_journal_that_is_deleted_under_a_live_supervisor_is_written_again(machine: Machine) -> None:
+    gang = running(machine, 1)
+    (gang.rank(0) / rundir.JOURNAL).unlink()
+    seen = len(gang.kinds(0))
+    gang.until(lambda: len(gang.kinds(0)) > seen + 2 and (gang.rank(0) / rundir.JOURNAL).exists())
+    gang.stop(0)
+    assert [mark.k for mark in gang.ends()] == ["exit"]
+    assert told_once(gang)
+
+
+def test_the_engine_that_started_a_rank_sees_its_end_though_its_directory_was_deleted(
+    machine: Machine, tmp_path: Path
+) -> None:
+    gang = machine.start(sh(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 3"))
+    gang.spawned()
+    shutil.rmtree(gang.rank(0))
+    (tmp_path / "go").touch()
+    assert gang.codes() == [3]
+
+
+def test_the_next_engine_gets_a_deleted_journal_of_a_silent_rank_from_its_supervisor(
+    any_machine: Machine, tmp_path: Path
+) -> None:
+    gang = any_machine.start(sh(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 3"))
+    gang.spawned()
+    any_machine.engine.close()
+    (gang.rank(0) / rundir.JOURNAL).unlink()
+    later = any_machine.adopt(gang.command, known_of(gang))
+    wait_until((gang.rank(0) / rundir.JOURNAL).exists, what="the journal")
+    (tmp_path / "go").touch()
+    assert later.codes() == [3]
+    assert told_once(later)
 
 
 def test_an_attempt_of_which_nothing_is_known_starts_after_a_power_cut(machine: Machine) -> None:

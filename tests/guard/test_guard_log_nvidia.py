@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from unidle.guard.log import TAKES_OUT, Finding, LogLine, findings
+from unidle.guard.log.model import from_ns
 from unidle.guard.log.nvlink5 import decode, rules
 from unidle.guard.log.xids import table, xid
 
@@ -197,6 +198,17 @@ def test_the_same_loss_told_again_is_a_symptom():
         "[10.1] NVRM: nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0F)",
     )
     assert len(echo) == 1
+
+
+def test_what_only_follows_from_lines_before_a_time_counts_for_itself_after_it():
+    found = said(an_xid(79), an_xid(79, at=20), an_xid(31, at=21))
+    assert [(f.role, f.action) for f in found[1:]] == [("symptom", "ignore"), ("symptom", "ignore")]
+    assert from_ns(found, 10_000_000_000) == found
+    later = from_ns(found, 15_000_000_000)
+    assert [(f.line, f.code, f.role, f.action) for f in later] == [
+        (2, 79, "culprit", "reboot_node"),
+        (3, 31, "culprit", "restart_app"),
+    ]
 
 
 @pytest.mark.parametrize(

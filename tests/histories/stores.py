@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import shutil
 import signal
-import struct
 import subprocess
 import tempfile
 import time
@@ -21,8 +18,6 @@ import places
 from unidle.store.open import open_store
 from unidle.store.sql import SqlStore
 from waiting import wait_until
-
-_GETFLAGS, _SETFLAGS, _IMMUTABLE = 0x80086601, 0x40086602, 0x10
 
 
 def expire(address: str) -> bool:
@@ -67,13 +62,7 @@ class SqliteDisk:
 
     def immutable(self, on: bool) -> None:
         """No process may open the file for writing, as after a wrong chown; those that have it open may."""
-        fd = os.open(self.file, os.O_RDONLY)
-        try:
-            flags = struct.unpack("l", fcntl.ioctl(fd, _GETFLAGS, bytes(8)))[0]
-            flags = flags | _IMMUTABLE if on else flags & ~_IMMUTABLE
-            fcntl.ioctl(fd, _SETFLAGS, struct.pack("l", flags))
-        finally:
-            os.close(fd)
+        places.set_immutable(self.file, on)
 
     def wal(self) -> Path:
         return Path(f"{self.file}-wal")

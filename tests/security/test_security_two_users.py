@@ -175,6 +175,47 @@ def test_nobody_runs_the_jobs_of_a_store_that_another_user_owns(shared: Path) ->
     assert not (shared / "ran").exists()
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o666])
+@pytest.mark.parametrize("content", ["nothing", "no table"])
+@pytest.mark.parametrize(
+    "words",
+    [["submit", "--hold", "true"], ["up", "--cpu-devices", "1", "--until-idle"]],
+    ids=["submit", "up"],
+)
+def test_an_empty_store_that_another_user_made_is_refused_with_its_owner(
+    shared: Path, words: list[str], content: str, mode: int
+) -> None:
+    planted = shared / "store.db"
+    planted.touch()
+    if content == "no table":
+        made = sqlite3.connect(planted)
+        made.execute("PRAGMA journal_mode = WAL").fetchall()
+        made.close()
+    before = planted.read_bytes()
+    given_away(planted)
+    planted.chmod(mode)
+    done = command([words[0], "--store", "store.db", *words[1:]], shared)
+    assert done.returncode == 4, done.stderr
+    assert f"{planted}: is an empty file that belongs to {OTHER}" in done.stderr, done.stderr
+    assert planted.read_bytes() == before and not (shared / "store.db.d").exists()
+
+
+def test_the_other_user_is_protected_from_an_empty_store_of_a_third_one(shared: Path) -> None:
+    (shared / "store.db").touch()
+    given_away(shared / "store.db", 64322)
+    (shared / "store.db").chmod(0o666)
+    error = as_other(f"open_store({str(shared / 'store.db')!r}, create=True)", shared)
+    assert f"{shared / 'store.db'}: is an empty file that belongs to 64322" in error
+
+
+def test_an_empty_file_of_ones_own_or_of_root_becomes_a_store(shared: Path) -> None:
+    (shared / "store.db").touch(mode=0o600)
+    assert command(["submit", "--store", "store.db", "--hold", "true"], shared).returncode == 0
+    (shared / "given.db").touch()
+    (shared / "given.db").chmod(0o666)
+    assert as_other(f"open_store({str(shared / 'given.db')!r}, create=True)", shared) == ""
+
+
 @pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
 def test_a_log_that_another_user_planted_next_to_the_store_is_refused(shared: Path, suffix: str) -> None:
     assert command(["submit", "--store", "store.db", "--hold", "true"], shared).returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import shutil
 import sqlite3
@@ -10,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from unidle.errors import StoreError, StoreHeld
+from unidle.errors import BadInput, StoreError, StoreHeld
 from unidle.store import swap
+from unidle.store.archives import ArchiveShelf
 from unidle.store.open import open_store
 from unidle.store.profiles import ProfileRow, ProfileShelf
 from unidle.store.protocol import Bookmark, NewEvent, StoredEvent
-from unidle.store.salvage import of_file
-from unidle.store.tools import check, fill
+from unidle.store.salvage import Salvage, of_file, of_rows
+from unidle.store.tools import check, fill, import_, write_export
 
 COUNT = 600
 
@@ -28,6 +30,17 @@ def body(n: int) -> bytes:
 EVENTS = [StoredEvent(n, n * 10, "rank 1", n, "rank_saw", body(n)) for n in range(1, COUNT + 1)]
 
 
+ARCHIVES = {
+    "one-a": [b"small"],
+    "two-b": [random.Random(1).randbytes(20_000), random.Random(2).randbytes(9_000), b"end"],
+    "six-c": [b"c" * 5000],
+}
+
+
+def archives(found: Salvage) -> dict[str, list[bytes]]:
+    return {job: list(parts()) for job, parts in found.archives.items()}
+
+
 def written(path: Path) -> None:
     store = open_store(str(path), create=True)
     lease = store.acquire("test")
@@ -35,6 +48,8 @@ def written(path: Path) -> None:
     store.append(lease, [NewEvent(*event[1:]) for event in EVENTS], done_requests=done)
     store.save_bookmark(lease, Bookmark("notices", 5, b"here"))
     ProfileShelf(store, lease.token).add([ProfileRow("j", 1, 1, 0, 5, 2, b"p" * 100)])
+    for job, parts in ARCHIVES.items():
+        ArchiveShelf(store, lease.token).write(job, parts)
     store.request("cancel", b'{"job": "a"}')
     store.close()
 
@@ -61,6 +76,7 @@ def test_of_a_whole_file_everything_is_found(copy: Path) -> None:
     ]  # not those that are done
     assert found.bookmarks == [Bookmark("notices", 5, b"here")]
     assert [one.body for one in found.profiles] == [b"p" * 100]
+    assert archives(found) == ARCHIVES
     assert (found.traces, found.notes, found.holder) == ({}, [], None)
     assert copy.read_bytes() == before
     assert sorted(file.name for file in copy.parent.iterdir()) == ["s.db"]
@@ -76,7 +92,7 @@ def test_what_stands_in_the_log_counts_and_what_was_not_committed_does_not(tmp_p
         shutil.copy(f"{path}{suffix}", tmp_path / f"copy.db{suffix}")
     store.close()
     found = of_file(tmp_path / "copy.db")
-    assert list(found.events()) == EVENTS[:400]
+    assert list(found.events()) == EVENTS[:400] and found.notes == []
     assert '"unidle up"' in (found.holder or "")
     log = bytearray((tmp_path / "copy.db-wal").read_bytes())
     log[-1] ^= 1  # the last commit is torn: SQLite would pass over it, too
@@ -84,6 +100,12 @@ def test_what_stands_in_the_log_counts_and_what_was_not_committed_does_not(tmp_p
     found = of_file(tmp_path / "copy.db")
     assert list(found.events()) == EVENTS[:300]
     assert found.last_seq == 300
+    [note] = found.notes
+    assert "ends with a part of a commit" in note
+    (tmp_path / "copy.db-wal").write_bytes(
+        log[:-5000]
+    )  # the last frame is gone, and a part of the one before
+    assert of_file(tmp_path / "copy.db").notes == [note]
 
 
 def test_a_damaged_frame_in_the_middle_of_the_log_costs_only_its_own_rows(tmp_path: Path) -> None:
@@ -196,3 +218,67 @@ def test_a_damaged_file_stays_under_another_name(copy: Path, tmp_path: Path) -> 
     assert (tmp_path / "s.db.damaged").read_bytes() == damaged
     assert (tmp_path / "s.db.damaged-wal").read_bytes() == b"log"
     assert not Path(f"{copy}-wal").exists()
+
+
+def lose(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        assert connection.execute(statement).rowcount == 1
+
+
+def test_archives_that_are_whole_are_saved_and_the_others_named(copy: Path, tmp_path: Path) -> None:
+    lose(copy, "UPDATE unidle_archives SET body = substr(body, 2) WHERE job = 'two-b' AND part = 1")
+    lose(copy, "DELETE FROM unidle_archives WHERE job = 'six-c'")
+    lose(copy, "INSERT INTO unidle_archives VALUES ('half-d', 0, 0, 1, 7, x'00')")
+    found = of_file(copy)
+    assert archives(found) == {"one-a": ARCHIVES["one-a"]}
+    assert found.notes == [
+        "archive of half-d: part 0 is damaged or missing; the archive is left out",
+        "archive of two-b: part 1 is damaged or missing; the archive is left out",
+    ]
+    with closing(open_store(str(copy), create=False, read_only=True)) as opened:
+        rows = of_rows(opened)  # as of a database server
+        assert (archives(rows), rows.notes) == (archives(found), found.notes)
+        assert rows.profiles == found.profiles
+    with closing(open_store(str(tmp_path / "new.db"), create=True)) as new:
+        fill(new, found, found.events())
+        assert check(new).ok
+        assert list(ArchiveShelf(new).read("one-a")) == ARCHIVES["one-a"]
+        assert ArchiveShelf(new).jobs() == {"one-a"}
+
+
+def test_an_archive_whose_pages_are_lost_is_named_by_what_the_index_has(copy: Path) -> None:
+    damaged = bytearray(copy.read_bytes())
+    at = damaged.index(ARCHIVES["two-b"][0][:64])
+    start = at // 4096 * 4096
+    damaged[start : start + 4096] = bytes(4096)
+    copy.write_bytes(damaged)
+    found = of_file(copy)
+    lost = ARCHIVES.keys() - found.archives.keys()
+    assert "two-b" in lost
+    assert found.notes == [
+        f"archive of {job}: part 0 is damaged or missing; the archive is left out" for job in sorted(lost)
+    ]
+
+
+def test_an_export_of_what_was_saved_has_the_archives(copy: Path, tmp_path: Path) -> None:
+    found, out = of_file(copy), io.BytesIO()
+    write_export(out, found.requests, found.events(), found.archives)
+    with closing(open_store(str(tmp_path / "new.db"), create=True)) as new:
+        out.seek(0)
+        assert import_(new, out) == COUNT
+        for job, parts in ARCHIVES.items():
+            assert list(ArchiveShelf(new).read(job)) == parts
+    lines = out.getvalue().splitlines(keepends=True)
+    part = next(k for k, line in enumerate(lines) if b'"part":1' in line)
+    for wrong, problem in (
+        (lines[:part] + lines[part + 1 :], "part 1 of the archive was expected"),
+        ([*lines[:-1], lines[0]], "cannot be read"),
+        (lines[:-1], "ends without its last line"),
+        ([*lines[: part - 1], lines[part - 1].replace(b"two-b", b"../x"), *lines[part:]], "file's name"),
+        ([*lines[:-1], lines[1]], "only archives and the last line"),
+        ([line.replace(b"c21hbGw=", b"c21lbGw=") for line in lines], "do not match the lines before"),
+    ):
+        with closing(open_store(str(tmp_path / "other.db"), create=True)) as other:
+            with pytest.raises(BadInput, match=problem):
+                import_(other, io.BytesIO(b"".join(wrong)))
+            assert other.last() == (0, 0) and not ArchiveShelf(other).jobs()

@@ -2,8 +2,8 @@
 
 A process of its own, so that the caller's signals, forks and long computations do not reach it. Standard input has one
 JSON object a line: first the :class:`Order`, then ``{"job": ID}`` for each job that belongs to the caller, and
-``{"kill": ID}``. Standard output has one line once the store is held, ``{"serving": PID}`` or an error, and ``{"stays": true}`` each time
-when the caller's jobs have ended and those of others have not.
+``{"kill": ID}``. Standard output has one line once the store is held, ``{"serving": PID}`` or an error, and ``{"stays": N}`` each time
+when the first N jobs of the caller have ended and those of others have not.
 
 When standard input ends, the caller has: its jobs are cancelled. The process ends when its caller's jobs have ended and
 nothing else of the store is left to run.
@@ -117,7 +117,7 @@ class Caller:
 
 
 def _until(controller: Controller, caller: Caller, *, place: bool) -> Callable[[], bool]:
-    stays = False
+    stays = -1  # what was answered last
 
     def done() -> bool:
         nonlocal stays
@@ -136,13 +136,13 @@ def _until(controller: Controller, caller: Caller, *, place: bool) -> Callable[[
             controller.turn()
         waits = any(job not in view.jobs for job in caller.jobs)  # still in the inbox
         if mine or waits:
-            stays = False
+            stays = -1
             return False
         if not place or controller.idle():
             return True
-        if not stays and not caller.gone:
-            stays = True
-            _answer({"stays": True})
+        if stays != len(caller.jobs) and not caller.gone:
+            stays = len(caller.jobs)
+            _answer({"stays": stays})
         return False
 
     return done

@@ -21,6 +21,7 @@ from unidle.api.serve import Order
 from unidle.errors import BadInput, StoreError, StoreHeld, UnidleError
 
 _END_S: Final = 10.0
+_LOOK_MS: Final = 100
 _ERROR_BYTES: Final = 4000
 
 
@@ -33,6 +34,7 @@ class Server:
     def __init__(self, order: Order, job: str) -> None:
         self.order = order
         self._jobs = {job}
+        self._sent = 1  # jobs, whether they have ended or not
         self._lock = threading.Lock()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - read when the process ends without an answer
         self._process = subprocess.Popen(
@@ -56,6 +58,7 @@ class Server:
     def add(self, job: str) -> None:
         """The job belongs to this process from now on."""
         self._jobs.add(job)
+        self._sent += 1
         self._send(_line(job=job))
 
     def kill(self, job: str) -> None:
@@ -74,10 +77,17 @@ class Server:
             # it closes its output, or answers that it serves what others have submitted
             words = select.poll()  # select() has no numbers above 1023
             words.register(stdout, select.POLLIN)
-            words.poll(_END_S * 1000)
-            if not stdout.readline():
-                self._process.wait(_END_S)
-                self.close()
+            while not self._jobs:
+                if not words.poll(_LOOK_MS):
+                    continue
+                line = stdout.readline()
+                if not line:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self._process.wait(_END_S)
+                    self.close()
+                    return
+                if json.loads(line).get("stays") == self._sent:  # else it is about earlier jobs alone
+                    return
 
     def close(self) -> None:
         """Close the pipes, and reap the process if it has ended."""

@@ -113,6 +113,7 @@ def _kernel_log(age_s: float | None) -> LogReading:
     import time
 
     from unidle.guard.log import findings
+    from unidle.guard.log.model import from_ns
     from unidle.probe.check.model import LogReading
     from unidle.probe.kernel_log import KernelLog, since_ns, stamp_now_ns
 
@@ -126,8 +127,7 @@ def _kernel_log(age_s: float | None) -> LogReading:
         return LogReading(found, log.why_not())
     stamps = [one.stamp_ns for one in found if one.stamp_ns is not None]
     since = since_ns(int(age_s * 1e9), stamps, time.monotonic_ns(), stamp_now_ns)
-    recent = [one for one in found if one.stamp_ns is None or one.stamp_ns >= since]
-    return LogReading(recent, log.why_not(), f"{age_s:,.0f} s ago")
+    return LogReading(from_ns(found, since), log.why_not(), f"{age_s:,.0f} s ago")
 
 
 def _names(only: str | None) -> list[str]:

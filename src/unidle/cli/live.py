@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from unidle.cli.common import age, printable
+from unidle.cli.common import age, printable, warn
 from unidle.events import types as ev
 from unidle.guard.failure import how_ended
 from unidle.view.jobs import AttemptView, JobView
@@ -96,6 +96,13 @@ class Live:
             with self._held():
                 self._clear()
                 self._write_waiting()
+
+    def warning(self, text: str) -> None:
+        """A line of unidle's own that is printed in every mode."""
+        if self._mode == "off":
+            warn(text)
+        else:
+            self.hint(text)
 
     def lines(self, to: TextIO, text: str, bar: str) -> None:
         """Whole lines of the job on a terminal, and ``bar``, the line that is not finished."""

@@ -14,6 +14,7 @@ from unidle.cli.common import (
     JsonOption,
     ModeOption,
     StoreOption,
+    data_dir,
     mode_of,
     print_json,
     say,
@@ -39,7 +40,12 @@ def register(app: typer.Typer) -> None:
 
 @store_app.command("check")
 def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Read all of a store once, and report damage."""
+    """Read all of a store once, and report damage.
+
+    Attempts that have files but are not in the log are reported on stderr; they are not damage, and the exit code is 0.
+    """
+    from unidle.control import strays
+    from unidle.control.store_files import run_root
     from unidle.errors import UnidleError
     from unidle.events.types import decode
     from unidle.store import tools
@@ -49,7 +55,7 @@ def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
     opened = open_store(store_address(store), create=False, read_only=True)
     found = tools.check(opened)
-    problems = list(found.problems)
+    problems, unlogged = list(found.problems), list[str]()
     if found.ok:
         view = View()
         try:
@@ -57,12 +63,19 @@ def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
                 apply(view, decode(event.kind, event.body, event.seq), event.seq, event.time_ns)
         except UnidleError as error:
             problems.append(error.line())
+        else:
+            unlogged += strays.unlogged(run_root(opened, data_dir()), view)
     opened.close()
     if as_json:
         print_json(
-            {"ok": not problems, "events": found.events, "requests": found.requests, "problems": problems}
-        )
+            {
+                "ok": not problems, "events": found.events, "requests": found.requests, "problems": problems,
+                "unlogged": unlogged,
+            }
+        )  # fmt: skip
     else:
+        for line in unlogged:
+            warn(line)
         for problem in problems:
             say(problem)
         if problems:

@@ -39,7 +39,7 @@ def repair(
     address = store_address(store)
     with ExitStack() as stack:
         found = _found(address, stack, writes=to is None and not dry_run)
-        plan = _planned(found)
+        plan = _planned(found, address)
         kept = target = None
         if not dry_run:
             target, kept = _written(address, to, found, plan)
@@ -52,8 +52,8 @@ def salvage(address: str, stream: BinaryIO) -> None:
 
     with ExitStack() as stack:
         found = _found(address, stack, writes=False)
-        plan = _planned(found)
-        tools.write_export(stream, found.requests, plan.events(found))
+        plan = _planned(found, address)
+        tools.write_export(stream, found.requests, plan.events(found), found.archives)
     for line in _lines(found, plan):
         warn(line)
 
@@ -84,10 +84,15 @@ def _found(address: str, stack: ExitStack, *, writes: bool) -> Salvage:
     return found
 
 
-def _planned(found: Salvage) -> Plan:
+def _planned(found: Salvage, address: str) -> Plan:
+    from unidle.control.strays import unlogged
+    from unidle.store import swap
     from unidle.view.repair import plan
 
-    return plan(found)
+    made = plan(found)
+    if (path := swap.file_of(address)) is not None:
+        found.notes += unlogged(Path(f"{path}.d/runs"), made.view)
+    return made
 
 
 def _written(address: str, to: str | None, found: Salvage, plan: Plan) -> tuple[str, str | None]:
@@ -134,7 +139,7 @@ def _report(found: Salvage, plan: Plan, target: str | None, kept: str | None, *,
         print_json(
             {
                 "events": len(found.seqs), "requests": len(found.requests), "holes": holes,
-                "misfits": plan.misfits, "notes": found.notes, "store": target, "damaged": kept,
+                "archives": len(found.archives), "misfits": plan.misfits, "notes": found.notes, "store": target, "damaged": kept,
             }
         )  # fmt: skip
         return
@@ -142,6 +147,7 @@ def _report(found: Salvage, plan: Plan, target: str | None, kept: str | None, *,
         say(line)
     saved = (
         f"{counted(len(found.seqs), 'event')} of {plan.last_seq}, {counted(len(found.requests), 'request')}"
+        + (f", {counted(len(found.archives), 'archive')}" if found.archives else "")
     )
     if target is None:
         say(f"{saved} can be saved; nothing was written")

@@ -78,7 +78,9 @@ def _up(
     make_parent(address)
     store = open_store(address, create=True, mode=mode)
     fleet = with_devices_of_jobs(fleet, store) if discovered else fleet
-    opened = take_up(store, fleet, data_dir(), "unidle up", channels=channels, profile_to=address)
+    opened = take_up(
+        store, fleet, data_dir(), "unidle up", channels=channels, profile_to=address, say=live.warning
+    )
     with caught() as signals, opened as session:
         controller = session.controller
         controller.watch(lambda event, _time: live.tell(controller.view, event))

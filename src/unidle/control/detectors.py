@@ -9,7 +9,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +43,7 @@ _MOST_KEYS: Final = 4096
 _LINE: Final = re.compile(r"(?:^line \d+: )|(?: on line \d+)")
 
 _Key = tuple[str, str, str]
+_Line = tuple[str, str, int]
 _Fault = tuple[str, str, str, int | None]
 
 
@@ -64,6 +65,7 @@ class Detectors:
         self._storage = StorageWatch(file.with_name("mounts"))
         self._groups: dict[_Key, _Group] = {}
         self._told: dict[_Fault, tuple[str, int]] | None = None
+        self._culprits: dict[_Line, int] = {}  # when it was heard
 
     def start(self) -> None:
         self._watcher.start()
@@ -82,7 +84,7 @@ class Detectors:
         heard, seeing = self._watcher.take(logged=not self._waits)
         yield from _sights(view, [*self._static, *seeing])
         yield from self._storage.look(view, now_ns)
-        for one in heard:
+        for one in (self._alone(view, sign) for sign in heard):
             finding = one.finding
             key = (one.node, finding.device, "" if finding.device else finding.kind)
             self._groups.setdefault(key, _Group()).waiting.append(one)
@@ -92,6 +94,20 @@ class Detectors:
                 yield from self._judged(view, group, batch)
             elif not group.waiting and now_ns - group.recent[-1].signal_ns > SAME_NS:
                 del self._groups[key]
+
+    def _alone(self, view: View, one: Heard) -> Heard:
+        """The sign; a symptom of a fault from before the return of its node counts for itself."""
+        finding = one.finding
+        if finding.role == "culprit":
+            self._culprits[one.node, one.detector, finding.line] = one.signal_ns
+            while len(self._culprits) > _MOST_KEYS:
+                del self._culprits[next(iter(self._culprits))]
+        if finding.alone is None or finding.cause_line is None:
+            return one
+        cause_ns = self._culprits.get((one.node, one.detector, finding.cause_line))
+        if cause_ns is None or cause_ns >= _back_ns(view, one.node):
+            return one
+        return replace(one, finding=finding.alone)
 
     def _judged(self, view: View, group: _Group, batch: list[Heard]) -> Iterator[ev.Event]:
         from unidle.guard.verdict import judge

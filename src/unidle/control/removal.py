@@ -69,9 +69,14 @@ def delete_jobs(
             if not dry_run:
                 delete(files)
         except OSError as error:
-            problems.append(f"{error.filename or name} cannot be deleted: {error.strerror or error}")
+            problems.append(cannot_be_deleted(error, name))
         freed[name] = before if dry_run else before - size_of(files)
     return freed, problems
+
+
+def cannot_be_deleted(error: OSError, job: str) -> str:
+    """The problem with a file of a job, as a sentence."""
+    return f"{error.filename or job} cannot be deleted: {error.strerror or error}"
 
 
 def drop_rows(store: SqlStore, token: int, names: Iterable[str], *, dry_run: bool = False) -> tuple[int, int]:
@@ -97,6 +102,11 @@ def delete(paths: list[Path]) -> None:
                 path.unlink()
         except FileNotFoundError:
             continue
+        except OSError as error:
+            name = Path(error.filename or path)
+            if not name.is_absolute():  # before Python 3.12 it is only the last part
+                error.filename = str(next(path.rglob(name.name), path))
+            raise
 
 
 def _below(path: Path) -> Iterator[Path]:

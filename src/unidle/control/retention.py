@@ -24,6 +24,7 @@ EVERY_NS: Final = 250_000_000  # between two steps
 AT_ONCE: Final = 16  # jobs in one step, and how long it may take of a turn
 STEP_NS: Final = 5_000_000
 SCAN_EVERY_NS: Final = 3_600_000_000_000  # for what could not be deleted or compressed
+_MOST_SAID: Final = 1000  # different problems that are reported
 _PACKS_AHEAD: Final = 4
 BY: Final = "retention"
 
@@ -52,10 +53,16 @@ def beyond(
 
 
 class Retention:
-    """The controller's part: it decides and logs, and leaves slow work on files to a :class:`RetentionWorker`."""
+    """The controller's part: it decides and logs, and leaves slow work on files to a :class:`RetentionWorker`.
 
-    def __init__(self, state: Path, worker: RetentionWorker, clock: Clock) -> None:
-        self._state, self._worker, self._clock = state, worker, clock
+    ``say`` is called with one line for each problem with a file.
+    """
+
+    def __init__(
+        self, state: Path, worker: RetentionWorker, clock: Clock, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._state, self._worker, self._clock, self._say = state, worker, clock, say
+        self._said: set[str] = set()
         self._sizes: dict[str, int] = {}
         self._to_pack: deque[str] = deque()
         self._packing: set[str] = set()
@@ -112,8 +119,10 @@ class Retention:
             if isinstance(done, Held):
                 self._scanned(view, done)
             elif isinstance(done, Freed):
+                self._report(done.problems)
                 continue
             elif isinstance(done, Packed):
+                self._report(done.problems)
                 self._packing.discard(done.job)
                 if done.job in view.removed:
                     self._worker.remove((done.job,))  # a person removed it meanwhile
@@ -121,6 +130,16 @@ class Retention:
                     self._to_pack.append(done.job)
             if (size := done.sizes) and view.fleet.retention.size_bytes is not None:
                 self._sizes.update((job, n) for job, n in size.items() if job in view.stored)
+
+    def _report(self, problems: tuple[str, ...]) -> None:
+        """Each problem once: what failed is tried again with each scan, and fails again."""
+        for problem in problems:
+            if problem not in self._said and len(self._said) < _MOST_SAID:
+                self._said.add(problem)
+                self._say(
+                    f"retention: {problem}; check its owner, mode and disk; it is tried again every hour, "
+                    "and `unidle prune` tries it now"
+                )
 
     def _scanned(self, view: View, held: Held) -> None:
         left = [job for job in sorted(held.names) if job in view.removed]

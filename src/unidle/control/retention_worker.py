@@ -35,10 +35,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A job's run directory is in the store, or that failed (``again``: it is in use, so try later)."""
+    """A job's run directory is in the store, or that failed (``again``: it is in use, so try later; ``problems``: why)."""
 
     job: str
     again: bool = False
+    problems: tuple[str, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -49,7 +50,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """Files of removed jobs were deleted; ``problems``: those that could not be."""
+    """Files of removed jobs were deleted; ``problems``: what could not be done."""
 
     problems: tuple[str, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -164,8 +165,13 @@ class RetentionWorker:
             removal.delete([directory])
         except LeaseLost:
             raise
-        except (UnidleError, OSError):
-            return Packed(job)  # the next scan tries again
+        except UnidleError as error:
+            return Packed(job, problems=(f"{job} cannot be compressed: {error.line()}",))
+        except OSError as error:
+            if shelf.has(job):
+                return Packed(job, problems=(removal.cannot_be_deleted(error, job),))
+            place = error.filename or directory
+            return Packed(job, problems=(f"{place} cannot be compressed: {error.strerror or error}",))
         return Packed(job, sizes={job: size + self._on_disk(job)})
 
     def _paced(self, parts: Iterator[bytes]) -> Iterator[bytes]:

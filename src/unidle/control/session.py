@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from unidle.control.late_detectors import LateDetectors
 from unidle.control.loop import Controller
 from unidle.control.recorder import Watcher
 from unidle.control.stacks import GangStacks
-from unidle.control.store_files import make_run_root, refuse_foreign, state_dir
+from unidle.control.store_files import make_run_root, refuse_foreign, say_line, state_dir
 from unidle.control.strays import refuse_strays
 from unidle.engine.local.engine import LocalEngine
 from unidle.fleet import Fleet
@@ -49,12 +49,13 @@ class Session:
 @contextmanager
 def take_up(
     store: Store, fleet: Fleet, data_dir: Path, purpose: str, watcher: Watcher | None = None,
-    channels: Sequence[Channel] = (), profile_to: str = "",
+    channels: Sequence[Channel] = (), profile_to: str = "", say: Callable[[str], None] | None = None,
 ) -> Iterator[Session]:  # fmt: skip
     """Hold the store while the block runs. What runs when it ends keeps running. ``channels`` receive notices.
 
     ``profile_to`` is the store's address with its password (``store.url`` has none). The profiler uses it to record
-    running jobs, if the fleet requests that, and so does retention of `unidle up`.
+    running jobs, if the fleet requests that, and so does retention of `unidle up`. ``say`` is called with a line for each file
+    that retention cannot delete or compress; without it, the line goes to stderr.
 
     Errors: :class:`unidle.errors.StoreHeld` when another live writer holds the store; :class:`StoreError` where
     another user owns the store's file or its directory.
@@ -72,7 +73,7 @@ def take_up(
         detectors = LateDetectors(fleet, state_dir(store, data_dir) / "watch.json", clock.offset_ns)
         profiler = _profiler(profile_to, fleet, root, lease, clock)
         stacks = GangStacks(root)
-        retention = _retention(profile_to, purpose, fleet, state_dir(store, data_dir), lease, clock)
+        retention = _retention(profile_to, purpose, fleet, state_dir(store, data_dir), lease, clock, say)
         controller = Controller(
             store, lease, engine, Unidle(), clock,
             watcher=watcher, view=view, forecaster=Forecaster.of(view), notices=desk, detectors=detectors,
@@ -124,7 +125,13 @@ def _profiler(address: str, fleet: Fleet, root: Path, lease: Lease, clock: RealC
 
 
 def _retention(
-    address: str, purpose: str, fleet: Fleet, state: Path, lease: Lease, clock: RealClock
+    address: str,
+    purpose: str,
+    fleet: Fleet,
+    state: Path,
+    lease: Lease,
+    clock: RealClock,
+    say: Callable[[str], None] | None,
 ) -> Retention | None:
     """Only for a service: a command that drives one job leaves the others alone."""
     if not address or purpose != "unidle up" or not fleet.retention.on:
@@ -132,7 +139,7 @@ def _retention(
     from unidle.control.retention import Retention
     from unidle.control.retention_worker import RetentionWorker
 
-    return Retention(state, RetentionWorker(address, state, lease.token), clock)
+    return Retention(state, RetentionWorker(address, state, lease.token), clock, say or say_line)
 
 
 def _hands(place: Path) -> Hands:

@@ -34,7 +34,7 @@ def make_run_root(store: Store, data_dir: Path) -> Path:
     try:
         state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for directory in (state, state / "runs"):
-            private.make_directory(directory, mended=say_mended)
+            private.make_directory(directory, mended=say_line)
     except private.NotPrivate as error:
         raise StoreError(error.problem, field=error.path, remedy=error.remedy) from error
     except OSError as error:
@@ -45,8 +45,8 @@ def make_run_root(store: Store, data_dir: Path) -> Path:
     return state / "runs"
 
 
-def say_mended(line: str) -> None:
-    """One line for the user: the mode of a directory was changed."""
+def say_line(line: str) -> None:
+    """One line for the user on stderr."""
     sys.stderr.write(f"unidle: {line}\n")
 
 

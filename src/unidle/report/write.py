@@ -29,12 +29,12 @@ def write_report(
     Returns the absolute path. Errors: OSError if the file cannot be written.
     """
     from unidle.control.archive import runs_of
-    from unidle.control.store_files import make_run_root, run_root, say_mended
+    from unidle.control.store_files import make_run_root, run_root, say_line
     from unidle.report.html import render
 
     if path is None:
         path = make_run_root(store, data_dir or Path()).parent / "reports" / f"{path_part(job or 'all')}.html"
-        make_directory(path.parent, mended=say_mended)
+        make_directory(path.parent, mended=say_line)
     path.parent.mkdir(parents=True, exist_ok=True)
 
     runs: Path | None = None

@@ -77,6 +77,16 @@ class ArchiveShelf:
             yield rows[0][3]
             number += 1
 
+    def first_fault(self, job: str) -> int | None:
+        """The number of the first part that is damaged or missing; None if the archive is whole."""
+        number = 0
+        try:
+            for _ in self.read(job):
+                number += 1
+        except StoreDamaged:
+            return number
+        return None
+
     def _add(self, job: str, number: int, *, last: int, body: bytes) -> None:
         crc = blob_crc(body, job, number, last, len(body))
         with fenced(self._store, self._token):

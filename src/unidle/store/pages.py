@@ -19,6 +19,10 @@ from typing import Final, NamedTuple, TypeAlias
 Value: TypeAlias = int | float | str | bytes | None
 _SIZES: Final = (4096, 1024, 2048, 8192, 16384, 32768, 65536, 512)
 _LEAF: Final = 0x0D  # a leaf page of a table
+_INDEX: Final = {
+    0x0A: (8, 0),
+    0x02: (12, 4),
+}  # pages of an index: bytes of the header, and in front of each key
 _WAL_HEADER, _FRAME_HEADER, _FILE_HEADER = 32, 24, 100
 _INT_BYTES: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 _LONGEST: Final = 1 << 30
@@ -64,6 +68,7 @@ class Pages:
     log: Bytes | None
     size: int
     in_log: dict[int, list[int]] = field(default_factory=dict)  # page -> offsets of its versions in the log
+    torn: bool = False  # the log ends with a part of a commit
     unused: set[int] = field(default_factory=set)  # pages whose rows were deleted
 
     def rows(self) -> Iterator[Row]:
@@ -74,6 +79,22 @@ class Pages:
         for number, offsets in self.in_log.items():
             for offset in offsets:
                 yield from self._leaf(number, offset)
+
+    def index_keys(self) -> Iterator[tuple[Value, ...]]:
+        """Every short key in the pages of indexes that are in use; the last value is the number of its row."""
+        count = -(-self.data.size // self.size)
+        for number in sorted({*range(1, count + 1), *self.in_log} - self.unused):
+            page = self._bytes(number, self.in_log.get(number, [-1])[-1])
+            if len(page) < 12 or page[0] not in _INDEX:
+                continue
+            header, ahead = _INDEX[page[0]]
+            cells = unpack_from(">H", page, 3)[0]
+            for k in range(min(cells, (len(page) - header) // 2)):
+                try:
+                    length, at = _varint(page, unpack_from(">H", page, header + 2 * k)[0] + ahead)
+                    yield _values(page[at : at + length])
+                except (IndexError, ValueError, struct.error):
+                    continue
 
     def is_current(self, place: Place) -> bool:
         """Whether the page is in use, in this version."""
@@ -153,7 +174,8 @@ def read_pages(path: Path) -> list[Pages]:
     found = []
     for size in _page_sizes(data.read(0, _FILE_HEADER)):
         pages = Pages(data, log, size)
-        for number, offset in _committed(log, size) if log is not None else ():
+        frames, pages.torn = _committed(log, size) if log is not None else ([], False)
+        for number, offset in frames:
             pages.in_log.setdefault(number, []).append(offset)
         found.append(pages)
     return found
@@ -167,32 +189,35 @@ def _page_sizes(header: bytes) -> tuple[int, ...]:
     return _SIZES
 
 
-def _committed(log: Bytes, size: int) -> list[tuple[int, int]]:
-    """Page and offset of each frame of the write-ahead log up to the last commit that is whole.
+def _committed(log: Bytes, size: int) -> tuple[list[tuple[int, int]], bool]:
+    """Page and offset of each frame of the write-ahead log up to the last commit that is whole, and whether more follows.
 
     A damaged frame does not end the log here: the next one is verified against the checksum that it has.
     """
     header = log.read(0, _WAL_HEADER)
     if len(header) < _WAL_HEADER:
-        return []
+        return [], False
     magic, _, page_size = unpack_from(">III", header, 0)
     if magic not in (0x377F0682, 0x377F0683) or page_size % 65536 != size % 65536:
-        return []
+        return [], False
     order = ">" if magic & 1 else "<"
     salts, before = header[16:24], unpack_from(">II", header, 24)
     frames: list[tuple[int, int]] = []
-    whole = 0
+    whole, end = 0, _WAL_HEADER
     for at in range(_WAL_HEADER, log.size - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
         frame = log.read(at, _FRAME_HEADER + size)
         if frame[8:16] != salts:
             break
         number, commit = unpack_from(">II", frame, 0)
         frames.append((number, at + _FRAME_HEADER))
+        end = at + len(frame)
         claimed = unpack_from(">II", frame, 16)
         if commit and _checksum(order, frame[:8] + frame[_FRAME_HEADER:], before) == claimed:
             whole = len(frames)
         before = claimed
-    return frames[:whole]
+    cut = log.read(end, _FRAME_HEADER)  # of a frame that the file does not hold to its end
+    torn = whole < len(frames) or (cut[8:16] == salts and log.size < end + _FRAME_HEADER + size)
+    return frames[:whole], torn
 
 
 def _checksum(order: str, data: bytes, start: tuple[int, ...]) -> tuple[int, int]:

@@ -141,6 +141,10 @@ class ProfileShelf:
         """The oldest rows of a job, without their bodies."""
         return [ProfileInfo(*row) for row in self._db.query(sql.PROFILE_INFOS, (job, limit))]
 
+    def all_keys(self) -> list[ProfileKey]:
+        """Of all rows."""
+        return [ProfileKey(*key) for key in self._db.query(sql.PROFILE_KEYS)]
+
     def held(self) -> dict[str, Held]:
         """What each job's rows take."""
         return {job: Held(int(size), int(oldest)) for job, size, oldest in self._db.query(sql.PROFILE_TOTALS)}

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from unidle.errors import StoreDamaged, StoreError
 from unidle.store import statements
+from unidle.store.archives import ArchiveShelf
 from unidle.store.checksum import blob_crc, event_crc, fields_crc
 from unidle.store.pages import Pages, Place, Value, read_pages
-from unidle.store.profiles import ProfileRow
+from unidle.store.profiles import ProfileRow, ProfileShelf
 from unidle.store.protocol import Bookmark, Request, StoredEvent
 from unidle.store.sql import SqlStore
 from unidle.words import counted
 
 _PAGE: Final = 256
+_Parts: TypeAlias = dict[str, dict[int, tuple[bool, Place]]]  # by job and number: whether it is the last one
 
 
 class Trace(NamedTuple):
@@ -40,6 +43,9 @@ class Salvage:
     requests: list[Request] = field(default_factory=list)
     bookmarks: list[Bookmark] = field(default_factory=list)
     profiles: list[ProfileRow] = field(default_factory=list)
+    archives: dict[str, Callable[[], Iterator[bytes]]] = field(
+        default_factory=dict
+    )  # by job: reads its parts
     notes: list[str] = field(default_factory=list)  # what else is missing
 
     def events(self) -> Iterator[StoredEvent]:
@@ -66,6 +72,11 @@ def of_file(path: Path) -> Salvage:
             found.notes.append(
                 f"the disk could not read {counted(failed, 'page')}; copy the file with `ddrescue`"
             )
+        if pages.torn:
+            found.notes.append(
+                "the write-ahead log ends with a part of a commit, which does not count; what it had was acknowledged only "
+                "if the disk lost the rest later"
+            )
         if found.seqs or found.last_seq is not None:
             return found
     raise StoreError(
@@ -76,6 +87,7 @@ def of_file(path: Path) -> Salvage:
 def _of_pages(pages: Pages) -> Salvage:
     found = Salvage()
     places: dict[int, Place] = {}
+    parts: _Parts = {}
     listed = pages.read_unused()
     for rowid, values, place in pages.rows():
         if len(values) == 7 and values[0] is None:
@@ -87,13 +99,17 @@ def _of_pages(pages: Pages) -> Salvage:
             elif isinstance(values[4], str) and isinstance(values[5], bytes):
                 found.traces[rowid] = Trace(values[4], values[5])
         elif pages.is_current(place):
-            _keep(found, rowid, values)
+            if len(values) == 6 and isinstance(values[0], str):
+                _keep_part(parts, values, place)
+            else:
+                _keep(found, rowid, values)
     if not listed and found.requests:
         found.notes.append(
             f"requests {', '.join(str(one.id) for one in found.requests)}: whether they were done already cannot "
             "be read; they are left out"
         )
         found.requests = []
+    _keep_archives(found, pages, parts)
     found.seqs = sorted(places)
     found.requests.sort()
     found.traces = {seq: trace for seq, trace in found.traces.items() if seq not in places}
@@ -123,6 +139,40 @@ def _keep(found: Salvage, rowid: int, values: tuple[Value, ...]) -> None:
             *fields, crc, body = values
             if blob_crc(body, *fields) == crc:  # type: ignore[arg-type]
                 found.profiles.append(ProfileRow._make((*fields[:6], body)))
+
+
+def _keep_part(parts: _Parts, values: tuple[Value, ...], place: Place) -> None:
+    """A part of an archive, where its checksum holds; its bytes are read again when they are needed."""
+    job, part, last, n_bytes, crc, body = values
+    with suppress(TypeError, UnicodeError):
+        if blob_crc(body, job, part, last, n_bytes) == crc and n_bytes == len(body):  # type: ignore[arg-type]
+            parts.setdefault(str(job), {})[int(part)] = bool(last), place  # type: ignore[arg-type]
+
+
+def _keep_archives(found: Salvage, pages: Pages, parts: _Parts) -> None:
+    """The archives whose parts are all whole. Jobs of which no part is whole are known by the index of the archives."""
+    keys = (key for key in pages.index_keys() if len(key) == 3)
+    named = {
+        job for job, part, row in keys if isinstance(job, str) and isinstance(part, int) and row is not None
+    }
+    for job in sorted(named | parts.keys()):
+        whole, number = parts.get(job, {}), 0
+        while number in whole and not whole[number][0]:
+            number += 1
+        if number in whole:
+            places = [whole[k][1] for k in range(number + 1)]
+            found.archives[job] = partial(_bodies, pages, places)
+        else:
+            found.notes.append(_no_archive(job, number))
+
+
+def _bodies(pages: Pages, places: Sequence[Place]) -> Iterator[bytes]:
+    for place in places:
+        yield pages.row(place).values[5]  # type: ignore[misc]
+
+
+def _no_archive(job: str, part: int) -> str:
+    return f"archive of {job}: part {part} is damaged or missing; the archive is left out"
 
 
 def _is_event(seq: int, values: tuple[Value, ...]) -> bool:
@@ -161,4 +211,11 @@ def of_rows(store: SqlStore) -> Salvage:
 
     found.event = event
     found.bookmarks = [one for one in store.bookmarks() if one is not None]
+    profiles, archives = ProfileShelf(store), ArchiveShelf(store)
+    found.profiles = [one for key in profiles.all_keys() if (one := profiles.row(key)) is not None]
+    for job in sorted(archives.jobs()):
+        if (bad := archives.first_fault(job)) is None:
+            found.archives[job] = partial(archives.read, job)
+        else:
+            found.notes.append(_no_archive(job, bad))
     return found

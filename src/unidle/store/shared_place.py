@@ -47,6 +47,20 @@ def refuse_planted(path: Path) -> None:
             _check(name, name.lstat(), store)
 
 
+def refuse_empty_of_another(path: Path) -> None:
+    """Refuse a file without any table that another user made: a store of this user's would be that user's file.
+
+    Errors: :class:`StoreError` with its owner, OSError.
+    """
+    owner = path.stat().st_uid
+    if not private.trusted(owner, root=True):
+        raise StoreError(
+            f"is an empty file that belongs to {login_name(owner)}, so it is not used for a new store",
+            field=str(path.resolve()),
+            remedy=f"use a store in a directory of your own, or have {login_name(owner)} make the store",
+        )
+
+
 def is_shared(path: Path) -> bool:
     """Whether other users can make files next to a store."""
     place = path.parent.stat()

@@ -104,6 +104,8 @@ class SqliteDatabase:
             names = {row[0] for row in connection.execute(_TABLES)}
             if VERSION_TABLE not in names and not (create and not names):
                 raise foreign(self.url) if names else no_store(self.url)  # its journal mode is left alone
+            if not names:
+                shared_place.refuse_empty_of_another(self.path)
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
             if mode != "wal":
                 raise StoreError(
@@ -252,6 +254,8 @@ def _check_place(path: Path, *, create: bool) -> None:
         if path.is_dir():
             raise StoreError("is a directory", field=str(path), remedy="name a file for the store")
         if path.exists():
+            if create and not path.stat().st_size:
+                shared_place.refuse_empty_of_another(path)
             if 0 < path.stat().st_size < _SMALLEST_BYTES:  # SQLite takes a file of one byte for an empty one
                 raise foreign(str(path))
             return

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import BinaryIO, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from unidle.errors import BadInput, StoreDamaged, StoreError
 from unidle.jobs.job_id import is_job_id
+from unidle.store.archives import ArchiveShelf
 from unidle.store.profiles import ProfileShelf
 from unidle.store.protocol import Lease, NewEvent, Request, Store, StoredEvent
 from unidle.store.salvage import Salvage
@@ -93,7 +95,7 @@ def _event_faults(event: StoredEvent, crc_holds: bool, before: int, last_time_ns
         yield f"event {event.seq}: its body is not JSON"
 
 
-# Export format: a header, pending requests, events in order, a trailer with the counts and the
+# Export format: a header, pending requests, events in order, archives of a damaged store, a trailer with the counts and the
 # SHA-256 of all lines before it. One JSON object per line.
 
 
@@ -119,6 +121,14 @@ class _EventLine(msgspec.Struct, forbid_unknown_fields=True, tag="event", tag_fi
     raw: bytes | msgspec.UnsetType = msgspec.UNSET
 
 
+class _ArchiveLine(msgspec.Struct, forbid_unknown_fields=True, tag="archive", tag_field="line"):
+    """A part of the archive of a job, in order."""
+
+    job: str
+    part: int
+    body: bytes
+
+
 class _JobLine(msgspec.Struct):
     """The part of a submitted job that is checked."""
 
@@ -131,7 +141,7 @@ class _Trailer(msgspec.Struct, forbid_unknown_fields=True, tag="end", tag_field=
     sha256: str
 
 
-_Line: TypeAlias = _RequestLine | _EventLine | _Trailer
+_Line: TypeAlias = _RequestLine | _EventLine | _ArchiveLine | _Trailer
 _FORMAT: Final = "unidle-export"
 
 
@@ -143,8 +153,11 @@ def export(store: WholeStore, out: BinaryIO) -> int:
     return write_export(out, store.requests(), _intact(store))
 
 
-def write_export(out: BinaryIO, requests: Sequence[Request], events: Iterable[StoredEvent]) -> int:
-    """The same of given requests and events, which have no gap."""
+def write_export(
+    out: BinaryIO, requests: Sequence[Request], events: Iterable[StoredEvent],
+    archives: Mapping[str, Callable[[], Iterable[bytes]]] = MappingProxyType({}),
+) -> int:  # fmt: skip
+    """The same of given requests and events, which have no gap, and of archives by job."""
     digest = hashlib.sha256()
     encode = msgspec.json.Encoder().encode
 
@@ -162,12 +175,15 @@ def write_export(out: BinaryIO, requests: Sequence[Request], events: Iterable[St
         body = {"body": msgspec.Raw(event.body)} if one_line else {"raw": event.body}
         write(_EventLine(*event[:5], **body))
         count += 1
+    for job, parts in archives.items():
+        for number, part in enumerate(parts()):
+            write(_ArchiveLine(job, number, part))
     write(_Trailer(count, len(requests), digest.hexdigest()))
     return count
 
 
 def fill(store: SqlStore, found: Salvage, events: Iterable[StoredEvent]) -> None:
-    """Put what was saved of another store into an empty one, all or nothing: log, inbox, bookmarks, profiles."""
+    """Put what was saved of another store into an empty one, all or nothing: log, inbox, bookmarks, profiles, archives."""
     lease = store.acquire("unidle store repair")
     try:
         with store.transaction():
@@ -180,6 +196,8 @@ def fill(store: SqlStore, found: Salvage, events: Iterable[StoredEvent]) -> None
                 store.save_bookmark(lease, bookmark)
             if found.profiles:
                 ProfileShelf(store, lease.token).add(found.profiles)
+            for job, parts in found.archives.items():
+                ArchiveShelf(store, lease.token).write(job, parts())
     finally:
         store.release(lease)
 
@@ -216,6 +234,12 @@ def import_(store: WholeStore, inp: BinaryIO) -> int:
                 raise StoreError("the store is not empty", field=store.url, remedy="import into a new one")
             reader = _ExportReader(inp)
             last = store.append(lease, reader.events())
+            for job, parts in reader.archives():
+                if not isinstance(store, SqlStore):
+                    raise StoreError(
+                        "holds no archives", field=store.url, remedy="import into a file or a database"
+                    )
+                ArchiveShelf(store, lease.token).write(job, parts)
             for request in reader.requests:
                 store.request(request.kind, request.body)
             return last
@@ -231,25 +255,25 @@ class _ExportReader:
         self._number = 0
         self._digest = hashlib.sha256()
         self.requests: list[_RequestLine] = []
+        self._ahead: _ArchiveLine | None = None
+        self._seq = 0
+        self._decoder = msgspec.json.Decoder(_Line)
 
     def events(self) -> Iterator[NewEvent]:
         self._header()
-        decoder = msgspec.json.Decoder(_Line)
+        decoder = self._decoder
         seq = last_time_ns = 0
         while True:
             data = self._line()
             line = self._decoded(decoder, data)
+            self._seq = seq
             if isinstance(line, _Trailer):
-                if (line.events, line.requests, line.sha256) != (
-                    seq,
-                    len(self.requests),
-                    self._digest.hexdigest(),
-                ):
-                    raise self._bad("the counts or the SHA-256 do not match the lines before")
-                if self._inp.read(1):
-                    raise self._bad("there is data after the last line")
+                self._end(line)
                 return
             self._digest.update(data)
+            if isinstance(line, _ArchiveLine):
+                self._ahead = line
+                return
             if isinstance(line, _RequestLine):
                 if line.kind == "submit":
                     self._check_job(line.body)
@@ -265,6 +289,40 @@ class _ExportReader:
             if line.kind == "job_submitted":
                 self._check_job(body)
             yield NewEvent(line.time_ns, line.source, line.source_seq, line.kind, body)
+
+    def archives(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """The archives after the events, by job. Read the parts of each before the next."""
+        while (first := self._ahead) is not None:
+            if not is_job_id(first.job):
+                raise self._bad("the id of a job cannot be a file's name", first.job)
+            yield first.job, self._parts(first)
+
+    def _parts(self, first: _ArchiveLine) -> Iterator[bytes]:
+        line: _Line = first
+        number = 0
+        while isinstance(line, _ArchiveLine) and line.job == first.job:
+            if line.part != number:
+                raise self._bad(f"part {number} of the archive was expected", line.part)
+            yield line.body
+            number += 1
+            data = self._line()
+            line = self._decoded(self._decoder, data)
+            if not isinstance(line, _Trailer):
+                self._digest.update(data)
+        self._ahead = None
+        if isinstance(line, _Trailer):
+            self._end(line)
+        elif isinstance(line, _ArchiveLine):
+            self._ahead = line
+        else:
+            raise self._bad("only archives and the last line come after an archive")
+
+    def _end(self, line: _Trailer) -> None:
+        found = self._seq, len(self.requests), self._digest.hexdigest()
+        if (line.events, line.requests, line.sha256) != found:
+            raise self._bad("the counts or the SHA-256 do not match the lines before")
+        if self._inp.read(1):
+            raise self._bad("there is data after the last line")
 
     def _check_job(self, body: bytes) -> None:
         """Ids of jobs become paths, and an export may come from anyone. A body that is damaged is kept as it is."""

@@ -41,11 +41,15 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the log is made whole. ``misfits``: whole events that contradict what is left; they stay in the log."""
+    """How the log is made whole. ``misfits``: whole events that contradict what is left; they stay in the log.
+
+    ``view``: the state after it.
+    """
 
     holes: tuple[Hole, ...]
     last_seq: int
     misfits: int
+    view: View
 
     def events(self, found: Salvage) -> Iterator[StoredEvent]:
         """The log from event 1 on, without gaps."""
@@ -65,8 +69,8 @@ def plan(found: Salvage) -> Plan:
     """What is lost, and how long that makes the state uncertain. Errors: :class:`StoreDamaged` if the rest has no sense."""
     holes = _holes(found)
     last_seq = max(found.last_seq or 0, found.seqs[-1] if found.seqs else 0)
-    first = Plan(tuple(holes), last_seq, 0)
     view, at = View(), -1
+    first = Plan(tuple(holes), last_seq, 0, view)
     for event in first.events(found):
         if event.kind == "events_lost" and at + 1 < len(holes) and event.seq == holes[at + 1].first:
             at += 1
@@ -79,7 +83,7 @@ def plan(found: Salvage) -> Plan:
             ) from error
         if view.misfits > before and at >= 0:
             holes[at] = replace(holes[at], unsure_ns=max(holes[at].unsure_ns, event.time_ns))
-    return Plan(tuple(holes), last_seq, view.misfits)
+    return Plan(tuple(holes), last_seq, view.misfits, view)
 
 
 def _holes(found: Salvage) -> list[Hole]:

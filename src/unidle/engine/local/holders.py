@@ -130,7 +130,7 @@ class Holders:
         if holder.alive:
             return
         if holder.pid:
-            by_itself = _ended_in_order(job.storage, holder)
+            by_itself = _ended_in_order(job.storage, node, holder)
             holder.pid = 0
             if now_ns - holder.began_ns > _LASTED_NS:
                 holder.tries = 0
@@ -208,10 +208,15 @@ def _published(storage: str, hold: str) -> str:
     return os.path.join(storage, INNER, "holders", os.path.basename(hold) + ".json")
 
 
-def _ended_in_order(storage: str, holder: _Holder) -> bool:
-    """Whether a holder that is gone had nothing to do any more, rather than being killed."""
+def _ended_in_order(storage: str, node: str, holder: _Holder) -> bool:
+    """Whether a holder that is gone had nothing to do any more, rather than being killed: it then removed its addresses.
+
+    The one next to its copies is written first.
+    """
     if holder.process is not None:
         return holder.process.code == 0
-    folder = Path(storage, INNER, "holders")
-    said = [rundir.read_json(str(path)) for path in folder.glob("*.json")]
+    places_of = [str(path) for path in Path(storage, INNER, "holders").glob("*.json")]
+    if (hold := _hold_of(storage, node)) is not None:
+        places_of.append(os.path.join(hold, wire.ADDRESS))
+    said = [rundir.read_json(path) for path in places_of]
     return not any(one is not None and one.get("pid") == holder.pid for one in said)

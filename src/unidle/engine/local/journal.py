@@ -11,6 +11,8 @@ import os
 RESERVE_BYTES = 64 * 1024
 PENDING_LIMIT_BYTES = 1024 * 1024
 SYNCED = ("saved", "exit")
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+_COPY_BYTES = 1024 * 1024
 _DIRECTORIES = 4  # the rank's, the attempt's, the job's and the run root: each may be new
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
@@ -20,7 +22,7 @@ class Journal:
     """Appends marks as JSON lines, each with one write; keeps them in memory while the disk is full."""
 
     def __init__(self, path: str, reserve_path: str) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, _FLAGS, 0o600)
         self._path = path
         self._reserve_path = reserve_path
         self._unsynced = False
@@ -58,6 +60,8 @@ class Journal:
 
     def flush(self) -> bool:
         """Write what waits; True when nothing is left."""
+        if self._pending:
+            self.restore()
         while self._pending:
             try:
                 written = os.write(self._fd, self._pending)
@@ -65,6 +69,25 @@ class Journal:
                 return False
             del self._pending[:written]
         return True
+
+    def restore(self) -> None:
+        """Write the whole journal to a new file if its own was deleted or replaced: the controller reads it by its name."""
+        if os.fstat(self._fd).st_nlink:
+            return
+        draft = f"{self._path}.new"
+        fd = -1
+        try:
+            fd = os.open(draft, _FLAGS | os.O_TRUNC, 0o600)
+            at = 0
+            while part := os.pread(self._fd, _COPY_BYTES, at):
+                at += os.write(fd, part)
+            os.replace(draft, self._path)
+        except OSError:  # the directory is gone too, or the disk is full: tried again with the next mark
+            if fd >= 0:
+                os.close(fd)
+            return
+        os.close(self._fd)
+        self._fd, self._named, self._unsynced = fd, False, True
 
     def sync(self) -> None:
         """Have the file on the disk if it has a new mark whose loss costs work; nothing while some wait.

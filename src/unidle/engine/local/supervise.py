@@ -3,7 +3,8 @@
 It outlives the controller; what it sees goes into the rank's journal (``unidle.events.marks``). It
 is one small process without threads, and sleeps while the rank is silent. Standard library only.
 
-Signals: SIGTERM stops the rank (TERM to its whole tree, grace, KILL), SIGUSR1 kills it at once.
+Signals: SIGTERM stops the rank (TERM to its whole tree, grace, KILL), SIGUSR1 kills it at once. With SIGCHLD, as with the
+others, it restores a journal that was deleted.
 """
 
 from __future__ import annotations
@@ -176,6 +177,7 @@ class Supervisor:
             if fd == self.wake:
                 self._hear(os.read(self.wake, 4096))
                 self._reap()
+                self.journal.restore()
             else:
                 self._read(fd)
         now_ns = self._now_ns()

@@ -80,7 +80,7 @@ class JournalTail:
         try:
             if self._fd is None:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            data = os.pread(self._fd, _FIRST_BYTES, self._offset)
+            data = os.pread(self._fd, _FIRST_BYTES, self._offset) or self._restored()
             if len(data) == _FIRST_BYTES:
                 data += os.pread(self._fd, CHUNK_BYTES - len(data), self._offset + len(data))
         except OSError:
@@ -89,6 +89,21 @@ class JournalTail:
         end = data.rfind(b"\n") + 1
         self._offset += end
         return data[:end].splitlines()
+
+    def _restored(self) -> bytes:
+        """What comes next in the file that a supervisor wrote in place of a deleted one: the same lines, and new ones."""
+        assert self._fd is not None
+        if os.fstat(self._fd).st_nlink:
+            return b""
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        os.close(self._fd)
+        self._fd = fd
+        return os.pread(fd, _FIRST_BYTES, self._offset)
+
+    @property
+    def missing(self) -> bool:
+        """Whether the journal has no file."""
+        return not os.path.exists(self._path)
 
     def _decode(self, line: bytes) -> Mark:
         try:

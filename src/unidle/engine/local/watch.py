@@ -209,6 +209,8 @@ class RankWatch:
             os.close(pidfd)
             return False
         self.pid, self.pidfd, self.state = pid, pidfd, "alive"
+        if self._tail.missing:
+            self._signal(signal.SIGCHLD)  # it restores a journal that was deleted, and is not stopped by that
         return True
 
     def _search(self, now_ns: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 Role = Literal["culprit", "symptom", "info"]
 Action = Literal[
@@ -50,7 +51,8 @@ class Finding:
     the family counts (Xid, SXid), else None. ``device`` is a PCI address as sysfs names it, a network interface, a disk
     or ``""``. ``rank`` (0 to 100) is higher nearer to a root cause: of two culprits the higher one explains the other.
     ``cause_line`` and ``cause_code`` name what a symptom follows from. ``verdict`` is the recovery action that the driver
-    itself requests (Xid 154), empty otherwise. ``stamp_ns`` counts ``clock``; None without a stamp.
+    itself requests (Xid 154), empty otherwise. ``stamp_ns`` counts ``clock``; None without a stamp. ``alone`` is the finding
+    as it is where the line ``cause_line`` does not count; None where nothing explains it.
     """
 
     line: int
@@ -68,6 +70,19 @@ class Finding:
     cause_line: int | None = None
     cause_code: int | None = None
     verdict: str = ""
+    alone: Finding | None = None
+
+    def as_symptom(self, because: str, cause: Finding, **others: Any) -> Finding:
+        """The finding as a consequence of an earlier one."""
+        return replace(
+            self,
+            role="symptom",
+            action="ignore",
+            because=because,
+            cause_line=cause.line,
+            alone=self,
+            **others,
+        )
 
     def contract(self) -> dict[str, str | int | None]:
         """The finding as ``unidle guard classify --json`` prints it."""
@@ -75,3 +90,13 @@ class Finding:
             "line": self.line, "kind": self.kind, "code": self.code, "device": self.device, "role": self.role,
             "action": self.action, "because": self.because,
         }  # fmt: skip
+
+
+def from_ns(findings: Sequence[Finding], since_ns: int) -> list[Finding]:
+    """The findings of one log that are not stamped before ``since_ns``. What follows only from those counts for itself."""
+    earlier = {one.line for one in findings if one.stamp_ns is not None and one.stamp_ns < since_ns}
+    return [
+        one.alone if one.alone is not None and one.cause_line in earlier else one
+        for one in findings
+        if one.line not in earlier
+    ]

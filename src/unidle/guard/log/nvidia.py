@@ -104,7 +104,7 @@ def _lost(device: str, memory: Memory, now: Now) -> Finding:
     before = memory.gone(now)
     if before is not None and (before.device == device or not device or not before.device):
         why = f"the same loss as on line {before.line}"
-        return replace(hit, role="symptom", because=why, action="ignore", rank=0, cause_line=before.line)
+        return hit.as_symptom(why, before, rank=0)
     return hit
 
 
@@ -118,9 +118,7 @@ def explained(hit: Finding, cause: Finding | None) -> Finding:
         else cause.kind
     )
     why = f"{hit.because}; caused by {name} on line {cause.line}"
-    return replace(
-        hit, role="symptom", action="ignore", because=why, cause_line=cause.line, cause_code=cause.code
-    )
+    return hit.as_symptom(why, cause, cause_code=cause.code)
 
 
 def _read_xid(found: re.Match[str], memory: Memory, now: Now) -> Finding:
@@ -152,7 +150,7 @@ def _first_loss(hit: Finding, memory: Memory, now: Now) -> Finding:
     before = memory.gone(now)
     if before is not None and before.kind == "xid" and before.device == hit.device:
         why = f"the same loss as on line {before.line}"
-        return replace(hit, role="symptom", action="ignore", rank=0, because=why, cause_line=before.line)
+        return hit.as_symptom(why, before, rank=0)
     return hit
 
 

@@ -6,7 +6,6 @@ One event is up to three lines (what happened, severity and engine, raw data): t
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Final
 
 from unidle.guard.log.memory import Memory, Now, Open, near
@@ -63,9 +62,7 @@ def read_fabric(message: str, memory: Memory, now: Now) -> Finding | None:
         event = memory.switches.get((device, code))
         if event is not None and near(event.finding, now):
             why = f"the same event as on line {event.finding.line}"
-            return replace(
-                hit, role="symptom", action="ignore", because=why, rank=0, cause_line=event.finding.line
-            )
+            return hit.as_symptom(why, event.finding, rank=0)
         return _opened(hit, memory, now, severities=1, data=1)
     if _ABORTS.match(message):
         text = "the fabric manager gave up: no GPU behind an NVSwitch can start work"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from unidle.guard.log import nvidia, nvswitch, rules_accelerators, rules_machine, rules_network, rules_storage
@@ -122,10 +121,7 @@ def _in_context(hit: Finding, message: str, memory: Memory, now: Now) -> Finding
     ):
         memory.aliases[hit.device] = address
     if hit.kind == "gpu_lost" and (before := memory.gone(now)) and before.device == hit.device:
-        return replace(
-            hit, role="symptom", action="ignore", rank=0, cause_line=before.line,
-            because=f"the same loss as on line {before.line}",
-        )  # fmt: skip
+        return hit.as_symptom(f"the same loss as on line {before.line}", before, rank=0)
     cause = memory.fault(hit.device, now)
     if cause is None and hit.kind in ("disk", "fs", "raid") and (part := _PARTITION.match(hit.device)):
         disk = next(group for group in part.groups() if group)
