@@ -79,14 +79,22 @@ def processes(token: str) -> list[tuple[int, str]]:
         if not entry.name.isdigit() or int(entry.name) in mine:
             continue
         try:
-            if wanted not in (entry / "environ").read_bytes().split(b"\0"):
+            environ = (entry / "environ").read_bytes().split(b"\0")
+            if wanted not in environ:
                 continue
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").strip()
         except OSError:  # gone meanwhile, or another user's
             continue
         if not any(harmless in command for harmless in _HARMLESS):
-            found.append((int(entry.name), command.decode(errors="replace")[:200]))
+            found.append((int(entry.name), command.decode(errors="replace")[:200] + _started_by(environ)))
     return sorted(found)
+
+
+def _started_by(environ: list[bytes]) -> str:
+    """The test that started a process: pytest names it in the environment, which descendants inherit."""
+    prefix = b"PYTEST_CURRENT_TEST="
+    name = next((line.removeprefix(prefix) for line in environ if line.startswith(prefix)), b"")
+    return f" (started by {name.decode(errors='replace').rpartition(' ')[0]})" if name else ""
 
 
 def clear(before: Before, scratch: Path) -> None:

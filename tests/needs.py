@@ -141,3 +141,5 @@ clang = pytest.mark.skipif(
     reason="needs clang (apt-get install clang llvm)",
 )
 gpu = pytest.mark.skipif(gpus() == 0, reason="GPU: needs one that NVML finds")
+kernel_log = pytest.mark.kernel_log
+steady_times = pytest.mark.steady_times
