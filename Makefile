@@ -5,8 +5,10 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-builtin-rules
 
 BIN := .venv/bin
+# The longest first: two run at a time.
+CHECKS := check-types check-native check-docs check-lint
 
-.PHONY: help setup setup-tests demo demo-span test test-slow test-all test-nightly test-gpu disk-faults fuzz check format bench drill docs wheels lock clean
+.PHONY: help setup setup-tests demo demo-span test test-slow test-all test-nightly test-gpu disk-faults fuzz check $(CHECKS) format bench drill docs wheels lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -24,8 +26,8 @@ demo-span: setup ## Train a small GPT over four sites with slow links, compared 
 	@$(BIN)/python scripts/demo_span.py $(ARGS)
 
 # Tests of one file, and those that need the same part of the machine, run one after the other (tests/groups.py); the rest
-# in parallel. WORKERS=0: all in one process, for a debugger.
-WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
+# in parallel. One worker more than cores, as many tests wait for processes. WORKERS=0: all in one process, for a debugger.
+WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4)))
 
 test: MARKED := not slow and not nightly
 test-slow: MARKED := slow and not nightly
@@ -50,14 +52,23 @@ fuzz: setup ## Fuzz all readers and listeners (SECONDS=600 for each; ARGS="elf p
 	@JOBS=$(or $(JOBS),1) scripts/fuzz.sh $(or $(SECONDS),600) $(ARGS)
 
 check: setup ## Lint, format, types, import contract, docs, native part
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target $(CHECKS)
+
+check-types:
 	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/python scripts/words.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
+
+check-native:
 	@if command -v cargo >/dev/null; then set -x; cd native; cargo fmt --check; \
 	  cargo clippy --release --all-targets --locked --quiet -- -D warnings; else echo "no cargo: native/ is not checked"; fi
+
+check-lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/words.py
+
+check-docs:
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
 
 format: setup ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix --quiet . || true

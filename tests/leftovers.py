@@ -54,13 +54,12 @@ def find_own(before: Before, scratch: Path) -> list[str]:
 
 
 def find_of_machine(before: Before) -> list[str]:
-    """The part that is found by comparison, so that sessions in parallel see each other's."""
+    """The part that is found by comparison. While another session runs, a control group may be of either."""
+    groups = sorted(_cgroups() - before.cgroups)
+    if groups and _other_sessions(before):
+        groups = []
     return [
-        *(
-            f"control group {path}"
-            for path in sorted(_cgroups() - before.cgroups)
-            if not _foreign(path, before)
-        ),
+        *(f"control group {path}" for path in groups if not _foreign(path, before)),
         *(
             f"network namespace {name}"
             for name in sorted(_netns() - before.netns)
@@ -125,6 +124,17 @@ def _cgroups() -> frozenset[Path]:
         with contextlib.suppress(FileNotFoundError):  # another's group, gone meanwhile
             found.update(path for path in t.glob("unidle*") if path.is_dir())
     return frozenset(found)
+
+
+def _other_sessions(before: Before) -> bool:
+    """Whether another pytest runs that is neither above this process nor started by it."""
+    mine = {os.getpid(), *_ancestors(), *(pid for pid, _ in processes(before.token))}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) not in mine:
+            with contextlib.suppress(OSError):
+                if b"pytest" in (entry / "cmdline").read_bytes():
+                    return True
+    return False
 
 
 def _foreign(group: Path, before: Before) -> bool:

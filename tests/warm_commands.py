@@ -35,7 +35,13 @@ class WarmCommands:
         self._lock = threading.Lock()
 
     def run(
-        self, words: list[str], *, timeout_s: float, cwd: Any = None, env: Any = None, input: str | None = None
+        self,
+        words: list[str],
+        *,
+        timeout_s: float,
+        cwd: Any = None,
+        env: Any = None,
+        input: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """As ``subprocess.run`` of ``unidle words`` with text that is captured."""
         environ = dict(os.environ if env is None else env)
@@ -45,7 +51,9 @@ class WarmCommands:
             into.seek(0)
             stdin = into if input is not None else None
             task = {"words": words, "cwd": str(cwd or Path.cwd()), "env": environ}
-            answers = held.enter_context(self._ask(task, [0 if stdin is None else stdin.fileno(), out.fileno(), err.fileno()]))
+            answers = held.enter_context(
+                self._ask(task, [0 if stdin is None else stdin.fileno(), out.fileno(), err.fileno()])
+            )
             answers.settimeout(timeout_s)
             pid = int(_take(answers))
             try:
@@ -169,7 +177,7 @@ def _become(task: dict[str, Any], streams: list[int]) -> NoReturn:
     os.environ.update(task["env"])
     for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         old = getattr(sys, name)
-        stream = open(fd, mode, encoding=old.encoding, errors=old.errors, closefd=False)
+        stream = open(fd, mode, encoding=old.encoding, errors=old.errors, closefd=False)  # noqa: SIM115 - for life
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     import unidle.__main__

@@ -206,7 +206,9 @@ def _no_wrong_outcome(seeds: Sequence[int], least: int) -> None:
     results = list(run_seeds(seeds, workers=2))
     wrong = [result.line() + "\n" + result.output for result in results if result.faults_found]
     assert not wrong, "\n".join(wrong)
-    assert sum(result.happened for result in results) >= least, counts(results)  # call numbers depend on timing
+    assert sum(result.happened for result in results) >= least, counts(
+        results
+    )  # call numbers depend on timing
 
 
 @pytest.mark.slow
