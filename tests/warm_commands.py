@@ -41,15 +41,16 @@ class WarmCommands:
         timeout_s: float,
         cwd: Any = None,
         env: Any = None,
-        input: str | None = None,
+        **more: str,
     ) -> subprocess.CompletedProcess[str]:
         """As ``subprocess.run`` of ``unidle words`` with text that is captured."""
+        given = more.get("input")
         environ = dict(os.environ if env is None else env)
         with contextlib.ExitStack() as held:
             out, err, into = (held.enter_context(tempfile.TemporaryFile()) for _ in range(3))
-            into.write((input or "").encode())
+            into.write((given or "").encode())
             into.seek(0)
-            stdin = into if input is not None else None
+            stdin = into if given is not None else None
             task = {"words": words, "cwd": str(cwd or Path.cwd()), "env": environ}
             answers = held.enter_context(
                 self._ask(task, [0 if stdin is None else stdin.fileno(), out.fileno(), err.fileno()])
