@@ -40,22 +40,14 @@ settings.register_profile(
 settings.load_profile("unidle")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("dist", "no") == "loadgroup" and not _is_worker(config):
-        config.pluginmanager.register(_PlainNames())
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> groups.ByGroup | None:
+    return groups.ByGroup(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
-class _PlainNames:
-    """Reports, and what ``--last-failed`` keeps, name tests as a run without workers does."""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        report.nodeid = groups.without_group(report.nodeid)
-
-
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups after this
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    groups.arrange(items, parallel=_is_worker(config))
+    if _is_worker(config):
+        groups.longest_first(items)
     nightly.share_examples(items)
 
 

@@ -1,69 +1,57 @@
 """Which tests one worker runs one after the other, and what the workers begin with.
 
 Tests of one file stay together, so that they share what the file builds. Some needs join files: two tests at once would
-attach to the same kernel, shape the same links, watch the same kernel log, or disturb each other's measured times.
+attach to the same kernel, shape links on the same cores, or see what the other writes to the kernel log. The group of a
+file follows from the marks of ``needs`` that its text names, so that the process that shares tests out, which imports
+none of them, knows it too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
-import needs
-
-ONE_AT_A_TIME = (
-    ("ebpf", needs.ebpf.mark),
-    ("links", needs.shaping.mark),
-    ("kernel-log", needs.kernel_log.mark),
-    ("times", needs.steady_times.mark),
-)
-"""The group of a file is the first of these that one of its tests needs."""
-
+ROOT = Path(__file__).parent.parent
 LONGEST = Path(__file__).with_name("longest.txt")
+JOINED = {
+    "ebpf": "needs.ebpf",
+    "kernel-log": "needs.kernel_log",
+    "times": "needs.steady_times",
+    "links": "needs.shaping",
+}
+"""The first of these that a file names is its group; links are joined for each directory only, as they have namespaces."""
 
 
-def of_items(items: Iterable[pytest.Item]) -> dict[str, str]:
-    """The group of each file: a need that joins it with others, or its own path."""
-    found: dict[str, str] = {}
-    rank = {name: place for place, (name, _) in enumerate(ONE_AT_A_TIME)}
-    for item in items:
-        file = file_of(item)
-        marks = list(item.iter_markers())
-        needed = (name for name, mark in ONE_AT_A_TIME if mark in marks)
-        name = next(needed, file)
-        if rank.get(name, len(rank)) <= rank.get(found.get(file, file), len(rank)):
-            found[file] = name
-    return found
+class ByGroup(LoadScopeScheduling):
+    """One group after the other to each worker that is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid.partition("::")[0])
 
 
-def file_of(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[0]
+@cache
+def group_of(file: str) -> str:
+    """The group of a file: a need that joins it with others, or its own path."""
+    text = (ROOT / file).read_text()
+    name = next((name for name, need in JOINED.items() if need in text), file)
+    return f"links of {Path(file).parent}" if name == "links" else name
 
 
-def longest_first() -> dict[str, int]:
-    """The place of each file that takes long, from the longest on."""
-    lines = LONGEST.read_text().split("\n") if LONGEST.exists() else []
-    return {line: place for place, line in enumerate(filter(None, lines))}
+@cache
+def _place_of_longest() -> dict[str, int]:
+    lines = LONGEST.read_text().splitlines() if LONGEST.exists() else []
+    return {line: place for place, line in enumerate(lines)}
 
 
-def arrange(items: list[pytest.Item], *, parallel: bool) -> None:
-    """Mark each test with its group; with several workers, put groups that take long to the front."""
-    group_of_file = of_items(items)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of_file[file_of(item)]))
-    if not parallel:
-        return
-    place_of_file = longest_first()
+def longest_first(items: list[pytest.Item]) -> None:
+    """Put groups with a file that takes long to the front, the longest first."""
+    places = _place_of_longest()
     place_of_group: dict[str, int] = {}
-    for file, group in group_of_file.items():
-        place = place_of_file.get(group, place_of_file.get(file, len(place_of_file)))
+    for file in dict.fromkeys(item.nodeid.partition("::")[0] for item in items):
+        group = group_of(file)
+        place = min(places.get(file, len(places)), places.get(group, len(places)))
         place_of_group[group] = min(place, place_of_group.get(group, place))
-    items.sort(key=lambda item: place_of_group[group_of_file[file_of(item)]])
-
-
-def without_group(nodeid: str) -> str:
-    """The identifier of a test as it is without workers: pytest-xdist puts the group behind it."""
-    test, at, _ = nodeid.rpartition("@")
-    return test if at else nodeid
+    items.sort(key=lambda item: place_of_group[group_of(item.nodeid.partition("::")[0])])

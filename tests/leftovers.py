@@ -18,6 +18,7 @@ from pathlib import Path
 from unidle.engine.local.cgroups import own_hierarchies
 
 TOKEN_VARIABLE = "UNIDLE_TEST_SESSION"
+_OF_A_RUN_ROOT = re.compile("unidle-[0-9a-f]{8}")
 # Helpers of Python's own multiprocessing live as long as their parent.
 _HARMLESS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 
@@ -54,10 +55,10 @@ def find_own(before: Before, scratch: Path) -> list[str]:
 
 
 def find_of_machine(before: Before) -> list[str]:
-    """The part that is found by comparison. While another session runs, a control group may be of either."""
+    """The part that is found by comparison. While another session runs, the group of a run root may be of either."""
     groups = sorted(_cgroups() - before.cgroups)
     if groups and _other_sessions(before):
-        groups = []
+        groups = [path for path in groups if not _OF_A_RUN_ROOT.fullmatch(path.name)]
     return [
         *(f"control group {path}" for path in groups if not _foreign(path, before)),
         *(
