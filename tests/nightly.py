@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
 
 IN_FULL = bool(os.environ.get("UNIDLE_NIGHTLY"))
 _LEAST_EXAMPLES = 10
+T = TypeVar("T")
 
 
 def rounds(in_full: int, else_: int) -> int:
     """How many rounds a sweep inside of one test has."""
     return in_full if IN_FULL else else_
+
+
+def every(number: int, values: Iterable[T], *, first: int) -> list[T]:
+    """All values at night, else each ``number``-th from ``first`` on: callers with other ``first`` share them out."""
+    found = list(values)
+    return found if IN_FULL else found[first % number :: number]
 
 
 def sweep(values: Iterable[Any], *, always: Iterable[Any]) -> list[Any]:

@@ -28,7 +28,7 @@ from unidle.view.source import ledger_source
 from unidle.view.state import View
 from waiting import wait_until
 
-pytestmark = [needs.root, pytest.mark.slow]  # each cut is in the log of the kernel, which other tests read
+pytestmark = [needs.root, needs.kernel_log, pytest.mark.slow]  # each cut is in the log of the kernel
 CUTS = nightly.rounds(100, 12)
 SETTLED_S = 60.0
 DEVICES = 4
