@@ -34,6 +34,8 @@ test-slow: MARKED := slow and not nightly
 test-all: MARKED := not nightly
 test-nightly: MARKED := nightly or not nightly
 test-nightly: export UNIDLE_NIGHTLY := 1
+# Thousands of processes import the same files: their byte code is kept, whatever the environment says.
+test test-slow test-all test-nightly: export PYTHONDONTWRITEBYTECODE :=
 test: ## Run the quick tests (ARGS="-k lease -x" goes to pytest; WORKERS=0: one after the other)
 test-slow: ## Run the tests of long drills and recoveries
 test-all: ## Run both, as CI does
