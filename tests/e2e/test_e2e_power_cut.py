@@ -135,7 +135,8 @@ def test_random_power_cuts_end_in_the_right_state(machine: PowerMachine) -> None
         if list(last[1:]) == rest and int(boot) > last[0]
     ]
     assert not again
-    assert hurt >= CUTS // 4  # of the cuts that follow a start, many find the rank at work
+    # of the cuts that follow a start, many find the rank at work; of a dozen, chance and a busy machine leave fewer
+    assert hurt >= nightly.rounds(CUTS // 4, 1)
     sound(machine)
     print(f"{CUTS} cuts, {hurt} attempts lost, {number} jobs; back within {max(settled_s):.1f} s at most")
 
