@@ -1,7 +1,7 @@
 """Which tests one worker runs one after the other, and what the workers begin with.
 
 Tests of one file stay together, so that they share what the file builds. Some needs join files: two tests at once would
-attach to the same kernel, shape links on the same cores, or see what the other writes to the kernel log. The group of a
+attach to the same kernel, shape links on the same cores, or hold a file system that the other shuts down. The group of a
 file follows from the marks of ``needs`` that its text names, so that the process that shares tests out, which imports
 none of them, knows it too.
 """
@@ -17,12 +17,15 @@ from xdist.scheduler import LoadScopeScheduling
 ROOT = Path(__file__).parent.parent
 LONGEST = Path(__file__).with_name("longest.txt")
 JOINED = {
-    "ebpf": "needs.ebpf",
-    "kernel-log": "needs.kernel_log",
-    "times": "needs.steady_times",
-    "links": "needs.shaping",
+    "ebpf": ("needs.ebpf", "needs.can_load_bpf"),
+    "mounts": ("needs.kernel_log", "needs.own_mounts"),
+    "times": ("needs.steady_times",),
+    "links": ("needs.shaping",),
 }
-"""The first of these that a file names is its group; links are joined for each directory only, as they have namespaces."""
+"""The first of these that a file names is its group; links are joined for each directory only, as they have namespaces.
+
+A process with mounts of its own holds a file system that another test has shut down, and has to mount afresh.
+"""
 
 
 class ByGroup(LoadScopeScheduling):
@@ -36,7 +39,7 @@ class ByGroup(LoadScopeScheduling):
 def group_of(file: str) -> str:
     """The group of a file: a need that joins it with others, or its own path."""
     text = (ROOT / file).read_text()
-    name = next((name for name, need in JOINED.items() if need in text), file)
+    name = next((name for name, any_of in JOINED.items() if any(need in text for need in any_of)), file)
     return f"links of {Path(file).parent}" if name == "links" else name
 
 

@@ -142,4 +142,5 @@ clang = pytest.mark.skipif(
 )
 gpu = pytest.mark.skipif(gpus() == 0, reason="GPU: needs one that NVML finds")
 kernel_log = pytest.mark.kernel_log
+own_mounts = pytest.mark.own_mounts
 steady_times = pytest.mark.steady_times

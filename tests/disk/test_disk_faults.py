@@ -214,6 +214,7 @@ def _no_wrong_outcome(seeds: Sequence[int], least: int) -> None:
 
 @pytest.mark.slow
 @needs.root
+@needs.own_mounts
 def test_each_kind_of_disk_fault_loses_no_acknowledged_event_and_doubles_no_rank() -> None:
     _no_wrong_outcome(sorted(KINDS.values()), 6)
 
@@ -221,6 +222,7 @@ def test_each_kind_of_disk_fault_loses_no_acknowledged_event_and_doubles_no_rank
 @pytest.mark.slow
 @pytest.mark.nightly
 @needs.root
+@needs.own_mounts
 @pytest.mark.parametrize("first", range(0, len(OTHERS), 10))
 def test_disk_faults_lose_no_acknowledged_event_and_double_no_rank(first: int) -> None:
     _no_wrong_outcome(OTHERS[first : first + 10], 1)

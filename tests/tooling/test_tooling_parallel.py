@@ -24,7 +24,7 @@ def _session(tmp_path: Path, files: dict[str, str], *more: str, **env: str) -> P
     for name, text in files.items():
         (tests / name).write_text(text)
     (tmp_path / "checkout" / "pytest.ini").write_text(
-        "[pytest]\npythonpath = tests\nmarkers =\n  nightly: at night\n  kernel_log: one at a time\n"
+        "[pytest]\npythonpath = tests\nmarkers =\n  nightly: at night\n  kernel_log: one at a time\n  own_mounts: one at a time\n"
         "addopts = --import-mode=importlib --strict-markers\n"
     )
     done = subprocess.run(
@@ -52,7 +52,8 @@ def test_it(n):
 
 def test_tests_that_need_the_same_part_of_the_machine_have_one_worker(tmp_path: Path) -> None:
     mark = "import needs\n@needs.kernel_log"
-    files = {f"test_{name}.py": NOTES_WORKER.format(name=name, mark=mark) for name in ("a", "b", "c")}
+    files = {f"test_{name}.py": NOTES_WORKER.format(name=name, mark=mark) for name in ("a", "b")}
+    files["test_c.py"] = NOTES_WORKER.format(name="c", mark=mark.replace("kernel_log", "own_mounts"))
     files |= {f"test_{name}.py": NOTES_WORKER.format(name=name, mark="") for name in ("x", "y", "z")}
     files["longest.txt"] = "tests/test_z.py\n"
     tests = _session(tmp_path, files, "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
