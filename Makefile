@@ -5,8 +5,10 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-builtin-rules
 
 BIN := .venv/bin
+# The longest first: two run at a time.
+CHECKS := check-types check-native check-docs check-lint
 
-.PHONY: help setup setup-tests demo demo-span test test-slow test-gpu disk-faults fuzz check format bench drill docs wheels lock clean
+.PHONY: help setup setup-tests demo demo-span test test-slow test-all test-nightly test-gpu disk-faults fuzz check $(CHECKS) format bench drill docs wheels lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -23,17 +25,24 @@ demo: setup ## Train a small GPT on 4 ranks, kill one, resume, and show where th
 demo-span: setup ## Train a small GPT over four sites with slow links, compared with its model and gloo (as root: in namespaces)
 	@$(BIN)/python scripts/demo_span.py $(ARGS)
 
-# Tests of one file run one after the other; files run in parallel. WORKERS=0: all in one process, for a debugger.
-WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores : 4)))
+# Tests of one file, and those that need the same part of the machine, run one after the other (tests/groups.py); the rest
+# in parallel. One worker more than cores, as many tests wait for processes. WORKERS=0: all in one process, for a debugger.
+WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4)))
 
-test: MARKED := not slow
-test-slow: MARKED := slow
-test-slow: WORKERS := 0  # they compare times of real processes, which others would change
-test: ## Run the tests (ARGS="-k lease -x" goes to pytest; WORKERS=0: one after the other)
+test: MARKED := not slow and not nightly
+test-slow: MARKED := slow and not nightly
+test-all: MARKED := not nightly
+test-nightly: MARKED := nightly or not nightly
+test-nightly: export UNIDLE_NIGHTLY := 1
+# Thousands of processes import the same files: their byte code is kept, whatever the environment says.
+test test-slow test-all test-nightly: export PYTHONDONTWRITEBYTECODE :=
+test: ## Run the quick tests (ARGS="-k lease -x" goes to pytest; WORKERS=0: one after the other)
 test-slow: ## Run the tests of long drills and recoveries
-test test-slow: setup-tests
+test-all: ## Run both, as CI does
+test-nightly: ## Run both, with long sweeps and all generated examples: before a release, after a change of their room
+test test-slow test-all test-nightly: setup-tests
 	@scratch=$$(mktemp -d -t unidle-tests.XXXXXX); \
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch"  # kept for a look when a test failed
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch"  # kept for a look when a test failed
 
 test-gpu: ## Run every GPU path for real, without network (PYTHON=python3, WHEELS=DIR; ARGS="--json")
 	@scripts/test-gpu.sh $(ARGS)
@@ -45,14 +54,23 @@ fuzz: setup ## Fuzz all readers and listeners (SECONDS=600 for each; ARGS="elf p
 	@JOBS=$(or $(JOBS),1) scripts/fuzz.sh $(or $(SECONDS),600) $(ARGS)
 
 check: setup ## Lint, format, types, import contract, docs, native part
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target $(CHECKS)
+
+check-types:
 	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/python scripts/words.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
+
+check-native:
 	@if command -v cargo >/dev/null; then set -x; cd native; cargo fmt --check; \
 	  cargo clippy --release --all-targets --locked --quiet -- -D warnings; else echo "no cargo: native/ is not checked"; fi
+
+check-lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/words.py
+
+check-docs:
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
 
 format: setup ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix --quiet . || true

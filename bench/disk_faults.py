@@ -18,7 +18,7 @@ from _table import Row, main
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
-# Next to the tests, which run fifty of the seeds; mypy looks at src and bench only.
+# Next to the tests, which run some of the seeds; mypy looks at src and bench only.
 of_seed: Any = importlib.import_module("disk.faults").of_seed
 runs: Any = importlib.import_module("disk.run")
 

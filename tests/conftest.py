@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +16,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import groups
 import leftovers
 import needs
+import nightly
 import places
 import waiting
 
@@ -30,10 +33,22 @@ os.environ["COLUMNS"] = "200"
 settings.register_profile(
     "unidle",
     deadline=None,
+    max_examples=100,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("unidle")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> groups.ByGroup | None:
+    return groups.ByGroup(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _is_worker(config):
+        groups.longest_first(items)
+    nightly.share_examples(items)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,6 +61,8 @@ def nothing_is_left_behind(
     """
     before = leftovers.look(CHECKOUT)
     yield
+    if "warm_commands" in sys.modules:
+        sys.modules["warm_commands"].WARM.close()
     scratch = tmp_path_factory.getbasetemp()
     find = leftovers.find_own if _is_worker(request.config) else leftovers.find
     if left := _still_left(lambda: find(before, scratch)):

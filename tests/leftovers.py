@@ -18,6 +18,7 @@ from pathlib import Path
 from unidle.engine.local.cgroups import own_hierarchies
 
 TOKEN_VARIABLE = "UNIDLE_TEST_SESSION"
+_OF_A_RUN_ROOT = re.compile("unidle-[0-9a-f]{8}")
 # Helpers of Python's own multiprocessing live as long as their parent.
 _HARMLESS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 
@@ -54,13 +55,12 @@ def find_own(before: Before, scratch: Path) -> list[str]:
 
 
 def find_of_machine(before: Before) -> list[str]:
-    """The part that is found by comparison, so that sessions in parallel see each other's."""
+    """The part that is found by comparison. While another session runs, the group of a run root may be of either."""
+    groups = sorted(_cgroups() - before.cgroups)
+    if groups and _other_sessions(before):
+        groups = [path for path in groups if not _OF_A_RUN_ROOT.fullmatch(path.name)]
     return [
-        *(
-            f"control group {path}"
-            for path in sorted(_cgroups() - before.cgroups)
-            if not _foreign(path, before)
-        ),
+        *(f"control group {path}" for path in groups if not _foreign(path, before)),
         *(
             f"network namespace {name}"
             for name in sorted(_netns() - before.netns)
@@ -79,14 +79,22 @@ def processes(token: str) -> list[tuple[int, str]]:
         if not entry.name.isdigit() or int(entry.name) in mine:
             continue
         try:
-            if wanted not in (entry / "environ").read_bytes().split(b"\0"):
+            environ = (entry / "environ").read_bytes().split(b"\0")
+            if wanted not in environ:
                 continue
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").strip()
         except OSError:  # gone meanwhile, or another user's
             continue
         if not any(harmless in command for harmless in _HARMLESS):
-            found.append((int(entry.name), command.decode(errors="replace")[:200]))
+            found.append((int(entry.name), command.decode(errors="replace")[:200] + _started_by(environ)))
     return sorted(found)
+
+
+def _started_by(environ: list[bytes]) -> str:
+    """The test that started a process: pytest names it in the environment, which descendants inherit."""
+    prefix = b"PYTEST_CURRENT_TEST="
+    name = next((line.removeprefix(prefix) for line in environ if line.startswith(prefix)), b"")
+    return f" (started by {name.decode(errors='replace').rpartition(' ')[0]})" if name else ""
 
 
 def clear(before: Before, scratch: Path) -> None:
@@ -117,6 +125,17 @@ def _cgroups() -> frozenset[Path]:
         with contextlib.suppress(FileNotFoundError):  # another's group, gone meanwhile
             found.update(path for path in t.glob("unidle*") if path.is_dir())
     return frozenset(found)
+
+
+def _other_sessions(before: Before) -> bool:
+    """Whether another pytest runs that is neither above this process nor started by it."""
+    mine = {os.getpid(), *_ancestors(), *(pid for pid, _ in processes(before.token))}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) not in mine:
+            with contextlib.suppress(OSError):
+                if b"pytest" in (entry / "cmdline").read_bytes():
+                    return True
+    return False
 
 
 def _foreign(group: Path, before: Before) -> bool:

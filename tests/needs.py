@@ -141,3 +141,6 @@ clang = pytest.mark.skipif(
     reason="needs clang (apt-get install clang llvm)",
 )
 gpu = pytest.mark.skipif(gpus() == 0, reason="GPU: needs one that NVML finds")
+kernel_log = pytest.mark.kernel_log
+own_mounts = pytest.mark.own_mounts
+steady_times = pytest.mark.steady_times

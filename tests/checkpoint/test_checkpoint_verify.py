@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from e2e.commands import unidle
 from unidle.checkpoint import criu, sums
 from unidle.checkpoint.find import candidates, find_newest_good
 from unidle.checkpoint.interval import Costs, best_interval, ettr, observed_mttf, young
@@ -322,9 +323,7 @@ def test_unidles_shards_are_files_that_others_can_read(tmp_path: Path) -> None:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "unidle", "checkpoint", *arguments], capture_output=True, text=True
-    )
+    return unidle("checkpoint", *arguments)
 
 
 def test_the_command_line_says_good_bad_and_could_not_tell(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 import typer
 
+from e2e.commands import unidle
 from unidle.cli.help import name_of, old_names, short_help
 from unidle.cli.main import SECTIONS, app
 
@@ -149,8 +148,6 @@ def test_every_command_has_its_place_in_the_overview() -> None:
     ],
 )
 def test_a_wrong_word_is_answered_with_the_near_one(words: str, meant: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "unidle", *words.split()], capture_output=True, text=True, check=False
-    )
+    done = unidle(*words.split())
     assert done.returncode == 2
     assert f"did you mean {meant}" in done.stderr

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import needs
+import nightly
 from disk import checks
 from disk.client import RANK
 from disk.faults import Fault, of_seed
@@ -157,7 +158,7 @@ def test_a_request_whose_directory_sync_failed_is_refused_or_survives_a_power_cu
     done = subprocess.run(
         command, env=machine._environment("writer"), capture_output=True, text=True, timeout=60
     )
-    for seed in SEEDS if done.stdout else ():
+    for seed in nightly.every(10, SEEDS, first=number) if done.stdout else ():
         for path in machine.disk.iterdir():
             path.unlink()
         found = after_cut(parse((tmp_path / "record").read_bytes()), str(machine.disk), random.Random(seed))
@@ -197,11 +198,31 @@ def test_a_rank_that_runs_twice_is_found(tmp_path: Path) -> None:
     assert "('job', 1, 0) was started again after the cut" in again
 
 
-@pytest.mark.slow
-@needs.root
-@pytest.mark.parametrize("first", range(0, 50, 10))
-def test_disk_faults_lose_no_acknowledged_event_and_double_no_rank(first: int) -> None:
-    results = list(run_seeds(range(first, first + 10), workers=2))
+KINDS = {of_seed(seed).name: seed for seed in reversed(range(50))}
+"""The first seed of each kind of fault."""
+OTHERS = sorted(set(range(50)) - set(KINDS.values()))
+
+
+def _no_wrong_outcome(seeds: Sequence[int], least: int) -> None:
+    results = list(run_seeds(seeds, workers=2))
     wrong = [result.line() + "\n" + result.output for result in results if result.faults_found]
     assert not wrong, "\n".join(wrong)
-    assert sum(result.happened for result in results) >= 3, counts(results)  # call numbers depend on timing
+    assert sum(result.happened for result in results) >= least, counts(
+        results
+    )  # call numbers depend on timing
+
+
+@pytest.mark.slow
+@needs.root
+@needs.own_mounts
+def test_each_kind_of_disk_fault_loses_no_acknowledged_event_and_doubles_no_rank() -> None:
+    _no_wrong_outcome(sorted(KINDS.values()), 6)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@needs.root
+@needs.own_mounts
+@pytest.mark.parametrize("first", range(0, len(OTHERS), 10))
+def test_disk_faults_lose_no_acknowledged_event_and_double_no_rank(first: int) -> None:
+    _no_wrong_outcome(OTHERS[first : first + 10], 1)

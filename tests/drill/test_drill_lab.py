@@ -20,7 +20,7 @@ from unidle.drill.lab import Lab
 from waiting import wait_until
 
 ALLREDUCE = Path(__file__).parent.parent / "e2e" / "allreduce.py"
-pytestmark = [needs.root, needs.shaping, pytest.mark.slow]
+pytestmark = [needs.root, needs.shaping, needs.own_mounts, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from unidle.errors import CannotRun
 
 
 @needs.root
-@pytest.mark.slow  # the cut is in the log of the kernel, which other tests read
+@needs.kernel_log  # the cut is in it
+@pytest.mark.slow
 def test_after_a_cut_a_disk_has_what_was_synced_and_no_more(tmp_path: Path) -> None:
     import os
 
@@ -36,6 +37,7 @@ def test_after_a_cut_a_disk_has_what_was_synced_and_no_more(tmp_path: Path) -> N
 
 
 @needs.root
+@needs.kernel_log
 @pytest.mark.slow
 def test_a_job_survives_power_cuts_with_the_result_of_an_undisturbed_run(tmp_path: Path) -> None:
     faults = (fail.machine().at_step(25), fail.machine().after_recovery())

@@ -8,11 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from warm_commands import WARM, can_run
+
 UNIDLE = [sys.executable, "-m", "unidle"]
 
 
 def unidle(*words: object, timeout_s: float = 60, **more: Any) -> subprocess.CompletedProcess[str]:
     """Run to the end and return what came of it."""
+    if can_run(more):
+        return WARM.run(list(map(str, words)), timeout_s=timeout_s, **more)
     command = [*UNIDLE, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, **more)
 

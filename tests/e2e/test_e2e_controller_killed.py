@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import nightly
 from e2e.commands import start, unidle
 from unidle.control.describe import job_detail
 from unidle.ledger.columns import rows as part_rows
@@ -23,7 +24,7 @@ from unidle.store.open import open_store
 from unidle.view.snapshot import load_view
 from unidle.view.source import ledger_source
 
-POINTS = 32
+POINTS = nightly.rounds(32, 8)
 # Causes whose share of a life depends on speed alone; they may be empty.
 TIMING = ("no_demand", "scheduler_latency", "start")
 SCRIPT = Path(__file__).parent / "lockstep.py"

@@ -25,7 +25,7 @@ from unidle.view.snapshot import load_view
 from unidle.view.state import View
 from waiting import wait_until
 
-pytestmark = [needs.root, pytest.mark.slow]  # the aborts are in the log of the kernel, which other tests read
+pytestmark = [needs.root, needs.kernel_log, pytest.mark.slow]  # the aborts are in the log of the kernel
 Up = Callable[..., subprocess.Popen[bytes]]
 GUARD = {
     "preflight": "off", "drain": "1s", "drain_hard": "1s", "probation": "2s", "probation_every": "1s",

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import needs
+import nightly
 from e2e.power import PowerMachine
 from unidle.control.inbox import SubmitRequest
 from unidle.files.job import job_from_mapping
@@ -27,8 +28,8 @@ from unidle.view.source import ledger_source
 from unidle.view.state import View
 from waiting import wait_until
 
-pytestmark = [needs.root, pytest.mark.slow]  # each cut is in the log of the kernel, which other tests read
-CUTS = 100
+pytestmark = [needs.root, needs.kernel_log, pytest.mark.slow]  # each cut is in the log of the kernel
+CUTS = nightly.rounds(100, 12)
 SETTLED_S = 60.0
 DEVICES = 4
 RANK = Path(__file__).with_name("power_rank.py")
@@ -75,7 +76,7 @@ def sound(machine: PowerMachine) -> None:
         store.close()
 
 
-def test_a_hundred_random_power_cuts_end_in_the_right_state(machine: PowerMachine) -> None:
+def test_random_power_cuts_end_in_the_right_state(machine: PowerMachine) -> None:
     chance = random.Random(21)
     known: dict[tuple[str, int], list[int]] = {}
     settled_s: list[float] = []
@@ -134,7 +135,8 @@ def test_a_hundred_random_power_cuts_end_in_the_right_state(machine: PowerMachin
         if list(last[1:]) == rest and int(boot) > last[0]
     ]
     assert not again
-    assert hurt >= CUTS // 4  # of the cuts that follow a start, many find the rank at work
+    # of the cuts that follow a start, many find the rank at work; of a dozen, chance and a busy machine leave fewer
+    assert hurt >= nightly.rounds(CUTS // 4, 1)
     sound(machine)
     print(f"{CUTS} cuts, {hurt} attempts lost, {number} jobs; back within {max(settled_s):.1f} s at most")
 

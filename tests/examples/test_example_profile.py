@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import nightly
 from places import open_parent
 from waiting import wait_until
 
@@ -59,7 +60,7 @@ def test_a_script_says_what_it_does_and_not_what_is_wrong(script: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.stem)
+@pytest.mark.parametrize("script", nightly.sweep(SCRIPTS, always=SCRIPTS[::4]), ids=lambda s: s.stem)
 def test_a_script_steps_until_it_is_stopped(script: Path) -> None:
     # Workers of a DataLoader have sockets below TMPDIR, and the name of a socket has at most 107 characters.
     with (

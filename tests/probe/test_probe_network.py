@@ -102,6 +102,7 @@ def ranks(
 @pytest.mark.slow
 @needs.root
 @needs.shaping
+@needs.own_mounts
 def test_the_probe_finds_the_rates_of_nodes_and_of_the_link_between_leaves(tmp_path: Path) -> None:
     fleet, plan, out = tmp_path / "fleet.yaml", tmp_path / "plan.json", tmp_path / "result.json"
     fleet.write_text(FLEET)

@@ -18,7 +18,7 @@ from rank_span import runs
 from rank_span.runs import Nursery
 from unidle.drill.lab import Lab
 
-pytestmark = [pytest.mark.slow, needs.shaping]
+pytestmark = [pytest.mark.slow, needs.shaping, needs.own_mounts]
 
 
 @pytest.mark.parametrize("mended", [True, False])

@@ -38,6 +38,7 @@ def default() -> Iterator[Callable[[str], str]]:
 
 
 @needs.shaping
+@needs.own_mounts
 @pytest.mark.parametrize("pauses", [name for name in ("bbr", "reno") if name in AVAILABLE])
 def test_where_the_default_pauses_flows_get_one_that_does_not(
     default: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, pauses: str
@@ -48,6 +49,7 @@ def test_where_the_default_pauses_flows_get_one_that_does_not(
 
 
 @needs.shaping
+@needs.own_mounts
 def test_any_other_default_is_left_alone(default: Callable[[str], str]) -> None:
     assert netns.within(default("reno"), control) == ""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from e2e import commands
 from scope_kernels.playing import PROGRAM, build, files, program, rows
 from unidle.engine.local.injection import DIRECTORY, LIBRARY, of_rank, variables
 from unidle.scope.tiers.imported import read
@@ -29,10 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def unidle(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "unidle", *map(str, arguments)], capture_output=True, text=True, timeout=60,
-        env=os.environ | env, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    return commands.unidle(*arguments, env=os.environ | env)
 
 
 def looked(pid: int) -> dict[str, Any]:

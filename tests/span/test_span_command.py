@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from e2e.commands import unidle
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "span" / "three-sites.yaml"
 CONTRACT = {
     "iteration_ns", "utilisation", "exposed_wan_ns", "peak_memory_bytes", "wan_bytes", "lower_bound_ns",
     "cost_per_iteration",
 }  # fmt: skip
-
-
-def unidle(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "unidle", *words], capture_output=True, text=True, timeout=120
-    )
 
 
 def test_json_has_the_figures_of_the_contract(tmp_path: Path) -> None:

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
+from e2e.commands import unidle
 from unidle.span.files.plan import load_wanted, wanted_from_mapping
 from unidle.span.files.train import load_run
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "span" / "plan-wan.yaml")
 CONTRACT = {"sites", "layers", "cell", "microbatch", "schedule", "iteration_ns", "lower_bound_ns", "left_out"}
-
-
-def unidle(*words: str) -> subprocess.CompletedProcess[str]:
-    wide = {**os.environ, "COLUMNS": "200"}  # no line is folded
-    return subprocess.run(
-        [sys.executable, "-m", "unidle", *words], capture_output=True, text=True, timeout=120, env=wide
-    )
 
 
 def test_json_has_the_figures_of_the_contract_and_what_is_written_is_simulated(tmp_path: Path) -> None:

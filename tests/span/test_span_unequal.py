@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from hypothesis import given
 from hypothesis import settings as runs
 from hypothesis import strategies as st
 
+from e2e.commands import unidle
 from span.settings import settings
 from unidle.errors import BadInput
 from unidle.ledger.current import check_batches
@@ -192,11 +191,10 @@ def test_the_command_writes_and_draws_pipelines_that_are_not_alike(tmp_path: Pat
     file.write_text(json.dumps(FILE))
     files = [tmp_path / name for name in ("t.csv", "g.svg", "p.json", "l.csv")]
     words = zip(("--timeline", "--gantt", "--perfetto", "--ledger-rows"), map(str, files), strict=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "unidle", "span", "simulate", str(file), "--schedule", "atlas,unidle", "--ledger", "--json",
-         *(word for pair in words for word in pair)],
-        capture_output=True, text=True, check=True, timeout=120,
+    done = unidle(
+        "span", "simulate", file, "--schedule", "atlas,unidle", "--ledger", "--json", *(word for pair in words for word in pair)
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     for told in json.loads(done.stdout).values():
         spent = sum(ns for leaf in told["ledger"]["ns"].values() for ns in leaf.values())
         assert spent == 12 * told["iteration_ns"]

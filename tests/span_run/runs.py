@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from e2e import commands
 
 MODEL = """
 import torch
@@ -63,6 +64,4 @@ def written(place: Path, data: dict[str, Any]) -> Path:
 
 
 def unidle(*words: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "unidle", *words], capture_output=True, text=True, timeout=timeout_s
-    )
+    return commands.unidle(*words, timeout_s=timeout_s)

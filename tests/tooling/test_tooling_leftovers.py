@@ -21,7 +21,15 @@ def _session(tmp_path: Path, test: str, *more: str, **env: str) -> subprocess.Co
     """Run ``test`` in a checkout of its own with this project's conftest."""
     checkout = tmp_path / "checkout with spaces"
     (checkout / "tests").mkdir(parents=True)
-    for name in ("conftest.py", "leftovers.py", "needs.py", "places.py", "waiting.py"):
+    for name in (
+        "conftest.py",
+        "groups.py",
+        "leftovers.py",
+        "needs.py",
+        "nightly.py",
+        "places.py",
+        "waiting.py",
+    ):
         shutil.copy(TESTS / name, checkout / "tests")
     (checkout / "tests" / "test_it.py").write_text(test)
     subprocess.run(["git", "init", "-q", checkout], check=True)

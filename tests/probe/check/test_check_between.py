@@ -92,6 +92,7 @@ def found(
 @pytest.mark.slow
 @needs.root
 @needs.shaping
+@needs.own_mounts
 def test_a_slow_node_and_then_a_slow_link_and_then_a_cut_one_are_named():
     with nodes(f"ub{os.getpid() % 10_000}", 4) as places:
         tag = places[0][:-2]
