@@ -80,7 +80,7 @@ def stream(tree: Tree, gangs: int) -> Rooms:
         plan = rooms.plan(SMALL)
         if not isinstance(plan, GangPlan):
             raise SystemExit(plan.because.text)
-        rooms.take(plan.nodes, plan.counts)
+        rooms.set(plan.nodes, rooms.room[plan.nodes] - plan.counts)
     return rooms
 
 

@@ -25,12 +25,12 @@ from statistics import mean, median
 import numpy as np
 
 from _made_up import made_up
+from _packing_bound import relax
 from _table import Row, main
 from unidle.control.packing import Experiment, Run
 from unidle.files.openb import read_nodes, read_pods
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.bound import relax
 from unidle.place.pack.engine import Packer
 from unidle.place.pack.policies import POLICIES, prepare
 from unidle.place.pack.pool import Pool

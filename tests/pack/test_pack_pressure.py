@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pack import fleets
-from pack.fleets import node, part, whole
+from pack.fleets import bench_module, node, part, whole
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.bound import relax
 from unidle.place.pack.engine import Packer
 from unidle.place.pack.policies import prepare
 from unidle.place.pack.pool import Pool
 from unidle.place.pack.pressure import Pressure
 from unidle.place.pack.replay import replay
 
+relax = bench_module("_packing_bound").relax
 T4, A10 = frozenset({"T4"}), frozenset({"A10"})
 TWO = [node("a", gpus=4, model="A10"), node("b", gpus=4, model="T4")]
 

@@ -15,7 +15,7 @@ from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import Layout
 from unidle.place.constraint import Blocked, Constraint, Gang, GangPlan
 from unidle.place.gang import plan_gang
-from unidle.place.mapping import Mapping, forget_orders, map_ranks
+from unidle.place.mapping import Mapping, map_ranks, order_found
 from unidle.place.traffic import Model, Traffic, edges_of, usual_traffic
 from unidle.place.tree import Tree, tree_of
 
@@ -210,7 +210,7 @@ def test_a_problem_seen_before_has_the_same_answer_elsewhere():
         map_ranks(network, np.array(at), np.array([4, 4]), layout, traffic) for at in ([0, 1], [4, 5])
     )
     assert here.node_of_rank.tolist() == there.node_of_rank.tolist() and here.time_ns == there.time_ns
-    forget_orders()
+    order_found.cache_clear()
     again = map_ranks(network, np.array([4, 5]), np.array([4, 4]), layout, traffic)
     assert again.node_of_rank.tolist() == there.node_of_rank.tolist()
 

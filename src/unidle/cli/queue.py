@@ -92,7 +92,7 @@ def _amount(value: float) -> str:
 
 
 def _usage(opened: Store, view: View, as_json: bool) -> None:
-    from unidle.place.queue.usage import usage
+    from unidle.report.queue_usage import usage
     from unidle.view.source import ledger_source, prices
 
     parents = {spec.name: spec.parent for spec in view.fleet.queues}

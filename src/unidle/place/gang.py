@@ -10,7 +10,7 @@ and with those kept before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,28 +46,11 @@ def plan_gang(tree: Tree, room: Ints, gang: Gang) -> GangPlan | Blocked:
     return Rooms(tree, room).plan(gang)
 
 
-def fits(tree: Tree, gang: Gang) -> Callable[[Ints], Ints | None]:
-    """A question that may be asked often: the counts by node (shape (N,)) that ``gang`` gets in a given room."""
-    rooms = Rooms(tree, np.zeros(len(tree.nodes), dtype=np.int64))
-    every = np.arange(len(tree.nodes))
-
-    def counts(room: Ints) -> Ints | None:
-        rooms.set(every, room)
-        held = rooms.counts(gang)
-        if held is None:
-            return None
-        found = np.zeros(len(every), dtype=np.int64)
-        found[held[0]] = held[1]
-        return found
-
-    return counts
-
-
 class Rooms:
     """Room for ranks of one shape, by node and by tier, kept up to date as gangs come and go.
 
     Sums are kept for each way of keeping groups together that was asked for, and a change of one node
-    costs O(depth). ``checkpoint`` and ``rollback`` undo speculative changes; ``forget`` ends the speculation.
+    costs O(depth).
     """
 
     def __init__(self, tree: Tree, room: Ints) -> None:
@@ -80,7 +63,6 @@ class Rooms:
         self._forms: dict[_Key, Units] = {}
         self._under: dict[int, Bools] = {}
         self._reach: dict[LinkClass, Ints] = {}
-        self._journal: list[tuple[Ints, Ints]] | None = None  # only while something may be undone
 
     def beside(self, room: Ints) -> Rooms:
         """Another room on the same tree, with what was learned of the tree."""
@@ -129,38 +111,10 @@ class Rooms:
         spot = Spot(-1, position, int(self.room[position]), int((self.room >= gang.ranks).sum()))
         return self._planned(gang, plan.kept, plan.relaxed, spot)
 
-    def take(self, nodes: Ints, counts: Ints) -> None:
-        """Give ``counts`` ranks' room on the nodes away."""
-        self.set(nodes, self.room[nodes] - counts)
-
-    def give(self, nodes: Ints, counts: Ints) -> None:
-        """Take room back."""
-        self.set(nodes, self.room[nodes] + counts)
-
     def set(self, nodes: Ints, values: Ints) -> None:
         """Room on some nodes again, for instance after ranks of another shape came there."""
         if len(values) and int(values.min()) < 0:
             raise ValueError("a node cannot have room for less than 0 ranks")
-        if self._journal is not None:
-            self._journal.append((nodes, self.room[nodes]))
-        self._write(nodes, values)
-
-    def checkpoint(self) -> int:
-        """A point to roll back to. From the first one on changes are kept, until ``forget``."""
-        if self._journal is None:
-            self._journal = []
-        return len(self._journal)
-
-    def rollback(self, point: int) -> None:
-        """Undo all changes since ``point``."""
-        while self._journal is not None and len(self._journal) > point:
-            self._write(*self._journal.pop())
-
-    def forget(self) -> None:
-        """What was done stays done."""
-        self._journal = None
-
-    def _write(self, nodes: Ints, values: Ints) -> None:
         self.room[nodes] = values
         if len(nodes) > _MANY:
             self._units = {

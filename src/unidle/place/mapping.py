@@ -87,7 +87,7 @@ def map_ranks(
     # Large gangs keep the parts of a tensor group that fill a node evenly together.
     fold = int(np.gcd.reduce([layout.tp, *counts.tolist()])) if ranks > _SMALL and _may_fold(limits) else 1
     model = Model(edges_of(tree, nodes, fabric), layout, traffic, fold, limits)
-    grid = _found(_Problem.of(model, counts // fold))
+    grid = order_found(_Problem.of(model, counts // fold))
     if model.torn(grid[None])[0]:
         raise ValueError("no order of ranks on these places keeps the groups together")
     return describe(tree, nodes, model, grid)
@@ -192,13 +192,8 @@ class _Problem(NamedTuple):
         return Model(edges, self.layout, self.traffic, self.fold, limits), counts
 
 
-def forget_orders() -> None:
-    """Drop the orders that are kept for problems seen before, for instance to time the search."""
-    _found.cache_clear()
-
-
 @lru_cache(maxsize=256)
-def _found(problem: _Problem) -> Ints:
+def order_found(problem: _Problem) -> Ints:
     """The grid of the best order found."""
     grid = _searched(*problem.model())
     grid.flags.writeable = False

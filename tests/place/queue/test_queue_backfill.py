@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from place.queues import HOUR, anywhere
-from unidle.place.queue.backfill import Backfill, Planned, in_order, plan
+from unidle.place.queue.backfill import Backfill, Planned, Planner, in_order
 from unidle.place.queue.ends import Ends, expected_end_ns
 from unidle.place.queue.model import Demand, Fits, Running
 from unidle.place.queue.profile import Profile, Slot
@@ -27,6 +27,17 @@ def busy(name: str, devices: dict[int, int], hours: float) -> Running:
 
 def fits(demand: Demand) -> Fits:
     return anywhere(demand.ranks)
+
+
+def plan(free, running, demands, fits_of, now_ns, policy) -> list[Planned]:
+    """A planned start for each waiting job, in the order of the policy."""
+    ends = [(expected_end_ns(run, now_ns, policy.otherwise_ns), run.devices) for run in running]
+    planner = Planner(lambda: Profile(free, now_ns, ends), fits_of, now_ns, policy)
+    found = []
+    for demand in in_order(demands, now_ns, policy):
+        counts = fits_of(demand)(planner.room_now(demand))
+        found.append(planner.later(demand) if counts is None else planner.start(demand, counts))
+    return found
 
 
 def plans(free, running, jobs, **policy) -> dict[str, Planned]:
@@ -62,14 +73,6 @@ def test_a_job_that_nothing_makes_room_for_has_no_planned_start():
     found = plans([2], [busy("r", {0: 2}, 1)], [job("huge", 5)])
     assert found["huge"].start_ns is None
     assert found["huge"].because.code == "never_free"
-
-
-def test_the_queue_may_refuse_a_start_but_not_the_room():
-    found = plan(np.array([2]), [], [job("a", 1), job("b", 1)], fits, 0, may_start=lambda d: d.job == "b")
-    assert [(p.job, p.now, p.because.code) for p in found] == [
-        ("a", False, "quota"),
-        ("b", True, "starts_now"),
-    ]
 
 
 def test_level_then_age_with_priority_decides_and_the_starved_come_first():

@@ -8,15 +8,14 @@ it starts no later than planned at that time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 
 from unidle.jobs import Reason
-from unidle.place.queue.ends import expected_end_ns
-from unidle.place.queue.model import Demand, Fits, Ints, Running
+from unidle.place.queue.model import Demand, Fits, Ints
 from unidle.place.queue.profile import FOREVER_NS, Profile, Slot
 from unidle.place.queued import STARVED_NS
 
@@ -74,21 +73,6 @@ def in_order(demands: Iterable[Demand], now_ns: int, policy: Backfill) -> list[D
     return starved + others
 
 
-def plan(
-    free: Ints, running: Iterable[Running], demands: Sequence[Demand], fits_of: Callable[[Demand], Fits],
-    now_ns: int, policy: Backfill | None = None, may_start: Callable[[Demand], bool] | None = None,
-) -> tuple[Planned, ...]:  # fmt: skip
-    """A planned start for each waiting job, in the order in which they were considered.
-
-    ``free`` is by node, in devices. ``may_start`` is whether a job's queue lets it start now; it is
-    called in order, just before a job is planned to start now. The same input gives the same plan.
-    """
-    policy = policy or Backfill()
-    ends = [(expected_end_ns(run, now_ns, policy.otherwise_ns), run.devices) for run in running]
-    planner = Planner(lambda: Profile(free, now_ns, ends), fits_of, now_ns, policy, may_start)
-    return tuple(planner.one(demand) for demand in in_order(demands, now_ns, policy))
-
-
 class Planner:
     """Plans jobs in order, each on what those before it left free.
 
@@ -99,7 +83,6 @@ class Planner:
 
     def __init__(
         self, profile_of: Callable[[], Profile], fits_of: Callable[[Demand], Fits], now_ns: int, policy: Backfill,
-        may_start: Callable[[Demand], bool] | None = None,
         not_before_ns: Callable[[Demand], int | None] = lambda _: 0,
     ) -> None:  # fmt: skip
         """``profile_of`` is what is free from now on, after all starts that were not passed to :meth:`tell`.
@@ -109,22 +92,10 @@ class Planner:
         self._not_before_ns = not_before_ns
         self._profile_of, self._fits_of, self._now_ns, self._policy = profile_of, fits_of, now_ns, policy
         self._profiles: tuple[Profile, Profile] | None = None
-        self._may_start = may_start
         self._reserved = 0
         self._looked = self._starved = 0
         self._unplanned: list[tuple[Demand, int]] = []  # without a reservation, and not in the forecast yet
         self._soonest: dict[tuple[object, ...], int] = {}  # jobs like this find no room before
-
-    def one(self, demand: Demand) -> Planned:
-        """The plan for the next job in order."""
-        counts = self._fits_of(demand)(self.room_now(demand))
-        if counts is None:
-            return self.later(demand)
-        if self._may_start is not None and not self._may_start(demand):
-            return _not_planned(
-                demand, "quota", f"the queue {demand.queue} lets no more of its jobs start now"
-            )
-        return self.start(demand, counts)
 
     @property
     def reserves(self) -> bool:

@@ -15,7 +15,7 @@ from unidle.ledger.rows import Entry
 from unidle.ledger.select import Window
 from unidle.ledger.sources import LiveRows
 from unidle.ledger.tables import JobInfo, SliceInfo
-from unidle.place.queue.usage import IN_USE, months, usage
+from unidle.report.queue_usage import IN_USE, months, usage
 
 HOUR = 3_600_000_000_000
 BERLIN = Zone(
