@@ -12,7 +12,7 @@ import numpy as np
 from unidle.errors import BadInput
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack import classic
+from unidle.place.pack.classic import BestFit, Clustering, DotProduct, FirstFit, Packing, Random
 from unidle.place.pack.copies import Copies
 from unidle.place.pack.engine import Scorer
 from unidle.place.pack.fgd import Fgd
@@ -25,11 +25,11 @@ from unidle.place.pack.unidle import Mix, Unidle
 from unidle.place.pack.workload import target_workload
 
 _PLAIN: Final[dict[str, Callable[[], Scorer]]] = {
-    "bestfit": classic.BestFit,
-    "dotprod": classic.DotProduct,
-    "packing": classic.Packing,
-    "clustering": classic.Clustering,
-    "firstfit": classic.FirstFit,
+    "bestfit": BestFit,
+    "dotprod": DotProduct,
+    "packing": Packing,
+    "clustering": Clustering,
+    "firstfit": FirstFit,
 }
 # The first two do best where models are asked for or CPU is short, the next where pods take many GPUs, then
 # those where few pods can do without their model, and the fleet is small or has many shapes; the last where
@@ -69,7 +69,7 @@ def _plain(name: str, _pool: Pool, _chance: np.random.Generator) -> Scorer:
 
 
 def _random(_pool: Pool, chance: np.random.Generator) -> Scorer:
-    return classic.Random(chance)
+    return Random(chance)
 
 
 def _fgd(fgd: Fgd, _pool: Pool, _chance: np.random.Generator) -> Scorer:
