@@ -15,7 +15,7 @@ import numpy as np
 
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.request import WHOLE_MILLI, Floats
+from unidle.place.pack.packer import WHOLE_MILLI, Floats
 
 if TYPE_CHECKING:
     from highspy import HighsLp

@@ -16,9 +16,9 @@ import numpy as np
 from _fleets import fleet
 from _table import Row, main
 from unidle.jobs import Layout
-from unidle.place.constraint import Blocked, Constraint, Gang, GangPlan
-from unidle.place.gang import Rooms, plan_gang
-from unidle.place.tree import Ints, Tree, tree_of
+from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
+from unidle.place.network.domains import Rooms, plan_gang
+from unidle.place.network.tree import Ints, Tree, tree_of
 
 CURVE = (500, 1_000, 2_000, 5_000, 10_000, 20_000)
 SMALL = Gang(4, None, (Constraint("gang", "leaf"),))

@@ -22,11 +22,11 @@ from _fleets import GBPS, fleet
 from _table import Row, main
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import Layout
-from unidle.place.constraint import GROUPS, Blocked, Constraint, Gang
-from unidle.place.gang import plan_gang
-from unidle.place.mapping import Mapping, describe, map_ranks, order_found
-from unidle.place.traffic import AXIS, Model, Traffic, edges_of, usual_traffic
-from unidle.place.tree import Ints, Tree, tree_of
+from unidle.place.network.constraint import GROUPS, Blocked, Constraint, Gang
+from unidle.place.network.domains import plan_gang
+from unidle.place.network.rank_order import Mapping, describe, map_ranks, order_found
+from unidle.place.network.traffic import AXIS, Model, Traffic, edges_of, usual_traffic
+from unidle.place.network.tree import Ints, Tree, tree_of
 
 CASES, SEED = 200, 42
 ARNOLD = 1.67

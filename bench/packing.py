@@ -31,10 +31,8 @@ from unidle.control.packing import Experiment, Run
 from unidle.files.openb import read_nodes, read_pods
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.engine import Packer
-from unidle.place.pack.policies import POLICIES, prepare
-from unidle.place.pack.pool import Pool
-from unidle.place.pack.replay import arrivals, node_order
+from unidle.place.pack.experiment import POLICIES, arrivals, node_order, prepare
+from unidle.place.pack.packer import Packer, Pool
 
 DATA = Path(os.environ.get("UNIDLE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")) / "openb"
 REQUESTED = 1.3

@@ -21,15 +21,13 @@ import numpy as np
 from _table import Row, main
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
-from unidle.place.queue.backfill import Backfill
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.fair import Shares
-from unidle.place.queue.model import Demand, Fits, Ints, Running
-from unidle.place.queue.outcome import Round, Rules
-from unidle.place.queue.preempt import Preemption, preempt, preempt_all
-from unidle.place.queue.round import decide
+from unidle.place.actions.preempt import preempt, preempt_all
+from unidle.place.model import Backfill, Demand, Fits, Ints, Rules, Running
+from unidle.place.protocol import Preemption, Round
+from unidle.place.queue.fair_share import Shares
+from unidle.place.queue.state import Cluster, Waiting
 from unidle.place.queue.tree import QueueTree
-from unidle.place.queue.waiting import Waiting
+from unidle.place.round import decide
 
 NODES, PER_NODE, LEAF = 500, 8, 20
 NOW = 10**15

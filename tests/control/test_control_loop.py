@@ -20,7 +20,7 @@ from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import SimJob
 from unidle.errors import BadInput, LeaseLost
 from unidle.jobs import JobSpec, Restart
-from unidle.place.first_fit import FirstFit
+from unidle.place.policy import FirstFit
 from unidle.store.memory import MemoryStore
 
 

@@ -11,8 +11,8 @@ from loop.form import EndPart, Moment, RunsPart, Scene, WaitsPart
 from unidle.control.describe import explain, reason_now
 from unidle.events import types as ev
 from unidle.jobs import Reason
-from unidle.place.ground import Ground
-from unidle.place.quotas import QuotaRound
+from unidle.place.nodes.free import Ground
+from unidle.place.session import QuotaRound
 from unidle.view.jobs import JobView
 
 Wrong = Iterator[str]

@@ -12,7 +12,7 @@ from loopcheck import Checker, Held, Known, Promise, _gives_way
 from unidle.events import types as ev
 from unidle.fleet import WHOLE_PPM, CutPart, Fleet
 from unidle.jobs import JobSpec
-from unidle.place.fleet_queues import tree_of_queues
+from unidle.place.admission import tree_of_queues
 from unidle.place.queue.tree import Quota
 from unidle.share.mig_models import Instance, model_of
 

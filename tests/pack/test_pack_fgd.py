@@ -13,12 +13,8 @@ from pack import fleets
 from pack.fleets import node, part, whole
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.copies import Copies, CopiesLeft
-from unidle.place.pack.engine import Packer
-from unidle.place.pack.fgd import Fgd
-from unidle.place.pack.fragments import Fragments
-from unidle.place.pack.pool import Pool
-from unidle.place.pack.workload import Target, target_workload
+from unidle.place.pack.fragmentation import Copies, CopiesLeft, Fgd, Fragments
+from unidle.place.pack.packer import Packer, Pool, Target, target_workload
 
 
 def measure(pool: Pool, target: Target) -> list[float]:

@@ -12,10 +12,8 @@ from pack.fleets import node, part, whole
 from unidle.errors import CannotRun
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.classic import BestFit
-from unidle.place.pack.engine import Packer
-from unidle.place.pack.pool import Pool
-from unidle.place.pack.request import Terms
+from unidle.place.pack.fragmentation import BestFit
+from unidle.place.pack.packer import Packer, Pool, Terms
 
 
 def state(pool: Pool) -> list[list[int]]:

@@ -11,11 +11,9 @@ from pack import fleets
 from pack.fleets import bench_module, node, part, whole
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.engine import Packer
-from unidle.place.pack.policies import prepare
-from unidle.place.pack.pool import Pool
-from unidle.place.pack.pressure import Pressure
-from unidle.place.pack.replay import replay
+from unidle.place.pack.experiment import prepare, replay
+from unidle.place.pack.packer import Packer, Pool
+from unidle.place.pack.scarcity import Pressure
 
 relax = bench_module("_packing_bound").relax
 T4, A10 = frozenset({"T4"}), frozenset({"A10"})

@@ -14,11 +14,17 @@ from pack import fleets
 from pack.fleets import node, part, whole
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.engine import Scorer
-from unidle.place.pack.policies import prepare
-from unidle.place.pack.pool import Pool
-from unidle.place.pack.rehearse import NOTHING_POINTS, Standing, rehearse, rehearsed
-from unidle.place.pack.replay import Arrival, Prepared, replay
+from unidle.place.pack.experiment import (
+    NOTHING_POINTS,
+    Arrival,
+    Prepared,
+    Standing,
+    prepare,
+    rehearse,
+    rehearsed,
+    replay,
+)
+from unidle.place.pack.packer import Pool, Scorer
 
 
 def standing(*shares: tuple[list[float], list[float]]) -> Standing:
@@ -101,7 +107,7 @@ def test_no_candidate_is_rehearsed_more_than_pays(monkeypatch: pytest.MonkeyPatc
     assert calls["again"] == 2  # it is like the first
     assert calls["fgd"] == calls["firstfit"] <= 32
     calls.clear()
-    monkeypatch.setattr("unidle.place.pack.rehearse._ROUNDS", ((2, 100), (2, 100)))
+    monkeypatch.setattr("unidle.place.pack.experiment._ROUNDS", ((2, 100), (2, 100)))
     rehearse([counted(prepare("random", nodes, demands), str(k)) for k in range(6)], nodes, demands, 2)
     assert set(calls.values()) == {2}  # nothing is left of the work that may be done
 

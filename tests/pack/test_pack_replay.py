@@ -13,10 +13,8 @@ from pack import fleets
 from pack.fleets import node, part, whole
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.engine import Packer
-from unidle.place.pack.policies import POLICIES, prepare
-from unidle.place.pack.pool import Pool
-from unidle.place.pack.replay import Arrival, Outcome, arrivals, marks, replay
+from unidle.place.pack.experiment import POLICIES, Arrival, Outcome, arrivals, marks, prepare, replay
+from unidle.place.pack.packer import Packer, Pool
 
 NODES = [node("a"), node("b", cpu=16_000, gpus=2, model="A10"), node("c", cpu=64_000, gpus=4, model="V100")]
 

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from unidle.fleet.queues import QueueSpec
-from unidle.place.queue.fair import Shares
-from unidle.place.queue.model import Fits, Ints
+from unidle.place.model import Fits, Ints
+from unidle.place.queue.fair_share import Shares
 from unidle.place.queue.tree import QueueTree
 
 GPU = ("gpu",)

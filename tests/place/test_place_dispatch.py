@@ -20,7 +20,8 @@ from unidle.files.job import job_from_mapping
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, RankPlace, Reason, Topology
 from unidle.place.dispatch import judge, ranked
-from unidle.place.scheduler import Refused, Scheduler
+from unidle.place.explain.gang import Refused
+from unidle.place.scheduler import Scheduler
 from unidle.place.summary import summary_of
 from unidle.view.fold import apply
 from unidle.view.frozen import view_of

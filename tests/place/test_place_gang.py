@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from place.trees import World, assert_holds, can_be_grouped, domain, fleets, gangs, worlds
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Layout, Reason, Topology
-from unidle.place.constraint import Blocked, Constraint, Gang, GangPlan, gang_of
-from unidle.place.gang import Rooms, pick, plan_gang
-from unidle.place.tree import tree_of
-from unidle.place.units import change, room_of, units_of
+from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan, gang_of
+from unidle.place.network.domains import Rooms, pick, plan_gang
+from unidle.place.network.tree import change, room_of, tree_of, units_of
 
 
 @settings(max_examples=300)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleet import topo_outputs
 from unidle.fleet import Device, Node
 from unidle.fleet.links import PCIE, GpuLinks, closeness, parse_topo
-from unidle.place.inner import Inner, choose_gpus
+from unidle.place.nodes.links import Inner, choose_gpus
 
 PCIE_ONLY = parse_topo(topo_outputs.PCIE_X8)
 MIXED = parse_topo(topo_outputs.MIXED)

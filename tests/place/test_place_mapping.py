@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from place.trees import World, domain, worlds
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import Layout
-from unidle.place.constraint import Blocked, Constraint, Gang, GangPlan
-from unidle.place.gang import plan_gang
-from unidle.place.mapping import Mapping, map_ranks, order_found
-from unidle.place.traffic import Model, Traffic, edges_of, usual_traffic
-from unidle.place.tree import Tree, tree_of
+from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
+from unidle.place.network.domains import plan_gang
+from unidle.place.network.rank_order import Mapping, map_ranks, order_found
+from unidle.place.network.traffic import Model, Traffic, edges_of, usual_traffic
+from unidle.place.network.tree import Tree, tree_of
 
 GBPS = 1_000_000_000
 

@@ -19,8 +19,8 @@ from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Hardware, JobSpec, RankPlace, Reason, Select, Where
 from unidle.jobs.speeds import Known, SpeedRun
 from unidle.place.dispatch import judge
-from unidle.place.plan import Plan
-from unidle.place.pools import FleetPools, Pool
+from unidle.place.nodes.hardware import FleetPools, Pool
+from unidle.place.protocol import Plan
 from unidle.place.scheduler import Placed, Scheduler
 from unidle.place.summary import summary_of
 from unidle.store.memory import MemoryStore

@@ -14,10 +14,10 @@ from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
 from unidle.fleet import Fleet
 from unidle.jobs import Reason
-from unidle.place.ground import Ground
-from unidle.place.plan import Plan
+from unidle.place.nodes.free import Ground
 from unidle.place.policy import Unidle
-from unidle.place.quotas import QuotaRound
+from unidle.place.protocol import Plan
+from unidle.place.session import QuotaRound
 from unidle.view.fold import apply
 from unidle.view.frozen import view_of
 from unidle.view.state import View

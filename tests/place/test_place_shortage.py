@@ -10,8 +10,8 @@ from place.test_place_first_fit import view_of
 from unidle.files.fleet import fleet_from_mapping
 from unidle.fleet import Fleet
 from unidle.jobs import Hardware, JobSpec, Requests, Select, Share, Topology, Where
-from unidle.place.scheduler import Refused, Scheduler
-from unidle.place.shortage import wanted
+from unidle.place.explain.gang import Refused, wanted
+from unidle.place.scheduler import Scheduler
 
 
 def fleet(**more: object) -> Fleet:

@@ -13,9 +13,9 @@ from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
 from unidle.fleet import WHOLE_PPM, Fleet, device_of
 from unidle.ledger.current import check_batches
-from unidle.place.ground import Ground
+from unidle.place.nodes.free import Ground
 from unidle.place.policy import Unidle
-from unidle.place.quotas import QuotaRound
+from unidle.place.session import QuotaRound
 from unidle.share.mig_models import Instance, model_of
 from unidle.store.memory import MemoryStore
 from unidle.view.fold import apply

@@ -17,11 +17,11 @@ from unidle.errors import BadInput
 from unidle.events.types import AttemptPlaced, JobSubmitted, StopAsked, decode
 from unidle.files.snapshot import load_snapshot, write_snapshot
 from unidle.fleet import WHOLE_PPM
-from unidle.place.ground import Ground
+from unidle.place.nodes.free import Ground
 from unidle.place.policy import Unidle
 from unidle.place.scheduler import Placed, Scheduler
-from unidle.place.sharing import SharingRound
-from unidle.place.sharing_gang import Given
+from unidle.place.slices.fit import Given
+from unidle.place.slices.offers import SharingRound
 from unidle.view.fold import apply
 from unidle.view.frozen import freeze, thaw, view_of
 from unidle.view.state import View

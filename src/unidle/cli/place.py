@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from unidle.control.ask import Answer
     from unidle.control.forecast import Forecaster
     from unidle.jobs import JobSpec
-    from unidle.place.mapping import GroupTime
-    from unidle.place.scheduler import Placed, Refused
+    from unidle.place.explain.gang import Refused
+    from unidle.place.network.rank_order import GroupTime
+    from unidle.place.scheduler import Placed
     from unidle.view.jobs import JobView
     from unidle.view.state import View
 
@@ -87,8 +88,9 @@ def place(
 def _in_full(view: View, spec: JobSpec, decision: Answer) -> Placed | Refused:
     """The decision with what the groups cost there, or with each thing in the way on the network."""
     from unidle.jobs import NEVER_BY_QUEUE
-    from unidle.place.priced import priced
-    from unidle.place.scheduler import Placed, Refused, Scheduler
+    from unidle.place.explain.gang import Refused
+    from unidle.place.network.rank_order import priced
+    from unidle.place.scheduler import Placed, Scheduler
 
     if decision.place is not None:
         places = decision.place.places
@@ -154,7 +156,7 @@ def _job(view: View, name: str, forecaster: Forecaster | None) -> JobView:
 
 
 def _plain(answer: Placed | Refused) -> dict[str, Any]:
-    from unidle.place.scheduler import Refused
+    from unidle.place.explain.gang import Refused
 
     if isinstance(answer, Refused):
         return {

@@ -20,7 +20,7 @@ from unidle.cli.common import (
 from unidle.cli.tables import without_empty
 
 if TYPE_CHECKING:
-    from unidle.place.queue.fair import QueueShare
+    from unidle.place.queue.fair_share import QueueShare
     from unidle.store.protocol import Store
     from unidle.view.state import View
 
@@ -50,8 +50,8 @@ def queue(
 
 
 def _shares(view: View, as_json: bool) -> None:
-    from unidle.place.ground import Ground
-    from unidle.place.quotas import QuotaRound
+    from unidle.place.nodes.free import Ground
+    from unidle.place.session import QuotaRound
 
     books = QuotaRound(Ground(view), view, now_of(view))
     capacity = books.shares.quota.capacity

@@ -101,7 +101,8 @@ def _proved(one: Seen, spec: JobSpec, verdict: Verdict) -> Verdict:
         return verdict
     from dataclasses import replace
 
-    from unidle.place.scheduler import Refused, Scheduler
+    from unidle.place.explain.gang import Refused
+    from unidle.place.scheduler import Scheduler
 
     answer = Scheduler().try_one(one.view, spec)
     if not isinstance(answer, Refused):

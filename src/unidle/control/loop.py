@@ -37,8 +37,8 @@ from unidle.fleet import as_declared
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.vitals import GangVitals
-from unidle.place.plan import Place, Plan, Policy, Stop
 from unidle.place.policy import on_this_fleet
+from unidle.place.protocol import Place, Plan, Policy, Stop
 from unidle.store.protocol import Lease, Request, Store
 from unidle.view import snapshot
 from unidle.view.jobs import AttemptView, JobView

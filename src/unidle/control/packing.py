@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.policies import prepare
-from unidle.place.pack.replay import Arrival, Outcome, Prepared, replay
+from unidle.place.pack.experiment import Arrival, Outcome, Prepared, prepare, replay
 
 
 class Run(NamedTuple):

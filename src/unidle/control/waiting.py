@@ -13,7 +13,7 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.fleet import Fleet, Health
-    from unidle.place.constraint import Barrier
+    from unidle.place.network.constraint import Barrier
 
 Plain = dict[str, Any]
 
@@ -47,7 +47,7 @@ def waiting(view: View, job: JobView) -> Plain:
 
 def _assumed(view: View, job: JobView, start_ns: int) -> bool:
     """Whether a planned start rests on the run time that a plan assumes for jobs of which none is known."""
-    from unidle.place.queue.backfill import Backfill
+    from unidle.place.model import Backfill
 
     assumed_ns = Backfill().otherwise_ns
     runs = (view.jobs.open[name].attempts[-1].placed_ns for name in _without_run_time(view, "holding", job))
@@ -105,13 +105,12 @@ def _ahead(view: View, job: JobView) -> int:
     names = [name for line in view.waiting.values() for _, _, name in line]
     known = ((name, view.jobs.rest_of(name)) for name in names)
     line = [(name, other) for name, other in known if name == job.id or other.code not in NEVER]
-    from unidle.place.registry import DEFAULT
+    from unidle.place.policy import DEFAULT
 
     if not view.fleet.queues or view.policy not in ("", DEFAULT):
         mine = (-job.spec.priority, job.order)
         return sum((-other.priority, other.order) < mine for _, other in line)
-    from unidle.place.queue.backfill import Backfill, in_order
-    from unidle.place.queue.model import Demand
+    from unidle.place.model import Backfill, Demand, in_order
 
     demands = [
         Demand(name, other.queue, other.level, 0, 0, (), other.since_ns, priority=other.priority)
@@ -126,7 +125,8 @@ def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
 
     ``now`` is the reason of the next decision.
     """
-    from unidle.place.scheduler import Refused, Scheduler
+    from unidle.place.explain.gang import Refused
+    from unidle.place.scheduler import Scheduler
 
     if now.code in NEVER_BY_QUEUE:
         return []

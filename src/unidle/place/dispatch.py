@@ -13,15 +13,48 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from unidle.fleet import WHOLE_PPM
+from unidle.fleet import WHOLE_PPM, Device, Sharing
 from unidle.fleet.labels import kind_of
 from unidle.fleet.summary import CapacitySummary, DomainStock, NodeClass, QueueRoom, Stock, TierStock
 from unidle.jobs import JobSpec, Reason, Share
-from unidle.place.cut_stock import least_milli, parts_of
-from unidle.place.queued import KINDS, noun
+from unidle.place.queue_order import KINDS, noun
+from unidle.share.modes import MPS_CLIENTS
+from unidle.share.offers import bounded_modes, promises
+from unidle.share.parts import share_of
 from unidle.share.select import names_model
 from unidle.view.usage import milli_of
 from unidle.words import are, counted
+
+
+def parts_of(one: NodeClass, share: Share) -> int:
+    """Parts for this share that one device of the class may be cut into; of a rest, that it has left."""
+    return max((count for count, _ in _ways(one, share)), default=0)
+
+
+def least_milli(one: NodeClass, share: Share) -> int:
+    """The least that one part is charged, in thousandths of a device."""
+    return min((milli for _, milli in _ways(one, share)), default=0)
+
+
+def _ways(one: NodeClass, share: Share) -> list[tuple[int, int]]:
+    """Count and charge of a part, for MIG and for bounds."""
+    cut, found = one.cut, list[tuple[int, int]]()
+    if cut is None:
+        return found
+    sharing = Sharing(cut.modes, cut.factor_ppm)
+    device = Device("", "", 0, one.kind, one.model, memory_bytes=one.memory_bytes, sharing=sharing)
+    for promise in promises(device, share):
+        compute, memory = cut.compute_ppm, cut.memory_bytes
+        if promise.mode == "mig":  # of which no more than all is promised
+            compute, memory = min(compute, WHOLE_PPM), min(memory, one.memory_bytes)
+        count = compute // promise.compute_ppm
+        if promise.memory_bytes:
+            count = min(count, memory // promise.memory_bytes)
+        if promise.mode != "mig" and bounded_modes(share) & {*cut.modes} == {"mps"}:
+            count = min(count, MPS_CLIENTS)
+        found.append((count, milli_of(share_of(device, promise))))
+    return [way for way in found if way[0] > 0]
+
 
 Prefer = Literal["start", "cost"]
 State = Literal["now", "later", "never"]
@@ -166,7 +199,7 @@ def _when(
 
 
 def _pools(summary: CapacitySummary, spec: JobSpec, kind: str) -> list[Pool]:
-    """Classes that the job may use together, by the rules of ``place.pools``."""
+    """Classes that the job may use together, by the rules of ``place.nodes.hardware``."""
     by_model: dict[tuple[str, str], dict[int, _Each]] = {}
     by_vendor: dict[str, dict[int, _Each]] = {}
     for code, one in enumerate(summary.classes):

@@ -1,7 +1,7 @@
 """Gangs on the network tree: all or nothing, in queue order, each in the lowest tier that holds it.
 
-A gang goes where its hard wishes hold (``place.gang``), its ranks are ordered so that tensor, data and
-pipeline groups cross as few tiers as possible (``place.mapping``), and who cannot be placed gets the
+A gang goes where its hard wishes hold (``network.domains``), its ranks are ordered so that tensor, data and
+pipeline groups cross as few tiers as possible (``network.rank_order``), and who cannot be placed gets the
 reason: which wish is in the way, on how many domains, and what would help. A job that does not fit is
 passed over.
 """
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from unidle.jobs import JobSpec, Layout, RankPlace, Reason
-from unidle.place.gang_round import Fit, GangRound, Like
-from unidle.place.ground import Ground
-from unidle.place.mapping import Mapping, map_ranks
-from unidle.place.plan import Keep, Place, Plan, Stop, Wait
-from unidle.place.queue.parts import PARTS_LATER, PARTS_WAIT
-from unidle.place.queue.why import why_moved
-from unidle.place.queued import noun, starves, starves_ns
-from unidle.place.refused import Refused, never_fits
-from unidle.place.reserve import Access
-from unidle.place.sharing import SharingRound
-from unidle.place.sharing_gang import Given
-from unidle.place.traffic import usual_traffic
+from unidle.place.actions.slices import PARTS_LATER
+from unidle.place.explain.gang import Refused, never_fits
+from unidle.place.explain.queue import why_moved
+from unidle.place.gang.fit import Fit, GangRound, Like
+from unidle.place.network.rank_order import Mapping, map_ranks
+from unidle.place.network.traffic import usual_traffic
+from unidle.place.nodes.free import Ground
+from unidle.place.nodes.reserve import Access
+from unidle.place.protocol import Keep, Place, Plan, Stop, Wait
+from unidle.place.queue_order import noun, starves, starves_ns
+from unidle.place.slices.fit import PARTS_WAIT, Given
+from unidle.place.slices.offers import SharingRound
 from unidle.view.fold import collector_paused
 from unidle.view.jobs import JobView, in_full
 from unidle.view.kept import comes_back
@@ -34,11 +34,8 @@ from unidle.view.waiting import Shape
 from unidle.words import are
 
 if TYPE_CHECKING:
-    from unidle.place.queue.outcome import Round
-    from unidle.place.quotas import Placement, QuotaRound
-
-
-__all__ = ["Placed", "Refused", "Scheduler"]
+    from unidle.place.protocol import Round
+    from unidle.place.session import Placement, QuotaRound
 
 
 class Scheduler:
@@ -71,7 +68,7 @@ class Scheduler:
         return never or (answer.because if isinstance(answer, Refused) else None)
 
     def _decide_by_quota(self, view: View, now_ns: int) -> Plan:
-        from unidle.place.quotas import QuotaRound
+        from unidle.place.session import QuotaRound
 
         ground = self._on(view)
         round_ = GangRound(ground, view)
@@ -185,7 +182,7 @@ def _placed_in_parts(ground: Ground, given: Given, spec: JobSpec) -> Placed:
 def _never_by_quota(view: View, spec: JobSpec, sharing: SharingRound | None = None) -> Reason | None:
     if not view.fleet.queues:
         return None
-    from unidle.place.fleet_queues import never
+    from unidle.place.admission import never
 
     return never(view.fleet, spec, view.time_ns, sharing)
 

@@ -21,7 +21,7 @@ from unidle.fleet.summary import (
     TierStock,
 )
 from unidle.jobs import NEVER
-from unidle.place.tree import Tree, tree_of
+from unidle.place.network.tree import Tree, tree_of
 from unidle.share.parts import promised, used_parts
 from unidle.view.jobs import JobView
 from unidle.view.occupancy import NodeSlots
@@ -163,8 +163,8 @@ def _queues(view: View, now_ns: int) -> Iterator[QueueRoom]:
     """Leaves of the declared queues; what is free is the least along the way to the root."""
     if not view.fleet.queues:
         return
-    from unidle.place.ground import Ground
-    from unidle.place.quotas import QuotaRound
+    from unidle.place.nodes.free import Ground
+    from unidle.place.session import QuotaRound
 
     books = QuotaRound(Ground(view), view, now_ns)
     resources, tree = books.tree.resources, books.tree

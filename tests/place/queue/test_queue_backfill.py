@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from place.queues import HOUR, anywhere
-from unidle.place.queue.backfill import Backfill, Planned, Planner, in_order
-from unidle.place.queue.ends import Ends, expected_end_ns
-from unidle.place.queue.model import Demand, Fits, Running
-from unidle.place.queue.profile import Profile, Slot
+from unidle.place.model import Backfill, Demand, Ends, Fits, Running, expected_end_ns, in_order
+from unidle.place.queue.backfill import Planned, Planner, Profile, Slot
 
 S = 1_000_000_000
 

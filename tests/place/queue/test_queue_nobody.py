@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from place.queues import HOUR, anywhere, shares
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.model import Demand, Running
-from unidle.place.queue.nobody import Nobody, why_nobody
-from unidle.place.queue.preempt import Preemption, preempt
+from unidle.place.actions.preempt import preempt
+from unidle.place.explain.queue import Nobody, why_nobody
+from unidle.place.model import Demand, Running
+from unidle.place.protocol import Preemption
+from unidle.place.queue.state import Cluster
 from unidle.place.queue.victims import rights
 
 NOW = 10 * HOUR

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from place.queues import BOTH, HOUR, anywhere, leaves, shares, tree, within
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.fair import Shares
-from unidle.place.queue.model import Demand, Fits, Hold, Running
-from unidle.place.queue.model import started as begun
-from unidle.place.queue.preempt import Preemption, preempt, preempt_all
+from unidle.place.actions.preempt import preempt, preempt_all
+from unidle.place.model import Demand, Fits, Hold, Running
+from unidle.place.model import started as begun
+from unidle.place.protocol import Preemption
+from unidle.place.queue.fair_share import Shares
+from unidle.place.queue.state import Cluster
 from unidle.place.queue.victims import dominant, rights
 
 NOW = 10 * HOUR

@@ -7,11 +7,11 @@ from itertools import chain, combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.fair import Shares
-from unidle.place.queue.model import Demand, Running
-from unidle.place.queue.relief import Room, cheapest_relief, stop_for
-from unidle.place.queue.spec import QueueSpec
+from unidle.fleet.queues import QueueSpec
+from unidle.place.actions.slices import Room, cheapest_relief, stop_for
+from unidle.place.model import Demand, Running
+from unidle.place.queue.fair_share import Shares
+from unidle.place.queue.state import Cluster
 from unidle.place.queue.tree import QueueTree
 from unidle.place.queue.victims import Candidates
 

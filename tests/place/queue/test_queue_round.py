@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from place.queues import anywhere, shares
 from unidle.fleet.queues import QueueSpec
-from unidle.place.queue.backfill import Backfill
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.model import Demand, Running
-from unidle.place.queue.outcome import Round, Rules
-from unidle.place.queue.relief import Room
-from unidle.place.queue.round import decide
-from unidle.place.queue.waiting import Waiting
+from unidle.place.actions.slices import Room
+from unidle.place.model import Backfill, Demand, Rules, Running
+from unidle.place.protocol import Round
+from unidle.place.queue.state import Cluster, Waiting
+from unidle.place.round import decide
 
 S = 1_000_000_000
 

@@ -17,14 +17,12 @@ import yaml
 
 from place.queues import within
 from unidle.fleet.queues import Migration, QueueSpec, TimeWindow, weekly
-from unidle.place.queue.backfill import Backfill
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.fair import Fairness, Shares
-from unidle.place.queue.model import Demand, Fits, Running
-from unidle.place.queue.outcome import Round, Rules
-from unidle.place.queue.round import decide
+from unidle.place.model import Backfill, Demand, Fits, Rules, Running
+from unidle.place.protocol import Round
+from unidle.place.queue.fair_share import Fairness, Shares
+from unidle.place.queue.state import Cluster, Waiting
 from unidle.place.queue.tree import QueueTree
-from unidle.place.queue.waiting import Waiting
+from unidle.place.round import decide
 
 FILES = sorted((Path(__file__).parents[2] / "scenarios" / "queues").glob("*.yaml"))
 S = 1_000_000_000

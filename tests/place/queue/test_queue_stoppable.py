@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from place.queues import anywhere, shares
 from unidle.fleet.queues import QueueSpec
-from unidle.place.queue.cluster import Cluster, ranks_on, requested
-from unidle.place.queue.model import Demand, Running
-from unidle.place.queue.preempt import Preemption, preempt
-from unidle.place.queue.stoppable import Stoppable, rows_of
+from unidle.place.actions.preempt import preempt
+from unidle.place.model import Demand, Running, Stoppable, rows_of
+from unidle.place.protocol import Preemption
+from unidle.place.queue.state import Cluster, ranks_on, requested
 
 NOW = 10_000_000
 NODES, PER, CPUS = 3, 4, 16

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from place.queues import HOUR, anywhere, shares
 from unidle.errors import BadInput, UnidleError
 from unidle.fleet.queues import QueueSpec
-from unidle.place.queue.backfill import Backfill, in_order
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.model import Demand, Hold, Running
-from unidle.place.queue.outcome import Round
-from unidle.place.queue.round import decide
-from unidle.place.queue.waiting import Line, Waiting
+from unidle.place.model import Backfill, Demand, Hold, Running, in_order
+from unidle.place.protocol import Round
+from unidle.place.queue.state import Cluster, Line, Waiting
+from unidle.place.round import decide
 
 POLICY = Backfill(age_ns=HOUR, starved_ns=10 * HOUR)
 

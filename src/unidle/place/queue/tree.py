@@ -12,10 +12,8 @@ from typing import Final
 
 from unidle.errors import BadInput
 from unidle.fleet.queues import UTC, Given, QueueSpec, Zone
-from unidle.place.queue.divide import by_weight, fill
-from unidle.place.queue.model import Amounts
-from unidle.place.queue.spec import MILLI, check, to_milli
-from unidle.place.queue.windows import minute_of_week, next_edge_ns
+from unidle.place.model import Amounts
+from unidle.place.queue.spec import MILLI, by_weight, check, fill, minute_of_week, next_edge_ns, to_milli
 
 ROOT: Final = 0
 UNBOUNDED: Final = 1 << 60

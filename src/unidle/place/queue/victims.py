@@ -17,12 +17,32 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.cover import Items
-from unidle.place.queue.fair import Shares
-from unidle.place.queue.model import Amounts, Demand, Ints, Running
-from unidle.place.queue.stoppable import Rows, rows_of
+from unidle.place.model import Amounts, Demand, Ints, Rows, Running, rows_of
+from unidle.place.queue.fair_share import Shares
+from unidle.place.queue.state import Cluster
 from unidle.place.queue.tree import ROOT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """Columns, in order of node: on ``node[i]`` item ``i`` frees ``devices[i]`` at ``cost[i]``; ``job[i]`` owns it.
+
+    It has ``ranks[i]`` ranks there, each with its CPU and memory.
+    """
+
+    node: Ints
+    devices: Ints
+    cost: Ints
+    job: Ints
+    ranks: Ints
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    def take(self, pick: Ints | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Items:
+        """The items of a mask or of indexes."""
+        return Items(self.node[pick], self.devices[pick], self.cost[pick], self.job[pick], self.ranks[pick])
+
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 _PLENTY: Final = 1 << 60

@@ -1,0 +1,328 @@
+"""Parts of devices under queues: where a job could start, whom to stop for a part, and when one is expected to be free.
+
+A device that several have parts of is whole only when all of them have left, and a part is there as soon as those
+left that it needs: neither is a sum over jobs, so a set of victims is tried as a whole, in the state in which they
+have left. Sets are prefixes of the candidates in order of cost per device, of all that may be stopped and of those of
+each device by itself; of the cheapest set that makes room, who is not needed is spared, the dearest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from unidle.fleet import Device, device_of
+from unidle.jobs import Reason
+from unidle.place.admission import affordable, counted_as
+from unidle.place.job_class import Family
+from unidle.place.model import Amounts, Demand, Hold, Ints, Running
+from unidle.place.nodes.free import Ground
+from unidle.place.protocol import Preemption
+from unidle.place.queue.state import Cluster
+from unidle.place.queue.victims import Candidates, rights
+from unidle.place.slices.fit import Given, Terms
+from unidle.place.slices.offers import Apart, SharingRound
+from unidle.place.snapshot import Books
+from unidle.view.state import View
+from unidle.words import counted, device_time
+
+PLACES_MOST: Final = 64
+
+
+class Room(NamedTuple):
+    """What a job would start on: whole devices by node, those that it gets parts of, and what it is charged."""
+
+    devices: Mapping[int, int]
+    parts: tuple[str, ...]
+    charged: Amounts
+
+
+Then = Callable[[Demand, frozenset[str]], Room | None]
+"""``then(demand, gone)``: what the job would start on, once these jobs, which the cluster has stopped, have left."""
+
+
+class Relief(NamedTuple):
+    """Stop these jobs, at ``cost`` device-microseconds, and the job starts on ``room``."""
+
+    victims: tuple[str, ...]
+    cost: int
+    room: Room
+
+
+def cheapest_relief(cluster: Cluster, known: Candidates, demand: Demand, then: Then) -> Relief | None:
+    """The set of jobs that loses least of those that were tried; the cluster is left as it was."""
+    known.refresh()
+    may = rights(cluster.shares, demand)
+    allowed = known.alive & np.isin(known.leaf, may.leaves())
+    order = np.lexsort((np.arange(len(allowed)), known.density))
+    rows = order[allowed[order]]
+    good = np.array(may.within([known.jobs[k] for k in rows], known.leaf[rows].tolist()), np.bool_)
+    search = _Search(cluster, known, demand, then)
+    best: Relief | None = None
+    for some in _places(known, rows[good].tolist()):
+        if best is None or min(int(known.cost[k]) for k in some) < best.cost:
+            found = search.among(some)
+            best = found if found is not None and (best is None or found.cost < best.cost) else best
+    known.stopped(())
+    return best
+
+
+def stop_for(cluster: Cluster, demand: Demand, found: Relief, expires_ns: int) -> Preemption:
+    """Carry it out: the victims are stopped, and what they leave is held for the job and charged to its queue."""
+    victims = found.victims
+    for victim in victims:
+        cluster.stop(victim)
+    hold = Hold.of(replace(demand, charged=found.room.charged), found.room.devices, expires_ns)
+    cluster.hold(hold)
+    what = "a device whole again" if demand.ranks else "a part of a device"
+    text = f"stopping {counted(len(victims), 'low job')} makes room for it ({what}) and loses {device_time(found.cost)}, the least that was found"
+    because = Reason(
+        "preempt", text, {"victims": len(victims), "lost_us": found.cost, "parts": len(found.room.parts)}
+    )
+    return Preemption(demand.job, victims, found.cost, hold, because)
+
+
+def _places(known: Candidates, rows: Sequence[int]) -> Iterator[list[int]]:
+    """Those of each device in parts, and of whole ones of each node, the cheapest first; and all of them."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for k in rows:
+        run = known.jobs[k]
+        for key in [*run.parts.items(), *(("", node) for node in run.devices)]:
+            found.setdefault(key, []).append(k)
+    some = sorted(found.items(), key=lambda item: (float(known.density[item[1][0]]), item[0]))
+    yield from (local for _, local in some[:PLACES_MOST])
+    if len(found) > 1:
+        yield list(rows)
+
+
+class _Search:
+    def __init__(self, cluster: Cluster, known: Candidates, demand: Demand, then: Then) -> None:
+        self._cluster, self._known, self._demand, self._then = cluster, known, demand, then
+        self._leaf = cluster.shares.tree.leaf(demand.queue)
+
+    def among(self, rows: Sequence[int]) -> Relief | None:
+        """The shortest prefix that makes room, without those that it does not need."""
+        low, high, room = 1, len(rows), self._without(rows)
+        if room is None:
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            found = self._without(rows[:middle])
+            if found is None:
+                low = middle + 1
+            else:
+                high, room = middle, found
+        kept = list(rows[:high])
+        for k in sorted(kept, key=lambda k: (-int(self._known.cost[k]), k)):
+            rest = [row for row in kept if row != k]
+            found = self._without(rest) if rest else None
+            if found is not None:
+                kept, room = rest, found
+        victims = tuple(sorted(self._known.jobs[k].job for k in kept))
+        return Relief(victims, sum(int(self._known.cost[k]) for k in kept), room)
+
+    def _without(self, rows: Sequence[int]) -> Room | None:
+        cluster, demand = self._cluster, self._demand
+        before = cluster.journal.mark()
+        gone = [self._known.jobs[k].job for k in rows]
+        for job in gone:
+            cluster.stop(job)
+        room = None
+        if cluster.shares.refusal(self._leaf, demand.charged, firm=demand.firm) is None:
+            room = self._then(demand, frozenset(gone))
+        cluster.journal.back_to(before)
+        return room
+
+
+NO_PART: Final = Reason(
+    "no_victims", "stopping all jobs that may be stopped frees no part of a device for it"
+)
+PARTS_LATER: Final = "parts_later"  # code of the reason of one that waits for a part, with its planned start
+
+
+class Parts(Protocol):
+    """What a round needs if devices are cut on demand."""
+
+    @property
+    def then(self) -> Then: ...
+    def apart(self, job: str) -> Hashable:
+        """What sets jobs apart that ask for the same part."""
+
+    def parts_of(self, job: str) -> Iterable[str]:
+        """Devices that a running job has parts of."""
+
+    def keep(self, job: str, devices: Iterable[str]) -> None:
+        """These devices are in parts: from now on no other job gets one of them."""
+
+
+def part_free_ns(
+    cluster: Cluster, parts: Parts, leaf: int, demand: Demand, expected: Iterable[tuple[int, Running]]
+) -> int | None:
+    """When enough running jobs are expected to have left for its parts; None where no known end is enough."""
+    ends = [(end_ns, run.job) for end_ns, run in expected if run.estimate_ns is not None]
+    before = cluster.journal.mark()
+    low, high, found = 1, len(ends), None
+    while low <= high:
+        middle = (low + high) // 2
+        gone = frozenset(job for _, job in ends[:middle])
+        for _, job in ends[:middle]:
+            cluster.stop(job)
+        if parts.then(affordable(cluster.shares, leaf, demand), gone) is None:
+            low = middle + 1
+        else:
+            found, high = ends[middle - 1][0], middle - 1
+        cluster.journal.back_to(before)
+    return found
+
+
+def starts_in(wait_ns: int) -> Reason:
+    """Why one waits for a part that is expected to be free by then."""
+    wait_s = wait_ns // 1_000_000_000
+    text = f"as running jobs are expected to end, it starts in {wait_s} s"
+    return Reason(PARTS_LATER, text, {"wait_s": wait_s})
+
+
+def stop_in_parts(
+    cluster: Cluster, known: Candidates, parts: Parts, demand: Demand,
+    preempt_one: Callable[[Demand], Preemption | Reason], whole_then: Then, expires_ns: int,
+) -> Preemption | Reason:  # fmt: skip
+    """Stop the job that loses least, whether on whole devices or on parts; what they leave is held for the job. Or why not."""
+    then = whole_then if demand.ranks else parts.then
+    found = cheapest_relief(cluster, known, demand, then)
+    before = cluster.journal.mark()
+    answer = preempt_one(demand) if demand.ranks else None
+    if found is not None and not (isinstance(answer, Preemption) and answer.lost_us <= found.cost):
+        cluster.journal.back_to(before)
+        answer = stop_for(cluster, demand, found, expires_ns)
+        parts.keep(demand.job, found.room.parts)
+    if not isinstance(answer, Preemption):
+        return answer or NO_PART
+    for victim in answer.victims:
+        parts.keep(demand.job, parts.parts_of(victim))
+    return answer
+
+
+def whole_again(ends: Iterable[tuple[int, Running]]) -> list[tuple[int, Mapping[int, int]]]:
+    """When devices in parts are expected to be whole: when the last of those on them ends."""
+    last: dict[str, tuple[int, int]] = {}
+    for end_ns, run in ends:
+        last.update((device, (end_ns, node)) for device, node in run.parts.items())
+    return [(end_ns, {node: 1}) for end_ns, node in last.values()]
+
+
+class QuotaParts:
+    """Parts of devices for a round (:class:`Parts`). ``given`` are the parts found last, by job."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        view: View,
+        books: Books,
+        sharing: SharingRound,
+        family_of: Callable[[Demand], Family],
+    ) -> None:
+        self._ground, self._view, self._books, self._sharing = ground, view, books, sharing
+        self._family_of = family_of
+        self._cluster = books.cluster
+        self.given: dict[str, Given] = {}
+
+    def at_once(
+        self, demand: Demand, room: Ints | None, gone: frozenset[str] = frozenset()
+    ) -> Mapping[int, int] | None:
+        """Devices, by node, that the job would open for parts; empty if it only joins others, None if it gets none.
+
+        Devices that are kept for others are not opened. The job is charged at most ``demand.charged``.
+        """
+        self.forget(demand.job)
+        spec, free = self._family_of(demand).parts, self._cluster.free
+        if spec is None:
+            return None
+
+        def may_open(device: Device, count: int) -> bool:
+            index = self._at(device)
+            return int(free[index]) >= count and (room is None or int(room[index]) >= count)
+
+        given = self._sharing.find(demand.job, spec, Terms(may_open, max(demand.charged), gone))
+        if not isinstance(given, Given):
+            return None
+        self.given[demand.job] = given
+        devices = given.devices.values()
+        return {
+            self._at(device): given.opened[device.node] for device in devices if device.node in given.opened
+        }
+
+    def forget(self, job: str) -> None:
+        """What was found for the job is void."""
+        self.given.pop(job, None)
+
+    def then(self, demand: Demand, gone: frozenset[str]) -> Room | None:
+        """What the job would start on, once these jobs, which the cluster has stopped, have left."""
+        shares = self._cluster.shares
+        bound = affordable(shares, shares.tree.leaf(demand.queue), demand)
+        devices = self.at_once(bound, None, gone)
+        if devices is None:
+            return None
+        given = self.given.pop(demand.job)
+        return Room(devices, tuple(given.devices), counted_as(demand.charged, given.milli))
+
+    def ready(self, demand: Demand) -> bool:
+        """Whether a job for which parts are kept has them by now."""
+        cluster = self._cluster
+        before = cluster.journal.mark()
+        cluster.release(demand.job)
+        bound = affordable(cluster.shares, cluster.shares.tree.leaf(demand.queue), demand)
+        found = self.at_once(bound, None)
+        cluster.journal.back_to(before)
+        return found is not None
+
+    def started(self, run: Running) -> Running:
+        """The job that starts now, with the parts that it gets and what it is charged for them."""
+        given = self.given.get(run.job)
+        if given is None:
+            return run
+        parts = {name: self._at(device) for name, device in given.devices.items()}
+        charged = counted_as(run.charged, given.milli)
+        return replace(run, devices={}, parts=parts, parts_milli=given.milli, charged=charged)
+
+    def apart(self, job: str) -> Apart:
+        """What sets jobs apart that ask for the same part."""
+        return self._sharing.apart(self._view.jobs.open[job])
+
+    def parts_of(self, job: str) -> Iterable[str]:
+        """Devices that a running job has parts of."""
+        places = self._view.jobs.open[job].attempts[-1].places
+        is_part = self._ground.occupancy.is_part
+        return dict.fromkeys(device_of(s) for place in places for s in place.slices if is_part(s))
+
+    def keep(self, job: str, devices: Iterable[str]) -> None:
+        """In this round no other job gets a part of these devices."""
+        self._sharing.keep(job, devices)
+
+    def keep_promised(self, now_ns: int) -> None:
+        """Hold for each job that others were stopped for what it will get, now that they leave; to be undone."""
+        view, cluster, waiting = self._view, self._cluster, self._books.waiting.jobs
+        for job, promise in view.promised.items():
+            demand = waiting.get(job)
+            if demand is None or promise.expires_ns <= now_ns or self._family_of(demand).parts is None:
+                continue
+            if job in cluster.holds:
+                cluster.release(job)
+            room = self.then(demand, self._leaving_for(job))
+            if room is not None:
+                charged = replace(demand, charged=room.charged)
+                cluster.hold(Hold.of(charged, room.devices, promise.expires_ns))
+                self.keep(job, room.parts)
+
+    def _leaving_for(self, job: str) -> frozenset[str]:
+        found = []
+        for other in self._view.live:
+            stop = self._view.jobs.open[other].attempts[-1].stop
+            if stop is not None and stop.for_job == job:
+                found.append(other)
+        return frozenset(found)
+
+    def _at(self, device: Device) -> int:
+        return self._books.kinds.index(device.kind) * self._books.width + self._ground.place[device.node]
