@@ -17,7 +17,7 @@ from _fleets import fleet
 from _table import Row, main
 from unidle.jobs import Layout
 from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
-from unidle.place.network.domains import Rooms, plan_gang
+from unidle.place.network.domains import DomainCapacity, plan_gang
 from unidle.place.network.tree import Ints, Tree, tree_of
 
 CURVE = (500, 1_000, 2_000, 5_000, 10_000, 20_000)
@@ -73,9 +73,9 @@ def checked(tree: Tree, room: Ints, gang: Gang) -> None:
         raise SystemExit(f"{gang}: half a gang, or a node over its room")
 
 
-def stream(tree: Tree, gangs: int) -> Rooms:
+def stream(tree: Tree, gangs: int) -> DomainCapacity:
     """Places ``gangs`` gangs of 4 in a leaf each, one after the other, on nodes with room for one rank."""
-    rooms = Rooms(tree, np.ones(len(tree.nodes), dtype=np.int64))
+    rooms = DomainCapacity(tree, np.ones(len(tree.nodes), dtype=np.int64))
     for _ in range(gangs):
         plan = rooms.plan(SMALL)
         if not isinstance(plan, GangPlan):

@@ -11,7 +11,7 @@ from loop.form import EndPart, Moment, RunsPart, Scene, WaitsPart
 from unidle.control.describe import explain, reason_now
 from unidle.events import types as ev
 from unidle.jobs import Reason
-from unidle.place.nodes.free import Ground
+from unidle.place.nodes.free import FreeSlices
 from unidle.place.session import QuotaRound
 from unidle.view.jobs import JobView
 
@@ -133,7 +133,7 @@ class Look:
     def _queues(self, moment: Moment) -> Wrong:
         if not moment.queues:
             return
-        books = QuotaRound(Ground(self.loop.view), self.loop.view, self.loop.now_ns)
+        books = QuotaRound(FreeSlices(self.loop.view), self.loop.view, self.loop.now_ns)
         at = books.tree.resources.index(moment.of)
         rows = {row.queue: row for row in books.report()}
         for queue, amounts in moment.queues.items():

@@ -16,7 +16,7 @@ from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
 from unidle.place.pack.experiment import (
     NOTHING_POINTS,
-    Arrival,
+    PodArrival,
     Prepared,
     Standing,
     prepare,
@@ -24,7 +24,7 @@ from unidle.place.pack.experiment import (
     rehearsed,
     replay,
 )
-from unidle.place.pack.packer import Pool, Scorer
+from unidle.place.pack.packer import NodePool, Scorer
 
 
 def standing(*shares: tuple[list[float], list[float]]) -> Standing:
@@ -95,7 +95,7 @@ def test_no_candidate_is_rehearsed_more_than_pays(monkeypatch: pytest.MonkeyPatc
     calls: Counter[str] = Counter()
 
     def counted(ready: Prepared, name: str) -> Prepared:
-        def scorer(pool: Pool, chance: np.random.Generator) -> Scorer:
+        def scorer(pool: NodePool, chance: np.random.Generator) -> Scorer:
             calls[name] += 1
             return ready.scorer(pool, chance)
 
@@ -112,8 +112,8 @@ def test_no_candidate_is_rehearsed_more_than_pays(monkeypatch: pytest.MonkeyPatc
     assert set(calls.values()) == {2}  # nothing is left of the work that may be done
 
 
-def taken_by(name: str, nodes: list[NodeSize], demands: list[Demand], seed: int) -> list[Arrival]:
-    seen: list[Arrival] = []
+def taken_by(name: str, nodes: list[NodeSize], demands: list[Demand], seed: int) -> list[PodArrival]:
+    seen: list[PodArrival] = []
     replay(prepare(name, nodes, demands), nodes, demands, 1.3, seed, seen.append)
     return seen
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from unidle.fleet.queues import QueueSpec
 from unidle.place.model import Fits, Ints
-from unidle.place.queue.fair_share import Shares
+from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.tree import QueueTree
 
 GPU = ("gpu",)
@@ -21,8 +21,8 @@ def tree(*specs: QueueSpec, resources: Sequence[str] = GPU) -> QueueTree:
     return QueueTree.of(specs, resources)
 
 
-def shares(*specs: QueueSpec, gpus: int, now_ns: int = 0) -> Shares:
-    return Shares(tree(*specs), (gpus * 1000,), now_ns)
+def shares(*specs: QueueSpec, gpus: int, now_ns: int = 0) -> FairShare:
+    return FairShare(tree(*specs), (gpus * 1000,), now_ns)
 
 
 def anywhere(ranks: int) -> Fits:

@@ -12,7 +12,7 @@ from place.trees import World, assert_holds, can_be_grouped, domain, fleets, gan
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Layout, Reason, Topology
 from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan, gang_of
-from unidle.place.network.domains import Rooms, pick, plan_gang
+from unidle.place.network.domains import DomainCapacity, pick, plan_gang
 from unidle.place.network.tree import change, room_of, tree_of, units_of
 
 
@@ -83,7 +83,7 @@ def test_sums_that_are_kept_equal_sums_made_anew(data: st.DataObject, fleet: Fle
 @settings(max_examples=100)
 @given(world=worlds(), more=st.lists(gangs(), max_size=4))
 def test_room_that_was_taken_and_given_back_holds_the_same_gangs(world: World, more: list[Gang]):
-    rooms = Rooms(world.tree, world.room)
+    rooms = DomainCapacity(world.tree, world.room)
     first = rooms.plan(world.gang)
     taken: list[GangPlan] = []
     for gang in [world.gang, *more]:
@@ -115,7 +115,7 @@ def test_a_large_change_and_small_ones_come_to_the_same():
             tuple(Node(f"n{k}", "r", (Device(f"n{k}/0", f"n{k}", 0, "gpu"),)) for k in range(100)),
         )
     )
-    one, other = (Rooms(tree, np.full(100, 2)) for _ in range(2))
+    one, other = (DomainCapacity(tree, np.full(100, 2)) for _ in range(2))
     gang = Gang(7)
     one.plan(gang)
     other.plan(gang)
@@ -129,7 +129,7 @@ def test_a_large_change_and_small_ones_come_to_the_same():
 @settings(max_examples=100)
 @given(world=worlds(), data=st.data())
 def test_room_that_is_set_again_answers_as_new_room(world: World, data: st.DataObject):
-    rooms, n = Rooms(world.tree, world.room), len(world.room)
+    rooms, n = DomainCapacity(world.tree, world.room), len(world.room)
     for _ in range(2):
         room = np.array(data.draw(st.lists(st.integers(0, 6), min_size=n, max_size=n)))
         rooms.set(np.arange(n), room)

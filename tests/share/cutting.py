@@ -13,7 +13,7 @@ from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
 from unidle.fleet import WHOLE_PPM, Fleet, device_of
 from unidle.ledger.current import check_batches
-from unidle.place.nodes.free import Ground
+from unidle.place.nodes.free import FreeSlices
 from unidle.place.policy import Unidle
 from unidle.place.session import QuotaRound
 from unidle.share.mig_models import Instance, model_of
@@ -84,7 +84,9 @@ def told(view: View, name: str) -> Told:
 
 def used_by(view: View) -> dict[str, int]:
     """Thousandths of devices that each queue uses."""
-    return {share.queue: sum(share.used) for share in QuotaRound(Ground(view), view, view.time_ns).report()}
+    return {
+        share.queue: sum(share.used) for share in QuotaRound(FreeSlices(view), view, view.time_ns).report()
+    }
 
 
 def check_ledger(store: MemoryStore) -> None:

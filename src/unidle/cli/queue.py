@@ -20,7 +20,7 @@ from unidle.cli.common import (
 from unidle.cli.tables import without_empty
 
 if TYPE_CHECKING:
-    from unidle.place.queue.fair_share import QueueShare
+    from unidle.place.queue.fair_share import QueueAccount
     from unidle.store.protocol import Store
     from unidle.view.state import View
 
@@ -50,10 +50,10 @@ def queue(
 
 
 def _shares(view: View, as_json: bool) -> None:
-    from unidle.place.nodes.free import Ground
+    from unidle.place.nodes.free import FreeSlices
     from unidle.place.session import QuotaRound
 
-    books = QuotaRound(Ground(view), view, now_of(view))
+    books = QuotaRound(FreeSlices(view), view, now_of(view))
     capacity = books.shares.quota.capacity
     lines = [_line(share, books.tree.resources, capacity) for share in books.report()]
     if as_json:
@@ -75,7 +75,7 @@ def _shares(view: View, as_json: bool) -> None:
     show_table(["queue", "of", *columns, "jobs waiting", "share %", "past %"], rows)
 
 
-def _line(share: QueueShare, resources: tuple[str, ...], capacity: tuple[int, ...]) -> dict[str, Any]:
+def _line(share: QueueAccount, resources: tuple[str, ...], capacity: tuple[int, ...]) -> dict[str, Any]:
     def amounts(values: tuple[int, ...]) -> dict[str, float]:
         return {r: value / _MILLI for r, value in zip(resources, values, strict=True)}
 

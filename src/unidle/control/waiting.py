@@ -125,7 +125,7 @@ def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
 
     ``now`` is the reason of the next decision.
     """
-    from unidle.place.explain.gang import Refused
+    from unidle.place.explain.gang import GangRefusal
     from unidle.place.scheduler import Scheduler
 
     if now.code in NEVER_BY_QUEUE:
@@ -140,7 +140,7 @@ def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
         }]  # fmt: skip
     found = [_quota_line(now)] if now.code in ("quota", "behind") and "bound" in now.figures else []
     answer = Scheduler().try_one(view, spec)
-    if isinstance(answer, Refused):
+    if isinstance(answer, GangRefusal):
         found += [barrier_line(barrier) for barrier in answer.barriers]
     return found + _out_of_service(view, spec)
 

@@ -12,7 +12,7 @@ from unidle.fleet import WHOLE_PPM, Device, Fleet, models_of, slices_of
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Reason, Share
 from unidle.place.model import Amounts, Demand
-from unidle.place.queue.fair_share import Fairness, Shares
+from unidle.place.queue.fair_share import Fairness, FairShare
 from unidle.place.queue.spec import MILLI, amounts_of
 from unidle.place.queue.tree import ROOT, QueueTree
 from unidle.place.queue_order import KINDS
@@ -22,31 +22,32 @@ from unidle.share.parts import share_of
 from unidle.view.usage import charged, milli_of
 
 if TYPE_CHECKING:
-    from unidle.place.slices.offers import SharingRound
+    from unidle.place.slices.offers import SliceOffers
 
 
 def affordable(
-    shares: Shares, leaf: int, demand: Demand, beside: Mapping[int, Amounts] | None = None
+    shares: FairShare, leaf: int, demand: Demand, reserved: Mapping[int, Amounts] | None = None
 ) -> Demand:
     """The demand, of which the least may be charged, with the most that its queue lets it be charged now."""
     if not demand.most or demand.most == demand.charged:
         return demand
     return replace(
-        demand, charged=most_of(shares, leaf, demand.charged, demand.most, firm=demand.firm, beside=beside)
+        demand,
+        charged=most_of(shares, leaf, demand.charged, demand.most, firm=demand.firm, reserved=reserved),
     )
 
 
 def most_of(
-    shares: Shares, leaf: int, least: Amounts, most: Amounts, *, firm: bool,
-    beside: Mapping[int, Amounts] | None = None,
+    shares: FairShare, leaf: int, least: Amounts, most: Amounts, *, firm: bool,
+    reserved: Mapping[int, Amounts] | None = None,
 ) -> Amounts:  # fmt: skip
     """The most from ``least``, which may be charged, to ``most`` that may; by bisection, as what is more is refused, too."""
     low, high = max(least), max(most)
-    if shares.refusal(leaf, most, firm=firm, beside=beside) is None:
+    if shares.refusal(leaf, most, firm=firm, reserved=reserved) is None:
         return most
     while high - low > 1:
         middle = (low + high) // 2
-        may = shares.refusal(leaf, counted_as(least, middle), firm=firm, beside=beside) is None
+        may = shares.refusal(leaf, counted_as(least, middle), firm=firm, reserved=reserved) is None
         low, high = (middle, high) if may else (low, middle)
     return counted_as(least, low)
 
@@ -64,7 +65,7 @@ def fairness_of(fleet: Fleet) -> Fairness:
 ALL: Final = "jobs"  # the one queue of a fleet that declares none
 
 
-def never(fleet: Fleet, spec: JobSpec, now_ns: int, sharing: SharingRound | None = None) -> Reason | None:
+def never(fleet: Fleet, spec: JobSpec, now_ns: int, sharing: SliceOffers | None = None) -> Reason | None:
     """Why no state of these queues lets the job start; None where one does.
 
     With ``sharing`` it is to start on parts that are cut on demand, of which there are enough but for the quota.
@@ -74,7 +75,7 @@ def never(fleet: Fleet, spec: JobSpec, now_ns: int, sharing: SharingRound | None
     empty = empty_books(fleet, now_ns)
     kinds = tuple(dict.fromkeys(device.kind for device in fleet.devices()))
     if sharing is None:
-        return never_in(empty, spec, spec.queue, kinds, partial(Bounds.of(fleet).least_milli, spec))
+        return never_in(empty, spec, spec.queue, kinds, partial(ChargeBounds.of(fleet).least_milli, spec))
     reasons = [
         never_in_parts(empty, sharing, of_kind, spec.queue)
         for of_kind in (
@@ -85,13 +86,13 @@ def never(fleet: Fleet, spec: JobSpec, now_ns: int, sharing: SharingRound | None
     return None if None in reasons else next(iter(reasons), None)
 
 
-def empty_books(fleet: Fleet, now_ns: int) -> Shares:
+def empty_books(fleet: Fleet, now_ns: int) -> FairShare:
     """Books of the fleet's queues in which nothing is used."""
     tree = tree_of_queues(fleet)
-    return Shares(tree, totals(fleet, tree.resources, frozenset()), now_ns, fairness_of(fleet))
+    return FairShare(tree, totals(fleet, tree.resources, frozenset()), now_ns, fairness_of(fleet))
 
 
-class Bounds(NamedTuple):
+class ChargeBounds(NamedTuple):
     """What bounds a charge from below: all kinds, kinds with whole devices, the largest factor and memory.
 
     ``sizes``: for devices with declared parts, how many parts there are of each size in ppm, the smallest first.
@@ -106,7 +107,7 @@ class Bounds(NamedTuple):
     cuttable: tuple[Device, ...]
 
     @classmethod
-    def of(cls, fleet: Fleet) -> Bounds:
+    def of(cls, fleet: Fleet) -> ChargeBounds:
         devices = fleet.devices()
         whole = frozenset(d.kind for d in devices if len(d.slices_ppm) == 1)
         sizes: dict[str, Counter[int]] = {}
@@ -166,7 +167,7 @@ def _sort(device: Device) -> tuple[object, ...]:
 
 
 def never_in(
-    empty: Shares, spec: JobSpec, queue: str, kinds: Sequence[str], asked: Callable[[str], int]
+    empty: FairShare, spec: JobSpec, queue: str, kinds: Sequence[str], asked: Callable[[str], int]
 ) -> Reason | None:
     """The same for books in which nothing is used, and a job that is charged ``asked(kind)`` thousandths of devices.
 
@@ -193,7 +194,7 @@ def never_in(
     )  # without such devices the fleet's own reason says so
 
 
-def never_in_parts(empty: Shares, sharing: SharingRound, spec: JobSpec, queue: str) -> Reason | None:
+def never_in_parts(empty: FairShare, sharing: SliceOffers, spec: JobSpec, queue: str) -> Reason | None:
     """The same for parts of devices of one kind, of which there are enough but for what the queue may use."""
     least, most = charges_of_parts(sharing, spec)
     refused = never_in(empty, spec, queue, (spec.device,), lambda _: least)
@@ -210,7 +211,7 @@ def never_in_parts(empty: Shares, sharing: SharingRound, spec: JobSpec, queue: s
     return Reason("over_limit", f"{text}: it can never start here", {"bound": may, "asked": least})
 
 
-def charges_of_parts(sharing: SharingRound, spec: JobSpec) -> tuple[int, int]:
+def charges_of_parts(sharing: SliceOffers, spec: JobSpec) -> tuple[int, int]:
     """The least and the most that parts for all ranks may count, in thousandths of devices."""
     counts = [milli_of(ppm) for ppm in sharing.share_ppm(spec)] or [MILLI]
     return min(counts) * spec.ranks, max(counts) * spec.ranks
@@ -221,7 +222,7 @@ def _amounts(tree: QueueTree, spec: JobSpec, kind: str, milli: int) -> Amounts:
     return tuple(amounts.get(resource, 0) for resource in tree.resources)
 
 
-def _never_of(empty: Shares, spec: JobSpec, index: int, kind: str, asked: int) -> Reason | None:
+def _never_of(empty: FairShare, spec: JobSpec, index: int, kind: str, asked: int) -> Reason | None:
     tree = empty.tree
     wanted = _amounts(tree, spec, kind, asked)
     refusal = empty.refusal(index, wanted, firm=spec.preemption != "low")

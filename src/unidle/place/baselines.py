@@ -20,15 +20,15 @@ from typing import TypeAlias
 import numpy as np
 
 from unidle.jobs import JobSpec, Reason
-from unidle.place.explain.gang import Refused
-from unidle.place.gang.fit import Fit, GangRound
+from unidle.place.explain.gang import GangRefusal
+from unidle.place.gang.fit import GangFit, GangRound
 from unidle.place.network.constraint import GangPlan
 from unidle.place.network.tree import Ints
-from unidle.place.nodes.free import Ground
+from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.rank_class import RankClass
 from unidle.place.nodes.reserve import Access
 from unidle.place.protocol import Plan
-from unidle.place.slices.fit import Given
+from unidle.place.slices.fit import SliceFit
 from unidle.view.jobs import JobView
 from unidle.view.state import View
 from unidle.words import counted
@@ -44,7 +44,7 @@ class NodeOrder:
     def __init__(self, code: str, first: str, choose: Choose) -> None:
         """``code`` is that of its reasons; ``first`` as in "first node n3 with 2 free"."""
         self._code, self._first, self._choose = code, first, choose
-        self._ground: Ground | None = None
+        self._free_slices: FreeSlices | None = None
 
     def decide(self, view: View, now_ns: int) -> Plan:
         round_ = self._round(view)
@@ -55,24 +55,24 @@ class NodeOrder:
 
     def why_not(self, view: View, spec: JobSpec) -> Reason | None:
         round_ = self._round(view)
-        if isinstance(round_.part("", spec), Given):
+        if isinstance(round_.part("", spec), SliceFit):
             return None
         answer = round_.fit(spec)
-        return answer.because if isinstance(answer, Refused) else None
+        return answer.because if isinstance(answer, GangRefusal) else None
 
     def ever(self, view: View, spec: JobSpec) -> bool:
         return self._round(view).ever(spec)
 
     def _round(self, view: View) -> _Round:
-        ground = self._ground
-        if ground is None or not ground.follow(view):
-            ground = self._ground = Ground(view, keeps_back=False)
-        return _Round(ground, view, self._choose, (self._code, self._first))
+        free_slices = self._free_slices
+        if free_slices is None or not free_slices.follow(view):
+            free_slices = self._free_slices = FreeSlices(view, keeps_back=False)
+        return _Round(free_slices, view, self._choose, (self._code, self._first))
 
 
 class _Round(GangRound):
-    def __init__(self, ground: Ground, view: View, choose: Choose, words: tuple[str, str]) -> None:
-        super().__init__(ground, view)
+    def __init__(self, free_slices: FreeSlices, view: View, choose: Choose, words: tuple[str, str]) -> None:
+        super().__init__(free_slices, view)
         self._choose, self._words = choose, words
 
     def find(
@@ -80,23 +80,23 @@ class _Round(GangRound):
         spec: JobSpec,
         job: JobView | None = None,  # noqa: ARG002
         access: Access | None = None,  # noqa: ARG002
-    ) -> Fit | None:
-        for pool in self._ground.pools.vendors(spec):
+    ) -> GangFit | None:
+        for pool in self._free_slices.pools.vendors(spec):
             rank_class = self.rank_class(spec, pool)
             if int(rank_class.rooms.room.sum()) >= spec.ranks:
                 return self._fit(rank_class, spec.ranks)
         return None
 
-    def refusal(self, spec: JobSpec, job: str = "", access: Access | None = None) -> Refused:  # noqa: ARG002
+    def refusal(self, spec: JobSpec, job: str = "", access: Access | None = None) -> GangRefusal:  # noqa: ARG002
         return super().refusal(_bare(spec))
 
     def ever(self, spec: JobSpec) -> bool:
-        pools = self._ground.pools.vendors(spec)
+        pools = self._free_slices.pools.vendors(spec)
         held = any(int(self.rank_class(spec, pool).whole.room.sum()) >= spec.ranks for pool in pools)
         return held or self.ever_in_parts(spec)
 
-    def _fit(self, rank_class: RankClass, ranks: int) -> Fit:
-        place = self._ground.by_fleet
+    def _fit(self, rank_class: RankClass, ranks: int) -> GangFit:
+        place = self._free_slices.by_fleet
         room, free = rank_class.rooms.room[place], rank_class.left()[place]
         chosen = np.array(self._choose(free, room, ranks), np.int64)
         nodes, counts = place[chosen[:, 0]], chosen[:, 1]
@@ -105,11 +105,11 @@ class _Round(GangRound):
         because = self._because(rank_class, nodes, ranks)
         vertex = -1 if len(nodes) == 1 else 0  # the whole fleet: which tier holds it plays no part
         plan = GangPlan(nodes[ascending], counts[ascending], vertex, 0, None, (), because)
-        return Fit(rank_class, plan, node_of_rank, None)
+        return GangFit(rank_class, plan, node_of_rank, None)
 
     def _because(self, rank_class: RankClass, nodes: Ints, ranks: int) -> Reason:
         code, first = self._words
-        devices, name = ranks * rank_class.each, self._ground.nodes[int(nodes[0])].id
+        devices, name = ranks * rank_class.each, self._free_slices.nodes[int(nodes[0])].id
         where = f"node {name}" if len(nodes) == 1 else f"{counted(len(nodes), 'node')} from {name} on"
         return Reason(code, f"{first} {where} with {devices} free", {"nodes": len(nodes), "devices": devices})
 

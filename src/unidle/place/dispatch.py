@@ -80,7 +80,7 @@ Pool: TypeAlias = Mapping[int, _Each]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ClusterVerdict:
     """What one cluster can do for a job. ``tier`` holds the gang now; ``cost`` is of one hour of all devices."""
 
     cluster: str
@@ -96,11 +96,11 @@ class Verdict:
     currency: str = ""
 
 
-def ranked(verdicts: Iterable[Verdict], prefer: Prefer = "start") -> list[Verdict]:
+def ranked(verdicts: Iterable[ClusterVerdict], prefer: Prefer = "start") -> list[ClusterVerdict]:
     """The best first; those of one worth in the order given. ``prefer`` "cost" puts price before start and tier."""
     order = {"now": 0, "later": 1, "never": 2}
 
-    def key(verdict: Verdict) -> tuple[object, ...]:
+    def key(verdict: ClusterVerdict) -> tuple[object, ...]:
         cost = verdict.cost if verdict.cost is not None else float("inf")
         start = verdict.start_in_ns if verdict.start_in_ns is not None else _LATEST
         where = (not verdict.preferred, verdict.height)
@@ -113,15 +113,15 @@ def ranked(verdicts: Iterable[Verdict], prefer: Prefer = "start") -> list[Verdic
     return sorted(verdicts, key=key)
 
 
-def judge(cluster: str, summary: CapacitySummary, spec: JobSpec) -> Verdict:
+def judge(cluster: str, summary: CapacitySummary, spec: JobSpec) -> ClusterVerdict:
     """What ``cluster`` can do for the job, by its summary. Pure."""
     verdicts = [_judge(cluster, summary, spec, kind) for kind in KINDS[spec.device]]
     return ranked(verdicts)[0]
 
 
-def _judge(cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str) -> Verdict:
-    def never(code: str, text: str, **figures: int) -> Verdict:
-        return Verdict(cluster, "never", Reason(code, text, dict(figures)))
+def _judge(cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str) -> ClusterVerdict:
+    def never(code: str, text: str, **figures: int) -> ClusterVerdict:
+        return ClusterVerdict(cluster, "never", Reason(code, text, dict(figures)))
 
     pools = _pools(summary, spec, kind)
     if not pools:
@@ -155,7 +155,7 @@ def _asked_milli(spec: JobSpec, pools: Sequence[Pool]) -> int:
 def _when(
     cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str, pools: Sequence[Pool],
     tiers: Sequence[TierStock], queue: QueueRoom | None,
-) -> Verdict:  # fmt: skip
+) -> ClusterVerdict:  # fmt: skip
     cost = _cost(summary, spec, pools)
     kinds = [tier.kind for tier in summary.tiers]
     quota = queue is None or queue.free_milli.get(kind, 0) >= _asked_milli(spec, pools)
@@ -178,7 +178,7 @@ def _when(
         such = counted(left + spec.ranks, "such rank")
         text = f"a {tier.kind} of it has room for {such} now, {free} {noun(kind, free)} {are(free)} free"
         because = Reason("room_now", text, {"tier": tier.kind, "ranks": left + spec.ranks, "free": free})
-        return Verdict(
+        return ClusterVerdict(
             cluster, "now", because, tier.kind, height, left, 0, crowd, preferred, cost, summary.currency
         )
     start_ns = _start_in(summary, spec, kind, free)
@@ -193,7 +193,7 @@ def _when(
         else f"; by the run times of its jobs, room is free in {start_ns / 60e9:.0f} min"
     )
     because = Reason("room_later", why + start, {"free": free, "total": total})
-    return Verdict(
+    return ClusterVerdict(
         cluster, "later", because, "", len(kinds), 0, start_ns, crowd, False, cost, summary.currency
     )
 

@@ -199,7 +199,7 @@ HOLD_NS: Final = 600_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RoundRules:
     """In each queue at most ``backfill.depth`` jobs that cannot start are passed over in a round."""
 
     backfill: Backfill = field(default_factory=Backfill)
@@ -265,7 +265,7 @@ def expected_end_ns(run: Running, now_ns: int, otherwise_ns: int) -> int:
 _NEVER_NS: Final = 1 << 62
 
 
-class Rows(NamedTuple):
+class RunningRows(NamedTuple):
     """Of J jobs in the order of their names; ``node`` and ``devices`` list what each holds, job by job."""
 
     jobs: list[Running]
@@ -315,22 +315,22 @@ class Rows(NamedTuple):
         cost: Ints = (undone_ns + self.numbers[9]) // NS_PER_US * self.milli // 1_000
         return cost
 
-    def where(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Rows:
+    def where(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> RunningRows:
         """Some of them."""
         if keep.all():
             return self
         inside = np.repeat(keep, self.nodes)
         jobs = [self.jobs[k] for k in np.flatnonzero(keep).tolist()]
-        return Rows(jobs, self.numbers[:, keep], self.node[inside], self.devices[inside])
+        return RunningRows(jobs, self.numbers[:, keep], self.node[inside], self.devices[inside])
 
 
-def rows_of(runs: Iterable[Running], leaf_of: Callable[[str], int]) -> Rows:
+def rows_of(runs: Iterable[Running], leaf_of: Callable[[str], int]) -> RunningRows:
     """These jobs, in the order given."""
     jobs = list(runs)
     numbers = np.array([_numbers(run, leaf_of(run.queue)) for run in jobs], np.int64).reshape(-1, 11).T
     node = np.array([n for run in jobs for n in run.devices], np.int64)
     devices = np.array([d for run in jobs for d in run.devices.values()], np.int64)
-    return Rows(jobs, numbers, node, devices)
+    return RunningRows(jobs, numbers, node, devices)
 
 
 def _numbers(run: Running, leaf: int) -> Sequence[int]:
@@ -361,7 +361,7 @@ class Stoppable:
         """The job runs so now; None: it does not run."""
         self._changed[job] = None if run is None or run.firm else run
 
-    def rows(self) -> Rows:
+    def rows(self) -> RunningRows:
         """Those that run now."""
         if self._changed:
             self._drop([job for job in self._changed if self._at(job) is not None])
@@ -387,7 +387,7 @@ class Stoppable:
         first = np.concatenate(([0], np.cumsum(old.nodes)))[at]
         cells = np.repeat(first, new.nodes)
         jobs = sorted([*old.jobs, *new.jobs], key=lambda run: run.job)
-        self._rows = Rows(
+        self._rows = RunningRows(
             jobs, np.insert(old.numbers, at, new.numbers, axis=1), np.insert(old.node, cells, new.node),
             np.insert(old.devices, cells, new.devices),
         )  # fmt: skip

@@ -96,7 +96,7 @@ class Policy(Protocol):
         """Whether the whole fleet, empty and healthy, holds a gang of this job."""
 
 
-class Journal:
+class OpLog:
     """Holds how to undo each operation, in order. Nothing is copied."""
 
     __slots__ = ("_undo",)
@@ -107,20 +107,20 @@ class Journal:
     def __len__(self) -> int:
         return len(self._undo)
 
-    def note(self, undo: Callable[[], None]) -> None:
+    def record(self, undo: Callable[[], None]) -> None:
         """An operation was done, and this undoes it."""
         self._undo.append(undo)
 
-    def mark(self) -> int:
+    def checkpoint(self) -> int:
         """The present, to come back to."""
         return len(self._undo)
 
-    def back_to(self, mark: int) -> None:
+    def rollback(self, checkpoint: int) -> None:
         """Undo what was done since the mark, the last first."""
-        while len(self._undo) > mark:
+        while len(self._undo) > checkpoint:
             self._undo.pop()()
 
-    def settle(self) -> None:
+    def commit(self) -> None:
         """What was done stays; marks taken before are void."""
         self._undo.clear()
 

@@ -15,16 +15,16 @@ import numpy as np
 
 from unidle.jobs import Reason
 from unidle.place.actions.make_room import Stopping, consolidate
-from unidle.place.actions.reserve import Ahead
+from unidle.place.actions.reserve import QuotaReservations
 from unidle.place.actions.slices import Parts, part_free_ns, starts_in, whole_again
 from unidle.place.actions.solver import Domains
 from unidle.place.admission import affordable
-from unidle.place.explain.queue import Nobody, behind, refused
-from unidle.place.model import Amounts, Demand, Fits, Ints, Rules, Running, started
+from unidle.place.explain.queue import NoVictims, behind, refused
+from unidle.place.model import Amounts, Demand, Fits, Ints, RoundRules, Running, started
 from unidle.place.protocol import Preemption, Round, Start
-from unidle.place.queue.backfill import Planner, Profile
+from unidle.place.queue.backfill import FreeProfile, Planner
 from unidle.place.queue.fair_share import Refusal
-from unidle.place.queue.state import Cluster, Line, Waiting
+from unidle.place.queue.state import Allocations, PendingJobs, PendingLine
 from unidle.place.queue.tree import ROOT
 from unidle.place.queue.victims import Mask
 from unidle.place.slices.fit import PARTS_WAIT
@@ -45,7 +45,7 @@ _Class: TypeAlias = tuple[str, str, int, int, Amounts, str, Hashable]
 
 
 def decide(
-    cluster: Cluster, waiting: Waiting, fits_of: Callable[[Demand], Fits], now_ns: int, rules: Rules | None = None, *,
+    state: Allocations, waiting: PendingJobs, fits_of: Callable[[Demand], Fits], now_ns: int, rules: RoundRules | None = None, *,
     capacity: Amounts | None = None, domains_of: Callable[[Demand], Domains | None] | None = None,
     allowed_of: Callable[[Demand], Mask | None] | None = None,
     fits_of_running: Callable[[Running], Fits] | None = None, ready: Callable[[str], bool] = lambda _: True,
@@ -55,7 +55,7 @@ def decide(
     wants_time: Callable[[str], bool] = lambda _: True, settle: bool = True,
     from_spares: FromSpares = lambda _: None,
 ) -> Round:  # fmt: skip
-    """Decide on all waiting jobs. ``cluster`` and ``waiting`` are changed as decided.
+    """Decide on all waiting jobs. ``state`` and ``waiting`` are changed as decided.
 
     The caller has to add stopped jobs to ``waiting`` when they have ended.
 
@@ -72,10 +72,10 @@ def decide(
     - ``wants_time``: for which jobs a start is predicted; it is also predicted if room is reserved.
     - Without ``settle`` all changes can be undone by the cluster's journal.
     """
-    rules = rules or Rules()
-    cluster.shares.begin(now_ns, capacity)
-    done = Round(expired=cluster.expire(now_ns))
-    turn = _Turn(cluster, waiting, fits_of, now_ns, rules, done)
+    rules = rules or RoundRules()
+    state.shares.begin(now_ns, capacity)
+    done = Round(expired=state.expire(now_ns))
+    turn = _Turn(state, waiting, fits_of, now_ns, rules, done)
     turn.domains_of, turn.allowed_of = domains_of, allowed_of
     turn.fits_of_running, turn.ready = fits_of_running, ready
     turn.on_start, turn.wants_time = on_start, wants_time
@@ -85,11 +85,11 @@ def decide(
         turn.at_once = at_once
     turn.run()
     if settle:
-        cluster.journal.settle()
+        state.log.commit()
         for start in done.starts:
             waiting.leave(start.job)
-    times = [hold.expires_ns for hold in cluster.holds.values()]
-    later = (cluster.shares.tree.next_window_ns(now_ns), turn.again_ns, turn.stoppable_ns())
+    times = [hold.expires_ns for hold in state.holds.values()]
+    later = (state.shares.tree.next_window_ns(now_ns), turn.again_ns, turn.stoppable_ns())
     done.again_ns = min([*times, *(at for at in later if at is not None)], default=None)
     return done
 
@@ -112,38 +112,38 @@ class _Turn:
     wants_time: Callable[[str], bool]
 
     def __init__(
-        self, cluster: Cluster, waiting: Waiting, fits_of: Callable[[Demand], Fits], now_ns: int, rules: Rules,
+        self, state: Allocations, waiting: PendingJobs, fits_of: Callable[[Demand], Fits], now_ns: int, rules: RoundRules,
         done: Round,
     ) -> None:  # fmt: skip
-        self._cluster, self._waiting, self._fits_of = cluster, waiting, fits_of
+        self._state, self._waiting, self._fits_of = state, waiting, fits_of
         self._now_ns, self._rules, self._done = now_ns, rules, done
         self.at_once: AtOnce = self._by_devices
         self._planner: Planner | None = None
         self._stopping: Stopping | None = None
-        self._ahead = Ahead(cluster, now_ns, rules.backfill.otherwise_ns)
+        self._reservations = QuotaReservations(state, now_ns, rules.backfill.otherwise_ns)
         self._heads: set[int] = set()  # queues whose first refused job has its quota reserved
         self._refused: dict[_Class, Reason] = {}  # jobs like this may not start, and none may stop for them
         self._no_room: set[_Class] = set()  # the nodes do not hold jobs like this, and none may stop for them
         self._no_part: set[_Class] = set()  # no device has a part for jobs like this
         self._no_spare: set[_Class] = set()  # no filler can make room for jobs like this
         self._part_ns: dict[_Class, int | None] = {}  # when a part is expected to be free for them
-        self._none_stop: Nobody[_Class] = Nobody(cluster)  # nobody may be stopped for jobs like this
+        self._none_stop: NoVictims[_Class] = NoVictims(state)  # nobody may be stopped for jobs like this
 
     def run(self) -> None:
-        shares = self._cluster.shares
-        lines: dict[int, Line] = {}
+        shares = self._state.shares
+        lines: dict[int, PendingLine] = {}
         misses: dict[int, int] = {}
         while (leaf := shares.next_queue()) is not None:
             line = lines.get(leaf)
             if line is None:
-                line = lines[leaf] = Line(self._waiting.of(leaf, self._now_ns))
+                line = lines[leaf] = PendingLine(self._waiting.of(leaf, self._now_ns))
             demand = line.next()
             if demand is None or misses.get(leaf, 0) > self._rules.backfill.depth:
                 shares.block(leaf)
                 continue
             self._one(leaf, demand, line)
             self._say_why_nobody(demand)
-            if demand.job in self._done.waits and demand.job not in self._cluster.holds:
+            if demand.job in self._done.waits and demand.job not in self._state.holds:
                 misses[leaf] = misses.get(leaf, 0) + 1
 
     def _say_why_nobody(self, demand: Demand) -> None:
@@ -158,11 +158,11 @@ class _Turn:
         """When the next job becomes stoppable for waiting jobs that found none to stop; None without such waiting jobs."""
         if not self._done.waits or not self._none_stop:
             return None
-        return self._cluster.next_stoppable_ns(self._now_ns)
+        return self._state.next_stoppable_ns(self._now_ns)
 
-    def _one(self, leaf: int, demand: Demand, line: Line) -> None:
-        cluster = self._cluster
-        if demand.job in cluster.holds:
+    def _one(self, leaf: int, demand: Demand, line: PendingLine) -> None:
+        state = self._state
+        if demand.job in state.holds:
             self._on_hold(demand)
             return
         like = self._like(demand)
@@ -172,38 +172,38 @@ class _Turn:
         if like in self._no_room or like in self._no_part:
             self._later(leaf, demand)
             return
-        beside = self._ahead.beside(leaf, demand)
-        refusal = cluster.shares.refusal(leaf, demand.charged, firm=demand.firm, beside=beside)
-        if self._is_behind(leaf, demand, refusal, beside):
+        reserved = self._reservations.reserved(leaf, demand)
+        refusal = state.shares.refusal(leaf, demand.charged, firm=demand.firm, reserved=reserved)
+        if self._is_behind(leaf, demand, refusal, reserved):
             return
-        if refusal is None and self._starts(demand, affordable(cluster.shares, leaf, demand, beside)):
+        if refusal is None and self._starts(demand, affordable(state.shares, leaf, demand, reserved)):
             return
-        if self.others_of is None or not self._on_other_devices(leaf, demand, refusal, beside):
+        if self.others_of is None or not self._on_other_devices(leaf, demand, refusal, reserved):
             self._make_room(leaf, demand, like, refusal, line)
 
     def _is_behind(
-        self, leaf: int, demand: Demand, refusal: Refusal | None, beside: Mapping[int, Amounts]
+        self, leaf: int, demand: Demand, refusal: Refusal | None, reserved: Mapping[int, Amounts]
     ) -> bool:
         """Whether only what is reserved for others of its queues refuses it; if so, that is why it waits."""
-        shares = self._cluster.shares
-        if not refusal or not beside or shares.refusal(leaf, demand.charged, firm=demand.firm):
+        shares = self._state.shares
+        if not refusal or not reserved or shares.refusal(leaf, demand.charged, firm=demand.firm):
             return False
         self._done.waits[demand.job] = behind(shares.tree, refusal)
         self._done.kept_back = True
         return True
 
     def _on_other_devices(
-        self, leaf: int, demand: Demand, refusal: Refusal | None, beside: Mapping[int, Amounts]
+        self, leaf: int, demand: Demand, refusal: Refusal | None, reserved: Mapping[int, Amounts]
     ) -> bool:
         """Start the job on another kind of devices, or let it wait for those where the first are refused to it."""
         assert self.others_of is not None
-        shares = self._cluster.shares
+        shares = self._state.shares
         may = [
             other
             for other in self.others_of(demand)
-            if shares.refusal(leaf, other.charged, firm=other.firm, beside=beside) is None
+            if shares.refusal(leaf, other.charged, firm=other.firm, reserved=reserved) is None
         ]
-        if any(self._starts(demand, affordable(shares, leaf, other, beside)) for other in may):
+        if any(self._starts(demand, affordable(shares, leaf, other, reserved)) for other in may):
             return True
         if refusal is None or not may:
             return False
@@ -224,7 +224,7 @@ class _Turn:
     def _on_hold(self, demand: Demand) -> None:
         if self.ready(demand.job):
             because = Reason("freed", "the devices held for it are free", {"devices": demand.size})
-            self._start(demand, dict(self._cluster.holds[demand.job].devices), because)
+            self._start(demand, dict(self._state.holds[demand.job].devices), because)
         else:
             text = "parts of devices are held for it, and not all of them are free yet"
             if demand.ranks:
@@ -233,12 +233,12 @@ class _Turn:
             self._done.waits[demand.job] = Reason("gathering", text)
 
     def _make_room(
-        self, leaf: int, demand: Demand, like: _Class, refusal: Refusal | None, line: Line
+        self, leaf: int, demand: Demand, like: _Class, refusal: Refusal | None, line: PendingLine
     ) -> None:
-        asked, beside = demand, self._ahead.beside(leaf, demand)
+        asked, reserved = demand, self._reservations.reserved(leaf, demand)
         if refusal is None and demand.ranks:
-            asked, refusal = self._refused_by_place(leaf, demand, beside)
-            if self._is_behind(leaf, asked, refusal, beside):
+            asked, refusal = self._refused_by_place(leaf, demand, reserved)
+            if self._is_behind(leaf, asked, refusal, reserved):
                 return
         # stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue
         helps = refusal is None or refusal.rule in ("kept", "full") or demand.level == "high"
@@ -255,45 +255,45 @@ class _Turn:
                 return
             self._none_stop.setdefault(like)
         if refusal is None and not demand.ranks:
-            asked, refusal = self._refused_by_place(leaf, demand, beside)
-            if self._is_behind(leaf, asked, refusal, beside):
+            asked, refusal = self._refused_by_place(leaf, demand, reserved)
+            if self._is_behind(leaf, asked, refusal, reserved):
                 return
         if refusal is not None and not (refusal.rule == "full" and refusal.queue == ROOT):
             self._quota(leaf, asked, refusal, like)
             return
         if not in_the_way:
             (self._no_room if demand.ranks else self._no_part).add(like)
-        self._later(leaf, demand, (self._ahead.free_ns(refusal) or 0) if refusal is not None else 0)
+        self._later(leaf, demand, (self._reservations.free_ns(refusal) or 0) if refusal is not None else 0)
 
     def _refused_by_place(
-        self, leaf: int, demand: Demand, beside: Mapping[int, Amounts]
+        self, leaf: int, demand: Demand, reserved: Mapping[int, Amounts]
     ) -> tuple[Demand, Refusal | None]:
         """Whether only what it would be charged is in the way of the place that it could have now, and that charge."""
         charged = self.by_place(demand) if demand.most else None
         if charged is None:
             return demand, None
-        refusal = self._cluster.shares.refusal(leaf, charged, firm=demand.firm, beside=beside)
+        refusal = self._state.shares.refusal(leaf, charged, firm=demand.firm, reserved=reserved)
         return (demand, None) if refusal is None else (replace(demand, charged=charged), refusal)
 
     def _fits_without_reservations(self, leaf: int, demand: Demand) -> bool:
         planner = self._planner
         if planner is None or not planner.reserves:
             return False
-        return self.at_once(affordable(self._cluster.shares, leaf, demand), None) is not None
+        return self.at_once(affordable(self._state.shares, leaf, demand), None) is not None
 
     def _quota(self, leaf: int, demand: Demand, refusal: Refusal, like: _Class) -> None:
         """The first job of a queue that its quota refuses gets the next quota; others may not delay it."""
-        shares = self._cluster.shares
+        shares = self._state.shares
         said = shares.refusal(leaf, demand.charged, firm=demand.firm) or refusal  # without what is planned
         self._done.waits[demand.job] = why = refused(shares.tree, said)
         self._refused[like] = why
         if leaf in self._heads or refusal.asked > refusal.bound:
             return
         self._heads.add(leaf)
-        start_ns = self._ahead.free_ns(refusal)
+        start_ns = self._reservations.free_ns(refusal)
         if start_ns is not None:
             self._done.planned_ns[demand.job] = start_ns
-            self._ahead.reserve(leaf, demand.charged, start_ns)
+            self._reservations.reserve(leaf, demand.charged, start_ns)
 
     def _parts_later(self, leaf: int, demand: Demand) -> None:
         """It waits for a part; predicted as running jobs are expected to end, each way in which that is known."""
@@ -302,8 +302,8 @@ class _Turn:
             return
         like = self._like(demand)
         if like not in self._part_ns:
-            ends = self._ahead.ends()
-            self._part_ns[like] = part_free_ns(self._cluster, self.parts, leaf, demand, ends)
+            ends = self._reservations.ends()
+            self._part_ns[like] = part_free_ns(self._state, self.parts, leaf, demand, ends)
         start_ns = self._part_ns[like]
         if start_ns is not None:
             self._done.waits[demand.job] = starts_in(start_ns - self._now_ns)
@@ -318,7 +318,7 @@ class _Turn:
         if planned.start_ns is not None:
             self._done.planned_ns[demand.job] = planned.start_ns
         if planned.start_ns is not None and planned.reserved:
-            self._ahead.reserve(leaf, demand.charged, planned.start_ns)
+            self._reservations.reserve(leaf, demand.charged, planned.start_ns)
             self._move_for(demand, planned.start_ns - self._now_ns)
         elif not self._rules.backfill.heads and not self._asked_to_move:
             # when others end is not known: the first to wait is expected to wait as long again
@@ -329,8 +329,8 @@ class _Turn:
     ) -> None:
         # it stays in its line until the round is settled: no job is offered twice
         self._waiting.count(demand, -1)
-        self._cluster.journal.note(lambda: self._waiting.count(demand, +1))
-        self._cluster.start(self.as_started(started(as_ or demand, devices, self._now_ns)))
+        self._state.log.record(lambda: self._waiting.count(demand, +1))
+        self._state.start(self.as_started(started(as_ or demand, devices, self._now_ns)))
         self._part_ns.clear()
         if not demand.ranks:  # others may join it on a device that they could not open
             self._no_part.clear()
@@ -366,7 +366,7 @@ class _Turn:
 
     def _by_devices(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
         """Where it could start now, where nothing but devices counts."""
-        free = self._cluster.room(demand)
+        free = self._state.room(demand)
         room = free if room is None else np.minimum(free, room)
         counts = self._fits_of(demand)(room) if int(room.sum()) >= demand.ranks else None
         return (
@@ -377,22 +377,22 @@ class _Turn:
         if self._planner is None:
             self._planner = Planner(
                 self._profile, self._fits_of, self._now_ns, self._rules.backfill,
-                not_before_ns=lambda demand: self._ahead.hosts_free_ns(demand, self._fits_of(demand)),
+                not_before_ns=lambda demand: self._reservations.hosts_free_ns(demand, self._fits_of(demand)),
             )  # fmt: skip
         return self._planner
 
-    def _profile(self) -> Profile:
-        cluster, otherwise_ns = self._cluster, self._rules.backfill.otherwise_ns
-        ends = [(end_ns, run.devices) for end_ns, run in self._ahead.ends()]
-        ends += [(self._now_ns + otherwise_ns, hold.devices) for hold in cluster.holds.values()]
-        ends += whole_again(self._ahead.ends())
-        return Profile(cluster.free, self._now_ns, ends)
+    def _profile(self) -> FreeProfile:
+        state, otherwise_ns = self._state, self._rules.backfill.otherwise_ns
+        ends = [(end_ns, run.devices) for end_ns, run in self._reservations.ends()]
+        ends += [(self._now_ns + otherwise_ns, hold.devices) for hold in state.holds.values()]
+        ends += whole_again(self._reservations.ends())
+        return FreeProfile(state.free, self._now_ns, ends)
 
-    def _stop_for(self, demand: Demand, line: Line) -> bool:
+    def _stop_for(self, demand: Demand, line: PendingLine) -> bool:
         """Stop others for the job, and for those after it that are like it; whether that worked for it."""
         if self._stopping is None:
             self._stopping = Stopping(
-                self._cluster, self._fits_of, self._now_ns, self._rules.hold_ns, self.domains_of, self.allowed_of,
+                self._state, self._fits_of, self._now_ns, self._rules.hold_ns, self.domains_of, self.allowed_of,
                 self.parts, lambda job: self._by_devices(job, None),
             )  # fmt: skip
         like, made = self._like(demand), self._stopping.stop_for(demand, line)
@@ -419,7 +419,7 @@ class _Turn:
         self._asked_to_move = True
         domains = self.domains_of(demand) if self.domains_of else None
         answer = consolidate(
-            self._cluster, demand, self._fits_of(demand), self.fits_of_running, self._now_ns,
+            self._state, demand, self._fits_of(demand), self.fits_of_running, self._now_ns,
             wait_ns, domains=domains, migration=self._rules.migration,
         )  # fmt: skip
         if isinstance(answer, Reason):  # prices fall with each save, and gains grow with waiting

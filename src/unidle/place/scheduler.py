@@ -15,17 +15,17 @@ import numpy as np
 
 from unidle.jobs import JobSpec, Layout, RankPlace, Reason
 from unidle.place.actions.slices import PARTS_LATER
-from unidle.place.explain.gang import Refused, never_fits
+from unidle.place.explain.gang import GangRefusal, never_fits
 from unidle.place.explain.queue import why_moved
-from unidle.place.gang.fit import Fit, GangRound, Like
-from unidle.place.network.rank_order import Mapping, map_ranks
+from unidle.place.gang.fit import GangFit, GangRound, Like
+from unidle.place.network.rank_order import RankOrder, map_ranks
 from unidle.place.network.traffic import usual_traffic
-from unidle.place.nodes.free import Ground
+from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.reserve import Access
 from unidle.place.protocol import Keep, Place, Plan, Stop, Wait
 from unidle.place.queue_order import noun, starves, starves_ns
-from unidle.place.slices.fit import PARTS_WAIT, Given
-from unidle.place.slices.offers import SharingRound
+from unidle.place.slices.fit import PARTS_WAIT, SliceFit
+from unidle.place.slices.offers import SliceOffers
 from unidle.view.fold import collector_paused
 from unidle.view.jobs import JobView, in_full
 from unidle.view.kept import comes_back
@@ -42,7 +42,7 @@ class Scheduler:
     """The policy ``unidle`` (see the module). What it keeps between calls follows from the view."""
 
     def __init__(self) -> None:
-        self._ground: Ground | None = None
+        self._free_slices: FreeSlices | None = None
 
     def decide(self, view: View, now_ns: int) -> Plan:
         with collector_paused():
@@ -62,17 +62,17 @@ class Scheduler:
         """Why a gang of this job cannot be placed now; None where it can."""
         never = _never_by_quota(view, spec)
         round_ = GangRound(self._on(view), view)
-        if isinstance(round_.part("", spec), Given):
+        if isinstance(round_.part("", spec), SliceFit):
             return never
         answer = round_.fit(spec)
-        return never or (answer.because if isinstance(answer, Refused) else None)
+        return never or (answer.because if isinstance(answer, GangRefusal) else None)
 
     def _decide_by_quota(self, view: View, now_ns: int) -> Plan:
         from unidle.place.session import QuotaRound
 
-        ground = self._on(view)
-        round_ = GangRound(ground, view)
-        queues = QuotaRound(ground, view, now_ns, round_)
+        free_slices = self._on(view)
+        round_ = GangRound(free_slices, view)
+        queues = QuotaRound(free_slices, view, now_ns, round_)
         places: list[Place] = []
 
         def place(start: Placement) -> None:
@@ -90,12 +90,12 @@ class Scheduler:
             keep_firm(job, places[-1])
 
         def keep_firm(job: JobView, made: Place) -> None:
-            if ground.reserve is not None and not job.spec.filler:
-                ground.keep_firm(place.node for place in made.places)
+            if free_slices.reserve is not None and not job.spec.filler:
+                free_slices.keep_firm(place.node for place in made.places)
 
         try:
             answer = queues.decide(place)
-            waits = _waiting(view, now_ns, round_, queues, answer, ground)
+            waits = _waiting(view, now_ns, round_, queues, answer, free_slices)
             bare = self._without_devices(view, now_ns, round_)
         finally:
             round_.undo()
@@ -103,7 +103,7 @@ class Scheduler:
         # what was reserved before these starts were known may have kept others from theirs
         again_ns = now_ns if places and answer.kept_back else answer.again_ns
         decided = {made.job for made in places} | {wait.job for wait in waits}
-        if ground.reserve is not None and not decided.isdisjoint(ground.reserve.coming_back):
+        if free_slices.reserve is not None and not decided.isdisjoint(free_slices.reserve.coming_back):
             again_ns = now_ns  # what was kept for them is for others now
         return Plan(
             (*places, *bare.places), (*waits, *bare.waits), keeps, stops, again_ns, round_.recuts()
@@ -126,15 +126,15 @@ class Scheduler:
 
         return round_.decide(now_ns, others, never)
 
-    def try_one(self, view: View, spec: JobSpec) -> Placed | Refused:
+    def try_one(self, view: View, spec: JobSpec) -> Placed | GangRefusal:
         """What a gang of such a job would get now were it alone and new, or why it gets nothing."""
         round_ = GangRound(self._on(view), view)
         found = round_.find(spec)
         given = round_.part("", spec) if found is None else None
-        if isinstance(given, Given):
+        if isinstance(given, SliceFit):
             return _placed_in_parts(self._on(view), given, spec)
         fit = found or round_.refusal(spec)
-        if isinstance(fit, Refused):
+        if isinstance(fit, GangRefusal):
             return fit
         if fit.mapping is None:
             fit.mapping = round_.map(fit.plan, spec.layout or Layout(dp=spec.ranks))
@@ -149,17 +149,17 @@ class Scheduler:
             return any(self.ever(view, replace(spec, device=kind)) for kind in ("gpu", "cpu"))
         if _never_by_quota(view, spec) is not None:
             return False
-        ground = self._on(view)
-        if never_fits(ground, spec) is None:
+        free_slices = self._on(view)
+        if never_fits(free_slices, spec) is None:
             return True
-        round_ = GangRound(ground, view)
+        round_ = GangRound(free_slices, view)
         return round_.ever_in_parts(spec) and _never_by_quota(view, spec, round_.sharing) is None
 
-    def _on(self, view: View) -> Ground:
-        ground = self._ground
-        if ground is None or not ground.follow(view):
-            ground = self._ground = Ground(view)
-        return ground
+    def _on(self, view: View) -> FreeSlices:
+        free_slices = self._free_slices
+        if free_slices is None or not free_slices.follow(view):
+            free_slices = self._free_slices = FreeSlices(view)
+        return free_slices
 
 
 class Placed(NamedTuple):
@@ -167,19 +167,19 @@ class Placed(NamedTuple):
 
     places: tuple[RankPlace, ...]
     because: Reason
-    mapping: Mapping
+    mapping: RankOrder
 
 
-def _placed_in_parts(ground: Ground, given: Given, spec: JobSpec) -> Placed:
+def _placed_in_parts(free_slices: FreeSlices, given: SliceFit, spec: JobSpec) -> Placed:
     """Parts of devices with their ranks in the best order."""
-    position = [ground.place[place.node] for place in given.places]
+    position = [free_slices.place[place.node] for place in given.places]
     nodes, counts = np.unique(np.array(position, np.int64), return_counts=True)
     layout = spec.layout or Layout(dp=spec.ranks)
-    mapping = map_ranks(ground.tree, nodes, counts, layout, usual_traffic(layout))
+    mapping = map_ranks(free_slices.tree, nodes, counts, layout, usual_traffic(layout))
     return Placed(given.places, given.because, mapping)
 
 
-def _never_by_quota(view: View, spec: JobSpec, sharing: SharingRound | None = None) -> Reason | None:
+def _never_by_quota(view: View, spec: JobSpec, sharing: SliceOffers | None = None) -> Reason | None:
     if not view.fleet.queues:
         return None
     from unidle.place.admission import never
@@ -201,11 +201,11 @@ _FOR_ROOM: Final = frozenset({"planned", "reserved", "never_free", "depth"})
 
 
 def _waiting(
-    view: View, now_ns: int, round_: GangRound, queues: QuotaRound, answer: Round, ground: Ground
+    view: View, now_ns: int, round_: GangRound, queues: QuotaRound, answer: Round, free_slices: FreeSlices
 ) -> tuple[Wait, ...]:
     """Why jobs wait whose reason is not known yet: what blocks them, and the planned start if it exists."""
     found: list[Wait] = []
-    in_the_way: dict[tuple[Shape, Access], Fit | Refused] = {}
+    in_the_way: dict[tuple[Shape, Access], GangFit | GangRefusal] = {}
     no_part: dict[tuple[Like, str], Reason] = {}
     starts, assumed_ns = {start.job for start in answer.starts}, queues.assumed_from_ns
     told = view.unjudged.union(move.job for move in answer.moves)
@@ -215,7 +215,7 @@ def _waiting(
         because = queues.never.get(job.id) or answer.waits.get(job.id, queues.too_deep)
         if because is PARTS_WAIT or because.code == PARTS_LATER:
             # of the devices that its queue lets it have
-            of_kind = queues.family(job.id).parts or job.spec
+            of_kind = queues.job_class(job.id).parts or job.spec
             like = (round_.like(job), of_kind.device)
             if like not in no_part:
                 no_part[like] = round_.refusal(of_kind, job.id).because
@@ -224,10 +224,10 @@ def _waiting(
             because = Reason(now.code, text, {**now.figures, **because.figures})
         figures, text = because.figures, because.text
         if because.code in _FOR_ROOM:
-            access = ground.access(job.spec, job)
+            access = free_slices.access(job.spec, job)
             way = in_the_way.get((job.shape, access)) or round_.fit(job.spec, access)
             in_the_way[job.shape, access] = way
-            now = way.because if isinstance(way, Refused) else _kept(round_, job.spec, access)
+            now = way.because if isinstance(way, GangRefusal) else _kept(round_, job.spec, access)
             figures, text = {**now.figures, **figures}, f"{now.text}; {text}"
         if (nobody := answer.nobody.get(job.id)) is not None:
             text = f"{text}; no job is stopped for it: {nobody.text}"

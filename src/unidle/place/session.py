@@ -19,23 +19,23 @@ from unidle.place.actions.preempt import preempt
 from unidle.place.actions.slices import QuotaParts
 from unidle.place.actions.start import QuotaSlices
 from unidle.place.admission import affordable, counted_as
-from unidle.place.gang.fit import Fit, GangRound, well_wired
-from unidle.place.gang.restart import Returning
-from unidle.place.job_class import Family
-from unidle.place.model import Amounts, Backfill, Demand, Fits, Ints, Rules, Running
+from unidle.place.gang.fit import GangFit, GangRound, well_wired
+from unidle.place.gang.restart import Restarts
+from unidle.place.job_class import JobClass
+from unidle.place.model import Amounts, Backfill, Demand, Fits, Ints, RoundRules, Running
 from unidle.place.network.constraint import Gang, GangPlan
 from unidle.place.network.tree import Bools
-from unidle.place.nodes.free import Ground
+from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import Option
 from unidle.place.nodes.rank_class import RankClass
 from unidle.place.nodes.reserve import first_choice
 from unidle.place.protocol import Preemption, Round, Start
 from unidle.place.queue.backfill import too_deep
-from unidle.place.queue.fair_share import QueueShare
+from unidle.place.queue.fair_share import QueueAccount
 from unidle.place.queue.victims import Candidates, Mask, anyone
 from unidle.place.round import decide
-from unidle.place.slices.fit import Given
-from unidle.place.snapshot import Books
+from unidle.place.slices.fit import SliceFit
+from unidle.place.snapshot import QueueSnapshot
 from unidle.view.kept import comes_back
 from unidle.view.state import View
 from unidle.words import counted, does
@@ -52,34 +52,45 @@ class Placement:
     option: Option | None
     rank_class: RankClass | None
     plan: GangPlan | None
-    fit: Fit | None  # where its slices are known already
+    fit: GangFit | None  # where its slices are known already
     because: Reason
-    given: Given | None = None  # parts of devices that are cut on demand
+    given: SliceFit | None = None  # parts of devices that are cut on demand
 
 
 class QuotaRound:
     """One round over all queues. Pure: the view is only read, and the ground left as it was."""
 
-    def __init__(self, ground: Ground, view: View, now_ns: int, gangs: GangRound | None = None) -> None:
-        gangs = gangs or GangRound(ground, view)
-        self._ground, self._view, self._now_ns = ground, view, now_ns
-        if not isinstance(ground.memo, Books):
-            ground.memo = Books(ground, now_ns)
-        self._books = books = ground.memo
-        books.follow(view, now_ns)
-        self.kinds, self._width, self.tree, self.shares = books.kinds, books.width, books.tree, books.shares
-        self.cluster, self.waiting, self.never = books.cluster, books.waiting, books.never
-        self._plans: dict[str, tuple[Option, RankClass, GangPlan, Fit | None]] = {}
+    def __init__(
+        self, free_slices: FreeSlices, view: View, now_ns: int, gangs: GangRound | None = None
+    ) -> None:
+        gangs = gangs or GangRound(free_slices, view)
+        self._free_slices, self._view, self._now_ns = free_slices, view, now_ns
+        if not isinstance(free_slices.memo, QueueSnapshot):
+            free_slices.memo = QueueSnapshot(free_slices, now_ns)
+        self._snapshot = snapshot = free_slices.memo
+        snapshot.follow(view, now_ns)
+        self.kinds, self._width, self.tree, self.shares = (
+            snapshot.kinds,
+            snapshot.width,
+            snapshot.tree,
+            snapshot.shares,
+        )
+        self.state, self.waiting, self.never = snapshot.state, snapshot.waiting, snapshot.never
+        self._plans: dict[str, tuple[Option, RankClass, GangPlan, GangFit | None]] = {}
         self._ordered: dict[tuple[str, str], Options] = {}
-        self._slices = QuotaSlices(gangs, view, books)
+        self._slices = QuotaSlices(gangs, view, snapshot)
         sharing = gangs.sharing
         self._parts = (
-            QuotaParts(ground, view, books, sharing, self._family_of) if sharing is not None else None
+            QuotaParts(free_slices, view, snapshot, sharing, self._job_class_of)
+            if sharing is not None
+            else None
         )
-        self._as: dict[str, Family] = {}  # jobs that are thought of on another kind of devices than the first
+        self._as: dict[
+            str, JobClass
+        ] = {}  # jobs that are thought of on another kind of devices than the first
         # room is reserved for the first that wait where all run times are known; else only for those that starve
-        self._rules = Rules(Backfill(heads=int(books.all_known)), view.fleet.migration)
-        self._returning = Returning(ground, view, self._left)
+        self._rules = RoundRules(Backfill(heads=int(snapshot.all_known)), view.fleet.migration)
+        self._restarts = Restarts(free_slices, view, self._left)
         self.too_deep = too_deep(self._rules.backfill)
 
     def decide(self, on_start: Callable[[Placement], None]) -> Round:
@@ -90,7 +101,7 @@ class QuotaRound:
             self._parts.keep_promised(self._now_ns)
         try:
             return decide(
-                self.cluster, self.waiting, self._fits, self._now_ns, self._rules, capacity=self._books.capacity,
+                self.state, self.waiting, self._fits, self._now_ns, self._rules, capacity=self._snapshot.capacity,
                 domains_of=lambda demand: self._domains(demand) or domains, allowed_of=self._allowed,
                 ready=self._ready, at_once=self._at_once, on_start=lambda start: on_start(self._placement(start)),
                 wants_time=unjudged.__contains__, settle=False, fits_of_running=self._fits_running,
@@ -98,25 +109,25 @@ class QuotaRound:
                 from_spares=self._from_spares,
             )  # fmt: skip
         finally:
-            self.cluster.journal.back_to(0)
+            self.state.log.rollback(0)
 
     @property
     def assumed_from_ns(self) -> int | None:
         """From when on a planned start rests on a run time that is only assumed; None: never."""
-        return self._books.assumed_from_ns(self._rules.backfill.otherwise_ns)
+        return self._snapshot.assumed_from_ns(self._rules.backfill.otherwise_ns)
 
     def node(self, index: int) -> str:
-        return self._ground.nodes[index % self._width].id
+        return self._free_slices.nodes[index % self._width].id
 
     def kind_of(self, job: str) -> str:
-        parts = self.family(job).parts
+        parts = self.job_class(job).parts
         return parts.device if parts is not None else self._options(job)[0][1].kind
 
-    def report(self) -> tuple[QueueShare, ...]:
+    def report(self) -> tuple[QueueAccount, ...]:
         return self.shares.report()
 
     def _placement(self, start: Start) -> Placement:
-        gang = self.family(start.job).gang
+        gang = self.job_class(start.job).gang
         given = self._parts.given.get(start.job) if self._parts is not None else None
         if given is not None:
             return Placement(start.job, gang, None, None, None, None, start.because, given)
@@ -124,44 +135,44 @@ class QuotaRound:
 
     def _options(self, job: str) -> Options:
         """Where the job may go, all on one kind of device, in the order of its preference."""
-        family = self.family(job)
-        found = self._ordered.get((job, family.alike))
+        job_class = self.job_class(job)
+        found = self._ordered.get((job, job_class.alike))
         if found is None:
-            found, view = family.options, self._view.jobs[job]
+            found, view = job_class.options, self._view.jobs[job]
             if len(found) > 1 and view.spec.hardware.prefer != "none":
                 known = {option.pool: rank_class for option, rank_class in found}
-                wished = self._ground.pools.options(view.spec, self._view, view)
+                wished = self._free_slices.pools.options(view.spec, self._view, view)
                 found = tuple((option, known[option.pool]) for option in wished if option.pool in known)
             if len(found) > 1 and view.attempts:
-                found = tuple(self._returning.home_first(job, found))
-            self._ordered[job, family.alike] = found
+                found = tuple(self._restarts.home_first(job, found))
+            self._ordered[job, job_class.alike] = found
         return found
 
     def _first(self, job: str) -> int:
         """The first index of the job's kind of devices."""
         return self.kinds.index(self.kind_of(job)) * self._width
 
-    def family(self, job: str) -> Family:
+    def job_class(self, job: str) -> JobClass:
         """What the job needs, on the kind of devices that it is thought of now."""
-        return self._as.get(job) or self._first_family(job)
+        return self._as.get(job) or self._first_class(job)
 
-    def _first_family(self, job: str) -> Family:
-        return self._books.families.get(job) or self._books.family(self._view.jobs[job])
+    def _first_class(self, job: str) -> JobClass:
+        return self._snapshot.job_classes.get(job) or self._snapshot.job_class(self._view.jobs[job])
 
     def _others_of(self, demand: Demand) -> tuple[Demand, ...]:
         """What the job requests on another kind of devices, if it accepts any kind."""
         self._as.pop(demand.job, None)
-        other = self._first_family(demand.job).other
-        return () if other is None else (self._books.demand(self._view.jobs[demand.job], other),)
+        other = self._first_class(demand.job).other
+        return () if other is None else (self._snapshot.demand(self._view.jobs[demand.job], other),)
 
-    def _family_of(self, demand: Demand) -> Family:
+    def _job_class_of(self, demand: Demand) -> JobClass:
         self._think_of(demand)
-        return self.family(demand.job)
+        return self.job_class(demand.job)
 
     def _think_of(self, demand: Demand | Running) -> None:
         """From now on the job is meant on the kind of devices of this demand."""
-        family = self._first_family(demand.job)
-        other = family.other
+        job_class = self._first_class(demand.job)
+        other = job_class.other
         if other is not None and isinstance(demand, Demand) and other.alike == demand.alike:
             self._as[demand.job] = other
         else:
@@ -170,8 +181,8 @@ class QuotaRound:
     def _left(self, kind: str) -> Ints:
         """Devices of a kind, by position, that are free and not kept for any job."""
         first = self.kinds.index(kind) * self._width
-        free = self.cluster.free[first : first + self._width]
-        return np.minimum(np.maximum(free, 0), self._ground.left(kind))
+        free = self.state.free[first : first + self._width]
+        return np.minimum(np.maximum(free, 0), self._free_slices.left(kind))
 
     # -- asked by the round ----------------------------------------------------------------------
 
@@ -181,7 +192,7 @@ class QuotaRound:
         self._slices.forget(demand.job)
         if self._parts is not None:
             self._parts.forget(demand.job)
-        if self.family(demand.job).options:
+        if self.job_class(demand.job).options:
             found = self._on_declared(demand, room)
             if found is not None or demand.ranks or self._parts is None:
                 return found
@@ -194,36 +205,36 @@ class QuotaRound:
         return found or self._on_nodes(demand, room)
 
     def _first_choice(self, job: str) -> Bools | None:
-        if self._ground.reserve is None:
+        if self._free_slices.reserve is None:
             return None
-        view, last = self._view.jobs[job], self._returning.last(job)
+        view, last = self._view.jobs[job], self._restarts.last(job)
         own = last.before if last is not None else np.zeros(self._width, np.int64)
-        return first_choice(self._ground.reserve, self._ground.access(view.spec, view), own)
+        return first_choice(self._free_slices.reserve, self._free_slices.access(view.spec, view), own)
 
     def _on_nodes(
         self, demand: Demand, room: Ints | None, nodes: Bools | None = None
     ) -> Mapping[int, int] | None:
         """Where it could start now on some of the nodes, (N,); None: on any."""
-        gang, first = self.family(demand.job).gang, self._first(demand.job)
+        gang, first = self.job_class(demand.job).gang, self._first(demand.job)
         here = slice(first, first + self._width)
-        returns = self._returning.last(demand.job) is not None
+        returns = self._restarts.last(demand.job) is not None
         for option, rank_class in self._options(demand.job):
             if rank_class.total < gang.ranks:
                 continue
             part = rank_class.rooms.room
             anywhere = room is None and nodes is None
-            if anywhere and not returns and not self.cluster.holds and not self._books.stopping:
+            if anywhere and not returns and not self.state.holds and not self._snapshot.stopping:
                 plan = rank_class.rooms_for(gang).place(gang)  # sums by tier are kept
                 if plan is not None:
-                    plan = well_wired(self._ground, rank_class, plan, gang, rank_class.free)
+                    plan = well_wired(self._free_slices, rank_class, plan, gang, rank_class.free)
             else:
-                part = np.minimum(part, self.cluster.room(demand)[here])
+                part = np.minimum(part, self.state.room(demand)[here])
                 part = part if room is None else np.minimum(part, room[here])
                 part = part if nodes is None else np.where(nodes, part, 0)
                 part = part if returns else rank_class.wished(gang, part)
                 plan = self._plan(demand, rank_class, part)
                 if returns and plan is not None:
-                    plan = self._returning.plan(demand.job, rank_class, gang, part) or plan
+                    plan = self._restarts.plan(demand.job, rank_class, gang, part) or plan
             if plan is not None and self._take_up(demand, option, rank_class, plan, part):
                 return self._devices(demand)
         return None
@@ -232,10 +243,10 @@ class QuotaRound:
         self, demand: Demand, option: Option, rank_class: RankClass, plan: GangPlan, room: Ints
     ) -> bool:
         """Record where the job would start; False if it would be charged more there than the demand allows."""
-        family, fit = self.family(demand.job), None
-        if family.most:
+        job_class, fit = self.job_class(demand.job), None
+        if job_class.most:
             fit = self._slices.within(
-                demand, rank_class, family.gang, plan, room, partial(self._plan, demand, rank_class)
+                demand, rank_class, job_class.gang, plan, room, partial(self._plan, demand, rank_class)
             )
             if fit is None:
                 return False
@@ -263,10 +274,10 @@ class QuotaRound:
         return run if self._parts is None else self._parts.started(run)
 
     def _plan(self, demand: Demand, rank_class: RankClass, room: Ints) -> GangPlan | None:
-        family = self.family(demand.job)
-        if int(room.sum()) < family.gang.ranks:
+        job_class = self.job_class(demand.job)
+        if int(room.sum()) < job_class.gang.ranks:
             return None
-        return rank_class.whole.beside(room).place(family.gang)
+        return rank_class.whole.with_room(room).place(job_class.gang)
 
     def _fits_running(self, run: Running) -> Fits:
         """The same for a job that runs, were it to run elsewhere on such devices."""
@@ -276,7 +287,7 @@ class QuotaRound:
     def _fits(self, demand: Demand | Running) -> Fits:
         self._think_of(demand)
         options, first = self._options(demand.job), self._first(demand.job)
-        gang = self.family(demand.job).gang
+        gang = self.job_class(demand.job).gang
 
         def fits(room: Ints) -> Ints | None:
             for _, rank_class in options:
@@ -284,7 +295,7 @@ class QuotaRound:
                 part = rank_class.in_time(room[first : first + self._width])
                 if int(part.sum()) < gang.ranks:
                     continue
-                held = rank_class.whole.beside(part).counts(gang)
+                held = rank_class.whole.with_room(part).counts(gang)
                 if held is not None:
                     counts = np.zeros(len(room), np.int64)
                     counts[first + held[0]] = held[1]
@@ -295,7 +306,7 @@ class QuotaRound:
 
     def _from_spares(self, demand: Demand) -> Preemption | None:
         """Stop filler on spares for a job that comes back after a fault, whatever its level and whose the filler is."""
-        reserve, jobs = self._ground.reserve, self._view.jobs.open
+        reserve, jobs = self._free_slices.reserve, self._view.jobs.open
         if reserve is None or not reserve.spares or not demand.ranks or demand.level == "low":
             return None
         if not comes_back(jobs[demand.job]):
@@ -306,18 +317,18 @@ class QuotaRound:
                 return False
             return any(reserve.spare_at[index % self._width] for index in run.devices)
 
-        known = Candidates(self.cluster, self._now_ns, fills)
+        known = Candidates(self.state, self._now_ns, fills)
         if not known.jobs:
             return None
         self._think_of(demand)
         asked = replace(demand, charged=demand.most) if demand.most else demand
         made = preempt(
-            self.cluster, asked, self._fits(demand), self._now_ns, hold_ns=self._rules.hold_ns,
+            self.state, asked, self._fits(demand), self._now_ns, hold_ns=self._rules.hold_ns,
             domains=self._domains(demand), candidates=known, rights_of=anyone,
         )  # fmt: skip
         if isinstance(made, Reason):
             return None
-        self._ground.keep_firm(self.node(index) for index in made.hold.devices)
+        self._free_slices.keep_firm(self.node(index) for index in made.hold.devices)
         return replace(made, spares=True, because=_for_who_comes_back(made)) if made.victims else made
 
     def _allowed(self, demand: Demand) -> Mask | None:
@@ -325,7 +336,7 @@ class QuotaRound:
         options, first = self._options(demand.job), self._first(demand.job)
         if demand.ranks > 1 or options[0][1].asks:
             return None
-        mask = np.zeros(len(self.cluster.free), np.bool_)
+        mask = np.zeros(len(self.state.free), np.bool_)
         for _, rank_class in options:
             mask[first : first + self._width] |= rank_class.in_time(rank_class.whole.room) > 0
         return mask
@@ -334,7 +345,7 @@ class QuotaRound:
         """Ranges of nodes of which one must hold the gang whole, by its hard wish on all of it."""
         first = self._first(demand.job)
         topology = self._view.jobs[demand.job].spec.topology
-        tree = self._ground.tree
+        tree = self._free_slices.tree
         if topology is None or topology.require is None:
             return [(first, first + self._width)]
         if topology.require == "node":
@@ -350,30 +361,30 @@ class QuotaRound:
     def _ready(self, job: str) -> bool:
         """Whether what is kept for the job is free by now."""
         self._as.pop(job, None)
-        if self._parts is not None and self.family(job).parts is not None:
+        if self._parts is not None and self.job_class(job).parts is not None:
             return self._parts.ready(self.waiting.jobs[job])
-        first, held = self._first(job), self.cluster.holds[job].devices
-        gang, demand = self.family(job).gang, self._affordable(job)
+        first, held = self._first(job), self.state.holds[job].devices
+        gang, demand = self.job_class(job).gang, self._affordable(job)
         for option, rank_class in self._options(job):
             now, room = rank_class.rooms.room, np.zeros(self._width, np.int64)
             for index, count in held.items():
                 room[index - first] = min(count // rank_class.each, int(now[index - first]))
             plan = self._plan(demand, rank_class, room)
             if plan is not None:
-                plan = self._returning.plan(job, rank_class, gang, room) or plan
+                plan = self._restarts.plan(job, rank_class, gang, room) or plan
                 if self._take_up(demand, option, rank_class, plan, room):
                     return True
         return False
 
     def _affordable(self, job: str) -> Demand:
         """What a job for which devices are kept may be charged, were nothing kept for it."""
-        demand, cluster = self.waiting.jobs[job], self.cluster
+        demand, state = self.waiting.jobs[job], self.state
         if not demand.most:
             return demand
-        before = cluster.journal.mark()
-        cluster.release(job)
-        found = affordable(cluster.shares, cluster.shares.tree.leaf(demand.queue), demand)
-        cluster.journal.back_to(before)
+        before = state.log.checkpoint()
+        state.release(job)
+        found = affordable(state.shares, state.shares.tree.leaf(demand.queue), demand)
+        state.log.rollback(before)
         return found
 
 

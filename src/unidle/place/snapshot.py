@@ -16,12 +16,12 @@ import numpy as np
 from unidle.fleet import Health, device_of
 from unidle.jobs import RankPlace, Reason
 from unidle.place.admission import fairness_of, totals, tree_of_queues
-from unidle.place.job_class import Family, FamilyTable, asks_of
+from unidle.place.job_class import JobClass, JobClasses, asks_of
 from unidle.place.model import Backfill, Demand, Hold, Running
-from unidle.place.nodes.free import Ground
+from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import count_slices
-from unidle.place.queue.fair_share import PPB, PPM, Shares
-from unidle.place.queue.state import Cluster, Waiting, requested
+from unidle.place.queue.fair_share import PPB, PPM, FairShare
+from unidle.place.queue.state import Allocations, PendingJobs, requested
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.kept import on_trial
 from unidle.view.state import View
@@ -66,7 +66,7 @@ def _leave_ns(attempt: AttemptView) -> int:
     return max((attempt.ended_ns or 0) - (attempt.stop_ns or 0), 0)
 
 
-def take_history(shares: Shares, view: View, now_ns: int) -> None:
+def take_history(shares: FairShare, view: View, now_ns: int) -> None:
     """Each queue's history: the dominant share of what it used on average, of its leaves together."""
     tree, capacity = shares.tree, shares.quota.capacity
     half_life_ns = view.fleet.history.half_life_ns
@@ -89,28 +89,28 @@ def take_history(shares: Shares, view: View, now_ns: int) -> None:
 S: Final = 1_000_000_000
 
 
-class Books:
+class QueueSnapshot:
     """Follows the view. Between two calls of :meth:`follow` all changes have to be undone by the journal."""
 
-    def __init__(self, ground: Ground, now_ns: int) -> None:
-        self._ground = ground
-        self.kinds = tuple(kind for kind in ("gpu", "cpu") if ground.occupancy.nodes.get(kind))
-        self.width = len(ground.nodes)
-        self.tree = tree_of_queues(ground.fleet)
-        self._whole = totals(ground.fleet, self.tree.resources, frozenset())
+    def __init__(self, free_slices: FreeSlices, now_ns: int) -> None:
+        self._free_slices = free_slices
+        self.kinds = tuple(kind for kind in ("gpu", "cpu") if free_slices.occupancy.nodes.get(kind))
+        self.width = len(free_slices.nodes)
+        self.tree = tree_of_queues(free_slices.fleet)
+        self._whole = totals(free_slices.fleet, self.tree.resources, frozenset())
         # nothing is used: for what can never start
-        empty = Shares(self.tree, self._whole, now_ns, fairness_of(ground.fleet))
-        self._table = FamilyTable(ground, self.kinds, empty)
+        empty = FairShare(self.tree, self._whole, now_ns, fairness_of(free_slices.fleet))
+        self._table = JobClasses(free_slices, self.kinds, empty)
         self._health: tuple[dict[str, Health], frozenset[str]] = ({}, frozenset())
         self.capacity = self._whole
-        self.shares = Shares(self.tree, self._whole, now_ns, fairness_of(ground.fleet))
+        self.shares = FairShare(self.tree, self._whole, now_ns, fairness_of(free_slices.fleet))
         size = len(self.kinds) * self.width
-        self.cluster = Cluster(
+        self.state = Allocations(
             np.zeros(size, np.int64), self.shares, hosts=np.zeros((2, self.width), np.int64)
         )
-        self.waiting = Waiting(self.shares, Backfill())
+        self.waiting = PendingJobs(self.shares, Backfill())
         self.never: dict[str, Reason] = {}
-        self.families: dict[str, Family] = {}  # by job that waits
+        self.job_classes: dict[str, JobClass] = {}  # by job that waits
         self._shape_of: dict[str, Shape] = {}  # where the view says it for all at once: to find it takes long
         self._not_before: list[tuple[int, str]] = []  # jobs that wait for their time, a heap
         self._live: dict[str, Running] = {}  # also those that stop
@@ -138,8 +138,8 @@ class Books:
                 unfit -= view.slices_of(state[1])
             self.capacity = totals(view.fleet, self.tree.resources, unfit) if unfit else self._whole
         self.shares.begin(now_ns, self.capacity)
-        for job in list(self.cluster.holds):
-            self.cluster.release(job)
+        for job in list(self.state.holds):
+            self.state.release(job)
         self._seen, changed = (
             view.changed.since(self._seen) if self._seen >= 0 else (view.changed.since(0)[0], None)
         )
@@ -159,12 +159,12 @@ class Books:
         for job, promise in view.promised.items():
             if promise.expires_ns > now_ns and promise.kind in self.kinds:
                 self._hold(view.jobs[job], promise.kind, promise.devices, promise.expires_ns)
-        self.cluster.journal.settle()
+        self.state.log.commit()
 
     @property
     def stopping(self) -> bool:
         """Whether jobs are being preempted whose devices count as free."""
-        return len(self._live) > len(self.cluster.running)
+        return len(self._live) > len(self.state.running)
 
     @property
     def all_known(self) -> bool:
@@ -178,7 +178,7 @@ class Books:
 
     def _forget(self, job: str) -> None:
         self.never.pop(job, None)
-        self.families.pop(job, None)
+        self.job_classes.pop(job, None)
         if job in self.waiting.jobs:
             self.waiting.remove(job)
         run = self._live.pop(job, None)
@@ -186,8 +186,8 @@ class Books:
             return
         self._unknown.discard(job)
         self._in_parts.update(run.parts)
-        if job in self.cluster.running:
-            self.cluster.drop(job)
+        if job in self.state.running:
+            self.state.drop(job)
         else:
             self._stops(run, -1)
 
@@ -203,7 +203,7 @@ class Books:
             if attempt.stop is not None and attempt.stop.why in ("preempted", "moved"):
                 self._stops(run, +1)
             else:
-                self.cluster.adopt(run)
+                self.state.adopt(run)
         elif job.state in ("queued", "restarting"):
             if job.not_before_ns > now_ns:
                 heapq.heappush(self._not_before, (job.not_before_ns, job.id))
@@ -223,7 +223,7 @@ class Books:
     def _count_vacated(self) -> None:
         """Devices in parts also count as free if every job that has a part of them is being preempted."""
         for device, index in self._in_parts.items():
-            vacated = self._leavers.get(device, 0) > 0 and device not in self.cluster.users
+            vacated = self._leavers.get(device, 0) > 0 and device not in self.state.users
             if vacated != (device in self._vacated):
                 self._stopping[index] += 1 if vacated else -1
                 self._moved.add(index % self.width)
@@ -236,33 +236,33 @@ class Books:
     def _count_free(self) -> None:
         """Count the free devices of each node that changed. Nothing is held for a waiting job yet."""
         self._count_vacated()
-        ground, cluster, width = self._ground, self.cluster, self.width
-        self._seen_ground, touched = ground.touched_since(self._seen_ground)
+        free_slices, state, width = self._free_slices, self.state, self.width
+        self._seen_ground, touched = free_slices.touched_since(self._seen_ground)
         changed = range(width) if touched is None else sorted(self._moved.union(touched))
         some = np.array(changed, np.int64)
         self._moved.clear()
         for k, kind in enumerate(self.kinds):
-            cluster.free[k * width + some] = (
-                count_slices(ground.free[kind][some]) + self._stopping[k * width + some]
+            state.free[k * width + some] = (
+                count_slices(free_slices.free[kind][some]) + self._stopping[k * width + some]
             )
-        cluster.hosts[:, some] = ground.hosts[:, some] + self._stopping_hosts[:, some]
+        state.hosts[:, some] = free_slices.hosts[:, some] + self._stopping_hosts[:, some]
 
     def _hold(self, job: JobView, kind: str, devices: dict[str, int], expires_ns: int) -> None:
-        first, place = self.kinds.index(kind) * self.width, self._ground.place
+        first, place = self.kinds.index(kind) * self.width, self._free_slices.place
         kept = {first + place[name]: count for name, count in devices.items() if name in place}
-        if all(self.cluster.free[index] >= count for index, count in kept.items()):
+        if all(self.state.free[index] >= count for index, count in kept.items()):
             held_for = self.waiting.jobs.get(job.id) or self._live.get(job.id)  # one that is moved runs still
             if held_for is not None:
                 if isinstance(held_for, Demand) and held_for.most:  # of which slices is not known yet
                     held_for = replace(held_for, charged=held_for.most)
-                self.cluster.hold(Hold.of(held_for, kept, expires_ns))
+                self.state.hold(Hold.of(held_for, kept, expires_ns))
 
     # -- jobs ------------------------------------------------------------------------------------
 
     def _running(self, job: JobView, attempt: AttemptView) -> Running:
         spec, (held, parts) = job.spec, self._held(attempt)
         milli = self.milli_of(attempt.places)
-        kind = self._ground.occupancy.kind_of(attempt.places[0].slices[0]) or "gpu"
+        kind = self._free_slices.occupancy.kind_of(attempt.places[0].slices[0]) or "gpu"
         stop = attempt.stop
         ends = stop is not None and stop.why != "moved"  # its devices come back by themselves
         return Running(
@@ -279,11 +279,11 @@ class Books:
         parts: dict[str, int] = {}
         for place in attempt.places:
             for slice_id in place.slices:
-                found = self._ground.at(slice_id)
+                found = self._free_slices.at(slice_id)
                 if found is None or found[0] not in self.kinds:
                     continue
                 index = self.kinds.index(found[0]) * self.width + found[1]
-                if self._ground.occupancy.is_part(slice_id):
+                if self._free_slices.occupancy.is_part(slice_id):
                     parts[device_of(slice_id)] = (
                         index  # no whole one is free before the last who has a part left
                     )
@@ -293,23 +293,23 @@ class Books:
 
     def _add(self, job: JobView) -> None:
         """The job waits."""
-        refused, family = self._table.refused(job.spec, self._shape(job)), self.family(job)
-        if refused is not None or family.never is not None:
-            self.never[job.id] = refused or family.never or Reason("never_fits", "")
+        refused, job_class = self._table.refused(job.spec, self._shape(job)), self.job_class(job)
+        if refused is not None or job_class.never is not None:
+            self.never[job.id] = refused or job_class.never or Reason("never_fits", "")
             return
-        self.families[job.id] = family
-        self.waiting.add(self.demand(job, family))
+        self.job_classes[job.id] = job_class
+        self.waiting.add(self.demand(job, job_class))
 
-    def demand(self, job: JobView, family: Family) -> Demand:
+    def demand(self, job: JobView, job_class: JobClass) -> Demand:
         """What the job requests, on the devices of this family."""
         spec = job.spec
         return Demand(
-            job.id, self._table.queue(spec), spec.preemption, 0 if family.parts else spec.ranks, spec.devices_per_rank,
-            family.charged, job.waiting_since_ns, job.run_time_ns, spec.priority, int(spec.min_runtime_s * S),
-            restart_ns(job), spec.checkpoint_path is not None, family.alike, family.asks, family.most,
+            job.id, self._table.queue(spec), spec.preemption, 0 if job_class.parts else spec.ranks, spec.devices_per_rank,
+            job_class.charged, job.waiting_since_ns, job.run_time_ns, spec.priority, int(spec.min_runtime_s * S),
+            restart_ns(job), spec.checkpoint_path is not None, job_class.alike, job_class.asks, job_class.most,
         )  # fmt: skip
 
-    def family(self, job: JobView) -> Family:
+    def job_class(self, job: JobView) -> JobClass:
         """What the job has in common with those of its shape."""
         return self._table.of(job, self._shape(job), self._view)
 

@@ -163,10 +163,10 @@ def _queues(view: View, now_ns: int) -> Iterator[QueueRoom]:
     """Leaves of the declared queues; what is free is the least along the way to the root."""
     if not view.fleet.queues:
         return
-    from unidle.place.nodes.free import Ground
+    from unidle.place.nodes.free import FreeSlices
     from unidle.place.session import QuotaRound
 
-    books = QuotaRound(Ground(view), view, now_ns)
+    books = QuotaRound(FreeSlices(view), view, now_ns)
     resources, tree = books.tree.resources, books.tree
     report = {share.queue: share for share in books.report()}
     for name, index in tree.index.items():

@@ -16,7 +16,7 @@ NEVER: Final = np.int64(1 << 60)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class RankSteps:
     """Offers of room, the cheapest per rank first: ``ranks[s]`` more on ``node[s]`` for ``cost[s]`` more."""
 
     node: Ints
@@ -67,7 +67,7 @@ def rank_costs(best: Ints, free: Ints, each: int, most: int) -> Ints:
     return np.where(missing < width, np.take_along_axis(best, np.minimum(missing, width - 1), 1), NEVER)
 
 
-def offers(cost: Ints) -> Steps:
+def offers(cost: Ints) -> RankSteps:
     """Room by cost: the lower convex hull of each node's cost of 1, 2, ... ranks, as steps in order of cost.
 
     ``cost`` is from :func:`rank_costs`. Along a hull the cost per rank only grows, so taking steps
@@ -92,7 +92,7 @@ def offers(cost: Ints) -> Steps:
         at[alive] = to
     node, count, price = (np.concatenate(column) for column in zip(*found, strict=True))
     order = np.lexsort((node, price / np.maximum(count, 1)))
-    return Steps(node[order], count[order], price[order])
+    return RankSteps(node[order], count[order], price[order])
 
 
 def exact(cost: Ints, ranks: int) -> Ints | None:

@@ -18,61 +18,61 @@ from itertools import chain
 import numpy as np
 
 from unidle.jobs import Reason
-from unidle.place.actions.knapsack import Steps, cheapest, choose, offers, rank_costs
-from unidle.place.actions.solver import Choice, Domains, Solver, cheapest_choice, prefix
+from unidle.place.actions.knapsack import RankSteps, cheapest, choose, offers, rank_costs
+from unidle.place.actions.solver import Domains, Solver, VictimChoice, cheapest_choice, prefix
 from unidle.place.explain.queue import refused
 from unidle.place.model import HOLD_NS, Demand, Fits, Hold, Ints, alike
 from unidle.place.protocol import Preemption
-from unidle.place.queue.fair_share import Shares
-from unidle.place.queue.state import Cluster
+from unidle.place.queue.fair_share import FairShare
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import Candidates, Mask, Rights, copies_deserved, rights
 from unidle.words import counted, device_time
 
 
 def preempt(
-    cluster: Cluster, demand: Demand, fits: Fits, now_ns: int, *,
+    state: Allocations, demand: Demand, fits: Fits, now_ns: int, *,
     domains: Domains | None = None, hold_ns: int = HOLD_NS, candidates: Candidates | None = None,
-    rights_of: Callable[[Shares, Demand], Rights] = rights,
+    rights_of: Callable[[FairShare, Demand], Rights] = rights,
 ) -> Preemption | Reason:  # fmt: skip
     """Make room for a gang. The cluster is changed (victims stopped, devices held), or left as it was.
 
     ``fits`` places the gang on offered room (see :data:`model.Fits`); ``domains`` are the ranges of
     nodes that may hold it whole (all nodes by default). Returns why not where nothing can be done.
     """
-    known = candidates or Candidates(cluster, now_ns)
+    known = candidates or Candidates(state, now_ns)
     known.refresh()
-    before = cluster.journal.mark()
+    before = state.log.checkpoint()
     first: Reason | None = None
-    for relief in chain([()], _reliefs(cluster, known, demand, rights_of)):
+    for relief in chain([()], _reliefs(state, known, demand, rights_of)):
         for k in relief:
-            cluster.stop(known.jobs[k].job)
+            state.stop(known.jobs[k].job)
         known.stopped(relief)
-        solver = Solver(known, cluster, demand, fits, domains)
-        may = rights_of(cluster.shares, demand)
+        solver = Solver(known, state, demand, fits, domains)
+        may = rights_of(state.shares, demand)
         allowed = known.alive & (known.size > 0) & np.isin(known.leaf, may.leaves())
         choice = cheapest_choice(solver, known, allowed, demand.ranks, may)
         why = None
         if choice is not None:
             cost = choice.cost + int(known.cost[list(relief)].sum())
-            whole = Choice(choice.counts, (*relief, *choice.rows), cost)
-            answer = _carry_out(cluster, known, demand, whole, now_ns + hold_ns)
+            whole = VictimChoice(choice.counts, (*relief, *choice.rows), cost)
+            answer = _carry_out(state, known, demand, whole, now_ns + hold_ns)
             if isinstance(answer, Preemption):
                 return answer
             why = answer
         first = first or why or _why_not(solver, known, demand, may, prefix(known, may, allowed))
-        cluster.journal.back_to(before)
+        state.log.rollback(before)
         known.revived(relief)
     return first or Reason("no_victims", "")
 
 
 def _reliefs(
-    cluster: Cluster, known: Candidates, demand: Demand, rights_of: Callable[[Shares, Demand], Rights]
+    state: Allocations, known: Candidates, demand: Demand, rights_of: Callable[[FairShare, Demand], Rights]
 ) -> Iterator[tuple[int, ...]]:
     """Jobs to stop first, within one of the demand's own departments, so that it is below what it deserves.
 
     Only then may room be taken from other departments, too. The smallest department first.
     """
-    shares, tree = cluster.shares, cluster.shares.tree
+    shares, tree = state.shares, state.shares.tree
     may = rights_of(shares, demand)
     path = tree.path(tree.leaf(demand.queue))[:-1]
     for at in path:
@@ -91,7 +91,7 @@ def _reliefs(
 
 
 def preempt_all(
-    cluster: Cluster, demands: Sequence[Demand], fits_of: Callable[[Demand], Fits], now_ns: int, *,
+    state: Allocations, demands: Sequence[Demand], fits_of: Callable[[Demand], Fits], now_ns: int, *,
     domains_of: Callable[[Demand], Domains | None] | None = None,
     allowed_of: Callable[[Demand], Mask | None] | None = None, hold_ns: int = HOLD_NS,
     candidates: Candidates | None = None,
@@ -101,7 +101,7 @@ def preempt_all(
     ``allowed_of`` gives, for a demand of one rank that any allowed node can hold, the mask of these
     nodes; None where its ``fits`` has to be asked.
     """
-    known = candidates or Candidates(cluster, now_ns)
+    known = candidates or Candidates(state, now_ns)
     answers: dict[str, Preemption | Reason] = {}
     at = 0
     while at < len(demands):
@@ -110,13 +110,13 @@ def preempt_all(
         same = _run_of(demands, at) if allowed is not None else 1
         done = 0
         if allowed is not None and same > 1:
-            found = _together(cluster, known, demands[at : at + same], allowed, now_ns + hold_ns)
+            found = _together(state, known, demands[at : at + same], allowed, now_ns + hold_ns)
             answers.update((p.job, p) for p in found)
             done = len(found)
         if not done:
             domains = domains_of(demand) if domains_of else None
             answer = preempt(
-                cluster, demand, fits_of(demand), now_ns,
+                state, demand, fits_of(demand), now_ns,
                 domains=domains, hold_ns=hold_ns, candidates=known,
             )  # fmt: skip
             done = same if isinstance(answer, Reason) else 1  # what one may not have, none of them may
@@ -157,29 +157,29 @@ def _why_not(solver: Solver, known: Candidates, demand: Demand, may: Rights, eli
 
 
 def _carry_out(
-    cluster: Cluster, known: Candidates, demand: Demand, choice: Choice, expires_ns: int
+    state: Allocations, known: Candidates, demand: Demand, choice: VictimChoice, expires_ns: int
 ) -> Preemption | Reason:
-    before = cluster.journal.mark()
-    if demand.job in cluster.holds:
-        cluster.release(demand.job)
+    before = state.log.checkpoint()
+    if demand.job in state.holds:
+        state.release(demand.job)
     for k in choice.rows:
-        if known.jobs[k].job in cluster.running:
-            cluster.stop(known.jobs[k].job)
-    leaf = cluster.shares.tree.leaf(demand.queue)
-    refusal = cluster.shares.refusal(leaf, demand.charged, firm=demand.firm)
+        if known.jobs[k].job in state.running:
+            state.stop(known.jobs[k].job)
+    leaf = state.shares.tree.leaf(demand.queue)
+    refusal = state.shares.refusal(leaf, demand.charged, firm=demand.firm)
     if refusal is not None:
-        cluster.journal.back_to(before)
+        state.log.rollback(before)
         known.stopped(())
-        return refused(cluster.shares.tree, refusal)
+        return refused(state.shares.tree, refusal)
     places = {int(node): int(choice.counts[node]) * demand.each for node in np.flatnonzero(choice.counts)}
     hold = Hold.of(demand, places, expires_ns)
-    cluster.hold(hold)
+    state.hold(hold)
     known.stopped(choice.rows)
     victims = tuple(known.jobs[k].job for k in choice.rows)
     return Preemption(demand.job, victims, choice.cost, hold, _because(demand, victims, choice))
 
 
-def _because(demand: Demand, victims: tuple[str, ...], choice: Choice) -> Reason:
+def _because(demand: Demand, victims: tuple[str, ...], choice: VictimChoice) -> Reason:
     if not victims:
         return Reason("preempt", "there is room for the job; no job has to be stopped", {"victims": 0})
     what = f"stopping {counted(len(victims), 'low job')} frees the room for {counted(demand.size, 'device')}"
@@ -188,57 +188,57 @@ def _because(demand: Demand, victims: tuple[str, ...], choice: Choice) -> Reason
 
 
 def _together(
-    cluster: Cluster, known: Candidates, demands: Sequence[Demand], allowed: Mask, expires_ns: int
+    state: Allocations, known: Candidates, demands: Sequence[Demand], allowed: Mask, expires_ns: int
 ) -> list[Preemption]:
     """Room for as many of these equal demands of one rank as possible; [] if none can be made."""
     known.refresh()
     first = demands[0]
-    most = copies_deserved(cluster.shares, first, len(demands))
-    may = rights(cluster.shares, first, copies=max(most, 1))
+    most = copies_deserved(state.shares, first, len(demands))
+    may = rights(state.shares, first, copies=max(most, 1))
     if not most:
         most = len(demands) if first.level == "high" else 0
     if not most:
         return []
     eligible = prefix(known, may, known.alive & (known.size > 0) & np.isin(known.leaf, may.leaves()))
     eligible &= ~known.spread  # gangs are weighed one demand at a time
-    return _hand_out(cluster, known, demands[:most], eligible, allowed, expires_ns)
+    return _hand_out(state, known, demands[:most], eligible, allowed, expires_ns)
 
 
 def _hand_out(
-    cluster: Cluster,
+    state: Allocations,
     known: Candidates,
     demands: Sequence[Demand],
     eligible: Mask,
     allowed: Mask,
     expires_ns: int,
 ) -> list[Preemption]:
-    each, free = demands[0].each, cluster.free
+    each, free = demands[0].each, state.free
     items = known.items.take(eligible[known.items.job] & allowed[known.items.node])
     freed = np.bincount(items.node, items.devices, len(free)).astype(np.int64)
     best = cheapest(items, len(free), int(freed.max(initial=0)))
     steps = offers(rank_costs(best, np.where(allowed, free, 0), each, len(demands)))
     found: list[Preemption] = []
     starts = np.searchsorted(items.node, np.arange(len(free) + 1))
-    leaf = cluster.shares.tree.leaf(demands[0].queue)
+    leaf = state.shares.tree.leaf(demands[0].queue)
     counts = _taken(steps, len(demands), len(free))
     for node in np.flatnonzero(counts).tolist():
         local = items.take(np.arange(int(starts[node]), int(starts[node + 1])))
         rows = iter(local.job[choose(local, int(counts[node]) * each - int(free[node]))].tolist())
         for _ in range(int(counts[node])):
             demand = demands[len(found)]
-            before = cluster.journal.mark()
+            before = state.log.checkpoint()
             stopped: list[int] = []
             while free[node] < each:
                 stopped.append(next(rows))
-                cluster.stop(known.jobs[stopped[-1]].job)
-            if cluster.shares.refusal(leaf, demand.charged, firm=demand.firm) is not None:
-                cluster.journal.back_to(before)
+                state.stop(known.jobs[stopped[-1]].job)
+            if state.shares.refusal(leaf, demand.charged, firm=demand.firm) is not None:
+                state.log.rollback(before)
                 known.stopped(())
                 return found
             hold = Hold.of(demand, {node: each}, expires_ns)
-            cluster.hold(hold)
+            state.hold(hold)
             known.stopped(stopped)
-            choice = Choice(counts, tuple(stopped), int(known.cost[stopped].sum()))
+            choice = VictimChoice(counts, tuple(stopped), int(known.cost[stopped].sum()))
             victims = tuple(known.jobs[k].job for k in stopped)
             found.append(
                 Preemption(demand.job, victims, choice.cost, hold, _because(demand, victims, choice))
@@ -246,7 +246,7 @@ def _hand_out(
     return found
 
 
-def _taken(steps: Steps, ranks: int, nodes: int) -> Ints:
+def _taken(steps: RankSteps, ranks: int, nodes: int) -> Ints:
     """The cheapest ``ranks`` ranks of the offers, or all of them."""
     total = np.cumsum(steps.ranks)
     count = min(int(np.searchsorted(total, ranks)) + 1, len(steps))

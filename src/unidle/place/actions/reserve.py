@@ -10,28 +10,28 @@ import numpy as np
 
 from unidle.place.model import NOTHING, Amounts, Demand, Fits, Ints, Running
 from unidle.place.queue.fair_share import Refusal
-from unidle.place.queue.state import Cluster, ranks_on
+from unidle.place.queue.state import Allocations, ranks_on
 
 
-class Ahead:
+class QuotaReservations:
     """Reservations of quota made in one round."""
 
-    def __init__(self, cluster: Cluster, now_ns: int, otherwise_ns: int) -> None:
-        self._cluster, self._now_ns, self._otherwise_ns = cluster, now_ns, otherwise_ns
+    def __init__(self, state: Allocations, now_ns: int, otherwise_ns: int) -> None:
+        self._state, self._now_ns, self._otherwise_ns = state, now_ns, otherwise_ns
         self._planned: list[tuple[int, frozenset[int], Amounts]] = []
         self._gone: dict[tuple[int, int], Amounts] = {}
-        self._beside: dict[
+        self._reserved: dict[
             tuple[int, int], Mapping[int, Amounts]
         ] = {}  # by leaf, and how many are planned by then
         self._hosts: tuple[int, list[int], Ints, Ints, Ints] | None = None
 
     def ends(self) -> Iterator[tuple[int, Running]]:
         """Running jobs by expected end; those that run now."""
-        return self._cluster.ends(self._now_ns, self._otherwise_ns)
+        return self._state.ends(self._now_ns, self._otherwise_ns)
 
     def free_ns(self, refusal: Refusal) -> int | None:
         """When enough of the queue's jobs are expected to have ended; None where that never suffices."""
-        tree = self._cluster.shares.tree
+        tree = self._state.shares.tree
         missing = refusal.used + refusal.asked - refusal.bound
         for end_ns, run in self.ends():
             counts = run.firm if refusal.rule == "deserved" else True
@@ -46,8 +46,8 @@ class Ahead:
 
         Based on the ends of running jobs; the requests of other waiting jobs are not counted.
         """
-        cluster, nodes = self._cluster, len(self._cluster.free)
-        have = cluster.free_for(demand)[1]
+        state, nodes = self._state, len(self._state.free)
+        have = state.free_for(demand)[1]
         if demand.asks == NOTHING or fits(ranks_on(have, demand.asks, nodes)) is not None:
             return 0
         ends, behind, host, gain = self._hosts_of_ends()
@@ -63,7 +63,7 @@ class Ahead:
 
     def _hosts_of_ends(self) -> tuple[list[int], Ints, Ints, Ints]:
         """Of running jobs by expected end: that end, parts by then, and by part its host and what is freed there."""
-        changes = self._cluster.changes
+        changes = self._state.changes
         if self._hosts is None or self._hosts[0] != changes:
             runs = [(end_ns, run) for end_ns, run in self.ends() if run.asks != NOTHING]
             parts = [len(run.devices) for _, run in runs]
@@ -76,18 +76,18 @@ class Ahead:
                 changes,
                 [end_ns for end_ns, _ in runs],
                 behind,
-                host % self._cluster.hosts.shape[1],
+                host % self._state.hosts.shape[1],
                 gain,
             )
         return self._hosts[1:]
 
     def reserve(self, leaf: int, amounts: Amounts, start_ns: int) -> None:
         """From ``start_ns`` on the queue and its ancestors have to have these amounts free."""
-        queues = frozenset(self._cluster.shares.tree.path(leaf))
+        queues = frozenset(self._state.shares.tree.path(leaf))
         insort(self._planned, (start_ns, queues, amounts), key=itemgetter(0))
-        self._beside.clear()
+        self._reserved.clear()
 
-    def beside(self, leaf: int, demand: Demand) -> Mapping[int, Amounts]:
+    def reserved(self, leaf: int, demand: Demand) -> Mapping[int, Amounts]:
         """By queue on the leaf's path: the most that reserved jobs will use there before this one would end.
 
         What runs now and is expected to have ended by then is taken off: it counts as used already.
@@ -96,16 +96,16 @@ class Ahead:
             return {}
         length_ns = self._otherwise_ns if demand.estimate_ns is None else demand.estimate_ns
         count = bisect_left(self._planned, self._now_ns + length_ns, key=itemgetter(0))
-        known = self._beside.get((leaf, count))
+        known = self._reserved.get((leaf, count))
         if known is None:
-            known = self._beside[leaf, count] = self._most_beside(leaf, count)
+            known = self._reserved[leaf, count] = self._most_reserved(leaf, count)
         return known
 
-    def _most_beside(self, leaf: int, count: int) -> Mapping[int, Amounts]:
+    def _most_reserved(self, leaf: int, count: int) -> Mapping[int, Amounts]:
         found: dict[int, Amounts] = {}
         coming: dict[int, Amounts] = {}
         for start_ns, queues, amounts in self._planned[:count]:
-            for queue in self._cluster.shares.tree.path(leaf):
+            for queue in self._state.shares.tree.path(leaf):
                 if queue in queues:
                     zero = (0,) * len(amounts)
                     coming[queue] = tuple(
@@ -119,7 +119,7 @@ class Ahead:
         """What running jobs of the queue, and of those below it, are expected to give back by then."""
         known = self._gone.get((queue, by_ns))
         if known is None:
-            tree = self._cluster.shares.tree
+            tree = self._state.shares.tree
             freed = [0] * len(tree.resources)
             for end_ns, run in self.ends():
                 if end_ns > by_ns:

@@ -17,22 +17,22 @@ import numpy as np
 from unidle.fleet import Device, device_of
 from unidle.jobs import Reason
 from unidle.place.admission import affordable, counted_as
-from unidle.place.job_class import Family
+from unidle.place.job_class import JobClass
 from unidle.place.model import Amounts, Demand, Hold, Ints, Running
-from unidle.place.nodes.free import Ground
+from unidle.place.nodes.free import FreeSlices
 from unidle.place.protocol import Preemption
-from unidle.place.queue.state import Cluster
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import Candidates, rights
-from unidle.place.slices.fit import Given, Terms
-from unidle.place.slices.offers import Apart, SharingRound
-from unidle.place.snapshot import Books
+from unidle.place.slices.fit import SliceBounds, SliceFit
+from unidle.place.slices.offers import Apart, SliceOffers
+from unidle.place.snapshot import QueueSnapshot
 from unidle.view.state import View
 from unidle.words import counted, device_time
 
 PLACES_MOST: Final = 64
 
 
-class Room(NamedTuple):
+class StartRoom(NamedTuple):
     """What a job would start on: whole devices by node, those that it gets parts of, and what it is charged."""
 
     devices: Mapping[int, int]
@@ -40,28 +40,28 @@ class Room(NamedTuple):
     charged: Amounts
 
 
-Then = Callable[[Demand, frozenset[str]], Room | None]
+Then = Callable[[Demand, frozenset[str]], StartRoom | None]
 """``then(demand, gone)``: what the job would start on, once these jobs, which the cluster has stopped, have left."""
 
 
-class Relief(NamedTuple):
+class PartRelief(NamedTuple):
     """Stop these jobs, at ``cost`` device-microseconds, and the job starts on ``room``."""
 
     victims: tuple[str, ...]
     cost: int
-    room: Room
+    room: StartRoom
 
 
-def cheapest_relief(cluster: Cluster, known: Candidates, demand: Demand, then: Then) -> Relief | None:
+def cheapest_relief(state: Allocations, known: Candidates, demand: Demand, then: Then) -> PartRelief | None:
     """The set of jobs that loses least of those that were tried; the cluster is left as it was."""
     known.refresh()
-    may = rights(cluster.shares, demand)
+    may = rights(state.shares, demand)
     allowed = known.alive & np.isin(known.leaf, may.leaves())
     order = np.lexsort((np.arange(len(allowed)), known.density))
     rows = order[allowed[order]]
     good = np.array(may.within([known.jobs[k] for k in rows], known.leaf[rows].tolist()), np.bool_)
-    search = _Search(cluster, known, demand, then)
-    best: Relief | None = None
+    search = _Search(state, known, demand, then)
+    best: PartRelief | None = None
     for some in _places(known, rows[good].tolist()):
         if best is None or min(int(known.cost[k]) for k in some) < best.cost:
             found = search.among(some)
@@ -70,13 +70,13 @@ def cheapest_relief(cluster: Cluster, known: Candidates, demand: Demand, then: T
     return best
 
 
-def stop_for(cluster: Cluster, demand: Demand, found: Relief, expires_ns: int) -> Preemption:
+def stop_for(state: Allocations, demand: Demand, found: PartRelief, expires_ns: int) -> Preemption:
     """Carry it out: the victims are stopped, and what they leave is held for the job and charged to its queue."""
     victims = found.victims
     for victim in victims:
-        cluster.stop(victim)
+        state.stop(victim)
     hold = Hold.of(replace(demand, charged=found.room.charged), found.room.devices, expires_ns)
-    cluster.hold(hold)
+    state.hold(hold)
     what = "a device whole again" if demand.ranks else "a part of a device"
     text = f"stopping {counted(len(victims), 'low job')} makes room for it ({what}) and loses {device_time(found.cost)}, the least that was found"
     because = Reason(
@@ -99,11 +99,11 @@ def _places(known: Candidates, rows: Sequence[int]) -> Iterator[list[int]]:
 
 
 class _Search:
-    def __init__(self, cluster: Cluster, known: Candidates, demand: Demand, then: Then) -> None:
-        self._cluster, self._known, self._demand, self._then = cluster, known, demand, then
-        self._leaf = cluster.shares.tree.leaf(demand.queue)
+    def __init__(self, state: Allocations, known: Candidates, demand: Demand, then: Then) -> None:
+        self._state, self._known, self._demand, self._then = state, known, demand, then
+        self._leaf = state.shares.tree.leaf(demand.queue)
 
-    def among(self, rows: Sequence[int]) -> Relief | None:
+    def among(self, rows: Sequence[int]) -> PartRelief | None:
         """The shortest prefix that makes room, without those that it does not need."""
         low, high, room = 1, len(rows), self._without(rows)
         if room is None:
@@ -122,18 +122,18 @@ class _Search:
             if found is not None:
                 kept, room = rest, found
         victims = tuple(sorted(self._known.jobs[k].job for k in kept))
-        return Relief(victims, sum(int(self._known.cost[k]) for k in kept), room)
+        return PartRelief(victims, sum(int(self._known.cost[k]) for k in kept), room)
 
-    def _without(self, rows: Sequence[int]) -> Room | None:
-        cluster, demand = self._cluster, self._demand
-        before = cluster.journal.mark()
+    def _without(self, rows: Sequence[int]) -> StartRoom | None:
+        state, demand = self._state, self._demand
+        before = state.log.checkpoint()
         gone = [self._known.jobs[k].job for k in rows]
         for job in gone:
-            cluster.stop(job)
+            state.stop(job)
         room = None
-        if cluster.shares.refusal(self._leaf, demand.charged, firm=demand.firm) is None:
+        if state.shares.refusal(self._leaf, demand.charged, firm=demand.firm) is None:
             room = self._then(demand, frozenset(gone))
-        cluster.journal.back_to(before)
+        state.log.rollback(before)
         return room
 
 
@@ -159,22 +159,22 @@ class Parts(Protocol):
 
 
 def part_free_ns(
-    cluster: Cluster, parts: Parts, leaf: int, demand: Demand, expected: Iterable[tuple[int, Running]]
+    state: Allocations, parts: Parts, leaf: int, demand: Demand, expected: Iterable[tuple[int, Running]]
 ) -> int | None:
     """When enough running jobs are expected to have left for its parts; None where no known end is enough."""
     ends = [(end_ns, run.job) for end_ns, run in expected if run.estimate_ns is not None]
-    before = cluster.journal.mark()
+    before = state.log.checkpoint()
     low, high, found = 1, len(ends), None
     while low <= high:
         middle = (low + high) // 2
         gone = frozenset(job for _, job in ends[:middle])
         for _, job in ends[:middle]:
-            cluster.stop(job)
-        if parts.then(affordable(cluster.shares, leaf, demand), gone) is None:
+            state.stop(job)
+        if parts.then(affordable(state.shares, leaf, demand), gone) is None:
             low = middle + 1
         else:
             found, high = ends[middle - 1][0], middle - 1
-        cluster.journal.back_to(before)
+        state.log.rollback(before)
     return found
 
 
@@ -186,17 +186,17 @@ def starts_in(wait_ns: int) -> Reason:
 
 
 def stop_in_parts(
-    cluster: Cluster, known: Candidates, parts: Parts, demand: Demand,
+    state: Allocations, known: Candidates, parts: Parts, demand: Demand,
     preempt_one: Callable[[Demand], Preemption | Reason], whole_then: Then, expires_ns: int,
 ) -> Preemption | Reason:  # fmt: skip
     """Stop the job that loses least, whether on whole devices or on parts; what they leave is held for the job. Or why not."""
     then = whole_then if demand.ranks else parts.then
-    found = cheapest_relief(cluster, known, demand, then)
-    before = cluster.journal.mark()
+    found = cheapest_relief(state, known, demand, then)
+    before = state.log.checkpoint()
     answer = preempt_one(demand) if demand.ranks else None
     if found is not None and not (isinstance(answer, Preemption) and answer.lost_us <= found.cost):
-        cluster.journal.back_to(before)
-        answer = stop_for(cluster, demand, found, expires_ns)
+        state.log.rollback(before)
+        answer = stop_for(state, demand, found, expires_ns)
         parts.keep(demand.job, found.room.parts)
     if not isinstance(answer, Preemption):
         return answer or NO_PART
@@ -218,16 +218,16 @@ class QuotaParts:
 
     def __init__(
         self,
-        ground: Ground,
+        free_slices: FreeSlices,
         view: View,
-        books: Books,
-        sharing: SharingRound,
-        family_of: Callable[[Demand], Family],
+        snapshot: QueueSnapshot,
+        sharing: SliceOffers,
+        family_of: Callable[[Demand], JobClass],
     ) -> None:
-        self._ground, self._view, self._books, self._sharing = ground, view, books, sharing
-        self._family_of = family_of
-        self._cluster = books.cluster
-        self.given: dict[str, Given] = {}
+        self._free_slices, self._view, self._snapshot, self._sharing = free_slices, view, snapshot, sharing
+        self._job_class_of = family_of
+        self._state = snapshot.state
+        self.given: dict[str, SliceFit] = {}
 
     def at_once(
         self, demand: Demand, room: Ints | None, gone: frozenset[str] = frozenset()
@@ -237,7 +237,7 @@ class QuotaParts:
         Devices that are kept for others are not opened. The job is charged at most ``demand.charged``.
         """
         self.forget(demand.job)
-        spec, free = self._family_of(demand).parts, self._cluster.free
+        spec, free = self._job_class_of(demand).parts, self._state.free
         if spec is None:
             return None
 
@@ -245,8 +245,8 @@ class QuotaParts:
             index = self._at(device)
             return int(free[index]) >= count and (room is None or int(room[index]) >= count)
 
-        given = self._sharing.find(demand.job, spec, Terms(may_open, max(demand.charged), gone))
-        if not isinstance(given, Given):
+        given = self._sharing.find(demand.job, spec, SliceBounds(may_open, max(demand.charged), gone))
+        if not isinstance(given, SliceFit):
             return None
         self.given[demand.job] = given
         devices = given.devices.values()
@@ -258,24 +258,24 @@ class QuotaParts:
         """What was found for the job is void."""
         self.given.pop(job, None)
 
-    def then(self, demand: Demand, gone: frozenset[str]) -> Room | None:
+    def then(self, demand: Demand, gone: frozenset[str]) -> StartRoom | None:
         """What the job would start on, once these jobs, which the cluster has stopped, have left."""
-        shares = self._cluster.shares
+        shares = self._state.shares
         bound = affordable(shares, shares.tree.leaf(demand.queue), demand)
         devices = self.at_once(bound, None, gone)
         if devices is None:
             return None
         given = self.given.pop(demand.job)
-        return Room(devices, tuple(given.devices), counted_as(demand.charged, given.milli))
+        return StartRoom(devices, tuple(given.devices), counted_as(demand.charged, given.milli))
 
     def ready(self, demand: Demand) -> bool:
         """Whether a job for which parts are kept has them by now."""
-        cluster = self._cluster
-        before = cluster.journal.mark()
-        cluster.release(demand.job)
-        bound = affordable(cluster.shares, cluster.shares.tree.leaf(demand.queue), demand)
+        state = self._state
+        before = state.log.checkpoint()
+        state.release(demand.job)
+        bound = affordable(state.shares, state.shares.tree.leaf(demand.queue), demand)
         found = self.at_once(bound, None)
-        cluster.journal.back_to(before)
+        state.log.rollback(before)
         return found is not None
 
     def started(self, run: Running) -> Running:
@@ -294,7 +294,7 @@ class QuotaParts:
     def parts_of(self, job: str) -> Iterable[str]:
         """Devices that a running job has parts of."""
         places = self._view.jobs.open[job].attempts[-1].places
-        is_part = self._ground.occupancy.is_part
+        is_part = self._free_slices.occupancy.is_part
         return dict.fromkeys(device_of(s) for place in places for s in place.slices if is_part(s))
 
     def keep(self, job: str, devices: Iterable[str]) -> None:
@@ -303,17 +303,17 @@ class QuotaParts:
 
     def keep_promised(self, now_ns: int) -> None:
         """Hold for each job that others were stopped for what it will get, now that they leave; to be undone."""
-        view, cluster, waiting = self._view, self._cluster, self._books.waiting.jobs
+        view, state, waiting = self._view, self._state, self._snapshot.waiting.jobs
         for job, promise in view.promised.items():
             demand = waiting.get(job)
-            if demand is None or promise.expires_ns <= now_ns or self._family_of(demand).parts is None:
+            if demand is None or promise.expires_ns <= now_ns or self._job_class_of(demand).parts is None:
                 continue
-            if job in cluster.holds:
-                cluster.release(job)
+            if job in state.holds:
+                state.release(job)
             room = self.then(demand, self._leaving_for(job))
             if room is not None:
                 charged = replace(demand, charged=room.charged)
-                cluster.hold(Hold.of(charged, room.devices, promise.expires_ns))
+                state.hold(Hold.of(charged, room.devices, promise.expires_ns))
                 self.keep(job, room.parts)
 
     def _leaving_for(self, job: str) -> frozenset[str]:
@@ -325,4 +325,7 @@ class QuotaParts:
         return frozenset(found)
 
     def _at(self, device: Device) -> int:
-        return self._books.kinds.index(device.kind) * self._books.width + self._ground.place[device.node]
+        return (
+            self._snapshot.kinds.index(device.kind) * self._snapshot.width
+            + self._free_slices.place[device.node]
+        )

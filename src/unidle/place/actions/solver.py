@@ -16,7 +16,7 @@ import numpy as np
 
 from unidle.place.actions.knapsack import (
     HostNeeds,
-    Steps,
+    RankSteps,
     cheapest,
     choose,
     exact,
@@ -25,7 +25,7 @@ from unidle.place.actions.knapsack import (
     rank_costs,
 )
 from unidle.place.model import NOTHING, Demand, Fits, Ints
-from unidle.place.queue.state import Cluster
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import Candidates, Items, Mask, Rights
 
 DOMAINS_MOST: Final = 64
@@ -35,7 +35,7 @@ Domains: TypeAlias = Sequence[tuple[int, int]]
 _Made: TypeAlias = tuple[Ints, frozenset[int]]  # ranks by node, and whom to stop for them
 
 
-class Choice(NamedTuple):
+class VictimChoice(NamedTuple):
     """Stop the candidates ``rows``, at ``cost`` device-microseconds, and put ``counts[node]`` ranks there."""
 
     counts: Ints
@@ -43,14 +43,14 @@ class Choice(NamedTuple):
     cost: int
 
 
-class Found(NamedTuple):
+class SolverResult(NamedTuple):
     """A choice of some candidates; none that makes room with them loses less than ``least``.
 
     ``rows`` are the candidates chosen before those that are not needed were spared. If no gang of several nodes
     is among them and ``fits`` requires only room in a domain, the choice loses exactly ``least``.
     """
 
-    choice: Choice
+    choice: VictimChoice
     least: float
     rows: frozenset[int]
 
@@ -69,9 +69,14 @@ class Solver:
     """Room for one demand, in one state of the cluster."""
 
     def __init__(
-        self, known: Candidates, cluster: Cluster, demand: Demand, fits: Fits, domains: Domains | None = None
+        self,
+        known: Candidates,
+        state: Allocations,
+        demand: Demand,
+        fits: Fits,
+        domains: Domains | None = None,
     ) -> None:
-        free, hosts = cluster.free_for(demand)
+        free, hosts = state.free_for(demand)
         self.free = free.copy()  # devices by node that the demand may use without stopping anyone
         self._known, self._demand, self._fits = known, demand, fits
         self._domains = domains or ((0, len(free)),)
@@ -83,7 +88,7 @@ class Solver:
             self._hosts = HostNeeds(known, demand, np.tile(hosts, len(free) // width), first, width)
             self._items = self._hosts.items()
 
-    def cheapest(self, eligible: Mask, stopped: Collection[int] = ()) -> Found | None:
+    def cheapest(self, eligible: Mask, stopped: Collection[int] = ()) -> SolverResult | None:
         """The cheapest found with these candidates, next to those that are ``stopped`` in any case.
 
         Gangs are weighed by their devices on each node alone. None where even all of them do not make room.
@@ -110,11 +115,11 @@ class Solver:
             cost = hosts.costs(cost, items, free, bound)
         return self._over_domains(cost, eligible, way)
 
-    def _over_domains(self, cost: Ints, eligible: Mask, way: _Way) -> Found | None:
+    def _over_domains(self, cost: Ints, eligible: Mask, way: _Way) -> SolverResult | None:
         steps, ranks = offers(cost), self._demand.ranks
         paid = int(self._known.cost[list(way.stopped)].sum())
         gangs = bool(self._known.spread[eligible].any())
-        best: Choice | None = None
+        best: VictimChoice | None = None
         rows: frozenset[int] = frozenset()
         low = float("inf")
         for tried, (least, start, end) in enumerate(self._by_bound(steps)):
@@ -122,7 +127,7 @@ class Solver:
                 low = min(low, least)
                 break
             here = (steps.node >= start) & (steps.node < end)
-            offered = Steps(steps.node[here], steps.ranks[here], steps.cost[here])
+            offered = RankSteps(steps.node[here], steps.ranks[here], steps.cost[here])
             ways = [self._on_steps(offered, way)]
             if ranks > 1 and exact_work(cost[start:end], ranks) <= EXACT_WORK_MOST:
                 least, exactly = self._on_exact(cost, start, end, way)
@@ -135,9 +140,9 @@ class Solver:
                 if made is not None:
                     best = _cheaper(best, self._pruned(*made))
                     rows |= made[1]
-        return None if best is None else Found(best, low + paid, rows)
+        return None if best is None else SolverResult(best, low + paid, rows)
 
-    def _by_bound(self, steps: Steps) -> list[tuple[float, int, int]]:
+    def _by_bound(self, steps: RankSteps) -> list[tuple[float, int, int]]:
         """Domains that could hold the gang, by the least that it costs there without its topology."""
         found = []
         for start, end in self._domains:
@@ -150,7 +155,7 @@ class Solver:
                 found.append((float(cost[: last + 1].sum() - over * cost[last]), start, end))
         return sorted(found)
 
-    def _on_steps(self, steps: Steps, way: _Way) -> _Made | None:
+    def _on_steps(self, steps: RankSteps, way: _Way) -> _Made | None:
         nodes = len(way.free)
         total = np.cumsum(steps.ranks)
         low = int(np.searchsorted(total, self._demand.ranks)) + 1
@@ -227,7 +232,7 @@ class Solver:
             way.hosts.complete(counts, rows, way.items)
         return counts, frozenset(rows).union(way.stopped)
 
-    def _pruned(self, counts: Ints, rows: Collection[int]) -> Choice:
+    def _pruned(self, counts: Ints, rows: Collection[int]) -> VictimChoice:
         """Spare those that are not needed, the dearest first."""
         known = self._known
         spare = np.where(counts > 0, self.free - counts * self._demand.each, 1 << 40)
@@ -245,10 +250,10 @@ class Solver:
                 kept.discard(k)
                 for node, devices in held.items():
                     spare[node] -= devices
-        return Choice(counts, tuple(sorted(kept)), int(sum(int(known.cost[k]) for k in kept)))
+        return VictimChoice(counts, tuple(sorted(kept)), int(sum(int(known.cost[k]) for k in kept)))
 
 
-def _cheaper(a: Choice | None, b: Choice | None) -> Choice | None:
+def _cheaper(a: VictimChoice | None, b: VictimChoice | None) -> VictimChoice | None:
     """The cheaper one, the first of equals."""
     if a is None or b is None:
         return a or b
@@ -288,12 +293,12 @@ class _Node(NamedTuple):
     serial: int
     spared: frozenset[int]
     stopped: frozenset[int]
-    found: Found
+    found: SolverResult
 
 
 def cheapest_choice(
     solver: Solver, known: Candidates, allowed: Mask, ranks: int, may: Rights | None = None
-) -> Choice | None:
+) -> VictimChoice | None:
     """The choice for a gang of so many ranks that loses least; ``may`` bounds what is taken by queue.
 
     It is optimal if no node with scarce CPU or memory has more than ``knapsack.JOBS_MOST`` jobs, the demand has
@@ -315,10 +320,10 @@ def prefix(known: Candidates, may: Rights, allowed: Mask) -> Mask:
 class _Search:
     def __init__(self, solver: Solver, known: Candidates, allowed: Mask, may: Rights | None) -> None:
         self._solver, self._known, self._allowed, self._may = solver, known, allowed, may
-        self._best: Choice | None = None
+        self._best: VictimChoice | None = None
         self._left = SOLVES_MOST_OF_FEW if int(allowed.sum()) <= FEW else SOLVES_MOST
 
-    def run(self, ranks: int) -> Choice | None:
+    def run(self, ranks: int) -> VictimChoice | None:
         first = self._solver.cheapest(self._allowed)
         if first is None:
             return None
@@ -330,7 +335,7 @@ class _Search:
             self._best = None if found is None else found.choice
         return self._best
 
-    def _dive(self, found: Found | None) -> None:
+    def _dive(self, found: SolverResult | None) -> None:
         """Spare all jobs at once that take too much, until none does or there is no room."""
         known, spared = self._known, np.zeros(len(self._allowed), np.bool_)
         for _ in range(DIVES_MOST):
@@ -341,7 +346,7 @@ class _Search:
             spared[[k for k, ok in zip(rows, good, strict=True) if not ok]] = True
             found = self._solver.cheapest(self._allowed & ~spared)
 
-    def _branch(self, first: Found) -> None:
+    def _branch(self, first: SolverResult) -> None:
         heap = [_Node(first.least, 0, frozenset(), frozenset(), first)]
         serial = 0
         while heap and self._left > 0:
@@ -373,7 +378,7 @@ class _Search:
             ]
         return [(node.spared | {k}, node.stopped.union(split[:at])) for at, k in enumerate(split)]
 
-    def _take(self, choice: Choice) -> bool:
+    def _take(self, choice: VictimChoice) -> bool:
         """Whether this choice may be made; kept where it is the best so far."""
         if self._excess(choice.rows):
             return False

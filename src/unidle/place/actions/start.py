@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from unidle.place.admission import counted_as
-from unidle.place.gang.fit import Fit, GangRound
+from unidle.place.gang.fit import GangFit, GangRound
 from unidle.place.model import Demand, Ints, Running
 from unidle.place.network.constraint import Gang, GangPlan
 from unidle.place.nodes.rank_class import RankClass
-from unidle.place.snapshot import Books
+from unidle.place.snapshot import QueueSnapshot
 from unidle.view.state import View
 
 PlanIn = Callable[[Ints], GangPlan | None]
@@ -22,13 +22,13 @@ PlanIn = Callable[[Ints], GangPlan | None]
 class QuotaSlices:
     """The slices that jobs were found to get last, and what these count: a queue is charged for no others."""
 
-    def __init__(self, gangs: GangRound, view: View, books: Books) -> None:
-        self._gangs, self._view, self._books = gangs, view, books
+    def __init__(self, gangs: GangRound, view: View, snapshot: QueueSnapshot) -> None:
+        self._gangs, self._view, self._snapshot = gangs, view, snapshot
         self.milli: dict[str, int] = {}  # thousandths of devices, by job
 
     def within(
         self, demand: Demand, rank_class: RankClass, gang: Gang, plan: GangPlan, room: Ints, plan_in: PlanIn
-    ) -> Fit | None:
+    ) -> GangFit | None:
         """The gang on slices that count no more than the demand is charged; None where it finds none.
 
         ``plan`` is tried first, then plans on ever cheaper slices of the ``room``.
@@ -45,8 +45,8 @@ class QuotaSlices:
                     return fit
         return None
 
-    def _may(self, demand: Demand, fit: Fit) -> bool:
-        milli = self._books.milli_of(self._gangs.seated(fit)[0])
+    def _may(self, demand: Demand, fit: GangFit) -> bool:
+        milli = self._snapshot.milli_of(self._gangs.seated(fit)[0])
         may = milli <= max(demand.charged)
         if may:
             self.milli[demand.job] = milli

@@ -11,8 +11,8 @@ import numpy as np
 from unidle.jobs import JobSpec, Reason, Where
 from unidle.place.network.constraint import Barrier, Blocked, Constraint, Gang, gang_of
 from unidle.place.network.tree import NODE, Ints
-from unidle.place.nodes.free import Ground
-from unidle.place.nodes.hardware import Option, Pool
+from unidle.place.nodes.free import FreeSlices
+from unidle.place.nodes.hardware import DevicePool, Option
 from unidle.place.nodes.hardware import count_slices as counts
 from unidle.place.nodes.rank_class import RankClass, candidates
 from unidle.place.nodes.reserve import Access
@@ -20,12 +20,12 @@ from unidle.place.queue_order import noun
 from unidle.words import are, counted, listed, plural
 
 if TYPE_CHECKING:
-    from unidle.place.network.domains import Rooms, Spot
+    from unidle.place.network.domains import DomainCapacity, DomainFit
 
 FREE_DEVICES: Final = "free the devices of"
 
 
-def why_blocked(rooms: Rooms, gang: Gang) -> Blocked:
+def why_blocked(rooms: DomainCapacity, gang: Gang) -> Blocked:
     """Why no place holds ``gang`` now.
 
     A barrier that would suffice, were it gone, comes alone; where no single one does, all are named.
@@ -63,7 +63,7 @@ def _blocked(code: str, barriers: Sequence[Barrier]) -> Blocked:
     return Blocked(Reason(code, f"{text}. What would help: {helps}", figures), tuple(barriers), text)
 
 
-def _unknown(rooms: Rooms, constraint: Constraint) -> Blocked:
+def _unknown(rooms: DomainCapacity, constraint: Constraint) -> Blocked:
     kinds = ", ".join((NODE, *rooms.tree.kinds[1:]))
     text = f"{constraint.text()}: the fleet has no tier of that kind, it has {kinds}"
     barrier = Barrier(constraint, 0, 0, 0, 0, f"name one of {kinds}", f"name one of {kinds}")
@@ -72,7 +72,11 @@ def _unknown(rooms: Rooms, constraint: Constraint) -> Blocked:
 
 
 def _barrier(
-    rooms: Rooms, gang: Gang, hard: Sequence[Constraint], constraint: Constraint, without: Spot | None
+    rooms: DomainCapacity,
+    gang: Gang,
+    hard: Sequence[Constraint],
+    constraint: Constraint,
+    without: DomainFit | None,
 ) -> Barrier:
     largest, where = _held(rooms, gang, hard)
     free, change = _free(gang.ranks - largest) + where, ""
@@ -97,14 +101,14 @@ def _free(ranks: int) -> str:
     return f"{FREE_DEVICES} {counted(ranks, 'more rank')}"
 
 
-def _place(rooms: Rooms, spot: Spot) -> str:
+def _place(rooms: DomainCapacity, spot: DomainFit) -> str:
     tree = rooms.tree
     if spot.vertex < 0:
         return f"node {tree.nodes[spot.position]}"
     return f"{tree.kind_name(spot.vertex)} {tree.tiers[spot.vertex]}" if spot.vertex else "the whole fleet"
 
 
-def _domains(rooms: Rooms, within: str, tiers: Ints) -> Ints:
+def _domains(rooms: DomainCapacity, within: str, tiers: Ints) -> Ints:
     """What each domain of the kind holds."""
     if within == NODE:
         return rooms.room
@@ -113,7 +117,7 @@ def _domains(rooms: Rooms, within: str, tiers: Ints) -> Ints:
     return found
 
 
-def _held(rooms: Rooms, gang: Gang, hard: Sequence[Constraint]) -> tuple[int, str]:
+def _held(rooms: DomainCapacity, gang: Gang, hard: Sequence[Constraint]) -> tuple[int, str]:
     """The most ranks that fit with all constraints held, and where."""
     tree = rooms.tree
     limits = [c for c in hard if c.group == "gang" and c.within]
@@ -170,18 +174,18 @@ def scattered(spec: JobSpec, room: int, kind: str, whose: str) -> str:
     return f"{needs}, and {whose} has room for {room}"
 
 
-def narrowed(ground: Ground, spec: JobSpec, kind: str) -> str:
+def narrowed(free_slices: FreeSlices, spec: JobSpec, kind: str) -> str:
     """Which wishes of the job leave how many of the fleet's devices; empty where none leaves any out.
 
     ``of 80 GPUs, models leaves 32, then node_labels leaves 0``: each counts what those before it left.
     """
-    if kind not in ground.pieces:
+    if kind not in free_slices.pieces:
         return ""
     told: list[str] = []
     total = before = -1
-    for name, pool, where in _steps(ground, spec, kind):
+    for name, pool, where in _steps(free_slices, spec, kind):
         only = replace(spec, where=where, share=None)
-        left = int(counts(ground.pieces[kind].allowed(only, ground.open_nodes(where), pool)).sum())
+        left = int(counts(free_slices.pieces[kind].allowed(only, free_slices.open_nodes(where), pool)).sum())
         if before < 0:
             total = left
         elif left != before:
@@ -190,26 +194,28 @@ def narrowed(ground: Ground, spec: JobSpec, kind: str) -> str:
     return f"of {total} {noun(kind, total)}, {', then '.join(told)}" if told else ""
 
 
-def narrowed_nodes(ground: Ground, spec: JobSpec) -> str:
+def narrowed_nodes(free_slices: FreeSlices, spec: JobSpec) -> str:
     """The same for ranks without devices, of the fleet's nodes."""
     told: list[str] = []
-    total = before = len(ground.nodes)
-    labelled = replace(spec.where, tolerate=tuple({taint for node in ground.nodes for taint in node.taints}))
+    total = before = len(free_slices.nodes)
+    labelled = replace(
+        spec.where, tolerate=tuple({taint for node in free_slices.nodes for taint in node.taints})
+    )
     for name, where in (("node_labels", labelled), ("tolerate", spec.where)):
-        left = int(ground.open_nodes(where).sum())
+        left = int(free_slices.open_nodes(where).sum())
         if left != before:
             told.append(f"{name} leaves {left}")
         before = left
     return f"of {counted(total, 'node')}, {', then '.join(told)}" if told else ""
 
 
-def _steps(ground: Ground, spec: JobSpec, kind: str) -> Iterator[tuple[str, Pool, Where]]:
+def _steps(free_slices: FreeSlices, spec: JobSpec, kind: str) -> Iterator[tuple[str, DevicePool, Where]]:
     """The devices of a kind with one wish more each time, by the name of the job file's field."""
-    every = tuple({taint for node in ground.nodes for taint in node.taints})
+    every = tuple({taint for node in free_slices.nodes for taint in node.taints})
     where = Where(tolerate=every)
-    yield "", Pool(kind), where
+    yield "", DevicePool(kind), where
     vendor = spec.hardware.vendor if kind == "gpu" and spec.hardware.vendor != "any" else ""
-    pool = Pool(kind, vendor)
+    pool = DevicePool(kind, vendor)
     yield "hardware.vendor", pool, where
     for name, field in (("models", "models"), ("uuids", "uuids"), ("node_labels", "labels")):
         where = replace(where, **{field: getattr(spec.where, field)})
@@ -223,18 +229,18 @@ _KEPT: Final = {
 }  # fmt: skip
 
 
-class Refused(NamedTuple):
+class GangRefusal(NamedTuple):
     """Why a gang cannot be placed, and each thing in the way."""
 
     because: Reason
     barriers: tuple[Barrier, ...] = ()
 
 
-def never_fits(ground: Ground, spec: JobSpec, access: Access | None = None) -> Refused | None:
+def never_fits(free_slices: FreeSlices, spec: JobSpec, access: Access | None = None) -> GangRefusal | None:
     """Why no state of this fleet holds the gang; None where one does."""
     gang = gang_of(spec)
     refused: list[tuple[Option, RankClass, Blocked]] = []
-    for option, rank_class in candidates(ground, spec, access=access):
+    for option, rank_class in candidates(free_slices, spec, access=access):
         verdict = rank_class.never(gang)
         if verdict is None:
             return None
@@ -242,21 +248,27 @@ def never_fits(ground: Ground, spec: JobSpec, access: Access | None = None) -> R
     # those say why that come nearest to holding it
     nearest = max(refused, key=lambda one: (int(one[2].because.figures.get("largest", 0)), one[1].devices))
     vendors = {option.pool.vendor for option, _, _ in refused if option.pool.vendor}
-    return _too_large(ground, spec, *nearest, of_many=len(vendors) > 1)
+    return _too_large(free_slices, spec, *nearest, of_many=len(vendors) > 1)
 
 
 def _too_large(
-    ground: Ground, spec: JobSpec, option: Option, rank_class: RankClass, verdict: Blocked, *, of_many: bool
-) -> Refused:
+    free_slices: FreeSlices,
+    spec: JobSpec,
+    option: Option,
+    rank_class: RankClass,
+    verdict: Blocked,
+    *,
+    of_many: bool,
+) -> GangRefusal:
     needs, total, kind = spec.devices, rank_class.devices, rank_class.kind
     if not spec.needs_devices and verdict.barriers[0].constraint is None:
         text = scattered(spec, verdict.barriers[0].largest, kind, "the empty fleet")
-        by = narrowed_nodes(ground, spec)
+        by = narrowed_nodes(free_slices, spec)
         text += f" ({by})" if by else ""
     elif needs > total:
         text = f"needs {needs} {wanted(spec, kind)}, and the fleet has {total} that it may use"
         text += option.on if total else ""
-        by = narrowed(ground, spec, kind) if spec.share is None else ""
+        by = narrowed(free_slices, spec, kind) if spec.share is None else ""
         text += f" ({by})" if by else ""
         text += "; a gang is on GPUs of one vendor" if of_many and total else ""
     elif verdict.barriers[0].constraint is None:
@@ -268,10 +280,12 @@ def _too_large(
         text += f" ({counted(kept, 'device')} {are(kept)} kept as spare)"
         figures["kept_as_spare"] = kept
     because = Reason("never_fits", f"{text}: it can never start here", figures)
-    return Refused(because, tuple(b.of_empty_fleet() for b in verdict.barriers if b.constraint is not None))
+    return GangRefusal(
+        because, tuple(b.of_empty_fleet() for b in verdict.barriers if b.constraint is not None)
+    )
 
 
-def waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
+def waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> GangRefusal:
     """A gang waits on this class of ranks."""
     if not spec.needs_devices:
         return _waits_for_cores(spec, rank_class, blocked)
@@ -280,16 +294,16 @@ def waits(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
     figures = {**blocked.because.figures, "needs": needs, "free": free, "devices": rank_class.devices}
     if blocked.because.code != "no_room":
         text = blocked.because.text + kept_back(rank_class, figures)
-        return Refused(Reason("no_fit", text, figures), blocked.barriers)
+        return GangRefusal(Reason("no_fit", text, figures), blocked.barriers)
     if left >= needs:
         text = f"{scattered(spec, room, rank_class.kind, 'the fleet now')}; {left} of {rank_class.devices} devices are free"
     else:
         text = f"needs {needs} {wanted(spec, rank_class.kind)}, {left} of {rank_class.devices} {are(left)} free for it"
     text += kept_back(rank_class, figures)
-    return Refused(Reason("no_fit", text, figures), blocked.barriers)
+    return GangRefusal(Reason("no_fit", text, figures), blocked.barriers)
 
 
-def _waits_for_cores(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> Refused:
+def _waits_for_cores(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> GangRefusal:
     """A gang without devices waits: with a code of its own, since devices are not free for want of it."""
     room = int(rank_class.rooms.room.sum())
     figures = {**blocked.because.figures, "needs": spec.ranks, "free": room, "devices": 0}
@@ -297,7 +311,7 @@ def _waits_for_cores(spec: JobSpec, rank_class: RankClass, blocked: Blocked) -> 
     if blocked.because.code == "no_room":
         text = scattered(spec, room, rank_class.kind, "the fleet now")
     barriers = tuple(replace(b, unblock=_of_cores(b.unblock)) for b in blocked.barriers)
-    return Refused(Reason("no_cores", text, figures), barriers)
+    return GangRefusal(Reason("no_cores", text, figures), barriers)
 
 
 def _of_cores(text: str) -> str:
@@ -314,15 +328,15 @@ def kept_back(rank_class: RankClass, figures: dict[str, int | float | str]) -> s
     return text
 
 
-def with_models(refused: Refused, models: Sequence[str]) -> Refused:
+def with_models(refused: GangRefusal, models: Sequence[str]) -> GangRefusal:
     """Of several models, how much of each is free: a gang is on one of them."""
     if len(models) < 2:
         return refused
     because = refused.because
     text = f"{because.text}; a gang is on one model: {', '.join(models)}"
-    return Refused(Reason(because.code, text, because.figures), refused.barriers)
+    return GangRefusal(Reason(because.code, text, because.figures), refused.barriers)
 
 
-def most_devices(refused: Sequence[Refused]) -> Refused:
+def most_devices(refused: Sequence[GangRefusal]) -> GangRefusal:
     """The refusal of the kind with the most devices, among the kinds that the job accepts."""
     return max(refused, key=lambda one: int(one.because.figures["devices"]))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from unidle.jobs import Reason
 from unidle.place.model import Demand
-from unidle.place.queue.fair_share import Refusal, Shares
-from unidle.place.queue.state import Cluster
+from unidle.place.queue.fair_share import FairShare, Refusal
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.tree import QueueTree
 from unidle.place.queue.victims import deserves, dominant, takeable
 from unidle.words import counted, device_time
@@ -64,19 +64,19 @@ def _plain(tree: QueueTree, refusal: Refusal) -> dict[str, int | float | str]:
 Like = TypeVar("Like", bound=Hashable)
 
 
-class Nobody(dict[Like, Reason | None], Generic[Like]):
+class NoVictims(dict[Like, Reason | None], Generic[Like]):
     """Kinds of jobs for which no other job may be stopped, with the reason if it is known already."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, state: Allocations) -> None:
         super().__init__()
-        self._cluster = cluster
+        self._state = state
         self._looked: set[Like] = set()
 
     def why(self, like: Like, demand: Demand) -> Reason | None:
         """The reason for a job of this kind; None if others may be stopped for it, or if no reason is needed."""
         if like in self and self[like] is None and like not in self._looked:
             self._looked.add(like)
-            self[like] = why_nobody(self._cluster, demand)
+            self[like] = why_nobody(self._state, demand)
         return self.get(like)
 
     def clear(self) -> None:
@@ -84,25 +84,25 @@ class Nobody(dict[Like, Reason | None], Generic[Like]):
         self._looked.clear()
 
 
-def why_nobody(cluster: Cluster, demand: Demand) -> Reason | None:
+def why_nobody(state: Allocations, demand: Demand) -> Reason | None:
     """Why no queue has jobs that may be stopped for it; None if its queue has nothing to reclaim.
 
     That is so if each queue above it uses all that it deserves, or no other uses more than it deserves.
     """
-    shares, tree = cluster.shares, cluster.shares.tree
+    shares, tree = state.shares, state.shares.tree
     leaf = tree.leaf(demand.queue)
     for at in tree.path(leaf)[:-1]:
-        text = _at(cluster, demand, leaf, at)
+        text = _at(state, demand, leaf, at)
         if text:
             return Reason("no_right_to_preempt", text)
-    if demand.level == "high" and not cluster.soft.get(leaf) and any(shares.used[leaf]):
+    if demand.level == "high" and not state.soft.get(leaf) and any(shares.used[leaf]):
         return Reason("no_right_to_preempt", f"{demand.queue} runs no job of level low")
     return None
 
 
-def _at(cluster: Cluster, demand: Demand, leaf: int, at: int) -> str:
+def _at(state: Allocations, demand: Demand, leaf: int, at: int) -> str:
     """What keeps this queue on the way up from taking back from its siblings."""
-    shares, tree = cluster.shares, cluster.shares.tree
+    shares, tree = state.shares, state.shares.tree
     resource = dominant(shares, demand.charged)
     siblings = [k for k in tree.children[tree.parent[at]] if k != at and shares.above(k, resource) > 0]
     if not siblings:
@@ -117,13 +117,13 @@ def _at(cluster: Cluster, demand: Demand, leaf: int, at: int) -> str:
     if not bounds:
         names = ", ".join(tree.name(k) for k in siblings[:3])
         return f"{names} {'uses' if len(siblings) == 1 else 'use'} more than deserved, but this is not reclaimable"
-    if not any(cluster.soft.get(k) for k in bounds):
+    if not any(state.soft.get(k) for k in bounds):
         names = ", ".join(tree.name(k) for k in sorted(bounds)[:3])
         return f"no job of level low runs in {names}, and only such jobs can be stopped"
     return ""
 
 
-def _beyond(shares: Shares, demand: Demand, at: int) -> str:
+def _beyond(shares: FairShare, demand: Demand, at: int) -> str:
     """The queue deserves more than it uses, and less than it would use with this job."""
     tree, used, deserved = shares.tree, shares.used[at], shares.quota.deserved[at]
     for r, asked in enumerate(demand.charged):

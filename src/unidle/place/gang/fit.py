@@ -8,21 +8,21 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from unidle.jobs import JobSpec, Layout, RankPlace, Reason
-from unidle.place.explain.gang import Refused, most_devices, never_fits, waits, why_blocked, with_models
-from unidle.place.gang.restart import Returning
+from unidle.place.explain.gang import GangRefusal, most_devices, never_fits, waits, why_blocked, with_models
+from unidle.place.gang.restart import Restarts
 from unidle.place.network.constraint import Gang, GangPlan, gang_of
-from unidle.place.network.rank_order import Mapping, map_ranks
+from unidle.place.network.rank_order import RankOrder, map_ranks
 from unidle.place.network.traffic import usual_traffic
 from unidle.place.network.tree import Ints
-from unidle.place.nodes.free import Ground
-from unidle.place.nodes.hardware import Option, Pool
+from unidle.place.nodes.free import FreeSlices
+from unidle.place.nodes.hardware import DevicePool, Option
 from unidle.place.nodes.links import Seats, text_of
 from unidle.place.nodes.rank_class import RankClass, candidates
 from unidle.place.nodes.reserve import Access
 from unidle.place.protocol import Place, Plan, Recut, Wait
 from unidle.place.queue_order import InQueueOrder, in_words
-from unidle.place.slices.fit import Given, Terms
-from unidle.place.slices.offers import Apart, SharingRound
+from unidle.place.slices.fit import SliceBounds, SliceFit
+from unidle.place.slices.offers import Apart, SliceOffers
 from unidle.share.refusal import Refused as NoPart
 from unidle.view.jobs import JobView
 from unidle.view.occupancy import NodeSlots
@@ -34,31 +34,31 @@ _LOOKED_AT: Final = 64  # nodes whose links are compared for one gang
 
 
 def well_wired(
-    ground: Ground, rank_class: RankClass, plan: GangPlan, gang: Gang, free: Callable[[int], int]
+    free_slices: FreeSlices, rank_class: RankClass, plan: GangPlan, gang: Gang, free: Callable[[int], int]
 ) -> GangPlan:
     """Of the nodes that hold a gang of one node equally tightly, one on which its GPUs are best connected.
 
     ``free`` returns the mask of the slices that the ranks may take on a node, by its position.
     """
     count = gang.ranks * rank_class.each
-    if plan.vertex >= 0 or count < 2 or not _links_count(ground, rank_class):
+    if plan.vertex >= 0 or count < 2 or not _links_count(free_slices, rank_class):
         return plan
     first = at = int(plan.nodes[0])
     best = -1
     for position in rank_class.rooms.alike(plan)[:_LOOKED_AT].tolist():
-        node = ground.nodes[position]
-        here = ground.inner.weakest(node, count, free(position))
+        node = free_slices.nodes[position]
+        here = free_slices.inner.weakest(node, count, free(position))
         if here is None and position == first:
             return plan  # nothing is known of where it would go
         if here is not None and here > best:
             at, best = position, here
-            if here == ground.inner.weakest(node, count):
+            if here == free_slices.inner.weakest(node, count):
                 break  # as good as it gets on such a node
     return plan if at == first else rank_class.rooms.moved(gang, plan, at)
 
 
 def seats_of(
-    ground: Ground,
+    free_slices: FreeSlices,
     rank_class: RankClass,
     tp: int,
     node_of_rank: Sequence[int],
@@ -71,7 +71,7 @@ def seats_of(
     ``node_of_rank`` indexes ``positions``, and so do the keys of the answer; ``masks`` are the slices that each node
     has to give. ``tp`` ranks in a row are a tensor group.
     """
-    if not _links_count(ground, rank_class):
+    if not _links_count(free_slices, rank_class):
         return {}
     groups: list[dict[int, int]] = [{} for _ in positions]  # ranks of each tensor group, in rank order
     for rank, at in enumerate(node_of_rank):
@@ -81,16 +81,18 @@ def seats_of(
     for at, position in enumerate(positions):
         sizes = tuple(groups[at].values())
         seats = (
-            ground.inner.seats(ground.nodes[position], masks[at], sizes, rank_class.each) if sizes else None
+            free_slices.inner.seats(free_slices.nodes[position], masks[at], sizes, rank_class.each)
+            if sizes
+            else None
         )
         if seats is not None:
             found[at] = seats
     return found
 
 
-def _links_count(ground: Ground, rank_class: RankClass) -> bool:
+def _links_count(free_slices: FreeSlices, rank_class: RankClass) -> bool:
     """Whether any links are known, and the ranks take whole GPUs."""
-    return bool(ground.fleet.gpu_links) and rank_class.kind == "gpu" and not rank_class.by_size
+    return bool(free_slices.fleet.gpu_links) and rank_class.kind == "gpu" and not rank_class.by_size
 
 
 Like: TypeAlias = tuple[Shape, Apart | None]
@@ -101,11 +103,11 @@ def _may(_spec: JobSpec) -> None:
     """Nothing keeps such a job from starting ever."""
 
 
-class Fit:
+class GangFit:
     """Where a gang can go: its nodes, the order of its ranks, and the reason. ``seats`` are known once it is taken."""
 
     def __init__(
-        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: Mapping | None, tp: int = 1,
+        self, rank_class: RankClass, plan: GangPlan, node_of_rank: Ints, mapping: RankOrder | None, tp: int = 1,
         own: dict[int, tuple[str, ...]] | None = None, theirs: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         """``own``: slices that a rank had before and gets again, by rank; ``theirs``: those to be taken last."""
@@ -139,10 +141,10 @@ class Fit:
 class GangRound:
     """One round of decisions on top of a ground that is left as it was found."""
 
-    def __init__(self, ground: Ground, view: View) -> None:
-        self._ground, self._view = ground, view
-        self._returning = Returning(ground, view, ground.left)
-        self.sharing = sharing_of(ground, view)
+    def __init__(self, free_slices: FreeSlices, view: View) -> None:
+        self._free_slices, self._view = free_slices, view
+        self._restarts = Restarts(free_slices, view, free_slices.left)
+        self.sharing = sharing_of(free_slices, view)
 
     def decide(
         self, now_ns: int, but: Collection[Shape] = (), never: Callable[[JobSpec], Reason | None] = _may
@@ -167,7 +169,7 @@ class GangRound:
             fit = self.find(spec, job)
             if fit is not None:
                 places[job_id] = Place(job_id, self.take(fit), fit.because())
-            elif isinstance(given := self.part(job_id, spec), Given):
+            elif isinstance(given := self.part(job_id, spec), SliceFit):
                 places[job_id] = Place(job_id, self.take_parts(given), given.because)
             else:  # what is free only shrinks within one round
                 why[like] = self.refusal(spec, job_id).because if like in new else None
@@ -192,7 +194,7 @@ class GangRound:
             return shape, None
         return shape, self.sharing.apart(job)
 
-    def part(self, job: str, spec: JobSpec) -> Given | NoPart | None:
+    def part(self, job: str, spec: JobSpec) -> SliceFit | NoPart | None:
         """Parts of devices that are cut on demand for the job, or why it gets none; None if it requests none."""
         if self.sharing is None or spec.share is None:
             return None
@@ -202,7 +204,7 @@ class GangRound:
         """Whether the whole fleet, empty and healthy, has a part that is cut on demand for each rank."""
         return self.sharing is not None and spec.share is not None and self.sharing.never(spec) is None
 
-    def take_parts(self, given: Given) -> tuple[RankPlace, ...]:
+    def take_parts(self, given: SliceFit) -> tuple[RankPlace, ...]:
         """Give the gang its parts of devices."""
         assert self.sharing is not None
         return self.sharing.take(given)
@@ -210,38 +212,38 @@ class GangRound:
     def recuts(self) -> tuple[Recut, ...]:
         return self.sharing.recuts() if self.sharing is not None else ()
 
-    def fit(self, spec: JobSpec, access: Access | None = None) -> Fit | Refused:
+    def fit(self, spec: JobSpec, access: Access | None = None) -> GangFit | GangRefusal:
         """Where a gang of such a job goes now, or why it cannot."""
         return self.find(spec, access=access) or self.refusal(spec, access=access)
 
-    def find(self, spec: JobSpec, job: JobView | None = None, access: Access | None = None) -> Fit | None:
+    def find(self, spec: JobSpec, job: JobView | None = None, access: Access | None = None) -> GangFit | None:
         """Where a gang of this job goes now; where it was, as far as it can."""
-        gang, options = gang_of(spec), candidates(self._ground, spec, self._view, job, access)
-        for option, rank_class in options if job is None else self._returning.home_first(job.id, options):
+        gang, options = gang_of(spec), candidates(self._free_slices, spec, self._view, job, access)
+        for option, rank_class in options if job is None else self._restarts.home_first(job.id, options):
             plan = rank_class.rooms_for(gang).place(gang) if rank_class.total >= gang.ranks else None
             if plan is not None:
                 again = None
                 if job is not None:
-                    again = self._returning.plan(job.id, rank_class, gang, rank_class.rooms.room)
-                plan = again or well_wired(self._ground, rank_class, plan, gang, rank_class.free)
+                    again = self._restarts.plan(job.id, rank_class, gang, rank_class.rooms.room)
+                plan = again or well_wired(self._free_slices, rank_class, plan, gang, rank_class.free)
                 return self.chosen(self.mapped(rank_class, plan, gang, job), option, spec, job)
         return None
 
-    def chosen(self, fit: Fit, option: Option, spec: JobSpec, job: JobView | None = None) -> Fit:
+    def chosen(self, fit: GangFit, option: Option, spec: JobSpec, job: JobView | None = None) -> GangFit:
         """The fit, with the reason why on the devices of this option."""
-        pools = self._ground.pools
+        pools = self._free_slices.pools
         if option.pool.models:
             options = pools.options(spec, self._view, job)  # those of a kept family know no speeds
             fit.choice = pools.why(options, next(o for o in options if o.pool == option.pool))
         return fit
 
-    def refusal(self, spec: JobSpec, job: str = "", access: Access | None = None) -> Refused:
+    def refusal(self, spec: JobSpec, job: str = "", access: Access | None = None) -> GangRefusal:
         """Why a gang of this job, for which no place was found, has none."""
         gang = gang_of(spec)
         if access is None:
-            access = self._ground.access(spec, self._view.jobs.open.get(job))
+            access = self._free_slices.access(spec, self._view.jobs.open.get(job))
         reasons, models = [], []
-        for option, rank_class in candidates(self._ground, spec, self._view, access=access):
+        for option, rank_class in candidates(self._free_slices, spec, self._view, access=access):
             if rank_class.never(gang) is not None:
                 continue
             refused = waits(spec, rank_class, why_blocked(rank_class.rooms, gang))
@@ -249,69 +251,71 @@ class GangRound:
             if option.pool.models and not option.mixed:
                 figures = refused.because.figures
                 models.append(f"{option.name} {figures['free']} of {figures['devices']} free")
-        static = never_fits(self._ground, spec, access) or with_models(most_devices(reasons), models)
+        static = never_fits(self._free_slices, spec, access) or with_models(most_devices(reasons), models)
         if self.sharing is not None and spec.share is not None:
             return self._no_part(spec, job, static)
         return static
 
-    def _no_part(self, spec: JobSpec, job: str, static: Refused) -> Refused:
+    def _no_part(self, spec: JobSpec, job: str, static: GangRefusal) -> GangRefusal:
         """Why neither a part that is declared nor one that is made on demand will do."""
         assert self.sharing is not None
         never = self.sharing.never(spec)
         if never is not None:
             if static.because.code != "never_fits":
                 return static
-            return Refused(
+            return GangRefusal(
                 Reason("never_fits", f"{never.because.text}: it can never start here", never.because.figures)
             )
-        answer = self.sharing.find(job, spec, Terms(every=True))
-        if not isinstance(answer, Given):
-            return Refused(answer.because)
+        answer = self.sharing.find(job, spec, SliceBounds(every=True))
+        if not isinstance(answer, SliceFit):
+            return GangRefusal(answer.because)
         text = f"{counted(spec.ranks, 'part')} for it {are(spec.ranks)} free, and kept for jobs before it"
-        return Refused(Reason("kept", text, {"needs": spec.ranks, "devices": len(answer.devices)}))
+        return GangRefusal(Reason("kept", text, {"needs": spec.ranks, "devices": len(answer.devices)}))
 
     def classes(self, spec: JobSpec, access: Access | None = None) -> list[RankClass]:
         """The classes of the job's ranks on the pools that it may use."""
-        return [one for _, one in candidates(self._ground, spec, self._view, access=access)]
+        return [one for _, one in candidates(self._free_slices, spec, self._view, access=access)]
 
-    def rank_class(self, spec: JobSpec, pool: Pool) -> RankClass:
+    def rank_class(self, spec: JobSpec, pool: DevicePool) -> RankClass:
         """The class of the job's ranks on the devices of a pool, with what this round gave away."""
-        return self._ground.rank_class(spec, pool)
+        return self._free_slices.rank_class(spec, pool)
 
     def undo(self) -> None:
         """Leave the ground as the view has it."""
-        self._ground.undo()
+        self._free_slices.undo()
 
-    def map(self, plan: GangPlan, layout: Layout) -> Mapping:
+    def map(self, plan: GangPlan, layout: Layout) -> RankOrder:
         """The order of ranks on the plan's nodes."""
-        tree, traffic = self._ground.tree, usual_traffic(layout)
+        tree, traffic = self._free_slices.tree, usual_traffic(layout)
         return map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric, plan.kept)
 
-    def mapped(self, rank_class: RankClass, plan: GangPlan, gang: Gang, job: JobView | None = None) -> Fit:
+    def mapped(
+        self, rank_class: RankClass, plan: GangPlan, gang: Gang, job: JobView | None = None
+    ) -> GangFit:
         """The plan with an order of ranks: that of the job's last attempt where it comes back."""
-        if job is not None and self._returning.last(job.id) is not None:
+        if job is not None and self._restarts.last(job.id) is not None:
             free = [rank_class.free(p) for p in plan.nodes.tolist()]
-            again = self._returning.order(job.id, rank_class, plan, free)
+            again = self._restarts.order(job.id, rank_class, plan, free)
             if again is not None:
-                return Fit(
+                return GangFit(
                     rank_class, again.plan, again.node_of_rank, again.mapping, gang.size("tp"), again.own,
                     again.theirs,
                 )  # fmt: skip
         if gang.layout is None or len(plan.nodes) == 1:
             there = np.repeat(np.arange(len(plan.nodes)), plan.counts)
-            return Fit(rank_class, plan, there, None, gang.size("tp"))
+            return GangFit(rank_class, plan, there, None, gang.size("tp"))
         mapping = self.map(plan, gang.layout)
-        return Fit(rank_class, plan, mapping.node_of_rank, mapping, gang.size("tp"))
+        return GangFit(rank_class, plan, mapping.node_of_rank, mapping, gang.size("tp"))
 
-    def take(self, fit: Fit) -> tuple[RankPlace, ...]:
+    def take(self, fit: GangFit) -> tuple[RankPlace, ...]:
         """Give the gang its slices."""
         places, used = self.seated(fit)
         rank_class, plan = fit.rank_class, fit.plan
         for position, mask, ranks in zip(plan.nodes.tolist(), used, plan.counts.tolist(), strict=True):
-            self._ground.take(rank_class.kind, position, mask, rank_class.requests, ranks)
+            self._free_slices.take(rank_class.kind, position, mask, rank_class.requests, ranks)
         return places
 
-    def seated(self, fit: Fit) -> tuple[tuple[RankPlace, ...], list[int]]:
+    def seated(self, fit: GangFit) -> tuple[tuple[RankPlace, ...], list[int]]:
         """The slices that the gang would get, and these as a mask by node of its plan: those that ranks had before;
         else of each node the best connected, where that is known, or the lowest free ones."""
         rank_class, positions = fit.rank_class, fit.plan.nodes.tolist()
@@ -327,7 +331,7 @@ class GangRound:
         if fit.theirs:
             rest = [at for rank, at in enumerate(order) if rank not in fit.own]
             masks = _left_to_others(fit, slots, masks, rest)
-        seats = seats_of(self._ground, rank_class, fit.tp, order, positions, masks, fit.own)
+        seats = seats_of(self._free_slices, rank_class, fit.tp, order, positions, masks, fit.own)
         fit.seats = {} if fit.own else {slots[at].node: there for at, there in seats.items()}
         seated = {at: iter(there.ranks) for at, there in seats.items()}
         for rank, at in enumerate(order):
@@ -346,7 +350,7 @@ class GangRound:
 
 
 def _left_to_others(
-    fit: Fit, slots: Sequence[NodeSlots], masks: Sequence[int], rest: Sequence[int]
+    fit: GangFit, slots: Sequence[NodeSlots], masks: Sequence[int], rest: Sequence[int]
 ) -> list[int]:
     """The masks without what other gangs had, on nodes that have enough besides for those of ``rest``."""
     found = []
@@ -357,6 +361,6 @@ def _left_to_others(
     return found
 
 
-def sharing_of(ground: Ground, view: View) -> SharingRound | None:
+def sharing_of(free_slices: FreeSlices, view: View) -> SliceOffers | None:
     """The round of parts of devices that are cut on demand; None where none may be cut."""
-    return SharingRound(ground, view) if view.cuttable_nodes() else None
+    return SliceOffers(free_slices, view) if view.cuttable_nodes() else None

@@ -36,7 +36,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bounds:
+class RepairBounds:
     """``most[node]``: ranks of the gang that the node holds when all that is free, and what it keeps, is its own.
 
     ``unit`` ranks must be together on a node, ``unit_wished`` had better be (1: each may be alone).
@@ -49,7 +49,7 @@ class Bounds:
 
 def repair(
     jobs: Sequence[Running], failed: Collection[int], free: Ints, tiers: Sequence[Ints],
-    fits_of: Callable[[Running], Fits], bounds_of: Callable[[Running], Bounds] | None = None,
+    fits_of: Callable[[Running], Fits], bounds_of: Callable[[Running], RepairBounds] | None = None,
 ) -> dict[str, Repair | Reason]:  # fmt: skip
     """New places for the ranks that are missing, by job: those on failed nodes, or without devices.
 
@@ -71,13 +71,13 @@ def repair(
 class _Plan:
     def __init__(
         self, jobs: Sequence[Running], failed: Collection[int], free: Ints, tiers: Sequence[Ints],
-        fits_of: Callable[[Running], Fits], bounds_of: Callable[[Running], Bounds] | None,
+        fits_of: Callable[[Running], Fits], bounds_of: Callable[[Running], RepairBounds] | None,
     ) -> None:  # fmt: skip
         self._failed = set(failed)
         self._free = np.array(free, np.int64)
         self._free[sorted(self._failed)] = 0
         self._tiers, self._fits_of = tiers, fits_of
-        self._bounds_of = bounds_of or (lambda _: Bounds(np.full(len(self._free), 1 << 40)))
+        self._bounds_of = bounds_of or (lambda _: RepairBounds(np.full(len(self._free), 1 << 40)))
         hit = (run for run in jobs if int(self._survivors(run).sum()) < run.ranks)
         self.open = sorted(hit, key=lambda run: (_LEVEL[run.level], -run.size, run.job))
         self.done: dict[str, Repair | Reason] = {}

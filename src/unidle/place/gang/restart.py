@@ -14,14 +14,14 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from unidle.jobs import Layout, Reason
-from unidle.place.gang.repair import Bounds, Repair, repair
+from unidle.place.gang.repair import Repair, RepairBounds, repair
 from unidle.place.model import Fits, Ints, Running
 from unidle.place.network.constraint import Gang, GangPlan, gang_of
 from unidle.place.network.domains import plan_gang
-from unidle.place.network.rank_order import Mapping, map_ranks, ordered
+from unidle.place.network.rank_order import RankOrder, map_ranks, ordered
 from unidle.place.network.traffic import closest, tree_chain, usual_traffic
 from unidle.place.network.tree import NODE, Tree
-from unidle.place.nodes.free import Ground
+from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import Option
 from unidle.place.nodes.rank_class import RankClass, candidates
 from unidle.place.queue_order import in_words
@@ -38,7 +38,7 @@ _NAMED: Final = 3  # nodes that are named in a reason
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Last:
+class LastPlaces:
     """A job's last attempt on this fleet. ``node_of_rank`` are positions, -1 for a node that is gone."""
 
     job: str
@@ -50,26 +50,26 @@ class Last:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Again:
-    """A plan with its reason, the node of each rank (as in :class:`Mapping`), and slices that ranks had and keep.
+class RestartFit:
+    """A plan with its reason, the node of each rank (as in :class:`RankOrder`), and slices that ranks had and keep.
 
     ``theirs`` are slices that other gangs which come back had, better left to them.
     """
 
     plan: GangPlan
     node_of_rank: Ints
-    mapping: Mapping | None
+    mapping: RankOrder | None
     own: dict[int, tuple[str, ...]]
     theirs: frozenset[str]
 
 
-class Returning:
+class Restarts:
     """The jobs of one round that ran before."""
 
-    def __init__(self, ground: Ground, view: View, left_of: Callable[[str], Ints]) -> None:
+    def __init__(self, free_slices: FreeSlices, view: View, left_of: Callable[[str], Ints]) -> None:
         """``left_of(kind)``: devices by position that are free in that round, shape (N,)."""
-        self._ground, self._view, self._left_of = ground, view, left_of
-        self._last: dict[str, Last | None] = {}
+        self._free_slices, self._view, self._left_of = free_slices, view, left_of
+        self._last: dict[str, LastPlaces | None] = {}
         self._together: dict[str, dict[str, Ints]] = {}  # kind -> job -> ranks by position
         self._spare: dict[str, Ints] = {}  # kind -> devices by position that no survivor claims
         self._keep: dict[str, Ints] = {}  # job -> its survivors by position
@@ -89,15 +89,17 @@ class Returning:
                 counts = self._alone(last, rank_class, gang, room)
         if counts is None:
             return None
-        plan = plan_gang(self._ground.tree, counts, gang)
+        plan = plan_gang(self._free_slices.tree, counts, gang)
         return plan if isinstance(plan, GangPlan) else None
 
-    def order(self, job: str, rank_class: RankClass, plan: GangPlan, free: Sequence[int]) -> Again | None:
+    def order(
+        self, job: str, rank_class: RankClass, plan: GangPlan, free: Sequence[int]
+    ) -> RestartFit | None:
         """Which rank goes where on the plan's nodes; ``free[i]`` is the mask of free slices of its i-th node."""
         last = self.last(job)
         if last is None or last.kind != rank_class.kind:
             return None
-        tree, layout = self._ground.tree, self._view.jobs[job].spec.layout
+        tree, layout = self._free_slices.tree, self._view.jobs[job].spec.layout
         free_slices = {
             name
             for position, mask in zip(plan.nodes.tolist(), free, strict=True)
@@ -114,7 +116,7 @@ class Returning:
         }
         because = _because(tree, self._view, last, plan, order, len(own), note)
         theirs = frozenset(s for s in free_slices if self._whose().get(s, job) != job)
-        return Again(replace(plan, because=because), order, mapping, own, theirs)
+        return RestartFit(replace(plan, because=because), order, mapping, own, theirs)
 
     def _whose(self) -> dict[str, str]:
         """The gang that had a slice, of those that come back."""
@@ -123,7 +125,7 @@ class Returning:
             self._had = {s: last.job for last in reversed(came) for slices in last.slices for s in slices}
         return self._had
 
-    def last(self, job: str) -> Last | None:
+    def last(self, job: str) -> LastPlaces | None:
         """The attempt whose places the job had best come back to; None where that is none."""
         if job not in self._last:
             found = self._view.jobs.get(job)
@@ -131,13 +133,13 @@ class Returning:
             left = ended is not None and not ended.live and ended.left_places
             if found is not None and ended is not None and len(ended.places) != found.spec.ranks:
                 left = False  # an elastic gang of another size is placed again
-            self._last[job] = _last(self._ground, job, ended) if ended is not None and left else None
+            self._last[job] = _last(self._free_slices, job, ended) if ended is not None and left else None
         return self._last[job]
 
     def tiers(self) -> list[Ints]:
         """The vertex above each node at each tier, from the nearest on, below that of the whole fleet."""
         if self._tiers is None:
-            tree, self._tiers = self._ground.tree, []
+            tree, self._tiers = self._free_slices.tree, []
             here = tree.above.copy()
             while (here > 0).any():
                 self._tiers.append(here)
@@ -153,7 +155,7 @@ class Returning:
     def _repaired(self, kind: str) -> dict[str, Ints]:
         left = self._left_of(kind).copy()
         ways: dict[str, tuple[RankClass, Gang]] = {}
-        came: list[tuple[JobView, Last]] = []
+        came: list[tuple[JobView, LastPlaces]] = []
         for job in self._in_order():
             last = self.last(job.id)
             if last is None or last.kind != kind:
@@ -188,13 +190,13 @@ class Returning:
         last = self.last(job)
         return options if last is None else sorted(options, key=lambda pair: not _was_on(last, pair[1]))
 
-    def _class(self, job: JobView, last: Last) -> RankClass | None:
+    def _class(self, job: JobView, last: LastPlaces) -> RankClass | None:
         """The class of the job's ranks on the devices that it comes back to, else on the first of that kind."""
-        options = candidates(self._ground, job.spec, self._view, job)
+        options = candidates(self._free_slices, job.spec, self._view, job)
         found = (rank_class for _, rank_class in self.home_first(job.id, options))
         return next((rank_class for rank_class in found if rank_class.kind == last.kind), None)
 
-    def _on_free_devices(self, last: Last) -> Ints:
+    def _on_free_devices(self, last: LastPlaces) -> Ints:
         """Ranks by position whose very devices are free."""
         occupancy, found = self._view.occupancy, np.zeros_like(last.before)
         for at, slices in zip(last.node_of_rank, last.slices, strict=True):
@@ -206,7 +208,7 @@ class Returning:
         spare = self._spare[rank_class.kind] // rank_class.each
         return spare + self._keep[job] if job in self._keep else spare
 
-    def _alone(self, last: Last, rank_class: RankClass, gang: Gang, room: Ints) -> Ints | None:
+    def _alone(self, last: LastPlaces, rank_class: RankClass, gang: Gang, room: Ints) -> Ints | None:
         keep, each = np.minimum(last.before, room), rank_class.each
         run = _running(self._view.jobs[last.job], last, keep, each)
         found = repair(
@@ -220,7 +222,7 @@ class Returning:
             part = room if most is None else np.minimum(room, most)
             if int(part.sum()) < gang.ranks:
                 return None
-            plan = plan_gang(self._ground.tree, part, gang)
+            plan = plan_gang(self._free_slices.tree, part, gang)
             if not isinstance(plan, GangPlan):
                 return None
             counts = np.zeros(len(room), np.int64)
@@ -237,15 +239,15 @@ class Returning:
         return sorted(came, key=lambda job: (_LEVEL[job.spec.preemption], -job.spec.priority, job.order))
 
 
-def _was_on(last: Last, rank_class: RankClass) -> bool:
+def _was_on(last: LastPlaces, rank_class: RankClass) -> bool:
     return last.kind == rank_class.kind and bool((last.before * rank_class.each <= rank_class.most).all())
 
 
-def _last(ground: Ground, job: str, attempt: AttemptView) -> Last | None:
-    occupancy, tree = ground.occupancy, ground.tree
+def _last(free_slices: FreeSlices, job: str, attempt: AttemptView) -> LastPlaces | None:
+    occupancy, tree = free_slices.occupancy, free_slices.tree
     if any(occupancy.is_part(s) for place in attempt.places for s in place.slices):
         return None  # parts are made again where they fit best
-    found = [next(filter(None, map(ground.at, place.slices)), None) for place in attempt.places]
+    found = [next(filter(None, map(free_slices.at, place.slices)), None) for place in attempt.places]
     kinds = {at[0] for at in found if at is not None}
     if len(kinds) != 1:
         return None
@@ -253,22 +255,22 @@ def _last(ground: Ground, job: str, attempt: AttemptView) -> Last | None:
     before = np.bincount([n for n in nodes if n >= 0], minlength=len(tree.nodes)).astype(np.int64)
     names = tuple(place.node for place in attempt.places)
     slices = tuple(place.slices for place in attempt.places)
-    return Last(job, kinds.pop(), nodes, slices, names, before)
+    return LastPlaces(job, kinds.pop(), nodes, slices, names, before)
 
 
-def _running(job: JobView, last: Last, keep: Ints, each: int) -> Running:
+def _running(job: JobView, last: LastPlaces, keep: Ints, each: int) -> Running:
     held = {int(n): int(keep[n]) * each for n in np.flatnonzero(last.before)}
     spec = job.spec
     return Running(job.id, spec.queue, spec.preemption, 0, held, (), ranks=spec.ranks, each=each)
 
 
-def _bounds(gang: Gang, most: Ints) -> Bounds:
+def _bounds(gang: Gang, most: Ints) -> RepairBounds:
     hard, wished = 1, 1
     for constraint in gang.constraints:
         if constraint.within == NODE and constraint.group != "gang":
             size = gang.size(constraint.group)
             hard, wished = hard * (size if constraint.hard else 1), wished * size
-    return Bounds(most, hard, wished)
+    return RepairBounds(most, hard, wished)
 
 
 def _counts(found: Repair | Reason | None, run: Running, width: int) -> Ints | None:
@@ -288,7 +290,7 @@ def _counts(found: Repair | Reason | None, run: Running, width: int) -> Ints | N
 # -- the order of ranks --------------------------------------------------------------------------------
 
 
-def _kept_order(last: Last, plan: GangPlan, free: set[str], tiers: Sequence[Ints]) -> Ints:
+def _kept_order(last: LastPlaces, plan: GangPlan, free: set[str], tiers: Sequence[Ints]) -> Ints:
     """Survivors keep their numbers, those with free slices first; lost ranks take the new places, near ones first."""
     left = dict(zip(plan.nodes.tolist(), plan.counts.tolist(), strict=True))
     index = {position: k for k, position in enumerate(plan.nodes.tolist())}
@@ -318,7 +320,9 @@ def _joined(tier: Ints | None, a: int, b: int) -> bool:
     return tier is None or (b >= 0 and int(tier[a]) == int(tier[b]) > 0)
 
 
-def _better(tree: Tree, plan: GangPlan, layout: Layout, order: Ints, last: Last) -> tuple[Ints, Mapping, str]:
+def _better(
+    tree: Tree, plan: GangPlan, layout: Layout, order: Ints, last: LastPlaces
+) -> tuple[Ints, RankOrder, str]:
     """The order given, or one made again where groups would be torn or the given one is too slow; and a word on it."""
     traffic, hard = usual_traffic(layout), [c for c in plan.kept if c.hard]
     kept = ordered(tree, plan.nodes, order, layout, traffic, plan.fabric, hard)
@@ -335,7 +339,7 @@ def _better(tree: Tree, plan: GangPlan, layout: Layout, order: Ints, last: Last)
     return anew, new, note
 
 
-def _like(order: Ints, last: Last, plan: GangPlan, layout: Layout) -> Ints:
+def _like(order: Ints, last: LastPlaces, plan: GangPlan, layout: Layout) -> Ints:
     """The order with its groups numbered as they were, as far as they are where they were."""
     index = {position: k for k, position in enumerate(plan.nodes.tolist())}
     old = np.array([index.get(at, -1) for at in last.node_of_rank], np.int64)
@@ -343,7 +347,9 @@ def _like(order: Ints, last: Last, plan: GangPlan, layout: Layout) -> Ints:
     return closest(order.reshape(shape), old.reshape(shape)).reshape(-1)
 
 
-def _because(tree: Tree, view: View, last: Last, plan: GangPlan, order: Ints, own: int, note: str) -> Reason:
+def _because(
+    tree: Tree, view: View, last: LastPlaces, plan: GangPlan, order: Ints, own: int, note: str
+) -> Reason:
     """How many ranks stay, how many move, and how far."""
     now = plan.nodes[order].tolist()
     moves = {(a, b) for a, b in zip(last.node_of_rank, now, strict=True) if a != b}
@@ -372,7 +378,7 @@ def _because(tree: Tree, view: View, last: Last, plan: GangPlan, order: Ints, ow
     return Reason("repair", text, figures)
 
 
-def _why(view: View, last: Last, now: Sequence[int]) -> str:
+def _why(view: View, last: LastPlaces, now: Sequence[int]) -> str:
     """The nodes that ranks left because they are down."""
     left = dict.fromkeys(
         name for a, name, b in zip(last.node_of_rank, last.names, now, strict=True) if a != b

@@ -20,7 +20,7 @@ from unidle.fleet import LinkClass
 from unidle.fleet.network import CLASSES
 from unidle.jobs import Reason
 from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
-from unidle.place.network.tree import NODE, Bools, Ints, Room, Tree, Units, change, room_of, units_of
+from unidle.place.network.tree import NODE, Bools, Ints, Tree, UnitRoom, Units, change, room_of, units_of
 from unidle.words import counted
 
 _NONE: Final = np.iinfo(np.int64).max
@@ -31,7 +31,7 @@ _Key = tuple[tuple[int | None, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class DomainFit:
     """A tier (or one node, with ``vertex`` -1) that holds a gang, and what it would hold."""
 
     vertex: int
@@ -42,10 +42,10 @@ class Spot:
 
 def plan_gang(tree: Tree, room: Ints, gang: Gang) -> GangPlan | Blocked:
     """Where ``gang`` goes, given ``room``: how many of its ranks fit on each node. Shape (N,), by position."""
-    return Rooms(tree, room).plan(gang)
+    return DomainCapacity(tree, room).plan(gang)
 
 
-class Rooms:
+class DomainCapacity:
     """Room for ranks of one shape, by node and by tier, kept up to date as gangs come and go.
 
     Sums are kept for each way of keeping groups together that was asked for, and a change of one node
@@ -58,14 +58,14 @@ class Rooms:
         self.tree = tree
         self.room: Ints = np.array(room, dtype=np.int64)
         self._height: Ints = tree.height * _HEIGHT
-        self._units: dict[_Key, tuple[Units, Room]] = {}
+        self._units: dict[_Key, tuple[Units, UnitRoom]] = {}
         self._forms: dict[_Key, Units] = {}
         self._under: dict[int, Bools] = {}
         self._reach: dict[LinkClass, Ints] = {}
 
-    def beside(self, room: Ints) -> Rooms:
+    def with_room(self, room: Ints) -> DomainCapacity:
         """Another room on the same tree, with what was learned of the tree."""
-        other = Rooms(self.tree, room)
+        other = DomainCapacity(self.tree, room)
         other._forms, other._under, other._reach = self._forms, self._under, self._reach
         return other
 
@@ -85,7 +85,7 @@ class Rooms:
         kept, _, found = self._found(gang)
         return None if found is None else self._nodes(gang, kept, found)
 
-    def _found(self, gang: Gang) -> tuple[list[Constraint], list[Constraint], Spot | None]:
+    def _found(self, gang: Gang) -> tuple[list[Constraint], list[Constraint], DomainFit | None]:
         """The constraints that can be kept and those that cannot, and the spot; None where a hard one cannot."""
         hard = [c for c in gang.constraints if c.hard]
         kept, relaxed, found = hard, list[Constraint](), self.find(gang, hard)
@@ -107,7 +107,7 @@ class Rooms:
 
     def moved(self, gang: Gang, plan: GangPlan, position: int) -> GangPlan:
         """A plan on one node, on another one that holds the gang too."""
-        spot = Spot(-1, position, int(self.room[position]), int((self.room >= gang.ranks).sum()))
+        spot = DomainFit(-1, position, int(self.room[position]), int((self.room >= gang.ranks).sum()))
         return self._planned(gang, plan.kept, plan.relaxed, spot)
 
     def set(self, nodes: Ints, values: Ints) -> None:
@@ -126,7 +126,7 @@ class Rooms:
 
     # What the search and its explanation ask.
 
-    def find(self, gang: Gang, held: Sequence[Constraint]) -> Spot | None:
+    def find(self, gang: Gang, held: Sequence[Constraint]) -> DomainFit | None:
         """The lowest and then tightest spot where all of ``held`` hold."""
         if any(c.within not in ("", NODE) and self.tree.kind_code(c.within) is None for c in held):
             return None
@@ -144,16 +144,16 @@ class Rooms:
             self._under[kind] = self.tree.under(kind)
         return self._under[kind]
 
-    def _one_node(self, gang: Gang) -> Spot | None:
+    def _one_node(self, gang: Gang) -> DomainFit | None:
         """On one node every group is together, and nothing crosses the network."""
         fits = self.room >= gang.ranks
         found = int(np.count_nonzero(fits))
         if not found:
             return None
         position = int(np.where(fits, self.room, _NONE).argmin())
-        return Spot(-1, position, int(self.room[position]), found)
+        return DomainFit(-1, position, int(self.room[position]), found)
 
-    def _tier(self, gang: Gang, held: Sequence[Constraint], allowed: Bools | None) -> Spot | None:
+    def _tier(self, gang: Gang, held: Sequence[Constraint], allowed: Bools | None) -> DomainFit | None:
         fabric = next((c.fabric for c in held if c.fabric), None)
         if fabric is None:
             return self._lowest(gang, self.units(gang, held)[1].tiers, allowed)
@@ -168,7 +168,7 @@ class Rooms:
             default=None,
         )
 
-    def _lowest(self, gang: Gang, tiers: Ints, allowed: Bools | None) -> Spot | None:
+    def _lowest(self, gang: Gang, tiers: Ints, allowed: Bools | None) -> DomainFit | None:
         fits = tiers >= gang.ranks
         if allowed is not None:
             fits &= allowed
@@ -177,9 +177,9 @@ class Rooms:
         if key[vertex] == _NONE:
             return None
         alike = int((fits & (self.tree.height == self.tree.height[vertex])).sum())
-        return Spot(vertex, -1, int(tiers[vertex]), alike)
+        return DomainFit(vertex, -1, int(tiers[vertex]), alike)
 
-    def units(self, gang: Gang, held: Sequence[Constraint]) -> tuple[Units, Room]:
+    def units(self, gang: Gang, held: Sequence[Constraint]) -> tuple[Units, UnitRoom]:
         """Room in whole units of the groups that ``held`` keeps together; kept up to date from then on."""
         key = self._key(gang, held)
         if key not in self._units:
@@ -188,7 +188,7 @@ class Rooms:
             self._units[key] = (units, room_of(self.tree, units, self.room))
         return self._units[key]
 
-    def over(self, gang: Gang, held: Sequence[Constraint], fabric: LinkClass, depth: int) -> Room:
+    def over(self, gang: Gang, held: Sequence[Constraint], fabric: LinkClass, depth: int) -> UnitRoom:
         """Room on the nodes from which links of the class lead up to that depth, in whole units."""
         units = self.units(gang, held)[0]
         masked = np.where(self.reach(fabric) <= depth, self.room, 0)
@@ -210,7 +210,7 @@ class Rooms:
     # From a spot to a plan.
 
     def _planned(
-        self, gang: Gang, held: Sequence[Constraint], relaxed: tuple[Constraint, ...], spot: Spot
+        self, gang: Gang, held: Sequence[Constraint], relaxed: tuple[Constraint, ...], spot: DomainFit
     ) -> GangPlan:
         nodes, counts = self._nodes(gang, held, spot)
         carried = self._carried(nodes, spot.vertex)
@@ -218,7 +218,7 @@ class Rooms:
         left_over = spot.room - gang.ranks
         return GangPlan(nodes, counts, spot.vertex, left_over, carried, relaxed, because, tuple(held))
 
-    def _nodes(self, gang: Gang, held: Sequence[Constraint], spot: Spot) -> tuple[Ints, Ints]:
+    def _nodes(self, gang: Gang, held: Sequence[Constraint], spot: DomainFit) -> tuple[Ints, Ints]:
         if spot.vertex < 0:
             return np.array([spot.position]), np.array([gang.ranks])
         fabric = next((c.fabric for c in held if c.fabric), None)
@@ -236,7 +236,7 @@ class Rooms:
         return next((c for c in CLASSES if int(self.reach(c)[nodes].max()) <= depth), None)
 
     def _because(
-        self, gang: Gang, spot: Spot, nodes: Ints, fabric: str | None, relaxed: tuple[Constraint, ...]
+        self, gang: Gang, spot: DomainFit, nodes: Ints, fabric: str | None, relaxed: tuple[Constraint, ...]
     ) -> Reason:
         tree, left = self.tree, spot.room - gang.ranks
         figures: dict[str, int | float | str] = {
@@ -262,7 +262,7 @@ class Rooms:
         return Reason("gang", text, figures)
 
 
-def spread(tree: Tree, room: Room, vertex: int, ranks: int) -> tuple[Ints, Ints]:
+def spread(tree: Tree, room: UnitRoom, vertex: int, ranks: int) -> tuple[Ints, Ints]:
     """``ranks`` over the nodes under ``vertex``, which holds them: positions and counts, both ascending by node."""
     whole = room.ranks[0]
     positions, counts = list[Ints](), list[Ints]()

@@ -23,11 +23,11 @@ from unidle.jobs import Layout, RankPlace
 from unidle.place.network.constraint import GROUPS, Constraint, Group
 from unidle.place.network.traffic import (
     AXIS,
+    CostModel,
     Edges,
     Limit,
-    Model,
+    LocalSearch,
     Traffic,
-    Walk,
     edges_of,
     rounded,
     tree_chain,
@@ -67,7 +67,7 @@ class GroupTime:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mapping:
+class RankOrder:
     """``node_of_rank[r]`` indexes the gang's nodes. ``time_ns`` is the step's communication, modelled."""
 
     node_of_rank: Ints
@@ -83,7 +83,7 @@ def map_ranks(
     traffic: Traffic,
     fabric: LinkClass | None = None,
     keep: Sequence[Constraint] = (),
-) -> Mapping:
+) -> RankOrder:
     """The order of ranks on ``nodes`` (positions, ascending), ``counts[i]`` of them on the i-th.
 
     Rank r is in tensor group r // tp, and so on: tensor index fastest, then data, then pipeline (Megatron's
@@ -97,7 +97,7 @@ def map_ranks(
     limits = [(c.group, _domains(tree, nodes, c.within)) for c in keep if c.group != "gang" and c.within]
     # Large gangs keep the parts of a tensor group that fill a node evenly together.
     fold = int(np.gcd.reduce([layout.tp, *counts.tolist()])) if ranks > _SMALL and _may_fold(limits) else 1
-    model = Model(edges_of(tree, nodes, fabric), layout, traffic, fold, limits)
+    model = CostModel(edges_of(tree, nodes, fabric), layout, traffic, fold, limits)
     grid = order_found(_Problem.of(model, counts // fold))
     if model.torn(grid[None])[0]:
         raise ValueError("no order of ranks on these places keeps the groups together")
@@ -107,10 +107,10 @@ def map_ranks(
 def ordered(
     tree: Tree, nodes: Ints, node_of_rank: Ints, layout: Layout, traffic: Traffic,
     fabric: LinkClass | None = None, keep: Sequence[Constraint] = (),
-) -> Mapping | None:  # fmt: skip
+) -> RankOrder | None:  # fmt: skip
     """What a given order costs (arguments as for :func:`map_ranks`); None where it tears groups that ``keep`` joins."""
     limits = [(c.group, _domains(tree, nodes, c.within)) for c in keep if c.group != "gang" and c.within]
-    model = Model(edges_of(tree, nodes, fabric), layout, traffic, 1, limits)
+    model = CostModel(edges_of(tree, nodes, fabric), layout, traffic, 1, limits)
     grid = node_of_rank.reshape(model.shape())
     return None if model.torn(grid[None])[0] else describe(tree, nodes, model, grid)
 
@@ -131,7 +131,7 @@ def _may_fold(limits: Sequence[Limit]) -> bool:
     return not parts or parts.get("tp", 0) == max(parts.values())
 
 
-def describe(tree: Tree, nodes: Ints, model: Model, grid: Ints) -> Mapping:
+def describe(tree: Tree, nodes: Ints, model: CostModel, grid: Ints) -> RankOrder:
     """The cost and the spread of the layout ``grid``: indices into ``nodes``, in the shape of the model."""
     seconds = model.seconds(grid[None])
     times = np.maximum(seconds[0].max(axis=1, initial=0.0), model.inside_s)
@@ -150,7 +150,7 @@ def describe(tree: Tree, nodes: Ints, model: Model, grid: Ints) -> Mapping:
             tier_name="" if inside else tree.tiers[vertex] if vertex >= 0 else tree.nodes[-1 - vertex],
             spread=spreads(tree, nodes, grid, group),
         )
-    return Mapping(np.repeat(grid.reshape(-1), model.fold), round(float(times.sum()) * _NS), groups)
+    return RankOrder(np.repeat(grid.reshape(-1), model.fold), round(float(times.sum()) * _NS), groups)
 
 
 def spreads(tree: Tree, nodes: Ints, grid: Ints, group: Group) -> dict[str, int]:
@@ -185,7 +185,7 @@ class _Problem(NamedTuple):
     limits: tuple[tuple[Group, bytes], ...]
 
     @classmethod
-    def of(cls, model: Model, counts: Ints) -> _Problem:
+    def of(cls, model: CostModel, counts: Ints) -> _Problem:
         edges = model.edges
         limits = ((group, np.unique(domain, return_inverse=True)[1]) for group, domain in model.limits)
         return cls(
@@ -193,14 +193,14 @@ class _Problem(NamedTuple):
             model.layout, model.traffic, model.fold, tuple((group, ids.tobytes()) for group, ids in limits),
         )  # fmt: skip
 
-    def model(self) -> tuple[Model, Ints]:
+    def model(self) -> tuple[CostModel, Ints]:
         counts = np.frombuffer(self.counts, np.int64)
         at = np.frombuffer(self.at, np.int64).reshape(self.depths, len(counts))
         bps = np.frombuffer(self.bps, np.float64)
         vertex = np.where(np.arange(len(bps)) < len(counts), -1, 1)  # whose they are changes no order
         limits = tuple((group, np.frombuffer(ids, np.int64)) for group, ids in self.limits)
         edges = Edges(at, bps, vertex, self.inside_bps)
-        return Model(edges, self.layout, self.traffic, self.fold, limits), counts
+        return CostModel(edges, self.layout, self.traffic, self.fold, limits), counts
 
 
 @lru_cache(maxsize=256)
@@ -211,7 +211,7 @@ def order_found(problem: _Problem) -> Ints:
     return grid
 
 
-def _searched(model: Model, counts: Ints) -> Ints:
+def _searched(model: CostModel, counts: Ints) -> Ints:
     shape = model.shape()
     every = _every_layout(counts)
     if every is not None:
@@ -228,12 +228,12 @@ def _searched(model: Model, counts: Ints) -> Ints:
         grids += [grids[0].reshape(-1)[turn].reshape(shape) for turn in _turns(grids[0].size)]
         different = {grid.tobytes(): grid for grid in grids}
         starts = sorted(different.values(), key=lambda grid: _cost(model, grid))
-        walk = Walk(model, _WORK, _PATIENCE)
+        walk = LocalSearch(model, _WORK, _PATIENCE)
         grids += [walk.best_from(grid) for grid in starts[:_STARTS]]
     return grids[_ranked(model, np.array(grids))[0]]
 
 
-def _ranked(model: Model, grids: Ints) -> list[int]:
+def _ranked(model: CostModel, grids: Ints) -> list[int]:
     """Those within ``_NEAR`` of the least cost, the least spread and then the least cost first."""
     costs = np.concatenate([model.priced(part)[0] for part in _parts(grids)])
     near = np.flatnonzero(costs <= costs.min() * (1 + _NEAR))
@@ -242,7 +242,7 @@ def _ranked(model: Model, grids: Ints) -> list[int]:
     return found
 
 
-def _widths(model: Model, grids: Ints) -> Ints:
+def _widths(model: CostModel, grids: Ints) -> Ints:
     """The most domains that one group touches, summed over the tiers above nodes. Shape (B, ...) in."""
     total = np.zeros(len(grids), dtype=np.int64)
     for level in model.edges.at[1:]:
@@ -285,7 +285,7 @@ def _turns(ranks: int) -> Iterator[Ints]:
             yield np.arange(ranks) * k % ranks
 
 
-def _cost(model: Model, grid: Ints) -> float:
+def _cost(model: CostModel, grid: Ints) -> float:
     return float(rounded(model.priced(grid[None])[0])[0])
 
 
@@ -298,7 +298,7 @@ def _node_orders(edges: Edges, counts: Ints) -> list[Ints]:
     return [plain] if np.array_equal(fullest, plain) else [plain, fullest]
 
 
-def _tilings(model: Model, counts: Ints, order: Ints) -> Iterator[tuple[_Tile, ...]]:
+def _tilings(model: CostModel, counts: Ints, order: Ints) -> Iterator[tuple[_Tile, ...]]:
     """Nested blocks, innermost first: the plain orders, and strips of the blocks that suit a node best."""
     tp, dp, pp = whole = model.shape()[::-1]
     for axes in itertools.permutations(range(3)):
@@ -348,7 +348,7 @@ def _steps(whole: int, most: int) -> list[int]:
     return sorted({n for n in range(1, most + 1) if whole % n == 0} | {most})
 
 
-def _filled(tiles: Iterable[_Tile], counts: Ints, order: Ints, model: Model) -> Ints:
+def _filled(tiles: Iterable[_Tile], counts: Ints, order: Ints, model: CostModel) -> Ints:
     """The grid that results when ranks, in the order of the nested blocks, fill the nodes in ``order``."""
     shape = model.shape()
     p, d, t = (np.arange(n).reshape([-1 if a == k else 1 for a in range(3)]) for k, n in enumerate(shape))
@@ -364,7 +364,7 @@ def _filled(tiles: Iterable[_Tile], counts: Ints, order: Ints, model: Model) -> 
     return grid.reshape(shape)
 
 
-def priced(fleet: Fleet, places: Sequence[RankPlace], layout: Layout | None) -> Mapping:
+def priced(fleet: Fleet, places: Sequence[RankPlace], layout: Layout | None) -> RankOrder:
     """The modelled collectives of ranks that are where ``places`` (in rank order) say.
 
     Without a layout all ranks are one data group. The fabric is the first class that carries all
@@ -375,7 +375,7 @@ def priced(fleet: Fleet, places: Sequence[RankPlace], layout: Layout | None) -> 
     where = np.array([position[place.node] for place in places], dtype=np.int64)
     nodes, node_of_rank = np.unique(where, return_inverse=True)
     layout = layout or Layout(dp=len(places))
-    model = Model(edges_of(tree, nodes, _fabric(tree, nodes)), layout, usual_traffic(layout))
+    model = CostModel(edges_of(tree, nodes, _fabric(tree, nodes)), layout, usual_traffic(layout))
     return describe(tree, nodes, model, node_of_rank.reshape(model.shape()))
 
 

@@ -112,7 +112,7 @@ def _columns(bps: Ints, fabric: LinkClass | None) -> Floats:
     return np.maximum(chosen, 1).astype(np.float64)
 
 
-class Model:
+class CostModel:
     """The cost of putting ranks on nodes; ``grid`` has the node (0 to n-1) of each rank.
 
     A grid is shaped (pp, dp, tp), or with leading axes for several layouts at once: rank
@@ -201,7 +201,7 @@ def _chain(on_edge: Ints) -> tuple[Ints, Ints]:
 
 
 @dataclass(slots=True)
-class Walk:
+class LocalSearch:
     """A walk over layouts that steps to the best neighbour not visited yet, even if that is no improvement.
 
     The cost of the bottleneck has wide plateaus, so among equal costs the layout with the smaller total load
@@ -209,7 +209,7 @@ class Walk:
     ``patience`` steps without an improvement.
     """
 
-    model: Model
+    model: CostModel
     work: int
     patience: int
     seen: set[bytes] = field(default_factory=set)

@@ -214,7 +214,7 @@ class Units:
 
 
 @dataclass(slots=True, eq=False)
-class Room:
+class UnitRoom:
     """Ranks in whole units. ``ranks[j]`` by domain of level j; ``tiers`` by vertex, ``nodes`` by node.
 
     ``sums[j]`` is what ``ranks[j]`` was rounded down from; that of level 0 is the room itself, kept by
@@ -286,13 +286,13 @@ def _level(below: Level, lo: Ints, size: int) -> Level:
     return Level(below.unit * size, first, start, up, of)
 
 
-def room_of(tree: Tree, units: Units, room: Ints) -> Room:
+def room_of(tree: Tree, units: Units, room: Ints) -> UnitRoom:
     """``room`` (ranks that fit on each node, shape (N,)) in whole units, for every node and tier. O(N)."""
     n = len(room)
     if len(units.levels) == 1:  # no groups of several nodes are kept together
         held = room // units.levels[0].unit * units.levels[0].unit
         before = np.concatenate(([0], np.cumsum(held)))
-        return Room([room[:0]], [held], before[tree.hi] - before[tree.lo], held.copy())
+        return UnitRoom([room[:0]], [held], before[tree.hi] - before[tree.lo], held.copy())
     sums, ranks = [room[:0]], [room // units.levels[0].unit * units.levels[0].unit]
     for level in units.levels[1:]:
         total = np.add.reduceat(ranks[-1], level.start) if n else ranks[-1]
@@ -308,10 +308,10 @@ def room_of(tree: Tree, units: Units, room: Ints) -> Room:
         tiers[mine] = (before[tree.hi] - before[tree.lo])[mine]
         alone = units.of_node == j
         nodes[alone] = held[level.of[alone]]
-    return Room(sums, ranks, tiers, nodes)
+    return UnitRoom(sums, ranks, tiers, nodes)
 
 
-def change(tree: Tree, units: Units, room: Room, position: int, value: int) -> None:
+def change(tree: Tree, units: Units, room: UnitRoom, position: int, value: int) -> None:
     """Set one node's room and carry the difference up, in place. O(depth)."""
     deltas: list[int] = []
     domain, total = position, value

@@ -16,8 +16,16 @@ import numpy as np
 from unidle.fleet import Fleet, Node
 from unidle.jobs import JobSpec, Requests, Where
 from unidle.place.network.tree import Bools, Ints, Tree, tree_of
-from unidle.place.nodes.hardware import FleetPools, Masks, Pieces, Pool, count_slices, mask_of, words_of
-from unidle.place.nodes.links import Inner
+from unidle.place.nodes.hardware import (
+    DevicePool,
+    FleetPools,
+    Masks,
+    SliceMasks,
+    count_slices,
+    mask_of,
+    words_of,
+)
+from unidle.place.nodes.links import NodeLinks
 from unidle.place.nodes.rank_class import RankClass
 from unidle.place.nodes.reserve import OPEN, Access, Reserve, access_of
 from unidle.view.jobs import JobView
@@ -29,7 +37,7 @@ _CLASSES_KEPT: Final = 256
 _TOUCHES_KEPT: Final = 65_536
 
 
-class Ground:
+class FreeSlices:
     """Free slices of one occupancy, by class of rank.
 
     ``free`` are masks by kind; ``hosts``, (2, N), are thousandths of cores and bytes of memory that no job
@@ -54,11 +62,11 @@ class Ground:
         # for ranks without devices: every node, and those that take work now
         self.no_slots = {k: NodeSlots(node.id, k, (), 0) for k, node in enumerate(self.nodes)}
         self.works: Bools = np.ones(len(self.nodes), np.bool_)
-        self.pieces = {kind: Pieces(kind, self.nodes, at) for kind, at in self.positions.items()}
+        self.pieces = {kind: SliceMasks(kind, self.nodes, at) for kind, at in self.positions.items()}
         self.pools = FleetPools(view.fleet)
-        self.classes: dict[tuple[Pool, str, Access], RankClass] = {}
+        self.classes: dict[tuple[DevicePool, str, Access], RankClass] = {}
         self._classes_kept = _CLASSES_KEPT * max(len(self.pools.count), 1)
-        self.inner = Inner(view.fleet.gpu_links)
+        self.inner = NodeLinks(view.fleet.gpu_links)
         self.memo: object = None  # of who decides on this ground, see ``place.quotas``
         self.sharing: object = None  # the same, see ``place.sharing``
         self.whole = np.array(
@@ -212,7 +220,7 @@ class Ground:
         return OPEN if self.reserve is None else access_of(spec, job)
 
     def rank_class(
-        self, spec: JobSpec, pool: Pool, asked: str | None = None, access: Access = OPEN
+        self, spec: JobSpec, pool: DevicePool, asked: str | None = None, access: Access = OPEN
     ) -> RankClass:
         """The class of a job's ranks on the devices of this pool; ``asked``: :meth:`asked` of it, where known."""
         key = (pool, self.asked(spec) if asked is None else asked, access)

@@ -38,7 +38,7 @@ _MEMO: Final = 256
 Model = tuple[str, str]  # vendor, model
 
 
-class Pool(NamedTuple):
+class DevicePool(NamedTuple):
     """Devices of one kind, of one vendor (empty: whichever), of these models (none: all)."""
 
     kind: str
@@ -52,7 +52,7 @@ class Pool(NamedTuple):
         return not self.models or device.model in self.models
 
 
-NO_DEVICES: Final = Pool("cpu")
+NO_DEVICES: Final = DevicePool("cpu")
 """For ranks without devices: they count as work for CPUs, whatever the fleet's devices are."""
 
 
@@ -60,7 +60,7 @@ NO_DEVICES: Final = Pool("cpu")
 class Option:
     """A pool that a job may use; ``forecast`` is of its one model, where its speed is known."""
 
-    pool: Pool
+    pool: DevicePool
     forecast: Forecast | None = None
     price_per_hour: float | None = None
 
@@ -115,13 +115,13 @@ class FleetPools:
         key = (key, spec.devices, spec.user, spec.name, known.count, own)
         return self._memo.get(key) or self._keep(key, self._options(spec, (*known.runs, *own)))
 
-    def vendors(self, spec: JobSpec) -> tuple[Pool, ...]:
+    def vendors(self, spec: JobSpec) -> tuple[DevicePool, ...]:
         """Pools of whole vendors, in the order of the fleet."""
         if not spec.needs_devices:
             return (NO_DEVICES,)
         wanted = spec.hardware.vendor
         gpus = dict.fromkeys(v for v, _ in self.count if wanted in ("any", v)) or {_any(wanted): None}
-        pools = {"gpu": [Pool("gpu", v) for v in gpus], "cpu": [Pool("cpu")]}
+        pools = {"gpu": [DevicePool("gpu", v) for v in gpus], "cpu": [DevicePool("cpu")]}
         return tuple(pool for kind in KINDS[spec.device] for pool in pools[kind])
 
     def _keep(self, key: object, options: tuple[Option, ...]) -> tuple[Option, ...]:
@@ -136,22 +136,24 @@ class FleetPools:
             if kind == "gpu":
                 found += self._gpus(spec, runs)
             else:
-                found.append(Option(Pool(kind)))
+                found.append(Option(DevicePool(kind)))
         return tuple(found)
 
     def _gpus(self, spec: JobSpec, runs: Sequence[SpeedRun]) -> list[Option]:
         allowed = [m for m in self.count if _may_use(spec, m)]
         if self.uniform or not allowed:
-            return [Option(Pool("gpu", _any(spec.hardware.vendor)))]
+            return [Option(DevicePool("gpu", _any(spec.hardware.vendor)))]
         told = forecasts(runs, [model for _, model in allowed], spec, self._prices) if runs else {}
         single = [
-            Option(Pool("gpu", vendor, (model,)), told.get(model), price_of(spec, model, self._prices))
+            Option(DevicePool("gpu", vendor, (model,)), told.get(model), price_of(spec, model, self._prices))
             for vendor, model in self._in_order(allowed, spec, told)
         ]
         together: dict[str, list[str]] = {}
         for vendor, model in allowed:  # in the fleet's order: the same pool whatever is known of speeds
             together.setdefault(vendor, []).append(model)
-        mixed = [Option(Pool("gpu", v, tuple(models))) for v, models in together.items() if len(models) > 1]
+        mixed = [
+            Option(DevicePool("gpu", v, tuple(models))) for v, models in together.items() if len(models) > 1
+        ]
         return single + mixed
 
     def _in_order(
@@ -247,7 +249,7 @@ WORD: Final = 64
 _LOW: Final = (1 << WORD) - 1
 
 
-class Pieces:
+class SliceMasks:
     """All slices of one kind; arrays have one row for each node that has some, one column for each bit."""
 
     def __init__(self, kind: str, nodes: Sequence[Node], positions: Sequence[int]) -> None:
@@ -278,7 +280,7 @@ class Pieces:
         # what the parts count that there are, in ppm of a device
         self._part_sizes = np.unique(self._ppm[self._cut]).tolist()
 
-    def allowed(self, spec: JobSpec, open_nodes: Bools, pool: Pool) -> Masks:
+    def allowed(self, spec: JobSpec, open_nodes: Bools, pool: DevicePool) -> Masks:
         """The slices of a pool that a job with these wishes may ever use.
 
         ``open_nodes``, (N,), are those it may use at all.

@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GpuChoice:
     """GPUs by their index on the node, ascending."""
 
     gpus: tuple[int, ...]
@@ -41,7 +41,7 @@ class Seats:
     because: Reason
 
 
-class Inner:
+class NodeLinks:
     """Seats on all nodes of one fleet. Nodes with the same wiring share their results."""
 
     def __init__(self, links: Mapping[str, GpuLinks]) -> None:
@@ -138,7 +138,7 @@ def text_of(seats: Mapping[str, Seats]) -> str:
     )
 
 
-def choose_gpus(links: GpuLinks, free: Sequence[int], count: int) -> Choice | None:
+def choose_gpus(links: GpuLinks, free: Sequence[int], count: int) -> GpuChoice | None:
     """``count`` of the ``free`` GPUs (indices on the node), or None where there are fewer.
 
     Sets compare by their weakest link, then by the sum of their links, then by how few NUMA nodes they
@@ -164,7 +164,7 @@ def choose_gpus(links: GpuLinks, free: Sequence[int], count: int) -> Choice | No
         lost = near.sum(axis=1)[best].sum(axis=1)
         best = best[lost == lost.min()]
     gpus = tuple(given[k] for k in best[0])
-    return Choice(gpus, _because(links, gpus, len(given)))
+    return GpuChoice(gpus, _because(links, gpus, len(given)))
 
 
 def _near(links: GpuLinks, gpus: Sequence[int]) -> Ints:

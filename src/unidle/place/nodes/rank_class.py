@@ -12,15 +12,15 @@ import numpy as np
 
 from unidle.jobs import JobSpec
 from unidle.place.network.constraint import Blocked, Gang, gang_of
-from unidle.place.network.domains import Rooms
+from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.tree import Ints
-from unidle.place.nodes.hardware import Masks, Option, Pool, count_slices, mask_of, pieces_of
+from unidle.place.nodes.hardware import DevicePool, Masks, Option, count_slices, mask_of, pieces_of
 from unidle.place.nodes.reserve import OPEN, Access
 from unidle.view.occupancy import NodeSlots
 from unidle.view.usage import milli_of
 
 if TYPE_CHECKING:
-    from unidle.place.nodes.free import Ground
+    from unidle.place.nodes.free import FreeSlices
     from unidle.view.jobs import JobView
     from unidle.view.state import View
 
@@ -35,47 +35,49 @@ class RankClass:
     is 0 they take cores and memory only, of any node that takes work.
     """
 
-    def __init__(self, ground: Ground, spec: JobSpec, pool: Pool, access: Access = OPEN) -> None:
+    def __init__(
+        self, free_slices: FreeSlices, spec: JobSpec, pool: DevicePool, access: Access = OPEN
+    ) -> None:
         kind = pool.kind
         self.access = access
         self.pool, self.kind, self.each, self.requests = pool, kind, spec.devices_per_rank, spec.requests
         self.asks = bool(spec.requests.cpus or spec.requests.memory_bytes)
-        self._ground = ground
-        open_nodes = ground.open_nodes(spec.where)
-        if self.each and kind in ground.pieces:
-            self._allowed = ground.pieces[kind].allowed(spec, open_nodes, pool)
+        self._free_slices = free_slices
+        open_nodes = free_slices.open_nodes(spec.where)
+        if self.each and kind in free_slices.pieces:
+            self._allowed = free_slices.pieces[kind].allowed(spec, open_nodes, pool)
         else:
-            self._allowed = np.zeros((len(ground.nodes), 1), np.uint64)
+            self._allowed = np.zeros((len(free_slices.nodes), 1), np.uint64)
         # of a node's bits, where parts are asked for: small ones first
         self._order: dict[int, list[int]] = {}
-        self.uneven = bool(self.each) and kind in ground.pieces and ground.pieces[kind].uneven(spec)
+        self.uneven = bool(self.each) and kind in free_slices.pieces and free_slices.pieces[kind].uneven(spec)
         self.by_size = spec.share is not None or self.uneven
         # devices of each node, (N,); without devices, whether the node may be used at all
         self.most: Ints = count_slices(self._allowed) if self.each else open_nodes.astype(np.int64)
         self.devices = int(self.most.sum()) if self.each else 0
         # the others have nothing for it
-        slots = ground.slots.get(kind, {}) if self.each else ground.no_slots
+        slots = free_slices.slots.get(kind, {}) if self.each else free_slices.no_slots
         self._slots = {p: here for p, here in slots.items() if self.most[p]}
         self._ever: dict[Gang, Blocked | None] = {}
-        self._seen, _ = ground.touched_since(0)
+        self._seen, _ = free_slices.touched_since(0)
         self._left: Ints = self._left_of(slice(None))
-        self._rooms = Rooms(ground.tree, self.room(self._left, ground.hosts))
+        self._rooms = DomainCapacity(free_slices.tree, self.room(self._left, free_slices.hosts))
         self._first: Ints = self._first_steps(np.arange(len(self._left)))
         self._total = int(self._rooms.room.sum())
-        self.whole = Rooms(ground.tree, self.room(self.most, ground.whole))
+        self.whole = DomainCapacity(free_slices.tree, self.room(self.most, free_slices.whole))
         self._closed: tuple[int, Ints] | None = None  # by version of the reserve
 
     @property
-    def rooms(self) -> Rooms:
+    def rooms(self) -> DomainCapacity:
         """How many of these ranks fit on each node now."""
         self._catch_up()
         return self._rooms
 
-    def rooms_for(self, gang: Gang) -> Rooms:
+    def rooms_for(self, gang: Gang) -> DomainCapacity:
         """The same where the gang should go."""
         rooms = self.rooms
         wished = self.wished(gang, rooms.room)
-        return rooms if wished is rooms.room else self.whole.beside(wished)
+        return rooms if wished is rooms.room else self.whole.with_room(wished)
 
     def wished(self, gang: Gang, room: Ints) -> Ints:
         """Of this room, (N,), where the gang should go: a single rank where a part is free that counts least."""
@@ -123,7 +125,7 @@ class RankClass:
         return np.array([sum(self.steps(p, 1)) for p in positions.tolist()], np.int64)
 
     def _counts(self, position: int, words: Masks) -> list[int]:
-        pieces, mask = pieces_of(self._ground.nodes[position], self.kind), mask_of(words)
+        pieces, mask = pieces_of(self._free_slices.nodes[position], self.kind), mask_of(words)
         return [milli_of(piece.share_ppm) for bit, (_, piece) in enumerate(pieces) if mask >> bit & 1]
 
     def free(self, position: int) -> int:
@@ -139,7 +141,7 @@ class RankClass:
             return mask & -mask
         order = self._order.get(position)
         if order is None:
-            parts = [piece.share_ppm for _, piece in pieces_of(self._ground.nodes[position], self.kind)]
+            parts = [piece.share_ppm for _, piece in pieces_of(self._free_slices.nodes[position], self.kind)]
             order = self._order[position] = sorted(range(len(parts)), key=lambda bit: (parts[bit], bit))
         return next(1 << bit for bit in order if mask >> bit & 1)
 
@@ -150,32 +152,32 @@ class RankClass:
             self._ever[gang] = answer if isinstance(answer, Blocked) else None
         return self._ever[gang]
 
-    def _empty(self) -> Rooms:
+    def _empty(self) -> DomainCapacity:
         """The room of the empty fleet, without its spares where they are not for this class."""
-        reserve = self._ground.reserve
+        reserve = self._free_slices.reserve
         if reserve is None or self.access.spares or not reserve.ever.any():
             return self.whole
-        return self.whole.beside(np.where(reserve.ever, 0, self.whole.room))
+        return self.whole.with_room(np.where(reserve.ever, 0, self.whole.room))
 
     def closed(self) -> Ints | None:
         """How many of its devices on each node are kept from this class now; None where none is. Shape (N,)."""
         shut = self._shut()
         if shut is None:
             return None
-        version = self._ground.reserve.version if self._ground.reserve is not None else 0
+        version = self._free_slices.reserve.version if self._free_slices.reserve is not None else 0
         if self._closed is None or self._closed[0] != version:
             self._closed = version, count_slices(self._allowed & shut)
         return self._closed[1]
 
     def spares_ever(self) -> int:
         """Devices that this class could have were they not the spares of the empty fleet."""
-        reserve = self._ground.reserve
+        reserve = self._free_slices.reserve
         return 0 if reserve is None or self.access.spares else int(self.most[reserve.ever].sum())
 
     def kept_back(self) -> dict[str, int]:
         """How many devices are kept from this class now, by why (see :meth:`Reserve.kept`)."""
-        reserve = self._ground.reserve
-        if reserve is None or self.kind not in self._ground.pieces:
+        reserve = self._free_slices.reserve
+        if reserve is None or self.kind not in self._free_slices.pieces:
             return {}
         masks = reserve.kept(self.access, self.kind)
         counts = {why: int(count_slices(self._allowed & mask).sum()) for why, mask in masks.items()}
@@ -188,22 +190,22 @@ class RankClass:
         return part if closed is None else np.maximum(part - -(-closed // self.each), 0)
 
     def _shut(self) -> Masks | None:
-        reserve = self._ground.reserve
-        known = reserve is not None and self.kind in self._ground.pieces
+        reserve = self._free_slices.reserve
+        known = reserve is not None and self.kind in self._free_slices.pieces
         return reserve.shut(self.access, self.kind) if reserve is not None and known else None
 
     def _left_of(self, rows: slice | Ints) -> Ints:
         """How many devices of these nodes this class may take now; without devices, whether the nodes take such work."""
         if self.each:
             return count_slices(self._free(rows))
-        reserve, works = self._ground.reserve, self._ground.works
+        reserve, works = self._free_slices.reserve, self._free_slices.works
         if reserve is not None and not self.access.spares:
             works = works & ~reserve.spare_at
         left: Ints = np.where(works, self.most, 0)[rows]
         return left
 
     def _free(self, rows: slice | int | Ints) -> Masks:
-        free = self._ground.free.get(self.kind)
+        free = self._free_slices.free.get(self.kind)
         allowed: Masks = self._allowed[rows]
         shut = self._shut()
         if shut is not None:
@@ -211,7 +213,7 @@ class RankClass:
         return allowed if free is None else free[rows] & allowed
 
     def _catch_up(self) -> None:
-        self._seen, touched = self._ground.touched_since(self._seen)
+        self._seen, touched = self._free_slices.touched_since(self._seen)
         if touched is None:
             some = np.arange(len(self._left))
         else:
@@ -223,7 +225,7 @@ class RankClass:
         self._left[some] = left
         if self.uneven:
             self._first[some] = self._first_steps(some)
-        room = self.room(left, self._ground.hosts[:, some])
+        room = self.room(left, self._free_slices.hosts[:, some])
         other = np.flatnonzero(room != self._rooms.room[some])
         if len(other):
             self._total += int(room[other].sum()) - int(self._rooms.room[some[other]].sum())
@@ -231,22 +233,22 @@ class RankClass:
 
 
 def candidates(
-    ground: Ground, spec: JobSpec, view: View | None = None, job: JobView | None = None,
+    free_slices: FreeSlices, spec: JobSpec, view: View | None = None, job: JobView | None = None,
     access: Access | None = None,
 ) -> Iterator[tuple[Option, RankClass]]:  # fmt: skip
     """The pools of a job in order, each with the class of its ranks there; mixed ones only where they are due.
 
     Without a view in the order of jobs without a wish. ``access``: that of ``job``, where it is known.
     """
-    access = ground.access(spec, job) if access is None else access
+    access = free_slices.access(spec, job) if access is None else access
     tried: list[RankClass] = []
-    asked = ground.asked(spec)
-    for option in ground.pools.options(spec, view, job):
+    asked = free_slices.asked(spec)
+    for option in free_slices.pools.options(spec, view, job):
         if option.mixed and not spec.hardware.mix:
             gang = gang_of(spec)
             if any(rank_class.never(gang) is None for rank_class in tried):
                 continue
-        rank_class = ground.rank_class(spec, option.pool, asked, access)
+        rank_class = free_slices.rank_class(spec, option.pool, asked, access)
         if option.pool.models and not option.mixed:
             tried.append(rank_class)
         yield option, rank_class

@@ -15,7 +15,7 @@ from unidle.fleet import slices_of
 from unidle.fleet.spares import Spares
 from unidle.jobs import JobSpec
 from unidle.place.network.tree import Bools, Ints
-from unidle.place.nodes.hardware import WORD, Masks, Pieces, words_of
+from unidle.place.nodes.hardware import WORD, Masks, SliceMasks, words_of
 from unidle.view.jobs import JobView
 from unidle.view.kept import busy_nodes, comes_back, coming_back, on_trial
 from unidle.view.state import View
@@ -47,7 +47,7 @@ def access_of(spec: JobSpec, job: JobView | None = None) -> Access:
 class Reserve:
     """``spares`` by name and ``at``, (N,), where they or something on probation are. ``version`` grows with each change."""
 
-    def __init__(self, view: View, place: dict[str, int], pieces: dict[str, Pieces]) -> None:
+    def __init__(self, view: View, place: dict[str, int], pieces: dict[str, SliceMasks]) -> None:
         self._place, self._pieces = place, pieces
         self._rule = Spares(view.fleet)
         self._busy: set[str] = set()

@@ -29,22 +29,22 @@ from unidle.place.pack.fragmentation import (
     Copies,
     DotProduct,
     Fgd,
-    FirstFit,
+    FirstFitScorer,
     Fragments,
     Packing,
     Random,
 )
 from unidle.place.pack.packer import (
     WHOLE_MILLI,
-    Choice,
     Floats,
     IntArray,
+    NodeChoice,
+    NodePool,
     Packer,
-    Pool,
     Scorer,
     target_workload,
 )
-from unidle.place.pack.scarcity import Mix, Pressure, Unidle
+from unidle.place.pack.scarcity import Mix, Pressure, ScarcityScorer
 
 WHOLE_FLEET: Final = 1.0
 
@@ -54,12 +54,12 @@ class Prepared:
     """A policy with what it derived from fleet and workload; ``scorer`` makes one for a run."""
 
     name: str
-    scorer: Callable[[Pool, np.random.Generator], Scorer]
+    scorer: Callable[[NodePool, np.random.Generator], Scorer]
     file_order: bool = False  # ties go to the first node of the file, not of the seed's order
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class PodArrival:
     """One pod (index in the trace) and where it went; ``node`` is an index in the node file, -1 for none."""
 
     pod: int
@@ -68,7 +68,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PackOutcome:
     """Allocated share of the GPU capacity, in percent, when so much of it had been requested."""
 
     seed: int
@@ -104,11 +104,11 @@ def replay(
     demands: Sequence[Demand],
     requested: float,
     seed: int,
-    seen: Callable[[Arrival], object] | None = None,
-) -> Outcome:
+    seen: Callable[[PodArrival], object] | None = None,
+) -> PackOutcome:
     """Run one seed of one policy; ``seen`` is called for every arrival, in order."""
     order = np.arange(len(nodes)) if prepared.file_order else node_order(len(nodes), seed)
-    pool = Pool([nodes[k] for k in order])
+    pool = NodePool([nodes[k] for k in order])
     packer = Packer(pool, prepared.scorer(pool, np.random.default_rng([seed, 2])))
     interned = {demand: pool.request(demand) for demand in dict.fromkeys(demands)}
     requests = [interned[demand] for demand in demands]
@@ -128,11 +128,11 @@ def replay(
             seen(_arrival(pod, choice, order))
         while left and asked >= left[0] * capacity:
             shares[left.pop(0)] = 100.0 * given / capacity
-    return Outcome(seed, shares)
+    return PackOutcome(seed, shares)
 
 
-def _arrival(pod: int, choice: Choice | None, order: IntArray) -> Arrival:
-    return Arrival(pod, int(order[choice.node]), choice.gpus) if choice else Arrival(pod, -1, ())
+def _arrival(pod: int, choice: NodeChoice | None, order: IntArray) -> PodArrival:
+    return PodArrival(pod, int(order[choice.node]), choice.gpus) if choice else PodArrival(pod, -1, ())
 
 
 _REQUESTED: Final = 1.3  # times the capacity
@@ -249,7 +249,7 @@ _PLAIN: Final[dict[str, Callable[[], Scorer]]] = {
     "dotprod": DotProduct,
     "packing": Packing,
     "clustering": Clustering,
-    "firstfit": FirstFit,
+    "firstfit": FirstFitScorer,
 }
 # The first two do best where models are asked for or CPU is short, the next where pods take many GPUs, then
 # those where few pods can do without their model, and the fleet is small or has many shapes; the last where
@@ -271,7 +271,7 @@ def prepare(name: str, nodes: Sequence[NodeSize], demands: Sequence[Demand]) -> 
         return Prepared(name, _random)
     if name not in POLICIES:
         raise BadInput("is not a policy", field="--policy", value=name, remedy=", ".join(POLICIES))
-    pool = Pool(nodes)
+    pool = NodePool(nodes)
     target = target_workload(map(pool.request, demands), len(pool.model_names))
     fragments = Fragments(target, pool.widest)
     fgd = Prepared("fgd", partial(_fgd, Fgd(fragments)))
@@ -284,15 +284,15 @@ def prepare(name: str, nodes: Sequence[NodeSize], demands: Sequence[Demand]) -> 
 
 
 # Functions of modules, so that a policy can be sent to another process.
-def _plain(name: str, _pool: Pool, _chance: np.random.Generator) -> Scorer:
+def _plain(name: str, _pool: NodePool, _chance: np.random.Generator) -> Scorer:
     return _PLAIN[name]()
 
 
-def _random(_pool: Pool, chance: np.random.Generator) -> Scorer:
+def _random(_pool: NodePool, chance: np.random.Generator) -> Scorer:
     return Random(chance)
 
 
-def _fgd(fgd: Fgd, _pool: Pool, _chance: np.random.Generator) -> Scorer:
+def _fgd(fgd: Fgd, _pool: NodePool, _chance: np.random.Generator) -> Scorer:
     return fgd
 
 
@@ -301,7 +301,7 @@ def _unidle(
     copies: Copies,
     pressure: Pressure,
     mix: Mix,
-    pool: Pool,
+    pool: NodePool,
     _chance: np.random.Generator,
 ) -> Scorer:
-    return Unidle(pool, fragments, copies, pressure, mix)
+    return ScarcityScorer(pool, fragments, copies, pressure, mix)

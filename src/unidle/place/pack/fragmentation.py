@@ -27,7 +27,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unidle.place.pack.packer import WHOLE_MILLI, Floats, IntArray, Nodes, Pool, Request, Target
+from unidle.place.pack.packer import (
+    WHOLE_MILLI,
+    Floats,
+    IntArray,
+    NodePool,
+    Nodes,
+    PackRequest,
+    TargetWorkload,
+)
 
 _LEVELS = WHOLE_MILLI + 1
 
@@ -43,7 +51,7 @@ class _Several:
 class Fragments:
     """The measure for nodes of any state; built once per target workload and pool."""
 
-    def __init__(self, target: Target, widest: int) -> None:
+    def __init__(self, target: TargetWorkload, widest: int) -> None:
         """``widest``: most GPUs on a node."""
         self._cpu_rows = np.unique(target.cpu_milli)
         self._rows, self._widest = len(self._cpu_rows) + 1, widest
@@ -95,7 +103,7 @@ class Fragments:
         measure: Floats = self.one(row[:, None], gpu_milli).sum(axis=1) - self.several(row, gpu_milli)
         return measure
 
-    def growth(self, pool: Pool, request: Request, nodes: Nodes) -> Floats:
+    def growth(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> Floats:
         """What the measure grows by when the request goes to each of ``nodes``, in milli GPU.
 
         Shape (n, g) for a request that shares a GPU, by the GPU that it gets (infinite where that
@@ -125,7 +133,7 @@ class Fragments:
         return used
 
 
-def after(gpu_milli: IntArray, request: Request) -> IntArray:
+def after(gpu_milli: IntArray, request: PackRequest) -> IntArray:
     """GPUs of nodes (n, g) after a request that shares none: the tightest that fit are taken."""
     if not request.gpus:
         return gpu_milli
@@ -148,10 +156,10 @@ class Fgd:
 
     fragments: Fragments
 
-    def key(self, request: Request) -> Hashable:
+    def key(self, request: PackRequest) -> Hashable:
         return request.cpu_milli, request.gpus, request.gpu_milli
 
-    def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
+    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
         grown = self.fragments.growth(pool, request, nodes)
         scores = (_SCALE / (1.0 + np.exp(grown / WHOLE_MILLI))).astype(np.int64)
         if not request.part:
@@ -159,7 +167,7 @@ class Fgd:
         scores[np.isinf(grown)] = -1
         return best_gpu(scores)
 
-    def pick(self, _pool: Pool, _request: Request, scores: IntArray, /) -> int:
+    def pick(self, _pool: NodePool, _request: PackRequest, scores: IntArray, /) -> int:
         return int(scores.argmax())
 
 
@@ -175,17 +183,17 @@ _TOP = 100
 class _First:
     """What the scorers here share: the shape of a request is its class, the first best node is taken."""
 
-    def key(self, request: Request) -> Hashable:
+    def key(self, request: PackRequest) -> Hashable:
         return request.cpu_milli, request.gpus, request.gpu_milli
 
-    def pick(self, _pool: Pool, _request: Request, scores: IntArray, /) -> int:
+    def pick(self, _pool: NodePool, _request: PackRequest, scores: IntArray, /) -> int:
         return int(scores.argmax())
 
 
-class FirstFit(_First):
+class FirstFitScorer(_First):
     """The first node that has room, and its first GPU that has."""
 
-    def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
+    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
         gpu = (pool.gpu_milli[nodes] >= request.gpu_milli).argmax(axis=1)
         return np.zeros(len(nodes), np.int64), gpu
 
@@ -193,7 +201,7 @@ class FirstFit(_First):
 class BestFit(_First):
     """The node with the least CPU and GPU left, each against the largest node's, in equal parts."""
 
-    def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
+    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
         cpu = (pool.cpu_milli[nodes] - request.cpu_milli) / pool.cpu_capacity.max()
         gpu = (pool.free_milli[nodes] - request.total_gpu_milli) / max(1, pool.capacity_milli.max())
         return ((1.0 - 0.5 * cpu - 0.5 * gpu) * _TOP).astype(np.int64), _tightest(pool, request, nodes)
@@ -202,7 +210,7 @@ class BestFit(_First):
 class DotProduct(_First):
     """The node whose free CPU and GPU align least with the request (Tetris, GPUs of a node merged)."""
 
-    def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
+    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
         most_cpu, most_gpu = int(pool.cpu_capacity.max()), max(1, int(pool.capacity_milli.max()))
         cpu = pool.cpu_milli[nodes] / most_cpu * (request.cpu_milli / most_cpu)
         gpu = pool.free_milli[nodes] / most_gpu * (request.total_gpu_milli / most_gpu)
@@ -212,7 +220,7 @@ class DotProduct(_First):
 class Packing(_First):
     """GPUs in use first, then free GPUs of nodes in use, then idle nodes."""
 
-    def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
+    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
         gpu = _tightest(pool, request, nodes)
         if not request.gpus:
             return np.zeros(len(nodes), np.int64), gpu
@@ -230,7 +238,7 @@ class Packing(_First):
 class Clustering(_First):
     """Nodes whose pods are of the same kind (sharing, or k whole GPUs) first, then idle ones."""
 
-    def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
+    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
         gpu = _tightest(pool, request, nodes)
         if not request.gpus:
             return np.zeros(len(nodes), np.int64), gpu
@@ -248,20 +256,20 @@ class Random:
 
     chance: np.random.Generator
 
-    def key(self, request: Request) -> Hashable:
+    def key(self, request: PackRequest) -> Hashable:
         return request.cpu_milli, request.gpus, request.gpu_milli
 
-    def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
+    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
         luck = self.chance.random((len(nodes), pool.widest))
         luck[pool.gpu_milli[nodes] < request.gpu_milli] = -1.0
         return np.zeros(len(nodes), np.int64), luck.argmax(axis=1)
 
-    def pick(self, _pool: Pool, _request: Request, scores: IntArray, /) -> int:
+    def pick(self, _pool: NodePool, _request: PackRequest, scores: IntArray, /) -> int:
         open_to = np.flatnonzero(scores >= 0)
         return int(self.chance.choice(open_to)) if open_to.size else -1
 
 
-def _tightest(pool: Pool, request: Request, nodes: Nodes) -> IntArray:
+def _tightest(pool: NodePool, request: PackRequest, nodes: Nodes) -> IntArray:
     """The GPU of each node with the least room that is enough: shape (n,)."""
     free = pool.gpu_milli[nodes]
     gpu: IntArray = np.where(free >= request.gpu_milli, free, WHOLE_MILLI + 1).argmin(axis=1)
@@ -275,7 +283,7 @@ _STEPS = 64  # of memory on the node with the most
 class Copies:
     """The measure for nodes of any state; built once per target workload and pool."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: TargetWorkload) -> None:
         shape = np.stack([target.cpu_milli, target.gpus, target.gpu_milli], axis=1)
         shape, where = np.unique(shape[target.gpus > 0], axis=0, return_inverse=True)
         share = np.zeros((target.allowed.shape[1], len(shape)))
@@ -305,7 +313,7 @@ class Copies:
             found[:, w] = np.count_nonzero(gpu_milli >= self.gpu_milli[w], axis=1) // self.gpus[w]
         return found
 
-    def changed(self, found: Floats, gpu_milli: IntArray, request: Request) -> Floats:
+    def changed(self, found: Floats, gpu_milli: IntArray, request: PackRequest) -> Floats:
         """``by_gpus`` of nodes (n, g) after a request that shares no GPU; ``found`` is it before."""
         if not request.gpus:
             return found
@@ -342,18 +350,18 @@ class Copies:
 class CopiesLeft:
     """The measure over one pool, kept per node: what a request makes unusable beyond what it takes."""
 
-    def __init__(self, copies: Copies, pool: Pool) -> None:
+    def __init__(self, copies: Copies, pool: NodePool) -> None:
         self._copies, self._pool = copies, pool
         self._found = copies.by_gpus(pool.gpu_milli)
         self._usable = copies.usable(pool.model, pool.cpu_milli, pool.memory_mib, self._found)
         self._clock = pool.clock
         self._step_mib = max(1, int(pool.memory_capacity.max(initial=0)) // _STEPS)
 
-    def memory_mib(self, request: Request) -> int:
+    def memory_mib(self, request: PackRequest) -> int:
         """What it counts for, rounded up, so that memory does not make a class of nearly every request."""
         return -(-request.memory_mib // self._step_mib) * self._step_mib
 
-    def loss(self, request: Request, nodes: Nodes) -> Floats:
+    def loss(self, request: PackRequest, nodes: Nodes) -> Floats:
         """In milli GPU: (n, g) for a request that shares a GPU, by the GPU that it gets, else (n,).
 
         Infinite if that GPU has no room, and for all whole GPUs of a node but the first, since they are

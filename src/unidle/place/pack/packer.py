@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 
-class Terms(NamedTuple):
+class NodeTerms(NamedTuple):
     """Where a request may go, apart from what is free: bit sets over what the pool has interned.
 
     ``models`` 0 allows every node; ``require`` are labels that a node must have, ``avoid`` taints that
@@ -41,14 +41,14 @@ class Terms(NamedTuple):
     avoid: int = 0
 
 
-class Request(NamedTuple):
+class PackRequest(NamedTuple):
     """One pod or rank; equal requests are one equivalence class. ``gpu_milli`` is per GPU."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
     gpus: int = 0
     gpu_milli: int = 0
-    terms: Terms = Terms()
+    terms: NodeTerms = NodeTerms()
 
     @property
     def total_gpu_milli(self) -> int:
@@ -63,7 +63,7 @@ class Request(NamedTuple):
 _WORD = 63  # bits of a feature word: they are compared as signed 64-bit integers
 
 
-class Pool:
+class NodePool:
     """Free CPU, memory and GPU shares of ``n`` nodes with up to ``g`` GPUs each.
 
     Arrays of shape (n,): ``cpu_milli``, ``memory_mib``, ``free_milli`` (sum over GPUs), ``largest_milli``
@@ -107,14 +107,14 @@ class Pool:
 
     # What requests mean here
 
-    def request(self, demand: Demand, terms: Terms = Terms()) -> Request:  # noqa: B008  (a constant)
+    def request(self, demand: Demand, terms: NodeTerms = NodeTerms()) -> PackRequest:  # noqa: B008  (a constant)
         """The demand as this pool's request. A model that the pool does not have can be met nowhere."""
         models = 0
         for name in demand.models:
             models |= self._model_bit.get(name, 0)
         if demand.models and not models:
             models = 1 << (len(self.model_names) + 1)
-        return Request(
+        return PackRequest(
             demand.cpu_milli,
             demand.memory_mib,
             demand.gpus,
@@ -123,10 +123,10 @@ class Pool:
         )
 
     def bit(self, feature: str) -> int:
-        """The bit of a label or taint for :class:`Terms`; one that no node has gets a new bit."""
+        """The bit of a label or taint for :class:`NodeTerms`; one that no node has gets a new bit."""
         return self._feature_bit.setdefault(feature, 1 << len(self._feature_bit))
 
-    def static_mask(self, terms: Terms) -> Bools:
+    def static_mask(self, terms: NodeTerms) -> Bools:
         """Which nodes a request with these terms may use, whatever is free: shape (n,)."""
         mask = np.ones(len(self), np.bool_)
         if terms.models:
@@ -141,7 +141,7 @@ class Pool:
             mask[:] = False  # a label that no node has
         return mask
 
-    def fits(self, request: Request, nodes: npt.NDArray[np.intp] | slice = slice(None)) -> Bools:
+    def fits(self, request: PackRequest, nodes: npt.NDArray[np.intp] | slice = slice(None)) -> Bools:
         """Which of ``nodes`` have the CPU and GPUs free; memory and terms are not checked."""
         fits = self.cpu_milli[nodes] >= request.cpu_milli
         if request.gpus == 1:
@@ -221,7 +221,7 @@ COVER_PPM: Final = 950_000
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetWorkload:
     """Specifications as columns of shape (w,); ``share`` sums to 1, ``allowed`` is (w, models + 1).
 
     ``memory_mib`` is the mean of the pods of each, which it does not tell apart.
@@ -235,7 +235,9 @@ class Target:
     allowed: Bools
 
 
-def target_workload(requests: Iterable[Request], models: int, cover_ppm: int = COVER_PPM) -> Target:
+def target_workload(
+    requests: Iterable[PackRequest], models: int, cover_ppm: int = COVER_PPM
+) -> TargetWorkload:
     """The target workload of these pods on a pool with ``models`` GPU models."""
     counts: Counter[tuple[int, int, int, int]] = Counter()
     memory_mib: Counter[tuple[int, int, int, int]] = Counter()
@@ -255,7 +257,7 @@ def target_workload(requests: Iterable[Request], models: int, cover_ppm: int = C
         covered += count
     columns = np.array([spec[:3] for spec, _ in kept], np.int64).reshape(-1, 3)
     masks = [spec[3] for spec, _ in kept]
-    return Target(
+    return TargetWorkload(
         cpu_milli=columns[:, 0],
         memory_mib=np.array([memory_mib[spec] // count for spec, count in kept], np.int64),
         gpu_milli=columns[:, 1],
@@ -270,7 +272,7 @@ def target_workload(requests: Iterable[Request], models: int, cover_ppm: int = C
 Nodes = npt.NDArray[np.intp]
 
 
-class Choice(NamedTuple):
+class NodeChoice(NamedTuple):
     """A node (index in the pool) and the indices of its GPUs."""
 
     node: int
@@ -280,16 +282,16 @@ class Choice(NamedTuple):
 class Scorer(Protocol):
     """Scores nodes for a request. Pure, except for its caches."""
 
-    def key(self, request: Request) -> Hashable:
+    def key(self, request: PackRequest) -> Hashable:
         """Requests with equal keys have equal scores on every node."""
 
-    def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
+    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
         """Scores of ``nodes``, all of which have the CPU and GPUs: at least 0, higher is better.
 
         With them, for a request that shares a GPU, which GPU of each node is meant; else zeros.
         """
 
-    def pick(self, pool: Pool, request: Request, scores: IntArray, /) -> int:
+    def pick(self, pool: NodePool, request: PackRequest, scores: IntArray, /) -> int:
         """The node to take, the first where several are as good; -1 for none.
 
         ``scores`` are those of all nodes, -1 where the request cannot go.
@@ -308,12 +310,12 @@ class _Kept:
 class Packer:
     """One pool, one scorer, and the scores kept between decisions."""
 
-    def __init__(self, pool: Pool, scorer: Scorer) -> None:
+    def __init__(self, pool: NodePool, scorer: Scorer) -> None:
         self.pool, self.scorer = pool, scorer
         self._kept: dict[Hashable, _Kept] = {}
-        self._masks: dict[Terms, Bools] = {}
+        self._masks: dict[NodeTerms, Bools] = {}
 
-    def decide(self, request: Request) -> Choice | None:
+    def decide(self, request: PackRequest) -> NodeChoice | None:
         """Where it goes, or None where no node has room. Takes nothing."""
         kept = self._current(request)
         scores = np.where(self._may(request), kept.scores, -1)
@@ -321,27 +323,27 @@ class Packer:
         if node < 0 or scores[node] < 0:
             return None
         if not request.gpus:
-            return Choice(node, ())
+            return NodeChoice(node, ())
         if request.part:
-            return Choice(node, (int(kept.gpu[node]),))
-        return Choice(node, tightest(self.pool, request, node))
+            return NodeChoice(node, (int(kept.gpu[node]),))
+        return NodeChoice(node, tightest(self.pool, request, node))
 
-    def bind(self, request: Request, choice: Choice) -> None:
+    def bind(self, request: PackRequest, choice: NodeChoice) -> None:
         """Take what was decided."""
         self.pool.take(choice.node, choice.gpus, request.gpu_milli, request.cpu_milli, request.memory_mib)
 
-    def scores(self, request: Request) -> IntArray:
+    def scores(self, request: PackRequest) -> IntArray:
         """Scores of all nodes, -1 where the request does not fit: shape (n,)."""
         return np.where(self._may(request), self._current(request).scores, -1)
 
-    def _may(self, request: Request) -> Bools:
+    def _may(self, request: PackRequest) -> Bools:
         mask = self._masks.get(request.terms)
         if mask is None:
             mask = self._masks[request.terms] = self.pool.static_mask(request.terms)
         may: Bools = mask & (self.pool.memory_mib >= request.memory_mib)
         return may
 
-    def _current(self, request: Request) -> _Kept:
+    def _current(self, request: PackRequest) -> _Kept:
         pool, key = self.pool, self.scorer.key(request)
         kept = self._kept.get(key)
         if kept is None:
@@ -357,7 +359,7 @@ class Packer:
         return kept
 
 
-def tightest(pool: Pool, request: Request, node: int) -> tuple[int, ...]:
+def tightest(pool: NodePool, request: PackRequest, node: int) -> tuple[int, ...]:
     """The GPUs with the least room that still hold the request, lowest index first among equals."""
     row = pool.gpu_milli[node]
     if request.gpu_milli == WHOLE_MILLI:

@@ -27,7 +27,7 @@ import numpy as np
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
 from unidle.place.pack.fragmentation import Copies, CopiesLeft, Fragments, best_gpu
-from unidle.place.pack.packer import WHOLE_MILLI, Floats, IntArray, Nodes, Pool, Request
+from unidle.place.pack.packer import WHOLE_MILLI, Floats, IntArray, NodePool, Nodes, PackRequest
 
 _SWEEPS: Final = 16
 _CLOSE_ENOUGH: Final = 0.002  # of load: a sweep that changes less is the last
@@ -146,11 +146,11 @@ class Mix(NamedTuple):
     even: int = 0
 
 
-class Unidle:
+class ScarcityScorer:
     """The policy for one pool; ``fragments``, ``copies`` and ``pressure`` are of the target workload."""
 
     def __init__(
-        self, pool: Pool, fragments: Fragments, copies: Copies, pressure: Pressure, mix: Mix
+        self, pool: NodePool, fragments: Fragments, copies: Copies, pressure: Pressure, mix: Mix
     ) -> None:
         self._mix = mix
         self._fragments, self._left, self._pressure = fragments, CopiesLeft(copies, pool), pressure
@@ -161,10 +161,10 @@ class Unidle:
         self._capacity_milli = int(pool.capacity_milli.sum())
         self._priced: dict[int, IntArray] = {}  # ``_extra`` for requests of so many milli GPU
 
-    def key(self, request: Request) -> Hashable:
+    def key(self, request: PackRequest) -> Hashable:
         return request.cpu_milli, self._left.memory_mib(request), request.gpus, request.gpu_milli
 
-    def score(self, pool: Pool, request: Request, nodes: Nodes) -> tuple[IntArray, IntArray]:
+    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
         fgd_pct, levels, _ = self._mix
         cost = self._fragments.growth(pool, request, nodes)
         if fgd_pct < 100:
@@ -176,7 +176,7 @@ class Unidle:
         scores[np.isinf(cost)] = -1
         return best_gpu(scores)
 
-    def pick(self, pool: Pool, request: Request, scores: IntArray, /) -> int:
+    def pick(self, pool: NodePool, request: PackRequest, scores: IntArray, /) -> int:
         if not request.gpus or (extra := self._scarcity(pool)) is None:
             return int(scores.argmax())
         milli = min(request.total_gpu_milli, WHOLE_MILLI)
@@ -185,7 +185,7 @@ class Unidle:
             price = self._priced[milli] = extra * milli // WHOLE_MILLI
         return int(np.where(scores < 0, np.iinfo(np.int64).min, scores - price).argmax())
 
-    def _scarcity(self, pool: Pool) -> IntArray | None:
+    def _scarcity(self, pool: NodePool) -> IntArray | None:
         """Levels that a whole GPU of each node costs for its scarcity: (n,); None where no node is scarce."""
         free_milli = int(pool.free_milli.sum())
         moved = abs(free_milli - self._free_milli) * 1_000_000

@@ -22,14 +22,14 @@ FOREVER_NS: Final = 1 << 62
 ROWS_MOST: Final = 128
 
 
-class Slot(NamedTuple):
+class StartSlot(NamedTuple):
     """A planned run: ``counts[node]`` ranks from ``start_ns`` on."""
 
     start_ns: int
     counts: Ints
 
 
-class Profile:
+class FreeProfile:
     """Rows are spans of time: row ``k`` is valid from ``times[k]`` to ``times[k + 1]``, the last one without end."""
 
     def __init__(
@@ -72,7 +72,9 @@ class Profile:
         """How many there are."""
         return len(self._rows[0])
 
-    def earliest(self, ranks: int, each: int, length_ns: int, fits: Fits, after_ns: int = 0) -> Slot | None:
+    def earliest(
+        self, ranks: int, each: int, length_ns: int, fits: Fits, after_ns: int = 0
+    ) -> StartSlot | None:
         """The first time at which the gang fits for ``length_ns`` without a break; None if never.
 
         Only times at which devices are given back have to be tried: between them room only shrinks.
@@ -89,7 +91,7 @@ class Profile:
                 continue
             counts = fits(room)
             if counts is not None:
-                return Slot(start_ns, counts)
+                return StartSlot(start_ns, counts)
         return self._earliest_for_ever(tail, ranks, each, fits, after_ns)
 
     def _tail(self, first: int, start_ns: int, length_ns: int) -> int:
@@ -98,7 +100,9 @@ class Profile:
             return first
         return max(first + 1, bisect_right(self.times, self.times[-1] - length_ns))
 
-    def _earliest_for_ever(self, tail: int, ranks: int, each: int, fits: Fits, after_ns: int) -> Slot | None:
+    def _earliest_for_ever(
+        self, tail: int, ranks: int, each: int, fits: Fits, after_ns: int
+    ) -> StartSlot | None:
         """The same for runs to the end of all rows: room only grows with the start there, so few have to be tried."""
         if tail == len(self.times):
             return None
@@ -116,11 +120,11 @@ class Profile:
             else:
                 high, found = at, counts
             at = min(low + step - 1, high - 1) if found is None else (low + high) // 2
-        return None if found is None else Slot(max(self.times[tail + high], after_ns), found)
+        return None if found is None else StartSlot(max(self.times[tail + high], after_ns), found)
 
-    def copy(self) -> Profile:
+    def copy(self) -> FreeProfile:
         """Another profile that begins with the same reservations."""
-        other = Profile(self._rows[0], self.times[0])
+        other = FreeProfile(self._rows[0], self.times[0])
         rows = [row.copy() for row in self._rows]
         other.times, other._rows, other._total = list(self.times), rows, self._total.copy()
         return other
@@ -129,7 +133,7 @@ class Profile:
         """Ranks that each node holds from ``at_ns`` for ``length_ns``."""
         return self._window(at_ns, length_ns, bisect_right(self.times, at_ns) - 1) // each
 
-    def take(self, slot: Slot, each: int, length_ns: int) -> None:
+    def take(self, slot: StartSlot, each: int, length_ns: int) -> None:
         """Reserve the slot's devices for ``length_ns``."""
         end_ns = min(slot.start_ns + length_ns, FOREVER_NS)
         first, last = self._cut(slot.start_ns), self._cut(end_ns) if end_ns < FOREVER_NS else len(self.times)
@@ -181,7 +185,7 @@ class Planner:
     """
 
     def __init__(
-        self, profile_of: Callable[[], Profile], fits_of: Callable[[Demand], Fits], now_ns: int, policy: Backfill,
+        self, profile_of: Callable[[], FreeProfile], fits_of: Callable[[Demand], Fits], now_ns: int, policy: Backfill,
         not_before_ns: Callable[[Demand], int | None] = lambda _: 0,
     ) -> None:  # fmt: skip
         """``profile_of`` is what is free from now on, after all starts that were not passed to :meth:`tell`.
@@ -190,7 +194,7 @@ class Planner:
         """
         self._not_before_ns = not_before_ns
         self._profile_of, self._fits_of, self._now_ns, self._policy = profile_of, fits_of, now_ns, policy
-        self._profiles: tuple[Profile, Profile] | None = None
+        self._profiles: tuple[FreeProfile, FreeProfile] | None = None
         self._reserved = 0
         self._looked = self._starved = 0
         self._unplanned: list[tuple[Demand, int]] = []  # without a reservation, and not in the forecast yet
@@ -207,7 +211,7 @@ class Planner:
 
     def start(self, demand: Demand, counts: Ints) -> Planned:
         """It starts now."""
-        return self._planned(demand, Slot(self._now_ns, counts), self._length_ns(demand), reserve=True)
+        return self._planned(demand, StartSlot(self._now_ns, counts), self._length_ns(demand), reserve=True)
 
     def tell(self, demand: Demand, devices: Mapping[int, int]) -> None:
         """It starts now, or what it starts on is held for it from now on."""
@@ -243,7 +247,7 @@ class Planner:
         self._reserved += reserve and not starved
         return self._planned(demand, slot, length_ns, reserve=reserve)
 
-    def _reservation(self, demand: Demand, after_ns: int) -> Slot | None:
+    def _reservation(self, demand: Demand, after_ns: int) -> StartSlot | None:
         length_ns, fits, other_ns = (
             self._length_ns(demand),
             self._fits_of(demand),
@@ -254,7 +258,7 @@ class Planner:
         after_ns = max(self._now_ns + 1, after_ns, other_ns)
         return self._both()[0].earliest(demand.ranks, demand.each, length_ns, fits, after_ns)
 
-    def _foretell(self, demand: Demand, after_ns: int) -> Slot | None:
+    def _foretell(self, demand: Demand, after_ns: int) -> StartSlot | None:
         """Its slot in the forecast, once those before it have theirs."""
         before, self._unplanned = self._unplanned, []
         for other, other_after_ns in before:
@@ -263,7 +267,7 @@ class Planner:
                 self._both()[1].take(slot, other.each, self._length_ns(other))
         return self._soonest_slot(demand, after_ns)
 
-    def _soonest_slot(self, demand: Demand, after_ns: int) -> Slot | None:
+    def _soonest_slot(self, demand: Demand, after_ns: int) -> StartSlot | None:
         """The forecast only fills up, so that no job finds room before one like it did."""
         length_ns = self._length_ns(demand)
         key = (demand.ranks, demand.each, demand.alike, length_ns)
@@ -281,7 +285,7 @@ class Planner:
             self._soonest[key] = FOREVER_NS if slot is None else slot.start_ns
         return slot
 
-    def _both(self) -> tuple[Profile, Profile]:
+    def _both(self) -> tuple[FreeProfile, FreeProfile]:
         """What reservations leave, and what is expected of all jobs, for the times that users see."""
         if self._profiles is None:
             profile = self._profile_of()
@@ -294,7 +298,7 @@ class Planner:
     def _length_ns(self, demand: Demand) -> int:
         return max(self._policy.otherwise_ns if demand.estimate_ns is None else demand.estimate_ns, 1)
 
-    def _planned(self, demand: Demand, slot: Slot, length_ns: int, *, reserve: bool) -> Planned:
+    def _planned(self, demand: Demand, slot: StartSlot, length_ns: int, *, reserve: bool) -> Planned:
         profile, forecast = self._both()
         if reserve:
             profile.take(slot, demand.each, length_ns)
@@ -304,7 +308,7 @@ class Planner:
         because = self._because(slot, now, reserve)
         return Planned(demand.job, slot.start_ns, slot.counts, now, reserve and not now, because)
 
-    def _because(self, slot: Slot, now: bool, reserved: bool) -> Reason:
+    def _because(self, slot: StartSlot, now: bool, reserved: bool) -> Reason:
         wait_s = (slot.start_ns - self._now_ns) // 1_000_000_000
         figures: dict[str, int | float | str] = {
             "wait_s": wait_s,

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from unidle.place.model import Amounts
 from unidle.place.queue.spec import fill_over
-from unidle.place.queue.tree import ROOT, QueueTree, Quota
+from unidle.place.queue.tree import ROOT, QueueQuota, QueueTree
 
 
 class Entitlement:
     """Follows what queues use and wait for. :meth:`want` is cheap; :meth:`of` settles what is due."""
 
-    def __init__(self, tree: QueueTree, quota: Quota, wanted: Sequence[Sequence[int]]) -> None:
+    def __init__(self, tree: QueueTree, quota: QueueQuota, wanted: Sequence[Sequence[int]]) -> None:
         """``wanted``: used and waiting amounts of each leaf; inner queues are summed here."""
         self._tree, self._quota = tree, quota
         self._width = len(tree.resources)

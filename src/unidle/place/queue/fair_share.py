@@ -51,7 +51,7 @@ class Refusal(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueShare:
+class QueueAccount:
     """A queue's books, by resource in thousandths; ``lent`` is idle and used by others now."""
 
     queue: str
@@ -68,7 +68,7 @@ class QueueShare:
     history_ppb: int
 
 
-class Shares:
+class FairShare:
     """What queues use and wait for. Call :meth:`begin` at the start of a round of decisions."""
 
     def __init__(
@@ -220,11 +220,11 @@ class Shares:
     # -- may it start? ---------------------------------------------------------------------------
 
     def refusal(
-        self, leaf: int, amounts: Sequence[int], *, firm: bool, beside: Mapping[int, Amounts] | None = None
+        self, leaf: int, amounts: Sequence[int], *, firm: bool, reserved: Mapping[int, Amounts] | None = None
     ) -> Refusal | None:
         """The first bound, from the queue upwards, that forbids a job of these amounts; None if it may start.
 
-        ``beside`` are amounts by queue that are to fit in with it. A job within what is kept for its
+        ``reserved`` are amounts by queue that are to fit in with it. A job within what is kept for its
         queue is never refused for the sake of others, also where the fleet has shrunk.
         """
         own = [0] * len(amounts)  # how much of the job comes out of what is owed to this branch
@@ -233,7 +233,7 @@ class Shares:
         quota = self.quota
         for queue in self._paths[leaf]:
             used, bound = self.used[queue], quota.bound[queue]
-            more = beside.get(queue, none) if beside else none
+            more = reserved.get(queue, none) if reserved else none
             for r, amount in enumerate(amounts):
                 if not amount:
                     continue
@@ -342,11 +342,11 @@ class Shares:
         """What the queue uses of a resource beyond what it deserves; negative where it uses less."""
         return self.used[queue][r] - self.quota.deserved[queue][r]
 
-    def report(self) -> tuple[QueueShare, ...]:
+    def report(self) -> tuple[QueueAccount, ...]:
         """The books of all queues, parents first."""
         lent = self._lent()
         return tuple(
-            QueueShare(
+            QueueAccount(
                 self.tree.name(queue),
                 self.quota.deserved[queue],
                 self.quota.guarantee[queue],

@@ -22,19 +22,19 @@ from unidle.place.model import (
     Ends,
     Hold,
     Ints,
-    Rows,
     Running,
+    RunningRows,
     Stoppable,
     alike,
     order_key,
 )
-from unidle.place.protocol import Journal
-from unidle.place.queue.fair_share import Shares
+from unidle.place.protocol import OpLog
+from unidle.place.queue.fair_share import FairShare
 
 _PLENTY: Final = 1 << 60
 
 
-class Cluster:
+class Allocations:
     """``free[node]``: devices neither held by a job nor promised to one; ``hosts``, (2, M): free CPU and memory.
 
     With several kinds of devices on the same M hosts there is a node for each kind and host, one kind after
@@ -45,7 +45,7 @@ class Cluster:
     """
 
     def __init__(
-        self, devices: Ints, shares: Shares, running: Iterable[Running] = (), hosts: Ints | None = None
+        self, devices: Ints, shares: FairShare, running: Iterable[Running] = (), hosts: Ints | None = None
     ) -> None:
         """``devices``: healthy devices of each node, and ``hosts`` what each has, before anything runs."""
         self.free: Ints = np.array(devices, np.int64)
@@ -60,11 +60,11 @@ class Cluster:
         ] = {}  # how many running jobs have parts of a device; the last one leaves it whole
         self._ends: Ends | None = None
         self._stoppable: Stoppable | None = None
-        self.journal = Journal()
+        self.log = OpLog()
         self.changes = 0  # grows when what runs changes
         for run in running:
             self.start(run)
-        self.journal.settle()
+        self.log.commit()
 
     def start(self, run: Running) -> None:
         """The job takes its devices; a hold for it ends. :class:`UnidleError` where they are not free."""
@@ -74,13 +74,13 @@ class Cluster:
             raise UnidleError("this job runs already", field="job", value=run.job)
         self._check(run.devices, run.job)
         self._again(run)
-        self.journal.note(lambda: self._back(run))
+        self.log.record(lambda: self._back(run))
 
     def stop(self, job: str) -> Running:
         """The job gives up its devices."""
         run = self.running[job]
         self._back(run)
-        self.journal.note(lambda: self._again(run))
+        self.log.record(lambda: self._again(run))
         return run
 
     def ends(self, now_ns: int, otherwise_ns: int) -> Iterator[tuple[int, Running]]:
@@ -89,7 +89,7 @@ class Cluster:
             self._ends = Ends(self.running.values())
         return self._ends.after(now_ns, otherwise_ns)
 
-    def stoppable(self) -> Rows:
+    def stoppable(self) -> RunningRows:
         """Jobs of level low that run; kept from the first call on."""
         return self._all_stoppable().rows()
 
@@ -141,13 +141,13 @@ class Cluster:
             self.release(hold.job)
         self._check(hold.devices, hold.job)
         self._keep(hold)
-        self.journal.note(lambda: self._unkeep(hold))
+        self.log.record(lambda: self._unkeep(hold))
 
     def release(self, job: str) -> Hold:
         """Keep nothing for this job any more."""
         hold = self.holds[job]
         self._unkeep(hold)
-        self.journal.note(lambda: self._keep(hold))
+        self.log.record(lambda: self._keep(hold))
         return hold
 
     def expire(self, now_ns: int) -> tuple[str, ...]:
@@ -237,10 +237,10 @@ class _Line:
     by_age: list[tuple[int, str]] = field(default_factory=list)
 
 
-class Waiting:
+class PendingJobs:
     """Jobs that wait; keeps the counts of ``shares`` in step."""
 
-    def __init__(self, shares: Shares, policy: Backfill) -> None:
+    def __init__(self, shares: FairShare, policy: Backfill) -> None:
         self._shares, self._policy = shares, policy
         self._lines: dict[int, _Line] = {}
         self.jobs: dict[str, Demand] = {}
@@ -297,7 +297,7 @@ class Waiting:
                 yield self.jobs[after[1]]
 
 
-class Line:
+class PendingLine:
     """A queue's jobs in order, some of which can be put back."""
 
     def __init__(self, jobs: Iterator[Demand]) -> None:

@@ -20,7 +20,7 @@ UNBOUNDED: Final = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class QueueQuota:
     """What holds now, by queue: ``deserved[queue][resource]`` and so on, in thousandths.
 
     ``kept`` is the part of what a queue deserves that is never lent, at least its guarantee;
@@ -142,7 +142,7 @@ class QueueTree:
         """When amounts may change next by time alone."""
         return next_edge_ns(now_ns, self.zone, (w.when for s in self.specs for w in s.windows))
 
-    def quota(self, capacity: Amounts, now_ns: int) -> Quota:
+    def quota(self, capacity: Amounts, now_ns: int) -> QueueQuota:
         """What every queue may hold, of this capacity at this time.
 
         If the capacity is too small (nodes are down), guarantees come first, then given deserved shares.
@@ -163,7 +163,7 @@ class QueueTree:
             for queue in range(count):
                 self._divide(queue, r, specs, guarantee, deserved)
         kept, bound = self._bounds(specs, guarantee, deserved)
-        return Quota(capacity, _frozen(guarantee), _frozen(deserved), kept, bound)
+        return QueueQuota(capacity, _frozen(guarantee), _frozen(deserved), kept, bound)
 
     def _divide(
         self,

@@ -8,8 +8,8 @@ from typing import Final
 
 from unidle.fleet import Device, Fleet, Node, device_of, slices_of
 from unidle.jobs import JobSpec, Reason
-from unidle.place.nodes.free import Ground
-from unidle.place.nodes.hardware import Pool
+from unidle.place.nodes.free import FreeSlices
+from unidle.place.nodes.hardware import DevicePool
 from unidle.share.loads import Interference, Seen, known_loads
 from unidle.share.mig_models import Instance
 from unidle.share.offers import Gpu, Resident
@@ -23,7 +23,7 @@ from unidle.view.state import View
 
 
 @dataclass(slots=True)
-class Group:
+class DeviceGroup:
     """Devices with the same traits. ``at`` has their positions, by the place of their node among those of the kind."""
 
     sample: Device
@@ -34,14 +34,14 @@ class Group:
 
 
 @dataclass(slots=True)
-class Stock:
+class SliceStock:
     """All devices that may be cut on demand, by group in the order of the fleet."""
 
-    groups: list[Group]
+    groups: list[DeviceGroup]
 
     @classmethod
-    def of(cls, fleet: Fleet) -> Stock:
-        found: dict[object, Group] = {}
+    def of(cls, fleet: Fleet) -> SliceStock:
+        found: dict[object, DeviceGroup] = {}
         places: dict[str, int] = {}  # by kind: nodes so far that have such devices
         for order, node in enumerate(fleet.nodes):
             mine: dict[str, int] = {}
@@ -56,7 +56,7 @@ class Stock:
                     device.kind, device.model, device.memory_bytes, device.vendor,
                     sharing.modes, sharing.compute_ppm, sharing.memory_ppm,
                 )  # fmt: skip
-                group = found.setdefault(traits, Group(device))
+                group = found.setdefault(traits, DeviceGroup(device))
                 group.count += 1
                 group.at.setdefault(mine[device.kind], (order, []))[1].append(number)
         return cls(list(found.values()))
@@ -98,24 +98,24 @@ class Stock:
 
 
 @dataclass(slots=True)
-class Memo:
+class SliceMemo:
     """What a device offers, kept as long as the device is the same, and what never fits."""
 
-    stock: Stock
+    stock: SliceStock
     gpus: dict[str, tuple[Device, Gpu]] = field(default_factory=dict)
     never: dict[str, Refused | None] = field(default_factory=dict)
     alone: dict[str, bool] = field(default_factory=dict)  # whether one model has a part for each rank
 
     @classmethod
-    def of(cls, ground: Ground, view: View) -> Memo:
+    def of(cls, free_slices: FreeSlices, view: View) -> SliceMemo:
         """That of the ground."""
-        if not isinstance(ground.sharing, Memo):
-            ground.sharing = cls(Stock.of(view.fleet))
-        return ground.sharing
+        if not isinstance(free_slices.sharing, SliceMemo):
+            free_slices.sharing = cls(SliceStock.of(view.fleet))
+        return free_slices.sharing
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Leaving:
     """What jobs leave: their slices, and by node the CPU (thousandths of cores) and memory (bytes) that they asked for."""
 
     jobs: frozenset[str] = frozenset()
@@ -123,7 +123,7 @@ class Left:
     hosts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, view: View, jobs: frozenset[str]) -> Left:
+    def of(cls, view: View, jobs: frozenset[str]) -> Leaving:
         if not jobs:
             return _NOBODY
         slices: set[str] = set()
@@ -139,15 +139,15 @@ class Left:
         return cls(jobs, frozenset(slices), hosts)
 
 
-_NOBODY: Final = Left()
+_NOBODY: Final = Leaving()
 
 
 class Devices:
     """``changed`` are those that the round cut again, ``kept`` those that are another job's to be, by device."""
 
-    def __init__(self, ground: Ground, view: View, table: Interference) -> None:
-        self._ground, self._view, self.table = ground, view, table
-        self._memo = Memo.of(ground, view)
+    def __init__(self, free_slices: FreeSlices, view: View, table: Interference) -> None:
+        self._free_slices, self._view, self.table = free_slices, view, table
+        self._memo = SliceMemo.of(free_slices, view)
         self._stock = self._memo.stock
         self._left = _NOBODY
         self.changed: dict[str, Device] = {}
@@ -155,7 +155,7 @@ class Devices:
 
     def without(self, gone: frozenset[str]) -> None:
         """See all as if these jobs had left, until the next call."""
-        self._left = Left.of(self._view, gone)
+        self._left = Leaving.of(self._view, gone)
 
     def now(self, device_id: str) -> Device | None:
         """The device as it is cut now."""
@@ -195,7 +195,7 @@ class Devices:
     def _is_free(self, device: Device) -> bool:
         """Whether the whole of a device that is not cut may be given away now."""
         name = slices_of(device)[0].id
-        return name in self._left.slices or self._ground.is_free(name)
+        return name in self._left.slices or self._free_slices.is_free(name)
 
     def _is_kept(self, device: Device, job: str) -> bool:
         """Whether a device in parts is kept for another job, or others leave it for one."""
@@ -208,12 +208,12 @@ class Devices:
                 return True
         return False
 
-    def candidates(self, job: str, spec: JobSpec, pool: Pool, most: int | None) -> list[Gpu]:
+    def candidates(self, job: str, spec: JobSpec, pool: DevicePool, most: int | None) -> list[Gpu]:
         """Devices that may have a part for one rank: those that others share, and of empty ones ``most`` of a group."""
         view, nodes = self._view, self._view.fleet.nodes
         tried = refused_before(view.jobs.open.get(job))
         known: dict[str, bool] = {}
-        reserve = self._ground.reserve
+        reserve = self._free_slices.reserve
 
         def usable(node: Node) -> bool:
             if node.id not in known:
@@ -259,14 +259,14 @@ class Devices:
 
     def host_full(self, node: str, spec: JobSpec, ranks: int) -> bool:
         """Whether the node does not hold so many ranks."""
-        return self.host_room(self._ground.nodes[self._ground.place[node]], spec) < ranks
+        return self.host_room(self._free_slices.nodes[self._free_slices.place[node]], spec) < ranks
 
     def host_room(self, node: Node, spec: JobSpec) -> int:
         """How many ranks the node's CPU and memory hold."""
         asked, most = spec.requests, spec.ranks
         if not (asked.cpus or asked.memory_bytes):
             return most
-        cpu, memory = self._ground.hosts[:, self._ground.place[node.id]].tolist()
+        cpu, memory = self._free_slices.hosts[:, self._free_slices.place[node.id]].tolist()
         more = self._left.hosts.get(node.id, (0, 0))
         if asked.cpu_milli:
             most = min(most, (cpu + more[0]) // asked.cpu_milli)
@@ -278,7 +278,7 @@ class Devices:
 class EmptyDevices(Devices):
     """The devices of the same fleet without jobs, all healthy."""
 
-    def candidates(self, job: str, spec: JobSpec, pool: Pool, most: int | None) -> list[Gpu]:  # noqa: ARG002
+    def candidates(self, job: str, spec: JobSpec, pool: DevicePool, most: int | None) -> list[Gpu]:  # noqa: ARG002
         def usable(node: Node) -> bool:
             return _may_use_node(node, spec) and self.host_room(node, spec) >= 1
 

@@ -30,7 +30,7 @@ def _always(_device: Device, _count: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SliceBounds:
     """What bounds a search: empty devices that may be opened, and the charge of the whole gang, in thousandths of devices.
 
     The search is made as if the jobs ``gone`` had left. ``every``: check every device, also those equal to one
@@ -44,7 +44,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SliceFit:
     """Parts for a gang, not yet taken. ``devices`` are as they will be; ``opened`` counts by node those that were empty.
 
     ``milli`` is what the parts count together, in thousandths of devices.
@@ -58,7 +58,7 @@ class Given:
     milli: int
 
 
-class Offers(Protocol):
+class DeviceOffers(Protocol):
     """What a search sees of the devices (``slices.devices.Devices``)."""
 
     @property
@@ -68,14 +68,16 @@ class Offers(Protocol):
     def host_full(self, node: str, spec: JobSpec, ranks: int) -> bool: ...
 
 
-class GangSearch:
+class SliceSearch:
     """A part for each rank of ``job``, or none."""
 
-    def __init__(self, offers: Offers, job: str, spec: JobSpec, share: Share, terms: Terms) -> None:
+    def __init__(
+        self, offers: DeviceOffers, job: str, spec: JobSpec, share: Share, terms: SliceBounds
+    ) -> None:
         self._offers, self._spec, self._share, self._terms = offers, spec, share, terms
         self._job = job or _SOMEONE
 
-    def over(self, devices: Sequence[Gpu]) -> Given | Refused:
+    def over(self, devices: Sequence[Gpu]) -> SliceFit | Refused:
         """Parts of these devices, the cheapest that may be charged.
 
         Where the ones of the best price count for too much, those that count no more than a rank's even share
@@ -85,11 +87,11 @@ class GangSearch:
         if most is None:
             return self._one_by_one(devices, (WHOLE_PPM,))
         found = self._one_by_one(devices, (_ppm_within(most),))
-        if isinstance(found, Given) or ranks == 1:
+        if isinstance(found, SliceFit) or ranks == 1:
             return found
         for sizes in ((_ppm_within(most // ranks),), self._sizes(devices)):
             other = self._one_by_one(devices, sizes)
-            if isinstance(other, Given):
+            if isinstance(other, SliceFit):
                 return other
         return found
 
@@ -102,7 +104,7 @@ class GangSearch:
         }
         return tuple(_ppm_within(milli) for milli in sorted(counts)) or (WHOLE_PPM,)
 
-    def _one_by_one(self, devices: Sequence[Gpu], sizes: Sequence[int]) -> Given | Refused:
+    def _one_by_one(self, devices: Sequence[Gpu], sizes: Sequence[int]) -> SliceFit | Refused:
         """A part for each rank in turn, each of the first of ``sizes`` (ppm, at most) for which there is one."""
         taken = _Taken(self._offers, self._spec, {gpu.device.id: gpu for gpu in devices})
         while len(taken.names) < self._spec.ranks:
@@ -145,7 +147,7 @@ class GangSearch:
 class _Taken:
     """The parts that the gang has so far."""
 
-    def __init__(self, offers: Offers, spec: JobSpec, devices: dict[str, Gpu]) -> None:
+    def __init__(self, offers: DeviceOffers, spec: JobSpec, devices: dict[str, Gpu]) -> None:
         self._offers, self._spec, self.open = offers, spec, devices
         self.opened: dict[str, int] = {}
         self.names: list[tuple[str, str]] = []
@@ -176,7 +178,7 @@ class _Taken:
         self.milli += milli_of(part.share_ppm)
         self._because = self._because or choice.because
 
-    def given(self, job: str) -> Given:
+    def given(self, job: str) -> SliceFit:
         because = self._because
         assert because is not None
         if len(self.names) > 1:
@@ -184,7 +186,7 @@ class _Taken:
             text = f"{counted(len(self.names), 'part')} of {counted(len(self._changed), 'device')}; the first: {because.text}"
             because = Reason(because.code, text, figures)
         places = tuple(RankPlace(rank, node, (name,)) for rank, (node, name) in enumerate(self.names))
-        return Given(job, places, self._changed, self.opened, because, self.milli)
+        return SliceFit(job, places, self._changed, self.opened, because, self.milli)
 
 
 def _ppm_within(milli: int) -> int:

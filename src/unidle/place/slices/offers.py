@@ -18,12 +18,12 @@ from unidle.fleet import slices_of
 from unidle.jobs import JobSpec, RankPlace, Reason, Requests, Share
 from unidle.jobs.spec import ShareMode
 from unidle.place.network.tree import NODE
-from unidle.place.nodes.free import Ground
-from unidle.place.nodes.hardware import Pool
+from unidle.place.nodes.free import FreeSlices
+from unidle.place.nodes.hardware import DevicePool
 from unidle.place.protocol import Recut
 from unidle.place.queue_order import KINDS, noun
-from unidle.place.slices.devices import Devices, EmptyDevices, Memo, refused_before, table_of
-from unidle.place.slices.fit import GangSearch, Given, Terms
+from unidle.place.slices.devices import Devices, EmptyDevices, SliceMemo, refused_before, table_of
+from unidle.place.slices.fit import SliceBounds, SliceFit, SliceSearch
 from unidle.share.loads import Interference
 from unidle.share.offers import Gpu, promises
 from unidle.share.parts import share_of
@@ -32,28 +32,28 @@ from unidle.view.jobs import JobView
 from unidle.view.state import View
 from unidle.words import counted
 
-_ANY: Final = Terms()
+_ANY: Final = SliceBounds()
 _SPARE: Final = 2  # so that a reason can name another device
 _GANG_MODES: Final[tuple[ShareMode, ...]] = ("mps", "time")
 _NO_REQUESTS: Final = Requests()
 _MEMO: Final = 256
 Apart: TypeAlias = tuple[str, frozenset[str]]
-"""See :meth:`SharingRound.apart`."""
+"""See :meth:`SliceOffers.apart`."""
 
 
-class SharingRound:
+class SliceOffers:
     """Parts given out in one round, on top of a view that is only read."""
 
     def __init__(
-        self, ground: Ground, view: View, table: Interference | None = None, *, empty: bool = False
+        self, free_slices: FreeSlices, view: View, table: Interference | None = None, *, empty: bool = False
     ) -> None:
         """``empty``: as if no job ran, and all devices were healthy."""
-        self.ground, self.view = ground, view
-        self.devices = (EmptyDevices if empty else Devices)(ground, view, table or table_of(view))
-        self._memo = Memo.of(ground, view)
+        self.free_slices, self.view = free_slices, view
+        self.devices = (EmptyDevices if empty else Devices)(free_slices, view, table or table_of(view))
+        self._memo = SliceMemo.of(free_slices, view)
         self._why: dict[str, Reason] = {}
 
-    def find(self, job: str, spec: JobSpec, terms: Terms = _ANY) -> Given | Refused:
+    def find(self, job: str, spec: JobSpec, terms: SliceBounds = _ANY) -> SliceFit | Refused:
         """A part for each rank of the gang, or why there is none; nothing is taken yet.
 
         ``spec`` may be that of another job of the shape; the load that counts is that of ``job``, where it waits.
@@ -73,7 +73,7 @@ class SharingRound:
                 apart = True
                 continue
             answer = self._of_pool(job, spec, share, pool, terms)
-            if isinstance(answer, Given):
+            if isinstance(answer, SliceFit):
                 return answer
             refusals.append(answer)
         why = max(refusals, key=_devices_looked_at)
@@ -87,11 +87,11 @@ class SharingRound:
         name = job.spec.name if self.devices.table.tells(job.spec.name) else ""
         return name, frozenset(refused_before(job))
 
-    def _pools(self, spec: JobSpec, kind: str) -> list[Pool]:
+    def _pools(self, spec: JobSpec, kind: str) -> list[DevicePool]:
         """Devices that the ranks may use together (see ``nodes.hardware``); those of several models come last."""
         if kind == "cpu" or spec.ranks == 1:
-            return [pool for pool in self.ground.pools.vendors(spec) if pool.kind == kind]
-        return [o.pool for o in self.ground.pools.options(spec) if o.pool.kind == kind]
+            return [pool for pool in self.free_slices.pools.vendors(spec) if pool.kind == kind]
+        return [o.pool for o in self.free_slices.pools.options(spec) if o.pool.kind == kind]
 
     def _one_model_does(self, spec: JobSpec, kind: str) -> bool:
         """Whether the devices of a single model, empty and healthy, have a part for each rank."""
@@ -100,15 +100,15 @@ class SharingRound:
         if key not in self._memo.alone:
             if len(self._memo.alone) > _MEMO:
                 self._memo.alone.clear()
-            empty = SharingRound(self.ground, self.view, self.devices.table, empty=True)
+            empty = SliceOffers(self.free_slices, self.view, self.devices.table, empty=True)
             self._memo.alone[key] = any(
-                isinstance(empty._of_pool("", spec, share, pool, _ANY), Given)
+                isinstance(empty._of_pool("", spec, share, pool, _ANY), SliceFit)
                 for pool in self._pools(spec, kind)
                 if len(pool.models) == 1
             )
         return self._memo.alone[key]
 
-    def take(self, given: Given) -> tuple[RankPlace, ...]:
+    def take(self, given: SliceFit) -> tuple[RankPlace, ...]:
         """Give the gang its parts."""
         self.devices.without(frozenset())
         places = {p.node: 0 for p in given.places}
@@ -119,14 +119,16 @@ class SharingRound:
             assert before is not None
             if before.cut is None:
                 kind, order, bit = self.view.occupancy.where(slices_of(before)[0].id)
-                self.ground.take(kind, self.ground.positions[kind][order], 1 << bit, _NO_REQUESTS, 0)
+                self.free_slices.take(
+                    kind, self.free_slices.positions[kind][order], 1 << bit, _NO_REQUESTS, 0
+                )
             self.devices.changed[device_id] = device
             self._why[device_id] = given.because
         requests = self.view.jobs[given.job].spec.requests if given.job in self.view.jobs else None
         for node, ranks in places.items():
             if requests is not None:
                 kind = next(d.kind for d in given.devices.values())
-                self.ground.take(kind, self.ground.place[node], 0, requests, ranks)
+                self.free_slices.take(kind, self.free_slices.place[node], 0, requests, ranks)
         return given.places
 
     def keep(self, job: str, devices: Iterable[str]) -> None:
@@ -150,8 +152,8 @@ class SharingRound:
         if key not in self._memo.never:
             if len(self._memo.never) > _MEMO:
                 self._memo.never.clear()
-            empty = SharingRound(self.ground, self.view, self.devices.table, empty=True)
-            answer = empty.find("", spec, Terms(most_milli=most_milli))
+            empty = SliceOffers(self.free_slices, self.view, self.devices.table, empty=True)
+            answer = empty.find("", spec, SliceBounds(most_milli=most_milli))
             self._memo.never[key] = answer if isinstance(answer, Refused) else None
         return self._memo.never[key]
 
@@ -163,31 +165,33 @@ class SharingRound:
         samples = [replace(g.sample, cut=None) for g in self._memo.stock.groups if g.sample.kind in kinds]
         return [share_of(device, p) for device in samples for p in promises(device, spec.share)]
 
-    def _of_pool(self, job: str, spec: JobSpec, share: Share, pool: Pool, terms: Terms) -> Given | Refused:
+    def _of_pool(
+        self, job: str, spec: JobSpec, share: Share, pool: DevicePool, terms: SliceBounds
+    ) -> SliceFit | Refused:
         hard = spec.topology.require if spec.topology is not None else None
         if (
             not terms.every and hard is None
         ):  # of devices that are alike as many as there are ranks, or some more
             some = self.devices.candidates(job, spec, pool, spec.ranks + _SPARE)
             found = self._among(job, spec, share, some, terms)
-            if spec.ranks == 1 or isinstance(found, Given):
+            if spec.ranks == 1 or isinstance(found, SliceFit):
                 return found or self._none(pool.kind)
         every = self.devices.candidates(job, spec, pool, None)
         return self._among(job, spec, share, every, terms) or self._none(pool.kind)
 
     def _among(
-        self, job: str, spec: JobSpec, share: Share, devices: Sequence[Gpu], terms: Terms
-    ) -> Given | Refused | None:
+        self, job: str, spec: JobSpec, share: Share, devices: Sequence[Gpu], terms: SliceBounds
+    ) -> SliceFit | Refused | None:
         """Parts of these devices, or why none fits; None without devices."""
         if not devices:
             return None
-        search = GangSearch(self.devices, job, spec, share, terms)
+        search = SliceSearch(self.devices, job, spec, share, terms)
         answer = search.over(devices)
         if isinstance(answer, Refused) and spec.ranks > 1 and share.mode == "any" and not share.profile:
             for mode in _GANG_MODES:  # instances are coarse: where they do not suffice, bounds may
-                search = GangSearch(self.devices, job, spec, replace(share, mode=mode), terms)
+                search = SliceSearch(self.devices, job, spec, replace(share, mode=mode), terms)
                 other = search.over(devices)
-                if isinstance(other, Given):
+                if isinstance(other, SliceFit):
                     answer = other
                     break
         hard = spec.topology.require if spec.topology is not None else None
@@ -195,7 +199,7 @@ class SharingRound:
             return answer
         for name, domain in self._domains(devices, hard):
             closer = search.over(domain)
-            if isinstance(closer, Given):
+            if isinstance(closer, SliceFit):
                 text = f"{closer.because.text}; all {counted(spec.ranks, 'part')} in {name}"
                 return replace(closer, because=replace(closer.because, text=text))
         if hard is not None:
@@ -204,9 +208,9 @@ class SharingRound:
 
     def _domains(self, every: Sequence[Gpu], hard: str | None) -> Iterator[tuple[str, list[Gpu]]]:
         """Single nodes, then tiers from the lowest; with a hard wish only those of its kind."""
-        tree, on = self.ground.tree, dict[int, list[int]]()  # which of them are on each node
+        tree, on = self.free_slices.tree, dict[int, list[int]]()  # which of them are on each node
         for k, gpu in enumerate(every):
-            on.setdefault(self.ground.place[gpu.device.node], []).append(k)
+            on.setdefault(self.free_slices.place[gpu.device.node], []).append(k)
         positions = sorted(on)
         if hard is None or hard == NODE:
             for position in positions:
