@@ -22,8 +22,8 @@ from _fleets import GBPS, fleet
 from _table import Row, main
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import Layout
+from unidle.place.explain.gang import plan_gang
 from unidle.place.network.constraint import GROUPS, Blocked, Constraint, Gang
-from unidle.place.network.domains import plan_gang
 from unidle.place.network.rank_order import RankOrder, describe, map_ranks, order_found
 from unidle.place.network.traffic import AXIS, CostModel, Traffic, edges_of, usual_traffic
 from unidle.place.network.tree import Ints, Tree, tree_of

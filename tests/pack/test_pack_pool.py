@@ -57,14 +57,14 @@ def test_rollback_restores_what_was_free_at_the_checkpoint(
 ):
     pool = NodePool(nodes)
     packer = Packer(pool, BestFit())
-    mark, before = pool.checkpoint(), state(pool)
+    mark, before = pool.log.checkpoint(), state(pool)
     for k, demand in enumerate(demands):
         if k == at:
-            mark, before = pool.checkpoint(), state(pool)
+            mark, before = pool.log.checkpoint(), state(pool)
         request = pool.request(demand)
         if (choice := packer.decide(request)) is not None:
             packer.bind(request, choice)
-    pool.rollback(mark)
+    pool.log.rollback(mark)
     assert state(pool) == before
 
 

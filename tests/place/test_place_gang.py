@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from place.trees import World, assert_holds, can_be_grouped, domain, fleets, gangs, worlds
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Layout, Reason, Topology
+from unidle.place.explain.gang import plan_gang, plan_or_why
 from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan, gang_of
-from unidle.place.network.domains import DomainCapacity, pick, plan_gang
+from unidle.place.network.domains import DomainCapacity, pick
 from unidle.place.network.tree import change, room_of, tree_of, units_of
 
 
@@ -84,10 +85,10 @@ def test_sums_that_are_kept_equal_sums_made_anew(data: st.DataObject, fleet: Fle
 @given(world=worlds(), more=st.lists(gangs(), max_size=4))
 def test_room_that_was_taken_and_given_back_holds_the_same_gangs(world: World, more: list[Gang]):
     rooms = DomainCapacity(world.tree, world.room)
-    first = rooms.plan(world.gang)
+    first = plan_or_why(rooms, world.gang)
     taken: list[GangPlan] = []
     for gang in [world.gang, *more]:
-        plan = rooms.plan(gang)
+        plan = plan_or_why(rooms, gang)
         if isinstance(plan, GangPlan):
             rooms.set(plan.nodes, rooms.room[plan.nodes] - plan.counts)
             assert (rooms.room >= 0).all()
@@ -95,7 +96,7 @@ def test_room_that_was_taken_and_given_back_holds_the_same_gangs(world: World, m
     for plan in taken:
         rooms.set(plan.nodes, rooms.room[plan.nodes] + plan.counts)
     assert rooms.room.tolist() == world.room.tolist()
-    assert rooms.plan(world.gang).because == first.because
+    assert plan_or_why(rooms, world.gang).because == first.because
 
 
 @given(able=st.lists(st.integers(0, 20), min_size=1, max_size=8), share=st.floats(0.01, 1.0))
@@ -117,13 +118,13 @@ def test_a_large_change_and_small_ones_come_to_the_same():
     )
     one, other = (DomainCapacity(tree, np.full(100, 2)) for _ in range(2))
     gang = Gang(7)
-    one.plan(gang)
-    other.plan(gang)
+    plan_or_why(one, gang)
+    plan_or_why(other, gang)
     everything = np.arange(100)
     one.set(everything, everything % 3)
     for k in range(100):
         other.set(np.array([k]), np.array([k % 3]))
-    assert one.plan(Gang(90)).because == other.plan(Gang(90)).because
+    assert plan_or_why(one, Gang(90)).because == plan_or_why(other, Gang(90)).because
 
 
 @settings(max_examples=100)

@@ -11,8 +11,8 @@ import yaml
 
 from unidle.files.fleet import fleet_from_mapping
 from unidle.jobs import JobSpec, Layout, Topology
+from unidle.place.explain.gang import plan_gang
 from unidle.place.network.constraint import Blocked, Gang, gang_of
-from unidle.place.network.domains import plan_gang
 from unidle.place.network.tree import Ints, Tree, tree_of
 
 FILE = Path(__file__).parent.parent / "scenarios/topology/gangs.yaml"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from place.trees import World, domain, worlds
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import Layout
+from unidle.place.explain.gang import plan_gang
 from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
-from unidle.place.network.domains import plan_gang
 from unidle.place.network.rank_order import RankOrder, map_ranks, order_found
 from unidle.place.network.traffic import CostModel, Traffic, edges_of, usual_traffic
 from unidle.place.network.tree import Tree, tree_of

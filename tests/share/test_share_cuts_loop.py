@@ -20,6 +20,7 @@ from unidle.fleet import WHOLE_PPM
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.policy import Unidle
 from unidle.place.scheduler import Placed, Scheduler
+from unidle.place.slices.devices import SliceMemo
 from unidle.place.slices.fit import SliceFit
 from unidle.place.slices.offers import SliceOffers
 from unidle.view.fold import apply
@@ -238,7 +239,7 @@ def test_what_the_log_saw_of_two_kinds_of_work_keeps_them_apart_the_next_time() 
     apart.pairs = {("mps", "b", "a"): (10 * 3_000_000, 10)}
     for view, expected in ((together, ["n/0", "n/0"]), (apart, ["n/0", "n/1"])):
         ground = FreeSlices(view)
-        round_ = SliceOffers(ground, view)
+        round_ = SliceOffers(ground, view, SliceMemo(view.fleet))
         for arrival in world.arrivals:
             apply(view, JobSubmitted(arrival.job, arrival.spec), view.seq + 1, 1)
             given = round_.find(arrival.job, arrival.spec)

@@ -50,12 +50,11 @@ def queue(
 
 
 def _shares(view: View, as_json: bool) -> None:
-    from unidle.place.nodes.free import FreeSlices
-    from unidle.place.session import QuotaRound
+    from unidle.place.snapshot import snapshot_of
 
-    books = QuotaRound(FreeSlices(view), view, now_of(view))
+    books = snapshot_of(view, now_of(view))
     capacity = books.shares.quota.capacity
-    lines = [_line(share, books.tree.resources, capacity) for share in books.report()]
+    lines = [_line(share, books.tree.resources, capacity) for share in books.shares.report()]
     if as_json:
         print_json(lines)
         return

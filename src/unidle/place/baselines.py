@@ -24,10 +24,10 @@ from unidle.place.explain.gang import GangRefusal
 from unidle.place.gang.fit import GangFit, GangRound
 from unidle.place.network.constraint import GangPlan
 from unidle.place.network.tree import Ints
-from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.rank_class import RankClass
 from unidle.place.nodes.reserve import Access
 from unidle.place.protocol import Plan
+from unidle.place.session import SessionCache
 from unidle.place.slices.fit import SliceFit
 from unidle.view.jobs import JobView
 from unidle.view.state import View
@@ -44,35 +44,38 @@ class NodeOrder:
     def __init__(self, code: str, first: str, choose: Choose) -> None:
         """``code`` is that of its reasons; ``first`` as in "first node n3 with 2 free"."""
         self._code, self._first, self._choose = code, first, choose
-        self._free_slices: FreeSlices | None = None
+        self._cache: SessionCache | None = None
 
     def decide(self, view: View, now_ns: int) -> Plan:
-        round_ = self._round(view)
+        cache = self._on(view)
         try:
-            return round_.decide(now_ns)
+            return self._round(cache, view).decide(now_ns)
         finally:
-            round_.undo()
+            cache.log.rollback()
 
     def why_not(self, view: View, spec: JobSpec) -> Reason | None:
-        round_ = self._round(view)
+        round_ = self._round(self._on(view), view)
         if isinstance(round_.part("", spec), SliceFit):
             return None
         answer = round_.fit(spec)
         return answer.because if isinstance(answer, GangRefusal) else None
 
     def ever(self, view: View, spec: JobSpec) -> bool:
-        return self._round(view).ever(spec)
+        return self._round(self._on(view), view).ever(spec)
 
-    def _round(self, view: View) -> _Round:
-        free_slices = self._free_slices
-        if free_slices is None or not free_slices.follow(view):
-            free_slices = self._free_slices = FreeSlices(view, keeps_back=False)
-        return _Round(free_slices, view, self._choose, (self._code, self._first))
+    def _on(self, view: View) -> SessionCache:
+        cache = self._cache
+        if cache is None or not cache.follow(view):
+            cache = self._cache = SessionCache(view, keeps_back=False)
+        return cache
+
+    def _round(self, cache: SessionCache, view: View) -> _Round:
+        return _Round(cache, view, self._choose, (self._code, self._first))
 
 
 class _Round(GangRound):
-    def __init__(self, free_slices: FreeSlices, view: View, choose: Choose, words: tuple[str, str]) -> None:
-        super().__init__(free_slices, view)
+    def __init__(self, cache: SessionCache, view: View, choose: Choose, words: tuple[str, str]) -> None:
+        super().__init__(cache.classes, cache.slices, view)
         self._choose, self._words = choose, words
 
     def find(

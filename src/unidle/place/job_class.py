@@ -11,14 +11,14 @@ from unidle.place.admission import ALL, ChargeBounds, charges_of_parts, never_in
 from unidle.place.explain.gang import never_fits
 from unidle.place.model import Amounts, Asks
 from unidle.place.network.constraint import Gang, gang_of
-from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import Option
-from unidle.place.nodes.rank_class import RankClass, candidates
+from unidle.place.nodes.rank_class import RankClass, RankClasses
 from unidle.place.nodes.reserve import OPEN, Access
 from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.spec import MILLI
 from unidle.place.queue.tree import ROOT
 from unidle.place.queue_order import KINDS
+from unidle.place.slices.devices import SliceMemo
 from unidle.place.slices.offers import SliceOffers
 from unidle.view.jobs import JobView
 from unidle.view.state import View
@@ -47,12 +47,15 @@ class JobClass:
 
 
 class JobClasses:
-    """Families of one ground by shape, found when they are first asked for. ``empty``: its shares while nothing is used."""
+    """Classes of jobs by shape, found when they are first asked for. ``empty``: its shares while nothing is used."""
 
-    def __init__(self, free_slices: FreeSlices, kinds: tuple[str, ...], empty: FairShare) -> None:
-        self._free_slices, self._kinds, self._empty, self._tree = free_slices, kinds, empty, empty.tree
-        self._declared = bool(free_slices.fleet.queues)
-        self._bounds = ChargeBounds.of(free_slices.fleet)
+    def __init__(
+        self, classes: RankClasses, memo: SliceMemo, kinds: tuple[str, ...], empty: FairShare
+    ) -> None:
+        self._classes, self._memo, self._free_slices = classes, memo, classes.free_slices
+        self._kinds, self._empty, self._tree = kinds, empty, empty.tree
+        self._declared = bool(self._free_slices.fleet.queues)
+        self._bounds = ChargeBounds.of(self._free_slices.fleet)
         self._refused: dict[tuple[Shape, str], Reason | None] = {}
         self._by_shape: dict[tuple[Shape, str, Access], JobClass] = {}
 
@@ -122,11 +125,11 @@ class JobClasses:
                 return parts
             over = parts.never
         options: list[tuple[Option, RankClass]] = []
-        for option, rank_class in candidates(self._free_slices, spec, access=access):
+        for option, rank_class in self._classes.of_job(spec, access=access):
             kind = options[0][1].kind if options else rank_class.kind
             if rank_class.kind not in self._kinds or rank_class.kind != kind:
                 continue
-            if rank_class.never(gang) is None:
+            if rank_class.fits_ever(gang):
                 options.append((option, rank_class))
         if options:
             kind = options[0][1].kind
@@ -137,7 +140,7 @@ class JobClasses:
             amounts = [self.charged(spec, kind, milli) for milli in (least, most)]
             by_place = amounts[1] if most > least else ()
             return JobClass(gang, tuple(options), None, amounts[0], asks_of(spec), alike, most=by_place)
-        refused = never_fits(self._free_slices, spec, access)
+        refused = never_fits(self._classes, spec, access)
         never = over or (refused.because if refused is not None else _NO_DEVICE)
         return JobClass(gang, (), never, (), asks_of(spec), "")
 
@@ -148,7 +151,7 @@ class JobClasses:
         """
         if spec.share is None or view is None or not view.cuttable_nodes():
             return None
-        sharing = SliceOffers(self._free_slices, view)
+        sharing = SliceOffers(self._free_slices, view, self._memo)
         for kind in KINDS[spec.device]:
             of_kind = replace(spec, device="gpu" if kind == "gpu" else "cpu")
             if kind not in self._kinds or sharing.never(of_kind) is not None:
@@ -156,7 +159,7 @@ class JobClasses:
             over = never_in_parts(self._empty, sharing, of_kind, self.queue(spec))
             if over is not None:
                 return JobClass(gang, (), over, (), asks_of(spec), "")
-            declared = [(o, c) for o, c in candidates(self._free_slices, of_kind) if c.never(gang) is None]
+            declared = [(o, c) for o, c in self._classes.of_job(of_kind) if c.fits_ever(gang)]
             least, most = charges_of_parts(sharing, of_kind)
             if declared:  # which may count less, and more
                 slices = (d.slices_ppm for d in self._free_slices.fleet.devices() if d.kind == kind)

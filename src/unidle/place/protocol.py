@@ -97,15 +97,12 @@ class Policy(Protocol):
 
 
 class OpLog:
-    """Holds how to undo each operation, in order. Nothing is copied."""
+    """The one way to try something and take it back: how to undo each operation, in order. Nothing is copied."""
 
     __slots__ = ("_undo",)
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-
-    def __len__(self) -> int:
-        return len(self._undo)
 
     def record(self, undo: Callable[[], None]) -> None:
         """An operation was done, and this undoes it."""
@@ -115,13 +112,13 @@ class OpLog:
         """The present, to come back to."""
         return len(self._undo)
 
-    def rollback(self, checkpoint: int) -> None:
-        """Undo what was done since the mark, the last first."""
-        while len(self._undo) > checkpoint:
+    def rollback(self, to: int = 0) -> None:
+        """Undo what was done since the checkpoint, the last first."""
+        while len(self._undo) > to:
             self._undo.pop()()
 
     def commit(self) -> None:
-        """What was done stays; marks taken before are void."""
+        """What was done stays; earlier checkpoints are void."""
         self._undo.clear()
 
 

@@ -24,6 +24,7 @@ from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.reserve import Access
 from unidle.place.protocol import Keep, Place, Plan, Stop, Wait
 from unidle.place.queue_order import noun, starves, starves_ns
+from unidle.place.session import Placement, QuotaRound, SessionCache
 from unidle.place.slices.fit import PARTS_WAIT, SliceFit
 from unidle.place.slices.offers import SliceOffers
 from unidle.view.fold import collector_paused
@@ -35,14 +36,13 @@ from unidle.words import are
 
 if TYPE_CHECKING:
     from unidle.place.protocol import Round
-    from unidle.place.session import Placement, QuotaRound
 
 
 class Scheduler:
     """The policy ``unidle`` (see the module). What it keeps between calls follows from the view."""
 
     def __init__(self) -> None:
-        self._free_slices: FreeSlices | None = None
+        self._cache: SessionCache | None = None
 
     def decide(self, view: View, now_ns: int) -> Plan:
         with collector_paused():
@@ -51,28 +51,26 @@ class Scheduler:
     def _decide(self, view: View, now_ns: int) -> Plan:
         if _needs_quotas(view) or starves(view, now_ns):
             return self._decide_by_quota(view, now_ns)
-        round_ = GangRound(self._on(view), view)
+        cache = self._on(view)
         try:
-            plan = round_.decide(now_ns)
+            plan = cache.gangs(view).decide(now_ns)
             return replace(plan, again_ns=starves_ns(view, now_ns))
         finally:
-            round_.undo()
+            cache.log.rollback()
 
     def why_not(self, view: View, spec: JobSpec) -> Reason | None:
         """Why a gang of this job cannot be placed now; None where it can."""
         never = _never_by_quota(view, spec)
-        round_ = GangRound(self._on(view), view)
+        round_ = self._on(view).gangs(view)
         if isinstance(round_.part("", spec), SliceFit):
             return never
         answer = round_.fit(spec)
         return never or (answer.because if isinstance(answer, GangRefusal) else None)
 
     def _decide_by_quota(self, view: View, now_ns: int) -> Plan:
-        from unidle.place.session import QuotaRound
-
-        free_slices = self._on(view)
-        round_ = GangRound(free_slices, view)
-        queues = QuotaRound(free_slices, view, now_ns, round_)
+        cache = self._on(view)
+        free_slices, round_ = cache.free_slices, cache.gangs(view)
+        queues = QuotaRound(cache, view, now_ns, round_)
         places: list[Place] = []
 
         def place(start: Placement) -> None:
@@ -98,7 +96,7 @@ class Scheduler:
             waits = _waiting(view, now_ns, round_, queues, answer, free_slices)
             bare = self._without_devices(view, now_ns, round_)
         finally:
-            round_.undo()
+            cache.log.rollback()
         keeps, stops = _stops(view, queues, answer)
         # what was reserved before these starts were known may have kept others from theirs
         again_ns = now_ns if places and answer.kept_back else answer.again_ns
@@ -128,11 +126,12 @@ class Scheduler:
 
     def try_one(self, view: View, spec: JobSpec) -> Placed | GangRefusal:
         """What a gang of such a job would get now were it alone and new, or why it gets nothing."""
-        round_ = GangRound(self._on(view), view)
+        cache = self._on(view)
+        round_ = cache.gangs(view)
         found = round_.find(spec)
         given = round_.part("", spec) if found is None else None
         if isinstance(given, SliceFit):
-            return _placed_in_parts(self._on(view), given, spec)
+            return _placed_in_parts(cache.free_slices, given, spec)
         fit = found or round_.refusal(spec)
         if isinstance(fit, GangRefusal):
             return fit
@@ -141,7 +140,7 @@ class Scheduler:
         try:
             return Placed(round_.take(fit), fit.because(), fit.mapping)
         finally:
-            round_.undo()
+            cache.log.rollback()
 
     def ever(self, view: View, spec: JobSpec) -> bool:
         """Whether the whole fleet, empty and healthy, holds a gang of this job."""
@@ -149,17 +148,17 @@ class Scheduler:
             return any(self.ever(view, replace(spec, device=kind)) for kind in ("gpu", "cpu"))
         if _never_by_quota(view, spec) is not None:
             return False
-        free_slices = self._on(view)
-        if never_fits(free_slices, spec) is None:
+        cache = self._on(view)
+        if never_fits(cache.classes, spec) is None:
             return True
-        round_ = GangRound(free_slices, view)
+        round_ = cache.gangs(view)
         return round_.ever_in_parts(spec) and _never_by_quota(view, spec, round_.sharing) is None
 
-    def _on(self, view: View) -> FreeSlices:
-        free_slices = self._free_slices
-        if free_slices is None or not free_slices.follow(view):
-            free_slices = self._free_slices = FreeSlices(view)
-        return free_slices
+    def _on(self, view: View) -> SessionCache:
+        cache = self._cache
+        if cache is None or not cache.follow(view):
+            cache = self._cache = SessionCache(view)
+        return cache
 
 
 class Placed(NamedTuple):

@@ -27,13 +27,14 @@ from unidle.place.network.constraint import Gang, GangPlan
 from unidle.place.network.tree import Bools
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import Option
-from unidle.place.nodes.rank_class import RankClass
+from unidle.place.nodes.rank_class import RankClass, RankClasses
 from unidle.place.nodes.reserve import first_choice
 from unidle.place.protocol import Preemption, Round, Start
 from unidle.place.queue.backfill import too_deep
 from unidle.place.queue.fair_share import QueueAccount
 from unidle.place.queue.victims import Candidates, Mask, anyone
 from unidle.place.round import decide
+from unidle.place.slices.devices import SliceMemo
 from unidle.place.slices.fit import SliceFit
 from unidle.place.snapshot import QueueSnapshot
 from unidle.view.kept import comes_back
@@ -57,18 +58,39 @@ class Placement:
     given: SliceFit | None = None  # parts of devices that are cut on demand
 
 
-class QuotaRound:
-    """One round over all queues. Pure: the view is only read, and the ground left as it was."""
+class SessionCache:
+    """What is kept from one decision to the next, as to make it costs more than a decision. All of it follows from the view."""
 
-    def __init__(
-        self, free_slices: FreeSlices, view: View, now_ns: int, gangs: GangRound | None = None
-    ) -> None:
-        gangs = gangs or GangRound(free_slices, view)
-        self._free_slices, self._view, self._now_ns = free_slices, view, now_ns
-        if not isinstance(free_slices.memo, QueueSnapshot):
-            free_slices.memo = QueueSnapshot(free_slices, now_ns)
-        self._snapshot = snapshot = free_slices.memo
-        snapshot.follow(view, now_ns)
+    def __init__(self, view: View, *, keeps_back: bool = True) -> None:
+        """Without ``keeps_back`` spares are ordinary nodes, and no job may use what is on probation."""
+        self.free_slices = FreeSlices(view, keeps_back=keeps_back)
+        self.log = self.free_slices.log  # of all that a decision tries
+        self.classes = RankClasses(self.free_slices)
+        self.slices = SliceMemo(view.fleet)
+        self._snapshot: QueueSnapshot | None = None
+
+    def follow(self, view: View) -> bool:
+        """Apply what changed since the last call; False where all has to be made again."""
+        return self.free_slices.follow(view)
+
+    def snapshot_at(self, view: View, now_ns: int) -> QueueSnapshot:
+        """The state of all queues; made when queues first count."""
+        if self._snapshot is None:
+            self._snapshot = QueueSnapshot(self.classes, self.slices, now_ns)
+        self._snapshot.follow(view, now_ns)
+        return self._snapshot
+
+    def gangs(self, view: View) -> GangRound:
+        """A round of gangs on this view, with all free that is."""
+        return GangRound(self.classes, self.slices, view)
+
+
+class QuotaRound:
+    """One round over all queues. Pure: the view is only read."""
+
+    def __init__(self, cache: SessionCache, view: View, now_ns: int, gangs: GangRound) -> None:
+        self._free_slices, self._view, self._now_ns = cache.free_slices, view, now_ns
+        self._snapshot = snapshot = cache.snapshot_at(view, now_ns)
         self.kinds, self._width, self.tree, self.shares = (
             snapshot.kinds,
             snapshot.width,
@@ -81,7 +103,7 @@ class QuotaRound:
         self._slices = QuotaSlices(gangs, view, snapshot)
         sharing = gangs.sharing
         self._parts = (
-            QuotaParts(free_slices, view, snapshot, sharing, self._job_class_of)
+            QuotaParts(cache.free_slices, view, snapshot, sharing, self._job_class_of)
             if sharing is not None
             else None
         )
@@ -90,26 +112,23 @@ class QuotaRound:
         ] = {}  # jobs that are thought of on another kind of devices than the first
         # room is reserved for the first that wait where all run times are known; else only for those that starve
         self._rules = RoundRules(Backfill(heads=int(snapshot.all_known)), view.fleet.migration)
-        self._restarts = Restarts(free_slices, view, self._left)
+        self._restarts = Restarts(cache.classes, view, self._left)
         self.too_deep = too_deep(self._rules.backfill)
 
     def decide(self, on_start: Callable[[Placement], None]) -> Round:
-        """Who starts, who is stopped, who waits. Nothing of it stays in the books."""
+        """Who starts, who is stopped, who waits; all of it is taken back as the log is rolled back."""
         domains = [(k * self._width, (k + 1) * self._width) for k in range(len(self.kinds))]
         unjudged = self._view.unjudged
         if self._parts is not None:
             self._parts.keep_promised(self._now_ns)
-        try:
-            return decide(
-                self.state, self.waiting, self._fits, self._now_ns, self._rules, capacity=self._snapshot.capacity,
-                domains_of=lambda demand: self._domains(demand) or domains, allowed_of=self._allowed,
-                ready=self._ready, at_once=self._at_once, on_start=lambda start: on_start(self._placement(start)),
-                wants_time=unjudged.__contains__, settle=False, fits_of_running=self._fits_running,
-                parts=self._parts, others_of=self._others_of, by_place=self._by_place, as_started=self._started,
-                from_spares=self._from_spares,
-            )  # fmt: skip
-        finally:
-            self.state.log.rollback(0)
+        return decide(
+            self.state, self.waiting, self._fits, self._now_ns, self._rules, capacity=self._snapshot.capacity,
+            domains_of=lambda demand: self._domains(demand) or domains, allowed_of=self._allowed,
+            ready=self._ready, at_once=self._at_once, on_start=lambda start: on_start(self._placement(start)),
+            wants_time=unjudged.__contains__, settle=False, fits_of_running=self._fits_running,
+            parts=self._parts, others_of=self._others_of, by_place=self._by_place, as_started=self._started,
+            from_spares=self._from_spares,
+        )  # fmt: skip
 
     @property
     def assumed_from_ns(self) -> int | None:

@@ -1,4 +1,4 @@
-"""The books of all queues on one ground, kept from round to round: running jobs, waiting jobs, free devices.
+"""The state of all queues on one fleet, kept from round to round: running jobs, waiting jobs, free devices.
 
 All of it is derived from the view. The entries of a job that changed are removed and derived again, so the
 cost of a round depends on what changed, not on the size of the fleet.
@@ -20,8 +20,10 @@ from unidle.place.job_class import JobClass, JobClasses, asks_of
 from unidle.place.model import Backfill, Demand, Hold, Running
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import count_slices
+from unidle.place.nodes.rank_class import RankClasses
 from unidle.place.queue.fair_share import PPB, PPM, FairShare
 from unidle.place.queue.state import Allocations, PendingJobs, requested
+from unidle.place.slices.devices import SliceMemo
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.kept import on_trial
 from unidle.view.state import View
@@ -92,7 +94,8 @@ S: Final = 1_000_000_000
 class QueueSnapshot:
     """Follows the view. Between two calls of :meth:`follow` all changes have to be undone by the journal."""
 
-    def __init__(self, free_slices: FreeSlices, now_ns: int) -> None:
+    def __init__(self, classes: RankClasses, memo: SliceMemo, now_ns: int) -> None:
+        free_slices = classes.free_slices
         self._free_slices = free_slices
         self.kinds = tuple(kind for kind in ("gpu", "cpu") if free_slices.occupancy.nodes.get(kind))
         self.width = len(free_slices.nodes)
@@ -100,14 +103,14 @@ class QueueSnapshot:
         self._whole = totals(free_slices.fleet, self.tree.resources, frozenset())
         # nothing is used: for what can never start
         empty = FairShare(self.tree, self._whole, now_ns, fairness_of(free_slices.fleet))
-        self._table = JobClasses(free_slices, self.kinds, empty)
+        self._table = JobClasses(classes, memo, self.kinds, empty)
         self._health: tuple[dict[str, Health], frozenset[str]] = ({}, frozenset())
         self.capacity = self._whole
         self.shares = FairShare(self.tree, self._whole, now_ns, fairness_of(free_slices.fleet))
         size = len(self.kinds) * self.width
         self.state = Allocations(
-            np.zeros(size, np.int64), self.shares, hosts=np.zeros((2, self.width), np.int64)
-        )
+            np.zeros(size, np.int64), self.shares, hosts=np.zeros((2, self.width), np.int64), log=free_slices.log
+        )  # fmt: skip
         self.waiting = PendingJobs(self.shares, Backfill())
         self.never: dict[str, Reason] = {}
         self.job_classes: dict[str, JobClass] = {}  # by job that waits
@@ -322,3 +325,10 @@ class QueueSnapshot:
         book = self._view.book
         held = book.indexes(s for place in places for s in place.slices)
         return sum(milli_of(book.slices[k].share_ppm) for k in held)
+
+
+def snapshot_of(view: View, now_ns: int) -> QueueSnapshot:
+    """The queues of this view, for one look."""
+    made = QueueSnapshot(RankClasses(FreeSlices(view)), SliceMemo(view.fleet), now_ns)
+    made.follow(view, now_ns)
+    return made

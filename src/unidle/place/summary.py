@@ -163,12 +163,11 @@ def _queues(view: View, now_ns: int) -> Iterator[QueueRoom]:
     """Leaves of the declared queues; what is free is the least along the way to the root."""
     if not view.fleet.queues:
         return
-    from unidle.place.nodes.free import FreeSlices
-    from unidle.place.session import QuotaRound
+    from unidle.place.snapshot import snapshot_of
 
-    books = QuotaRound(FreeSlices(view), view, now_ns)
-    resources, tree = books.tree.resources, books.tree
-    report = {share.queue: share for share in books.report()}
+    snapshot = snapshot_of(view, now_ns)
+    resources, tree = snapshot.tree.resources, snapshot.tree
+    report = {share.queue: share for share in snapshot.shares.report()}
     for name, index in tree.index.items():
         if name not in report or tree.children[index]:
             continue

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from unidle.jobs import JobSpec, Reason, Where
-from unidle.place.network.constraint import Barrier, Blocked, Constraint, Gang, gang_of
-from unidle.place.network.tree import NODE, Ints
+from unidle.place.network.constraint import Barrier, Blocked, Constraint, Gang, GangPlan, gang_of
+from unidle.place.network.domains import DomainCapacity, DomainFit
+from unidle.place.network.tree import NODE, Ints, Tree
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import DevicePool, Option
 from unidle.place.nodes.hardware import count_slices as counts
-from unidle.place.nodes.rank_class import RankClass, candidates
+from unidle.place.nodes.rank_class import RankClass, RankClasses
 from unidle.place.nodes.reserve import Access
 from unidle.place.queue_order import noun
 from unidle.words import are, counted, listed, plural
 
-if TYPE_CHECKING:
-    from unidle.place.network.domains import DomainCapacity, DomainFit
-
 FREE_DEVICES: Final = "free the devices of"
+
+
+def plan_gang(tree: Tree, room: Ints, gang: Gang) -> GangPlan | Blocked:
+    """Where ``gang`` goes, given ``room``: how many of its ranks fit on each node. Shape (N,), by position."""
+    return plan_or_why(DomainCapacity(tree, room), gang)
+
+
+def plan_or_why(rooms: DomainCapacity, gang: Gang) -> GangPlan | Blocked:
+    """Where the gang goes now, or why it cannot; nothing is changed."""
+    return rooms.place(gang) or why_blocked(rooms, gang)
 
 
 def why_blocked(rooms: DomainCapacity, gang: Gang) -> Blocked:
@@ -236,19 +244,18 @@ class GangRefusal(NamedTuple):
     barriers: tuple[Barrier, ...] = ()
 
 
-def never_fits(free_slices: FreeSlices, spec: JobSpec, access: Access | None = None) -> GangRefusal | None:
+def never_fits(classes: RankClasses, spec: JobSpec, access: Access | None = None) -> GangRefusal | None:
     """Why no state of this fleet holds the gang; None where one does."""
     gang = gang_of(spec)
     refused: list[tuple[Option, RankClass, Blocked]] = []
-    for option, rank_class in candidates(free_slices, spec, access=access):
-        verdict = rank_class.never(gang)
-        if verdict is None:
+    for option, rank_class in classes.of_job(spec, access=access):
+        if rank_class.fits_ever(gang):
             return None
-        refused.append((option, rank_class, verdict))
+        refused.append((option, rank_class, why_blocked(rank_class.empty(), gang)))
     # those say why that come nearest to holding it
     nearest = max(refused, key=lambda one: (int(one[2].because.figures.get("largest", 0)), one[1].devices))
     vendors = {option.pool.vendor for option, _, _ in refused if option.pool.vendor}
-    return _too_large(free_slices, spec, *nearest, of_many=len(vendors) > 1)
+    return _too_large(classes.free_slices, spec, *nearest, of_many=len(vendors) > 1)
 
 
 def _too_large(

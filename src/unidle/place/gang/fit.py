@@ -1,4 +1,4 @@
-"""One round of gangs on one ground: where each fits, which slices it gets, and why."""
+"""One round of gangs: where each fits, which slices it gets, and why."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from unidle.place.network.tree import Ints
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import DevicePool, Option
 from unidle.place.nodes.links import Seats, text_of
-from unidle.place.nodes.rank_class import RankClass, candidates
+from unidle.place.nodes.rank_class import RankClass, RankClasses
 from unidle.place.nodes.reserve import Access
 from unidle.place.protocol import Place, Plan, Recut, Wait
 from unidle.place.queue_order import InQueueOrder, in_words
+from unidle.place.slices.devices import SliceMemo
 from unidle.place.slices.fit import SliceBounds, SliceFit
 from unidle.place.slices.offers import Apart, SliceOffers
 from unidle.share.refusal import Refused as NoPart
@@ -139,12 +140,13 @@ class GangFit:
 
 
 class GangRound:
-    """One round of decisions on top of a ground that is left as it was found."""
+    """One round of decisions on top of free slices that are left as they were found."""
 
-    def __init__(self, free_slices: FreeSlices, view: View) -> None:
-        self._free_slices, self._view = free_slices, view
-        self._restarts = Restarts(free_slices, view, free_slices.left)
-        self.sharing = sharing_of(free_slices, view)
+    def __init__(self, classes: RankClasses, memo: SliceMemo, view: View) -> None:
+        self._classes, self._view = classes, view
+        self._free_slices = free_slices = classes.free_slices
+        self._restarts = Restarts(classes, view, free_slices.left)
+        self.sharing = SliceOffers(free_slices, view, memo) if view.cuttable_nodes() else None
 
     def decide(
         self, now_ns: int, but: Collection[Shape] = (), never: Callable[[JobSpec], Reason | None] = _may
@@ -218,7 +220,7 @@ class GangRound:
 
     def find(self, spec: JobSpec, job: JobView | None = None, access: Access | None = None) -> GangFit | None:
         """Where a gang of this job goes now; where it was, as far as it can."""
-        gang, options = gang_of(spec), candidates(self._free_slices, spec, self._view, job, access)
+        gang, options = gang_of(spec), self._classes.of_job(spec, self._view, job, access)
         for option, rank_class in options if job is None else self._restarts.home_first(job.id, options):
             plan = rank_class.rooms_for(gang).place(gang) if rank_class.total >= gang.ranks else None
             if plan is not None:
@@ -243,15 +245,15 @@ class GangRound:
         if access is None:
             access = self._free_slices.access(spec, self._view.jobs.open.get(job))
         reasons, models = [], []
-        for option, rank_class in candidates(self._free_slices, spec, self._view, access=access):
-            if rank_class.never(gang) is not None:
+        for option, rank_class in self._classes.of_job(spec, self._view, access=access):
+            if not rank_class.fits_ever(gang):
                 continue
             refused = waits(spec, rank_class, why_blocked(rank_class.rooms, gang))
             reasons.append(refused)
             if option.pool.models and not option.mixed:
                 figures = refused.because.figures
                 models.append(f"{option.name} {figures['free']} of {figures['devices']} free")
-        static = never_fits(self._free_slices, spec, access) or with_models(most_devices(reasons), models)
+        static = never_fits(self._classes, spec, access) or with_models(most_devices(reasons), models)
         if self.sharing is not None and spec.share is not None:
             return self._no_part(spec, job, static)
         return static
@@ -274,15 +276,11 @@ class GangRound:
 
     def classes(self, spec: JobSpec, access: Access | None = None) -> list[RankClass]:
         """The classes of the job's ranks on the pools that it may use."""
-        return [one for _, one in candidates(self._free_slices, spec, self._view, access=access)]
+        return [one for _, one in self._classes.of_job(spec, self._view, access=access)]
 
     def rank_class(self, spec: JobSpec, pool: DevicePool) -> RankClass:
         """The class of the job's ranks on the devices of a pool, with what this round gave away."""
-        return self._free_slices.rank_class(spec, pool)
-
-    def undo(self) -> None:
-        """Leave the ground as the view has it."""
-        self._free_slices.undo()
+        return self._classes.of(spec, pool)
 
     def map(self, plan: GangPlan, layout: Layout) -> RankOrder:
         """The order of ranks on the plan's nodes."""
@@ -359,8 +357,3 @@ def _left_to_others(
         enough = besides.bit_count() >= rest.count(at) * fit.rank_class.each
         found.append(besides if enough else mask)
     return found
-
-
-def sharing_of(free_slices: FreeSlices, view: View) -> SliceOffers | None:
-    """The round of parts of devices that are cut on demand; None where none may be cut."""
-    return SliceOffers(free_slices, view) if view.cuttable_nodes() else None

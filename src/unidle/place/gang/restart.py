@@ -17,13 +17,13 @@ from unidle.jobs import Layout, Reason
 from unidle.place.gang.repair import Repair, RepairBounds, repair
 from unidle.place.model import Fits, Ints, Running
 from unidle.place.network.constraint import Gang, GangPlan, gang_of
-from unidle.place.network.domains import plan_gang
+from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.rank_order import RankOrder, map_ranks, ordered
 from unidle.place.network.traffic import closest, tree_chain, usual_traffic
 from unidle.place.network.tree import NODE, Tree
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import Option
-from unidle.place.nodes.rank_class import RankClass, candidates
+from unidle.place.nodes.rank_class import RankClass, RankClasses
 from unidle.place.queue_order import in_words
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.state import View
@@ -66,9 +66,10 @@ class RestartFit:
 class Restarts:
     """The jobs of one round that ran before."""
 
-    def __init__(self, free_slices: FreeSlices, view: View, left_of: Callable[[str], Ints]) -> None:
+    def __init__(self, classes: RankClasses, view: View, left_of: Callable[[str], Ints]) -> None:
         """``left_of(kind)``: devices by position that are free in that round, shape (N,)."""
-        self._free_slices, self._view, self._left_of = free_slices, view, left_of
+        self._classes, self._view, self._left_of = classes, view, left_of
+        self._free_slices = classes.free_slices
         self._last: dict[str, LastPlaces | None] = {}
         self._together: dict[str, dict[str, Ints]] = {}  # kind -> job -> ranks by position
         self._spare: dict[str, Ints] = {}  # kind -> devices by position that no survivor claims
@@ -89,8 +90,7 @@ class Restarts:
                 counts = self._alone(last, rank_class, gang, room)
         if counts is None:
             return None
-        plan = plan_gang(self._free_slices.tree, counts, gang)
-        return plan if isinstance(plan, GangPlan) else None
+        return DomainCapacity(self._free_slices.tree, counts).place(gang)
 
     def order(
         self, job: str, rank_class: RankClass, plan: GangPlan, free: Sequence[int]
@@ -162,7 +162,7 @@ class Restarts:
                 continue
             gang = gang_of(job.spec)
             rank_class = self._class(job, last)
-            if rank_class is not None and rank_class.never(gang) is None:
+            if rank_class is not None and rank_class.fits_ever(gang):
                 ways[job.id] = rank_class, gang
                 came.append((job, last))
         for same in (True, False):  # first the very devices, then others of the node
@@ -192,7 +192,7 @@ class Restarts:
 
     def _class(self, job: JobView, last: LastPlaces) -> RankClass | None:
         """The class of the job's ranks on the devices that it comes back to, else on the first of that kind."""
-        options = candidates(self._free_slices, job.spec, self._view, job)
+        options = self._classes.of_job(job.spec, self._view, job)
         found = (rank_class for _, rank_class in self.home_first(job.id, options))
         return next((rank_class for rank_class in found if rank_class.kind == last.kind), None)
 
@@ -222,8 +222,8 @@ class Restarts:
             part = room if most is None else np.minimum(room, most)
             if int(part.sum()) < gang.ranks:
                 return None
-            plan = plan_gang(self._free_slices.tree, part, gang)
-            if not isinstance(plan, GangPlan):
+            plan = DomainCapacity(self._free_slices.tree, part).place(gang)
+            if plan is None:
                 return None
             counts = np.zeros(len(room), np.int64)
             counts[plan.nodes] = plan.counts

@@ -19,7 +19,7 @@ import numpy as np
 from unidle.fleet import LinkClass
 from unidle.fleet.network import CLASSES
 from unidle.jobs import Reason
-from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
+from unidle.place.network.constraint import Constraint, Gang, GangPlan
 from unidle.place.network.tree import NODE, Bools, Ints, Tree, UnitRoom, Units, change, room_of, units_of
 from unidle.words import counted
 
@@ -38,11 +38,6 @@ class DomainFit:
     position: int
     room: int
     fits: int  # how many of this height would do
-
-
-def plan_gang(tree: Tree, room: Ints, gang: Gang) -> GangPlan | Blocked:
-    """Where ``gang`` goes, given ``room``: how many of its ranks fit on each node. Shape (N,), by position."""
-    return DomainCapacity(tree, room).plan(gang)
 
 
 class DomainCapacity:
@@ -69,14 +64,8 @@ class DomainCapacity:
         other._forms, other._under, other._reach = self._forms, self._under, self._reach
         return other
 
-    def plan(self, gang: Gang) -> GangPlan | Blocked:
-        """Where the gang goes now; nothing is changed."""
-        from unidle.place.explain.gang import why_blocked
-
-        return self.place(gang) or why_blocked(self, gang)
-
     def place(self, gang: Gang) -> GangPlan | None:
-        """The same without the reason why not, which takes longer than the answer."""
+        """Where the gang goes now, if anywhere (``explain.gang`` has why not); nothing is changed."""
         kept, relaxed, found = self._found(gang)
         return None if found is None else self._planned(gang, kept, tuple(relaxed), found)
 

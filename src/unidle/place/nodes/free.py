@@ -1,9 +1,7 @@
-"""What gangs are placed on: a fleet's tree with the free slices of each node, kept up to date.
+"""The free slices of each node of a fleet, and its free CPU and memory, kept up to date.
 
 Everything here follows from the view; it is kept from one decision to the next because to make it
-costs more than a decision. Room is kept per class of ranks that need the same of a node; a class applies
-what changed when it is asked, so that a change costs what is asked of it. Nodes are named by their
-position in the tree.
+costs more than a decision. Nodes are named by their position in the network tree.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from unidle.fleet import Fleet, Node
 from unidle.jobs import JobSpec, Requests, Where
 from unidle.place.network.tree import Bools, Ints, Tree, tree_of
 from unidle.place.nodes.hardware import (
-    DevicePool,
     FleetPools,
     Masks,
     SliceMasks,
@@ -26,22 +23,21 @@ from unidle.place.nodes.hardware import (
     words_of,
 )
 from unidle.place.nodes.links import NodeLinks
-from unidle.place.nodes.rank_class import RankClass
 from unidle.place.nodes.reserve import OPEN, Access, Reserve, access_of
+from unidle.place.protocol import OpLog
 from unidle.view.jobs import JobView
 from unidle.view.occupancy import NodeSlots, Occupancy
 from unidle.view.state import View
 
 _PLENTY: Final = 1 << 60
-_CLASSES_KEPT: Final = 256
 _TOUCHES_KEPT: Final = 65_536
 
 
 class FreeSlices:
-    """Free slices of one occupancy, by class of rank.
+    """Free slices of one occupancy.
 
     ``free`` are masks by kind; ``hosts``, (2, N), are thousandths of cores and bytes of memory that no job
-    requested. Both are those of the view, less what :meth:`take` gave away until :meth:`undo`.
+    requested. Both are those of the view, less what :meth:`take` gave away since the ``log`` was last rolled back.
     """
 
     def __init__(self, view: View, *, keeps_back: bool = True) -> None:
@@ -64,19 +60,14 @@ class FreeSlices:
         self.works: Bools = np.ones(len(self.nodes), np.bool_)
         self.pieces = {kind: SliceMasks(kind, self.nodes, at) for kind, at in self.positions.items()}
         self.pools = FleetPools(view.fleet)
-        self.classes: dict[tuple[DevicePool, str, Access], RankClass] = {}
-        self._classes_kept = _CLASSES_KEPT * max(len(self.pools.count), 1)
         self.inner = NodeLinks(view.fleet.gpu_links)
-        self.memo: object = None  # of who decides on this ground, see ``place.quotas``
-        self.sharing: object = None  # the same, see ``place.sharing``
         self.whole = np.array(
             [[round(n.cpus * 1000) or _PLENTY for n in self.nodes], [n.memory_bytes or _PLENTY for n in self.nodes]],
             np.int64,
         ).reshape(2, len(self.nodes))  # fmt: skip
         self._labelled: dict[tuple[str, str], Bools] = {}
         self._tainted = [(k, set(node.taints)) for k, node in enumerate(self.nodes) if node.taints]
-        self._before: tuple[dict[str, Masks], Ints] | None = None  # of what was given away
-        self._given_from = 0
+        self.log = OpLog()
         self._touched: list[int] = []
         self._forgotten = 0  # touches before them
         policy = view.fleet.guard
@@ -159,10 +150,12 @@ class FreeSlices:
     # -- what one round gives away ---------------------------------------------------------------
 
     def take(self, kind: str, position: int, mask: int, asked: Requests, ranks: int) -> None:
-        """Give slices of a node away, with what so many ranks request of it, until :meth:`undo`."""
-        if self._before is None:
-            self._before = ({k: masks.copy() for k, masks in self.free.items()}, self.hosts.copy())
-            self._given_from = len(self._touched)
+        """Give slices of a node away, with what so many ranks request of it, until the log is rolled back."""
+        self._give(kind, position, mask, asked, ranks)
+        self.log.record(lambda: self._give(kind, position, mask, asked, -ranks))
+
+    def _give(self, kind: str, position: int, mask: int, asked: Requests, ranks: int) -> None:
+        """Slices of a node change hands, and what the ranks request with them; the inverse is that of ``-ranks``."""
         if mask:
             row = self.free[kind][position]
             if len(row) == 1:
@@ -175,18 +168,11 @@ class FreeSlices:
         self._touched.append(position)
 
     def keep_firm(self, nodes: Iterable[str]) -> None:
-        """Replace these nodes as spares until :meth:`undo`: they get work that may not be stopped at once."""
+        """Replace these nodes as spares until the log is rolled back: they get work that may not be stopped at once."""
         if self.reserve is not None:
-            self._touched += sorted(self.reserve.took(nodes))
-
-    def undo(self) -> None:
-        """Take back all that was given away."""
-        if self.reserve is not None:
-            self._touched += sorted(self.reserve.undo())
-        if self._before is not None:
-            self.free, self.hosts = self._before
-            self._before = None
-            self._touched += dict.fromkeys(self._touched[self._given_from :])
+            changed, undo = self.reserve.took(nodes)
+            self._touched += sorted(changed)
+            self.log.record(lambda: self._touched.extend(sorted(undo())))
 
     def touched_since(self, count: int) -> tuple[int, list[int] | None]:
         """How many touches of nodes there were in all, and those after the first ``count``; None if forgotten."""
@@ -211,26 +197,9 @@ class FreeSlices:
         """Free devices of a kind by position. Shape (N,)."""
         return count_slices(self.free[kind])
 
-    def asked(self, spec: JobSpec) -> str:
-        """What the ranks of one class have in common."""
-        return repr((spec.devices_per_rank, spec.requests, spec.where, spec.share))
-
     def access(self, spec: JobSpec, job: JobView | None = None) -> Access:
         """What of the reserve such a job may use; all of it where nothing is kept back."""
         return OPEN if self.reserve is None else access_of(spec, job)
-
-    def rank_class(
-        self, spec: JobSpec, pool: DevicePool, asked: str | None = None, access: Access = OPEN
-    ) -> RankClass:
-        """The class of a job's ranks on the devices of this pool; ``asked``: :meth:`asked` of it, where known."""
-        key = (pool, self.asked(spec) if asked is None else asked, access)
-        found = self.classes.pop(key, None)
-        if found is None:
-            if len(self.classes) >= self._classes_kept:
-                del self.classes[next(iter(self.classes))]  # the one that was not asked for the longest
-            found = RankClass(self, spec, pool, access)
-        self.classes[key] = found
-        return found
 
     def open_nodes(self, where: Where) -> Bools:
         """Nodes with these labels, without a taint that is not tolerated. Shape (N,)."""

@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from unidle.jobs import JobSpec
-from unidle.place.network.constraint import Blocked, Gang, gang_of
+from unidle.place.network.constraint import Gang, gang_of
 from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.tree import Ints
+from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import DevicePool, Masks, Option, count_slices, mask_of, pieces_of
 from unidle.place.nodes.reserve import OPEN, Access
 from unidle.view.occupancy import NodeSlots
 from unidle.view.usage import milli_of
 
 if TYPE_CHECKING:
-    from unidle.place.nodes.free import FreeSlices
     from unidle.view.jobs import JobView
     from unidle.view.state import View
 
 _MANY: Final = 1 << 20
 """Ranks without devices on a node of which cores and memory are not known: more than any gang has."""
+_CLASSES_KEPT: Final = 256
 
 
 class RankClass:
@@ -58,7 +59,7 @@ class RankClass:
         # the others have nothing for it
         slots = free_slices.slots.get(kind, {}) if self.each else free_slices.no_slots
         self._slots = {p: here for p, here in slots.items() if self.most[p]}
-        self._ever: dict[Gang, Blocked | None] = {}
+        self._ever: dict[Gang, bool] = {}
         self._seen, _ = free_slices.touched_since(0)
         self._left: Ints = self._left_of(slice(None))
         self._rooms = DomainCapacity(free_slices.tree, self.room(self._left, free_slices.hosts))
@@ -145,14 +146,13 @@ class RankClass:
             order = self._order[position] = sorted(range(len(parts)), key=lambda bit: (parts[bit], bit))
         return next(1 << bit for bit in order if mask >> bit & 1)
 
-    def never(self, gang: Gang) -> Blocked | None:
-        """Why not even the whole fleet, empty and healthy, holds the gang; None where it does."""
+    def fits_ever(self, gang: Gang) -> bool:
+        """Whether the whole fleet, empty and healthy, holds the gang."""
         if gang not in self._ever:
-            answer = self._empty().plan(gang)
-            self._ever[gang] = answer if isinstance(answer, Blocked) else None
+            self._ever[gang] = self.empty().place(gang) is not None
         return self._ever[gang]
 
-    def _empty(self) -> DomainCapacity:
+    def empty(self) -> DomainCapacity:
         """The room of the empty fleet, without its spares where they are not for this class."""
         reserve = self._free_slices.reserve
         if reserve is None or self.access.spares or not reserve.ever.any():
@@ -232,23 +232,52 @@ class RankClass:
             self._rooms.set(some[other], room[other])
 
 
-def candidates(
-    free_slices: FreeSlices, spec: JobSpec, view: View | None = None, job: JobView | None = None,
-    access: Access | None = None,
-) -> Iterator[tuple[Option, RankClass]]:  # fmt: skip
-    """The pools of a job in order, each with the class of its ranks there; mixed ones only where they are due.
+class RankClasses:
+    """The classes of ranks on the slices of one fleet, kept from one decision to the next; of too many the least used go."""
 
-    Without a view in the order of jobs without a wish. ``access``: that of ``job``, where it is known.
-    """
-    access = free_slices.access(spec, job) if access is None else access
-    tried: list[RankClass] = []
-    asked = free_slices.asked(spec)
-    for option in free_slices.pools.options(spec, view, job):
-        if option.mixed and not spec.hardware.mix:
-            gang = gang_of(spec)
-            if any(rank_class.never(gang) is None for rank_class in tried):
-                continue
-        rank_class = free_slices.rank_class(spec, option.pool, asked, access)
-        if option.pool.models and not option.mixed:
-            tried.append(rank_class)
-        yield option, rank_class
+    def __init__(self, free_slices: FreeSlices) -> None:
+        self.free_slices = free_slices
+        self._kept: dict[tuple[DevicePool, str, Access], RankClass] = {}
+        self._kept_most = _CLASSES_KEPT * max(len(free_slices.pools.count), 1)
+
+    def of(
+        self, spec: JobSpec, pool: DevicePool, asked: str | None = None, access: Access = OPEN
+    ) -> RankClass:
+        """The class of a job's ranks on the devices of this pool; ``asked``: what they ask of a node, where known."""
+        key = (pool, _asked(spec) if asked is None else asked, access)
+        found = self._kept.pop(key, None)
+        if found is None:
+            if len(self._kept) >= self._kept_most:
+                del self._kept[next(iter(self._kept))]  # the one that was not asked for the longest
+            found = RankClass(self.free_slices, spec, pool, access)
+        self._kept[key] = found
+        return found
+
+    def of_job(
+        self,
+        spec: JobSpec,
+        view: View | None = None,
+        job: JobView | None = None,
+        access: Access | None = None,
+    ) -> Iterator[tuple[Option, RankClass]]:
+        """The pools of a job in order, each with the class of its ranks there; mixed ones only where they are due.
+
+        Without a view in the order of jobs without a wish. ``access``: that of ``job``, where it is known.
+        """
+        access = self.free_slices.access(spec, job) if access is None else access
+        tried: list[RankClass] = []
+        asked = _asked(spec)
+        for option in self.free_slices.pools.options(spec, view, job):
+            if option.mixed and not spec.hardware.mix:
+                gang = gang_of(spec)
+                if any(rank_class.fits_ever(gang) for rank_class in tried):
+                    continue
+            rank_class = self.of(spec, option.pool, asked, access)
+            if option.pool.models and not option.mixed:
+                tried.append(rank_class)
+            yield option, rank_class
+
+
+def _asked(spec: JobSpec) -> str:
+    """What the ranks of one class have in common."""
+    return repr((spec.devices_per_rank, spec.requests, spec.where, spec.share))

@@ -1,4 +1,4 @@
-"""What a ground keeps back, and which jobs may use it: hot spares, and nodes and devices on probation.
+"""What is kept back, and which jobs may use it: hot spares, and nodes and devices on probation.
 
 Spares are for jobs that come back after a fault, and for filler, which makes room for those at once. What is on
 probation is for jobs of level low, if the fleet file allows it. For all other jobs these slices count as taken.
@@ -6,7 +6,7 @@ probation is for jobs of level low, if the fleet file allows it. For all other j
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -76,17 +76,19 @@ class Reserve:
         self._started.clear()
         return changed | self._choose(anew=bool(changed))
 
-    def took(self, nodes: Iterable[str]) -> set[int]:
-        """Mark nodes with work that may not be stopped at once, until :meth:`undo`; returns positions that changed."""
+    def took(self, nodes: Iterable[str]) -> tuple[set[int], Callable[[], set[int]]]:
+        """Mark nodes with work that may not be stopped at once. Returns positions that changed, and what undoes it."""
+        before = frozenset(self._started)
         self._started.update(nodes)
-        return self._choose() if not self.spares.isdisjoint(self._started) else set()
+        changed = self._choose() if not self.spares.isdisjoint(self._started) else set[int]()
 
-    def undo(self) -> set[int]:
-        """Forget what this round gave away."""
-        if not self._started:
-            return set()
-        self._started.clear()
-        return self._choose()
+        def undo() -> set[int]:
+            if len(before) == len(self._started):
+                return set()
+            self._started = set(before)
+            return self._choose()
+
+        return changed, undo
 
     def shut(self, access: Access, kind: str) -> Masks | None:
         """The slices of a kind that such a job may not use; None where it may use all."""

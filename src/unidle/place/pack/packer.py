@@ -1,6 +1,6 @@
 """Decides where a request goes: best score first, the pool's order breaks ties.
 
-The pool is what is free on each node, as arrays over nodes, with a journal that undoes. The order of nodes is the order
+The pool is what is free on each node, as arrays over nodes, with a log that undoes. The order of nodes is the order
 in which ties are broken. Every change stamps its node with a new ``clock``. Scores are kept per equivalence class of
 requests, with that clock: a decision rescores only the nodes that changed since the class was last asked for.
 
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from unidle.errors import CannotRun
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
+from unidle.place.protocol import OpLog
 
 WHOLE_MILLI: Final = 1000  # one GPU
 IntArray = npt.NDArray[np.int64]
@@ -98,7 +99,7 @@ class NodePool:
         self.capacity_milli = self.free_milli.copy()
         self.stamp = np.zeros(len(nodes), np.int64)
         self.clock = 0
-        self._journal: list[tuple[int, tuple[int, ...], int, int, int]] = []
+        self.log = OpLog()
         self._feature_bit: dict[str, int] = {}
         self._features = self._intern_features(features or {})
 
@@ -167,28 +168,17 @@ class NodePool:
             raise CannotRun(
                 "the node does not have what is to be taken", field="node", value=self.names[node]
             )
-        self._change(node, tuple(gpus), gpu_milli, cpu_milli, memory_mib)
+        self._do(node, tuple(gpus), gpu_milli, cpu_milli, memory_mib)
 
     def give_back(
         self, node: int, gpus: Sequence[int], gpu_milli: int, cpu_milli: int, memory_mib: int
     ) -> None:
         """The reverse of ``take``, with the same arguments."""
-        self._change(node, tuple(gpus), -gpu_milli, -cpu_milli, -memory_mib)
+        self._do(node, tuple(gpus), -gpu_milli, -cpu_milli, -memory_mib)
 
-    def checkpoint(self) -> int:
-        """A place in the journal that ``rollback`` can return to."""
-        return len(self._journal)
-
-    def rollback(self, mark: int) -> None:
-        """Undo every change after the checkpoint, last first."""
-        while len(self._journal) > mark:
-            node, gpus, gpu_milli, cpu_milli, memory_mib = self._journal[-1]
-            self._change(node, gpus, -gpu_milli, -cpu_milli, -memory_mib)
-            del self._journal[-2:]
-
-    def settle(self) -> None:
-        """Forget the journal: what happened so far stays."""
-        self._journal.clear()
+    def _do(self, node: int, gpus: tuple[int, ...], gpu_milli: int, cpu_milli: int, memory_mib: int) -> None:
+        self._change(node, gpus, gpu_milli, cpu_milli, memory_mib)
+        self.log.record(lambda: self._change(node, gpus, -gpu_milli, -cpu_milli, -memory_mib))
 
     def _change(
         self, node: int, gpus: tuple[int, ...], gpu_milli: int, cpu_milli: int, memory_mib: int
@@ -205,7 +195,6 @@ class NodePool:
             self.kinds[node, kind] += 1 if gpu_milli > 0 else -1
         self.clock += 1
         self.stamp[node] = self.clock
-        self._journal.append((node, gpus, gpu_milli, cpu_milli, memory_mib))
 
     def _intern_features(self, features: Mapping[str, Iterable[str]]) -> IntArray:
         bits = [0] * len(self.names)

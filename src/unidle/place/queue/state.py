@@ -45,8 +45,9 @@ class Allocations:
     """
 
     def __init__(
-        self, devices: Ints, shares: FairShare, running: Iterable[Running] = (), hosts: Ints | None = None
-    ) -> None:
+        self, devices: Ints, shares: FairShare, running: Iterable[Running] = (), hosts: Ints | None = None,
+        log: OpLog | None = None,
+    ) -> None:  # fmt: skip
         """``devices``: healthy devices of each node, and ``hosts`` what each has, before anything runs."""
         self.free: Ints = np.array(devices, np.int64)
         self.devices: Ints = self.free.copy()
@@ -60,7 +61,7 @@ class Allocations:
         ] = {}  # how many running jobs have parts of a device; the last one leaves it whole
         self._ends: Ends | None = None
         self._stoppable: Stoppable | None = None
-        self.log = OpLog()
+        self.log = log or OpLog()
         self.changes = 0  # grows when what runs changes
         for run in running:
             self.start(run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from unidle.fleet import Device, Fleet, Node, device_of, slices_of
@@ -97,21 +98,19 @@ class SliceStock:
                     break
 
 
-@dataclass(slots=True)
 class SliceMemo:
-    """What a device offers, kept as long as the device is the same, and what never fits."""
+    """What a device offers, kept as long as the device is the same, and what never fits; of one fleet."""
 
-    stock: SliceStock
-    gpus: dict[str, tuple[Device, Gpu]] = field(default_factory=dict)
-    never: dict[str, Refused | None] = field(default_factory=dict)
-    alone: dict[str, bool] = field(default_factory=dict)  # whether one model has a part for each rank
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.gpus: dict[str, tuple[Device, Gpu]] = {}
+        self.never: dict[str, Refused | None] = {}
+        self.alone: dict[str, bool] = {}  # whether one model has a part for each rank
 
-    @classmethod
-    def of(cls, free_slices: FreeSlices, view: View) -> SliceMemo:
-        """That of the ground."""
-        if not isinstance(free_slices.sharing, SliceMemo):
-            free_slices.sharing = cls(SliceStock.of(view.fleet))
-        return free_slices.sharing
+    @cached_property
+    def stock(self) -> SliceStock:
+        """The devices that may be cut on demand; many fleets have none, and none asks for them."""
+        return SliceStock.of(self._fleet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +144,9 @@ _NOBODY: Final = Leaving()
 class Devices:
     """``changed`` are those that the round cut again, ``kept`` those that are another job's to be, by device."""
 
-    def __init__(self, free_slices: FreeSlices, view: View, table: Interference) -> None:
+    def __init__(self, free_slices: FreeSlices, view: View, memo: SliceMemo, table: Interference) -> None:
         self._free_slices, self._view, self.table = free_slices, view, table
-        self._memo = SliceMemo.of(free_slices, view)
-        self._stock = self._memo.stock
+        self._memo, self._stock = memo, memo.stock
         self._left = _NOBODY
         self.changed: dict[str, Device] = {}
         self.kept: dict[str, str] = {}

@@ -45,12 +45,18 @@ class SliceOffers:
     """Parts given out in one round, on top of a view that is only read."""
 
     def __init__(
-        self, free_slices: FreeSlices, view: View, table: Interference | None = None, *, empty: bool = False
+        self,
+        free_slices: FreeSlices,
+        view: View,
+        memo: SliceMemo,
+        table: Interference | None = None,
+        *,
+        empty: bool = False,
     ) -> None:
         """``empty``: as if no job ran, and all devices were healthy."""
         self.free_slices, self.view = free_slices, view
-        self.devices = (EmptyDevices if empty else Devices)(free_slices, view, table or table_of(view))
-        self._memo = SliceMemo.of(free_slices, view)
+        self.devices = (EmptyDevices if empty else Devices)(free_slices, view, memo, table or table_of(view))
+        self._memo = memo
         self._why: dict[str, Reason] = {}
 
     def find(self, job: str, spec: JobSpec, terms: SliceBounds = _ANY) -> SliceFit | Refused:
@@ -100,7 +106,7 @@ class SliceOffers:
         if key not in self._memo.alone:
             if len(self._memo.alone) > _MEMO:
                 self._memo.alone.clear()
-            empty = SliceOffers(self.free_slices, self.view, self.devices.table, empty=True)
+            empty = SliceOffers(self.free_slices, self.view, self._memo, self.devices.table, empty=True)
             self._memo.alone[key] = any(
                 isinstance(empty._of_pool("", spec, share, pool, _ANY), SliceFit)
                 for pool in self._pools(spec, kind)
@@ -152,7 +158,7 @@ class SliceOffers:
         if key not in self._memo.never:
             if len(self._memo.never) > _MEMO:
                 self._memo.never.clear()
-            empty = SliceOffers(self.free_slices, self.view, self.devices.table, empty=True)
+            empty = SliceOffers(self.free_slices, self.view, self._memo, self.devices.table, empty=True)
             answer = empty.find("", spec, SliceBounds(most_milli=most_milli))
             self._memo.never[key] = answer if isinstance(answer, Refused) else None
         return self._memo.never[key]
