@@ -22,12 +22,13 @@ from _table import Row, main
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
 from unidle.place.actions.preempt import preempt, preempt_all
-from unidle.place.model import Backfill, Demand, Fits, Ints, RoundRules, Running
-from unidle.place.protocol import Preemption, Round
+from unidle.place.model import Backfill, Demand, Fits, Ints, Running
+from unidle.place.protocol import Draft, Preemption
 from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.state import Allocations, PendingJobs
 from unidle.place.queue.tree import QueueTree
-from unidle.place.round import decide
+from unidle.place.queue_session import QueueSession
+from unidle.place.scheduler import decide
 
 NODES, PER_NODE, LEAF = 500, 8, 20
 NOW = 10**15
@@ -60,6 +61,19 @@ def crowd(nodes: int, sizes: tuple[int, ...], seed: int = 1) -> list[Running]:
         saved = NOW - chance.randrange(3_600_000_000_000)
         made.append(Running(f"b{len(made)}", "b", "low", 0, devices, (held * 1000,), saved))
     return made
+
+
+class Anywhere(QueueSession):
+    """A decision where nothing but devices counts."""
+
+    def __init__(
+        self, state: Allocations, pending: PendingJobs, fits_of: Callable[[Demand | Running], Fits]
+    ) -> None:
+        super().__init__(state, pending, NOW)
+        self._fits_of = fits_of
+
+    def fits(self, demand: Demand | Running) -> Fits:
+        return self._fits_of(demand)
 
 
 def anywhere(ranks: int) -> Fits:
@@ -170,7 +184,7 @@ def decisions(nodes: int, jobs: int, queues: int) -> World:
             return counts
 
         def act() -> int:
-            done: Round = decide(state, waiting, lambda _: first, NOW, RoundRules())
+            done: Draft = decide(Anywhere(state, waiting, lambda _: first))
             return len(done.starts)
 
         return act
@@ -250,7 +264,7 @@ def backlog(nodes: int, jobs: int, queues: int) -> World:
             waiting.add(replace(job, estimate_ns=hours * 3_600_000_000_000))
 
         def act() -> int:
-            decide(state, waiting, lambda d: anywhere(d.ranks), NOW, RoundRules())
+            decide(Anywhere(state, waiting, lambda d: anywhere(d.ranks)))
             return 1
 
         return act

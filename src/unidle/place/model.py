@@ -31,7 +31,37 @@ Fits: TypeAlias = Callable[[Ints], Ints | None]
 """``fits(room)``: given how many ranks each node holds, how many to put there, or None. All or none;
 more room must never turn a gang that fits into one that does not."""
 
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Domains: TypeAlias = Sequence[tuple[int, int]]
+"""Ranges of nodes, of which one must hold a gang whole."""
+
 NS_PER_US: Final = 1_000
+
+
+class OpLog:
+    """The one way to try something and take it back: how to undo each operation, in order. Nothing is copied."""
+
+    __slots__ = ("_undo",)
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def record(self, undo: Callable[[], None]) -> None:
+        """An operation was done, and this undoes it."""
+        self._undo.append(undo)
+
+    def checkpoint(self) -> int:
+        """The present, to come back to."""
+        return len(self._undo)
+
+    def rollback(self, to: int = 0) -> None:
+        """Undo what was done since the checkpoint, the last first."""
+        while len(self._undo) > to:
+            self._undo.pop()()
+
+    def commit(self) -> None:
+        """What was done stays; earlier checkpoints are void."""
+        self._undo.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ numbered per kind of device, one kind after the other, so that a round sees one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -16,46 +16,29 @@ import numpy as np
 
 from unidle.jobs import Reason
 from unidle.place.actions.preempt import preempt
-from unidle.place.actions.slices import QuotaParts
-from unidle.place.actions.start import QuotaSlices
 from unidle.place.admission import affordable, counted_as
+from unidle.place.charged_slices import QuotaParts, QuotaSlices
 from unidle.place.gang.fit import GangFit, GangRound, well_wired
 from unidle.place.gang.restart import Restarts
 from unidle.place.job_class import JobClass
-from unidle.place.model import Amounts, Backfill, Demand, Fits, Ints, RoundRules, Running
-from unidle.place.network.constraint import Gang, GangPlan
+from unidle.place.model import Amounts, Backfill, Demand, Domains, Fits, Ints, Mask, RoundRules, Running
+from unidle.place.network.constraint import GangPlan
 from unidle.place.network.tree import Bools
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import Option
 from unidle.place.nodes.rank_class import RankClass, RankClasses
-from unidle.place.nodes.reserve import first_choice
-from unidle.place.protocol import Preemption, Round, Start
-from unidle.place.queue.backfill import too_deep
-from unidle.place.queue.fair_share import QueueAccount
-from unidle.place.queue.victims import Candidates, Mask, anyone
-from unidle.place.round import decide
+from unidle.place.nodes.reserve import Access, first_choice
+from unidle.place.protocol import Place, Preemption
+from unidle.place.queue.victims import Candidates, anyone
+from unidle.place.queue_session import QueueSession
 from unidle.place.slices.devices import SliceMemo
-from unidle.place.slices.fit import SliceFit
 from unidle.place.snapshot import QueueSnapshot
+from unidle.view.jobs import JobView
 from unidle.view.kept import comes_back
 from unidle.view.state import View
 from unidle.words import counted, does
 
 Options: TypeAlias = tuple[tuple[Option, RankClass], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """A job of this round that starts: its gang, its class, its plan, and why now."""
-
-    job: str
-    gang: Gang
-    option: Option | None
-    rank_class: RankClass | None
-    plan: GangPlan | None
-    fit: GangFit | None  # where its slices are known already
-    because: Reason
-    given: SliceFit | None = None  # parts of devices that are cut on demand
 
 
 class SessionCache:
@@ -85,55 +68,48 @@ class SessionCache:
         return GangRound(self.classes, self.slices, view)
 
 
-class QuotaRound:
-    """One round over all queues. Pure: the view is only read."""
+class FleetSession(QueueSession):
+    """A decision over all queues on a fleet. Pure: the view is only read."""
 
-    def __init__(self, cache: SessionCache, view: View, now_ns: int, gangs: GangRound) -> None:
-        self._free_slices, self._view, self._now_ns = cache.free_slices, view, now_ns
+    together = True
+
+    def __init__(self, cache: SessionCache, view: View, now_ns: int) -> None:
+        self._free_slices, self._view, self.gangs = cache.free_slices, view, cache.gangs(view)
         self._snapshot = snapshot = cache.snapshot_at(view, now_ns)
-        self.kinds, self._width, self.tree, self.shares = (
-            snapshot.kinds,
-            snapshot.width,
-            snapshot.tree,
-            snapshot.shares,
-        )
-        self.state, self.waiting, self.never = snapshot.state, snapshot.waiting, snapshot.never
+        # room is reserved for the first that wait where all run times are known; else only for those that starve
+        rules = RoundRules(Backfill(heads=int(snapshot.all_known)), view.fleet.migration)
+        super().__init__(snapshot.state, snapshot.waiting, now_ns, rules)
+        self.kinds, self._width, self.never = snapshot.kinds, snapshot.width, snapshot.never
+        self.places: list[Place] = []  # of the jobs that start
         self._plans: dict[str, tuple[Option, RankClass, GangPlan, GangFit | None]] = {}
         self._ordered: dict[tuple[str, str], Options] = {}
-        self._slices = QuotaSlices(gangs, view, snapshot)
-        sharing = gangs.sharing
-        self._parts = (
-            QuotaParts(cache.free_slices, view, snapshot, sharing, self._job_class_of)
-            if sharing is not None
+        self._slices = QuotaSlices(self.gangs, view, snapshot)
+        offers = self.gangs.sharing
+        self.parts = self._parts = (
+            QuotaParts(cache.free_slices, view, snapshot, offers, self._job_class_of)
+            if offers is not None
             else None
         )
-        self._as: dict[
-            str, JobClass
-        ] = {}  # jobs that are thought of on another kind of devices than the first
-        # room is reserved for the first that wait where all run times are known; else only for those that starve
-        self._rules = RoundRules(Backfill(heads=int(snapshot.all_known)), view.fleet.migration)
+        # jobs that are thought of on another kind of devices than the first
+        self._as: dict[str, JobClass] = {}
         self._restarts = Restarts(cache.classes, view, self._left)
-        self.too_deep = too_deep(self._rules.backfill)
 
-    def decide(self, on_start: Callable[[Placement], None]) -> Round:
-        """Who starts, who is stopped, who waits; all of it is taken back as the log is rolled back."""
-        domains = [(k * self._width, (k + 1) * self._width) for k in range(len(self.kinds))]
-        unjudged = self._view.unjudged
+    def open(self, capacity: Amounts | None = None) -> None:
         if self._parts is not None:
-            self._parts.keep_promised(self._now_ns)
-        return decide(
-            self.state, self.waiting, self._fits, self._now_ns, self._rules, capacity=self._snapshot.capacity,
-            domains_of=lambda demand: self._domains(demand) or domains, allowed_of=self._allowed,
-            ready=self._ready, at_once=self._at_once, on_start=lambda start: on_start(self._placement(start)),
-            wants_time=unjudged.__contains__, settle=False, fits_of_running=self._fits_running,
-            parts=self._parts, others_of=self._others_of, by_place=self._by_place, as_started=self._started,
-            from_spares=self._from_spares,
-        )  # fmt: skip
+            self._parts.keep_promised(self.now_ns)
+        super().open(self._snapshot.capacity if capacity is None else capacity)
+
+    def wants_time(self, job: str) -> bool:
+        return job in self._view.unjudged
 
     @property
     def assumed_from_ns(self) -> int | None:
         """From when on a planned start rests on a run time that is only assumed; None: never."""
-        return self._snapshot.assumed_from_ns(self._rules.backfill.otherwise_ns)
+        return self._snapshot.assumed_from_ns(self.rules.backfill.otherwise_ns)
+
+    def access(self, job: JobView) -> Access:
+        """What of the spares and of what is on probation the job may use."""
+        return self._free_slices.access(job.spec, job)
 
     def node(self, index: int) -> str:
         return self._free_slices.nodes[index % self._width].id
@@ -141,16 +117,6 @@ class QuotaRound:
     def kind_of(self, job: str) -> str:
         parts = self.job_class(job).parts
         return parts.device if parts is not None else self._options(job)[0][1].kind
-
-    def report(self) -> tuple[QueueAccount, ...]:
-        return self.shares.report()
-
-    def _placement(self, start: Start) -> Placement:
-        gang = self.job_class(start.job).gang
-        given = self._parts.given.get(start.job) if self._parts is not None else None
-        if given is not None:
-            return Placement(start.job, gang, None, None, None, None, start.because, given)
-        return Placement(start.job, gang, *self._plans[start.job], start.because)
 
     def _options(self, job: str) -> Options:
         """Where the job may go, all on one kind of device, in the order of its preference."""
@@ -178,7 +144,7 @@ class QuotaRound:
     def _first_class(self, job: str) -> JobClass:
         return self._snapshot.job_classes.get(job) or self._snapshot.job_class(self._view.jobs[job])
 
-    def _others_of(self, demand: Demand) -> tuple[Demand, ...]:
+    def other_kinds(self, demand: Demand) -> tuple[Demand, ...]:
         """What the job requests on another kind of devices, if it accepts any kind."""
         self._as.pop(demand.job, None)
         other = self._first_class(demand.job).other
@@ -203,9 +169,9 @@ class QuotaRound:
         free = self.state.free[first : first + self._width]
         return np.minimum(np.maximum(free, 0), self._free_slices.left(kind))
 
-    # -- asked by the round ----------------------------------------------------------------------
+    # -- asked by actions ----------------------------------------------------------------------
 
-    def _at_once(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
+    def find(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
         """Where it could start now: on devices, CPU and memory that are free and not kept for other jobs."""
         self._think_of(demand)
         self._slices.forget(demand.job)
@@ -279,15 +245,35 @@ class QuotaRound:
         held = zip(plan.nodes.tolist(), plan.counts.tolist(), strict=True)
         return {first + node: count * demand.each for node, count in held}
 
-    def _by_place(self, demand: Demand) -> Amounts | None:
+    def charge_there(self, demand: Demand) -> Amounts | None:
         """What the job would be charged where it could start now, were there no quota; None where it could not."""
         as_ = replace(demand, charged=demand.most)
-        if self._at_once(as_, None) is None:
+        if self.find(as_, None) is None:
             return None
         given = self._parts.given.get(demand.job) if self._parts is not None else None
         return counted_as(as_.charged, self._slices.milli[demand.job] if given is None else given.milli)
 
-    def _started(self, run: Running) -> Running:
+    def start(
+        self, demand: Demand, devices: Mapping[int, int], because: Reason, as_: Demand | None = None
+    ) -> None:
+        super().start(demand, devices, because, as_)
+        job = self._view.jobs[demand.job]
+        made = self._placed(job)
+        self.places.append(made)
+        if not job.spec.filler:
+            self._free_slices.keep_firm(place.node for place in made.places)
+
+    def _placed(self, job: JobView) -> Place:
+        """The slices that were found for the job last, given to it."""
+        given = self._parts.given.get(job.id) if self._parts is not None else None
+        if given is not None:
+            return Place(job.id, self.gangs.take_parts(given), given.because)
+        option, rank_class, plan, known = self._plans[job.id]
+        fit = known or self.gangs.mapped(rank_class, plan, self.job_class(job.id).gang, job)
+        fit = self.gangs.chosen(fit, option, job.spec, job)
+        return Place(job.id, self.gangs.take(fit), fit.because())
+
+    def charged(self, run: Running) -> Running:
         """The job that starts now, with the parts that it gets and what it is charged for them."""
         run = self._slices.started(run)
         return run if self._parts is None else self._parts.started(run)
@@ -298,12 +284,12 @@ class QuotaRound:
             return None
         return rank_class.whole.with_room(room).place(job_class.gang)
 
-    def _fits_running(self, run: Running) -> Fits:
-        """The same for a job that runs, were it to run elsewhere on such devices."""
-        kind = self.kinds[next(iter(run.devices)) // self._width]
-        return self._fits(run) if self.kind_of(run.job) == kind else lambda _: None
-
-    def _fits(self, demand: Demand | Running) -> Fits:
+    def fits(self, demand: Demand | Running) -> Fits:
+        """For a job that runs: were it to run elsewhere, on such devices."""
+        if isinstance(demand, Running):
+            kind = self.kinds[next(iter(demand.devices)) // self._width]
+            if self.kind_of(demand.job) != kind:
+                return lambda _: None
         self._think_of(demand)
         options, first = self._options(demand.job), self._first(demand.job)
         gang = self.job_class(demand.job).gang
@@ -323,7 +309,7 @@ class QuotaRound:
 
         return fits
 
-    def _from_spares(self, demand: Demand) -> Preemption | None:
+    def stop_filler(self, demand: Demand) -> Preemption | None:
         """Stop filler on spares for a job that comes back after a fault, whatever its level and whose the filler is."""
         reserve, jobs = self._free_slices.reserve, self._view.jobs.open
         if reserve is None or not reserve.spares or not demand.ranks or demand.level == "low":
@@ -336,13 +322,13 @@ class QuotaRound:
                 return False
             return any(reserve.spare_at[index % self._width] for index in run.devices)
 
-        known = Candidates(self.state, self._now_ns, fills)
+        known = Candidates(self.state, self.now_ns, fills)
         if not known.jobs:
             return None
         self._think_of(demand)
         asked = replace(demand, charged=demand.most) if demand.most else demand
         made = preempt(
-            self.state, asked, self._fits(demand), self._now_ns, hold_ns=self._rules.hold_ns,
+            self.state, asked, self.fits(demand), self.now_ns, hold_ns=self.rules.hold_ns,
             domains=self._domains(demand), candidates=known, rights_of=anyone,
         )  # fmt: skip
         if isinstance(made, Reason):
@@ -350,7 +336,7 @@ class QuotaRound:
         self._free_slices.keep_firm(self.node(index) for index in made.hold.devices)
         return replace(made, spares=True, because=_for_who_comes_back(made)) if made.victims else made
 
-    def _allowed(self, demand: Demand) -> Mask | None:
+    def allowed(self, demand: Demand) -> Mask | None:
         """The nodes that hold a single rank; None where more than their devices counts."""
         options, first = self._options(demand.job), self._first(demand.job)
         if demand.ranks > 1 or options[0][1].asks:
@@ -360,7 +346,11 @@ class QuotaRound:
             mask[first : first + self._width] |= rank_class.in_time(rank_class.whole.room) > 0
         return mask
 
-    def _domains(self, demand: Demand) -> list[tuple[int, int]] | None:
+    def domains(self, demand: Demand) -> Domains:
+        every = [(k * self._width, (k + 1) * self._width) for k in range(len(self.kinds))]
+        return self._domains(demand) or every
+
+    def _domains(self, demand: Demand) -> list[tuple[int, int]]:
         """Ranges of nodes of which one must hold the gang whole, by its hard wish on all of it."""
         first = self._first(demand.job)
         topology = self._view.jobs[demand.job].spec.topology
@@ -377,11 +367,11 @@ class QuotaRound:
         ]
         return [(first + lo, first + hi) for lo, hi in spans if hi > lo]
 
-    def _ready(self, job: str) -> bool:
+    def ready(self, job: str) -> bool:
         """Whether what is kept for the job is free by now."""
         self._as.pop(job, None)
         if self._parts is not None and self.job_class(job).parts is not None:
-            return self._parts.ready(self.waiting.jobs[job])
+            return self._parts.ready(self.pending.jobs[job])
         first, held = self._first(job), self.state.holds[job].devices
         gang, demand = self.job_class(job).gang, self._affordable(job)
         for option, rank_class in self._options(job):
@@ -397,7 +387,7 @@ class QuotaRound:
 
     def _affordable(self, job: str) -> Demand:
         """What a job for which devices are kept may be charged, were nothing kept for it."""
-        demand, state = self.waiting.jobs[job], self.state
+        demand, state = self.pending.jobs[job], self.state
         if not demand.most:
             return demand
         before = state.log.checkpoint()

@@ -13,7 +13,7 @@ from place.queues import HOUR, anywhere, shares
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
 from unidle.place.actions.preempt import preempt
-from unidle.place.explain.queue import NoVictims, why_nobody
+from unidle.place.explain.queue import NoVictims, why_no_victims
 from unidle.place.model import Demand, Running
 from unidle.place.protocol import Preemption
 from unidle.place.queue.state import Allocations
@@ -68,16 +68,16 @@ NOT_TOLD = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_reason_why_nobody_may_be_stopped_is_told(name: str) -> None:
+def test_the_reason_why_no_victims_may_be_stopped_is_told(name: str) -> None:
     there, demand, says = CASES[name]
-    why = why_nobody(there, demand)
+    why = why_no_victims(there, demand)
     assert why == Reason("no_right_to_preempt", says)
     assert isinstance(preempt(there, demand, anywhere(demand.ranks), NOW), Reason)
 
 
 @pytest.mark.parametrize("name", NOT_TOLD)
 def test_nothing_is_told_where_its_queue_could_take_nothing_back(name: str) -> None:
-    assert why_nobody(*NOT_TOLD[name]) is None
+    assert why_no_victims(*NOT_TOLD[name]) is None
 
 
 def test_jobs_in_their_minimum_runtime_are_named_as_such() -> None:
@@ -108,7 +108,7 @@ def test_a_reason_is_told_only_where_nobody_may_be_stopped(
     running = [run("own", "org", own)] * bool(own) + [run("g", "guests", guests, level)] * bool(guests)
     there, demand = state((ORG, other), *running, gpus=16), want("org", ranks)
     may = any(there.soft.get(leaf) for leaf in rights(there.shares, demand).leaves())
-    if why_nobody(there, demand) is not None:
+    if why_no_victims(there, demand) is not None:
         assert not may
         answer = preempt(there, demand, anywhere(ranks), NOW)
         assert not (isinstance(answer, Preemption) and answer.victims)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unidle.fleet.queues import QueueSpec
-from unidle.place.actions.slices import StartRoom, cheapest_relief, stop_for
+from unidle.place.actions.slices import cheapest_relief, stop_for
 from unidle.place.model import Demand, Running
+from unidle.place.protocol import StartRoom
 from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.state import Allocations
 from unidle.place.queue.tree import QueueTree

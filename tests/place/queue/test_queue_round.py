@@ -9,13 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from place.queues import anywhere, shares
+from place.queues import anywhere, decide, shares
 from unidle.fleet.queues import QueueSpec
-from unidle.place.actions.slices import StartRoom
 from unidle.place.model import Backfill, Demand, RoundRules, Running
-from unidle.place.protocol import Round
+from unidle.place.protocol import Draft, StartRoom
 from unidle.place.queue.state import Allocations, PendingJobs
-from unidle.place.round import decide
 
 S = 1_000_000_000
 
@@ -29,7 +27,7 @@ class World:
     specs: list[QueueSpec]
     arrivals: list[Demand]
     rules: RoundRules
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[Draft] = field(default_factory=list)
     ended_ns: dict[str, int] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     first_planned: dict[str, int] = field(default_factory=dict)
@@ -64,7 +62,7 @@ class World:
             now = max(min(times), now + 1)
         return self
 
-    def _look(self, state: Allocations, done: Round, now: int) -> None:
+    def _look(self, state: Allocations, done: Draft, now: int) -> None:
         self.rounds.append(done)
         used = np.zeros(self.nodes, np.int64)
         for held in (*state.running.values(), *state.holds.values()):
@@ -195,6 +193,6 @@ def test_when_a_part_is_free_is_asked_once_for_all_who_want_the_same():
     for k in range(40):
         waiting.add(Demand(f"{'ab'[k % 2]}{k}", "q", "medium", 0, 1, (500,), most=(500,)))
     parts = FullDevices()
-    done = decide(state, waiting, lambda _: lambda _: None, S, parts=parts, at_once=lambda *_: None)
+    done = decide(state, waiting, lambda _: lambda _: None, S, parts=parts, find=lambda *_: None)
     assert done.planned_ns == dict.fromkeys(waiting.jobs, 9 * S)
     assert parts.asked <= 2 * 4, "a search by halves over eight ends for each of two loads"

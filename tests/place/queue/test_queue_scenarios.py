@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 import yaml
 
-from place.queues import within
+from place.queues import decide, within
 from unidle.fleet.queues import Migration, QueueSpec, TimeWindow, weekly
 from unidle.place.model import Backfill, Demand, Fits, RoundRules, Running
-from unidle.place.protocol import Round
+from unidle.place.protocol import Draft
 from unidle.place.queue.fair_share import Fairness, FairShare
 from unidle.place.queue.state import Allocations, PendingJobs
 from unidle.place.queue.tree import QueueTree
-from unidle.place.round import decide
 
 FILES = sorted((Path(__file__).parents[2] / "scenarios" / "queues").glob("*.yaml"))
 S = 1_000_000_000
@@ -75,7 +74,7 @@ class World:
             )
         )  # fmt: skip
 
-    def round(self, step: dict[str, Any]) -> Round:
+    def round(self, step: dict[str, Any]) -> Draft:
         now_ns = step["at_s"] * S
         for name in self.stopped:
             self.add(name)
@@ -90,7 +89,7 @@ class World:
             self.submit(job, now_ns)
         done = decide(
             self.state, self.waiting, self.fits_of, now_ns, self.rules,
-            domains_of=lambda d: self.jobs[d.job].get("within"), fits_of_running=self.fits_of,
+            domains=lambda d: self.jobs[d.job].get("within"),
         )  # fmt: skip
         self.stopped = [victim for stop in done.stops for victim in stop.victims]
         self.stopped += [hold.job for move in done.moves for hold in move.moves]
@@ -112,7 +111,7 @@ def _window(given: dict[str, Any]) -> TimeWindow:
     return TimeWindow(**{**given, "when": weekly(given["when"])})
 
 
-def observed(world: World, done: Round) -> dict[str, Any]:
+def observed(world: World, done: Draft) -> dict[str, Any]:
     shares = {row.queue: row for row in world.shares.report()}
     return {
         "running": sorted(world.state.running),

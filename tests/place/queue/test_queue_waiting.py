@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from place.queues import HOUR, anywhere, shares
+from place.queues import HOUR, anywhere, decide, shares
 from unidle.errors import BadInput, UnidleError
 from unidle.fleet.queues import QueueSpec
 from unidle.place.model import Backfill, Demand, Hold, Running, in_order
-from unidle.place.protocol import Round
+from unidle.place.protocol import Draft
 from unidle.place.queue.state import Allocations, PendingJobs, PendingLine
-from unidle.place.round import decide
 
 POLICY = Backfill(age_ns=HOUR, starved_ns=10 * HOUR)
 
@@ -93,7 +92,7 @@ def test_a_round_stops_the_same_jobs_for_many_at_once_as_one_by_one(together):
     assert len(done.waits) == 40
 
 
-def round_of(state: Allocations, *, together: bool) -> tuple[Allocations, Round]:
+def round_of(state: Allocations, *, together: bool) -> tuple[Allocations, Draft]:
     waiting = PendingJobs(state.shares, POLICY)
     for k in range(40):
         waiting.add(job(f"a{k}", submitted_ns=k))
@@ -103,7 +102,7 @@ def round_of(state: Allocations, *, together: bool) -> tuple[Allocations, Round]
         waiting,
         lambda d: anywhere(d.ranks),
         HOUR,
-        allowed_of=(lambda _: allowed) if together else None,
+        **({"allowed": lambda _: allowed} if together else {}),
     )
     return state, done
 

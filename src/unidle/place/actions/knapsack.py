@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from unidle.place.model import Demand, Ints
+from unidle.place.model import Demand, Ints, Mask
 from unidle.place.queue.state import ranks_on
-from unidle.place.queue.victims import Candidates, Items, Mask
+from unidle.place.queue.victims import Candidates, Items
 
 NEVER: Final = np.int64(1 << 60)
 

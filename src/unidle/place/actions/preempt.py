@@ -19,13 +19,13 @@ import numpy as np
 
 from unidle.jobs import Reason
 from unidle.place.actions.knapsack import RankSteps, cheapest, choose, offers, rank_costs
-from unidle.place.actions.solver import Domains, Solver, VictimChoice, cheapest_choice, prefix
+from unidle.place.actions.solver import Solver, VictimChoice, cheapest_choice, prefix
 from unidle.place.explain.queue import refused
-from unidle.place.model import HOLD_NS, Demand, Fits, Hold, Ints, alike
+from unidle.place.model import HOLD_NS, Demand, Domains, Fits, Hold, Ints, Mask, alike
 from unidle.place.protocol import Preemption
 from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.state import Allocations
-from unidle.place.queue.victims import Candidates, Mask, Rights, copies_deserved, rights
+from unidle.place.queue.victims import Candidates, Rights, copies_deserved, rights
 from unidle.words import counted, device_time
 
 

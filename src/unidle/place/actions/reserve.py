@@ -1,130 +1,94 @@
-"""Quota over time: when a refused job's queue will let it start, and that no later job is in its way then."""
+"""A job waits: the first of its queue gets the next quota, and the first of all have room reserved, at a planned start."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
-from operator import itemgetter
+from unidle.place.actions.make_room import move_others
+from unidle.place.actions.slices import part_free_ns, starts_in, whole_again
+from unidle.place.explain.queue import refused
+from unidle.place.model import Demand
+from unidle.place.protocol import Attempt, Session
+from unidle.place.queue.backfill import FreeProfile, Planner
+from unidle.place.queue.tree import ROOT
+from unidle.place.slices.fit import PARTS_WAIT
 
-import numpy as np
 
-from unidle.place.model import NOTHING, Amounts, Demand, Fits, Ints, Running
-from unidle.place.queue.fair_share import Refusal
-from unidle.place.queue.state import Allocations, ranks_on
+class ReserveQuota:
+    """The first job of a queue that its quota refuses gets the next quota; others may not delay it."""
+
+    def attempt(self, s: Session, a: Attempt) -> bool:
+        refusal, demand = a.refusal, a.asked
+        if refusal is None or (refusal.rule == "full" and refusal.queue == ROOT):
+            return False
+        shares = s.state.shares
+        # without what is planned
+        shown = shares.refusal(a.leaf, demand.charged, firm=demand.firm) or refusal
+        s.draft.waits[demand.job] = why = refused(shares.tree, shown)
+        s.learned.refused[a.like] = why
+        if a.leaf in s.reservations.heads or refusal.asked > refusal.bound:
+            return True
+        s.reservations.heads.add(a.leaf)
+        start_ns = s.reservations.free_ns(refusal)
+        if start_ns is not None:
+            s.draft.planned_ns[demand.job] = start_ns
+            s.reservations.reserve(a.leaf, demand.charged, start_ns)
+        return True
 
 
-class QuotaReservations:
-    """Reservations of quota made in one round."""
+class Backfill:
+    """The job waits for room, at a planned start; the first ones with room reserved, which no later job may delay."""
 
-    def __init__(self, state: Allocations, now_ns: int, otherwise_ns: int) -> None:
-        self._state, self._now_ns, self._otherwise_ns = state, now_ns, otherwise_ns
-        self._planned: list[tuple[int, frozenset[int], Amounts]] = []
-        self._gone: dict[tuple[int, int], Amounts] = {}
-        self._reserved: dict[
-            tuple[int, int], Mapping[int, Amounts]
-        ] = {}  # by leaf, and how many are planned by then
-        self._hosts: tuple[int, list[int], Ints, Ints, Ints] | None = None
+    def attempt(self, s: Session, a: Attempt) -> bool:
+        if not a.in_the_way:
+            (s.learned.no_room if a.demand.ranks else s.learned.no_part).add(a.like)
+        after_ns = s.reservations.free_ns(a.refusal) if a.refusal is not None else 0
+        wait_for_room(s, a, a.demand, after_ns or 0)
+        return True
 
-    def ends(self) -> Iterator[tuple[int, Running]]:
-        """Running jobs by expected end; those that run now."""
-        return self._state.ends(self._now_ns, self._otherwise_ns)
 
-    def free_ns(self, refusal: Refusal) -> int | None:
-        """When enough of the queue's jobs are expected to have ended; None where that never suffices."""
-        tree = self._state.shares.tree
-        missing = refusal.used + refusal.asked - refusal.bound
-        for end_ns, run in self.ends():
-            counts = run.firm if refusal.rule == "deserved" else True
-            if counts and refusal.queue in tree.path(tree.leaf(run.queue)):
-                missing -= run.charged[refusal.resource]
-                if missing <= 0:
-                    return end_ns
-        return None
+def wait_for_room(s: Session, a: Attempt, demand: Demand, after_ns: int = 0) -> None:
+    """The job waits for devices, not before ``after_ns``; others are moved where that pays."""
+    draft, job = s.draft, demand.job
+    if not demand.ranks:
+        _wait_for_part(s, a, demand)
+        return
+    planned = _planner_of(s).later(demand, after_ns, wanted=s.wants_time(job))
+    draft.waits[job] = planned.because
+    if planned.start_ns is not None:
+        draft.planned_ns[job] = planned.start_ns
+    if planned.start_ns is not None and planned.reserved:
+        s.reservations.reserve(a.leaf, demand.charged, planned.start_ns)
+        move_others(s, demand, planned.start_ns - s.now_ns)
+    elif not s.rules.backfill.heads and not s.learned.asked_to_move:
+        # when others end is not known: the first to wait is expected to wait as long again
+        move_others(s, demand, max(s.now_ns - demand.submitted_ns, 0))
 
-    def hosts_free_ns(self, demand: Demand, fits: Fits) -> int | None:
-        """When the CPU and memory that the job requests are expected to be free; None if never.
 
-        Based on the ends of running jobs; the requests of other waiting jobs are not counted.
-        """
-        state, nodes = self._state, len(self._state.free)
-        have = state.free_for(demand)[1]
-        if demand.asks == NOTHING or fits(ranks_on(have, demand.asks, nodes)) is not None:
-            return 0
-        ends, behind, host, gain = self._hosts_of_ends()
+def _wait_for_part(s: Session, a: Attempt, demand: Demand) -> None:
+    """It waits for a part; predicted as running jobs are expected to end, each way in which that is known."""
+    s.draft.waits[demand.job] = PARTS_WAIT
+    if not s.wants_time(demand.job) or s.parts is None:
+        return
+    like, known = s.like(demand), s.learned.part_ns
+    if like not in known:
+        known[like] = part_free_ns(s.state, s.parts, a.leaf, demand, s.reservations.ends())
+    start_ns = known[like]
+    if start_ns is not None:
+        s.draft.waits[demand.job] = starts_in(start_ns - s.now_ns)
+        s.draft.planned_ns[demand.job] = start_ns
 
-        def holds(ended: int) -> bool:
-            then, last = have.copy(), int(behind[ended])
-            for amount, more in zip(then, gain, strict=True):
-                np.add.at(amount, host[:last], more[:last])
-            return fits(ranks_on(then, demand.asks, nodes)) is not None
 
-        first = bisect_left(range(len(ends)), True, key=holds)
-        return None if first == len(ends) else ends[first]
+def _planner_of(s: Session) -> Planner:
+    if s.planner is None:
+        s.planner = Planner(
+            lambda: _profile(s), s.fits, s.now_ns, s.rules.backfill,
+            not_before_ns=lambda demand: s.reservations.hosts_free_ns(demand, s.fits(demand)),
+        )  # fmt: skip
+    return s.planner
 
-    def _hosts_of_ends(self) -> tuple[list[int], Ints, Ints, Ints]:
-        """Of running jobs by expected end: that end, parts by then, and by part its host and what is freed there."""
-        changes = self._state.changes
-        if self._hosts is None or self._hosts[0] != changes:
-            runs = [(end_ns, run) for end_ns, run in self.ends() if run.asks != NOTHING]
-            parts = [len(run.devices) for _, run in runs]
-            host = np.fromiter((node for _, run in runs for node in run.devices), np.int64)
-            ranks = np.fromiter((c // run.each for _, run in runs for c in run.devices.values()), np.int64)
-            asks = np.array([run.asks for _, run in runs], np.int64).reshape(-1, 2)
-            gain: Ints = ranks * np.repeat(asks, parts, 0).T
-            behind: Ints = np.cumsum(parts)
-            self._hosts = (
-                changes,
-                [end_ns for end_ns, _ in runs],
-                behind,
-                host % self._state.hosts.shape[1],
-                gain,
-            )
-        return self._hosts[1:]
 
-    def reserve(self, leaf: int, amounts: Amounts, start_ns: int) -> None:
-        """From ``start_ns`` on the queue and its ancestors have to have these amounts free."""
-        queues = frozenset(self._state.shares.tree.path(leaf))
-        insort(self._planned, (start_ns, queues, amounts), key=itemgetter(0))
-        self._reserved.clear()
-
-    def reserved(self, leaf: int, demand: Demand) -> Mapping[int, Amounts]:
-        """By queue on the leaf's path: the most that reserved jobs will use there before this one would end.
-
-        What runs now and is expected to have ended by then is taken off: it counts as used already.
-        """
-        if not self._planned:
-            return {}
-        length_ns = self._otherwise_ns if demand.estimate_ns is None else demand.estimate_ns
-        count = bisect_left(self._planned, self._now_ns + length_ns, key=itemgetter(0))
-        known = self._reserved.get((leaf, count))
-        if known is None:
-            known = self._reserved[leaf, count] = self._most_reserved(leaf, count)
-        return known
-
-    def _most_reserved(self, leaf: int, count: int) -> Mapping[int, Amounts]:
-        found: dict[int, Amounts] = {}
-        coming: dict[int, Amounts] = {}
-        for start_ns, queues, amounts in self._planned[:count]:
-            for queue in self._state.shares.tree.path(leaf):
-                if queue in queues:
-                    zero = (0,) * len(amounts)
-                    coming[queue] = tuple(
-                        a + b for a, b in zip(coming.get(queue, zero), amounts, strict=True)
-                    )
-                    net = (c - f for c, f in zip(coming[queue], self._freed(queue, start_ns), strict=True))
-                    found[queue] = tuple(map(max, found.get(queue, zero), net))
-        return found
-
-    def _freed(self, queue: int, by_ns: int) -> Amounts:
-        """What running jobs of the queue, and of those below it, are expected to give back by then."""
-        known = self._gone.get((queue, by_ns))
-        if known is None:
-            tree = self._state.shares.tree
-            freed = [0] * len(tree.resources)
-            for end_ns, run in self.ends():
-                if end_ns > by_ns:
-                    break
-                if queue in tree.path(tree.leaf(run.queue)):
-                    freed = [a + b for a, b in zip(freed, run.charged, strict=True)]
-            known = self._gone[queue, by_ns] = tuple(freed)
-        return known
+def _profile(s: Session) -> FreeProfile:
+    """What is free over time, as running jobs are expected to end and holds to be used."""
+    state, ends = s.state, [(end_ns, run.devices) for end_ns, run in s.reservations.ends()]
+    ends += [(s.now_ns + s.rules.backfill.otherwise_ns, hold.devices) for hold in state.holds.values()]
+    ends += whole_again(s.reservations.ends())
+    return FreeProfile(state.free, s.now_ns, ends)

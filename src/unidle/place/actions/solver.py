@@ -9,7 +9,7 @@ number of solves suffices; else it is the best that was found.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,14 +24,13 @@ from unidle.place.actions.knapsack import (
     offers,
     rank_costs,
 )
-from unidle.place.model import NOTHING, Demand, Fits, Ints
+from unidle.place.model import NOTHING, Demand, Domains, Fits, Ints, Mask
 from unidle.place.queue.state import Allocations
-from unidle.place.queue.victims import Candidates, Items, Mask, Rights
+from unidle.place.queue.victims import Candidates, Items, Rights
 
 DOMAINS_MOST: Final = 64
 EXACT_WORK_MOST: Final = 1 << 18
 
-Domains: TypeAlias = Sequence[tuple[int, int]]
 _Made: TypeAlias = tuple[Ints, frozenset[int]]  # ranks by node, and whom to stop for them
 
 

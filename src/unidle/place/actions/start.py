@@ -1,81 +1,128 @@
-"""Slices that count differently, under queues: which of them a gang gets, and what its queue is charged for these."""
+"""A job starts, or waits for a reason that is known at once: what is held for it, its quota, or what was learned of its like."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from unidle.place.admission import counted_as
-from unidle.place.gang.fit import GangFit, GangRound
-from unidle.place.model import Demand, Ints, Running
-from unidle.place.network.constraint import Gang, GangPlan
-from unidle.place.nodes.rank_class import RankClass
-from unidle.place.snapshot import QueueSnapshot
-from unidle.view.state import View
-
-PlanIn = Callable[[Ints], GangPlan | None]
-"""``plan(room)``: where the gang goes in this room, ranks by position."""
+from unidle.jobs import Reason
+from unidle.place.actions.reserve import wait_for_room
+from unidle.place.admission import affordable
+from unidle.place.explain.queue import behind
+from unidle.place.model import Demand
+from unidle.place.protocol import Attempt, Session
+from unidle.place.queue.fair_share import Refusal
+from unidle.words import are, counted
 
 
-class QuotaSlices:
-    """The slices that jobs were found to get last, and what these count: a queue is charged for no others."""
+class StartHeld:
+    """A job for which devices are held starts once all of them are free."""
 
-    def __init__(self, gangs: GangRound, view: View, snapshot: QueueSnapshot) -> None:
-        self._gangs, self._view, self._snapshot = gangs, view, snapshot
-        self.milli: dict[str, int] = {}  # thousandths of devices, by job
-
-    def within(
-        self, demand: Demand, rank_class: RankClass, gang: Gang, plan: GangPlan, room: Ints, plan_in: PlanIn
-    ) -> GangFit | None:
-        """The gang on slices that count no more than the demand is charged; None where it finds none.
-
-        ``plan`` is tried first, then plans on ever cheaper slices of the ``room``.
-        """
-        again = self._view.jobs[demand.job]
-        fit = self._gangs.mapped(rank_class, plan, gang, again)
-        if self._may(demand, fit):
-            return fit
-        for cheaper in cheaper_rooms(rank_class, room, gang.ranks):
-            found = plan_in(cheaper)
-            if found is not None:
-                fit = self._gangs.mapped(rank_class, found, gang)
-                if self._may(demand, fit):
-                    return fit
-        return None
-
-    def _may(self, demand: Demand, fit: GangFit) -> bool:
-        milli = self._snapshot.milli_of(self._gangs.seated(fit)[0])
-        may = milli <= max(demand.charged)
-        if may:
-            self.milli[demand.job] = milli
-        return may
-
-    def forget(self, job: str) -> None:
-        """What was found for the job is void."""
-        self.milli.pop(job, None)
-
-    def started(self, run: Running) -> Running:
-        """The job that starts now, charged for the slices that it gets."""
-        milli = self.milli.get(run.job)
-        return run if milli is None else replace(run, charged=counted_as(run.charged, milli))
+    def attempt(self, s: Session, a: Attempt) -> bool:
+        demand, holds = a.demand, s.state.holds
+        if demand.job not in holds:
+            return False
+        if s.ready(demand.job):
+            because = Reason("freed", "the devices held for it are free", {"devices": demand.size})
+            s.start(demand, dict(holds[demand.job].devices), because)
+            return True
+        text = "parts of devices are held for it, and not all of them are free yet"
+        if demand.ranks:
+            what = f"{counted(demand.size, 'device')} {are(demand.size)} held for it"
+            text = f"{what}, and {'not all of them are' if demand.size > 1 else 'it is not'} free yet"
+        s.draft.waits[demand.job] = Reason("gathering", text)
+        return True
 
 
-def cheaper_rooms(rank_class: RankClass, room: Ints, ranks: int) -> Iterator[Ints]:
-    """Ever less of a room (ranks by position): without the slices that count most, as long as a gang may fit.
+class KnownRefusal:
+    """A job waits as others like it, as long as nobody has left since."""
 
-    The last one has only the cheapest place of each rank.
+    def attempt(self, s: Session, a: Attempt) -> bool:
+        if (known := s.learned.refused.get(a.like)) is not None:
+            s.draft.waits[a.demand.job] = known
+            return True
+        if a.like in s.learned.no_room or a.like in s.learned.no_part:
+            wait_for_room(s, a, a.demand)
+            return True
+        return False
+
+
+class WaitBehind:
+    """The queue is asked; a job that only quota reserved for others refuses waits behind them."""
+
+    def attempt(self, s: Session, a: Attempt) -> bool:
+        a.reserved = s.reservations.reserved(a.leaf, a.demand)
+        a.refusal = s.state.shares.refusal(a.leaf, a.demand.charged, firm=a.demand.firm, reserved=a.reserved)
+        return _is_behind(s, a, a.demand, a.refusal)
+
+
+class Start:
+    """A job that its queue lets start does, where the nodes hold it and no reservation is delayed."""
+
+    def attempt(self, s: Session, a: Attempt) -> bool:
+        if a.refusal is not None:
+            return False
+        return _starts(s, a.demand, affordable(s.state.shares, a.leaf, a.demand, a.reserved))
+
+
+class StartOtherKind:
+    """A job that accepts any kind of devices starts on another kind, or waits for it where the first is refused."""
+
+    def attempt(self, s: Session, a: Attempt) -> bool:
+        shares = s.state.shares
+        may = [
+            other
+            for other in s.other_kinds(a.demand)
+            if shares.refusal(a.leaf, other.charged, firm=other.firm, reserved=a.reserved) is None
+        ]
+        if any(_starts(s, a.demand, affordable(shares, a.leaf, other, a.reserved)) for other in may):
+            return True
+        if a.refusal is None or not may:
+            return False
+        wait_for_room(s, a, may[0])
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeByPlace:
+    """Where a charge depends on the place, the place that a job could have now may be charged too much.
+
+    For whole devices that is found before others are stopped, for ``parts`` after.
     """
-    steps = [
-        (milli, position)
-        for position in np.flatnonzero(room).tolist()
-        for milli in rank_class.steps(position, int(room[position]))
-    ]
-    steps.sort()
-    at = len(steps)
-    while at > ranks:
-        dearest = steps[at - 1][0]
-        while at > ranks and steps[at - 1][0] == dearest:
-            at -= 1
-        yield np.bincount([position for _, position in steps[:at]], minlength=len(room)).astype(np.int64)
+
+    parts: bool
+
+    def attempt(self, s: Session, a: Attempt) -> bool:
+        if a.refusal is not None or self.parts == bool(a.demand.ranks):
+            return False
+        charged = s.charge_there(a.demand) if a.demand.most else None
+        if charged is None:
+            return False
+        a.refusal = s.state.shares.refusal(a.leaf, charged, firm=a.demand.firm, reserved=a.reserved)
+        if a.refusal is None:
+            return False
+        a.as_charged = replace(a.demand, charged=charged)
+        return _is_behind(s, a, a.as_charged, a.refusal)
+
+
+def _starts(s: Session, demand: Demand, as_: Demand) -> bool:
+    """Start the job if it can start now. ``as_`` is its request; its charge is an upper bound."""
+    planner = s.planner
+    room = planner.room_now(as_) if planner is not None and planner.reserves else None
+    devices = s.find(as_, room)
+    if devices is None:
+        return False
+    if planner is not None:
+        planner.tell(as_, devices)
+    where = f"{counted(len(devices), 'node')} with room for it"
+    s.start(demand, devices, Reason("fits", where, {"nodes": len(devices)}), as_)
+    return True
+
+
+def _is_behind(s: Session, a: Attempt, demand: Demand, refusal: Refusal | None) -> bool:
+    """Whether only what is reserved for others of its queues refuses it; if so, that is why it waits."""
+    shares = s.state.shares
+    if not refusal or not a.reserved or shares.refusal(a.leaf, demand.charged, firm=demand.firm):
+        return False
+    s.draft.waits[demand.job] = behind(shares.tree, refusal)
+    s.draft.kept_back = True
+    return True

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Hashable
+from typing import TypeAlias
 
 from unidle.jobs import Reason
-from unidle.place.model import Demand
+from unidle.place.model import Amounts, Demand
 from unidle.place.queue.fair_share import FairShare, Refusal
 from unidle.place.queue.state import Allocations
 from unidle.place.queue.tree import QueueTree
 from unidle.place.queue.victims import deserves, dominant, takeable
-from unidle.words import counted, device_time
-
-if TYPE_CHECKING:
-    from unidle.place.protocol import Consolidation
 
 
 def refused(tree: QueueTree, refusal: Refusal) -> Reason:
@@ -41,14 +37,6 @@ def behind(tree: QueueTree, refusal: Refusal) -> Reason:
     return Reason("behind", text, _plain(tree, refusal))
 
 
-def why_moved(move: Consolidation, nodes: Sequence[str], lost_us: int, whose: str) -> Reason:
-    """To the job that is moved: for whom (``whose``: that job in words), what it loses, and where its devices are kept."""
-    size = sum(move.hold.devices.values())
-    named = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
-    text = f"moved to make room for {whose} ({counted(size, 'device')}), which loses {device_time(lost_us)}; its place on {named} is kept"
-    return Reason("moved", text, {"for": move.job, "lost_us": lost_us, "nodes": len(nodes)})
-
-
 def _figures(tree: QueueTree, refusal: Refusal) -> tuple[str, str, str, str, str]:
     used, bound, asked = (f"{x / 1000:g}" for x in (refusal.used, refusal.bound, refusal.asked))
     return tree.name(refusal.queue) or "the fleet", tree.resources[refusal.resource], used, bound, asked
@@ -61,10 +49,11 @@ def _plain(tree: QueueTree, refusal: Refusal) -> dict[str, int | float | str]:
     }  # fmt: skip
 
 
-Like = TypeVar("Like", bound=Hashable)
+Like: TypeAlias = tuple[str, str, int, int, Amounts, str, Hashable]
+"""See :func:`like_of`."""
 
 
-class NoVictims(dict[Like, Reason | None], Generic[Like]):
+class NoVictims(dict[Like, Reason | None]):
     """Kinds of jobs for which no other job may be stopped, with the reason if it is known already."""
 
     def __init__(self, state: Allocations) -> None:
@@ -76,7 +65,7 @@ class NoVictims(dict[Like, Reason | None], Generic[Like]):
         """The reason for a job of this kind; None if others may be stopped for it, or if no reason is needed."""
         if like in self and self[like] is None and like not in self._looked:
             self._looked.add(like)
-            self[like] = why_nobody(self._state, demand)
+            self[like] = why_no_victims(self._state, demand)
         return self.get(like)
 
     def clear(self) -> None:
@@ -84,7 +73,37 @@ class NoVictims(dict[Like, Reason | None], Generic[Like]):
         self._looked.clear()
 
 
-def why_nobody(state: Allocations, demand: Demand) -> Reason | None:
+class Learned:
+    """What a decision has learned of jobs that are alike, so that nothing is asked twice. Void once others leave."""
+
+    def __init__(self, state: Allocations) -> None:
+        self.refused: dict[Like, Reason] = {}  # jobs like this may not start, and none may stop for them
+        self.no_room: set[Like] = set()  # the nodes do not hold jobs like this, and none may stop for them
+        self.no_part: set[Like] = set()  # no device has a part for jobs like this
+        self.no_filler: set[Like] = set()  # no filler can make room for jobs like this
+        self.part_ns: dict[Like, int | None] = {}  # when a part is expected to be free for them
+        self.no_victims = NoVictims(state)  # none may be stopped for jobs like this
+        self.asked_to_move = False  # whether moving others was weighed for any job
+
+    def started(self, demand: Demand) -> None:
+        """The job starts: what is free shrinks, but others may join it on a device that they could not open."""
+        self.part_ns.clear()
+        if not demand.ranks:
+            self.no_part.clear()
+            self.refused = {like: why for like, why in self.refused.items() if like[2]}
+
+    def forget(self) -> None:
+        """Others leave: what was learned of those that wait is void."""
+        for memo in (self.refused, self.no_room, self.no_part, self.no_filler, self.part_ns, self.no_victims):
+            memo.clear()
+
+
+def like_of(demand: Demand, apart: Hashable) -> Like:
+    """The class of jobs with the same outcome as long as no job leaves; ``apart`` is what else sets jobs for parts apart."""
+    return demand.queue, demand.level, demand.ranks, demand.each, demand.charged, demand.alike, apart
+
+
+def why_no_victims(state: Allocations, demand: Demand) -> Reason | None:
     """Why no queue has jobs that may be stopped for it; None if its queue has nothing to reclaim.
 
     That is so if each queue above it uses all that it deserves, or no other uses more than it deserves.

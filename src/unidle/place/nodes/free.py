@@ -13,6 +13,7 @@ import numpy as np
 
 from unidle.fleet import Fleet, Node
 from unidle.jobs import JobSpec, Requests, Where
+from unidle.place.model import OpLog
 from unidle.place.network.tree import Bools, Ints, Tree, tree_of
 from unidle.place.nodes.hardware import (
     FleetPools,
@@ -24,7 +25,6 @@ from unidle.place.nodes.hardware import (
 )
 from unidle.place.nodes.links import NodeLinks
 from unidle.place.nodes.reserve import OPEN, Access, Reserve, access_of
-from unidle.place.protocol import OpLog
 from unidle.view.jobs import JobView
 from unidle.view.occupancy import NodeSlots, Occupancy
 from unidle.view.state import View

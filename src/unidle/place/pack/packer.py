@@ -22,7 +22,7 @@ import numpy.typing as npt
 from unidle.errors import CannotRun
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.protocol import OpLog
+from unidle.place.model import OpLog
 
 WHOLE_MILLI: Final = 1000  # one GPU
 IntArray = npt.NDArray[np.int64]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,15 +20,16 @@ from unidle.place.model import (
     Backfill,
     Demand,
     Ends,
+    Fits,
     Hold,
     Ints,
+    OpLog,
     Running,
     RunningRows,
     Stoppable,
     alike,
     order_key,
 )
-from unidle.place.protocol import OpLog
 from unidle.place.queue.fair_share import FairShare
 
 _PLENTY: Final = 1 << 60
@@ -163,6 +164,20 @@ class Allocations:
         free, hosts = self.free_for(demand)
         ranks: Ints = np.maximum(free, 0) // demand.each
         return ranks if demand.asks == NOTHING else np.minimum(ranks, ranks_on(hosts, demand.asks, len(free)))
+
+    def find(
+        self, demand: Demand, fits_of: Callable[[Demand], Fits], room: Ints | None = None
+    ) -> Mapping[int, int] | None:
+        """Devices by node on which it could start now, where nothing but devices counts; None where it could not.
+
+        ``room``: it gets no more than that (ranks by node).
+        """
+        free = self.room(demand)
+        room = free if room is None else np.minimum(free, room)
+        counts = fits_of(demand)(room) if int(room.sum()) >= demand.ranks else None
+        if counts is None:
+            return None
+        return {int(n): int(counts[n]) * demand.each for n in np.flatnonzero(counts)}
 
     def free_for(self, demand: Demand | Running) -> tuple[Ints, Ints]:
         """Devices by node, and CPU and memory by host, that are not kept for other jobs. Do not change the arrays."""

@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from unidle.place.model import Amounts, Demand, Ints, Running, RunningRows, rows_of
+from unidle.place.model import Amounts, Demand, Ints, Mask, Running, RunningRows, rows_of
 from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.state import Allocations
 from unidle.place.queue.tree import ROOT
@@ -44,7 +43,6 @@ class Items:
         return Items(self.node[pick], self.devices[pick], self.cost[pick], self.job[pick], self.ranks[pick])
 
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
 _PLENTY: Final = 1 << 60
 
 
