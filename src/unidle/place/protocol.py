@@ -221,13 +221,13 @@ class Session(Protocol):
         """The class of jobs with the same outcome."""
 
     def fits(self, demand: Demand | Running) -> Fits:
-        """Where its ranks go on room that others might leave."""
+        """Where its ranks would be placed in room that others might leave."""
 
     def domains(self, demand: Demand) -> Domains | None:
         """Ranges of nodes of which one must hold it whole; None: all nodes."""
 
     def allowed(self, demand: Demand) -> Mask | None:
-        """The nodes of which any holds it, a job of one rank; None where ``fits`` has to be asked."""
+        """The nodes of which any holds it, a job of one rank; None where only ``fits`` can tell."""
 
     def find(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
         """Devices by node on which it could start now, on no more than ``room`` (ranks by node); None where it could not."""

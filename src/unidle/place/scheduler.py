@@ -24,8 +24,8 @@ from unidle.place.actions.start import (
     StartOtherKind,
     WaitBehind,
 )
+from unidle.place.draft_reasons import kept_and_stopped, why_all_wait
 from unidle.place.explain.gang import GangRefusal, never_fits
-from unidle.place.explain.waits import kept_and_stopped, why_all_wait
 from unidle.place.gang.fit import GangRound
 from unidle.place.network.rank_order import RankOrder, map_ranks
 from unidle.place.network.traffic import usual_traffic

@@ -90,8 +90,8 @@ class FleetSession(QueueSession):
             if offers is not None
             else None
         )
-        # jobs that are thought of on another kind of devices than the first
-        self._as: dict[str, JobClass] = {}
+        # jobs that are considered on another kind of devices than the first
+        self._other_kind: dict[str, JobClass] = {}
         self._restarts = Restarts(cache.classes, view, self._left)
 
     def open(self, capacity: Amounts | None = None) -> None:
@@ -138,30 +138,30 @@ class FleetSession(QueueSession):
         return self.kinds.index(self.kind_of(job)) * self._width
 
     def job_class(self, job: str) -> JobClass:
-        """What the job needs, on the kind of devices that it is thought of now."""
-        return self._as.get(job) or self._first_class(job)
+        """What the job needs, on the kind of devices that it is considered on now."""
+        return self._other_kind.get(job) or self._first_class(job)
 
     def _first_class(self, job: str) -> JobClass:
         return self._snapshot.job_classes.get(job) or self._snapshot.job_class(self._view.jobs[job])
 
     def other_kinds(self, demand: Demand) -> tuple[Demand, ...]:
         """What the job requests on another kind of devices, if it accepts any kind."""
-        self._as.pop(demand.job, None)
+        self._other_kind.pop(demand.job, None)
         other = self._first_class(demand.job).other
         return () if other is None else (self._snapshot.demand(self._view.jobs[demand.job], other),)
 
     def _job_class_of(self, demand: Demand) -> JobClass:
-        self._think_of(demand)
+        self._consider(demand)
         return self.job_class(demand.job)
 
-    def _think_of(self, demand: Demand | Running) -> None:
-        """From now on the job is meant on the kind of devices of this demand."""
+    def _consider(self, demand: Demand | Running) -> None:
+        """From now on the job is considered on the kind of devices of this demand."""
         job_class = self._first_class(demand.job)
         other = job_class.other
         if other is not None and isinstance(demand, Demand) and other.alike == demand.alike:
-            self._as[demand.job] = other
+            self._other_kind[demand.job] = other
         else:
-            self._as.pop(demand.job, None)
+            self._other_kind.pop(demand.job, None)
 
     def _left(self, kind: str) -> Ints:
         """Devices of a kind, by position, that are free and not kept for any job."""
@@ -173,7 +173,7 @@ class FleetSession(QueueSession):
 
     def find(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
         """Where it could start now: on devices, CPU and memory that are free and not kept for other jobs."""
-        self._think_of(demand)
+        self._consider(demand)
         self._slices.forget(demand.job)
         if self._parts is not None:
             self._parts.forget(demand.job)
@@ -290,7 +290,7 @@ class FleetSession(QueueSession):
             kind = self.kinds[next(iter(demand.devices)) // self._width]
             if self.kind_of(demand.job) != kind:
                 return lambda _: None
-        self._think_of(demand)
+        self._consider(demand)
         options, first = self._options(demand.job), self._first(demand.job)
         gang = self.job_class(demand.job).gang
 
@@ -325,7 +325,7 @@ class FleetSession(QueueSession):
         known = Candidates(self.state, self.now_ns, fills)
         if not known.jobs:
             return None
-        self._think_of(demand)
+        self._consider(demand)
         asked = replace(demand, charged=demand.most) if demand.most else demand
         made = preempt(
             self.state, asked, self.fits(demand), self.now_ns, hold_ns=self.rules.hold_ns,
@@ -369,7 +369,7 @@ class FleetSession(QueueSession):
 
     def ready(self, job: str) -> bool:
         """Whether what is kept for the job is free by now."""
-        self._as.pop(job, None)
+        self._other_kind.pop(job, None)
         if self._parts is not None and self.job_class(job).parts is not None:
             return self._parts.ready(self.pending.jobs[job])
         first, held = self._first(job), self.state.holds[job].devices

@@ -105,7 +105,7 @@ def _stop_for(s: Session, demand: Demand, line: PendingLine) -> list[tuple[Deman
         found = state.find(demand, s.fits)
         return None if found is None else StartRoom(found, (), demand.charged)
 
-    # where nobody who may be stopped has a part, what is solved for whole devices is all there is
+    # where no job that may be stopped has a part, what is solved for whole devices is all there is
     if s.parts is not None and (not demand.ranks or known.in_parts(leaves)):
         return [(demand, stop_in_parts(state, known, s.parts, demand, one, whole_then, s.now_ns + hold_ns))]
     jobs = [demand]

@@ -34,7 +34,7 @@ class StartHeld:
 
 
 class KnownRefusal:
-    """A job waits as others like it, as long as nobody has left since."""
+    """A job waits as others like it, as long as no job has left since."""
 
     def attempt(self, s: Session, a: Attempt) -> bool:
         if (known := s.learned.refused.get(a.like)) is not None:

@@ -189,7 +189,7 @@ def narrowed(free_slices: FreeSlices, spec: JobSpec, kind: str) -> str:
     """
     if kind not in free_slices.pieces:
         return ""
-    told: list[str] = []
+    notes: list[str] = []
     total = before = -1
     for name, pool, where in _steps(free_slices, spec, kind):
         only = replace(spec, where=where, share=None)
@@ -197,14 +197,14 @@ def narrowed(free_slices: FreeSlices, spec: JobSpec, kind: str) -> str:
         if before < 0:
             total = left
         elif left != before:
-            told.append(f"{name} leaves {left}")
+            notes.append(f"{name} leaves {left}")
         before = left
-    return f"of {total} {noun(kind, total)}, {', then '.join(told)}" if told else ""
+    return f"of {total} {noun(kind, total)}, {', then '.join(notes)}" if notes else ""
 
 
 def narrowed_nodes(free_slices: FreeSlices, spec: JobSpec) -> str:
     """The same for ranks without devices, of the fleet's nodes."""
-    told: list[str] = []
+    notes: list[str] = []
     total = before = len(free_slices.nodes)
     labelled = replace(
         spec.where, tolerate=tuple({taint for node in free_slices.nodes for taint in node.taints})
@@ -212,9 +212,9 @@ def narrowed_nodes(free_slices: FreeSlices, spec: JobSpec) -> str:
     for name, where in (("node_labels", labelled), ("tolerate", spec.where)):
         left = int(free_slices.open_nodes(where).sum())
         if left != before:
-            told.append(f"{name} leaves {left}")
+            notes.append(f"{name} leaves {left}")
         before = left
-    return f"of {counted(total, 'node')}, {', then '.join(told)}" if told else ""
+    return f"of {counted(total, 'node')}, {', then '.join(notes)}" if notes else ""
 
 
 def _steps(free_slices: FreeSlices, spec: JobSpec, kind: str) -> Iterator[tuple[str, DevicePool, Where]]:

@@ -74,7 +74,7 @@ class NoVictims(dict[Like, Reason | None]):
 
 
 class Learned:
-    """What a decision has learned of jobs that are alike, so that nothing is asked twice. Void once others leave."""
+    """What a decision has learned of equal jobs, so that nothing is asked twice. Void once others leave."""
 
     def __init__(self, state: Allocations) -> None:
         self.refused: dict[Like, Reason] = {}  # jobs like this may not start, and none may stop for them

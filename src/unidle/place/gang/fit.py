@@ -353,7 +353,7 @@ def _left_to_others(
     """The masks without what other gangs had, on nodes that have enough besides for those of ``rest``."""
     found = []
     for at, (slot, mask) in enumerate(zip(slots, masks, strict=True)):
-        besides = mask & ~slot.mask(s for s in slot.slices if s in fit.theirs)
-        enough = besides.bit_count() >= rest.count(at) * fit.rank_class.each
-        found.append(besides if enough else mask)
+        unclaimed = mask & ~slot.mask(s for s in slot.slices if s in fit.theirs)
+        enough = unclaimed.bit_count() >= rest.count(at) * fit.rank_class.each
+        found.append(unclaimed if enough else mask)
     return found

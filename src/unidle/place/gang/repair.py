@@ -60,9 +60,9 @@ def repair(
     plan = _Plan(jobs, failed, free, tiers, fits_of, bounds_of)
     for tier in range(len(tiers) + 1):
         for run in list(plan.open):
-            plan.beside_survivors(run, tier)
+            plan.next_to_survivors(run, tier)
     for run in list(plan.open):
-        plan.beside_some(run)
+        plan.next_to_some(run)
     for run in list(plan.open):
         plan.anywhere(run)
     return {run.job: plan.done[run.job] for run in jobs if run.job in plan.done}
@@ -82,14 +82,14 @@ class _Plan:
         self.open = sorted(hit, key=lambda run: (_LEVEL[run.level], -run.size, run.job))
         self.done: dict[str, Repair | Reason] = {}
 
-    def beside_survivors(self, run: Running, tier: int) -> None:
+    def next_to_survivors(self, run: Running, tier: int) -> None:
         """Replace the lost ranks on nodes that share a domain of this tier with a survivor."""
         keep = self._survivors(run)
-        counts = self._beside(run, keep, keep, tier)
+        counts = self._next_to(run, keep, keep, tier)
         if counts is not None and (counts >= keep).all():
             self._settle(run, keep, counts)
 
-    def beside_some(self, run: Running) -> None:
+    def next_to_some(self, run: Running) -> None:
         """Where not all survivors can stay, as many of their nodes as can, those of its fullest leaf first."""
         keep = self._survivors(run)
         nodes, top = np.flatnonzero(keep), len(self._tiers)
@@ -99,12 +99,12 @@ class _Plan:
         low, high = 0, len(order) + 1  # the first ``low`` nodes can stay, the first ``high`` cannot
         while high - low > 1:
             middle = (low + high) // 2
-            if self._beside(run, keep, _only(keep, order[:middle]), top) is not None:
+            if self._next_to(run, keep, _only(keep, order[:middle]), top) is not None:
                 low = middle
             else:
                 high = middle
         for tier in range(top + 1) if low else ():
-            counts = self._beside(run, keep, _only(keep, order[:low]), tier)
+            counts = self._next_to(run, keep, _only(keep, order[:low]), tier)
             if counts is not None:
                 self._settle(run, keep, counts)
                 return
@@ -122,7 +122,7 @@ class _Plan:
         self.done[run.job] = Reason("no_spare", text, {"lost": lost, "ranks": run.ranks, "spare": spare})
         self.open.remove(run)
 
-    def _beside(self, run: Running, keep: Ints, stay: Ints, tier: int) -> Ints | None:
+    def _next_to(self, run: Running, keep: Ints, stay: Ints, tier: int) -> Ints | None:
         """Ranks by node where those of ``stay`` that form whole groups stay, and the others are near them."""
         near = self._near(stay, tier)
         if near is None:

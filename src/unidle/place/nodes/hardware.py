@@ -143,10 +143,12 @@ class FleetPools:
         allowed = [m for m in self.count if _may_use(spec, m)]
         if self.uniform or not allowed:
             return [Option(DevicePool("gpu", _any(spec.hardware.vendor)))]
-        told = forecasts(runs, [model for _, model in allowed], spec, self._prices) if runs else {}
+        predicted = forecasts(runs, [model for _, model in allowed], spec, self._prices) if runs else {}
         single = [
-            Option(DevicePool("gpu", vendor, (model,)), told.get(model), price_of(spec, model, self._prices))
-            for vendor, model in self._in_order(allowed, spec, told)
+            Option(
+                DevicePool("gpu", vendor, (model,)), predicted.get(model), price_of(spec, model, self._prices)
+            )
+            for vendor, model in self._in_order(allowed, spec, predicted)
         ]
         together: dict[str, list[str]] = {}
         for vendor, model in allowed:  # in the fleet's order: the same pool whatever is known of speeds
@@ -157,14 +159,14 @@ class FleetPools:
         return single + mixed
 
     def _in_order(
-        self, allowed: Sequence[Model], spec: JobSpec, told: dict[str, Forecast]
+        self, allowed: Sequence[Model], spec: JobSpec, predicted: dict[str, Forecast]
     ) -> Sequence[Model]:
         prices = {m: price_of(spec, m[1], self._prices) for m in allowed}
         priced = all(price is not None for price in prices.values())
 
         def key(model: Model) -> tuple[int, float, float, int]:
             price = prices[model]
-            known = _merit(told.get(model[1]), spec.hardware.prefer)
+            known = _merit(predicted.get(model[1]), spec.hardware.prefer)
             plain = price if priced and price is not None else -float(self.count[model])
             return (
                 (0, known, plain, -self.count[model])

@@ -239,7 +239,7 @@ class Planner:
         if not reserve and not wanted:
             self._unplanned.append((demand, after_ns))
             return Planned(demand.job, None, None, now=False, reserved=False, because=_UNASKED)
-        slot = self._reservation(demand, after_ns) if reserve else self._foretell(demand, after_ns)
+        slot = self._reservation(demand, after_ns) if reserve else self._forecast_slot(demand, after_ns)
         if slot is None:
             return _not_planned(
                 demand, "never_free", "the nodes cannot hold it, even if all running jobs end"
@@ -258,7 +258,7 @@ class Planner:
         after_ns = max(self._now_ns + 1, after_ns, other_ns)
         return self._both()[0].earliest(demand.ranks, demand.each, length_ns, fits, after_ns)
 
-    def _foretell(self, demand: Demand, after_ns: int) -> StartSlot | None:
+    def _forecast_slot(self, demand: Demand, after_ns: int) -> StartSlot | None:
         """Its slot in the forecast, once those before it have theirs."""
         before, self._unplanned = self._unplanned, []
         for other, other_after_ns in before:

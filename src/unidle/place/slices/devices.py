@@ -109,7 +109,7 @@ class SliceMemo:
 
     @cached_property
     def stock(self) -> SliceStock:
-        """The devices that may be cut on demand; many fleets have none, and none asks for them."""
+        """The devices that may be cut on demand; found at first use, as many fleets have none."""
         return SliceStock.of(self._fleet)
 
 

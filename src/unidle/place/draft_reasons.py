@@ -1,4 +1,4 @@
-"""Why jobs wait that a decision has looked at, and what those are told that are stopped or moved."""
+"""Reasons of a decision under queues: why jobs wait, and why others are stopped or moved."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def why_all_wait(view: View, s: FleetSession, draft: Draft) -> tuple[Wait, ...]:
     in_the_way: dict[tuple[Shape, Access], GangFit | GangRefusal] = {}
     no_part: dict[tuple[Like, str], Reason] = {}
     starts, assumed_ns = {start.job for start in draft.starts}, s.assumed_from_ns
-    told = view.unjudged.union(move.job for move in draft.moves)
-    for job in sorted((view.jobs.open[job] for job in told), key=lambda job: job.order):
+    unexplained = view.unjudged.union(move.job for move in draft.moves)
+    for job in sorted((view.jobs.open[job] for job in unexplained), key=lambda job: job.order):
         if job.id in starts or job.not_before_ns > s.now_ns or not job.spec.needs_devices:
             continue
         because = s.never.get(job.id) or draft.waits.get(job.id, too_deep(s.rules.backfill))
@@ -71,6 +71,7 @@ def _kept(s: FleetSession, spec: JobSpec, access: Access) -> Reason:
 
 
 def kept_and_stopped(view: View, s: FleetSession, draft: Draft) -> tuple[tuple[Keep, ...], tuple[Stop, ...]]:
+    """The devices that are kept for jobs, and the jobs that are stopped or moved for them."""
     keeps, stops = [], []
     for made in draft.stops:
         devices = {s.node(index): count for index, count in made.hold.devices.items()}
