@@ -251,7 +251,9 @@ def never_fits(classes: RankClasses, spec: JobSpec, access: Access | None = None
     for option, rank_class in classes.of_job(spec, access=access):
         if rank_class.fits_ever(gang):
             return None
-        refused.append((option, rank_class, why_blocked(rank_class.empty(), gang)))
+        if gang not in rank_class.why_never:
+            rank_class.why_never[gang] = why_blocked(rank_class.empty(), gang)
+        refused.append((option, rank_class, rank_class.why_never[gang]))
     # those say why that come nearest to holding it
     nearest = max(refused, key=lambda one: (int(one[2].because.figures.get("largest", 0)), one[1].devices))
     vendors = {option.pool.vendor for option, _, _ in refused if option.pool.vendor}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from unidle.jobs import JobSpec
-from unidle.place.network.constraint import Gang, gang_of
+from unidle.place.network.constraint import Blocked, Gang, gang_of
 from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.tree import Ints
 from unidle.place.nodes.free import FreeSlices
@@ -60,6 +60,7 @@ class RankClass:
         slots = free_slices.slots.get(kind, {}) if self.each else free_slices.no_slots
         self._slots = {p: here for p, here in slots.items() if self.most[p]}
         self._ever: dict[Gang, bool] = {}
+        self.why_never: dict[Gang, Blocked] = {}  # for gangs that do not fit ever: kept by who explains it
         self._seen, _ = free_slices.touched_since(0)
         self._left: Ints = self._left_of(slice(None))
         self._rooms = DomainCapacity(free_slices.tree, self.room(self._left, free_slices.hosts))
