@@ -24,8 +24,8 @@ from unidle.place.explain.gang import GangRefusal
 from unidle.place.gang.fit import GangFit, GangRound
 from unidle.place.network.constraint import GangPlan
 from unidle.place.network.tree import Ints
+from unidle.place.nodes.free import Access
 from unidle.place.nodes.rank_class import RankClass
-from unidle.place.nodes.reserve import Access
 from unidle.place.protocol import Plan
 from unidle.place.session import SessionCache
 from unidle.place.slices.fit import SliceFit

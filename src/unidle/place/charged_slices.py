@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from unidle.fleet import Device, device_of
-from unidle.place.admission import affordable, counted_as
+from unidle.place.admission import JobClass, affordable, counted_as
 from unidle.place.gang.fit import GangFit, GangRound
-from unidle.place.job_class import JobClass
 from unidle.place.model import Demand, Hold, Ints, Running
 from unidle.place.network.constraint import Gang, GangPlan
 from unidle.place.nodes.free import FreeSlices

@@ -10,7 +10,7 @@ from unidle.jobs import JobSpec, Reason
 from unidle.place.actions.slices import PARTS_LATER
 from unidle.place.explain.gang import GangRefusal
 from unidle.place.gang.fit import GangFit, Like
-from unidle.place.nodes.reserve import Access
+from unidle.place.nodes.free import Access
 from unidle.place.protocol import Consolidation, Draft, Keep, Stop, Wait
 from unidle.place.queue.backfill import too_deep
 from unidle.place.queue_order import noun

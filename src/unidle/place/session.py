@@ -16,18 +16,16 @@ import numpy as np
 
 from unidle.jobs import Reason
 from unidle.place.actions.preempt import preempt
-from unidle.place.admission import affordable, counted_as
+from unidle.place.admission import JobClass, affordable, counted_as
 from unidle.place.charged_slices import QuotaParts, QuotaSlices
 from unidle.place.gang.fit import GangFit, GangRound, well_wired
 from unidle.place.gang.restart import Restarts
-from unidle.place.job_class import JobClass
 from unidle.place.model import Amounts, Backfill, Demand, Domains, Fits, Ints, Mask, RoundRules, Running
 from unidle.place.network.constraint import GangPlan
 from unidle.place.network.tree import Bools
-from unidle.place.nodes.free import FreeSlices
+from unidle.place.nodes.free import Access, FreeSlices, first_choice
 from unidle.place.nodes.hardware import Option
 from unidle.place.nodes.rank_class import RankClass, RankClasses
-from unidle.place.nodes.reserve import Access, first_choice
 from unidle.place.protocol import Place, Preemption
 from unidle.place.queue.victims import Candidates, anyone
 from unidle.place.queue_session import QueueSession

@@ -15,8 +15,7 @@ import numpy as np
 
 from unidle.fleet import Health, device_of
 from unidle.jobs import RankPlace, Reason
-from unidle.place.admission import fairness_of, totals, tree_of_queues
-from unidle.place.job_class import JobClass, JobClasses, asks_of
+from unidle.place.admission import JobClass, JobClasses, asks_of, fairness_of, totals, tree_of_queues
 from unidle.place.model import Backfill, Demand, Hold, Running
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import count_slices

@@ -12,11 +12,10 @@ from unidle.jobs import JobSpec, Reason, Where
 from unidle.place.network.constraint import Barrier, Blocked, Constraint, Gang, GangPlan, gang_of
 from unidle.place.network.domains import DomainCapacity, DomainFit
 from unidle.place.network.tree import NODE, Ints, Tree
-from unidle.place.nodes.free import FreeSlices
+from unidle.place.nodes.free import Access, FreeSlices
 from unidle.place.nodes.hardware import DevicePool, Option
 from unidle.place.nodes.hardware import count_slices as counts
 from unidle.place.nodes.rank_class import RankClass, RankClasses
-from unidle.place.nodes.reserve import Access
 from unidle.place.queue_order import noun
 from unidle.words import are, counted, listed, plural
 

@@ -14,11 +14,10 @@ from unidle.place.network.constraint import Gang, GangPlan, gang_of
 from unidle.place.network.rank_order import RankOrder, map_ranks
 from unidle.place.network.traffic import usual_traffic
 from unidle.place.network.tree import Ints
-from unidle.place.nodes.free import FreeSlices
+from unidle.place.nodes.free import Access, FreeSlices
 from unidle.place.nodes.hardware import DevicePool, Option
 from unidle.place.nodes.links import Seats, text_of
 from unidle.place.nodes.rank_class import RankClass, RankClasses
-from unidle.place.nodes.reserve import Access
 from unidle.place.protocol import Place, Plan, Recut, Wait
 from unidle.place.queue_order import InQueueOrder, in_words
 from unidle.place.slices.devices import SliceMemo

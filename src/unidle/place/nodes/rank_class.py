@@ -14,9 +14,8 @@ from unidle.jobs import JobSpec
 from unidle.place.network.constraint import Blocked, Gang, gang_of
 from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.tree import Ints
-from unidle.place.nodes.free import FreeSlices
+from unidle.place.nodes.free import OPEN, Access, FreeSlices
 from unidle.place.nodes.hardware import DevicePool, Masks, Option, count_slices, mask_of, pieces_of
-from unidle.place.nodes.reserve import OPEN, Access
 from unidle.view.occupancy import NodeSlots
 from unidle.view.usage import milli_of
 
