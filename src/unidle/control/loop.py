@@ -98,7 +98,7 @@ class Controller:
     def start(self, purpose: str, boot: str = "", clock_offset_ns: int = 0, *, policy_name: str = "") -> None:
         """Take the store up: adopt what runs, and send again what may not have been carried out.
 
-        ``policy_name`` is of ``unidle.place.registry``, empty for the usual one.
+        ``policy_name`` is of ``unidle.place.policy``, empty for the usual one.
         """
         modelled = self._engine.modelled
         if self.view.seq and modelled != self.view.modelled:

@@ -141,7 +141,7 @@ def replay(
     *,
     until_ns: int | None = None,
 ) -> View:
-    """Drive the scenario to its end under a policy (of ``unidle.place.registry``), into an empty store.
+    """Drive the scenario to its end under a policy (of ``unidle.place.policy``), into an empty store.
 
     The same call gives the same log, byte by byte. At ``until_ns`` it ends, whatever runs or waits.
 
