@@ -38,6 +38,11 @@ class QueueSession:
         self.state.shares.begin(self.now_ns, capacity)
         self.draft.expired = self.state.expire(self.now_ns)
 
+    def close(self) -> None:
+        """End: all that was tried or decided is taken back."""
+        self.log.rollback()
+        self.planner = self.candidates = None
+
     def like(self, demand: Demand) -> Like:
         return like_of(demand, None if demand.ranks or self.parts is None else self.parts.apart(demand.job))
 

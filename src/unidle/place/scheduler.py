@@ -131,7 +131,7 @@ class Scheduler:
             waits = why_all_wait(view, s, draft)
             bare = self._without_devices(view, now_ns, s.gangs)
         finally:
-            cache.log.rollback()
+            s.close()
         keeps, stops = kept_and_stopped(view, s, draft)
         # what was reserved before these starts were known may have kept others from theirs
         again_ns = now_ns if s.places and draft.kept_back else draft.again_ns
