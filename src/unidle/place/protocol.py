@@ -217,6 +217,9 @@ class Session(Protocol):
     def open(self) -> None:
         """Begin: holds expire, and queues that were blocked before have their turn again."""
 
+    def close(self) -> None:
+        """End: all that was tried or decided is taken back."""
+
     def like(self, demand: Demand) -> Like:
         """The class of jobs with the same outcome."""
 
