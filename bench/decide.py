@@ -31,7 +31,7 @@ from unidle.files.trace import load_trace
 from unidle.fleet import Fleet
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Layout, Preemption, Reason, Requests, Select, Topology, Where
-from unidle.place.plan import Plan
+from unidle.place.protocol import Plan
 from unidle.place.scheduler import Scheduler
 from unidle.store.memory import ForgetfulStore
 from unidle.view.fold import apply

@@ -23,7 +23,7 @@ from _table import Row, main
 from loop import NODES, Load, arrivals, fleet
 from unidle.control.simulate import simulate
 from unidle.engine.sim.workload import seeded
-from unidle.place.first_fit import FirstFit
+from unidle.place.policy import FirstFit
 from unidle.store.memory import MemoryStore
 from unidle.store.open import open_store
 from unidle.store.protocol import NewEvent

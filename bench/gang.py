@@ -16,9 +16,10 @@ import numpy as np
 from _fleets import fleet
 from _table import Row, main
 from unidle.jobs import Layout
-from unidle.place.constraint import Blocked, Constraint, Gang, GangPlan
-from unidle.place.gang import Rooms, plan_gang
-from unidle.place.tree import Ints, Tree, tree_of
+from unidle.place.explain.gang import plan_gang, plan_or_why
+from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
+from unidle.place.network.domains import DomainCapacity
+from unidle.place.network.tree import Ints, Tree, tree_of
 
 CURVE = (500, 1_000, 2_000, 5_000, 10_000, 20_000)
 SMALL = Gang(4, None, (Constraint("gang", "leaf"),))
@@ -73,14 +74,14 @@ def checked(tree: Tree, room: Ints, gang: Gang) -> None:
         raise SystemExit(f"{gang}: half a gang, or a node over its room")
 
 
-def stream(tree: Tree, gangs: int) -> Rooms:
+def stream(tree: Tree, gangs: int) -> DomainCapacity:
     """Places ``gangs`` gangs of 4 in a leaf each, one after the other, on nodes with room for one rank."""
-    rooms = Rooms(tree, np.ones(len(tree.nodes), dtype=np.int64))
+    rooms = DomainCapacity(tree, np.ones(len(tree.nodes), dtype=np.int64))
     for _ in range(gangs):
-        plan = rooms.plan(SMALL)
+        plan = plan_or_why(rooms, SMALL)
         if not isinstance(plan, GangPlan):
             raise SystemExit(plan.because.text)
-        rooms.take(plan.nodes, plan.counts)
+        rooms.set(plan.nodes, rooms.room[plan.nodes] - plan.counts)
     return rooms
 
 

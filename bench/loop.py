@@ -18,7 +18,7 @@ from unidle.engine.sim.workload import S, Workload, seeded
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, Restart
 from unidle.ledger.current import check_batches
-from unidle.place.first_fit import FirstFit
+from unidle.place.policy import FirstFit
 from unidle.store.memory import MemoryStore
 from unidle.view.source import ledger_source
 from unidle.view.state import View

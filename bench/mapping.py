@@ -22,11 +22,11 @@ from _fleets import GBPS, fleet
 from _table import Row, main
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import Layout
-from unidle.place.constraint import GROUPS, Blocked, Constraint, Gang
-from unidle.place.gang import plan_gang
-from unidle.place.mapping import Mapping, describe, forget_orders, map_ranks
-from unidle.place.traffic import AXIS, Model, Traffic, edges_of, usual_traffic
-from unidle.place.tree import Ints, Tree, tree_of
+from unidle.place.explain.gang import plan_gang
+from unidle.place.network.constraint import GROUPS, Blocked, Constraint, Gang
+from unidle.place.network.rank_order import RankOrder, describe, map_ranks, order_found
+from unidle.place.network.traffic import AXIS, CostModel, Traffic, edges_of, usual_traffic
+from unidle.place.network.tree import Ints, Tree, tree_of
 
 CASES, SEED = 200, 42
 ARNOLD = 1.67
@@ -78,7 +78,7 @@ def optimum_s(given: Case, limit_s: float = 60.0) -> float:
         highspy: Any = importlib.import_module("highspy")  # has no types of its own
     except ModuleNotFoundError:
         raise SystemExit("the optimum needs highspy (HiGHS), which is not installed") from None
-    model = Model(edges_of(given.tree, given.nodes), given.layout, given.traffic)
+    model = CostModel(edges_of(given.tree, given.nodes), given.layout, given.traffic)
     solver = highspy.Highs()
     for option, value in (
         ("output_flag", False),
@@ -97,7 +97,7 @@ def optimum_s(given: Case, limit_s: float = 60.0) -> float:
 _SCALE = 1e3  # to milliseconds, so that tolerances fit
 
 
-def _program(solver: Any, integer: Any, model: Model, given: Case) -> list[Any]:
+def _program(solver: Any, integer: Any, model: CostModel, given: Case) -> list[Any]:
     """Variables: rank on node, edge crossed by group, time of each kind. Returns the times."""
     shape, edges = model.shape(), model.edges
     ranks = range(int(np.prod(shape)))
@@ -138,7 +138,7 @@ def _against_optimum(cases: int) -> Iterator[Row]:
     gaps, ours_s, peer_s = [], 0.0, 0.0
     for _ in range(cases):
         given = case(chance)
-        forget_orders()
+        order_found.cache_clear()
         begin = time.perf_counter()
         found = map_ranks(given.tree, given.nodes, given.counts, given.layout, given.traffic)
         middle = time.perf_counter()
@@ -176,14 +176,14 @@ def best_fit(tree: Tree, room: Ints, layout: Layout) -> tuple[Ints, Ints]:
     return nodes, room[nodes]
 
 
-def in_order(tree: Tree, nodes: Ints, counts: Ints, layout: Layout, traffic: Traffic) -> Mapping:
+def in_order(tree: Tree, nodes: Ints, counts: Ints, layout: Layout, traffic: Traffic) -> RankOrder:
     """Ranks on the nodes in their own order."""
-    model = Model(edges_of(tree, nodes), layout, traffic)
+    model = CostModel(edges_of(tree, nodes), layout, traffic)
     grid = np.repeat(np.arange(len(nodes)), counts).reshape(layout.pp, layout.dp, layout.tp)
     return describe(tree, nodes, model, grid)
 
 
-def ours(tree: Tree, room: Ints, layout: Layout, traffic: Traffic) -> tuple[Mapping, Mapping]:
+def ours(tree: Tree, room: Ints, layout: Layout, traffic: Traffic) -> tuple[RankOrder, RankOrder]:
     """Our nodes and order, and ranks in their own order on the same nodes."""
     gang = Gang(layout.tp * layout.dp * layout.pp, layout, (Constraint("tp", "node", hard=False),))
     plan = plan_gang(tree, room, gang)
@@ -193,7 +193,7 @@ def ours(tree: Tree, room: Ints, layout: Layout, traffic: Traffic) -> tuple[Mapp
     return found, in_order(tree, plan.nodes, plan.counts, layout, traffic)
 
 
-def _spread(found: Mapping) -> int:
+def _spread(found: RankOrder) -> int:
     return max(found.groups[group].spread["leaf"] for group in GROUPS)
 
 
@@ -238,7 +238,7 @@ def _curve(runs: int) -> Iterator[Row]:
             raise SystemExit(plan.because.text)
         traffic, taken = usual_traffic(layout), []
         for _ in range(runs):
-            forget_orders()
+            order_found.cache_clear()
             begin = time.perf_counter()
             map_ranks(tree, plan.nodes, plan.counts, layout, traffic)
             taken.append((time.perf_counter() - begin) * 1e3)

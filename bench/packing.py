@@ -25,16 +25,14 @@ from statistics import mean, median
 import numpy as np
 
 from _made_up import made_up
+from _packing_bound import relax
 from _table import Row, main
 from unidle.control.packing import Experiment, Run
 from unidle.files.openb import read_nodes, read_pods
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.bound import relax
-from unidle.place.pack.engine import Packer
-from unidle.place.pack.policies import POLICIES, prepare
-from unidle.place.pack.pool import Pool
-from unidle.place.pack.replay import arrivals, node_order
+from unidle.place.pack.experiment import POLICIES, arrivals, node_order, prepare
+from unidle.place.pack.packer import NodePool, Packer
 
 DATA = Path(os.environ.get("UNIDLE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")) / "openb"
 REQUESTED = 1.3
@@ -140,7 +138,7 @@ def made_up_traces(count: int, seeds: Sequence[int], processes: int) -> Iterator
 
 def rate(name: str, trace: Trace, nodes: Sequence[NodeSize], seed: int) -> tuple[float, int]:
     """Decisions a second, each bound at once, until 130 % are requested; and how many."""
-    pool = Pool([nodes[k] for k in node_order(len(nodes), seed)])
+    pool = NodePool([nodes[k] for k in node_order(len(nodes), seed)])
     chance = np.random.default_rng(seed)
     packer = Packer(pool, prepare(name, nodes, trace.demands).scorer(pool, chance))
     interned = {demand: pool.request(demand) for demand in dict.fromkeys(trace.demands)}

@@ -21,15 +21,14 @@ import numpy as np
 from _table import Row, main
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
-from unidle.place.queue.backfill import Backfill
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.fair import Shares
-from unidle.place.queue.model import Demand, Fits, Ints, Running
-from unidle.place.queue.outcome import Round, Rules
-from unidle.place.queue.preempt import Preemption, preempt, preempt_all
-from unidle.place.queue.round import decide
+from unidle.place.actions.preempt import preempt, preempt_all
+from unidle.place.model import Backfill, Demand, Fits, Ints, Running
+from unidle.place.protocol import Draft, Preemption
+from unidle.place.queue.fair_share import FairShare
+from unidle.place.queue.state import Allocations, PendingJobs
 from unidle.place.queue.tree import QueueTree
-from unidle.place.queue.waiting import Waiting
+from unidle.place.queue_session import QueueSession
+from unidle.place.scheduler import decide
 
 NODES, PER_NODE, LEAF = 500, 8, 20
 NOW = 10**15
@@ -37,11 +36,11 @@ World: TypeAlias = Callable[[], Callable[[], int]]  # builds a fresh world, and 
 KAI_4000_JOBS_S, KAI_4000_GPUS_S, KAI_VERDICT_S, KUBE_PODS_PER_S = 694.0, 85.0, 249.5, 310.0
 
 
-def shares(nodes: int, queues: int = 2) -> Shares:
+def shares(nodes: int, queues: int = 2) -> FairShare:
     """``b`` runs on what ``a`` deserves; any further queues stand idle."""
     specs = [QueueSpec("a", deserved={"gpu": nodes * PER_NODE}), QueueSpec("b", deserved={"gpu": 0})]
     specs += [QueueSpec(f"q{k}", weight=1 + k % 3) for k in range(queues - 2)]
-    return Shares(QueueTree.of(specs, ["gpu"]), (nodes * PER_NODE * 1000,), 0)
+    return FairShare(QueueTree.of(specs, ["gpu"]), (nodes * PER_NODE * 1000,), 0)
 
 
 def crowd(nodes: int, sizes: tuple[int, ...], seed: int = 1) -> list[Running]:
@@ -62,6 +61,19 @@ def crowd(nodes: int, sizes: tuple[int, ...], seed: int = 1) -> list[Running]:
         saved = NOW - chance.randrange(3_600_000_000_000)
         made.append(Running(f"b{len(made)}", "b", "low", 0, devices, (held * 1000,), saved))
     return made
+
+
+class Anywhere(QueueSession):
+    """A decision where nothing but devices counts."""
+
+    def __init__(
+        self, state: Allocations, pending: PendingJobs, fits_of: Callable[[Demand | Running], Fits]
+    ) -> None:
+        super().__init__(state, pending, NOW)
+        self._fits_of = fits_of
+
+    def fits(self, demand: Demand | Running) -> Fits:
+        return self._fits_of(demand)
 
 
 def anywhere(ranks: int) -> Fits:
@@ -115,7 +127,7 @@ def reclaim_jobs(
     """``count`` gangs of ``ranks``; several gangs of several ranks have to stay within a leaf each."""
 
     def make() -> Callable[[], int]:
-        cluster = Cluster(np.full(nodes, PER_NODE), shares(nodes), crowd(nodes, sizes))
+        state = Allocations(np.full(nodes, PER_NODE), shares(nodes), crowd(nodes, sizes))
         wanted, allowed = demands(count, ranks, each), np.ones(nodes, np.bool_)
         fits = in_a_leaf(ranks) if ranks > 1 and count > 1 else anywhere(ranks)
         domains = (
@@ -124,7 +136,7 @@ def reclaim_jobs(
 
         def act() -> int:
             answers = preempt_all(
-                cluster, wanted, lambda _: fits, NOW,
+                state, wanted, lambda _: fits, NOW,
                 domains_of=lambda _: domains, allowed_of=(lambda _: allowed) if together else None,
             )  # fmt: skip
             return sum(isinstance(answer, Preemption) for answer in answers.values())
@@ -141,10 +153,10 @@ def verdict(nodes: int) -> World:
         held = [
             replace(run, level="medium") if min(run.devices) % 2 == 0 else run for run in crowd(nodes, (8,))
         ]
-        cluster = Cluster(np.full(nodes, PER_NODE), shares(nodes), held)
+        state = Allocations(np.full(nodes, PER_NODE), shares(nodes), held)
         demand = demands(1, 11, 8)[0]
         domains = [(k, min(k + LEAF, nodes)) for k in range(0, nodes, LEAF)]
-        return lambda: isinstance(preempt(cluster, demand, in_a_leaf(11), NOW, domains=domains), Reason)
+        return lambda: isinstance(preempt(state, demand, in_a_leaf(11), NOW, domains=domains), Reason)
 
     return make
 
@@ -157,8 +169,8 @@ def decisions(nodes: int, jobs: int, queues: int) -> World:
         specs += [
             QueueSpec(f"t{k}.{j}", f"d{k}", guarantee={"gpu": 1}) for k in range(queues) for j in range(4)
         ]
-        books = Shares(QueueTree.of(specs, ["gpu"]), (nodes * PER_NODE * 1000,), 0)
-        cluster, waiting = Cluster(np.full(nodes, PER_NODE), books), Waiting(books, Backfill())
+        books = FairShare(QueueTree.of(specs, ["gpu"]), (nodes * PER_NODE * 1000,), 0)
+        state, waiting = Allocations(np.full(nodes, PER_NODE), books), PendingJobs(books, Backfill())
         for k in range(jobs):
             team = f"t{k % queues}.{k // queues % 4}"
             waiting.add(Demand(f"j{k}", team, "low", 1, 1, (1000,), k))
@@ -172,7 +184,7 @@ def decisions(nodes: int, jobs: int, queues: int) -> World:
             return counts
 
         def act() -> int:
-            done: Round = decide(cluster, waiting, lambda _: first, NOW, Rules())
+            done: Draft = decide(Anywhere(state, waiting, lambda _: first))
             return len(done.starts)
 
         return act
@@ -189,7 +201,7 @@ def books_only(jobs: int, queues: int) -> World:
         specs += [
             QueueSpec(f"u{k}.{j}", f"t{k}.{j}", guarantee={"gpu": 1}) for k in range(queues) for j in range(4)
         ]
-        books = Shares(
+        books = FairShare(
             QueueTree.of(specs, ["gpu", "gpu:H100", "cpu"]), (jobs * 2000, jobs * 2000, jobs * 16_000), 0
         )
         leaves = [books.tree.leaf(f"u{k}.{j}") for k in range(queues) for j in range(4)]
@@ -242,9 +254,9 @@ def backlog(nodes: int, jobs: int, queues: int) -> World:
 
     def make() -> Callable[[], int]:
         tree = QueueTree.of([QueueSpec(f"q{k}") for k in range(queues)], ["gpu"])
-        books = Shares(tree, (nodes * PER_NODE * 1000,), 0)
+        books = FairShare(tree, (nodes * PER_NODE * 1000,), 0)
         held = [replace(r, queue=f"q{k % queues}") for k, r in enumerate(crowd(nodes, (1, 2, 4, 8)))]
-        cluster, waiting = Cluster(np.full(nodes, PER_NODE), books, held), Waiting(books, Backfill())
+        state, waiting = Allocations(np.full(nodes, PER_NODE), books, held), PendingJobs(books, Backfill())
         chance = random.Random(1)
         for k in range(jobs):
             ranks, hours = chance.choice((1, 2, 4, 8, 16, 64)), chance.randint(1, 100)
@@ -252,7 +264,7 @@ def backlog(nodes: int, jobs: int, queues: int) -> World:
             waiting.add(replace(job, estimate_ns=hours * 3_600_000_000_000))
 
         def act() -> int:
-            decide(cluster, waiting, lambda d: anywhere(d.ranks), NOW, Rules())
+            decide(Anywhere(state, waiting, lambda d: anywhere(d.ranks)))
             return 1
 
         return act
@@ -260,7 +272,7 @@ def backlog(nodes: int, jobs: int, queues: int) -> World:
     return make
 
 
-def small_case(chance: random.Random, most_nodes: int) -> tuple[Cluster, Demand]:
+def small_case(chance: random.Random, most_nodes: int) -> tuple[Allocations, Demand]:
     """At most 8 low jobs on few nodes, each on one node or (``most_nodes``) more, and a gang that wants room."""
     nodes, per = chance.randint(2, 4), chance.choice((2, 4, 8))
     left, held = [per] * nodes, []
@@ -275,16 +287,16 @@ def small_case(chance: random.Random, most_nodes: int) -> tuple[Cluster, Demand]
     each = chance.choice((1, 2, per))
     ranks = chance.randint(1, max(nodes * per // each // 2, 1))
     specs = [QueueSpec("a", deserved={"gpu": nodes * per}), QueueSpec("b", deserved={"gpu": 0})]
-    books = Shares(QueueTree.of(specs, ["gpu"]), (nodes * per * 1000,), 0)
-    return Cluster(np.full(nodes, per), books, held), demands(1, ranks, each)[0]
+    books = FairShare(QueueTree.of(specs, ["gpu"]), (nodes * per * 1000,), 0)
+    return Allocations(np.full(nodes, per), books, held), demands(1, ranks, each)[0]
 
 
-def least_loss(cluster: Cluster, demand: Demand) -> int:
+def least_loss(state: Allocations, demand: Demand) -> int:
     """The least loss of all sets of victims, by trying every set."""
-    held, best = list(cluster.running.values()), -1
+    held, best = list(state.running.values()), -1
     for pick in range(1 << len(held)):
         chosen = [run for k, run in enumerate(held) if pick >> k & 1]
-        free = cluster.free.copy()
+        free = state.free.copy()
         for run in chosen:
             for node, devices in run.devices.items():
                 free[node] += devices
@@ -297,9 +309,9 @@ def least_loss(cluster: Cluster, demand: Demand) -> int:
 def optimum(what: str, cases: int, most_nodes: int, goal: float) -> Row:
     chance, losses, best_losses, equal = random.Random(42), 0, 0, 0
     for _ in range(cases):
-        cluster, demand = small_case(chance, most_nodes)
-        best = least_loss(cluster, demand)
-        answer = preempt(cluster, demand, anywhere(demand.ranks), NOW)
+        state, demand = small_case(chance, most_nodes)
+        best = least_loss(state, demand)
+        answer = preempt(state, demand, anywhere(demand.ranks), NOW)
         loss = answer.lost_us if isinstance(answer, Preemption) else -1
         if (best < 0) != (loss < 0):
             raise SystemExit(f"found {loss} where the best loses {best}")

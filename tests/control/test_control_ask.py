@@ -16,7 +16,7 @@ from unidle.files.trace import COLUMNS, OPTIONAL, load_trace
 from unidle.fleet import Fleet
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import NEVER, JobSpec, Topology
-from unidle.place.registry import policy_names
+from unidle.place.policy import policy_names
 from unidle.store.memory import MemoryStore
 from unidle.view.jobs import JobView
 from unidle.view.state import View

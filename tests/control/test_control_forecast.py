@@ -9,7 +9,7 @@ from unidle.control.simulate import Arrival, simulate
 from unidle.engine.sim.workload import SimJob
 from unidle.events import types as ev
 from unidle.jobs import JobSpec
-from unidle.place.first_fit import FirstFit
+from unidle.place.policy import FirstFit
 from unidle.predict.outcome import checked, score
 from unidle.store.memory import MemoryStore
 from unidle.view.fold import fold

@@ -20,7 +20,7 @@ from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import SimJob
 from unidle.errors import BadInput, LeaseLost
 from unidle.jobs import JobSpec, Restart
-from unidle.place.first_fit import FirstFit
+from unidle.place.policy import FirstFit
 from unidle.store.memory import MemoryStore
 
 
@@ -185,7 +185,7 @@ from unidle.control.simulate import Arrival, simulate
 from unidle.engine.sim.workload import seeded
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, Restart
-from unidle.place.first_fit import FirstFit
+from unidle.place.policy import FirstFit
 from unidle.store.memory import MemoryStore
 node = Node("n", "", tuple(Device(f"n/{k}", "n", k, "gpu") for k in range(4)))
 jobs = [Arrival(1 + k // 9, f"j{k}", JobSpec(("x",), ranks=1 + k % 3, restart=Restart(2))) for k in range(40)]

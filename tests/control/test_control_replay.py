@@ -22,9 +22,8 @@ from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Reason, Restart
 from unidle.ledger.current import check_batches
 from unidle.ledger.select import Window
-from unidle.place.first_fit import FirstFit
-from unidle.place.plan import Plan, Stop
-from unidle.place.registry import policy_names, register
+from unidle.place.policy import FirstFit, policy_names, register
+from unidle.place.protocol import Plan, Stop
 from unidle.store.memory import ForgetfulStore, MemoryStore
 from unidle.view.source import ledger_source
 from unidle.view.state import View

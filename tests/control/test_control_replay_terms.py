@@ -17,7 +17,7 @@ from unidle.files.fleet import fleet_from_mapping
 from unidle.files.renames import Renames
 from unidle.files.trace import COLUMNS, OPTIONAL, load_trace
 from unidle.fleet import Fleet
-from unidle.place.registry import policy_names
+from unidle.place.policy import policy_names
 from unidle.store.memory import MemoryStore
 from unidle.view.source import ledger_source
 from unidle.view.state import View

@@ -15,8 +15,8 @@ from unidle.files.fleet import fleet_from_mapping
 from unidle.files.snapshot import load_snapshot, write_snapshot
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Requests, Restart, Topology, Where
-from unidle.place.plan import Plan
 from unidle.place.policy import Unidle
+from unidle.place.protocol import Plan
 from unidle.store.memory import MemoryStore
 from unidle.view.frozen import freeze, thaw
 from unidle.view.state import View

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fleet import kfd_trees
 from unidle.fleet.kfd import gpus_by_kfd
-from unidle.place.inner import choose_gpus
+from unidle.place.nodes.links import choose_gpus
 
 GIB = 1 << 30
 

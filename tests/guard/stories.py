@@ -7,7 +7,7 @@ from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node
 from unidle.guard.lifecycle import decide
 from unidle.jobs import JobSpec
-from unidle.place.first_fit import FirstFit
+from unidle.place.policy import FirstFit
 from unidle.view.fold import apply
 from unidle.view.jobs import JobView
 from unidle.view.state import View

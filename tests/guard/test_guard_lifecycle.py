@@ -10,7 +10,7 @@ from unidle.events.marks import LastOutput
 from unidle.guard.lifecycle import next_deadline_ns
 from unidle.guard.restarts import acts_on_hang, backoff_s
 from unidle.jobs import JobSpec, Reason, Restart, RestartPolicy, Role
-from unidle.place.first_fit import FirstFit
+from unidle.place.policy import FirstFit
 
 
 def test_a_gang_whose_ranks_all_exit_0_has_succeeded():

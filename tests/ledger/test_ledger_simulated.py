@@ -11,7 +11,7 @@ from unidle.jobs import JobSpec, Restart
 from unidle.ledger.current import check_batches
 from unidle.ledger.export import write_jsonl
 from unidle.ledger.query import summary
-from unidle.place.first_fit import FirstFit
+from unidle.place.policy import FirstFit
 from unidle.store.memory import MemoryStore
 from unidle.store.protocol import Lease
 from unidle.view import source as view_source

@@ -14,8 +14,8 @@ from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import SimJob
 from unidle.events import types as ev
 from unidle.fleet import Fleet
-from unidle.place.plan import Policy
 from unidle.place.policy import Unidle
+from unidle.place.protocol import Policy
 from unidle.store.memory import MemoryStore
 from unidle.store.protocol import Lease, Store
 from unidle.view.snapshot import load_view

@@ -11,8 +11,7 @@ from loop.form import EndPart, Moment, RunsPart, Scene, WaitsPart
 from unidle.control.describe import explain, reason_now
 from unidle.events import types as ev
 from unidle.jobs import Reason
-from unidle.place.ground import Ground
-from unidle.place.quotas import QuotaRound
+from unidle.place.snapshot import snapshot_of
 from unidle.view.jobs import JobView
 
 Wrong = Iterator[str]
@@ -133,9 +132,9 @@ class Look:
     def _queues(self, moment: Moment) -> Wrong:
         if not moment.queues:
             return
-        books = QuotaRound(Ground(self.loop.view), self.loop.view, self.loop.now_ns)
+        books = snapshot_of(self.loop.view, self.loop.now_ns)
         at = books.tree.resources.index(moment.of)
-        rows = {row.queue: row for row in books.report()}
+        rows = {row.queue: row for row in books.shares.report()}
         for queue, amounts in moment.queues.items():
             for what, expected in amounts.items():
                 value = getattr(rows[queue], what)

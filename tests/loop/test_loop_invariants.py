@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from loop.drive import Loop
 from loop.worlds import START_NS, S, World, crowded, live, worlds
 from unidle.events import types as ev
-from unidle.place.plan import Plan
 from unidle.place.policy import Unidle
+from unidle.place.protocol import Plan
 from unidle.view.state import View
 
 some = settings(max_examples=15, deadline=None)

@@ -14,7 +14,7 @@ from loop.worlds import Ask, World
 from unidle.engine.sim.workload import S, SimJob
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
-from unidle.place.fleet_queues import check_queues
+from unidle.place.admission import check_queues
 
 File = dict[str, Any]
 H100, A100 = "NVIDIA H100 80GB HBM3", "A100"

@@ -12,8 +12,8 @@ from loopcheck import Checker, Held, Known, Promise, _gives_way
 from unidle.events import types as ev
 from unidle.fleet import WHOLE_PPM, CutPart, Fleet
 from unidle.jobs import JobSpec
-from unidle.place.fleet_queues import tree_of_queues
-from unidle.place.queue.tree import Quota
+from unidle.place.admission import tree_of_queues
+from unidle.place.queue.tree import QueueQuota
 from unidle.share.mig_models import Instance, model_of
 
 MILLI = 1_000
@@ -26,7 +26,7 @@ class WideChecker(Checker):
     def __init__(self) -> None:
         super().__init__()
         self._parts: dict[str, tuple[str, CutPart]] = {}  # by slice: the cut's mode and the part
-        self._begun: list[tuple[str, Quota]] = []  # now, with what queues may use
+        self._begun: list[tuple[str, QueueQuota]] = []  # now, with what queues may use
         self._never: dict[str, str] = {}  # who was told that it never starts, with the words
         self._lines: dict[str, list[str]] = {}  # jobs that are alike, as they came
 
@@ -177,7 +177,7 @@ class WideChecker(Checker):
 
     # -- quota ---------------------------------------------------------------------------------------
 
-    def _quota_now(self) -> Quota:
+    def _quota_now(self) -> QueueQuota:
         healthy = [device for device in self.fleet.devices() if self.healthy(device)]
         sums = Counter[str]()
         for device in healthy:
@@ -237,7 +237,7 @@ class WideChecker(Checker):
         """Whether no device of the fleet is ever in parts: then promises count devices by node."""
         return not any(d.sharing is not None or len(d.slices_ppm) > 1 for d in self.fleet.devices())
 
-    def _keeps(self, name: str, held: Held, quota: Quota, used: list[list[int]]) -> None:
+    def _keeps(self, name: str, held: Held, quota: QueueQuota, used: list[list[int]]) -> None:
         """The start of a job kept all bounds, and left what is kept for others."""
         tree, spec = self.tree, self.jobs[name].spec
         mine = self.charge(name)
@@ -256,7 +256,7 @@ class WideChecker(Checker):
                 if not own:
                     self._need(not unmet or used[queue][r] + unmet <= bound, "guarantee held", text)
 
-    def _owed(self, queue: int, r: int, quota: Quota, used: list[list[int]]) -> int:
+    def _owed(self, queue: int, r: int, quota: QueueQuota, used: list[list[int]]) -> int:
         below = sum(self._owed(child, r, quota, used) for child in self.tree.children[queue])
         return max(quota.kept[queue][r] - used[queue][r], below)
 

@@ -13,8 +13,8 @@ from unidle.engine.sim.workload import S, SimJob
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Layout, Requests, Restart, Select, Topology, Where
-from unidle.place.plan import Policy
 from unidle.place.policy import Unidle
+from unidle.place.protocol import Policy
 
 START_NS = 1_000 * S
 DAY_S = 86_400

@@ -13,24 +13,20 @@ from pack import fleets
 from pack.fleets import node, part, whole
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.copies import Copies, CopiesLeft
-from unidle.place.pack.engine import Packer
-from unidle.place.pack.fgd import Fgd
-from unidle.place.pack.fragments import Fragments
-from unidle.place.pack.pool import Pool
-from unidle.place.pack.workload import Target, target_workload
+from unidle.place.pack.fragmentation import Copies, CopiesLeft, Fgd, Fragments
+from unidle.place.pack.packer import NodePool, Packer, TargetWorkload, target_workload
 
 
-def measure(pool: Pool, target: Target) -> list[float]:
+def measure(pool: NodePool, target: TargetWorkload) -> list[float]:
     fragments = Fragments(target, pool.widest)
     return [float(f) for f in fragments.of(pool.model, pool.cpu_milli, pool.gpu_milli)]
 
 
-def target_of(pool: Pool, *demands: Demand) -> Target:
+def target_of(pool: NodePool, *demands: Demand) -> TargetWorkload:
     return target_workload(map(pool.request, demands), len(pool.model_names))
 
 
-def by_definition(pool: Pool, target: Target, k: int) -> float:
+def by_definition(pool: NodePool, target: TargetWorkload, k: int) -> float:
     """FGD's F of node k, specification by specification as the paper writes it."""
     free, fragments = pool.gpu_milli[k], 0.0
     for w, share in enumerate(target.share):
@@ -46,7 +42,7 @@ def by_definition(pool: Pool, target: Target, k: int) -> float:
 
 
 def test_gpus_too_small_for_a_pod_are_fragments():
-    pool = Pool([node(gpus=3)])
+    pool = NodePool([node(gpus=3)])
     pool.take(0, (0,), 700, 0, 0)
     pool.take(0, (1,), 300, 0, 0)
     assert measure(pool, target_of(pool, part(500))) == pytest.approx([300])  # 300 of 300 + 700 + 1000
@@ -55,14 +51,14 @@ def test_gpus_too_small_for_a_pod_are_fragments():
 
 
 def test_all_of_a_node_is_fragment_for_a_pod_that_it_cannot_host():
-    pool = Pool([node(cpu=4_000, gpus=2, model="T4")])
+    pool = NodePool([node(cpu=4_000, gpus=2, model="T4")])
     for pod in (whole(4), part(100, cpu=4_001), part(100, models=frozenset({"A10"})), Demand(cpu_milli=1)):
         assert measure(pool, target_of(pool, pod)) == pytest.approx([2000])
     assert measure(pool, target_of(pool, whole(2, cpu=4_000))) == pytest.approx([0])
 
 
 def test_the_score_is_the_published_function_of_the_decrease():
-    pool = Pool([node(gpus=2)])
+    pool = NodePool([node(gpus=2)])
     pool.take(0, (1,), 500, 0, 0)
     target = target_of(pool, part(500), whole(1))
     request = pool.request(part(500))
@@ -75,7 +71,7 @@ def test_the_score_is_the_published_function_of_the_decrease():
 
 @given(fleets.nodes, st.lists(fleets.demands, min_size=1, max_size=30))
 def test_the_tables_say_what_the_definition_says(nodes: list[NodeSize], demands: list[Demand]):
-    pool = Pool(nodes)
+    pool = NodePool(nodes)
     target = target_of(pool, *demands)
     packer = Packer(pool, Fgd(Fragments(target, pool.widest)))
     for demand in demands:
@@ -88,7 +84,7 @@ def test_the_tables_say_what_the_definition_says(nodes: list[NodeSize], demands:
 
 @given(fleets.nodes, st.lists(fleets.demands, min_size=1, max_size=20), fleets.demands)
 def test_growth_is_what_the_measure_grows_by(nodes: list[NodeSize], demands: list[Demand], last: Demand):
-    pool = Pool(nodes)
+    pool = NodePool(nodes)
     target = target_of(pool, *demands)
     fragments, copies = Fragments(target, pool.widest), Copies(target)
     left = CopiesLeft(copies, pool)
@@ -117,21 +113,21 @@ def test_growth_is_what_the_measure_grows_by(nodes: list[NodeSize], demands: lis
 
 
 def test_the_target_workload_covers_95_percent_of_the_pods():
-    pool = Pool([node()])
+    pool = NodePool([node()])
     target = target_of(pool, *[part(500)] * 80, *[whole(1)] * 15, *[whole(2)] * 3, *[whole(8)] * 2)
     assert target.gpus.tolist() == [1, 1] and target.gpu_milli.tolist() == [500, 1000]
     assert target.share.tolist() == pytest.approx([80 / 95, 15 / 95])
 
 
 def test_copies_see_cpu_that_runs_out_before_the_gpus_do():
-    pool = Pool([node(cpu=12_000, gpus=4)])
+    pool = NodePool([node(cpu=12_000, gpus=4)])
     copies = Copies(target_of(pool, part(500, cpu=4_000)))
     usable = copies.usable(pool.model, pool.cpu_milli, pool.memory_mib, copies.by_gpus(pool.gpu_milli))
     assert usable.tolist() == [1500]  # 3 copies by CPU, 8 by GPUs
 
 
 def test_copies_see_memory_that_runs_out_before_the_gpus_do():
-    pool = Pool([node(memory=900, gpus=4), node("n1", memory=0, gpus=4)])
+    pool = NodePool([node(memory=900, gpus=4), node("n1", memory=0, gpus=4)])
     copies = Copies(target_of(pool, part(500, memory_mib=250), part(500, memory_mib=350)))
     usable = copies.usable(pool.model, pool.cpu_milli, pool.memory_mib, copies.by_gpus(pool.gpu_milli))
     assert usable.tolist() == pytest.approx([1500, 0], abs=5)  # 300 MiB in the mean: 3 copies, 8 by GPUs
@@ -141,7 +137,7 @@ def test_copies_see_memory_that_runs_out_before_the_gpus_do():
 
 
 def test_memory_makes_few_classes_of_requests():
-    pool = Pool([node(memory=64_000)])
+    pool = NodePool([node(memory=64_000)])
     left = CopiesLeft(Copies(target_of(pool, part(500))), pool)
     counted = {left.memory_mib(pool.request(part(500, memory_mib=mib))) for mib in range(64_001)}
     assert len(counted) == 65 and min(counted) == 0 and max(counted) == 64_000

@@ -8,16 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pack import fleets
-from pack.fleets import node, part, whole
+from pack.fleets import bench_module, node, part, whole
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.bound import relax
-from unidle.place.pack.engine import Packer
-from unidle.place.pack.policies import prepare
-from unidle.place.pack.pool import Pool
-from unidle.place.pack.pressure import Pressure
-from unidle.place.pack.replay import replay
+from unidle.place.pack.experiment import prepare, replay
+from unidle.place.pack.packer import NodePool, Packer
+from unidle.place.pack.scarcity import Pressure
 
+relax = bench_module("_packing_bound").relax
 T4, A10 = frozenset({"T4"}), frozenset({"A10"})
 TWO = [node("a", gpus=4, model="A10"), node("b", gpus=4, model="T4")]
 
@@ -100,7 +98,7 @@ def test_pods_without_a_model_leave_room_for_those_with_one_from_the_start():
 def test_a_scarce_model_is_kept_for_the_pods_that_need_it():
     nodes = [node(f"t{k}", gpus=2, model="T4") for k in range(2)] + [node("a", gpus=8, model="A10")]
     demands = [whole(1, models=T4)] * 3 + [whole(1)] * 5
-    pool = Pool(nodes)
+    pool = NodePool(nodes)
     packer = Packer(pool, prepare("unidle", nodes, demands).scorer(pool, np.random.default_rng(0)))
     for _ in range(8):
         request = pool.request(whole(1))

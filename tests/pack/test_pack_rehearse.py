@@ -14,11 +14,17 @@ from pack import fleets
 from pack.fleets import node, part, whole
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.engine import Scorer
-from unidle.place.pack.policies import prepare
-from unidle.place.pack.pool import Pool
-from unidle.place.pack.rehearse import NOTHING_POINTS, Standing, rehearse, rehearsed
-from unidle.place.pack.replay import Arrival, Prepared, replay
+from unidle.place.pack.experiment import (
+    NOTHING_POINTS,
+    PodArrival,
+    Prepared,
+    Standing,
+    prepare,
+    rehearse,
+    rehearsed,
+    replay,
+)
+from unidle.place.pack.packer import NodePool, Scorer
 
 
 def standing(*shares: tuple[list[float], list[float]]) -> Standing:
@@ -89,7 +95,7 @@ def test_no_candidate_is_rehearsed_more_than_pays(monkeypatch: pytest.MonkeyPatc
     calls: Counter[str] = Counter()
 
     def counted(ready: Prepared, name: str) -> Prepared:
-        def scorer(pool: Pool, chance: np.random.Generator) -> Scorer:
+        def scorer(pool: NodePool, chance: np.random.Generator) -> Scorer:
             calls[name] += 1
             return ready.scorer(pool, chance)
 
@@ -101,13 +107,13 @@ def test_no_candidate_is_rehearsed_more_than_pays(monkeypatch: pytest.MonkeyPatc
     assert calls["again"] == 2  # it is like the first
     assert calls["fgd"] == calls["firstfit"] <= 32
     calls.clear()
-    monkeypatch.setattr("unidle.place.pack.rehearse._ROUNDS", ((2, 100), (2, 100)))
+    monkeypatch.setattr("unidle.place.pack.experiment._ROUNDS", ((2, 100), (2, 100)))
     rehearse([counted(prepare("random", nodes, demands), str(k)) for k in range(6)], nodes, demands, 2)
     assert set(calls.values()) == {2}  # nothing is left of the work that may be done
 
 
-def taken_by(name: str, nodes: list[NodeSize], demands: list[Demand], seed: int) -> list[Arrival]:
-    seen: list[Arrival] = []
+def taken_by(name: str, nodes: list[NodeSize], demands: list[Demand], seed: int) -> list[PodArrival]:
+    seen: list[PodArrival] = []
     replay(prepare(name, nodes, demands), nodes, demands, 1.3, seed, seen.append)
     return seen
 

@@ -13,16 +13,16 @@ from pack import fleets
 from pack.fleets import node, part, whole
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.engine import Packer
-from unidle.place.pack.policies import POLICIES, prepare
-from unidle.place.pack.pool import Pool
-from unidle.place.pack.replay import Arrival, Outcome, arrivals, marks, replay
+from unidle.place.pack.experiment import POLICIES, PackOutcome, PodArrival, arrivals, marks, prepare, replay
+from unidle.place.pack.packer import NodePool, Packer
 
 NODES = [node("a"), node("b", cpu=16_000, gpus=2, model="A10"), node("c", cpu=64_000, gpus=4, model="V100")]
 
 
-def run(name: str, nodes: list[NodeSize], demands: list[Demand], seed: int) -> tuple[Outcome, list[Arrival]]:
-    seen: list[Arrival] = []
+def run(
+    name: str, nodes: list[NodeSize], demands: list[Demand], seed: int
+) -> tuple[PackOutcome, list[PodArrival]]:
+    seen: list[PodArrival] = []
     outcome = replay(prepare(name, nodes, demands), nodes, demands, 1.3, seed, seen.append)
     return outcome, seen
 
@@ -80,7 +80,7 @@ def test_the_same_seed_gives_the_same_decisions(name: str):
 def test_kept_scores_equal_fresh_ones(name: str, nodes: list[NodeSize], demands: list[Demand]):
     chance = np.random.default_rng(0)
     prepared = prepare(name, nodes, demands)
-    pool = Pool(nodes)
+    pool = NodePool(nodes)
     packer = Packer(pool, prepared.scorer(pool, chance))
     for demand in demands:
         request = pool.request(demand)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from unidle.fleet.queues import QueueSpec
-from unidle.place.queue.fair import Shares
-from unidle.place.queue.model import Fits, Ints
+from unidle.place import scheduler
+from unidle.place.model import Demand, Domains, Fits, Ints, Mask, RoundRules, Running
+from unidle.place.protocol import Draft
+from unidle.place.queue.fair_share import FairShare
+from unidle.place.queue.state import Allocations, PendingJobs
 from unidle.place.queue.tree import QueueTree
+from unidle.place.queue_session import QueueSession
 
 GPU = ("gpu",)
 BOTH = ("gpu", "cpu")
@@ -21,8 +26,8 @@ def tree(*specs: QueueSpec, resources: Sequence[str] = GPU) -> QueueTree:
     return QueueTree.of(specs, resources)
 
 
-def shares(*specs: QueueSpec, gpus: int, now_ns: int = 0) -> Shares:
-    return Shares(tree(*specs), (gpus * 1000,), now_ns)
+def shares(*specs: QueueSpec, gpus: int, now_ns: int = 0) -> FairShare:
+    return FairShare(tree(*specs), (gpus * 1000,), now_ns)
 
 
 def anywhere(ranks: int) -> Fits:
@@ -77,3 +82,45 @@ def trees(draw: st.DrawFn, most: int = 9, resources: Sequence[str] = BOTH) -> Qu
 
 def leaves(tree: QueueTree) -> list[int]:
     return [k for k in range(1, len(tree)) if not tree.children[k]]
+
+
+class OnDevices(QueueSession):
+    """A decision on devices alone, with the answers of a test."""
+
+    def __init__(self, *given: Any, **answers: Callable[..., Any]) -> None:
+        super().__init__(*given)
+        self.parts = answers.pop("parts", None)  # type: ignore[assignment]
+        self.together = "allowed" in answers
+        self._answers = answers
+
+    def fits(self, demand: Demand | Running) -> Fits:
+        found: Fits = self._answers["fits"](demand)
+        return found
+
+    def _answer(self, what: str, *given: Any) -> Any:
+        known = self._answers.get(what)
+        return getattr(super(), what)(*given) if known is None else known(*given)
+
+    def domains(self, demand: Demand) -> Domains | None:
+        return self._answer("domains", demand)
+
+    def allowed(self, demand: Demand) -> Mask | None:
+        return self._answer("allowed", demand)
+
+    def find(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
+        return self._answer("find", demand, room)
+
+    def ready(self, job: str) -> bool:
+        return self._answer("ready", job)
+
+
+def decide(
+    state: Allocations, pending: PendingJobs, fits: Callable[[Demand], Fits], now_ns: int,
+    rules: RoundRules | None = None, **answers: Any,
+) -> Draft:  # fmt: skip
+    """Decide on all jobs that wait, and carry it out."""
+    draft = scheduler.decide(OnDevices(state, pending, now_ns, rules, fits=fits, **answers))
+    state.log.commit()
+    for start in draft.starts:
+        pending.leave(start.job)
+    return draft

@@ -12,7 +12,7 @@ from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Layout, Reason, Requests, Select, Topology, Where
-from unidle.place.plan import Plan
+from unidle.place.protocol import Plan
 from unidle.place.scheduler import Scheduler
 from unidle.view.fold import apply
 from unidle.view.state import View

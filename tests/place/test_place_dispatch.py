@@ -20,7 +20,8 @@ from unidle.files.job import job_from_mapping
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, RankPlace, Reason, Topology
 from unidle.place.dispatch import judge, ranked
-from unidle.place.scheduler import Refused, Scheduler
+from unidle.place.explain.gang import GangRefusal
+from unidle.place.scheduler import Scheduler
 from unidle.place.summary import summary_of
 from unidle.view.fold import apply
 from unidle.view.frozen import view_of
@@ -91,7 +92,7 @@ def test_what_a_summary_says_of_a_gang_is_what_the_scheduler_does(tree: Fleet, d
     )  # fmt: skip
     verdict = judge("c", summary_of(view, NOW), spec)
     scheduler = Scheduler()
-    assert (verdict.state == "now") == (not isinstance(scheduler.try_one(view, spec), Refused))
+    assert (verdict.state == "now") == (not isinstance(scheduler.try_one(view, spec), GangRefusal))
     assert (verdict.state == "never") == (not scheduler.ever(view, spec))
 
 

@@ -7,7 +7,7 @@ import pytest
 from unidle.events import types as ev
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, Reason
-from unidle.place.first_fit import FirstFit, fits_ever, why_not
+from unidle.place.policy import FirstFit, fits_ever, why_not
 from unidle.view.fold import apply
 from unidle.view.state import View
 

@@ -14,7 +14,7 @@ from unidle.engine.sim.workload import S, SimJob
 from unidle.events import types as ev
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
-from unidle.place.plan import Plan
+from unidle.place.protocol import Plan
 from unidle.place.scheduler import Scheduler
 from unidle.store.memory import MemoryStore
 from unidle.view.jobs import JobView

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from place.trees import World, assert_holds, can_be_grouped, domain, fleets, gangs, worlds
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Layout, Reason, Topology
-from unidle.place.constraint import Blocked, Constraint, Gang, GangPlan, gang_of
-from unidle.place.gang import Rooms, fits, pick, plan_gang
-from unidle.place.tree import tree_of
-from unidle.place.units import change, room_of, units_of
+from unidle.place.explain.gang import plan_gang, plan_or_why
+from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan, gang_of
+from unidle.place.network.domains import DomainCapacity, pick
+from unidle.place.network.tree import change, room_of, tree_of, units_of
 
 
 @settings(max_examples=300)
@@ -83,30 +83,20 @@ def test_sums_that_are_kept_equal_sums_made_anew(data: st.DataObject, fleet: Fle
 
 @settings(max_examples=100)
 @given(world=worlds(), more=st.lists(gangs(), max_size=4))
-def test_a_rollback_leaves_the_room_as_it_was(world: World, more: list[Gang]):
-    rooms = Rooms(world.tree, world.room)
-    first = rooms.plan(world.gang)
-    point = rooms.checkpoint()
-    for gang in more:
-        plan = rooms.plan(gang)
+def test_room_that_was_taken_and_given_back_holds_the_same_gangs(world: World, more: list[Gang]):
+    rooms = DomainCapacity(world.tree, world.room)
+    first = plan_or_why(rooms, world.gang)
+    taken: list[GangPlan] = []
+    for gang in [world.gang, *more]:
+        plan = plan_or_why(rooms, gang)
         if isinstance(plan, GangPlan):
-            rooms.take(plan.nodes, plan.counts)
+            rooms.set(plan.nodes, rooms.room[plan.nodes] - plan.counts)
             assert (rooms.room >= 0).all()
-    rooms.rollback(point)
+            taken.append(plan)
+    for plan in taken:
+        rooms.set(plan.nodes, rooms.room[plan.nodes] + plan.counts)
     assert rooms.room.tolist() == world.room.tolist()
-    assert rooms.plan(world.gang).because == first.because
-
-
-@settings(max_examples=100)
-@given(world=worlds())
-def test_what_was_taken_and_given_back_can_be_taken_again(world: World):
-    rooms = Rooms(world.tree, world.room)
-    plan = rooms.plan(world.gang)
-    if isinstance(plan, GangPlan):
-        rooms.take(plan.nodes, plan.counts)
-        rooms.give(plan.nodes, plan.counts)
-        again = rooms.plan(world.gang)
-        assert again.because == plan.because
+    assert plan_or_why(rooms, world.gang).because == first.because
 
 
 @given(able=st.lists(st.integers(0, 20), min_size=1, max_size=8), share=st.floats(0.01, 1.0))
@@ -126,28 +116,28 @@ def test_a_large_change_and_small_ones_come_to_the_same():
             tuple(Node(f"n{k}", "r", (Device(f"n{k}/0", f"n{k}", 0, "gpu"),)) for k in range(100)),
         )
     )
-    one, other = (Rooms(tree, np.full(100, 2)) for _ in range(2))
+    one, other = (DomainCapacity(tree, np.full(100, 2)) for _ in range(2))
     gang = Gang(7)
-    one.plan(gang)
-    other.plan(gang)
+    plan_or_why(one, gang)
+    plan_or_why(other, gang)
     everything = np.arange(100)
     one.set(everything, everything % 3)
     for k in range(100):
         other.set(np.array([k]), np.array([k % 3]))
-    assert one.plan(Gang(90)).because == other.plan(Gang(90)).because
+    assert plan_or_why(one, Gang(90)).because == plan_or_why(other, Gang(90)).because
 
 
 @settings(max_examples=100)
 @given(world=worlds(), data=st.data())
-def test_a_question_asked_often_has_the_same_answer(world: World, data: st.DataObject):
-    ask = fits(world.tree, world.gang)
+def test_room_that_is_set_again_answers_as_new_room(world: World, data: st.DataObject):
+    rooms, n = DomainCapacity(world.tree, world.room), len(world.room)
     for _ in range(2):
-        n = len(world.room)
         room = np.array(data.draw(st.lists(st.integers(0, 6), min_size=n, max_size=n)))
-        counts, plan = ask(room), plan_gang(world.tree, room, world.gang)
-        assert (counts is None) == isinstance(plan, Blocked)
-        if counts is not None and isinstance(plan, GangPlan):
-            assert counts[plan.nodes].tolist() == plan.counts.tolist() and counts.sum() == world.gang.ranks
+        rooms.set(np.arange(n), room)
+        held, plan = rooms.counts(world.gang), plan_gang(world.tree, room, world.gang)
+        assert (held is None) == isinstance(plan, Blocked)
+        if held is not None and isinstance(plan, GangPlan):
+            assert held[0].tolist() == plan.nodes.tolist() and held[1].tolist() == plan.counts.tolist()
 
 
 def test_a_job_without_wishes_prefers_whole_tensor_groups():

@@ -11,9 +11,9 @@ import yaml
 
 from unidle.files.fleet import fleet_from_mapping
 from unidle.jobs import JobSpec, Layout, Topology
-from unidle.place.constraint import Blocked, Gang, gang_of
-from unidle.place.gang import plan_gang
-from unidle.place.tree import Ints, Tree, tree_of
+from unidle.place.explain.gang import plan_gang
+from unidle.place.network.constraint import Blocked, Gang, gang_of
+from unidle.place.network.tree import Ints, Tree, tree_of
 
 FILE = Path(__file__).parent.parent / "scenarios/topology/gangs.yaml"
 SCENARIOS: list[dict[str, Any]] = yaml.safe_load(FILE.read_text())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleet import topo_outputs
 from unidle.fleet import Device, Node
 from unidle.fleet.links import PCIE, GpuLinks, closeness, parse_topo
-from unidle.place.inner import Inner, choose_gpus
+from unidle.place.nodes.links import NodeLinks, choose_gpus
 
 PCIE_ONLY = parse_topo(topo_outputs.PCIE_X8)
 MIXED = parse_topo(topo_outputs.MIXED)
@@ -111,12 +111,12 @@ def test_seats_are_free_gpus_and_no_two_ranks_share_one(links: GpuLinks, data: s
     each = data.draw(st.integers(1, 3))
     groups = tuple(data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
     mask = sum(1 << gpu for gpu in free)
-    inner = Inner({"links": links})
+    inner = NodeLinks({"links": links})
     seats = inner.seats(node, mask, groups, each)
     assert (
         seats
         == inner.seats(node, mask, groups, each)
-        == Inner({"links": links}).seats(node, mask, groups, each)
+        == NodeLinks({"links": links}).seats(node, mask, groups, each)
     )
     if sum(groups) * each > len(free):
         assert seats is None
@@ -138,7 +138,7 @@ def node_with(links: GpuLinks, cut: tuple[int, ...] = ()) -> Node:
 
 
 def test_bits_are_of_the_nodes_slices_not_of_its_gpus():
-    inner = Inner({"links": MIXED})
+    inner = NodeLinks({"links": MIXED})
     cut = node_with(MIXED, cut=(0,))  # bits 0 and 1 are its halves
     seats = inner.seats(cut, 0b11100, (1,), 2)
     assert seats is not None and seats.ranks == ((0b100, 0b1000),)
@@ -146,7 +146,7 @@ def test_bits_are_of_the_nodes_slices_not_of_its_gpus():
 
 
 def test_nodes_that_are_wired_alike_share_what_was_found_out():
-    inner = Inner({"links": MIXED})
+    inner = NodeLinks({"links": MIXED})
     one = inner.seats(node_with(MIXED), 0b1111, (2,), 1)
     other = inner.seats(replace(node_with(MIXED), id="m"), 0b1111, (2,), 1)
     assert one is other is not None

@@ -14,7 +14,7 @@ from unidle.events import types as ev
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
 from unidle.jobs import Reason
-from unidle.place.plan import Place
+from unidle.place.protocol import Place
 from unidle.place.scheduler import Scheduler
 from unidle.view.fold import apply
 from unidle.view.frozen import view_of

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from place.trees import World, domain, worlds
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import Layout
-from unidle.place.constraint import Blocked, Constraint, Gang, GangPlan
-from unidle.place.gang import plan_gang
-from unidle.place.mapping import Mapping, forget_orders, map_ranks
-from unidle.place.traffic import Model, Traffic, edges_of, usual_traffic
-from unidle.place.tree import Tree, tree_of
+from unidle.place.explain.gang import plan_gang
+from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
+from unidle.place.network.rank_order import RankOrder, map_ranks, order_found
+from unidle.place.network.traffic import CostModel, Traffic, edges_of, usual_traffic
+from unidle.place.network.tree import Tree, tree_of
 
 GBPS = 1_000_000_000
 
@@ -37,7 +37,7 @@ def tree(leaves: list[int], node: int = 400, leaf: int = 400, device: int = 2_40
     return tree_of(Fleet(tuple(tiers), tuple(nodes), tuple(links)))
 
 
-def mapped(network: Tree, counts: list[int], layout: Layout, traffic: Traffic) -> Mapping:
+def mapped(network: Tree, counts: list[int], layout: Layout, traffic: Traffic) -> RankOrder:
     return map_ranks(network, np.arange(len(counts)), np.array(counts), layout, traffic)
 
 
@@ -58,7 +58,7 @@ def tiny(draw: st.DrawFn) -> tuple[Tree, list[int], Layout, Traffic]:
     return network, counts, layout, Traffic(*(draw(st.integers(1, 1 << 34)) for _ in range(3)))
 
 
-def least_s(model: Model, counts: list[int]) -> float:
+def least_s(model: CostModel, counts: list[int]) -> float:
     """The least cost of all orders."""
     places = [node for node, count in enumerate(counts) for _ in range(count)]
     orders = sorted(set(itertools.permutations(places)))
@@ -73,7 +73,7 @@ def test_no_order_of_a_tiny_gang_is_more_than_two_percent_faster(
 ):
     network, counts, layout, traffic = case
     found = mapped(network, counts, layout, traffic)
-    model = Model(edges_of(network, np.arange(len(counts))), layout, traffic)
+    model = CostModel(edges_of(network, np.arange(len(counts))), layout, traffic)
     assert found.time_ns <= least_s(model, counts) * 1e9 * 1.02 + 2
 
 
@@ -98,7 +98,7 @@ def test_the_model_counts_each_crossing_as_one_would_by_hand(
     order = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts))
     grid = order.reshape(layout.pp, layout.dp, layout.tp)
     edges = edges_of(network, np.arange(len(counts)))
-    seconds = Model(edges, layout, traffic).seconds(grid[None])[0]
+    seconds = CostModel(edges, layout, traffic).seconds(grid[None])[0]
     for edge in range(len(edges.bps)):
         behind = set(np.flatnonzero((edges.at == edge).any(axis=0)).tolist())
         for k, (axis, size, sent) in enumerate(
@@ -210,7 +210,7 @@ def test_a_problem_seen_before_has_the_same_answer_elsewhere():
         map_ranks(network, np.array(at), np.array([4, 4]), layout, traffic) for at in ([0, 1], [4, 5])
     )
     assert here.node_of_rank.tolist() == there.node_of_rank.tolist() and here.time_ns == there.time_ns
-    forget_orders()
+    order_found.cache_clear()
     again = map_ranks(network, np.array([4, 5]), np.array([4, 4]), layout, traffic)
     assert again.node_of_rank.tolist() == there.node_of_rank.tolist()
 

@@ -18,7 +18,7 @@ from unidle.events import types as ev
 from unidle.fleet import Fleet
 from unidle.fleet.queues import Migration
 from unidle.jobs import JobSpec, Reason, Topology
-from unidle.place.price import begin_ns, restart_ns, settled_ns
+from unidle.place.snapshot import begin_ns, restart_ns, settled_ns
 from unidle.store.memory import MemoryStore
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView

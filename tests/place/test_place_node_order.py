@@ -13,9 +13,9 @@ from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, Requests, Select, Where
-from unidle.place import registry
-from unidle.place.first_fit import FirstFit
-from unidle.place.plan import Plan, Policy
+from unidle.place import policy as registry
+from unidle.place.policy import FirstFit
+from unidle.place.protocol import Plan, Policy
 from unidle.share.select import may_use
 from unidle.view.state import View
 

@@ -19,8 +19,8 @@ from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Hardware, JobSpec, RankPlace, Reason, Select, Where
 from unidle.jobs.speeds import Known, SpeedRun
 from unidle.place.dispatch import judge
-from unidle.place.plan import Plan
-from unidle.place.pools import FleetPools, Pool
+from unidle.place.nodes.hardware import DevicePool, FleetPools
+from unidle.place.protocol import Plan
 from unidle.place.scheduler import Placed, Scheduler
 from unidle.place.summary import summary_of
 from unidle.store.memory import MemoryStore
@@ -150,7 +150,7 @@ def test_one_model_is_one_pool_whatever_the_job_wishes():
     pools = FleetPools(Fleet(nodes=(gpus("n", MODELS[0], MODELS[0]),)))
     for wish in (Hardware(), Hardware("cost"), Hardware("speed", mix=True)):
         (option,) = pools.options(JobSpec(("x",), device="gpu", hardware=wish), View())
-        assert option.pool == Pool("gpu")
+        assert option.pool == DevicePool("gpu")
 
 
 def test_models_that_are_mixed_are_one_pool_whatever_is_known_of_their_speeds():
@@ -172,7 +172,7 @@ def test_models_that_are_mixed_are_one_pool_whatever_is_known_of_their_speeds():
     known, unknown = pools.options(spec, view), pools.options(spec)
     assert [option.name for option in known[:2]] == ["H100", "A100"]
     assert [option.name for option in unknown[:2]] == ["A100", "H100"]
-    assert known[2].pool == unknown[2].pool == Pool("gpu", "nvidia", ("H100", "A100"))
+    assert known[2].pool == unknown[2].pool == DevicePool("gpu", "nvidia", ("H100", "A100"))
 
 
 def test_a_model_is_named_as_people_write_it():

@@ -14,10 +14,9 @@ from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
 from unidle.fleet import Fleet
 from unidle.jobs import Reason
-from unidle.place.ground import Ground
-from unidle.place.plan import Plan
 from unidle.place.policy import Unidle
-from unidle.place.quotas import QuotaRound
+from unidle.place.protocol import Plan
+from unidle.place.snapshot import snapshot_of
 from unidle.view.fold import apply
 from unidle.view.frozen import view_of
 from unidle.view.state import View
@@ -75,7 +74,7 @@ class World:
 
     def told(self) -> int:
         """The same as the books of the next round have it."""
-        report = QuotaRound(Ground(self.view), self.view, self.now_ns).report()
+        report = snapshot_of(self.view, self.now_ns).shares.report()
         return next(
             share.used[0] if len(share.used) == 1 else max(share.used)
             for share in report

@@ -18,7 +18,7 @@ from unidle.events import types as ev
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Requests, Select, Topology, Where
-from unidle.place.plan import Plan
+from unidle.place.protocol import Plan
 from unidle.place.scheduler import Scheduler
 from unidle.store.memory import MemoryStore
 from unidle.view.fold import apply

@@ -14,13 +14,12 @@ from unidle.engine.sim.workload import S, SimJob
 from unidle.events import types as ev
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Layout, Reason, Restart, Topology
-from unidle.place.first_fit import FirstFit
-from unidle.place.mapping import map_ranks, ordered
-from unidle.place.relabel import closest
-from unidle.place.repairing import WORSE_MOST_PPM
+from unidle.place.gang.restart import WORSE_MOST_PPM
+from unidle.place.network.rank_order import map_ranks, ordered
+from unidle.place.network.traffic import closest, usual_traffic
+from unidle.place.network.tree import tree_of
+from unidle.place.policy import FirstFit
 from unidle.place.scheduler import Scheduler
-from unidle.place.traffic import usual_traffic
-from unidle.place.tree import tree_of
 from unidle.store.memory import MemoryStore
 from unidle.view.fold import apply
 from unidle.view.frozen import freeze, thaw

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unidle.events import types as ev
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Layout, Reason, Requests, Select, Share, Topology, Where
-from unidle.place.plan import Plan
+from unidle.place.protocol import Plan
 from unidle.place.scheduler import Scheduler
 from unidle.view.fold import apply
 from unidle.view.state import View

@@ -10,8 +10,8 @@ from place.test_place_first_fit import view_of
 from unidle.files.fleet import fleet_from_mapping
 from unidle.fleet import Fleet
 from unidle.jobs import Hardware, JobSpec, Requests, Select, Share, Topology, Where
-from unidle.place.scheduler import Refused, Scheduler
-from unidle.place.shortage import wanted
+from unidle.place.explain.gang import GangRefusal, wanted
+from unidle.place.scheduler import Scheduler
 
 
 def fleet(**more: object) -> Fleet:
@@ -30,7 +30,7 @@ def job(ranks: int, **more: object) -> JobSpec:
 
 def said(spec: JobSpec, on: Fleet | None = None) -> str:
     answer = Scheduler().try_one(view_of(on or fleet()), spec)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, GangRefusal)
     assert answer.because.code == "never_fits"
     return answer.because.text.removesuffix(": it can never start here")
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from place.trees import fleets
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.fleet.network import CLASSES
-from unidle.place.tree import tree_of
+from unidle.place.network.tree import tree_of
 
 
 def test_nodes_of_a_tier_stand_together():

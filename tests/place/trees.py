@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import Layout
-from unidle.place.constraint import Constraint, Gang, GangPlan
-from unidle.place.tree import FLEET, NODE, Ints, Tree, tree_of
+from unidle.place.network.constraint import Constraint, Gang, GangPlan
+from unidle.place.network.tree import FLEET, NODE, Ints, Tree, tree_of
 
 KINDS = ("leaf", "spine", "pod")
 

@@ -14,7 +14,7 @@ from unidle.control.simulate import Arrival, simulate
 from unidle.engine.sim.workload import SimJob
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec
-from unidle.place.first_fit import FirstFit
+from unidle.place.policy import FirstFit
 from unidle.predict.regression import least_squares, t_cdf, t_quantile
 from unidle.predict.speed import StepSample, run_of_steps, step_time
 from unidle.store.memory import MemoryStore

@@ -13,9 +13,8 @@ from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
 from unidle.fleet import WHOLE_PPM, Fleet, device_of
 from unidle.ledger.current import check_batches
-from unidle.place.ground import Ground
 from unidle.place.policy import Unidle
-from unidle.place.quotas import QuotaRound
+from unidle.place.snapshot import snapshot_of
 from unidle.share.mig_models import Instance, model_of
 from unidle.store.memory import MemoryStore
 from unidle.view.fold import apply
@@ -84,7 +83,7 @@ def told(view: View, name: str) -> Told:
 
 def used_by(view: View) -> dict[str, int]:
     """Thousandths of devices that each queue uses."""
-    return {share.queue: sum(share.used) for share in QuotaRound(Ground(view), view, view.time_ns).report()}
+    return {share.queue: sum(share.used) for share in snapshot_of(view, view.time_ns).shares.report()}
 
 
 def check_ledger(store: MemoryStore) -> None:

@@ -17,11 +17,12 @@ from unidle.errors import BadInput
 from unidle.events.types import AttemptPlaced, JobSubmitted, StopAsked, decode
 from unidle.files.snapshot import load_snapshot, write_snapshot
 from unidle.fleet import WHOLE_PPM
-from unidle.place.ground import Ground
+from unidle.place.nodes.free import FreeSlices
 from unidle.place.policy import Unidle
 from unidle.place.scheduler import Placed, Scheduler
-from unidle.place.sharing import SharingRound
-from unidle.place.sharing_gang import Given
+from unidle.place.slices.devices import SliceMemo
+from unidle.place.slices.fit import SliceFit
+from unidle.place.slices.offers import SliceOffers
 from unidle.view.fold import apply
 from unidle.view.frozen import freeze, thaw, view_of
 from unidle.view.state import View
@@ -237,12 +238,12 @@ def test_what_the_log_saw_of_two_kinds_of_work_keeps_them_apart_the_next_time() 
     together, apart = view_of(world.fleet), view_of(world.fleet)
     apart.pairs = {("mps", "b", "a"): (10 * 3_000_000, 10)}
     for view, expected in ((together, ["n/0", "n/0"]), (apart, ["n/0", "n/1"])):
-        ground = Ground(view)
-        round_ = SharingRound(ground, view)
+        ground = FreeSlices(view)
+        round_ = SliceOffers(ground, view, SliceMemo(view.fleet))
         for arrival in world.arrivals:
             apply(view, JobSubmitted(arrival.job, arrival.spec), view.seq + 1, 1)
             given = round_.find(arrival.job, arrival.spec)
-            assert isinstance(given, Given)
+            assert isinstance(given, SliceFit)
             round_.take(given)
         assert [p.device for p in round_.recuts() for part in p.cut.parts if part.job] == expected
 

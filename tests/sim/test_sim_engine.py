@@ -23,8 +23,8 @@ from unidle.errors import StoreError
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import JobSpec, Reason, Restart
 from unidle.ledger.current import check_batches
-from unidle.place.first_fit import FirstFit
-from unidle.place.plan import Plan, Stop
+from unidle.place.policy import FirstFit
+from unidle.place.protocol import Plan, Stop
 from unidle.store.memory import MemoryStore
 from unidle.view.source import ledger_source
 from unidle.view.state import View

@@ -21,7 +21,7 @@ from unidle.guard.lifecycle import next_deadline_ns
 from unidle.jobs import JobSpec, Restart
 from unidle.ledger.columns import concat, in_order, rows
 from unidle.ledger.rows import Row
-from unidle.place.first_fit import FirstFit
+from unidle.place.policy import FirstFit
 from unidle.store.memory import MemoryStore
 from unidle.store.protocol import Lease, Snapshot
 from unidle.view.accounts import post_ended

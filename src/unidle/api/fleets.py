@@ -77,7 +77,7 @@ def looked_at(fleet: Fleet) -> Fleet:
 
 def _check_queues(path: str, fleet: Fleet) -> None:
     from unidle.files.fleet_queues import pointed
-    from unidle.place.fleet_queues import check_queues
+    from unidle.place.admission import check_queues
 
     try:
         check_queues(fleet)

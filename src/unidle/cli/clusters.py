@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unidle.control.dispatch import Move, Seen
     from unidle.files.clusters import Clusters
     from unidle.jobs import JobSpec
-    from unidle.place.dispatch import Verdict
+    from unidle.place.dispatch import ClusterVerdict
 
 
 def register(app: typer.Typer) -> None:
@@ -68,7 +68,7 @@ def clusters(
         _show(seen, as_json)
 
 
-def dispatch(file: str, spec: JobSpec) -> tuple[Seen, Verdict]:
+def dispatch(file: str, spec: JobSpec) -> tuple[Seen, ClusterVerdict]:
     """The cluster that gets the job, and why. :class:`CannotRun` where none holds it."""
     from unidle.control.dispatch import chosen, look, verdicts
     from unidle.files.clusters import load_clusters
@@ -160,7 +160,7 @@ def _show_verdicts(listed: Clusters, spec: JobSpec, as_json: bool) -> None:
     _warn_of(seen)
 
 
-def verdict_as_json(verdict: Verdict) -> dict[str, Any]:
+def verdict_as_json(verdict: ClusterVerdict) -> dict[str, Any]:
     """One cluster's verdict."""
     return {
         "cluster": verdict.cluster, "state": verdict.state, "tier": verdict.tier or None,
@@ -169,7 +169,7 @@ def verdict_as_json(verdict: Verdict) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _price(verdict: Verdict) -> str:
+def _price(verdict: ClusterVerdict) -> str:
     return "" if verdict.cost is None else f"; {verdict.cost:g} {verdict.currency} an hour"
 
 

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from unidle.control.ask import Answer
     from unidle.control.forecast import Forecaster
     from unidle.jobs import JobSpec
-    from unidle.place.mapping import GroupTime
-    from unidle.place.scheduler import Placed, Refused
+    from unidle.place.explain.gang import GangRefusal
+    from unidle.place.network.rank_order import GroupTime
+    from unidle.place.scheduler import Placed
     from unidle.view.jobs import JobView
     from unidle.view.state import View
 
@@ -84,19 +85,20 @@ def place(
             say(f"  stops for it: {stop.job}: {stop.because.text}")
 
 
-def _in_full(view: View, spec: JobSpec, decision: Answer) -> Placed | Refused:
+def _in_full(view: View, spec: JobSpec, decision: Answer) -> Placed | GangRefusal:
     """The decision with what the groups cost there, or with each thing in the way on the network."""
     from unidle.jobs import NEVER_BY_QUEUE
-    from unidle.place.priced import priced
-    from unidle.place.scheduler import Placed, Refused, Scheduler
+    from unidle.place.explain.gang import GangRefusal
+    from unidle.place.network.rank_order import priced
+    from unidle.place.scheduler import Placed, Scheduler
 
     if decision.place is not None:
         places = decision.place.places
         return Placed(places, decision.because, priced(view.fleet, places, spec.layout))
     if decision.because.code in NEVER_BY_QUEUE:
-        return Refused(decision.because)  # what is free or in the way does not matter
+        return GangRefusal(decision.because)  # what is free or in the way does not matter
     alone = Scheduler().try_one(view, spec)
-    return Refused(decision.because, alone.barriers if isinstance(alone, Refused) else ())
+    return GangRefusal(decision.because, alone.barriers if isinstance(alone, GangRefusal) else ())
 
 
 def _stops(decision: Answer) -> list[dict[str, Any]]:
@@ -150,10 +152,10 @@ def _job(view: View, name: str, forecaster: Forecaster | None) -> JobView:
     return found
 
 
-def _plain(answer: Placed | Refused) -> dict[str, Any]:
-    from unidle.place.scheduler import Refused
+def _plain(answer: Placed | GangRefusal) -> dict[str, Any]:
+    from unidle.place.explain.gang import GangRefusal
 
-    if isinstance(answer, Refused):
+    if isinstance(answer, GangRefusal):
         return {
             "placed": False,
             "ranks": [],
@@ -182,7 +184,7 @@ def _group(group: GroupTime) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _blocked_by(refused: Refused) -> list[dict[str, Any]]:
+def _blocked_by(refused: GangRefusal) -> list[dict[str, Any]]:
     from unidle.control.waiting import barrier_line
 
     whole = {"code": refused.because.code, "text": refused.because.text, **refused.because.figures}
@@ -212,7 +214,7 @@ def _say_groups(answer: Placed) -> None:
     show_table(["group", "groups", "ranks", "MB", "ms", "bound by", "nodes at most"], rows, indent="  ")
 
 
-def _say_refused(answer: Refused, explain: bool) -> None:
+def _say_refused(answer: GangRefusal, explain: bool) -> None:
     say(f"not placed: {answer.because.text}")
     if not explain:
         return

@@ -20,7 +20,7 @@ from unidle.cli.common import (
 from unidle.cli.tables import without_empty
 
 if TYPE_CHECKING:
-    from unidle.place.queue.fair import QueueShare
+    from unidle.place.queue.fair_share import QueueAccount
     from unidle.store.protocol import Store
     from unidle.view.state import View
 
@@ -49,12 +49,11 @@ def queue(
 
 
 def _shares(view: View, as_json: bool) -> None:
-    from unidle.place.ground import Ground
-    from unidle.place.quotas import QuotaRound
+    from unidle.place.snapshot import snapshot_of
 
-    books = QuotaRound(Ground(view), view, now_of(view))
+    books = snapshot_of(view, now_of(view))
     capacity = books.shares.quota.capacity
-    lines = [_line(share, books.tree.resources, capacity) for share in books.report()]
+    lines = [_line(share, books.tree.resources, capacity) for share in books.shares.report()]
     if as_json:
         print_json(lines)
         return
@@ -74,7 +73,7 @@ def _shares(view: View, as_json: bool) -> None:
     show_table(["queue", "of", *columns, "jobs waiting", "share %", "past %"], rows)
 
 
-def _line(share: QueueShare, resources: tuple[str, ...], capacity: tuple[int, ...]) -> dict[str, Any]:
+def _line(share: QueueAccount, resources: tuple[str, ...], capacity: tuple[int, ...]) -> dict[str, Any]:
     def amounts(values: tuple[int, ...]) -> dict[str, float]:
         return {r: value / _MILLI for r, value in zip(resources, values, strict=True)}
 
@@ -91,7 +90,7 @@ def _amount(value: float) -> str:
 
 
 def _usage(opened: Store, view: View, as_json: bool) -> None:
-    from unidle.place.queue.usage import usage
+    from unidle.report.queue_usage import usage
     from unidle.view.source import ledger_source, prices
 
     parents = {spec.name: spec.parent for spec in view.fleet.queues}

@@ -151,7 +151,7 @@ def _renames(queue_map: str | None, model_map: str | None) -> Renames:
 
 def _names(policy: str) -> list[str]:
     """The policies asked for; each is looked up before anything is read."""
-    from unidle.place.registry import policy_named
+    from unidle.place.policy import policy_named
 
     names = policies(policy)
     for name in names:

@@ -87,7 +87,7 @@ def openb(
 
 
 def _names(text: str) -> list[str]:
-    from unidle.place.pack.policies import POLICIES
+    from unidle.place.pack.experiment import POLICIES
 
     names = policies(text)
     unknown = next((name for name in names if name not in POLICIES), None)

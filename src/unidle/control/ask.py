@@ -8,8 +8,8 @@ from typing import Final
 from unidle.control.forecast import Forecaster
 from unidle.events import types as ev
 from unidle.jobs import JobSpec, Reason
-from unidle.place.plan import Keep, Place, Plan, Policy, Stop
 from unidle.place.policy import Unidle, on_this_fleet
+from unidle.place.protocol import Keep, Place, Plan, Policy, Stop
 from unidle.view.fold import apply
 from unidle.view.jobs import JobView
 from unidle.view.state import View
@@ -57,7 +57,7 @@ def policy_of(view: View) -> Policy:
     """The policy that places the jobs of this log."""
     if not view.policy:
         return Unidle()
-    from unidle.place.registry import policy_named
+    from unidle.place.policy import policy_named
 
     return policy_named(view.policy, "the log's policy")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unidle.place.plan import Place
+from unidle.place.protocol import Place
 from unidle.view.jobs import JobView
 from unidle.view.state import View
 

@@ -15,7 +15,7 @@ from unidle.errors import BadInput, UnidleError
 from unidle.files.clusters import ClusterAddress, load_summary
 from unidle.fleet.summary import CapacitySummary
 from unidle.jobs import JobSpec, Reason
-from unidle.place.dispatch import Prefer, Verdict, judge, ranked
+from unidle.place.dispatch import ClusterVerdict, Prefer, judge, ranked
 from unidle.place.summary import summary_of
 from unidle.store.open import open_store
 from unidle.store.protocol import Store
@@ -85,7 +85,7 @@ def _view(store: str, stores: ExitStack) -> View:
     return view
 
 
-def verdicts(seen: Sequence[Seen], spec: JobSpec, prefer: Prefer) -> list[Verdict]:
+def verdicts(seen: Sequence[Seen], spec: JobSpec, prefer: Prefer) -> list[ClusterVerdict]:
     """What each cluster that was seen can do for the job, the best first; those with a store decide themselves."""
     found = [
         _proved(one, spec, judge(one.name, one.summary, spec)) for one in seen if one.summary is not None
@@ -99,22 +99,23 @@ def verdicts(seen: Sequence[Seen], spec: JobSpec, prefer: Prefer) -> list[Verdic
     return ranked(found, prefer)
 
 
-def _proved(one: Seen, spec: JobSpec, verdict: Verdict) -> Verdict:
+def _proved(one: Seen, spec: JobSpec, verdict: ClusterVerdict) -> ClusterVerdict:
     """A start that the summary promises, checked by the decision that the cluster itself would take."""
     if verdict.state != "now" or one.view is None:
         return verdict
     from dataclasses import replace
 
-    from unidle.place.scheduler import Refused, Scheduler
+    from unidle.place.explain.gang import GangRefusal
+    from unidle.place.scheduler import Scheduler
 
     answer = Scheduler().try_one(one.view, spec)
-    if not isinstance(answer, Refused):
+    if not isinstance(answer, GangRefusal):
         return verdict
     state = "never" if answer.because.code == "never_fits" else "later"
     return replace(verdict, state=state, because=answer.because, start_in_ns=None, tier="")  # type: ignore[arg-type]
 
 
-def chosen(seen: Sequence[Seen], found: Sequence[Verdict]) -> Seen | None:
+def chosen(seen: Sequence[Seen], found: Sequence[ClusterVerdict]) -> Seen | None:
     """The best cluster that a job can be sent to, if any holds it."""
     by_name = {one.name: one for one in seen}
     for verdict in found:

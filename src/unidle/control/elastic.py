@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from unidle.events import types as ev
 from unidle.jobs import Reason
-from unidle.place.plan import Policy
+from unidle.place.protocol import Policy
 from unidle.view.jobs import JobView
 from unidle.view.state import View
 from unidle.words import counted

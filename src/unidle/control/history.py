@@ -18,7 +18,7 @@ from unidle.ledger.query import summary
 from unidle.ledger.select import Window
 from unidle.ledger.sources import LedgerSource
 from unidle.ledger.taxonomy import GROUPS
-from unidle.place.registry import DEFAULT, policy_named
+from unidle.place.policy import DEFAULT, policy_named
 from unidle.share.select import names_model
 from unidle.store.protocol import Store
 from unidle.view.frozen import view_of

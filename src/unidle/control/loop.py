@@ -37,8 +37,8 @@ from unidle.fleet import as_declared
 from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.vitals import GangVitals
-from unidle.place.plan import Place, Plan, Policy, Stop
 from unidle.place.policy import on_this_fleet
+from unidle.place.protocol import Place, Plan, Policy, Stop
 from unidle.store.protocol import Lease, Request, Store
 from unidle.view import snapshot
 from unidle.view.jobs import AttemptView, JobView
@@ -98,7 +98,7 @@ class Controller:
     def start(self, purpose: str, boot: str = "", clock_offset_ns: int = 0, *, policy_name: str = "") -> None:
         """Take the store up: adopt what runs, and send again what may not have been carried out.
 
-        ``policy_name`` is of ``unidle.place.registry``, empty for the usual one.
+        ``policy_name`` is of ``unidle.place.policy``, empty for the usual one.
         """
         modelled = self._engine.modelled
         if self.view.seq and modelled != self.view.modelled:

@@ -10,16 +10,15 @@ from typing import NamedTuple
 
 from unidle.fleet.size import NodeSize
 from unidle.jobs.demand import Demand
-from unidle.place.pack.policies import prepare
-from unidle.place.pack.replay import Arrival, Outcome, Prepared, replay
+from unidle.place.pack.experiment import PackOutcome, PodArrival, Prepared, prepare, replay
 
 
 class Run(NamedTuple):
     """One seed of one policy. ``arrivals`` is empty unless they were asked for."""
 
     policy: str
-    outcome: Outcome
-    arrivals: tuple[Arrival, ...]
+    outcome: PackOutcome
+    arrivals: tuple[PodArrival, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Experiment:
 
     def run(self, policy: int, seed: int, traced: bool) -> Run:
         """One seed of ``policies[policy]``."""
-        arrivals: list[Arrival] = []
+        arrivals: list[PodArrival] = []
         prepared = self.policies[policy]
         outcome = replay(
             prepared, self.nodes, self.demands, self.requested, seed, arrivals.append if traced else None

@@ -16,7 +16,7 @@ from unidle.files.trace import Trace, TraceJob
 from unidle.files.trace_fits import check_fits, without_misfits
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Requests, Restart, Select, Where
-from unidle.place.registry import policy_named
+from unidle.place.policy import policy_named
 from unidle.store.protocol import Store
 from unidle.view.state import View
 
@@ -119,7 +119,7 @@ def _spec(job: TraceJob) -> JobSpec:
 def _check_limits(trace: Trace, fleet: Fleet, arrivals: tuple[Arrival, ...]) -> None:
     if not fleet.queues:
         return
-    from unidle.place.fleet_queues import never
+    from unidle.place.admission import never
 
     known: set[tuple[str, int]] = set()
     for job, arrival in zip(trace.jobs, arrivals, strict=True):
@@ -141,7 +141,7 @@ def replay(
     *,
     until_ns: int | None = None,
 ) -> View:
-    """Drive the scenario to its end under a policy (of ``unidle.place.registry``), into an empty store.
+    """Drive the scenario to its end under a policy (of ``unidle.place.policy``), into an empty store.
 
     The same call gives the same log, byte by byte. At ``until_ns`` it ends, whatever runs or waits.
 

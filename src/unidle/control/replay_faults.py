@@ -25,7 +25,7 @@ from unidle.events import types as ev
 from unidle.files.fault_trace import FaultTrace, NodeTrouble, as_servers
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Restart
-from unidle.place.registry import DEFAULT, policy_named
+from unidle.place.policy import DEFAULT, policy_named
 from unidle.store.memory import ForgetfulStore
 from unidle.store.protocol import Store
 from unidle.view.state import View

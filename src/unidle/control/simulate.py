@@ -16,7 +16,7 @@ from unidle.engine.sim.workload import Workload
 from unidle.fleet import Fleet
 from unidle.guard.lifecycle import next_deadline_ns
 from unidle.jobs import JobSpec
-from unidle.place.plan import Policy
+from unidle.place.protocol import Policy
 from unidle.store.protocol import Store
 from unidle.view.fold import collector_paused
 from unidle.view.state import View

@@ -15,7 +15,7 @@ _KEEPING: tuple[str, ...] = ("", "unidle")
 
 
 class SpareWatch:
-    """Determines the spares again after each new event; they follow from the view (``unidle.place.reserve``)."""
+    """Determines the spares again after each new event; they follow from the view (``unidle.place.nodes.free``)."""
 
     def __init__(self) -> None:
         self._fleet: Fleet | None = None

@@ -13,7 +13,7 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.fleet import Fleet, Health
-    from unidle.place.constraint import Barrier
+    from unidle.place.network.constraint import Barrier
 
 Plain = dict[str, Any]
 
@@ -47,7 +47,7 @@ def waiting(view: View, job: JobView) -> Plain:
 
 def _assumed(view: View, job: JobView, start_ns: int) -> bool:
     """Whether a planned start rests on the run time that a plan assumes for jobs of which none is known."""
-    from unidle.place.queue.backfill import Backfill
+    from unidle.place.model import Backfill
 
     assumed_ns = Backfill().otherwise_ns
     runs = (view.jobs.open[name].attempts[-1].placed_ns for name in _without_run_time(view, "holding", job))
@@ -102,7 +102,7 @@ def _start_unknown(view: View, job: JobView, now: Reason) -> str | None:
 
 def _ahead(view: View, job: JobView) -> int:
     """How many jobs come before it in its queue. Those that can never start do not count: they delay no job."""
-    from unidle.place.registry import DEFAULT
+    from unidle.place.policy import DEFAULT
 
     rest_of = view.jobs.rest_of
     if not view.fleet.queues or view.policy not in ("", DEFAULT):
@@ -110,8 +110,7 @@ def _ahead(view: View, job: JobView) -> int:
         before = (place[2] for line in view.waiting.values() for place in line if place < mine)
         return sum(rest_of(name).code not in NEVER for name in before)
     known = ((name, rest_of(name)) for line in view.waiting.values() for _, _, name in line)
-    from unidle.place.queue.backfill import Backfill, in_order
-    from unidle.place.queue.model import Demand
+    from unidle.place.model import Backfill, Demand, in_order
 
     demands = [
         Demand(name, other.queue, other.level, 0, 0, (), other.since_ns, priority=other.priority)
@@ -126,7 +125,8 @@ def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
 
     ``now`` is the reason of the next decision.
     """
-    from unidle.place.scheduler import Refused, Scheduler
+    from unidle.place.explain.gang import GangRefusal
+    from unidle.place.scheduler import Scheduler
 
     if now.code in NEVER_BY_QUEUE:
         return []
@@ -140,7 +140,7 @@ def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
         }]  # fmt: skip
     found = [_quota_line(now)] if now.code in ("quota", "behind") and "bound" in now.figures else []
     answer = Scheduler().try_one(view, spec)
-    if isinstance(answer, Refused):
+    if isinstance(answer, GangRefusal):
         found += [barrier_line(barrier) for barrier in answer.barriers]
     return found + _out_of_service(view, spec)
 

@@ -13,15 +13,48 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from unidle.fleet import WHOLE_PPM
+from unidle.fleet import WHOLE_PPM, Device, Sharing
 from unidle.fleet.labels import kind_of
 from unidle.fleet.summary import CapacitySummary, DomainStock, NodeClass, QueueRoom, Stock, TierStock
 from unidle.jobs import JobSpec, Reason, Share
-from unidle.place.cut_stock import least_milli, parts_of
-from unidle.place.queued import KINDS, noun
+from unidle.place.queue_order import KINDS, noun
+from unidle.share.modes import MPS_CLIENTS
+from unidle.share.offers import bounded_modes, promises
+from unidle.share.parts import share_of
 from unidle.share.select import names_model
 from unidle.view.usage import milli_of
 from unidle.words import are, counted
+
+
+def parts_of(one: NodeClass, share: Share) -> int:
+    """Parts for this share that one device of the class may be cut into; of a rest, that it has left."""
+    return max((count for count, _ in _ways(one, share)), default=0)
+
+
+def least_milli(one: NodeClass, share: Share) -> int:
+    """The least that one part is charged, in thousandths of a device."""
+    return min((milli for _, milli in _ways(one, share)), default=0)
+
+
+def _ways(one: NodeClass, share: Share) -> list[tuple[int, int]]:
+    """Count and charge of a part, for MIG and for bounds."""
+    cut, found = one.cut, list[tuple[int, int]]()
+    if cut is None:
+        return found
+    sharing = Sharing(cut.modes, cut.factor_ppm)
+    device = Device("", "", 0, one.kind, one.model, memory_bytes=one.memory_bytes, sharing=sharing)
+    for promise in promises(device, share):
+        compute, memory = cut.compute_ppm, cut.memory_bytes
+        if promise.mode == "mig":  # of which no more than all is promised
+            compute, memory = min(compute, WHOLE_PPM), min(memory, one.memory_bytes)
+        count = compute // promise.compute_ppm
+        if promise.memory_bytes:
+            count = min(count, memory // promise.memory_bytes)
+        if promise.mode != "mig" and bounded_modes(share) & {*cut.modes} == {"mps"}:
+            count = min(count, MPS_CLIENTS)
+        found.append((count, milli_of(share_of(device, promise))))
+    return [way for way in found if way[0] > 0]
+
 
 Prefer = Literal["start", "cost"]
 State = Literal["now", "later", "never"]
@@ -47,7 +80,7 @@ Pool: TypeAlias = Mapping[int, _Each]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ClusterVerdict:
     """What one cluster can do for a job. ``tier`` holds the gang now; ``cost`` is of one hour of all devices."""
 
     cluster: str
@@ -63,11 +96,11 @@ class Verdict:
     currency: str = ""
 
 
-def ranked(verdicts: Iterable[Verdict], prefer: Prefer = "start") -> list[Verdict]:
+def ranked(verdicts: Iterable[ClusterVerdict], prefer: Prefer = "start") -> list[ClusterVerdict]:
     """The best first; those of one worth in the order given. ``prefer`` "cost" puts price before start and tier."""
     order = {"now": 0, "later": 1, "never": 2}
 
-    def key(verdict: Verdict) -> tuple[object, ...]:
+    def key(verdict: ClusterVerdict) -> tuple[object, ...]:
         cost = verdict.cost if verdict.cost is not None else float("inf")
         start = verdict.start_in_ns if verdict.start_in_ns is not None else _LATEST
         where = (not verdict.preferred, verdict.height)
@@ -80,15 +113,15 @@ def ranked(verdicts: Iterable[Verdict], prefer: Prefer = "start") -> list[Verdic
     return sorted(verdicts, key=key)
 
 
-def judge(cluster: str, summary: CapacitySummary, spec: JobSpec) -> Verdict:
+def judge(cluster: str, summary: CapacitySummary, spec: JobSpec) -> ClusterVerdict:
     """What ``cluster`` can do for the job, by its summary. Pure."""
     verdicts = [_judge(cluster, summary, spec, kind) for kind in KINDS[spec.device]]
     return ranked(verdicts)[0]
 
 
-def _judge(cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str) -> Verdict:
-    def never(code: str, text: str, **figures: int) -> Verdict:
-        return Verdict(cluster, "never", Reason(code, text, dict(figures)))
+def _judge(cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str) -> ClusterVerdict:
+    def never(code: str, text: str, **figures: int) -> ClusterVerdict:
+        return ClusterVerdict(cluster, "never", Reason(code, text, dict(figures)))
 
     pools = _pools(summary, spec, kind)
     if not pools:
@@ -122,7 +155,7 @@ def _asked_milli(spec: JobSpec, pools: Sequence[Pool]) -> int:
 def _when(
     cluster: str, summary: CapacitySummary, spec: JobSpec, kind: str, pools: Sequence[Pool],
     tiers: Sequence[TierStock], queue: QueueRoom | None,
-) -> Verdict:  # fmt: skip
+) -> ClusterVerdict:  # fmt: skip
     cost = _cost(summary, spec, pools)
     kinds = [tier.kind for tier in summary.tiers]
     quota = queue is None or queue.free_milli.get(kind, 0) >= _asked_milli(spec, pools)
@@ -145,7 +178,7 @@ def _when(
         such = counted(left + spec.ranks, "such rank")
         text = f"a {tier.kind} of it has room for {such} now, {free} {noun(kind, free)} {are(free)} free"
         because = Reason("room_now", text, {"tier": tier.kind, "ranks": left + spec.ranks, "free": free})
-        return Verdict(
+        return ClusterVerdict(
             cluster, "now", because, tier.kind, height, left, 0, crowd, preferred, cost, summary.currency
         )
     start_ns = _start_in(summary, spec, kind, free)
@@ -160,13 +193,13 @@ def _when(
         else f"; by the run times of its jobs, room is free in {start_ns / 60e9:.0f} min"
     )
     because = Reason("room_later", why + start, {"free": free, "total": total})
-    return Verdict(
+    return ClusterVerdict(
         cluster, "later", because, "", len(kinds), 0, start_ns, crowd, False, cost, summary.currency
     )
 
 
 def _pools(summary: CapacitySummary, spec: JobSpec, kind: str) -> list[Pool]:
-    """Classes that the job may use together, by the rules of ``place.pools``."""
+    """Classes that the job may use together, by the rules of ``place.nodes.hardware``."""
     by_model: dict[tuple[str, str], dict[int, _Each]] = {}
     by_vendor: dict[str, dict[int, _Each]] = {}
     for code, one in enumerate(summary.classes):

@@ -1,13 +1,188 @@
-"""The placement policy that unidle uses."""
+"""The placement policies: the one that unidle uses, first fit, and all of them by name.
+
+First fit tries nodes in the order of the fleet; a rank's slices are on one node. A gang is placed on the first
+node that holds it whole, else on the first nodes that hold it together. A job that does not fit is
+skipped, and the reason is recorded. Nothing here needs NumPy.
+"""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from unidle.errors import BadInput
 from unidle.fleet import Fleet
-from unidle.jobs import JobSpec, Reason
-from unidle.place.first_fit import FirstFit
-from unidle.place.plan import Plan, Policy
-from unidle.place.queued import starves
+from unidle.jobs import JobSpec, RankPlace, Reason
+from unidle.place.protocol import Place, Plan, Policy, Wait
+from unidle.place.queue_order import KINDS, InQueueOrder, noun, starves
+from unidle.view.jobs import JobView
+from unidle.view.occupancy import NodeSlots, Occupancy
 from unidle.view.state import View
+from unidle.view.waiting import Shape
+from unidle.words import are, counted
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFit:
+    """The first placement policy (see the module)."""
+
+    def decide(self, view: View, now_ns: int) -> Plan:
+        search = _Search(view)
+        places: dict[str, Place] = {}
+        blocked: dict[Shape, dict[str, int]] = {}  # what was free when the first gang did not fit
+        for shape, job_id in InQueueOrder(view, now_ns, blocked):
+            found = search.again(view.jobs[job_id]) or search.fit(shape)
+            if found is not None:
+                places[job_id] = Place(job_id, found, _why_here(found))
+            else:  # what is free only shrinks within one decision
+                blocked[shape] = dict(search.left)
+        unjudged = sorted((view.jobs[j] for j in view.unjudged), key=lambda job: job.order)
+        waits = [
+            Wait(job.id, why_not(view, job.shape, blocked[job.shape]))
+            for job in unjudged
+            if job.shape in blocked and job.id not in places and job.not_before_ns <= now_ns
+        ]
+        return Plan(tuple(places.values()), tuple(waits))
+
+    def why_not(self, view: View, spec: JobSpec) -> Reason | None:
+        shape = Shape.of(spec)
+        found = _Search(view).fit(shape)
+        return why_not(view, shape) if found is None else None
+
+    def ever(self, view: View, spec: JobSpec) -> bool:
+        return fits_ever(view, Shape.of(spec))
+
+
+def why_not(view: View, shape: Shape, left: Mapping[str, int] | None = None) -> Reason:
+    """Why no gang of this shape can be placed now (``left``: free slices by kind, if not the view's)."""
+    needs = shape.ranks * shape.devices_per_rank
+    if not needs:
+        return Reason("no_cores", "no node accepts jobs now", {"needs": shape.ranks, "free": 0, "devices": 0})
+    kinds = KINDS[shape.device]
+    free = sum((view.occupancy.free if left is None else left).get(k, 0) for k in kinds)
+    total = sum(view.occupancy.total.get(k, 0) for k in kinds)
+    figures: dict[str, int | float | str] = {"needs": needs, "free": free, "devices": total}
+    if not fits_ever(view, shape):
+        text = (
+            f"needs {needs} {noun(shape.device, needs)}, and the fleet has {total}: it can never start here"
+        )
+        if needs <= total:
+            text = (
+                f"needs {shape.devices_per_rank} {noun(shape.device, shape.devices_per_rank)} on one node for each of "
+                f"{counted(shape.ranks, 'rank')}, and the fleet's nodes do not hold them: it can never start here"
+            )
+        return Reason("never_fits", text, figures)
+    if free < needs:
+        text = f"needs {needs} {noun(shape.device, needs)}, {free} of {total} {are(free)} free"
+    else:
+        each = f"{shape.devices_per_rank} on one node for each of {counted(shape.ranks, 'rank')}"
+        text = f"needs {each}; {free} {are(free)} free, but scattered"
+    return Reason("no_fit", text, figures)
+
+
+def fits_ever(view: View, shape: Shape) -> bool:
+    """Whether the whole fleet, empty and healthy, holds a gang of this shape."""
+    occupancy = view.occupancy
+    if not shape.devices_per_rank:
+        return bool(view.fleet.nodes)
+    return any(occupancy.room(kind, shape.devices_per_rank) >= shape.ranks for kind in KINDS[shape.device])
+
+
+class _Search:
+    """Looks for room on top of an occupancy that it does not change."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._occupancy: Occupancy = view.occupancy
+        self._taken: dict[tuple[str, int], int] = {}  # (kind, node) -> mask taken by this plan
+        self.left = dict(self._occupancy.free)
+
+    def fit(self, shape: Shape) -> tuple[RankPlace, ...] | None:
+        if not shape.devices_per_rank:
+            shut = self._view.shut_nodes()
+            open_nodes = (node.id for node in self._view.fleet.nodes if node.id not in shut)
+            node = next(open_nodes, None)
+            return None if node is None else tuple(RankPlace(rank, node, ()) for rank in range(shape.ranks))
+        for kind in KINDS[shape.device]:
+            if self.left.get(kind, 0) < shape.ranks * shape.devices_per_rank:
+                continue
+            chosen = self._nodes(kind, shape)
+            if chosen:
+                return self._take(kind, chosen, shape)
+        return None
+
+    def again(self, job: JobView) -> tuple[RankPlace, ...] | None:
+        """The places of the job's last attempt where it comes back to them and all are free."""
+        last = job.attempts[-1] if job.attempts else None
+        if last is None or not last.left_places or len(last.places) != job.spec.ranks:
+            return None
+        found: dict[tuple[str, int], tuple[NodeSlots, int]] = {}
+        for slice_id in (s for place in last.places for s in place.slices):
+            if not self._occupancy.knows(slice_id):
+                return None
+            kind, node, bit = self._occupancy.at(slice_id)
+            mask = found.get((kind, node.order), (node, 0))[1] | bit
+            found[kind, node.order] = node, mask
+        if any(mask & ~self._free(kind, node) for (kind, _), (node, mask) in found.items()):
+            return None
+        for (kind, order), (_, mask) in found.items():
+            self._taken[kind, order] = self._taken.get((kind, order), 0) | mask
+            self.left[kind] -= mask.bit_count()
+        return last.places
+
+    def _free(self, kind: str, node: NodeSlots) -> int:
+        taken = self._taken
+        return node.free & ~taken.get((kind, node.order), 0) if taken else node.free
+
+    def _nodes(self, kind: str, shape: Shape) -> list[tuple[NodeSlots, int]]:
+        """Nodes and how many ranks go there: one node if one is enough, else the first that do."""
+        each, ranks = shape.devices_per_rank, shape.ranks
+        nodes = self._occupancy.nodes[kind]
+        first: list[tuple[NodeSlots, int]] = []
+        missing = ranks
+        one_may_do = self._occupancy.largest[kind] >= ranks * each
+        for order in self._occupancy.open[kind]:
+            node = nodes[order]
+            room = self._free(kind, node).bit_count() // each
+            if room >= ranks:
+                return [(node, ranks)]
+            if room and missing:
+                here = min(room, missing)
+                first.append((node, here))
+                missing -= here
+            if not missing and not one_may_do:
+                break
+        return [] if missing else first
+
+    def _take(self, kind: str, chosen: list[tuple[NodeSlots, int]], shape: Shape) -> tuple[RankPlace, ...]:
+        each = shape.devices_per_rank
+        places: list[RankPlace] = []
+        for node, ranks in chosen:
+            mask, taken = self._free(kind, node), 0
+            for _ in range(ranks):
+                ids: list[str] = []
+                while len(ids) < each:
+                    low = mask & -mask
+                    ids.append(node.slices[low.bit_length() - 1])
+                    mask ^= low
+                    taken |= low
+                places.append(RankPlace(len(places), node.node, tuple(ids)))
+            key = (kind, node.order)
+            self._taken[key] = self._taken.get(key, 0) | taken
+        self.left[kind] -= shape.ranks * each
+        return tuple(places)
+
+
+def _why_here(places: tuple[RankPlace, ...]) -> Reason:
+    nodes = list(dict.fromkeys(p.node for p in places))
+    devices = sum(len(p.slices) for p in places)
+    where = f"node {nodes[0]}" if len(nodes) == 1 else f"{counted(len(nodes), 'node')} from {nodes[0]} on"
+    return Reason(
+        "first_fit", f"first {where} with {devices} free", {"nodes": len(nodes), "devices": devices}
+    )
 
 
 class Unidle:
@@ -55,3 +230,44 @@ def on_this_fleet(spec: JobSpec, view: View) -> JobSpec:
     if spec.device != "cpu" or not view.fleet.nodes:
         return spec
     return spec.on_fleet_of(view.occupancy.nodes.keys())
+
+
+DEFAULT: Final = "unidle"
+
+
+def _baseline(name: str) -> Policy:
+    from unidle.place import baselines  # needs NumPy
+
+    return {"firstfit": baselines.first_fit, "bestfit": baselines.best_fit, "spread": baselines.spread}[
+        name
+    ]()
+
+
+_MAKERS: dict[str, Callable[[], Policy]] = {
+    DEFAULT: Unidle,
+    "firstfit": partial(_baseline, "firstfit"),
+    "bestfit": partial(_baseline, "bestfit"),
+    "spread": partial(_baseline, "spread"),
+}
+
+
+def register(name: str, make: Callable[[], Policy]) -> None:
+    """Add a policy; ``make`` gives one without memory of another run. A name is given once."""
+    if name in _MAKERS:
+        raise ValueError(f"there is already a placement policy of this name: {name}")
+    _MAKERS[name] = make
+
+
+def policy_names() -> tuple[str, ...]:
+    """All names, in the order of registration."""
+    return tuple(_MAKERS)
+
+
+def policy_named(name: str, field: str = "--policy") -> Policy:
+    """A new policy of that name, or :class:`BadInput` about ``field``."""
+    if name not in _MAKERS:
+        known = policy_names()
+        close = difflib.get_close_matches(name, known, 1)
+        remedy = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+        raise BadInput("there is no such placement policy", field=field, value=name, remedy=remedy)
+    return _MAKERS[name]()

@@ -21,7 +21,7 @@ from unidle.fleet.summary import (
     TierStock,
 )
 from unidle.jobs import NEVER
-from unidle.place.tree import Tree, tree_of
+from unidle.place.network.tree import Tree, tree_of
 from unidle.share.parts import promised, used_parts
 from unidle.view.jobs import JobView
 from unidle.view.occupancy import NodeSlots
@@ -163,12 +163,11 @@ def _queues(view: View, now_ns: int) -> Iterator[QueueRoom]:
     """Leaves of the declared queues; what is free is the least along the way to the root."""
     if not view.fleet.queues:
         return
-    from unidle.place.ground import Ground
-    from unidle.place.quotas import QuotaRound
+    from unidle.place.snapshot import snapshot_of
 
-    books = QuotaRound(Ground(view), view, now_ns)
-    resources, tree = books.tree.resources, books.tree
-    report = {share.queue: share for share in books.report()}
+    snapshot = snapshot_of(view, now_ns)
+    resources, tree = snapshot.tree.resources, snapshot.tree
+    report = {share.queue: share for share in snapshot.shares.report()}
     for name, index in tree.index.items():
         if name not in report or tree.children[index]:
             continue

@@ -53,7 +53,7 @@ class View:
     unposted_size: int = 0  # about how many postings that time is
     running: bool = False  # a controller has the store up, as far as the log knows
     modelled: bool = False  # the log is a simulation's
-    policy: str = ""  # who places jobs, by its name in ``unidle.place.registry``; empty: the usual one
+    policy: str = ""  # who places jobs, by its name in ``unidle.place.policy``; empty: the usual one
     boot: str = ""  # the boot of the last controller's machine, and its clock there
     clock_offset_ns: int = 0
     live: set[str] = field(default_factory=set)  # jobs with an attempt that holds slices

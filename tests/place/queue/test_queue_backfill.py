@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from place.queues import HOUR, anywhere
-from unidle.place.queue.backfill import Backfill, Planned, in_order, plan
-from unidle.place.queue.ends import Ends, expected_end_ns
-from unidle.place.queue.model import Demand, Fits, Running
-from unidle.place.queue.profile import Profile, Slot
+from unidle.place.model import Backfill, Demand, Ends, Fits, Running, expected_end_ns, in_order
+from unidle.place.queue.backfill import FreeProfile, Planned, Planner, StartSlot
 
 S = 1_000_000_000
 
@@ -27,6 +25,17 @@ def busy(name: str, devices: dict[int, int], hours: float) -> Running:
 
 def fits(demand: Demand) -> Fits:
     return anywhere(demand.ranks)
+
+
+def plan(free, running, demands, fits_of, now_ns, policy) -> list[Planned]:
+    """A planned start for each waiting job, in the order of the policy."""
+    ends = [(expected_end_ns(run, now_ns, policy.otherwise_ns), run.devices) for run in running]
+    planner = Planner(lambda: FreeProfile(free, now_ns, ends), fits_of, now_ns, policy)
+    found = []
+    for demand in in_order(demands, now_ns, policy):
+        counts = fits_of(demand)(planner.room_now(demand))
+        found.append(planner.later(demand) if counts is None else planner.start(demand, counts))
+    return found
 
 
 def plans(free, running, jobs, **policy) -> dict[str, Planned]:
@@ -64,14 +73,6 @@ def test_a_job_that_nothing_makes_room_for_has_no_planned_start():
     assert found["huge"].because.code == "never_free"
 
 
-def test_the_queue_may_refuse_a_start_but_not_the_room():
-    found = plan(np.array([2]), [], [job("a", 1), job("b", 1)], fits, 0, may_start=lambda d: d.job == "b")
-    assert [(p.job, p.now, p.because.code) for p in found] == [
-        ("a", False, "quota"),
-        ("b", True, "starts_now"),
-    ]
-
-
 def test_level_then_age_with_priority_decides_and_the_starved_come_first():
     policy = Backfill(age_ns=HOUR, starved_ns=10 * HOUR)
     jobs = [
@@ -97,8 +98,8 @@ def test_a_job_that_outlived_its_estimate_is_expected_to_go_on_for_a_while():
 def test_with_many_ends_a_plan_may_be_late_but_never_early():
     ends = [(k * S, {0: 1}) for k in range(1, 1001)]
     coarse, fine = (
-        Profile(np.array([0]), 0, ends, rows_most=10),
-        Profile(np.array([0]), 0, ends, rows_most=2000),
+        FreeProfile(np.array([0]), 0, ends, rows_most=10),
+        FreeProfile(np.array([0]), 0, ends, rows_most=2000),
     )
     for ranks in (1, 17, 500, 1000):
         late, exact = (p.earliest(ranks, 1, S, anywhere(ranks)) for p in (coarse, fine))
@@ -140,9 +141,9 @@ def test_plans_never_use_more_than_there_is_and_are_the_same_again(free, held, j
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20), st.integers(1, 3)), max_size=6))
 def test_a_profile_is_the_sum_of_what_is_taken(slots):
-    profile = Profile(np.array([20]), 0, [(10, {0: 5}), (30, {0: 5})])
+    profile = FreeProfile(np.array([20]), 0, [(10, {0: 5}), (30, {0: 5})])
     for start, length, ranks in slots:
-        profile.take(Slot(start, np.array([ranks])), 1, length)
+        profile.take(StartSlot(start, np.array([ranks])), 1, length)
     for at in range(80):
         want = 20 + 5 * (at >= 10) + 5 * (at >= 30)
         want -= sum(ranks for start, length, ranks in slots if start <= at < start + length)
@@ -156,7 +157,7 @@ def test_a_profile_is_the_sum_of_what_is_taken(slots):
     st.tuples(st.integers(1, 6), st.integers(1, 2), st.integers(1, 14), st.integers(0, 12)),
 )
 def test_the_earliest_start_is_the_first_of_all_that_could_be_tried(free, ends, slots, asked):
-    profile = Profile(np.array(free), 0, [(at, {node: count}) for at, node, count in ends])
+    profile = FreeProfile(np.array(free), 0, [(at, {node: count}) for at, node, count in ends])
     for at, length, ranks in slots:
         taken = profile.earliest(ranks, 1, length, anywhere(ranks), at)
         if taken is not None:

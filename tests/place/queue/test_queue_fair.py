@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 
 from place.queues import HOUR, leaves, shares, trees
 from unidle.fleet.queues import QueueSpec
-from unidle.place.queue.entitle import Entitlement
-from unidle.place.queue.fair import Fairness, Shares, decay_ppb
+from unidle.place.queue.entitlement import Entitlement
+from unidle.place.queue.fair_share import Fairness, FairShare
 from unidle.place.queue.tree import ROOT, QueueTree
+from unidle.view.usage import decay_ppb
 
 CAPACITY = (40_000, 60_000)
 
 
-def order(books: Shares, each: int, rounds: int) -> str:
+def order(books: FairShare, each: int, rounds: int) -> str:
     """The queues of the next jobs of ``each`` GPUs, as they would start."""
     found = []
     for _ in range(rounds):
@@ -30,7 +31,7 @@ def order(books: Shares, each: int, rounds: int) -> str:
     return "".join(found)
 
 
-def with_waiting(books: Shares, jobs: int, each: int = 1) -> Shares:
+def with_waiting(books: FairShare, jobs: int, each: int = 1) -> FairShare:
     for leaf in leaves(books.tree):
         for _ in range(jobs):
             books.submit(leaf, (each * 1000,))
@@ -86,7 +87,7 @@ def test_a_firm_job_runs_only_on_what_its_queue_deserves():
     assert refusal is not None
     assert refusal.rule == "deserved"
     assert books.refusal(b, (5000,), firm=False) is None
-    lax = Shares(books.tree, (8000,), 0, Fairness(firm_borrows=True))
+    lax = FairShare(books.tree, (8000,), 0, Fairness(firm_borrows=True))
     assert lax.refusal(b, (5000,), firm=True) is None
 
 
@@ -127,9 +128,9 @@ steps = st.lists(
 )
 
 
-def walk(made: QueueTree, moves: list[tuple[int, int, int, bool, int]]) -> Shares:
+def walk(made: QueueTree, moves: list[tuple[int, int, int, bool, int]]) -> FairShare:
     """Start what is admitted, in any queues, and end some of it."""
-    books = Shares(made, CAPACITY, 0)
+    books = FairShare(made, CAPACITY, 0)
     ends = leaves(made)
     held: list[tuple[int, tuple[int, int], bool]] = []
     for pick, gpus, cpus, firm, what in moves:
@@ -180,7 +181,7 @@ def test_a_job_within_the_guarantee_of_its_queue_is_never_refused(made: QueueTre
 @given(trees(), steps)
 def test_books_follow_the_jobs_and_do_not_depend_on_the_order(made: QueueTree, moves):
     books = walk(made, moves)
-    fresh = Shares(made, CAPACITY, 0)
+    fresh = FairShare(made, CAPACITY, 0)
     for leaf in leaves(made):
         fresh.charge(leaf, books.firm[leaf], firm=True)
         fresh.charge(
@@ -199,7 +200,7 @@ def test_books_follow_the_jobs_and_do_not_depend_on_the_order(made: QueueTree, m
 
 @given(trees(), steps)
 def test_entitlement_kept_up_to_date_is_that_made_anew(made: QueueTree, moves):
-    books = Shares(made, CAPACITY, 0)
+    books = FairShare(made, CAPACITY, 0)
     books.entitled(ROOT)
     ends = leaves(made)
     for pick, gpus, cpus, firm, what in moves:
@@ -218,7 +219,7 @@ def test_entitlement_kept_up_to_date_is_that_made_anew(made: QueueTree, moves):
 def test_everyone_is_entitled_to_what_it_wants_of_what_it_deserves_and_all_to_the_capacity(
     made: QueueTree, moves
 ):
-    books = Shares(made, CAPACITY, 0)
+    books = FairShare(made, CAPACITY, 0)
     ends = leaves(made)
     for pick, gpus, cpus, _, _ in moves:
         books.submit(ends[pick % len(ends)], (gpus * 1000, cpus * 1000))
@@ -249,8 +250,8 @@ def test_the_next_queue_is_the_least_at_every_level(made: QueueTree, moves):
 
 @pytest.mark.parametrize("half_life", [HOUR, 24 * HOUR])
 def test_history_does_not_depend_on_how_often_it_is_looked_at(half_life):
-    def made() -> Shares:
-        return Shares(shares(QueueSpec("a"), gpus=8).tree, (8000,), 0, Fairness(half_life_ns=half_life))
+    def made() -> FairShare:
+        return FairShare(shares(QueueSpec("a"), gpus=8).tree, (8000,), 0, Fairness(half_life_ns=half_life))
 
     often, seldom = made(), made()
     for books in (often, seldom):

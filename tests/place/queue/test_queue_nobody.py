@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from place.queues import HOUR, anywhere, shares
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.model import Demand, Running
-from unidle.place.queue.nobody import Nobody, why_nobody
-from unidle.place.queue.preempt import Preemption, preempt
+from unidle.place.actions.preempt import preempt
+from unidle.place.explain.queue import NoVictims, why_no_victims
+from unidle.place.model import Demand, Running
+from unidle.place.protocol import Preemption
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import rights
 
 NOW = 10 * HOUR
@@ -29,65 +30,65 @@ def want(queue: str, ranks: int, level: str = "medium") -> Demand:
     return Demand("new", queue, level, ranks, 1, (ranks * 1000,))  # type: ignore[arg-type]
 
 
-def cluster(queues: Sequence[QueueSpec], *running: Running, gpus: int = 10) -> Cluster:
-    return Cluster(np.array([gpus]), shares(*queues, gpus=gpus), running)
+def state(queues: Sequence[QueueSpec], *running: Running, gpus: int = 10) -> Allocations:
+    return Allocations(np.array([gpus]), shares(*queues, gpus=gpus), running)
 
 
 ORG, GUESTS = QueueSpec("org", deserved={"gpu": 8}), QueueSpec("guests", deserved={"gpu": 2})
 KEEPS = QueueSpec("guests", deserved={"gpu": 2}, reclaimable=False)
 CASES = {
     "it would use more than it deserves": (
-        cluster((ORG, GUESTS), run("own", "org", 4), run("guest", "guests", 4)), want("org", 6),
+        state((ORG, GUESTS), run("own", "org", 4), run("guest", "guests", 4)), want("org", 6),
         "org uses 4 gpu, would use 10 with it, and deserves 8",
     ),
     "what others use is not reclaimable": (
-        cluster((ORG, KEEPS), run("own", "org", 4), run("guest", "guests", 4)), want("org", 4),
+        state((ORG, KEEPS), run("own", "org", 4), run("guest", "guests", 4)), want("org", 4),
         "guests uses more than deserved, but this is not reclaimable",
     ),
     "the others are not low": (
-        cluster((ORG, GUESTS), run("own", "org", 4), run("guest", "guests", 4, "medium")), want("org", 4),
+        state((ORG, GUESTS), run("own", "org", 4), run("guest", "guests", 4, "medium")), want("org", 4),
         "no job of level low runs in guests, and only such jobs can be stopped",
     ),
     "its own queue runs nothing low": (
-        cluster((ORG, GUESTS), run("own", "org", 8, "medium")), want("org", 4, "high"), "org runs no job of level low",
+        state((ORG, GUESTS), run("own", "org", 8, "medium")), want("org", 4, "high"), "org runs no job of level low",
     ),
     "it is public": (
-        cluster((QueueSpec("all", kind="public"), ORG), run("own", "org", 10)), want("all", 1),
+        state((QueueSpec("all", kind="public"), ORG), run("own", "org", 10)), want("all", 1),
         "all is public and reclaims nothing",
     ),
 }  # fmt: skip
 NOT_TOLD = {
     "a queue that uses all that it deserves": (
-        cluster((ORG, GUESTS), run("own", "org", 8), run("guest", "guests", 2)), want("guests", 1),
+        state((ORG, GUESTS), run("own", "org", 8), run("guest", "guests", 2)), want("guests", 1),
     ),
     "nobody uses more than it deserves": (
-        cluster((ORG, GUESTS), run("own", "org", 7), run("guest", "guests", 2)), want("org", 2),
+        state((ORG, GUESTS), run("own", "org", 7), run("guest", "guests", 2)), want("org", 2),
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_reason_why_nobody_may_be_stopped_is_told(name: str) -> None:
+def test_the_reason_why_no_victims_may_be_stopped_is_told(name: str) -> None:
     there, demand, says = CASES[name]
-    why = why_nobody(there, demand)
+    why = why_no_victims(there, demand)
     assert why == Reason("no_right_to_preempt", says)
     assert isinstance(preempt(there, demand, anywhere(demand.ranks), NOW), Reason)
 
 
 @pytest.mark.parametrize("name", NOT_TOLD)
 def test_nothing_is_told_where_its_queue_could_take_nothing_back(name: str) -> None:
-    assert why_nobody(*NOT_TOLD[name]) is None
+    assert why_no_victims(*NOT_TOLD[name]) is None
 
 
 def test_jobs_in_their_minimum_runtime_are_named_as_such() -> None:
     young = run("guest", "guests", 6, started=NOW - 1, min_runtime_ns=HOUR)
-    answer = preempt(cluster((ORG, GUESTS), young), want("org", 5), anywhere(5), NOW)
+    answer = preempt(state((ORG, GUESTS), young), want("org", 5), anywhere(5), NOW)
     assert isinstance(answer, Reason) and answer.code == "too_young"
     assert answer.text == "no low job that it could stop has run for its minimum runtime yet"
 
 
 def test_what_could_be_freed_is_told_where_it_is_not_enough() -> None:
-    there = cluster((ORG, GUESTS), run("own", "org", 1), run("gang", "guests", 3), run("most", "guests", 6))
+    there = state((ORG, GUESTS), run("own", "org", 1), run("gang", "guests", 3), run("most", "guests", 6))
     answer = preempt(there, want("org", 7), anywhere(7), NOW)
     assert isinstance(answer, Reason) and answer.code == "no_victims"
     assert answer.text == (
@@ -105,9 +106,9 @@ def test_a_reason_is_told_only_where_nobody_may_be_stopped(
 ) -> None:
     other = QueueSpec("guests", deserved={"gpu": 2}, reclaimable=reclaimable)
     running = [run("own", "org", own)] * bool(own) + [run("g", "guests", guests, level)] * bool(guests)
-    there, demand = cluster((ORG, other), *running, gpus=16), want("org", ranks)
+    there, demand = state((ORG, other), *running, gpus=16), want("org", ranks)
     may = any(there.soft.get(leaf) for leaf in rights(there.shares, demand).leaves())
-    if why_nobody(there, demand) is not None:
+    if why_no_victims(there, demand) is not None:
         assert not may
         answer = preempt(there, demand, anywhere(ranks), NOW)
         assert not (isinstance(answer, Preemption) and answer.victims)
@@ -115,7 +116,7 @@ def test_a_reason_is_told_only_where_nobody_may_be_stopped(
 
 def test_a_kind_of_jobs_is_looked_at_once() -> None:
     there, demand, _ = CASES["it would use more than it deserves"]
-    known: Nobody[str] = Nobody(there)
+    known: NoVictims[str] = NoVictims(there)
     assert known.why("like", demand) is None  # nothing was tried for it
     known.setdefault("like")
     first = known.why("like", demand)

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from place.queues import BOTH, HOUR, anywhere, leaves, shares, tree, within
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.fair import Shares
-from unidle.place.queue.model import Demand, Fits, Hold, Running
-from unidle.place.queue.model import started as begun
-from unidle.place.queue.preempt import Preemption, preempt, preempt_all
+from unidle.place.actions.preempt import preempt, preempt_all
+from unidle.place.model import Demand, Fits, Hold, Running
+from unidle.place.model import started as begun
+from unidle.place.protocol import Preemption
+from unidle.place.queue.fair_share import FairShare
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import dominant, rights
 
 NOW = 10 * HOUR
@@ -31,13 +32,13 @@ def want(queue: str, ranks: int, each: int = 1, level="medium", job: str = "new"
     return Demand(job, queue, level, ranks, each, (ranks * each * 1000,))
 
 
-def two_queues(running: Sequence[Running], nodes: int = 2, per: int = 4, a: int | None = None) -> Cluster:
+def two_queues(running: Sequence[Running], nodes: int = 2, per: int = 4, a: int | None = None) -> Allocations:
     """Queue ``a`` deserves ``a`` GPUs (half by default), ``b`` the rest."""
     total = nodes * per
     books = shares(
         QueueSpec("a", deserved={"gpu": total // 2 if a is None else a}), QueueSpec("b"), gpus=total
     )
-    return Cluster(np.full(nodes, per), books, running)
+    return Allocations(np.full(nodes, per), books, running)
 
 
 def stopped(answer: Preemption | Reason) -> list[str]:
@@ -49,66 +50,66 @@ def stopped(answer: Preemption | Reason) -> list[str]:
 
 
 def test_a_queue_takes_back_what_it_lent_at_the_least_loss():
-    cluster = two_queues([run(f"b{k}", "b", {k // 4: 1}, started=k * HOUR) for k in range(8)])
-    assert stopped(preempt(cluster, want("a", 2), anywhere(2), NOW)) == ["b6", "b7"]
+    state = two_queues([run(f"b{k}", "b", {k // 4: 1}, started=k * HOUR) for k in range(8)])
+    assert stopped(preempt(state, want("a", 2), anywhere(2), NOW)) == ["b6", "b7"]
 
 
 def test_work_that_is_saved_is_not_lost():
     old = run("saved", "b", {0: 1}, last_saved_ns=NOW - HOUR // 60, restart_ns=HOUR // 60)
-    cluster = two_queues([old, *(run(f"b{k}", "b", {k // 4: 1}, started=9 * HOUR) for k in range(1, 8))])
-    answer = preempt(cluster, want("a", 1), anywhere(1), NOW)
+    state = two_queues([old, *(run(f"b{k}", "b", {k // 4: 1}, started=9 * HOUR) for k in range(1, 8))])
+    answer = preempt(state, want("a", 1), anywhere(1), NOW)
     assert stopped(answer) == ["saved"]
     assert isinstance(answer, Preemption)
     assert answer.lost_us == 2 * 60 * 1_000_000
 
 
 def test_a_victims_queue_never_falls_below_what_it_deserves():
-    cluster = two_queues([run("big", "b", {0: 3}), run("more", "b", {1: 3})], a=5)
-    answer = preempt(cluster, want("a", 5), anywhere(5), NOW)  # b deserves 3 and uses 6: one of them may go
+    state = two_queues([run("big", "b", {0: 3}), run("more", "b", {1: 3})], a=5)
+    answer = preempt(state, want("a", 5), anywhere(5), NOW)  # b deserves 3 and uses 6: one of them may go
     assert len(stopped(answer)) == 1
-    cluster = two_queues([run("big", "b", {0: 4, 1: 2})], a=5)  # b would be left with nothing
-    answer = preempt(cluster, want("a", 5), anywhere(5), NOW)
+    state = two_queues([run("big", "b", {0: 4, 1: 2})], a=5)  # b would be left with nothing
+    answer = preempt(state, want("a", 5), anywhere(5), NOW)
     assert isinstance(answer, Reason)
     assert answer.code == "no_victims"
 
 
 def test_a_queue_above_its_share_takes_nothing_back():
-    cluster = two_queues([run("a1", "a", {0: 4}), *(run(f"b{k}", "b", {1: 1}) for k in range(4))])
-    answer = preempt(cluster, want("a", 1), anywhere(1), NOW)
+    state = two_queues([run("a1", "a", {0: 4}), *(run(f"b{k}", "b", {1: 1}) for k in range(4))])
+    answer = preempt(state, want("a", 1), anywhere(1), NOW)
     assert isinstance(answer, Reason)
     assert answer.code == "no_right_to_preempt"
 
 
 @pytest.mark.parametrize(("level", "works"), [("high", True), ("medium", False), ("low", False)])
 def test_only_a_high_job_stops_low_ones_of_its_own_queue(level, works):
-    cluster = two_queues([run(f"a{k}", "a", {0: 1}) for k in range(4)] + [run("b", "b", {1: 4}, "medium")])
-    assert isinstance(preempt(cluster, want("a", 1, level=level), anywhere(1), NOW), Preemption) == works
+    state = two_queues([run(f"a{k}", "a", {0: 1}) for k in range(4)] + [run("b", "b", {1: 4}, "medium")])
+    assert isinstance(preempt(state, want("a", 1, level=level), anywhere(1), NOW), Preemption) == works
 
 
 @pytest.mark.parametrize("level", ["high", "medium"])
 def test_jobs_that_are_not_low_are_never_stopped(level):
-    books = Shares(tree(QueueSpec("a"), QueueSpec("b")), (8000,), 0)
-    cluster = Cluster(np.array([8]), books, [run("b", "b", {0: 8}, level)])
-    assert isinstance(preempt(cluster, want("a", 1, level="high"), anywhere(1), NOW), Reason)
+    books = FairShare(tree(QueueSpec("a"), QueueSpec("b")), (8000,), 0)
+    state = Allocations(np.array([8]), books, [run("b", "b", {0: 8}, level)])
+    assert isinstance(preempt(state, want("a", 1, level="high"), anywhere(1), NOW), Reason)
 
 
 def test_a_job_is_not_stopped_before_its_minimum_runtime():
     young = run("young", "b", {0: 4, 1: 4}, started=NOW - HOUR, min_runtime_ns=2 * HOUR)
-    cluster = two_queues([young], a=8)
-    assert isinstance(preempt(cluster, want("a", 1), anywhere(1), NOW), Reason)
-    assert isinstance(preempt(cluster, want("a", 1), anywhere(1), NOW + HOUR), Preemption)
+    state = two_queues([young], a=8)
+    assert isinstance(preempt(state, want("a", 1), anywhere(1), NOW), Reason)
+    assert isinstance(preempt(state, want("a", 1), anywhere(1), NOW + HOUR), Preemption)
 
 
 def test_what_is_not_reclaimable_is_not_taken_back():
     books = shares(QueueSpec("a"), QueueSpec("b", reclaimable=False), gpus=8)
-    cluster = Cluster(np.array([8]), books, [run(f"b{k}", "b", {0: 1}) for k in range(8)])
-    assert isinstance(preempt(cluster, want("a", 1), anywhere(1), NOW), Reason)
+    state = Allocations(np.array([8]), books, [run(f"b{k}", "b", {0: 1}) for k in range(8)])
+    assert isinstance(preempt(state, want("a", 1), anywhere(1), NOW), Reason)
 
 
 def test_a_public_queue_takes_nothing_back():
     books = shares(QueueSpec("p", kind="public", deserved={"gpu": 4}), QueueSpec("b"), gpus=8)
-    cluster = Cluster(np.array([8]), books, [run(f"b{k}", "b", {0: 1}) for k in range(8)])
-    assert isinstance(preempt(cluster, want("p", 1), anywhere(1), NOW), Reason)
+    state = Allocations(np.array([8]), books, [run(f"b{k}", "b", {0: 1}) for k in range(8)])
+    assert isinstance(preempt(state, want("p", 1), anywhere(1), NOW), Reason)
 
 
 def test_a_department_takes_back_for_a_team_that_is_above_its_own_share():
@@ -116,8 +117,8 @@ def test_a_department_takes_back_for_a_team_that_is_above_its_own_share():
         QueueSpec("dep"), QueueSpec("other"), QueueSpec("t1", "dep"), QueueSpec("t2", "dep"), gpus=8
     )
     held = [run("t", "t1", {0: 2}), *(run(f"o{k}", "other", {0: 1}) for k in range(6))]
-    cluster = Cluster(np.array([8]), books, held)
-    assert len(stopped(preempt(cluster, want("t1", 2, level="low"), anywhere(2), NOW))) == 2
+    state = Allocations(np.array([8]), books, held)
+    assert len(stopped(preempt(state, want("t1", 2, level="low"), anywhere(2), NOW))) == 2
 
 
 # -- shape, hold, speculation ------------------------------------------------------------------------
@@ -125,43 +126,43 @@ def test_a_department_takes_back_for_a_team_that_is_above_its_own_share():
 
 def test_victims_are_chosen_in_the_domain_where_the_gang_loses_least():
     held = [run(f"b{k}", "b", {k: 4}, started=(9 if k in (1, 2) else 8) * HOUR) for k in range(4)]
-    cluster = two_queues(held, nodes=4)
+    state = two_queues(held, nodes=4)
     domains = [(0, 2), (2, 4)]
-    answer = preempt(cluster, want("a", 2, each=4), within(2, domains), NOW, domains=domains)
+    answer = preempt(state, want("a", 2, each=4), within(2, domains), NOW, domains=domains)
     assert stopped(answer) in (["b0", "b1"], ["b2", "b3"])  # not b1 and b2, the cheapest two
     free_choice = preempt(two_queues(held, nodes=4), want("a", 2, each=4), anywhere(2), NOW)
     assert stopped(free_choice) == ["b1", "b2"]
 
 
 def test_freed_quota_and_devices_are_held_for_the_job_until_they_expire():
-    cluster = two_queues([run(f"b{k}", "b", {k // 4: 1}) for k in range(8)])
-    answer = preempt(cluster, want("a", 4), anywhere(4), NOW, hold_ns=HOUR)
+    state = two_queues([run(f"b{k}", "b", {k // 4: 1}) for k in range(8)])
+    answer = preempt(state, want("a", 4), anywhere(4), NOW, hold_ns=HOUR)
     assert isinstance(answer, Preemption)
-    assert int(cluster.free.sum()) == 0
+    assert int(state.free.sum()) == 0
     assert sum(answer.hold.devices.values()) == 4
-    assert cluster.shares.refusal(2, (1000,), firm=False) is not None  # b cannot come back for it
-    assert cluster.expire(NOW + HOUR - 1) == ()
-    assert cluster.expire(NOW + HOUR) == ("new",)
-    assert int(cluster.free.sum()) == 4
+    assert state.shares.refusal(2, (1000,), firm=False) is not None  # b cannot come back for it
+    assert state.expire(NOW + HOUR - 1) == ()
+    assert state.expire(NOW + HOUR) == ("new",)
+    assert int(state.free.sum()) == 4
 
 
 def test_a_job_starts_on_what_is_held_for_it():
-    cluster = two_queues([run(f"b{k}", "b", {k // 4: 1}) for k in range(8)])
-    answer = preempt(cluster, want("a", 4), anywhere(4), NOW)
+    state = two_queues([run(f"b{k}", "b", {k // 4: 1}) for k in range(8)])
+    answer = preempt(state, want("a", 4), anywhere(4), NOW)
     assert isinstance(answer, Preemption)
-    cluster.start(run("new", "a", dict(answer.hold.devices), "medium"))
-    assert not cluster.holds
-    assert cluster.shares.used[1] == [4000]
+    state.start(run("new", "a", dict(answer.hold.devices), "medium"))
+    assert not state.holds
+    assert state.shares.used[1] == [4000]
 
 
 def test_what_cannot_be_done_changes_nothing():
     books = shares(QueueSpec("a", limit={"gpu": 2}, deserved={"gpu": 2}), QueueSpec("b"), gpus=8)
-    cluster = Cluster(np.array([8]), books, [run(f"a{k}", "a", {0: 1}) for k in range(2)])
-    before = (cluster.free.tolist(), dict(cluster.running), [list(row) for row in books.used])
-    answer = preempt(cluster, want("a", 3, level="high"), anywhere(3), NOW)
+    state = Allocations(np.array([8]), books, [run(f"a{k}", "a", {0: 1}) for k in range(2)])
+    before = (state.free.tolist(), dict(state.running), [list(row) for row in books.used])
+    answer = preempt(state, want("a", 3, level="high"), anywhere(3), NOW)
     assert isinstance(answer, Reason)
     assert answer.code == "quota"
-    assert before == (cluster.free.tolist(), cluster.running, books.used)
+    assert before == (state.free.tolist(), state.running, books.used)
 
 
 def test_equal_demands_of_one_rank_are_answered_together_as_one_by_one():
@@ -181,7 +182,7 @@ def test_equal_demands_of_one_rank_are_answered_together_as_one_by_one():
 
 
 def test_the_dominant_resource_is_that_of_which_most_of_the_fleet_is_wanted():
-    books = Shares(tree(QueueSpec("a"), resources=("gpu", "cpu")), (8000, 64_000), 0)
+    books = FairShare(tree(QueueSpec("a"), resources=("gpu", "cpu")), (8000, 64_000), 0)
     assert dominant(books, (1000, 4000)) == 0
     assert dominant(books, (1000, 32_000)) == 1
     assert dominant(books, (0, 0)) == 0
@@ -191,7 +192,7 @@ def test_the_dominant_resource_is_that_of_which_most_of_the_fleet_is_wanted():
 
 
 @st.composite
-def crowded(draw: st.DrawFn, gangs: bool) -> tuple[Cluster, Demand, Fits, list[tuple[int, int]] | None]:
+def crowded(draw: st.DrawFn, gangs: bool) -> tuple[Allocations, Demand, Fits, list[tuple[int, int]] | None]:
     nodes, per = draw(st.integers(1, 4)), draw(st.sampled_from([2, 4, 8]))
     free = [per] * nodes
     held = []
@@ -219,16 +220,16 @@ def crowded(draw: st.DrawFn, gangs: bool) -> tuple[Cluster, Demand, Fits, list[t
     )
     domains = draw(st.sampled_from([None, [(0, nodes // 2), (nodes // 2, nodes)]]))
     demand = want("a", ranks, each, draw(st.sampled_from(["low", "medium", "high"])))
-    return Cluster(np.full(nodes, per), books, held), demand, within(ranks, domains), domains
+    return Allocations(np.full(nodes, per), books, held), demand, within(ranks, domains), domains
 
 
-def least_loss(cluster: Cluster, demand: Demand, fits: Fits) -> int | None:
+def least_loss(state: Allocations, demand: Demand, fits: Fits) -> int | None:
     """The least loss of all sets of low jobs whose devices make room, by trying each."""
-    held = list(cluster.running.values())
+    held = list(state.running.values())
     best = None
     for pick in range(1 << len(held)):
         chosen = [r for k, r in enumerate(held) if pick >> k & 1]
-        free = cluster.free.copy()
+        free = state.free.copy()
         for r in chosen:
             for node, devices in r.devices.items():
                 free[node] += devices
@@ -240,17 +241,17 @@ def least_loss(cluster: Cluster, demand: Demand, fits: Fits) -> int | None:
 
 @given(crowded(gangs=False))
 def test_where_no_victim_spans_nodes_no_other_choice_loses_less(world):
-    cluster, demand, fits, domains = world
-    books = shares(QueueSpec("a", deserved={"gpu": int(cluster.devices.sum())}), QueueSpec("b"), QueueSpec("c"),
-                   gpus=int(cluster.devices.sum()))  # fmt: skip
-    free_to_take = Cluster(cluster.devices, books, cluster.running.values())
+    state, demand, fits, domains = world
+    books = shares(QueueSpec("a", deserved={"gpu": int(state.devices.sum())}), QueueSpec("b"), QueueSpec("c"),
+                   gpus=int(state.devices.sum()))  # fmt: skip
+    free_to_take = Allocations(state.devices, books, state.running.values())
     best = least_loss(free_to_take, demand, fits)
     answer = preempt(free_to_take, demand, fits, NOW, domains=domains)
     assert best == (answer.lost_us if isinstance(answer, Preemption) else None)
 
 
 @st.composite
-def scarce(draw: st.DrawFn) -> tuple[Cluster, Demand, Fits, list[tuple[int, int]] | None]:
+def scarce(draw: st.DrawFn) -> tuple[Allocations, Demand, Fits, list[tuple[int, int]] | None]:
     """Jobs on two kinds of devices of the same hosts, some on several nodes, each with CPU and memory of its own."""
     nodes, per, kinds = draw(st.integers(1, 3)), draw(st.sampled_from([2, 4])), draw(st.integers(1, 2))
     hosts = np.array([[draw(st.integers(4, 16)) for _ in range(nodes)] for _ in range(2)], np.int64)
@@ -278,53 +279,53 @@ def scarce(draw: st.DrawFn) -> tuple[Cluster, Demand, Fits, list[tuple[int, int]
                     asks=asks)  # fmt: skip
     domains = draw(st.sampled_from([[(0, nodes)], [(0, nodes // 2), (nodes // 2, nodes)]]))
     domains = [(start, end) for start, end in domains if end > start]
-    cluster = Cluster(np.full(nodes * kinds, per), books, held, hosts)
-    return cluster, demand, within(ranks, domains), domains
+    state = Allocations(np.full(nodes * kinds, per), books, held, hosts)
+    return state, demand, within(ranks, domains), domains
 
 
-def least_allowed(cluster: Cluster, demand: Demand, fits: Fits) -> int | None:
+def least_allowed(state: Allocations, demand: Demand, fits: Fits) -> int | None:
     """The least loss of all sets of jobs that may be stopped together and make room, by trying each."""
-    may = rights(cluster.shares, demand)
-    held = list(cluster.running.values())
+    may = rights(state.shares, demand)
+    held = list(state.running.values())
     best = None
     for pick in range(1 << len(held)):
         chosen = [r for k, r in enumerate(held) if pick >> k & 1]
         cost = sum(r.lost_us(NOW) for r in chosen)
         if best is not None and cost >= best:
             continue
-        if not all(may.within(chosen, [cluster.shares.tree.leaf(r.queue) for r in chosen])):
+        if not all(may.within(chosen, [state.shares.tree.leaf(r.queue) for r in chosen])):
             continue
-        mark = cluster.journal.mark()
+        mark = state.log.checkpoint()
         for r in chosen:
-            cluster.stop(r.job)
-        leaf = cluster.shares.tree.leaf(demand.queue)
-        refused = cluster.shares.refusal(leaf, demand.charged, firm=demand.firm)
-        if refused is None and fits(cluster.room(demand)) is not None:
+            state.stop(r.job)
+        leaf = state.shares.tree.leaf(demand.queue)
+        refused = state.shares.refusal(leaf, demand.charged, firm=demand.firm)
+        if refused is None and fits(state.room(demand)) is not None:
             best = cost
-        cluster.journal.back_to(mark)
+        state.log.rollback(mark)
     return best
 
 
 @settings(max_examples=400)
 @given(scarce())
 def test_whatever_is_scarce_no_other_choice_that_may_be_made_loses_less(world):
-    cluster, demand, fits, domains = world
-    best = least_allowed(cluster, demand, fits)
-    answer = preempt(cluster, demand, fits, NOW, domains=domains)
+    state, demand, fits, domains = world
+    best = least_allowed(state, demand, fits)
+    answer = preempt(state, demand, fits, NOW, domains=domains)
     ours = answer.lost_us if isinstance(answer, Preemption) else None
     assert (ours is None) == (best is None)
     if ours is not None and best is not None:
-        assert best <= ours <= best + len(cluster.free)  # a gang's cost by node is rounded up to microseconds
+        assert best <= ours <= best + len(state.free)  # a gang's cost by node is rounded up to microseconds
 
 
 def test_who_holds_only_cpu_on_the_host_is_stopped_for_a_job_that_lacks_cpu():
     """The GPUs are free, and a job on the host's CPU devices holds the CPU that the gang asks for."""
     hog = run("hog", "b", {1: 1}, asks=(8, 0))  # node 1: the CPU devices of host 0
     books = shares(QueueSpec("a", deserved={"gpu": 4}), QueueSpec("b", deserved={"gpu": 0}), gpus=4)
-    cluster = Cluster(np.array([2, 2]), books, [hog], np.array([[8], [8]]))
+    state = Allocations(np.array([2, 2]), books, [hog], np.array([[8], [8]]))
     demand = Demand("new", "a", "medium", 1, 1, (1000,), asks=(4, 0))
-    assert stopped(preempt(cluster, demand, within(1, [(0, 1)]), NOW, domains=[(0, 1)])) == ["hog"]
-    assert cluster.room(demand)[0] == 2
+    assert stopped(preempt(state, demand, within(1, [(0, 1)]), NOW, domains=[(0, 1)])) == ["hog"]
+    assert state.room(demand)[0] == 2
 
 
 def test_the_cheapest_set_on_a_node_frees_the_cpu_too():
@@ -334,63 +335,63 @@ def test_the_cheapest_set_on_a_node_frees_the_cpu_too():
         run("dear", "b", {0: 1}, started=8 * HOUR, asks=(6, 0)),
     )
     books = shares(QueueSpec("a", deserved={"gpu": 2}), QueueSpec("b", deserved={"gpu": 0}), gpus=2)
-    cluster = Cluster(np.array([2]), books, [cheap, dear], np.array([[8], [8]]))
+    state = Allocations(np.array([2]), books, [cheap, dear], np.array([[8], [8]]))
     demand = Demand("new", "a", "medium", 1, 1, (1000,), asks=(6, 0))
-    assert stopped(preempt(cluster, demand, anywhere(1), NOW)) == ["dear"]
+    assert stopped(preempt(state, demand, anywhere(1), NOW)) == ["dear"]
 
 
 @given(crowded(gangs=True))
 def test_after_preemption_the_books_and_the_devices_are_right(world):
-    cluster, demand, fits, domains = world
-    before = {r.job: r for r in cluster.running.values()}
-    answer = preempt(cluster, demand, fits, NOW, domains=domains)
-    used = np.zeros(len(cluster.free), np.int64)
-    for held in (*cluster.running.values(), *cluster.holds.values()):
+    state, demand, fits, domains = world
+    before = {r.job: r for r in state.running.values()}
+    answer = preempt(state, demand, fits, NOW, domains=domains)
+    used = np.zeros(len(state.free), np.int64)
+    for held in (*state.running.values(), *state.holds.values()):
         for node, devices in held.devices.items():
             used[node] += devices
-    assert (cluster.free + used == cluster.devices).all()
-    assert (cluster.free >= 0).all()
-    for queue in leaves(cluster.shares.tree):
-        name = cluster.shares.tree.name(queue)
-        charged = sum(r.charged[0] for r in cluster.running.values() if r.queue == name)
-        charged += sum(h.charged[0] for h in cluster.holds.values() if h.queue == name)
-        assert cluster.shares.used[queue][0] == charged
+    assert (state.free + used == state.devices).all()
+    assert (state.free >= 0).all()
+    for queue in leaves(state.shares.tree):
+        name = state.shares.tree.name(queue)
+        charged = sum(r.charged[0] for r in state.running.values() if r.queue == name)
+        charged += sum(h.charged[0] for h in state.holds.values() if h.queue == name)
+        assert state.shares.used[queue][0] == charged
     if isinstance(answer, Reason):
-        assert cluster.running == before
+        assert state.running == before
         return
     counts = {node: devices // demand.each for node, devices in answer.hold.devices.items()}
     assert sum(counts.values()) == demand.ranks
-    assert fits(np.array([counts.get(n, 0) for n in range(len(cluster.free))])) is not None
+    assert fits(np.array([counts.get(n, 0) for n in range(len(state.free))])) is not None
     for victim in answer.victims:
         assert before[victim].level == "low"
     for name in {before[v].queue for v in answer.victims} - {demand.queue}:
-        queue = cluster.shares.tree.leaf(name)
-        assert cluster.shares.above(queue, 0) >= 0
+        queue = state.shares.tree.leaf(name)
+        assert state.shares.above(queue, 0) >= 0
         if answer.victims:
-            assert cluster.shares.above(1, 0) <= 0
+            assert state.shares.above(1, 0) <= 0
 
 
 @given(crowded(gangs=True), st.lists(st.integers(0, 5), max_size=12))
 def test_a_rolled_back_journal_leaves_no_trace(world, moves):
-    cluster, demand, fits, domains = world
+    state, demand, fits, domains = world
 
     def look() -> tuple[object, ...]:
-        books = cluster.shares
+        books = state.shares
         return (
-            cluster.free.tolist(), sorted(cluster.running), dict(cluster.holds), [list(r) for r in books.used],
+            state.free.tolist(), sorted(state.running), dict(state.holds), [list(r) for r in books.used],
             [list(r) for r in books.firm], [books.refusal(q, (1000,), firm=False) for q in leaves(books.tree)],
         )  # fmt: skip
 
-    before, mark = look(), cluster.journal.mark()
-    preempt(cluster, demand, fits, NOW, domains=domains)
+    before, mark = look(), state.log.checkpoint()
+    preempt(state, demand, fits, NOW, domains=domains)
     for k in moves:
-        if cluster.running and k % 2:
-            cluster.stop(sorted(cluster.running)[k % len(cluster.running)])
+        if state.running and k % 2:
+            state.stop(sorted(state.running)[k % len(state.running)])
         else:
-            node = k % len(cluster.free)
-            hold = Hold(f"h{k}", "b", (1000,), firm=False, devices={node: min(1, int(cluster.free[node]))})
-            cluster.hold(hold)
-    cluster.journal.back_to(mark)
+            node = k % len(state.free)
+            hold = Hold(f"h{k}", "b", (1000,), firm=False, devices={node: min(1, int(state.free[node]))})
+            state.hold(hold)
+    state.log.rollback(mark)
     assert look() == before
 
 
@@ -401,7 +402,7 @@ def test_preemption_never_goes_in_circles(data):
     per, nodes = 4, data.draw(st.integers(1, 3))
     weights = data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=4))
     books = shares(*(QueueSpec(f"q{k}", weight=w) for k, w in enumerate(weights)), gpus=per * nodes)
-    cluster = Cluster(np.full(nodes, per), books)
+    state = Allocations(np.full(nodes, per), books)
     waiting = [
         want(f"q{data.draw(st.integers(0, len(weights) - 1))}", data.draw(st.integers(1, 4)), 1,
              data.draw(st.sampled_from(["low", "low", "medium", "high"])), f"j{k}")
@@ -414,18 +415,18 @@ def test_preemption_never_goes_in_circles(data):
         for demand in list(waiting):
             answer: Preemption | Reason | None = None
             leaf = books.tree.leaf(demand.queue)
-            counts = anywhere(demand.ranks)(cluster.room(demand))
+            counts = anywhere(demand.ranks)(state.room(demand))
             fits = books.refusal(leaf, demand.charged, firm=demand.firm) is None and counts is not None
             if fits:
                 devices = {int(n): int(counts[n]) for n in np.flatnonzero(counts)}
             else:
-                answer = preempt(cluster, demand, anywhere(demand.ranks), at * HOUR)
+                answer = preempt(state, demand, anywhere(demand.ranks), at * HOUR)
                 if isinstance(answer, Reason):
                     continue
                 devices = dict(answer.hold.devices)
             changed = True
             waiting.remove(demand)
-            cluster.start(run(demand.job, demand.queue, devices, demand.level, at * HOUR))
+            state.start(run(demand.job, demand.queue, devices, demand.level, at * HOUR))
             if isinstance(answer, Preemption):
                 waiting += [jobs[victim] for victim in answer.victims]
         quiet = 0 if changed else quiet + 1
@@ -450,7 +451,7 @@ def test_stops_that_follow_from_stops_come_to_an_end(data):
 
     specs = [of("p"), of("q"), *(of(f"{parent}{k}", parent) for parent in "pq" for k in range(2))]
     queues = tree(*(replace(s, deserved={}) if s.parent else s for s in specs), resources=BOTH)
-    books = Shares(queues, (per * nodes * 1000, per * nodes * 2000), 0)
+    books = FairShare(queues, (per * nodes * 1000, per * nodes * 2000), 0)
     coming = []
     for k in range(4 * nodes + data.draw(st.integers(1, 8))):
         low = k < 4 * nodes  # the first ones fill the fleet
@@ -460,17 +461,17 @@ def test_stops_that_follow_from_stops_come_to_an_end(data):
         asks = (cpus * 1000, 0)
         coming.append(Demand(f"j{k}", queue, level, ranks, 1, (ranks * 1000, ranks * cpus * 1000), asks=asks))
     jobs, waiting = {demand.job: demand for demand in coming}, list[Demand]()
-    cluster = Cluster(np.full(nodes, per), books, hosts=np.full((2, nodes), per * 2000))
+    state = Allocations(np.full(nodes, per), books, hosts=np.full((2, nodes), per * 2000))
     stops: list[tuple[str, int, str]] = []  # for whom, how often that was stopped before, and who
     for at in range(len(jobs) ** 2 + len(jobs) + 1):
         changed = bool(coming)
         waiting += [coming.pop(0)] if coming else []
         books.begin(at * HOUR)
         for demand in list(waiting):
-            counts = anywhere(demand.ranks)(cluster.room(demand))
+            counts = anywhere(demand.ranks)(state.room(demand))
             leaf = queues.leaf(demand.queue)
             if counts is None or books.refusal(leaf, demand.charged, firm=demand.firm):
-                answer = preempt(cluster, demand, anywhere(demand.ranks), at * HOUR)
+                answer = preempt(state, demand, anywhere(demand.ranks), at * HOUR)
                 if isinstance(answer, Reason):
                     continue
                 before = sum(victim == demand.job for _, _, victim in stops)
@@ -481,7 +482,7 @@ def test_stops_that_follow_from_stops_come_to_an_end(data):
                 devices = {int(n): int(counts[n]) for n in np.flatnonzero(counts)}
             changed = True
             waiting.remove(demand)
-            cluster.start(begun(demand, devices, at * HOUR))
+            state.start(begun(demand, devices, at * HOUR))
         if not changed:
             break
     assert not changed, f"stops go on although nothing new was asked for: {stops[-6:]}"

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from place.queues import HOUR, anywhere, shares, within
 from unidle.fleet.queues import Migration, QueueSpec
 from unidle.jobs import Reason
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.consolidate import Consolidation, consolidate
-from unidle.place.queue.model import Demand, Fits, Running
-from unidle.place.queue.repair import Repair, repair
+from unidle.place.actions.make_room import consolidate
+from unidle.place.gang.repair import Repair, repair
+from unidle.place.model import Demand, Fits, Running
+from unidle.place.protocol import Consolidation
+from unidle.place.queue.state import Allocations
 
 NOW = 10 * HOUR
 
@@ -32,21 +33,21 @@ def movable(job: str, devices: dict[int, int], saved_s: int = 60, **known) -> Ru
     return run(job, devices, **fields)
 
 
-def cluster_of(free: list[int], *running: Running) -> Cluster:
+def cluster_of(free: list[int], *running: Running) -> Allocations:
     devices = np.array(free)
     for held in running:
         for node, count in held.devices.items():
             devices[node] += count
-    return Cluster(devices, shares(QueueSpec("q"), gpus=1000), running)
+    return Allocations(devices, shares(QueueSpec("q"), gpus=1000), running)
 
 
 def gang(run_: Running) -> Fits:
     return anywhere(run_.ranks)
 
 
-def moved(cluster: Cluster, ranks: int, each: int, wait_ns: int = HOUR, **rules) -> Consolidation | Reason:
+def moved(state: Allocations, ranks: int, each: int, wait_ns: int = HOUR, **rules) -> Consolidation | Reason:
     demand = Demand("new", "q", "medium", ranks, each, (1000,))
-    return consolidate(cluster, demand, anywhere(ranks), gang, NOW, wait_ns, migration=Migration(**rules))
+    return consolidate(state, demand, anywhere(ranks), gang, NOW, wait_ns, migration=Migration(**rules))
 
 
 # -- consolidation -----------------------------------------------------------------------------------
@@ -65,19 +66,19 @@ def test_a_job_is_not_moved_to_a_node_whose_cpu_others_have():
         run("modest", 2, 3, 8000, moves=False),
     ]
     hosts = np.array([[32_000] * 3, [1 << 40] * 3])
-    cluster = Cluster(np.array([4, 4, 4]), shares(QueueSpec("q"), gpus=1000), running, hosts)
+    state = Allocations(np.array([4, 4, 4]), shares(QueueSpec("q"), gpus=1000), running, hosts)
     demand = Demand("new", "q", "medium", 4, 1, (4000,))
     each_node = [(0, 1), (1, 2), (2, 3)]
-    answer = consolidate(cluster, demand, within(4, each_node), gang, NOW, HOUR, domains=each_node)
+    answer = consolidate(state, demand, within(4, each_node), gang, NOW, HOUR, domains=each_node)
     assert isinstance(answer, Consolidation)
     assert [(hold.job, hold.devices) for hold in answer.moves] == [("small", {2: 1})]
 
 
 def test_the_job_is_moved_whose_move_loses_least():
-    cluster = cluster_of(
+    state = cluster_of(
         [2, 2, 2], movable("a", {0: 2}, 600), movable("b", {1: 2}, 60), movable("c", {2: 2}, 900)
     )
-    answer = moved(cluster, 1, 4)
+    answer = moved(state, 1, 4)
     assert isinstance(answer, Consolidation)
     assert [(hold.job, dict(hold.devices)) for hold in answer.moves] == [("b", {0: 2})]
     assert dict(answer.hold.devices) == {1: 4}
@@ -86,34 +87,34 @@ def test_the_job_is_moved_whose_move_loses_least():
 
 
 def test_a_move_that_costs_more_than_it_wins_is_refused_and_changes_nothing():
-    cluster = cluster_of([2, 2], movable("a", {0: 2}, 600), movable("b", {1: 2}, 600))
-    before = cluster.free.tolist()
-    answer = moved(cluster, 1, 4, wait_ns=60 * 10**9)
+    state = cluster_of([2, 2], movable("a", {0: 2}, 600), movable("b", {1: 2}, 600))
+    before = state.free.tolist()
+    answer = moved(state, 1, 4, wait_ns=60 * 10**9)
     assert isinstance(answer, Reason)
     assert answer.code == "too_dear"
-    assert cluster.free.tolist() == before
-    assert set(cluster.running) == {"a", "b"}
+    assert state.free.tolist() == before
+    assert set(state.running) == {"a", "b"}
 
 
 def test_jobs_that_cannot_checkpoint_and_high_jobs_stay():
-    cluster = cluster_of([2, 2], run("a", {0: 2}), movable("b", {1: 2}, level="high"))
-    answer = moved(cluster, 1, 4)
+    state = cluster_of([2, 2], run("a", {0: 2}), movable("b", {1: 2}, level="high"))
+    answer = moved(state, 1, 4)
     assert isinstance(answer, Reason)
     assert answer.code == "no_moves"
 
 
 def test_a_job_that_finds_no_other_place_is_not_moved():
-    cluster = cluster_of(
+    state = cluster_of(
         [2, 1, 2], movable("cheap", {0: 3}, 1, each=3), movable("b", {1: 2}, 60), movable("c", {2: 2}, 90)
     )
-    answer = moved(cluster, 1, 4)  # without cheap's node: 5 devices, but nowhere else has room for 3
+    answer = moved(state, 1, 4)  # without cheap's node: 5 devices, but nowhere else has room for 3
     assert isinstance(answer, Consolidation)
     assert [hold.job for hold in answer.moves] == ["c"]
 
 
 def test_saving_on_request_makes_a_move_cheap():
-    cluster = cluster_of([2, 2], movable("a", {0: 2}, 36_000, save_ns=5 * 10**9), movable("b", {1: 2}, 600))
-    answer = moved(cluster, 1, 4)
+    state = cluster_of([2, 2], movable("a", {0: 2}, 36_000, save_ns=5 * 10**9), movable("b", {1: 2}, 600))
+    answer = moved(state, 1, 4)
     assert isinstance(answer, Consolidation)
     assert [hold.job for hold in answer.moves] == ["a"]
 
@@ -135,16 +136,16 @@ def test_consolidation_keeps_every_gang_whole_and_the_books_right(rows, ranks):
         if free[node] >= size:
             free[node] -= size
             held.append(movable(f"j{k}", {node: size}, saved))
-    cluster = cluster_of(free, *held)
-    before, running = cluster.free.tolist(), dict(cluster.running)
-    answer = moved(cluster, ranks, 4)
+    state = cluster_of(free, *held)
+    before, running = state.free.tolist(), dict(state.running)
+    answer = moved(state, ranks, 4)
     used = np.zeros(4, np.int64)
-    for thing in (*cluster.running.values(), *cluster.holds.values()):
+    for thing in (*state.running.values(), *state.holds.values()):
         for node, count in thing.devices.items():
             used[node] += count
-    assert (used + cluster.free == cluster.devices).all() and (cluster.free >= 0).all()
+    assert (used + state.free == state.devices).all() and (state.free >= 0).all()
     if isinstance(answer, Reason):
-        assert (before, running) == (cluster.free.tolist(), cluster.running)
+        assert (before, running) == (state.free.tolist(), state.running)
         return
     assert answer.price_us <= answer.gain_us
     assert sum(answer.hold.devices.values()) == ranks * 4

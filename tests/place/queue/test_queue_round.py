@@ -9,15 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from place.queues import anywhere, shares
+from place.queues import anywhere, decide, shares
 from unidle.fleet.queues import QueueSpec
-from unidle.place.queue.backfill import Backfill
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.model import Demand, Running
-from unidle.place.queue.outcome import Round, Rules
-from unidle.place.queue.relief import Room
-from unidle.place.queue.round import decide
-from unidle.place.queue.waiting import Waiting
+from unidle.place.model import Backfill, Demand, RoundRules, Running
+from unidle.place.protocol import Draft, StartRoom
+from unidle.place.queue.state import Allocations, PendingJobs
 
 S = 1_000_000_000
 
@@ -30,57 +26,57 @@ class World:
     per: int
     specs: list[QueueSpec]
     arrivals: list[Demand]
-    rules: Rules
-    rounds: list[Round] = field(default_factory=list)
+    rules: RoundRules
+    rounds: list[Draft] = field(default_factory=list)
     ended_ns: dict[str, int] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     first_planned: dict[str, int] = field(default_factory=dict)
 
     def run(self, most_rounds: int = 400) -> World:
         books = shares(*self.specs, gpus=self.nodes * self.per)
-        cluster = Cluster(np.full(self.nodes, self.per), books)
-        waiting = Waiting(books, self.rules.backfill)
+        state = Allocations(np.full(self.nodes, self.per), books)
+        waiting = PendingJobs(books, self.rules.backfill)
         to_come = sorted(self.arrivals, key=lambda d: (d.submitted_ns, d.job))
         known = {d.job: d for d in to_come}
         again: list[str] = []
         now = 0
         for _ in range(most_rounds):
-            for job in [j for j, r in cluster.running.items() if r.started_ns + (r.estimate_ns or 0) <= now]:
-                cluster.stop(job)
+            for job in [j for j, r in state.running.items() if r.started_ns + (r.estimate_ns or 0) <= now]:
+                state.stop(job)
                 self.ended_ns[job] = now
             for job in again:
                 waiting.add(known[job])
             while to_come and to_come[0].submitted_ns <= now:
                 waiting.add(to_come.pop(0))
-            done = decide(cluster, waiting, lambda d: anywhere(d.ranks), now, self.rules)
-            self._look(cluster, done, now)
+            done = decide(state, waiting, lambda d: anywhere(d.ranks), now, self.rules)
+            self._look(state, done, now)
             again = [v for stop in done.stops for v in stop.victims]
-            ends = [r.started_ns + (r.estimate_ns or 0) for r in cluster.running.values()]
+            ends = [r.started_ns + (r.estimate_ns or 0) for r in state.running.values()]
             times = [
                 *ends,
                 *(d.submitted_ns for d in to_come[:1]),
-                *([now + S] if cluster.holds or again else []),
+                *([now + S] if state.holds or again else []),
             ]
             if not times:
                 break
             now = max(min(times), now + 1)
         return self
 
-    def _look(self, cluster: Cluster, done: Round, now: int) -> None:
+    def _look(self, state: Allocations, done: Draft, now: int) -> None:
         self.rounds.append(done)
         used = np.zeros(self.nodes, np.int64)
-        for held in (*cluster.running.values(), *cluster.holds.values()):
+        for held in (*state.running.values(), *state.holds.values()):
             for node, devices in held.devices.items():
                 used[node] += devices
-        assert (used + cluster.free == self.per).all()
-        assert (cluster.free >= 0).all()
-        for run in cluster.running.values():
+        assert (used + state.free == self.per).all()
+        assert (state.free >= 0).all()
+        for run in state.running.values():
             assert run.size == run.ranks * run.each
         begun = {start.job for start in done.starts}
         assert not begun & {victim for stop in done.stops for victim in stop.victims}
         for start in done.starts:
             self.starts[start.job] = now
-        books = cluster.shares
+        books = state.shares
         for queue in range(1, len(books.tree)):
             assert books.used[queue][0] <= books.quota.bound[queue][0]
             assert books.firm[queue][0] <= books.quota.deserved[queue][0]
@@ -114,7 +110,7 @@ def worlds(
     backfill = Backfill(
         rule, draw(st.integers(0, 2)), age_ns=20 * S, starved_ns=draw(st.sampled_from([50, 500])) * S
     )
-    return World(nodes, per, specs, jobs, Rules(backfill, hold_ns=100 * S))
+    return World(nodes, per, specs, jobs, RoundRules(backfill, hold_ns=100 * S))
 
 
 @settings(max_examples=150)
@@ -147,7 +143,7 @@ def test_with_true_estimates_a_reserved_job_starts_no_later_than_planned(world: 
     """One queue, and nobody overtakes by level: what was reserved first stands."""
     world = World(
         world.nodes, world.per, world.specs, [_plain(d) for d in world.arrivals],
-        Rules(Backfill("conservative", age_ns=10**15, starved_ns=10**15)),
+        RoundRules(Backfill("conservative", age_ns=10**15, starved_ns=10**15)),
     ).run()  # fmt: skip
     late = {job: (at, world.starts[job]) for job, at in world.first_planned.items() if world.starts[job] > at}
     assert late == {}
@@ -172,9 +168,9 @@ class FullDevices:
 
     asked: int = 0
 
-    def then(self, demand: Demand, gone: frozenset[str]) -> Room | None:
+    def then(self, demand: Demand, gone: frozenset[str]) -> StartRoom | None:
         self.asked += 1
-        return Room({}, ("n0/0",), demand.charged) if len(gone) == 8 else None
+        return StartRoom({}, ("n0/0",), demand.charged) if len(gone) == 8 else None
 
     def apart(self, job: str) -> str:
         return job[:1]
@@ -192,11 +188,11 @@ def test_when_a_part_is_free_is_asked_once_for_all_who_want_the_same():
         Running(f"r{k}", "q", "medium", 0, {}, (500,), estimate_ns=(k + 2) * S, parts={f"n{k}/0": 0}, parts_milli=500)
         for k in range(8)
     ]  # fmt: skip
-    cluster = Cluster(np.zeros(1, np.int64), books, running)
-    waiting = Waiting(books, Backfill())
+    state = Allocations(np.zeros(1, np.int64), books, running)
+    waiting = PendingJobs(books, Backfill())
     for k in range(40):
         waiting.add(Demand(f"{'ab'[k % 2]}{k}", "q", "medium", 0, 1, (500,), most=(500,)))
     parts = FullDevices()
-    done = decide(cluster, waiting, lambda _: lambda _: None, S, parts=parts, at_once=lambda *_: None)
+    done = decide(state, waiting, lambda _: lambda _: None, S, parts=parts, find=lambda *_: None)
     assert done.planned_ns == dict.fromkeys(waiting.jobs, 9 * S)
     assert parts.asked <= 2 * 4, "a search by halves over eight ends for each of two loads"

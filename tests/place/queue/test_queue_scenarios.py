@@ -15,16 +15,13 @@ import numpy as np
 import pytest
 import yaml
 
-from place.queues import within
+from place.queues import decide, within
 from unidle.fleet.queues import Migration, QueueSpec, TimeWindow, weekly
-from unidle.place.queue.backfill import Backfill
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.fair import Fairness, Shares
-from unidle.place.queue.model import Demand, Fits, Running
-from unidle.place.queue.outcome import Round, Rules
-from unidle.place.queue.round import decide
+from unidle.place.model import Backfill, Demand, Fits, RoundRules, Running
+from unidle.place.protocol import Draft
+from unidle.place.queue.fair_share import Fairness, FairShare
+from unidle.place.queue.state import Allocations, PendingJobs
 from unidle.place.queue.tree import QueueTree
-from unidle.place.queue.waiting import Waiting
 
 FILES = sorted((Path(__file__).parents[2] / "scenarios" / "queues").glob("*.yaml"))
 S = 1_000_000_000
@@ -46,13 +43,13 @@ class World:
         migration = Migration(**rules["migration"]) if "migration" in rules else None
         half_life_ns = seconds.pop("half_life_ns", 24 * 3600 * S)
         hold_ns = seconds.pop("hold_ns", 600 * S)
-        self.rules = Rules(Backfill(**plain, **seconds), migration, hold_ns)
+        self.rules = RoundRules(Backfill(**plain, **seconds), migration, hold_ns)
         fairness = Fairness(half_life_ns, firm_borrows=rules.get("firm_borrows", False))
         tree = QueueTree.of(specs, ["gpu"])
-        self.shares = Shares(tree, (self.nodes * self.per * 1000,), 0, fairness)
+        self.shares = FairShare(tree, (self.nodes * self.per * 1000,), 0, fairness)
         hosts = np.full((2, self.nodes), scenario.get("cpus", 1 << 40) * 1000)
-        self.cluster = Cluster(np.full(self.nodes, self.per), self.shares, hosts=hosts)
-        self.waiting = Waiting(self.shares, self.rules.backfill)
+        self.state = Allocations(np.full(self.nodes, self.per), self.shares, hosts=hosts)
+        self.waiting = PendingJobs(self.shares, self.rules.backfill)
         self.jobs: dict[str, dict[str, Any]] = {}
         self.stopped: list[str] = []
 
@@ -77,22 +74,22 @@ class World:
             )
         )  # fmt: skip
 
-    def round(self, step: dict[str, Any]) -> Round:
+    def round(self, step: dict[str, Any]) -> Draft:
         now_ns = step["at_s"] * S
         for name in self.stopped:
             self.add(name)
         self.stopped = []
         for name in step.get("end", ()):
-            self.cluster.stop(name)
+            self.state.stop(name)
         for name, at_s in step.get("saved", {}).items():
-            old = self.cluster.stop(name)
+            old = self.state.stop(name)
             fields = {f: getattr(old, f) for f in Running.__slots__}
-            self.cluster.start(Running(**{**fields, "last_saved_ns": at_s * S}))
+            self.state.start(Running(**{**fields, "last_saved_ns": at_s * S}))
         for job in step.get("submit", ()):
             self.submit(job, now_ns)
         done = decide(
-            self.cluster, self.waiting, self.fits_of, now_ns, self.rules,
-            domains_of=lambda d: self.jobs[d.job].get("within"), fits_of_running=self.fits_of,
+            self.state, self.waiting, self.fits_of, now_ns, self.rules,
+            domains=lambda d: self.jobs[d.job].get("within"),
         )  # fmt: skip
         self.stopped = [victim for stop in done.stops for victim in stop.victims]
         self.stopped += [hold.job for move in done.moves for hold in move.moves]
@@ -101,12 +98,12 @@ class World:
     def check(self) -> None:
         """What holds after every round of every scenario."""
         used = np.zeros(self.nodes, np.int64)
-        for held in (*self.cluster.running.values(), *self.cluster.holds.values()):
+        for held in (*self.state.running.values(), *self.state.holds.values()):
             for node, devices in held.devices.items():
                 used[node] += devices
-        assert (used + self.cluster.free == self.per).all()
-        assert (self.cluster.free >= 0).all()
-        for run in self.cluster.running.values():
+        assert (used + self.state.free == self.per).all()
+        assert (self.state.free >= 0).all()
+        for run in self.state.running.values():
             assert run.size == run.ranks * run.each, "a gang is never half placed"
 
 
@@ -114,17 +111,17 @@ def _window(given: dict[str, Any]) -> TimeWindow:
     return TimeWindow(**{**given, "when": weekly(given["when"])})
 
 
-def observed(world: World, done: Round) -> dict[str, Any]:
+def observed(world: World, done: Draft) -> dict[str, Any]:
     shares = {row.queue: row for row in world.shares.report()}
     return {
-        "running": sorted(world.cluster.running),
+        "running": sorted(world.state.running),
         "started": [start.job for start in done.starts],
         "stopped": {stop.job: sorted(stop.victims) for stop in done.stops},
         "moved": {move.job: sorted(hold.job for hold in move.moves) for move in done.moves},
         "waiting": {job: why.code for job, why in sorted(done.waits.items())},
         "planned_s": {job: at // S for job, at in sorted(done.planned_ns.items())},
-        "nodes": {job: sorted(run.devices) for job, run in sorted(world.cluster.running.items())},
-        "held": sorted(world.cluster.holds),
+        "nodes": {job: sorted(run.devices) for job, run in sorted(world.state.running.items())},
+        "held": sorted(world.state.holds),
         "expired": sorted(done.expired),
         "used": {name: row.used[0] // 1000 for name, row in shares.items()},
         "borrowed": {name: row.borrowed[0] // 1000 for name, row in shares.items() if row.borrowed[0]},

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from place.queues import anywhere, shares
 from unidle.fleet.queues import QueueSpec
-from unidle.place.queue.cluster import Cluster, ranks_on, requested
-from unidle.place.queue.model import Demand, Running
-from unidle.place.queue.preempt import Preemption, preempt
-from unidle.place.queue.stoppable import Stoppable, rows_of
+from unidle.place.actions.preempt import preempt
+from unidle.place.model import Demand, Running, Stoppable, rows_of
+from unidle.place.protocol import Preemption
+from unidle.place.queue.state import Allocations, ranks_on, requested
 
 NOW = 10_000_000
 NODES, PER, CPUS = 3, 4, 16
@@ -58,9 +58,9 @@ def test_kept_columns_are_those_of_who_runs(all_runs: list[Running], rounds: lis
 
 
 @st.composite
-def crowded(draw: st.DrawFn) -> tuple[Cluster, Demand]:
+def crowded(draw: st.DrawFn) -> tuple[Allocations, Demand]:
     """Jobs that hold devices and cores on three nodes, and a high job that asks for both."""
-    cluster = Cluster(
+    state = Allocations(
         np.full(NODES, PER), shares(QueueSpec("q"), gpus=NODES * PER),
         hosts=np.array([[CPUS * 1000] * NODES, [64] * NODES]),
     )  # fmt: skip
@@ -71,19 +71,19 @@ def crowded(draw: st.DrawFn) -> tuple[Cluster, Demand]:
             f"r{k}", "q", draw(st.sampled_from(["low", "low", "low", "medium"])), 0, {node: devices}, (devices * 1000,),
             last_saved_ns=draw(st.integers(0, NOW - 1)), ranks=devices, asks=asks,
         )  # fmt: skip
-        fits = ranks_on(cluster.hosts, run.asks, NODES)[node] >= devices
-        if cluster.free[node] >= devices and fits:
-            cluster.start(run)
+        fits = ranks_on(state.hosts, run.asks, NODES)[node] >= devices
+        if state.free[node] >= devices and fits:
+            state.start(run)
     ranks = draw(st.integers(1, 4))
     asks = (draw(st.integers(0, 8)) * 1000, draw(st.integers(0, 32)))
-    return cluster, Demand("new", "q", "high", ranks, 1, (ranks * 1000,), asks=asks)
+    return state, Demand("new", "q", "high", ranks, 1, (ranks * 1000,), asks=asks)
 
 
-def some_choice_makes_room(cluster: Cluster, demand: Demand) -> bool:
-    low = [run for run in cluster.running.values() if not run.firm]
+def some_choice_makes_room(state: Allocations, demand: Demand) -> bool:
+    low = [run for run in state.running.values() if not run.firm]
     for size in range(len(low) + 1):
         for chosen in combinations(low, size):
-            free, hosts = cluster.free.copy(), cluster.hosts.copy()
+            free, hosts = state.free.copy(), state.hosts.copy()
             for run in chosen:
                 for node, devices in run.devices.items():
                     free[node] += devices
@@ -97,13 +97,13 @@ def some_choice_makes_room(cluster: Cluster, demand: Demand) -> bool:
 @settings(max_examples=200, deadline=None)
 @given(crowded())
 def test_room_is_made_of_devices_cores_and_memory_whenever_stopping_some_makes_it(
-    world: tuple[Cluster, Demand],
+    world: tuple[Allocations, Demand],
 ) -> None:
-    cluster, demand = world
-    possible = some_choice_makes_room(cluster, demand)
-    answer = preempt(cluster, demand, anywhere(demand.ranks), NOW)
+    state, demand = world
+    possible = some_choice_makes_room(state, demand)
+    answer = preempt(state, demand, anywhere(demand.ranks), NOW)
     assert isinstance(answer, Preemption) == possible
     if isinstance(answer, Preemption):
         assert sum(answer.hold.devices.values()) == demand.ranks
-        assert (cluster.free >= 0).all()
-        assert (cluster.hosts >= 0).all()
+        assert (state.free >= 0).all()
+        assert (state.hosts >= 0).all()

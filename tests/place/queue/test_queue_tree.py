@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from place.queues import BOTH, tree, trees
 from unidle.errors import BadInput
 from unidle.fleet.queues import UTC, QueueSpec, TimeWindow, Zone, weekly
-from unidle.place.queue.divide import by_weight, fill
+from unidle.place.queue.spec import by_weight, fill, minute_of_week, next_edge_ns
 from unidle.place.queue.tree import ROOT, QueueTree
-from unidle.place.queue.windows import minute_of_week, next_edge_ns
 
 MINUTE = 60_000_000_000
 MONDAY = 4 * 1440 * MINUTE  # the first Monday after the epoch

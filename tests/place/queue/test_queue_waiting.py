@@ -7,15 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from place.queues import HOUR, anywhere, shares
+from place.queues import HOUR, anywhere, decide, shares
 from unidle.errors import BadInput, UnidleError
 from unidle.fleet.queues import QueueSpec
-from unidle.place.queue.backfill import Backfill, in_order
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.model import Demand, Hold, Running
-from unidle.place.queue.outcome import Round
-from unidle.place.queue.round import decide
-from unidle.place.queue.waiting import Line, Waiting
+from unidle.place.model import Backfill, Demand, Hold, Running, in_order
+from unidle.place.protocol import Draft
+from unidle.place.queue.state import Allocations, PendingJobs, PendingLine
 
 POLICY = Backfill(age_ns=HOUR, starved_ns=10 * HOUR)
 
@@ -24,7 +21,7 @@ def job(name: str, queue: str = "a", ranks: int = 1, **more) -> Demand:
     return Demand(name, queue, more.pop("level", "medium"), ranks, 1, (ranks * 1000,), **more)
 
 
-def full(nodes: int, per: int) -> Cluster:
+def full(nodes: int, per: int) -> Allocations:
     """Queue b runs on all of it, queue a deserves three quarters."""
     total = nodes * per
     books = shares(QueueSpec("a", deserved={"gpu": total * 3 // 4}), QueueSpec("b"), gpus=total)
@@ -32,7 +29,7 @@ def full(nodes: int, per: int) -> Cluster:
         Running(f"b{k}", "b", "low", 0, {k // per: 1}, (1000,), last_saved_ns=(k * 7 % 11) * HOUR // 10)
         for k in range(total)
     ]
-    return Cluster(np.full(nodes, per), books, held)
+    return Allocations(np.full(nodes, per), books, held)
 
 
 @given(
@@ -45,7 +42,7 @@ def full(nodes: int, per: int) -> Cluster:
 )
 def test_a_queue_offers_its_jobs_in_the_policys_order(rows, now, gone):
     books = shares(QueueSpec("a"), QueueSpec("b"), gpus=8)
-    waiting = Waiting(books, POLICY)
+    waiting = PendingJobs(books, POLICY)
     jobs = [
         job(f"j{k}", submitted_ns=s * HOUR, priority=p, level=level) for k, (s, p, level) in enumerate(rows)
     ]
@@ -61,7 +58,7 @@ def test_a_queue_offers_its_jobs_in_the_policys_order(rows, now, gone):
 
 
 def test_a_job_may_leave_the_line_while_it_is_gone_through():
-    waiting = Waiting(shares(QueueSpec("a"), gpus=8), POLICY)
+    waiting = PendingJobs(shares(QueueSpec("a"), gpus=8), POLICY)
     for k in range(6):
         waiting.add(job(f"j{k}", submitted_ns=k))
     seen = []
@@ -74,7 +71,7 @@ def test_a_job_may_leave_the_line_while_it_is_gone_through():
 
 
 def test_jobs_put_back_are_next_again_in_their_order():
-    line = Line(iter([job("a"), job("b"), job("c", ranks=2), job("d")]))
+    line = PendingLine(iter([job("a"), job("b"), job("c", ranks=2), job("d")]))
     first = line.next()
     assert first is not None
     like = line.alike(first, 9)
@@ -85,50 +82,50 @@ def test_jobs_put_back_are_next_again_in_their_order():
 
 @pytest.mark.parametrize("together", [True, False])
 def test_a_round_stops_the_same_jobs_for_many_at_once_as_one_by_one(together):
-    cluster, done = round_of(full(4, 8), together=together)
+    state, done = round_of(full(4, 8), together=together)
     assert len(done.stops) == 24  # what the queue deserves, and no more
     assert sum(len(stop.victims) for stop in done.stops) == 24
-    kept = sorted(run.lost_us(HOUR) for run in cluster.running.values())
+    kept = sorted(run.lost_us(HOUR) for run in state.running.values())
     lost = sorted(full(4, 8).running[v].lost_us(HOUR) for stop in done.stops for v in stop.victims)
     assert lost[-1] <= kept[0]
-    assert cluster.shares.used[1:] == [[24_000], [8_000]]
+    assert state.shares.used[1:] == [[24_000], [8_000]]
     assert len(done.waits) == 40
 
 
-def round_of(cluster: Cluster, *, together: bool) -> tuple[Cluster, Round]:
-    waiting = Waiting(cluster.shares, POLICY)
+def round_of(state: Allocations, *, together: bool) -> tuple[Allocations, Draft]:
+    waiting = PendingJobs(state.shares, POLICY)
     for k in range(40):
         waiting.add(job(f"a{k}", submitted_ns=k))
-    allowed = np.ones(len(cluster.free), np.bool_)
+    allowed = np.ones(len(state.free), np.bool_)
     done = decide(
-        cluster,
+        state,
         waiting,
         lambda d: anywhere(d.ranks),
         HOUR,
-        allowed_of=(lambda _: allowed) if together else None,
+        **({"allowed": lambda _: allowed} if together else {}),
     )
-    return cluster, done
+    return state, done
 
 
 def test_a_job_waits_for_devices_held_for_it_until_they_are_really_free():
-    cluster = full(1, 4)
-    waiting = Waiting(cluster.shares, POLICY)
+    state = full(1, 4)
+    waiting = PendingJobs(state.shares, POLICY)
     waiting.add(job("new"))
-    decide(cluster, waiting, lambda d: anywhere(d.ranks), HOUR)
-    later = decide(cluster, waiting, lambda d: anywhere(d.ranks), HOUR + 1, ready=lambda _: False)
+    decide(state, waiting, lambda d: anywhere(d.ranks), HOUR)
+    later = decide(state, waiting, lambda d: anywhere(d.ranks), HOUR + 1, ready=lambda _: False)
     assert (later.starts, later.waits["new"].code) == ([], "gathering")
-    last = decide(cluster, waiting, lambda d: anywhere(d.ranks), HOUR + 2)
+    last = decide(state, waiting, lambda d: anywhere(d.ranks), HOUR + 2)
     assert [start.job for start in last.starts] == ["new"]
 
 
 def test_devices_are_never_given_twice():
-    cluster = full(1, 4)
+    state = full(1, 4)
     with pytest.raises(UnidleError, match="fewer devices free"):
-        cluster.hold(Hold("x", "a", (1000,), firm=True, devices={0: 1}))
+        state.hold(Hold("x", "a", (1000,), firm=True, devices={0: 1}))
     with pytest.raises(UnidleError, match="runs already"):
-        cluster.start(cluster.running["b0"])
+        state.start(state.running["b0"])
 
 
 def test_a_job_of_an_unknown_queue_is_refused():
     with pytest.raises(BadInput, match="no such queue"):
-        Waiting(shares(QueueSpec("a"), gpus=8), POLICY).add(job("x", "nowhere"))
+        PendingJobs(shares(QueueSpec("a"), gpus=8), POLICY).add(job("x", "nowhere"))

@@ -1,5 +1,5 @@
 """Packing: which node and which of its GPUs one request gets, at thousands of decisions a second.
 
-``pool`` keeps what is free, ``engine`` decides, the scorers say what is good: ``classic`` and ``fgd`` as
-published, ``unidle`` ours. ``replay`` runs the published experiment, ``bound`` limits what any can reach.
+``packer`` keeps what is free and decides, the scorers say what is good: ``fragmentation`` as published, ``scarcity``
+ours. ``experiment`` runs the published experiment.
 """

@@ -1,1 +1,1 @@
-"""Queues: whose turn it is, what each may hold, who gives way, and when the others start."""
+"""Queues: what each may use, whose turn it is, who may be stopped, and when the others start."""

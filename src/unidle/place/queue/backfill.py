@@ -8,39 +8,157 @@ it starts no later than planned at that time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from unidle.jobs import Reason
-from unidle.place.queue.ends import expected_end_ns
-from unidle.place.queue.model import Demand, Fits, Ints, Running
-from unidle.place.queue.profile import FOREVER_NS, Profile, Slot
-from unidle.place.queued import STARVED_NS
+from unidle.place.model import Backfill, Demand, Fits, Ints
 
-HOUR_NS: Final = 3_600_000_000_000
+FOREVER_NS: Final = 1 << 62
+ROWS_MOST: Final = 128
+
+
+class StartSlot(NamedTuple):
+    """A planned run: ``counts[node]`` ranks from ``start_ns`` on."""
+
+    start_ns: int
+    counts: Ints
+
+
+class FreeProfile:
+    """Rows are spans of time: row ``k`` is valid from ``times[k]`` to ``times[k + 1]``, the last one without end."""
+
+    def __init__(
+        self,
+        free: Ints,
+        now_ns: int,
+        ends: Iterable[tuple[int, Mapping[int, int]]] = (),
+        rows_most: int = ROWS_MOST,
+    ) -> None:
+        """``free``: devices free now; ``ends``: when which devices by node are expected to be given back.
+
+        Beyond ``rows_most`` different times, ends are put off to the next of as many quantiles, so
+        that memory stays bounded; a planned start may then be late, never early.
+        """
+        listed = [(max(end_ns, now_ns + 1), devices) for end_ns, devices in ends]
+        times = sorted({end_ns for end_ns, _ in listed})
+        if len(times) > rows_most:
+            times = [times[(k + 1) * len(times) // rows_most - 1] for k in range(rows_most)]
+        self.times = [now_ns, *times]
+        rows = np.zeros((len(self.times), len(free)), np.int64)
+        rows[0] = free
+        if listed:
+            row = np.repeat(
+                np.searchsorted(times, [end_ns for end_ns, _ in listed]) + 1, [len(d) for _, d in listed]
+            )
+            total = len(row)
+            node = np.fromiter((n for _, devices in listed for n in devices), np.int64, total)
+            count = np.fromiter((c for _, devices in listed for c in devices.values()), np.int64, total)
+            np.add.at(rows, (row, node), count)
+        np.cumsum(rows, axis=0, out=rows)
+        # a list, so that a row can be put between others without moving them
+        self._rows: list[Ints] = list(rows)
+        self._total: Ints = rows.sum(axis=1)  # of all nodes: a bound that is quickly looked at
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    @property
+    def nodes(self) -> int:
+        """How many there are."""
+        return len(self._rows[0])
+
+    def earliest(
+        self, ranks: int, each: int, length_ns: int, fits: Fits, after_ns: int = 0
+    ) -> StartSlot | None:
+        """The first time at which the gang fits for ``length_ns`` without a break; None if never.
+
+        Only times at which devices are given back have to be tried: between them room only shrinks.
+        """
+        first = max(bisect_right(self.times, after_ns) - 1, 0)
+        tail = self._tail(first, max(self.times[first], after_ns), length_ns)
+        for k in range(first, tail):
+            start_ns = max(self.times[k], after_ns)
+            last = bisect_left(self.times, start_ns + length_ns, lo=k + 1)
+            if int(self._total[k:last].min()) < ranks * each:
+                continue
+            room = self._window(start_ns, length_ns, k) // each
+            if int(room.sum()) < ranks:
+                continue
+            counts = fits(room)
+            if counts is not None:
+                return StartSlot(start_ns, counts)
+        return self._earliest_for_ever(tail, ranks, each, fits, after_ns)
+
+    def _tail(self, first: int, start_ns: int, length_ns: int) -> int:
+        """The first row, from ``first`` on, from which a run of this length outlasts the last change."""
+        if start_ns + length_ns > self.times[-1]:
+            return first
+        return max(first + 1, bisect_right(self.times, self.times[-1] - length_ns))
+
+    def _earliest_for_ever(
+        self, tail: int, ranks: int, each: int, fits: Fits, after_ns: int
+    ) -> StartSlot | None:
+        """The same for runs to the end of all rows: room only grows with the start there, so few have to be tried."""
+        if tail == len(self.times):
+            return None
+        least = np.minimum.accumulate(np.array(self._rows[tail:])[::-1], axis=0)[::-1]
+        rooms = np.maximum(least, 0) // each
+        low, high, found = int(np.searchsorted(rooms.sum(axis=1), ranks)), len(rooms), None
+        at, step = (
+            low,
+            1,
+        )  # the first that has the room mostly does; else in steps that double, then by halves
+        while low < high:
+            counts = fits(rooms[at])
+            if counts is None:
+                low, step = at + 1, step * 2
+            else:
+                high, found = at, counts
+            at = min(low + step - 1, high - 1) if found is None else (low + high) // 2
+        return None if found is None else StartSlot(max(self.times[tail + high], after_ns), found)
+
+    def copy(self) -> FreeProfile:
+        """Another profile that begins with the same reservations."""
+        other = FreeProfile(self._rows[0], self.times[0])
+        rows = [row.copy() for row in self._rows]
+        other.times, other._rows, other._total = list(self.times), rows, self._total.copy()
+        return other
+
+    def room(self, at_ns: int, length_ns: int, each: int) -> Ints:
+        """Ranks that each node holds from ``at_ns`` for ``length_ns``."""
+        return self._window(at_ns, length_ns, bisect_right(self.times, at_ns) - 1) // each
+
+    def take(self, slot: StartSlot, each: int, length_ns: int) -> None:
+        """Reserve the slot's devices for ``length_ns``."""
+        end_ns = min(slot.start_ns + length_ns, FOREVER_NS)
+        first, last = self._cut(slot.start_ns), self._cut(end_ns) if end_ns < FOREVER_NS else len(self.times)
+        nodes = np.flatnonzero(slot.counts)
+        used = slot.counts[nodes] * each
+        for row in self._rows[first:last]:
+            row[nodes] -= used
+        self._total[first:last] -= used.sum()
+
+    def _window(self, at_ns: int, length_ns: int, first: int) -> Ints:
+        last = bisect_left(self.times, at_ns + length_ns, lo=first + 1)
+        least: Ints = self._rows[first] if last == first + 1 else np.minimum.reduce(self._rows[first:last])
+        return np.maximum(least, 0)
+
+    def _cut(self, at_ns: int) -> int:
+        """The row that begins at this time; if no row does, one is split there."""
+        k = bisect_left(self.times, at_ns)
+        if k == len(self.times) or self.times[k] != at_ns:
+            self.times.insert(k, at_ns)
+            self._rows.insert(k, self._rows[k - 1].copy())
+            self._total = np.concatenate((self._total[:k], self._total[k - 1 :]))
+        return k
+
+
 _UNASKED: Final = Reason("planned", "as running jobs are expected to end")
-_LEVEL: Final = {"high": 0, "medium": 1, "low": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Backfill:
-    """Each ``age_ns`` of waiting counts as one point of priority; a job that waited ``starved_ns`` comes first.
-
-    ``heads`` is for how many jobs ``easy`` reserves, besides the first ``starved_heads`` that starve;
-    ``depth`` is how many are planned in all.
-    ``otherwise_ns`` is the run time of a job without an estimate.
-    """
-
-    rule: Literal["easy", "conservative"] = "easy"
-    heads: int = 1
-    starved_heads: int = 16
-    depth: int = 200
-    age_ns: int = HOUR_NS
-    starved_ns: int = STARVED_NS
-    otherwise_ns: int = 24 * HOUR_NS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,37 +176,6 @@ class Planned:
     because: Reason
 
 
-def order_key(demand: Demand, policy: Backfill) -> tuple[int, int, str]:
-    """Level, then submission, earlier by ``age_ns`` for each point of priority; it never changes with time."""
-    return (_LEVEL[demand.level], demand.submitted_ns - demand.priority * policy.age_ns, demand.job)
-
-
-def in_order(demands: Iterable[Demand], now_ns: int, policy: Backfill) -> list[Demand]:
-    """Starved jobs by age, then the others by :func:`order_key`."""
-    starved: list[Demand] = []
-    others: list[Demand] = []
-    for demand in demands:
-        (starved if now_ns - demand.submitted_ns >= policy.starved_ns else others).append(demand)
-    starved.sort(key=lambda demand: (demand.submitted_ns, demand.job))
-    others.sort(key=lambda demand: order_key(demand, policy))
-    return starved + others
-
-
-def plan(
-    free: Ints, running: Iterable[Running], demands: Sequence[Demand], fits_of: Callable[[Demand], Fits],
-    now_ns: int, policy: Backfill | None = None, may_start: Callable[[Demand], bool] | None = None,
-) -> tuple[Planned, ...]:  # fmt: skip
-    """A planned start for each waiting job, in the order in which they were considered.
-
-    ``free`` is by node, in devices. ``may_start`` is whether a job's queue lets it start now; it is
-    called in order, just before a job is planned to start now. The same input gives the same plan.
-    """
-    policy = policy or Backfill()
-    ends = [(expected_end_ns(run, now_ns, policy.otherwise_ns), run.devices) for run in running]
-    planner = Planner(lambda: Profile(free, now_ns, ends), fits_of, now_ns, policy, may_start)
-    return tuple(planner.one(demand) for demand in in_order(demands, now_ns, policy))
-
-
 class Planner:
     """Plans jobs in order, each on what those before it left free.
 
@@ -98,8 +185,7 @@ class Planner:
     """
 
     def __init__(
-        self, profile_of: Callable[[], Profile], fits_of: Callable[[Demand], Fits], now_ns: int, policy: Backfill,
-        may_start: Callable[[Demand], bool] | None = None,
+        self, profile_of: Callable[[], FreeProfile], fits_of: Callable[[Demand], Fits], now_ns: int, policy: Backfill,
         not_before_ns: Callable[[Demand], int | None] = lambda _: 0,
     ) -> None:  # fmt: skip
         """``profile_of`` is what is free from now on, after all starts that were not passed to :meth:`tell`.
@@ -108,23 +194,11 @@ class Planner:
         """
         self._not_before_ns = not_before_ns
         self._profile_of, self._fits_of, self._now_ns, self._policy = profile_of, fits_of, now_ns, policy
-        self._profiles: tuple[Profile, Profile] | None = None
-        self._may_start = may_start
+        self._profiles: tuple[FreeProfile, FreeProfile] | None = None
         self._reserved = 0
         self._looked = self._starved = 0
         self._unplanned: list[tuple[Demand, int]] = []  # without a reservation, and not in the forecast yet
         self._soonest: dict[tuple[object, ...], int] = {}  # jobs like this find no room before
-
-    def one(self, demand: Demand) -> Planned:
-        """The plan for the next job in order."""
-        counts = self._fits_of(demand)(self.room_now(demand))
-        if counts is None:
-            return self.later(demand)
-        if self._may_start is not None and not self._may_start(demand):
-            return _not_planned(
-                demand, "quota", f"the queue {demand.queue} lets no more of its jobs start now"
-            )
-        return self.start(demand, counts)
 
     @property
     def reserves(self) -> bool:
@@ -137,7 +211,7 @@ class Planner:
 
     def start(self, demand: Demand, counts: Ints) -> Planned:
         """It starts now."""
-        return self._planned(demand, Slot(self._now_ns, counts), self._length_ns(demand), reserve=True)
+        return self._planned(demand, StartSlot(self._now_ns, counts), self._length_ns(demand), reserve=True)
 
     def tell(self, demand: Demand, devices: Mapping[int, int]) -> None:
         """It starts now, or what it starts on is held for it from now on."""
@@ -165,7 +239,7 @@ class Planner:
         if not reserve and not wanted:
             self._unplanned.append((demand, after_ns))
             return Planned(demand.job, None, None, now=False, reserved=False, because=_UNASKED)
-        slot = self._reservation(demand, after_ns) if reserve else self._foretell(demand, after_ns)
+        slot = self._reservation(demand, after_ns) if reserve else self._forecast_slot(demand, after_ns)
         if slot is None:
             return _not_planned(
                 demand, "never_free", "the nodes cannot hold it, even if all running jobs end"
@@ -173,7 +247,7 @@ class Planner:
         self._reserved += reserve and not starved
         return self._planned(demand, slot, length_ns, reserve=reserve)
 
-    def _reservation(self, demand: Demand, after_ns: int) -> Slot | None:
+    def _reservation(self, demand: Demand, after_ns: int) -> StartSlot | None:
         length_ns, fits, other_ns = (
             self._length_ns(demand),
             self._fits_of(demand),
@@ -184,7 +258,7 @@ class Planner:
         after_ns = max(self._now_ns + 1, after_ns, other_ns)
         return self._both()[0].earliest(demand.ranks, demand.each, length_ns, fits, after_ns)
 
-    def _foretell(self, demand: Demand, after_ns: int) -> Slot | None:
+    def _forecast_slot(self, demand: Demand, after_ns: int) -> StartSlot | None:
         """Its slot in the forecast, once those before it have theirs."""
         before, self._unplanned = self._unplanned, []
         for other, other_after_ns in before:
@@ -193,7 +267,7 @@ class Planner:
                 self._both()[1].take(slot, other.each, self._length_ns(other))
         return self._soonest_slot(demand, after_ns)
 
-    def _soonest_slot(self, demand: Demand, after_ns: int) -> Slot | None:
+    def _soonest_slot(self, demand: Demand, after_ns: int) -> StartSlot | None:
         """The forecast only fills up, so that no job finds room before one like it did."""
         length_ns = self._length_ns(demand)
         key = (demand.ranks, demand.each, demand.alike, length_ns)
@@ -211,7 +285,7 @@ class Planner:
             self._soonest[key] = FOREVER_NS if slot is None else slot.start_ns
         return slot
 
-    def _both(self) -> tuple[Profile, Profile]:
+    def _both(self) -> tuple[FreeProfile, FreeProfile]:
         """What reservations leave, and what is expected of all jobs, for the times that users see."""
         if self._profiles is None:
             profile = self._profile_of()
@@ -224,7 +298,7 @@ class Planner:
     def _length_ns(self, demand: Demand) -> int:
         return max(self._policy.otherwise_ns if demand.estimate_ns is None else demand.estimate_ns, 1)
 
-    def _planned(self, demand: Demand, slot: Slot, length_ns: int, *, reserve: bool) -> Planned:
+    def _planned(self, demand: Demand, slot: StartSlot, length_ns: int, *, reserve: bool) -> Planned:
         profile, forecast = self._both()
         if reserve:
             profile.take(slot, demand.each, length_ns)
@@ -234,7 +308,7 @@ class Planner:
         because = self._because(slot, now, reserve)
         return Planned(demand.job, slot.start_ns, slot.counts, now, reserve and not now, because)
 
-    def _because(self, slot: Slot, now: bool, reserved: bool) -> Reason:
+    def _because(self, slot: StartSlot, now: bool, reserved: bool) -> Reason:
         wait_s = (slot.start_ns - self._now_ns) // 1_000_000_000
         figures: dict[str, int | float | str] = {
             "wait_s": wait_s,

@@ -1,14 +1,14 @@
-"""What is declared of queues: names, parents, weights and amounts; checked, with one error for each mistake."""
+"""What a queue declares, in thousandths; its hours; and shares of a whole in integers that add up."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from unidle.errors import BadInput
-from unidle.fleet.queues import Given, QueueSpec
+from unidle.fleet.queues import DAY_MINUTES, WEEK_MINUTES, Given, QueueSpec, Weekly, Zone
 
 KINDS: Final = ("exclusive", "pooled", "public")
 AMOUNTS: Final = ("guarantee", "deserved", "limit", "lend", "borrow")
@@ -109,3 +109,84 @@ def _parents_first(specs: Sequence[QueueSpec], by_name: Mapping[str, QueueSpec])
                 remedy=f"at most {DEPTH_MOST} levels",
             )  # fmt: skip
     return sorted(specs, key=lambda spec: depth[spec.name])  # stable: else in the order given
+
+
+MINUTE_NS: Final = 60_000_000_000
+
+_EPOCH_MINUTES: Final = 3 * DAY_MINUTES  # the epoch was a Thursday, and weeks begin on Monday
+
+
+def minute_of_week(now_ns: int, zone: Zone) -> int:
+    """Local minutes since Monday 00:00."""
+    return ((now_ns + zone.offset_ns(now_ns)) // MINUTE_NS + _EPOCH_MINUTES) % WEEK_MINUTES
+
+
+def next_edge_ns(now_ns: int, zone: Zone, windows: Iterable[Weekly]) -> int | None:
+    """The next time (UTC) at which one of the windows may open or close; None without windows.
+
+    Where the zone's offset changes before, it is that time: one has to look again then.
+    """
+    edges = {edge for window in windows for edge in window.edges()}
+    if not edges:
+        return None
+    minute = minute_of_week(now_ns, zone)
+    wait = min((edge - minute - 1) % WEEK_MINUTES + 1 for edge in edges)
+    into_minute = (now_ns + zone.offset_ns(now_ns)) % MINUTE_NS
+    at_ns = now_ns - into_minute + wait * MINUTE_NS
+    change_ns = zone.next_change_ns(now_ns)
+    return at_ns if change_ns is None else min(at_ns, change_ns)
+
+
+def by_weight(total: int, weights: Sequence[int]) -> list[int]:
+    """``total`` shared by weight; each part is within 1 of its exact share, and they sum to ``total``.
+
+    What rounding down leaves goes to the largest remainders, the first of equals first. All parts
+    are 0 where all weights are.
+    """
+    whole = sum(weights)
+    if whole <= 0:
+        return [0] * len(weights)
+    parts = [total * weight // whole for weight in weights]
+    by_rest = sorted(range(len(parts)), key=lambda k: (-(total * weights[k] % whole), k))
+    for k in by_rest[: total - sum(parts)]:
+        parts[k] += 1
+    return parts
+
+
+def fill(total: int, floors: Sequence[int], caps: Sequence[int], weights: Sequence[int]) -> list[int]:
+    """Share ``total`` by weight, with each part between its floor and its cap (water-filling).
+
+    The parts sum to ``total`` if the floors and caps allow it: with ``sum(floors) >= total`` the floors
+    are returned, with ``sum(caps) <= total`` the caps. Each round settles the parts that by weight lie
+    outside their bounds, on the side that outweighs the other. So no part has to be settled twice, and
+    there are at most ``len(weights)`` rounds.
+    """
+    parts = list(floors)
+    open_ = [k for k in range(len(parts)) if caps[k] > floors[k]]
+    left = total - sum(floors[k] for k in range(len(parts)) if caps[k] <= floors[k])
+    while open_:
+        ideal = by_weight(max(left, 0), [weights[k] for k in open_])
+        bounded = [min(max(x, floors[k]), caps[k]) for k, x in zip(open_, ideal, strict=True)]
+        moved = sum(bounded) - max(left, 0)
+        settled = {
+            k
+            for k, x, y in zip(open_, ideal, bounded, strict=True)
+            if (y > x and moved >= 0) or (y < x and moved <= 0)
+        }
+        for k, y in zip(open_, bounded, strict=True):
+            parts[k] = y
+        if not settled:
+            break
+        left -= sum(parts[k] for k in settled)
+        open_ = [k for k in open_ if k not in settled]
+    return parts
+
+
+def fill_over(total: int, floors: Sequence[int], caps: Sequence[int], weights: Sequence[int]) -> list[int]:
+    """Each part gets its floor; the rest of ``total`` is shared by weight, up to the cap of each part.
+
+    Unlike :func:`fill`, a high floor does not count against the share of the rest.
+    """
+    rest = max(total - sum(floors), 0)
+    more = fill(rest, [0] * len(floors), [max(c - f, 0) for f, c in zip(floors, caps, strict=True)], weights)
+    return [f + m for f, m in zip(floors, more, strict=True)]

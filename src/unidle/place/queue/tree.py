@@ -12,17 +12,15 @@ from typing import Final
 
 from unidle.errors import BadInput
 from unidle.fleet.queues import UTC, Given, QueueSpec, Zone
-from unidle.place.queue.divide import by_weight, fill
-from unidle.place.queue.model import Amounts
-from unidle.place.queue.spec import MILLI, check, to_milli
-from unidle.place.queue.windows import minute_of_week, next_edge_ns
+from unidle.place.model import Amounts
+from unidle.place.queue.spec import MILLI, by_weight, check, fill, minute_of_week, next_edge_ns, to_milli
 
 ROOT: Final = 0
 UNBOUNDED: Final = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class QueueQuota:
     """What holds now, by queue: ``deserved[queue][resource]`` and so on, in thousandths.
 
     ``kept`` is the part of what a queue deserves that is never lent, at least its guarantee;
@@ -144,7 +142,7 @@ class QueueTree:
         """When amounts may change next by time alone."""
         return next_edge_ns(now_ns, self.zone, (w.when for s in self.specs for w in s.windows))
 
-    def quota(self, capacity: Amounts, now_ns: int) -> Quota:
+    def quota(self, capacity: Amounts, now_ns: int) -> QueueQuota:
         """What every queue may hold, of this capacity at this time.
 
         If the capacity is too small (nodes are down), guarantees come first, then given deserved shares.
@@ -165,7 +163,7 @@ class QueueTree:
             for queue in range(count):
                 self._divide(queue, r, specs, guarantee, deserved)
         kept, bound = self._bounds(specs, guarantee, deserved)
-        return Quota(capacity, _frozen(guarantee), _frozen(deserved), kept, bound)
+        return QueueQuota(capacity, _frozen(guarantee), _frozen(deserved), kept, bound)
 
     def _divide(
         self,

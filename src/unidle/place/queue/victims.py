@@ -12,19 +12,37 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from unidle.place.queue.cluster import Cluster
-from unidle.place.queue.cover import Items
-from unidle.place.queue.fair import Shares
-from unidle.place.queue.model import Amounts, Demand, Ints, Running
-from unidle.place.queue.stoppable import Rows, rows_of
+from unidle.place.model import Amounts, Demand, Ints, Mask, Running, RunningRows, rows_of
+from unidle.place.queue.fair_share import FairShare
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.tree import ROOT
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """Columns, in order of node: on ``node[i]`` item ``i`` frees ``devices[i]`` at ``cost[i]``; ``job[i]`` owns it.
+
+    It has ``ranks[i]`` ranks there, each with its CPU and memory.
+    """
+
+    node: Ints
+    devices: Ints
+    cost: Ints
+    job: Ints
+    ranks: Ints
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    def take(self, pick: Ints | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Items:
+        """The items of a mask or of indexes."""
+        return Items(self.node[pick], self.devices[pick], self.cost[pick], self.job[pick], self.ranks[pick])
+
+
 _PLENTY: Final = 1 << 60
 
 
@@ -32,10 +50,10 @@ class Candidates:
     """All jobs that could be stopped at ``now_ns``, as columns; follows the cluster while it is used."""
 
     def __init__(
-        self, cluster: Cluster, now_ns: int, may_stop: Callable[[Running], bool] | None = None
+        self, state: Allocations, now_ns: int, may_stop: Callable[[Running], bool] | None = None
     ) -> None:
         """Jobs that ``may_stop`` (low ones by default), past their minimum runtime and not started just now."""
-        self._cluster, self._may_stop = cluster, may_stop
+        self._state, self._may_stop = state, may_stop
         self.now_ns = now_ns
         self._build()
 
@@ -50,15 +68,15 @@ class Candidates:
         self.parted: Mask = rows.milli > 1_000 * rows.size
         self.alive = np.ones(len(self.jobs), np.bool_)
         self.items = self._items(rows)
-        self._seen = self._cluster.changes
+        self._seen = self._state.changes
 
-    def _rows(self) -> Rows:
+    def _rows(self) -> RunningRows:
         if self._may_stop is None:
-            return self._cluster.stoppable()
-        runs = (run for run in self._cluster.running.values() if self._may_stop(run))
-        return rows_of(sorted(runs, key=attrgetter("job")), self._cluster.shares.tree.leaf)
+            return self._state.stoppable()
+        runs = (run for run in self._state.running.values() if self._may_stop(run))
+        return rows_of(sorted(runs, key=attrgetter("job")), self._state.shares.tree.leaf)
 
-    def _items(self, rows: Rows) -> Items:
+    def _items(self, rows: RunningRows) -> Items:
         job = np.repeat(np.arange(len(rows.jobs)), rows.nodes)
         node, devices = rows.node, rows.devices
         # a job's cost by devices; rounded up, so that a node's part of a job is never free
@@ -73,18 +91,18 @@ class Candidates:
 
     def refresh(self) -> None:
         """Apply what was started or stopped since the last look."""
-        if self._seen != self._cluster.changes:
+        if self._seen != self._state.changes:
             self._build()
 
     def stopped(self, rows: Sequence[int]) -> None:
         """These were stopped, and nothing else changed since the last look."""
         self.alive[list(rows)] = False
-        self._seen = self._cluster.changes
+        self._seen = self._state.changes
 
     def revived(self, rows: Sequence[int]) -> None:
         """That these were stopped was taken back, and nothing else changed since the last look."""
         self.alive[list(rows)] = True
-        self._seen = self._cluster.changes
+        self._seen = self._state.changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +159,7 @@ class Rights:
         return []
 
 
-def rights(shares: Shares, demand: Demand, copies: int = 1) -> Rights:
+def rights(shares: FairShare, demand: Demand, copies: int = 1) -> Rights:
     """What ``copies`` such demands together may take from whom."""
     tree = shares.tree
     leaf = tree.leaf(demand.queue)
@@ -159,7 +177,7 @@ def rights(shares: Shares, demand: Demand, copies: int = 1) -> Rights:
     return Rights(resource, leaf if demand.level == "high" else None, bounds, above)
 
 
-def anyone(shares: Shares, demand: Demand) -> Rights:
+def anyone(shares: FairShare, demand: Demand) -> Rights:
     """All that the demand could take, of whichever queue and without bound: for candidates that have no right to stay."""
     leaves: dict[int, tuple[int, ...]] = {
         leaf: (leaf,) for leaf, children in enumerate(shares.tree.children) if not children
@@ -167,7 +185,7 @@ def anyone(shares: Shares, demand: Demand) -> Rights:
     return Rights(dominant(shares, demand.charged), None, leaves, dict.fromkeys(leaves, _PLENTY))
 
 
-def copies_deserved(shares: Shares, demand: Demand, most: int) -> int:
+def copies_deserved(shares: FairShare, demand: Demand, most: int) -> int:
     """How many such demands, up to ``most``, the queue may take back room for on its present books."""
     tree = shares.tree
     best = 0
@@ -181,21 +199,21 @@ def copies_deserved(shares: Shares, demand: Demand, most: int) -> int:
     return min(best, most)
 
 
-def dominant(shares: Shares, amounts: Amounts) -> int:
+def dominant(shares: FairShare, amounts: Amounts) -> int:
     """The resource of which these amounts are the largest part of the fleet; the first of equals."""
     capacity = shares.quota.capacity
     width = range(len(amounts))
     return max(width, key=lambda r: (amounts[r] / capacity[r] if capacity[r] else float(amounts[r] > 0), -r))
 
 
-def deserves(shares: Shares, queue: int, amounts: Amounts) -> bool:
+def deserves(shares: FairShare, queue: int, amounts: Amounts) -> bool:
     """Whether the queue deserves these amounts besides what it uses."""
     used, deserved = shares.used[queue], shares.quota.deserved[queue]
     return all(u + a <= d for u, a, d in zip(used, amounts, deserved, strict=True) if a)
 
 
 def takeable(
-    shares: Shares, queue: int, over: tuple[int, ...], resource: int,
+    shares: FairShare, queue: int, over: tuple[int, ...], resource: int,
     bounds: dict[int, tuple[int, ...]], above: dict[int, int],
 ) -> None:  # fmt: skip
     """Walk down a branch as long as it uses more than it deserves."""

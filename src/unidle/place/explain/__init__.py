@@ -1,0 +1,1 @@
+"""Every reason why a job waits, or can never start."""

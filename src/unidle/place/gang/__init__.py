@@ -1,0 +1,1 @@
+"""The slices of one gang, new or restarted after a failure."""
