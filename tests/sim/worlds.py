@@ -26,6 +26,7 @@ from unidle.store.memory import MemoryStore
 from unidle.store.protocol import Lease, Snapshot
 from unidle.view.accounts import post_ended
 from unidle.view.jobs import JobTable
+from unidle.view.removed import RemovedJobs
 from unidle.view.source import ledger_source, save_snapshot
 from unidle.view.state import View
 
@@ -160,9 +161,9 @@ class MortalStore(MemoryStore):
         self.fate.pass_()
         return seq
 
-    def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Any = (), ended: Any = ()) -> None:
+    def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Any = (), rows: Any = ()) -> None:
         self.fate.pass_()
-        super().save_snapshot(lease, snapshot, segments, ended)
+        super().save_snapshot(lease, snapshot, segments, rows)
         self.fate.pass_()
 
 
@@ -307,9 +308,10 @@ def ledger_rows(store: MemoryStore, view: View) -> list[Row]:
 def canonical(view: View) -> bytes:
     """The view as bytes, whatever the order of what has none, and how often it was taken up."""
     indexes: dict[str, Any] = {field.name: None for field in fields(view) if field.name.startswith("_")}
-    bare = replace(view, jobs=JobTable(), **indexes)
-    plain = msgspec.to_builtins(bare, order="deterministic", enc_hook=JobTable.plain)
+    bare = replace(view, jobs=JobTable(), removed=RemovedJobs(), **indexes)
+    plain = msgspec.to_builtins(bare, order="deterministic", enc_hook=lambda _: {})
     plain["jobs"] = msgspec.to_builtins(list(view.jobs.values()), order="deterministic")
+    plain["removed"] = msgspec.to_builtins(dict(view.removed))
     for name in ("seq", "running", *indexes):
         del plain[name]
     book = plain["book"]

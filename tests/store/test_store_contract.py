@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from unidle.errors import LeaseLost, StoreError, StoreHeld
 from unidle.store.memory import MemoryStore
 from unidle.store.open import open_store
-from unidle.store.protocol import Bookmark, EndedJob, NewEvent, Segment, Snapshot, StoredEvent
+from unidle.store.protocol import Bookmark, NewEvent, Segment, Snapshot, StoredEvent, ViewRow
 
 
 def test_a_new_log_is_empty(store):
@@ -182,33 +182,35 @@ def test_the_newest_snapshot_of_a_fold_version_is_kept(store, event):
 def test_ended_jobs_are_kept_with_the_snapshot_that_leaves_them_out(store, event):
     lease = store.acquire("test")
     store.append(lease, [event(n) for n in range(1, 10)])
-    store.save_snapshot(lease, Snapshot(3, 7, b"s"), [], [EndedJob("b", 1, b"B"), EndedJob("a", 0, b"A")])
     store.save_snapshot(
-        lease, Snapshot(5, 7, b"s"), [], [EndedJob("d", 3, b"D"), EndedJob("c", 2, b"C" * 10**6)]
+        lease, Snapshot(3, 7, b"s"), [], [ViewRow("job", "b", 1, b"B"), ViewRow("job", "a", 0, b"A")]
     )
-    assert [(one.position, one.job) for one in store.ended_jobs(7, 5)] == list(enumerate("abcd"))
-    assert [one.job for one in store.ended_jobs(7, 5, backwards=True)] == list("dcba")
-    assert store.ended_job(7, 5, "c") == b"C" * 10**6
+    store.save_snapshot(
+        lease, Snapshot(5, 7, b"s"), [], [ViewRow("job", "d", 3, b"D"), ViewRow("job", "c", 2, b"C" * 10**6)]
+    )
+    assert [(one.position, one.key) for one in store.view_rows(7, "job", 5)] == list(enumerate("abcd"))
+    assert [one.key for one in store.view_rows(7, "job", 5, backwards=True)] == list("dcba")
+    assert store.view_row(7, "job", 5, "c") == b"C" * 10**6
     # a reader of the snapshot before has the others in its view
-    assert [one.body for one in store.ended_jobs(7, 3)] == [b"A", b"B"]
-    assert store.ended_job(7, 3, "c") is None
-    assert store.ended_job(8, 5, "a") is None
-    assert store.ended_job(7, 5, "e") is None
-    store.save_snapshot(lease, Snapshot(9, 7, b"s"), [], [EndedJob("a", 0, b"A again")])
-    assert store.ended_job(7, 9, "a") == b"A again"
-    assert store.has_whole_ended(7, 9, 4)
-    assert not store.has_whole_ended(7, 9, 5)
+    assert [one.body for one in store.view_rows(7, "job", 3)] == [b"A", b"B"]
+    assert store.view_row(7, "job", 3, "c") is None
+    assert store.view_row(8, "job", 5, "a") is None
+    assert store.view_row(7, "job", 5, "e") is None
+    store.save_snapshot(lease, Snapshot(9, 7, b"s"), [], [ViewRow("job", "a", 0, b"A again")])
+    assert store.view_row(7, "job", 9, "a") == b"A again"
+    assert store.has_view_rows(7, "job", 9, 4)
+    assert not store.has_view_rows(7, "job", 9, 5)
     store.drop_derived(lease)
-    assert list(store.ended_jobs(7, 9)) == []
+    assert list(store.view_rows(7, "job", 9)) == []
 
 
 def test_many_ended_jobs_are_streamed_in_order(store, event):
     lease = store.acquire("test")
     store.append(lease, [event(1)])
-    jobs = [EndedJob(f"job {k}", k, b"%d" % k) for k in range(0, 6000, 2)]
+    jobs = [ViewRow("job", f"job {k}", k, b"%d" % k) for k in range(0, 6000, 2)]
     store.save_snapshot(lease, Snapshot(1, 7, b"s"), [], jobs)
-    assert list(store.ended_jobs(7, 1)) == jobs
-    assert list(store.ended_jobs(7, 1, backwards=True)) == jobs[::-1]
+    assert list(store.view_rows(7, "job", 1)) == jobs
+    assert list(store.view_rows(7, "job", 1, backwards=True)) == jobs[::-1]
 
 
 def test_segments_are_described_without_their_bodies(store, event):

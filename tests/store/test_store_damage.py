@@ -13,7 +13,7 @@ import pytest
 
 from unidle.errors import StoreDamaged, StoreError
 from unidle.store.open import open_store
-from unidle.store.protocol import EndedJob, NewEvent, Segment, Snapshot, StoredEvent
+from unidle.store.protocol import NewEvent, Segment, Snapshot, StoredEvent, ViewRow
 from unidle.store.tools import check, export, import_
 
 COUNT = 300
@@ -27,7 +27,7 @@ def whole(tmp_path_factory) -> Path:
     lease = store.acquire("test")
     store.append(lease, [NewEvent(n, "rank 1", n, "rank_saw", b'{"n":%d}' % n) for n in range(1, COUNT + 1)])
     segment = Segment(0, 9, 7, 1, 2, 3, b"PAR1" * 100)
-    ended = [EndedJob(f"job-{k}", k, b"ended" * 10) for k in range(20)]
+    ended = [ViewRow("job", f"job-{k}", k, b"ended" * 10) for k in range(20)]
     store.save_snapshot(lease, Snapshot(COUNT, 7, b"state" * 100), [segment], ended)
     store.request("submit", b'{"job": 1}')
     store.close()
@@ -135,16 +135,16 @@ def test_a_damaged_snapshot_is_passed_over(copy):
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("body", b"others"), ("position", 99), ("seq", 1), ("job", "no")]
+    ("column", "value"), [("body", b"others"), ("position", 99), ("seq", 1), ("key", "no")]
 )
 def test_a_damaged_record_of_an_ended_job_is_told(copy, column, value):
-    change(copy, f"UPDATE unidle_ended SET {column} = ? WHERE position = 3", value)
+    change(copy, f"UPDATE unidle_view_rows SET {column} = ? WHERE position = 3", value)
     with closing(open_store(str(copy), create=False)) as store:
         with pytest.raises(StoreDamaged, match="its record is damaged"):
-            store.ended_job(7, COUNT, "no" if column == "job" else "job-3")
-        assert store.ended_job(7, COUNT, "job-4") == b"ended" * 10
-        assert not store.has_whole_ended(7, COUNT, 20)
-        assert store.has_whole_ended(8, COUNT, 0)
+            store.view_row(7, "job", COUNT, "no" if column == "key" else "job-3")
+        assert store.view_row(7, "job", COUNT, "job-4") == b"ended" * 10
+        assert not store.has_view_rows(7, "job", COUNT, 20)
+        assert store.has_view_rows(8, "job", COUNT, 0)
         [problem] = check(store).problems
         assert problem.endswith("its checksum is wrong (the next controller makes it again)")
 
@@ -201,7 +201,7 @@ def everything(path: Path, *, read_only: bool) -> dict[str, object]:
             asked = {
                 "events": lambda: list(store.read()),
                 "requests": lambda: (store.requests(), bool(store.damaged_requests())),
-                "ended": lambda: list(store.ended_jobs(7, COUNT)),
+                "ended": lambda: list(store.view_rows(7, "job", COUNT)),
                 "snapshot": lambda: store.load_snapshot(7),
                 "segments": lambda: [(s, store.segment_body(s.id)) for s in store.segments(7)],
                 "healthy": lambda: check(store).ok,

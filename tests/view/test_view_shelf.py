@@ -12,12 +12,12 @@ import pytest
 
 from sim.worlds import unsealed
 from unidle.control.find import find_job, last_ended, listed, newest_job
-from unidle.errors import StoreDamaged
+from unidle.errors import BadInput, StoreDamaged
 from unidle.events import types as ev
 from unidle.store.memory import MemoryStore
 from unidle.store.open import open_store
 from unidle.store.protocol import Lease, NewEvent, Store
-from unidle.view.fold import fold
+from unidle.view.fold import FOLD_VERSION, fold
 from unidle.view.snapshot import load_view, renewed_view
 from unidle.view.source import save_snapshot
 from unidle.view.state import View
@@ -60,8 +60,11 @@ def test_a_snapshot_leaves_ended_jobs_to_the_store(told):
     told.run("a-1").run("a-2", "failed").submit("b-1")
     told.keep()
     assert told.view.jobs.shelved == 2
-    assert len(told.store.load_snapshot(15).body) > 0
-    assert [one.job for one in told.store.ended_jobs(15, told.view.seq)] == ["a-1", "a-2"]
+    assert len(told.store.load_snapshot(FOLD_VERSION).body) > 0
+    assert [one.key for one in told.store.view_rows(FOLD_VERSION, "ended job", told.view.seq)] == [
+        "a-1",
+        "a-2",
+    ]
     for view in (told.view, load_view(told.store), deepcopy(load_view(told.store))):
         assert list(view.jobs) == ["a-1", "a-2", "b-1"]
         assert list(reversed(view.jobs)) == ["b-1", "a-2", "a-1"]
@@ -91,6 +94,35 @@ def test_what_follows_a_snapshot_may_name_jobs_that_it_left_out(told):
         assert view.jobs["b-1"].order == 2
 
 
+def test_removals_leave_the_view_for_the_store_in_their_order(told):
+    for job in ("a-1", "a-2", "a-3", "a-4"):
+        told.run(job)
+    told.tell(ev.JobsRemoved(("a-2", "a-1"), "ann"))
+    told.keep()
+    earlier = load_view(told.store)
+    told.tell(ev.JobsRemoved(("a-4", "a-1"), "retention", "older than 10 min"))
+    for kept in (False, True):
+        if kept:
+            told.keep()
+        for view in (told.view, load_view(told.store)):
+            assert view.removed.shelved == (3 if kept else 2)
+            assert list(view.removed) == ["a-2", "a-1", "a-4"]
+            assert list(reversed(view.removed)) == ["a-4", "a-1", "a-2"]
+            assert len(view.removed) == 3
+            assert [(view.removed[job].by, view.removed[job].why) for job in ("a-1", "a-4")] == [
+                ("ann", ""),
+                ("retention", "older than 10 min"),
+            ]
+            assert "a-3" not in view.removed
+            assert 7 not in view.removed
+            assert [job.id for job in listed(view)] == [job.id for job in last_ended(view, 5)] == ["a-3"]
+            with pytest.raises(BadInput, match="the job was removed by ann"):
+                find_job(view, "a-2")
+    assert list(earlier.removed) == ["a-2", "a-1"]
+    fold(earlier, told.store.read(after=earlier.seq))
+    assert unsealed(earlier) == unsealed(fold(View(), told.store.read()))
+
+
 def test_a_reader_of_an_earlier_snapshot_sees_what_it_read(told):
     told.run("a-1").submit("b-1")
     told.keep()
@@ -118,12 +150,15 @@ def test_any_snapshots_give_the_view_that_the_whole_log_gives(seed):
         if waiting and dice.random() < 0.3:
             job = waiting.pop(dice.randrange(len(waiting)))
             told.place(job, "n0/1").steps(job, 0, 1).end(job, 0, "succeeded").done(job, "succeeded")
+        if told.view.stored and dice.random() < 0.2:
+            told.tell(ev.JobsRemoved((dice.choice(list(told.view.stored)),), "ann"))
         if dice.random() < 0.3:
             told.keep(seal_at=dice.choice([1, 10**6]))
     whole = fold(View(), told.store.read())
     for view in (told.view, load_view(told.store)):
         assert list(view.jobs) == list(whole.jobs)
         assert list(reversed(view.jobs)) == list(reversed(whole.jobs))
+        assert list(view.removed) == list(whole.removed)
         assert unsealed(view) == unsealed(whole)
 
 
@@ -134,26 +169,30 @@ def test_a_writer_makes_a_damaged_record_again(tmp_path):
         told.run("a-1").run("a-2")
         told.keep()
         with store.transaction():
-            store.database.execute("UPDATE unidle_ended SET body = ? WHERE job = 'a-1'", (b"other",))
+            store.database.execute("UPDATE unidle_view_rows SET body = ? WHERE key = 'a-1'", (b"other",))
         with pytest.raises(StoreDamaged, match="ended job a-1: its record is damaged"):
             load_view(store).jobs["a-1"]
         view = renewed_view(store)
         assert view.jobs["a-1"].state == "succeeded"
         save_snapshot(store, told.lease, view, seal_at=1)
         assert load_view(store).jobs["a-1"].state == "succeeded"
-        assert store.has_whole_ended(15, view.seq, 2)
+        assert store.has_view_rows(FOLD_VERSION, "ended job", view.seq, 2)
 
 
 def test_an_ended_job_that_is_missing_from_the_store_is_told(tmp_path):
     with closing(open_store(str(tmp_path / "store.db"), create=True)) as store:
         told = Recorded(store, 2)
-        told.run("a-1").run("a-2")
+        told.run("a-1").run("a-2").tell(ev.JobsRemoved(("a-2",), "ann"))
         told.keep()
         with store.transaction():
-            store.database.execute("DELETE FROM unidle_ended WHERE job = 'a-1'")
+            store.database.execute("DELETE FROM unidle_view_rows WHERE key = 'a-1'")
+            store.database.execute("DELETE FROM unidle_view_rows WHERE key = 'a-2' AND part = 'removed job'")
         for view in (told.view, load_view(store)):
             with pytest.raises(StoreDamaged, match="1 ended job is missing"):
                 list(view.jobs)
+            with pytest.raises(StoreDamaged, match="1 removed job is missing"):
+                list(view.removed)
+        assert list(renewed_view(store).removed) == ["a-2"]
         assert [job.state for job in renewed_view(store).jobs.values()] == ["succeeded"] * 2
 
 

@@ -62,8 +62,8 @@ def newest_job(view: View, *, live: bool = False, started: bool = False) -> JobV
 
 def last_ended(view: View, most: int) -> list[JobView]:
     """The jobs that ended last, as many as ``most``, in the order of their submission."""
-    names = [job_id for job_id in reversed(view.ended) if job_id not in view.removed][:most]
-    if len(names) < most and len(view.jobs) - len(view.jobs.open) - len(view.removed) > len(names):
+    names = [job_id for job_id in reversed(view.ended) if job_id in view.stored][:most]
+    if len(names) < most and len(view.stored) > len(names):
         known = set(names)
         older = (job.id for job in _ended(view) if job.id not in known)
         names += islice(older, most - len(names))
@@ -100,11 +100,11 @@ def _removed(view: View, name: str) -> str | None:
 
 
 def _listed(view: View) -> Iterator[str]:
-    return (job_id for job_id in view.jobs if job_id not in view.removed)
+    return (job_id for job_id in view.jobs if job_id in view.stored or job_id in view.jobs.open)
 
 
 def _backwards(view: View) -> Iterator[str]:
-    return (job_id for job_id in reversed(view.jobs) if job_id not in view.removed)
+    return (job_id for job_id in reversed(view.jobs) if job_id in view.stored or job_id in view.jobs.open)
 
 
 def _ended(view: View) -> Iterator[JobView]:

@@ -12,13 +12,13 @@ from unidle.login import login_name
 from unidle.store.protocol import (
     Bookmark,
     DamagedRequest,
-    EndedJob,
     Lease,
     NewEvent,
     Request,
     Segment,
     Snapshot,
     StoredEvent,
+    ViewRow,
 )
 
 
@@ -32,7 +32,7 @@ class MemoryStore:
         self._requests: dict[int, Request] = {}
         self._snapshots: dict[int, Snapshot] = {}
         self._segments: dict[int, Segment] = {}
-        self._ended: dict[tuple[int, str], tuple[int, EndedJob]] = {}  # each with its snapshot's event
+        self._rows: dict[tuple[int, str, str], tuple[int, ViewRow]] = {}  # each with its snapshot's event
         self._bookmarks: dict[str, Bookmark] = {}
         self._lease: Lease | None = None
         self._token = 0
@@ -114,7 +114,7 @@ class MemoryStore:
         lease: Lease,
         snapshot: Snapshot,
         segments: Sequence[Segment] = (),
-        ended: Sequence[EndedJob] = (),
+        rows: Sequence[ViewRow] = (),
     ) -> None:
         self.renew(lease)
         for segment in segments:
@@ -125,23 +125,25 @@ class MemoryStore:
             self._last_id += 1
             self._segments[self._last_id] = replace(segment, id=self._last_id)
 
-        for one in ended:
-            self._ended[snapshot.fold_version, one.job] = snapshot.seq, one
+        for row in rows:
+            self._rows[snapshot.fold_version, row.part, row.key] = snapshot.seq, row
 
-    def ended_job(self, fold_version: int, seq: int, job: str) -> bytes | None:
-        saved, one = self._ended.get((fold_version, job), (0, None))
-        return one.body if one is not None and saved <= seq else None
+    def view_row(self, fold_version: int, part: str, seq: int, key: str) -> bytes | None:
+        saved, row = self._rows.get((fold_version, part, key), (0, None))
+        return row.body if row is not None and saved <= seq else None
 
-    def ended_jobs(self, fold_version: int, seq: int, *, backwards: bool = False) -> Iterator[EndedJob]:
+    def view_rows(
+        self, fold_version: int, part: str, seq: int, *, backwards: bool = False
+    ) -> Iterator[ViewRow]:
         found = [
-            one
-            for (version, _), (saved, one) in self._ended.items()
-            if version == fold_version and saved <= seq
+            row
+            for (version, part_of, _), (saved, row) in self._rows.items()
+            if version == fold_version and part_of == part and saved <= seq
         ]
-        return iter(sorted(found, key=lambda one: one.position, reverse=backwards))
+        return iter(sorted(found, key=lambda row: row.position, reverse=backwards))
 
-    def has_whole_ended(self, fold_version: int, seq: int, count: int) -> bool:
-        return sum(1 for _ in self.ended_jobs(fold_version, seq)) == count
+    def has_view_rows(self, fold_version: int, part: str, seq: int, count: int) -> bool:
+        return sum(1 for _ in self.view_rows(fold_version, part, seq)) == count
 
     def load_snapshot(self, fold_version: int) -> Snapshot | None:
         return self._snapshots.get(fold_version)
@@ -160,7 +162,7 @@ class MemoryStore:
         self.renew(lease)
         self._snapshots.clear()
         self._segments.clear()
-        self._ended.clear()
+        self._rows.clear()
 
     def save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
         self.renew(lease)

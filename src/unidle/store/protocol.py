@@ -70,10 +70,11 @@ class Snapshot:
     body: bytes
 
 
-class EndedJob(NamedTuple):
-    """The view of a job that has ended; ``position`` is its place in the order of submission."""
+class ViewRow(NamedTuple):
+    """Something of a fold's state that a snapshot leaves out: of a ``part`` of it, in the order of ``position``."""
 
-    job: str
+    part: str
+    key: str
     position: int
     body: bytes
 
@@ -159,18 +160,20 @@ class Store(Protocol):
         lease: Lease,
         snapshot: Snapshot,
         segments: Sequence[Segment] = (),
-        ended: Sequence[EndedJob] = (),
+        rows: Sequence[ViewRow] = (),
     ) -> None:
-        """Keep a snapshot, and the segments and the ended jobs that it leaves out, in one transaction; older
+        """Keep a snapshot, and the segments and the rows that it leaves out, in one transaction; older
         snapshots of the same fold version go."""
 
-    def ended_job(self, fold_version: int, seq: int, job: str) -> bytes | None:
-        """An ended job that a snapshot up to event ``seq`` left out; None if there is none of that id."""
+    def view_row(self, fold_version: int, part: str, seq: int, key: str) -> bytes | None:
+        """A row of that part that a snapshot up to event ``seq`` leaves out; None if there is none of that key."""
 
-    def ended_jobs(self, fold_version: int, seq: int, *, backwards: bool = False) -> Iterator[EndedJob]:
-        """All of these in the order of submission, streamed."""
+    def view_rows(
+        self, fold_version: int, part: str, seq: int, *, backwards: bool = False
+    ) -> Iterator[ViewRow]:
+        """All of these in the order of their positions, streamed."""
 
-    def has_whole_ended(self, fold_version: int, seq: int, count: int) -> bool:
+    def has_view_rows(self, fold_version: int, part: str, seq: int, count: int) -> bool:
         """Whether these are so many, and none of them is damaged."""
 
     def load_snapshot(self, fold_version: int) -> Snapshot | None:
@@ -183,7 +186,7 @@ class Store(Protocol):
         """The Parquet bytes of one segment."""
 
     def drop_derived(self, lease: Lease) -> None:
-        """Drop every snapshot, segment and ended job; they can be folded again."""
+        """Drop every snapshot with its rows, and every segment; they can be folded again."""
 
     def save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
         """Keep a bookmark durably in place of the one of the same name."""

@@ -84,16 +84,19 @@ TABLES: Final[dict[str, str]] = {
         crc {int} NOT NULL,
         body {blob} NOT NULL,
         PRIMARY KEY (job, part)""",
-    "unidle_ended": """
+    "unidle_view_rows": """
         fold_version {int} NOT NULL,
-        job TEXT NOT NULL,
+        part VARCHAR(32) NOT NULL,
+        key TEXT NOT NULL,
         position {int} NOT NULL,
         seq {int} NOT NULL,
         crc {int} NOT NULL,
         body {blob} NOT NULL,
-        PRIMARY KEY (fold_version, job)""",
+        PRIMARY KEY (fold_version, part, key)""",
 }
-INDEXES: Final = ("CREATE INDEX unidle_ended_position ON unidle_ended (fold_version, position)",)
+INDEXES: Final = (
+    "CREATE INDEX unidle_view_rows_position ON unidle_view_rows (fold_version, part, position)",
+)
 
 
 def create_statements(types: Mapping[str, str]) -> list[str]:

@@ -9,21 +9,21 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from unidle.errors import ConnectionLost, LeaseLost, StoreDamaged, StoreError, StoreGone, StoreHeld
-from unidle.store import ended as ended_jobs
 from unidle.store import holder as holders
 from unidle.store import statements as sql
+from unidle.store import view_rows
 from unidle.store.checksum import blob_crc, event_crc, fields_crc
 from unidle.store.database import Database, RowTuple
 from unidle.store.protocol import (
     Bookmark,
     DamagedRequest,
-    EndedJob,
     Lease,
     NewEvent,
     Request,
     Segment,
     Snapshot,
     StoredEvent,
+    ViewRow,
 )
 from unidle.store.schema import UNSIGNED
 from unidle.store.steady import LEASE_TTL_NS as LEASE_TTL_NS
@@ -255,13 +255,13 @@ class SqlStore:
         lease: Lease,
         snapshot: Snapshot,
         segments: Sequence[Segment] = (),
-        ended: Sequence[EndedJob] = (),
+        rows: Sequence[ViewRow] = (),
     ) -> None:
         # once more is no harm: a snapshot is replaced, and of segments of one event the last one counts
-        self._steady.run(lambda: self._save_snapshot(lease, snapshot, segments, ended))
+        self._steady.run(lambda: self._save_snapshot(lease, snapshot, segments, rows))
 
     def _save_snapshot(
-        self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment], ended: Sequence[EndedJob]
+        self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment], rows: Sequence[ViewRow]
     ) -> None:
         with self.transaction():
             writer = self._held(lease)
@@ -271,8 +271,8 @@ class SqlStore:
             self._db.execute(sql.ADD_SNAPSHOT, (*key, blob_crc(snapshot.body, *key), snapshot.body))
             for segment in segments:
                 self._db.insert(sql.ADD_SEGMENT, _segment_row(segment))
-            if ended:
-                ended_jobs.add(self._db, snapshot.fold_version, snapshot.seq, ended)
+            if rows:
+                view_rows.add(self._db, snapshot.fold_version, snapshot.seq, rows)
 
     def load_snapshot(self, fold_version: int) -> Snapshot | None:
         before = self._writer().last_seq
@@ -295,15 +295,17 @@ class SqlStore:
             raise StoreDamaged("its checksum is wrong", field=f"segment {segment_id}", remedy=_CHECK)
         return bytes(body)
 
-    def ended_job(self, fold_version: int, seq: int, job: str) -> bytes | None:
-        return ended_jobs.body_of(self._db, fold_version, seq, job)
+    def view_row(self, fold_version: int, part: str, seq: int, key: str) -> bytes | None:
+        return view_rows.row_of(self._db, fold_version, part, seq, key)
 
-    def ended_jobs(self, fold_version: int, seq: int, *, backwards: bool = False) -> Iterator[EndedJob]:
-        return ended_jobs.jobs_of(self._db, fold_version, seq, backwards=backwards)
+    def view_rows(
+        self, fold_version: int, part: str, seq: int, *, backwards: bool = False
+    ) -> Iterator[ViewRow]:
+        return view_rows.rows_of(self._db, fold_version, part, seq, backwards=backwards)
 
-    def has_whole_ended(self, fold_version: int, seq: int, count: int) -> bool:
+    def has_view_rows(self, fold_version: int, part: str, seq: int, count: int) -> bool:
         try:
-            return not count or sum(1 for _ in self.ended_jobs(fold_version, seq)) == count
+            return not count or sum(1 for _ in self.view_rows(fold_version, part, seq)) == count
         except StoreDamaged:
             return False
 
@@ -312,7 +314,7 @@ class SqlStore:
             self._set(self._held(lease))
             self._db.execute(sql.DROP_SNAPSHOTS)
             self._db.execute(sql.DROP_SEGMENTS)
-            self._db.execute(sql.DROP_ENDED)
+            self._db.execute(sql.DROP_VIEW_ROWS)
 
     # Bookmarks
 
@@ -369,8 +371,8 @@ class SqlStore:
                     self.segment_body(segment.id)
                 except StoreDamaged as error:
                     yield str(error)
-        for job in ended_jobs.damaged(self._db):
-            yield f"ended job {job}: its checksum is wrong (the next controller makes it again)"
+        for row in view_rows.damaged(self._db):
+            yield f"{row}: its checksum is wrong (the next controller makes it again)"
         from unidle.store.archives import archive_faults
         from unidle.store.profiles import faults
 
@@ -383,7 +385,7 @@ class SqlStore:
         with self.transaction():
             self._set(self._held(lease))
             self._db.execute(sql.DROP_OLD_SEGMENTS)
-            self._db.execute(sql.DROP_OLD_ENDED)
+            self._db.execute(sql.DROP_OLD_VIEW_ROWS)
             self._db.execute(sql.DROP_OLD_SNAPSHOTS)
         self._db.vacuum()
         return before, self._db.size_bytes()

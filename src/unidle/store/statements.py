@@ -75,19 +75,23 @@ DROP_OLD_SNAPSHOTS: Final = (
     "DELETE FROM unidle_snapshots WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"
 )
 
-ADD_ENDED: Final = (
-    "INSERT INTO unidle_ended (fold_version, job, position, seq, crc, body) VALUES (?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT (fold_version, job) DO UPDATE SET position = excluded.position, seq = excluded.seq,"
+ADD_VIEW_ROW: Final = (
+    "INSERT INTO unidle_view_rows (fold_version, part, key, position, seq, crc, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (fold_version, part, key) DO UPDATE SET position = excluded.position, seq = excluded.seq,"
     " crc = excluded.crc, body = excluded.body"
 )
-_ENDED: Final = "SELECT position, job, seq, crc, body FROM unidle_ended WHERE fold_version = ? AND seq <= ?"
-ENDED: Final = f"{_ENDED} AND job = ?"
-ENDED_UP: Final = f"{_ENDED} AND position > ? ORDER BY position LIMIT ?"
-ENDED_DOWN: Final = f"{_ENDED} AND position < ? ORDER BY position DESC LIMIT ?"
-ENDED_VERSIONS: Final = "SELECT DISTINCT fold_version FROM unidle_ended ORDER BY fold_version"
-DROP_ENDED: Final = "DELETE FROM unidle_ended"
-DROP_OLD_ENDED: Final = (
-    "DELETE FROM unidle_ended WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"
+_VIEW_ROWS: Final = (
+    "SELECT key, position, seq, crc, body FROM unidle_view_rows"
+    " WHERE fold_version = ? AND part = ? AND seq <= ?"
+)
+VIEW_ROW: Final = f"{_VIEW_ROWS} AND key = ?"
+VIEW_ROWS_UP: Final = f"{_VIEW_ROWS} AND position > ? ORDER BY position LIMIT ?"
+VIEW_ROWS_DOWN: Final = f"{_VIEW_ROWS} AND position < ? ORDER BY position DESC LIMIT ?"
+VIEW_PARTS: Final = "SELECT DISTINCT fold_version, part FROM unidle_view_rows ORDER BY fold_version, part"
+DROP_VIEW_ROWS: Final = "DELETE FROM unidle_view_rows"
+DROP_OLD_VIEW_ROWS: Final = (
+    "DELETE FROM unidle_view_rows WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"
 )
 
 ADD_PROFILE: Final = (

@@ -323,7 +323,7 @@ def jobs_removed(view: View, event: ev.JobsRemoved, now: int) -> None:
     removal = Removal(now, event.by, event.why)
     for name in event.jobs:
         if name in gone and name not in view.removed:
-            view.removed[name] = removal
+            view.removed.add(name, removal)
             view.stored.pop(name, None)
             view.keep.discard(name)
     view.ended = [name for name in view.ended if name not in gone]

@@ -15,20 +15,23 @@ from collections.abc import (
 from heapq import merge
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from unidle.events.types import Outcome, StacksTaken, StopAsked
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
-from unidle.store.protocol import EndedJob
+from unidle.store.protocol import ViewRow
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.packed import packed, unpacked
 from unidle.view.ranks import RankView
 from unidle.view.records import IdleNotice, Prediction, UseView, VerdictView
 from unidle.view.resting import Rest, columns, may_rest
+from unidle.view.shelf import Shelf
 from unidle.view.waiting import Shape
 
+ENDED_JOBS: Final = "ended job"
+"""The part of the view whose rows are ended jobs."""
 _TRUSTED: Final = 2  # a predicted run time counts where it is at most so many times as long
 
 
@@ -258,14 +261,6 @@ class OpenJobs(Mapping[str, JobView]):
         return len(self._jobs)
 
 
-class Shelf(Protocol):
-    """Ended jobs that the store has, packed, in the order of submission."""
-
-    def get(self, job_id: str) -> bytes | None: ...
-
-    def all(self, *, backwards: bool = False) -> Iterator[EndedJob]: ...
-
-
 class JobTable(Mapping[str, JobView]):
     """Jobs in the order of submission. One that has ended, or rests, is kept packed.
 
@@ -302,10 +297,10 @@ class JobTable(Mapping[str, JobView]):
         self._positions[job.id] = job.order
         self._open.pop(job.id, None)
 
-    def ended(self, without: Container[str]) -> list[EndedJob]:
+    def ended(self, without: Container[str]) -> list[ViewRow]:
         """Ended jobs that are in memory, but for those that are named."""
         return [
-            EndedJob(name, position, cast("bytes", self._kept[name]))
+            ViewRow(ENDED_JOBS, name, position, cast("bytes", self._kept[name]))
             for name, position in self._positions.items()
             if name not in without
         ]
@@ -387,7 +382,7 @@ class JobTable(Mapping[str, JobView]):
         if self._shelf is None or not self.shelved:
             yield from ((name, None) for name in names)
             return
-        there = ((one.position, one.job, one.body) for one in self._shelf.all(backwards=backwards))
+        there = ((row.position, row.key, row.body) for row in self._shelf.all(backwards=backwards))
         here = ((self._position(name), name, None) for name in names)
         for _, name, body in merge(there, here, key=_POSITION, reverse=backwards):
             yield name, body

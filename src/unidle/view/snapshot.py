@@ -2,57 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, cast
 
 import msgspec
 
-from unidle.errors import StoreDamaged
-from unidle.store.protocol import EndedJob, Snapshot, Store
+from unidle.store.protocol import Lease, Segment, Snapshot, Store
 from unidle.view.fold import FOLD_VERSION, collector_paused, fold
-from unidle.view.jobs import JobTable, JobView
+from unidle.view.jobs import ENDED_JOBS, JobTable, JobView
+from unidle.view.removed import REMOVED_JOBS, RemovedJobs
 from unidle.view.resting import rows
+from unidle.view.shelf import StoredRows
 from unidle.view.state import View
-from unidle.words import counted
 
 
-class StoredJobs:
-    """The ended jobs that a snapshot up to event ``seq`` left out, ``count`` in all, as the store has them."""
+def encode(view: View, without: Collection[str] | None = None) -> Snapshot:
+    """The state of the view, without the indexes that are rebuilt from it.
 
-    def __init__(self, store: Store, seq: int, count: int) -> None:
-        self._store, self._seq, self._count = store, seq, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def get(self, job_id: str) -> bytes | None:
-        return self._store.ended_job(FOLD_VERSION, self._seq, job_id) if self._count else None
-
-    def all(self, *, backwards: bool = False) -> Iterator[EndedJob]:
-        """Errors: :class:`StoreDamaged` at the end, if some are missing."""
-        if not self._count:
-            return
-        found = 0
-        for one in self._store.ended_jobs(FOLD_VERSION, self._seq, backwards=backwards):
-            found += 1
-            yield one
-        if found != self._count:
-            lost = self._count - found
-            raise StoreDamaged(
-                f"{counted(lost, 'ended job')} {'is' if lost == 1 else 'are'} missing",
-                field=self._store.url,
-                remedy="the next controller of the store makes them again: `unidle up`",
-            )  # fmt: skip
-
-    def __deepcopy__(self, memo: object) -> StoredJobs:
-        return self  # a copy of a view reads the same rows
-
-
-def encode(view: View, without: Collection[str] = ()) -> Snapshot:
-    """The state of the view, without the indexes that are rebuilt from it and the ended jobs ``without``."""
+    ``without``: ended jobs that it leaves out, as it does all removals then; None: it leaves out nothing.
+    """
     bare = replace(view, book=replace(view.book, _index={}), **_NO_INDEX)
-    bare.jobs = cast("JobTable", view.jobs.plain(without))
+    bare.jobs = cast("JobTable", view.jobs.plain(without or ()))
+    bare.removed = cast("RemovedJobs", view.removed.plain(gone=without is not None))
     return Snapshot(view.seq, FOLD_VERSION, _ENCODER.encode(bare))
 
 
@@ -68,7 +40,9 @@ def decode(snapshot: Snapshot) -> View | None:
     return view if view.seq == snapshot.seq else None
 
 
-def _table(kind: type, value: dict[str, Any]) -> JobTable:
+def _part(kind: type, value: dict[str, Any]) -> JobTable | RemovedJobs:
+    if kind is RemovedJobs:
+        return RemovedJobs.of(value)
     if kind is not JobTable:
         raise TypeError(f"not part of a view: {kind}")
     jobs, resting = value["jobs"], rows(value["resting"])
@@ -84,22 +58,44 @@ def _table(kind: type, value: dict[str, Any]) -> JobTable:
 
 _NO_INDEX: Final[dict[str, Any]] = {field.name: None for field in fields(View) if field.name.startswith("_")}
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(View, dec_hook=_table)
+_DECODER: Final = msgspec.msgpack.Decoder(View, dec_hook=_part)
 
 
 def load_view(store: Store) -> View:
     """The view of everything in the store: the newest snapshot, then the events after it."""
     snapshot = store.load_snapshot(FOLD_VERSION)
     view = (decode(snapshot) if snapshot is not None else None) or View()
-    view.jobs.shelve(StoredJobs(store, view.seq, view.jobs.shelved))
+    shelve(store, view)
     return fold(view, store.read(after=view.seq))
 
 
 def renewed_view(store: Store) -> View:
-    """:func:`load_view` for who writes: without the snapshot, if one of the ended jobs that it leaves out is damaged."""
+    """:func:`load_view` for who writes: without the snapshot, if a row that it leaves out is damaged or missing."""
     snapshot = store.load_snapshot(FOLD_VERSION)
-    view = decode(snapshot) if snapshot is not None else None
-    if view is None or not store.has_whole_ended(FOLD_VERSION, view.seq, view.jobs.shelved):
-        return fold(View(), store.read())
-    view.jobs.shelve(StoredJobs(store, view.seq, view.jobs.shelved))
+    view = (decode(snapshot) if snapshot is not None else None) or View()
+    if not shelve(store, view):
+        view = View()
     return fold(view, store.read(after=view.seq))
+
+
+def keep(store: Store, lease: Lease, view: View, segments: Sequence[Segment]) -> int:
+    """Keep the view, and return the snapshot's bytes. Ended jobs whose postings are final, and removals, leave it for the store."""
+    ended = view.jobs.ended(without=set(view.unposted))  # the unposted ones are read as a whole, soon
+    removed = view.removed.rows()
+    gone = {row.key for row in ended}
+    kept = encode(view, gone)
+    store.save_snapshot(lease, kept, segments, [*ended, *removed])
+    jobs = StoredRows(store, FOLD_VERSION, ENDED_JOBS, view.seq, view.jobs.shelved + len(gone))
+    view.jobs.shelve(jobs, gone)
+    removals = StoredRows(store, FOLD_VERSION, REMOVED_JOBS, view.seq, view.removed.shelved + len(removed))
+    view.removed.shelve(removals, len(removed))
+    return len(kept.body)
+
+
+def shelve(store: Store, view: View) -> bool:
+    """Let the view look up what its snapshot left out; whether all of that is there."""
+    jobs = StoredRows(store, FOLD_VERSION, ENDED_JOBS, view.seq, view.jobs.shelved)
+    removals = StoredRows(store, FOLD_VERSION, REMOVED_JOBS, view.seq, view.removed.shelved)
+    view.jobs.shelve(jobs)
+    view.removed.shelve(removals)
+    return jobs.whole and removals.whole

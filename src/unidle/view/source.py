@@ -58,12 +58,7 @@ def save_snapshot(store: Store, lease: Lease, view: View, *, seal_at: int = SEAL
     """
     due = len(view.book.closed) + view.unposted_size >= seal_at
     segments = _seal(view, seal_at) if due else []
-    ended = view.jobs.ended(without=set(view.unposted))  # the unposted ones are read as a whole, soon
-    gone = {one.job for one in ended}
-    kept = snapshot.encode(view, gone)
-    store.save_snapshot(lease, kept, segments, ended)
-    view.jobs.shelve(snapshot.StoredJobs(store, view.seq, view.jobs.shelved + len(gone)), gone)
-    return len(kept.body)
+    return snapshot.keep(store, lease, view, segments)
 
 
 def _seal(view: View, seal_at: int) -> list[Segment]:

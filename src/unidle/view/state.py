@@ -19,10 +19,10 @@ from unidle.view.occupancy import Occupancy
 from unidle.view.records import (
     FaultView,
     Promise,
-    Removal,
     Stay,
     WatchView,
 )
+from unidle.view.removed import RemovedJobs
 from unidle.view.usage import Usage
 from unidle.view.waiting import Shape, Waiting
 
@@ -45,9 +45,7 @@ class View:
     stored: dict[str, int] = field(
         default_factory=dict
     )  # ended jobs that were not removed, in the order of their ends, each with when that was
-    removed: dict[str, Removal] = field(
-        default_factory=dict
-    )  # ended jobs that no list shows and that have no files any more
+    removed: RemovedJobs = field(default_factory=RemovedJobs)
     keep: set[str] = field(default_factory=set)  # jobs that retention leaves alone
     unposted: list[str] = field(default_factory=list)  # jobs that have ended, their time not in the book yet
     unposted_size: int = 0  # about how many postings that time is

@@ -1,0 +1,51 @@
+"""Parts of a view that are not in memory: what a snapshot leaves out is looked up in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from unidle.errors import StoreDamaged
+from unidle.store.protocol import Store, ViewRow
+from unidle.words import counted
+
+
+class Shelf(Protocol):
+    """Rows of one part of a view, in the order of their positions."""
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def all(self, *, backwards: bool = False) -> Iterator[ViewRow]: ...
+
+
+class StoredRows:
+    """The rows of one part that a snapshot up to event ``seq`` left out, ``count`` in all, as the store has them."""
+
+    def __init__(self, store: Store, fold_version: int, part: str, seq: int, count: int) -> None:
+        self._store, self._of, self._count = store, (fold_version, part, seq), count
+
+    def get(self, key: str) -> bytes | None:
+        return self._store.view_row(*self._of, key) if self._count else None
+
+    def all(self, *, backwards: bool = False) -> Iterator[ViewRow]:
+        """Errors: :class:`StoreDamaged` at the end, if some are missing."""
+        if not self._count:
+            return
+        found = 0
+        for row in self._store.view_rows(*self._of, backwards=backwards):
+            found += 1
+            yield row
+        if found != self._count:
+            lost = self._count - found
+            raise StoreDamaged(
+                f"{counted(lost, self._of[1])} {'is' if lost == 1 else 'are'} missing", field=self._store.url,
+                remedy="the next controller of the store makes them again: `unidle up`",
+            )  # fmt: skip
+
+    @property
+    def whole(self) -> bool:
+        """Whether all are there, and none of them is damaged."""
+        return self._store.has_view_rows(*self._of, self._count)
+
+    def __deepcopy__(self, memo: object) -> StoredRows:
+        return self  # a copy of a view reads the same rows
