@@ -2,7 +2,7 @@
 
 Random fleets of 4 to 8 nodes behind two leaves, with devices that are taken already, and 5 to 12 waiting gangs,
 some with the wish that all of them is on one node or behind one leaf, or that each tensor group is on one node.
-HiGHS solves two programs per case (highspy is a dependency): the most devices that any choice of gangs can take,
+HiGHS (of the development packages) solves two programs per case: the most devices that any choice of gangs can take,
 in any order; and the most where a gang is passed over only if it does not fit next to those before it in the
 queue, wherever these are put. A round takes gangs in the order of the queue and never moves one, so what it lacks
 to the second is the price of its placing, and what that lacks to the first the price of keeping the queue's order.
