@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from unidle.events.types import StopAsked
 from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended, others_in_words
 from unidle.jobs import Reason
 from unidle.ledger.attempt import START_MOST_NS
-from unidle.predict.outcome import Checked, checked
 from unidle.view.accounts import durable_points
 from unidle.view.jobs import AttemptView, JobView, in_full
 from unidle.view.ranks import RankView
 from unidle.view.state import View
 from unidle.words import counted
+
+if TYPE_CHECKING:
+    from unidle.predict.outcome import Checked
 
 Plain = dict[str, Any]
 
@@ -146,6 +148,8 @@ def _rank(number: int, rank: RankView, node: str, slices: tuple[str, ...]) -> Pl
 
 def explain(view: View, job: JobView, store: str | None = None) -> Plain:
     """Why a job is where it is: the reason now, what would help, and each decision on the way."""
+    from unidle.predict.outcome import checked  # `list` and `show` do without
+
     decisions = [_decision(job.submitted_ns, "submitted", f"{_by_whom(job)} to queue {job.spec.queue}")]
     for attempt in job.attempts:
         size = f" ({counted(len(attempt.places), 'rank')})" if job.spec.elastic is not None else ""
