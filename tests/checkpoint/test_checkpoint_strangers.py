@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from places import open_directory
 from unidle import private
 from unidle.checkpoint.attend import move_aside
 from unidle.checkpoint.holder import doors, greeting, places, slots, wire
@@ -34,22 +35,25 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as a 
 
 
 @pytest.fixture
-def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shared() -> Iterator[Path]:
+    with open_directory() as place:
+        yield place
+
+
+@pytest.fixture
+def base(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the copies of all users are, as ``/dev/shm`` is."""
-    place = tmp_path / "shm"
+    place = shared / "shm"
     place.mkdir()
     place.chmod(0o1777)
-    for folder in (tmp_path, *tmp_path.parents[:3]):  # pytest makes them private
-        if folder.stat().st_uid == os.geteuid() and str(folder).count("/") > 1:
-            folder.chmod(folder.stat().st_mode | 0o011)
     monkeypatch.setenv("UNIDLE_HOLD_DIR", str(place))
     return place
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Path:
-    (tmp_path / "ckpt").mkdir()
-    return tmp_path / "ckpt"
+def storage(shared: Path) -> Path:
+    (shared / "ckpt").mkdir()
+    return shared / "ckpt"
 
 
 def hold_of(storage: Path, node: str = "n0") -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from places import open_parent
 from security.two_users import OTHER, SOURCES, command, needs_root
 from unidle.errors import StoreError
 from unidle.store import shared_place
@@ -27,7 +28,7 @@ READ = "SELECT purpose FROM kept"
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Path]:
     """A closed store in a directory as ``/tmp`` is."""
-    place = Path(tempfile.mkdtemp(prefix="unidle-shared-"))
+    place = Path(tempfile.mkdtemp(prefix="unidle-shared-", dir=open_parent()))
     place.chmod(0o1777)
     made = SqliteDatabase(place / "store.db", create=True)
     made.execute("CREATE TABLE kept (purpose)")

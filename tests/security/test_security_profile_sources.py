@@ -16,6 +16,7 @@ import pytest
 
 import needs
 from e2e.commands import unidle
+from places import open_parent
 from scope.worlds import World, at
 from security.two_users import OTHER, needs_root
 from unidle.cli.profile_source import add_owners, line_of_source, owners_of
@@ -28,7 +29,7 @@ SECRET = "THE_SECRET = 'of root'"
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory that both users can enter."""
-    made = Path(tempfile.mkdtemp(prefix="unidle-sources-"))
+    made = Path(tempfile.mkdtemp(prefix="unidle-sources-", dir=open_parent()))
     made.chmod(0o755)
     yield made
     rmtree(made)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from places import open_parent
 from security.two_users import OTHER, SOURCES, as_other, command, needs_root
 from unidle.drill import scratch
 from unidle.engine.local import rundir
@@ -29,7 +30,7 @@ RUN = ("run", "--cpu-devices", "1", "--store")
 @pytest.fixture
 def shared() -> Iterator[Path]:
     """A directory as ``/tmp`` is: all may write, and only owners may remove."""
-    place = Path(tempfile.mkdtemp(prefix="unidle-shared-"))
+    place = Path(tempfile.mkdtemp(prefix="unidle-shared-", dir=open_parent()))
     place.chmod(0o1777)
     yield place
     shutil.rmtree(place)

@@ -94,6 +94,7 @@ def add_submitted(view: View, requests: Iterable[Request]) -> None:
 
 def _add(view: View, submit: SubmitRequest, request: Request) -> None:
     if submit.job not in view.jobs and is_job_id(submit.job):
-        job = JobView(submit.job, submit.spec, len(view.jobs), request.time_ns)
+        at_ns = request.time_ns
+        job = JobView(submit.job, submit.spec, len(view.jobs), at_ns, waiting_since_ns=at_ns)
         job.verdict, job.submitted_by = NOT_TAKEN_UP, request.sender
         view.jobs.add(job)
