@@ -27,8 +27,6 @@ class Live:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            print("\n".join(self.said))
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -36,6 +34,11 @@ class Live:
         self._process.kill()
         self._process.wait()
         assert self._process.stdout is not None
+        if kind is not None:
+            os.set_blocking(self._process.stdout.fileno(), False)  # a rank that is left may hold it open
+            with contextlib.suppress(BlockingIOError):
+                self.said.append(os.read(self._process.stdout.fileno(), 1 << 16).decode(errors="replace"))
+            print("\n".join(self.said))
         self._process.stdout.close()
 
     def __iter__(self) -> Iterator[str]:
