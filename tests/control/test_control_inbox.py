@@ -7,7 +7,7 @@ import pytest
 
 from unidle.clock import VirtualClock
 from unidle.control import loop
-from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.control.inbox import CancelRequest, SubmitRequest, add_submitted
 from unidle.control.loop import Controller
 from unidle.control.requests import INBOX_AT_ONCE
 from unidle.engine.sim.engine import SimEngine
@@ -15,7 +15,10 @@ from unidle.engine.sim.workload import seeded
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec
 from unidle.place.policy import Unidle
+from unidle.place.queue_order import starves
 from unidle.store.memory import MemoryStore
+from unidle.store.protocol import Request
+from unidle.view.state import View
 
 FLEET = Fleet(nodes=(Node("n0", "", (Device("n0/0", "n0", 0, "gpu"),)),))
 START_NS = 1_000_000_000_000
@@ -49,6 +52,14 @@ def test_one_turn_takes_a_bounded_portion_of_a_flood_and_the_next_turn_follows_a
             assert wake_ns <= START_NS
     assert seen == [INBOX_AT_ONCE, 2 * INBOX_AT_ONCE, 3 * INBOX_AT_ONCE, many, many]
     assert not store.requests()
+
+
+def test_a_job_that_is_still_in_the_inbox_waits_since_its_submission() -> None:
+    view = View()
+    body = msgspec.json.encode(SubmitRequest("a-1", JobSpec(("train",))))
+    add_submitted(view, [Request(1, START_NS, "submit", body)])
+    assert view.jobs["a-1"].waiting_since_ns == START_NS
+    assert not starves(view, START_NS + 1)
 
 
 def test_a_request_behind_a_flood_is_carried_out_in_its_order() -> None:
