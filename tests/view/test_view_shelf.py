@@ -25,7 +25,7 @@ from view.telling import WHY, Telling
 
 
 class Recorded(Telling):
-    """What is told is written to a store, which keeps a snapshot when it is asked to."""
+    """Its events are written to a store, and :meth:`keep` saves a snapshot."""
 
     def __init__(self, store: Store, *devices: int) -> None:
         self.store, self.lease = store, store.acquire("test")

@@ -259,18 +259,15 @@ def _ask(store: str | None, verb: str, target: str, *, no_wait: bool, **more: An
     from unidle.control.remedies import GuardRequest
 
     opened = read_store(store, requests=True)
-    try:
-        view = read_view(opened)
-        _need_target(view, verb, target)
-        by = login_name()
-        number = opened.request("guard", msgspec.json.encode(GuardRequest(verb, target, by, **more)))
-        if no_wait or not _taken(opened, number):
-            more_text = "" if view.running else "; is `unidle up` running on this store?"
-            say(f"{target}: {verb} requested" + ("" if no_wait else f", not carried out yet{more_text}"))
-            return
-        _say_result(opened, view, target)
-    finally:
-        opened.close()
+    view = read_view(opened)
+    _need_target(view, verb, target)
+    by = login_name()
+    number = opened.request("guard", msgspec.json.encode(GuardRequest(verb, target, by, **more)))
+    if no_wait or not _taken(opened, number):
+        more_text = "" if view.running else "; is `unidle up` running on this store?"
+        say(f"{target}: {verb} requested" + ("" if no_wait else f", not carried out yet{more_text}"))
+        return
+    _say_result(opened, view, target)
 
 
 def _need_target(view: View, verb: str, target: str) -> None:

@@ -121,11 +121,8 @@ def _found(options: Options) -> Target:
             )
         return of_process(int(options.target), children=options.children)
     opened = read_store(options.store)
-    try:
-        job = need_job(read_view(opened), options.target, live=True, started=True)
-        return ranks_of(opened, job, options.ranks, children=options.children)
-    finally:
-        opened.close()
+    job = need_job(read_view(opened), options.target, live=True, started=True)
+    return ranks_of(opened, job, options.ranks, children=options.children)
 
 
 def _once(target: Target, options: Options) -> tuple[Profile, Machine]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,21 +58,21 @@ def answer_of(question: Question) -> Answer:
     """
     from unidle.scope.history import Wanted
 
-    with _shelf(question.store) as (shelf, view):
-        job = need_job(view, question.job, started=True)
-        now_ns = now_of(view)
-        _check_attempt(job, question.attempt, "--attempt")
-        _check_attempt(job, question.against_attempt, "--against-attempt")
-        until_ns = now_ns if question.until is None else moment("--until", question.until, now_ns, plain="ns")
-        since_ns = 0 if question.since is None else moment("--since", question.since, now_ns, plain="ns")
-        _in_order(since_ns, until_ns, "--since")
-        wanted = Wanted(job.id, since_ns, until_ns, question.attempt, question.rank)
-        first = _read(shelf, view, wanted)
-        against = _against(question, wanted, now_ns)
-        if against is None:
-            return Answer(_profile(first), told(first))
-        other = _read(shelf, view, against)
-        return Answer(_profile(first), told(first), _profile(other), told(other))
+    shelf, view = _shelf(question.store)
+    job = need_job(view, question.job, started=True)
+    now_ns = now_of(view)
+    _check_attempt(job, question.attempt, "--attempt")
+    _check_attempt(job, question.against_attempt, "--against-attempt")
+    until_ns = now_ns if question.until is None else moment("--until", question.until, now_ns, plain="ns")
+    since_ns = 0 if question.since is None else moment("--since", question.since, now_ns, plain="ns")
+    _in_order(since_ns, until_ns, "--since")
+    wanted = Wanted(job.id, since_ns, until_ns, question.attempt, question.rank)
+    first = _read(shelf, view, wanted)
+    against = _against(question, wanted, now_ns)
+    if against is None:
+        return Answer(_profile(first), told(first))
+    other = _read(shelf, view, against)
+    return Answer(_profile(first), told(first), _profile(other), told(other))
 
 
 def _against(question: Question, wanted: Wanted, now_ns: int) -> Wanted | None:
@@ -206,17 +205,13 @@ def _name(change: Change) -> str:
     return f"{frame.function[:60]} ({where})" if where else frame.function[:80]
 
 
-@contextlib.contextmanager
-def _shelf(store: str | None) -> Iterator[tuple[ProfileShelf, View]]:
+def _shelf(store: str | None) -> tuple[ProfileShelf, View]:
     from unidle.store.profiles import ProfileShelf
     from unidle.store.sql import SqlStore
 
     opened = read_store(store)
-    try:
-        assert isinstance(opened, SqlStore)
-        yield ProfileShelf(opened), read_view(opened)
-    finally:
-        opened.close()
+    assert isinstance(opened, SqlStore)
+    return ProfileShelf(opened), read_view(opened)
 
 
 def _read(shelf: ProfileShelf, view: View, wanted: Wanted) -> Past:

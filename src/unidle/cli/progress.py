@@ -152,8 +152,6 @@ def _of_job(name: str | None, rank: int, attempt: int | None, store: str | None)
         if name is None or error.problem != "no such job in this store":
             raise
         raise BadInput("is neither a file nor a job of this store", field="FILE|JOB", value=name, remedy=error.remedy) from None  # fmt: skip
-    finally:
-        opened.close()
     if not job.attempts:
         raise BadInput(
             "the job has not started yet",

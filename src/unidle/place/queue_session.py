@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from unidle.jobs import Reason
@@ -14,7 +15,7 @@ from unidle.place.queue.state import Allocations, PendingJobs
 from unidle.place.queue.victims import Candidates
 
 
-class QueueSession:
+class QueueSession(ABC):
     """See :class:`protocol.Session`. ``state`` and ``pending`` are changed as decided, and recorded in the log.
 
     A job that starts stays in its line until that is committed, so that no job is offered twice; the caller adds
@@ -46,8 +47,8 @@ class QueueSession:
     def like(self, demand: Demand) -> Like:
         return like_of(demand, None if demand.ranks or self.parts is None else self.parts.apart(demand.job))
 
-    def fits(self, demand: Demand | Running) -> Fits:
-        raise NotImplementedError
+    @abstractmethod
+    def fits(self, demand: Demand | Running) -> Fits: ...
 
     def domains(self, demand: Demand) -> Domains | None:  # noqa: ARG002
         return None

@@ -3,32 +3,7 @@
 from __future__ import annotations
 
 try:
-    from unidle.span.wan import (
-        CellChannel,
-        Channel,
-        ChannelClosed,
-        ChannelLost,
-        Endpoint,
-        PortTaken,
-        Refused,
-        Settings,
-        Stats,
-        WanError,
-        WrongSize,
-    )
+    from unidle.span.wan import *  # noqa: F403
+    from unidle.span.wan import __all__ as __all__
 except ModuleNotFoundError as missing:
     raise ImportError("unidle.rank.wan is in an extra: pip install 'unidle[span]'") from missing
-
-__all__ = [
-    "CellChannel",
-    "Channel",
-    "ChannelClosed",
-    "ChannelLost",
-    "Endpoint",
-    "PortTaken",
-    "Refused",
-    "Settings",
-    "Stats",
-    "WanError",
-    "WrongSize",
-]

@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from unidle.errors import ConnectionLost, LeaseLost, StoreDamaged, StoreError, StoreGone, StoreHeld
+from unidle.store import derived, view_rows
 from unidle.store import holder as holders
 from unidle.store import statements as sql
-from unidle.store import view_rows
 from unidle.store.checksum import blob_crc, event_crc, fields_crc
-from unidle.store.database import Database, RowTuple
+from unidle.store.database import Database, Params, RowTuple
 from unidle.store.protocol import (
     Bookmark,
     DamagedRequest,
@@ -266,42 +266,26 @@ class SqlStore:
         with self.transaction():
             writer = self._held(lease)
             self._set(writer, expires_ns=writer.now_ns + LEASE_TTL_NS)
-            key = (snapshot.fold_version, snapshot.seq)
-            self._db.execute(sql.DROP_SNAPSHOTS_UNTIL, key)
-            self._db.execute(sql.ADD_SNAPSHOT, (*key, blob_crc(snapshot.body, *key), snapshot.body))
-            for segment in segments:
-                self._db.insert(sql.ADD_SEGMENT, _segment_row(segment))
+            derived.save(self._db, snapshot, segments)
             if rows:
                 view_rows.add(self._db, snapshot.fold_version, snapshot.seq, rows)
 
     def load_snapshot(self, fold_version: int) -> Snapshot | None:
-        before = self._writer().last_seq
-        while rows := self._db.query(sql.SNAPSHOTS, (fold_version, before)):
-            seq, crc, body = rows[0]
-            if blob_crc(body, fold_version, seq) == crc:
-                return Snapshot(seq, fold_version, body)
-            before = seq - 1
-        return None
+        return derived.newest_snapshot(self._db, fold_version, self._writer().last_seq)
 
     def segments(self, fold_version: int) -> list[Segment]:
-        return [_segment(row) for row in self._db.query(sql.SEGMENTS, (fold_version,))]
+        return derived.segments(self._db, fold_version)
 
     def segment_body(self, segment_id: int) -> bytes:
-        rows = self._db.query(sql.SEGMENT_BODY, (segment_id,))
-        if not rows:
-            raise StoreError("there is no such segment", field="segment", value=segment_id)
-        crc, body = rows[0]
-        if blob_crc(body) != crc:
-            raise StoreDamaged("its checksum is wrong", field=f"segment {segment_id}", remedy=_CHECK)
-        return bytes(body)
+        return derived.segment_body(self._db, segment_id)
 
     def view_row(self, fold_version: int, part: str, seq: int, key: str) -> bytes | None:
-        return view_rows.row_of(self._db, fold_version, part, seq, key)
+        return view_rows.row_of(self._query_again, fold_version, part, seq, key)
 
     def view_rows(
         self, fold_version: int, part: str, seq: int, *, backwards: bool = False
     ) -> Iterator[ViewRow]:
-        return view_rows.rows_of(self._db, fold_version, part, seq, backwards=backwards)
+        return view_rows.rows_of(self._query_again, fold_version, part, seq, backwards=backwards)
 
     def has_view_rows(self, fold_version: int, part: str, seq: int, count: int) -> bool:
         try:
@@ -309,12 +293,13 @@ class SqlStore:
         except StoreDamaged:
             return False
 
+    def _query_again(self, statement: str, params: Params) -> list[RowTuple]:
+        return self._steady.run(lambda: self._db.query(statement, params))
+
     def drop_derived(self, lease: Lease) -> None:
         with self.transaction():
             self._set(self._held(lease))
-            self._db.execute(sql.DROP_SNAPSHOTS)
-            self._db.execute(sql.DROP_SEGMENTS)
-            self._db.execute(sql.DROP_VIEW_ROWS)
+            derived.drop(self._db)
 
     # Bookmarks
 
@@ -356,23 +341,12 @@ class SqlStore:
     def faults(self) -> Iterator[str]:
         """What is wrong outside the log: the database's own check, snapshots, bookmarks, segments."""
         yield from self._db.problems()
-        for key in self._db.query(sql.SNAPSHOT_KEYS):
-            for crc, body in self._db.query(sql.SNAPSHOT, key):
-                if blob_crc(body, *key) != crc:
-                    yield f"snapshot {key[1]}: its checksum is wrong (it is skipped)"
+        yield from derived.faults(self._db)
         for (name,) in self._db.query(sql.BOOKMARK_NAMES):
             try:
                 self.load_bookmark(name)
             except StoreDamaged as error:
                 yield str(error)
-        for (fold_version,) in self._db.query(sql.SEGMENT_VERSIONS):
-            for segment in self.segments(fold_version):
-                try:
-                    self.segment_body(segment.id)
-                except StoreDamaged as error:
-                    yield str(error)
-        for row in view_rows.damaged(self._db):
-            yield f"{row}: its checksum is wrong (the next controller makes it again)"
         from unidle.store.archives import archive_faults
         from unidle.store.profiles import faults
 
@@ -384,9 +358,7 @@ class SqlStore:
         before = self._db.size_bytes()
         with self.transaction():
             self._set(self._held(lease))
-            self._db.execute(sql.DROP_OLD_SEGMENTS)
-            self._db.execute(sql.DROP_OLD_VIEW_ROWS)
-            self._db.execute(sql.DROP_OLD_SNAPSHOTS)
+            derived.drop_superseded(self._db)
         self._db.vacuum()
         return before, self._db.size_bytes()
 
@@ -493,18 +465,3 @@ def _crc_holds(event: StoredEvent, crc: object) -> bool:
         return event_crc(*event) == crc
     except TypeError:  # damage may have changed a field's type
         return False
-
-
-def _segment_row(segment: Segment) -> RowTuple:
-    if segment.body is None:
-        raise StoreError("a segment needs its body", field=f"segment up to {segment.seq}")
-    body_crc = blob_crc(segment.body)
-    fields = (segment.seq, segment.fold_version, segment.start_ns, segment.end_ns, segment.rows, body_crc)
-    return (*fields, fields_crc(*fields), segment.body)
-
-
-def _segment(row: RowTuple) -> Segment:
-    segment_id, *fields, crc = row
-    if fields_crc(*fields) != crc:
-        raise StoreDamaged("its checksum is wrong", field=f"segment {segment_id}", remedy=_CHECK)
-    return Segment(segment_id, *fields[:5])

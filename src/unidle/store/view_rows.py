@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from unidle.errors import StoreDamaged
 from unidle.store import statements as sql
 from unidle.store.checksum import blob_crc
-from unidle.store.database import Database, RowTuple
+from unidle.store.database import Database, Params, RowTuple
 from unidle.store.protocol import ViewRow
 
+Query = Callable[[str, Params], list[RowTuple]]
 TABLE: Final = "unidle_view_rows"
 _PAGE: Final = 1024
 _BEYOND: Final = 1 << 62  # no position or event is as high
@@ -25,17 +26,17 @@ def add(db: Database, fold_version: int, seq: int, rows: Sequence[ViewRow]) -> N
     db.execute_many(sql.ADD_VIEW_ROW, written)
 
 
-def row_of(db: Database, fold_version: int, part: str, seq: int, key: str) -> bytes | None:
+def row_of(query: Query, fold_version: int, part: str, seq: int, key: str) -> bytes | None:
     """See :meth:`unidle.store.protocol.Store.view_row`."""
-    for row in db.query(sql.VIEW_ROW, (fold_version, part, seq, key)):
+    for row in query(sql.VIEW_ROW, (fold_version, part, seq, key)):
         return _checked(fold_version, part, row).body
     return None
 
 
-def rows_of(db: Database, fold_version: int, part: str, seq: int, *, backwards: bool) -> Iterator[ViewRow]:
+def rows_of(query: Query, fold_version: int, part: str, seq: int, *, backwards: bool) -> Iterator[ViewRow]:
     """See :meth:`unidle.store.protocol.Store.view_rows`."""
     statement, last = (sql.VIEW_ROWS_DOWN, _BEYOND) if backwards else (sql.VIEW_ROWS_UP, -1)
-    while rows := db.query(statement, (fold_version, part, seq, last, _PAGE)):
+    while rows := query(statement, (fold_version, part, seq, last, _PAGE)):
         for row in rows:
             yield _checked(fold_version, part, row)
         last = rows[-1][1]

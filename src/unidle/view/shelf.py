@@ -42,10 +42,5 @@ class StoredRows:
                 remedy="the next controller of the store makes them again: `unidle up`",
             )  # fmt: skip
 
-    @property
-    def whole(self) -> bool:
-        """Whether all are there, and none of them is damaged."""
-        return self._store.has_view_rows(*self._of, self._count)
-
     def __deepcopy__(self, memo: object) -> StoredRows:
         return self  # a copy of a view reads the same rows

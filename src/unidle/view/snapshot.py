@@ -63,19 +63,33 @@ _DECODER: Final = msgspec.msgpack.Decoder(View, dec_hook=_part)
 
 def load_view(store: Store) -> View:
     """The view of everything in the store: the newest snapshot, then the events after it."""
-    snapshot = store.load_snapshot(FOLD_VERSION)
-    view = (decode(snapshot) if snapshot is not None else None) or View()
-    shelve(store, view)
+    view = _kept_view(store)
     return fold(view, store.read(after=view.seq))
 
 
 def renewed_view(store: Store) -> View:
     """:func:`load_view` for who writes: without the snapshot, if a row that it leaves out is damaged or missing."""
-    snapshot = store.load_snapshot(FOLD_VERSION)
-    view = (decode(snapshot) if snapshot is not None else None) or View()
-    if not shelve(store, view):
+    view = _kept_view(store)
+    parts = ((ENDED_JOBS, view.jobs.shelved), (REMOVED_JOBS, view.removed.shelved))
+    if not all(store.has_view_rows(FOLD_VERSION, part, view.seq, count) for part, count in parts):
         view = View()
     return fold(view, store.read(after=view.seq))
+
+
+def _kept_view(store: Store) -> View:
+    """The view of the newest snapshot; what that left out is looked up in the store."""
+    snapshot = store.load_snapshot(FOLD_VERSION)
+    view = (decode(snapshot) if snapshot is not None else None) or View()
+    _look_up(view, store)
+    return view
+
+
+def _look_up(view: View, store: Store, gone: Collection[str] = (), removed: int = 0) -> None:
+    """Ended jobs and removals that are not in memory are those of the store, from now on also these."""
+    jobs = StoredRows(store, FOLD_VERSION, ENDED_JOBS, view.seq, view.jobs.shelved + len(gone))
+    view.jobs.shelve(jobs, gone)
+    removals = StoredRows(store, FOLD_VERSION, REMOVED_JOBS, view.seq, view.removed.shelved + removed)
+    view.removed.shelve(removals, removed)
 
 
 def keep(store: Store, lease: Lease, view: View, segments: Sequence[Segment]) -> int:
@@ -85,17 +99,5 @@ def keep(store: Store, lease: Lease, view: View, segments: Sequence[Segment]) ->
     gone = {row.key for row in ended}
     kept = encode(view, gone)
     store.save_snapshot(lease, kept, segments, [*ended, *removed])
-    jobs = StoredRows(store, FOLD_VERSION, ENDED_JOBS, view.seq, view.jobs.shelved + len(gone))
-    view.jobs.shelve(jobs, gone)
-    removals = StoredRows(store, FOLD_VERSION, REMOVED_JOBS, view.seq, view.removed.shelved + len(removed))
-    view.removed.shelve(removals, len(removed))
+    _look_up(view, store, gone, len(removed))
     return len(kept.body)
-
-
-def shelve(store: Store, view: View) -> bool:
-    """Let the view look up what its snapshot left out; whether all of that is there."""
-    jobs = StoredRows(store, FOLD_VERSION, ENDED_JOBS, view.seq, view.jobs.shelved)
-    removals = StoredRows(store, FOLD_VERSION, REMOVED_JOBS, view.seq, view.removed.shelved)
-    view.jobs.shelve(jobs)
-    view.removed.shelve(removals)
-    return jobs.whole and removals.whole

@@ -327,16 +327,16 @@ def _better(
     traffic, hard = usual_traffic(layout), [c for c in plan.kept if c.hard]
     kept = ordered(tree, plan.nodes, order, layout, traffic, plan.fabric, hard)
     new = map_ranks(tree, plan.nodes, plan.counts, layout, traffic, plan.fabric, plan.kept)
-    anew = _like(new.node_of_rank, last, plan, layout)
+    again = _like(new.node_of_rank, last, plan, layout)
     if kept is None:
-        return anew, new, "; in a new order, because the old one would split groups"
+        return again, new, "; in a new order, because the old one would split groups"
     if kept.time_ns * 1_000_000 <= new.time_ns * WORSE_MOST_PPM:
         return order, kept, ""
     note = (
         f"; in a new order: in the old one, collectives would take {in_words(kept.time_ns)} a step,"
         f" more than {WORSE_MOST_PPM / 1e6:g} times as long"
     )
-    return anew, new, note
+    return again, new, note
 
 
 def _like(order: Ints, last: LastPlaces, plan: GangPlan, layout: Layout) -> Ints:

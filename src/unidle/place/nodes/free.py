@@ -80,7 +80,7 @@ class Reserve:
         changed = set[int]().union(*(_changed(a, b) for a, b in zip(before, now, strict=True)))
         self._busy, self._unfit = busy_nodes(view) if self._rule else set(), self._rule.unfit(view.barred)
         self._started.clear()
-        return changed | self._choose(anew=bool(changed))
+        return changed | self._choose(again=bool(changed))
 
     def took(self, nodes: Iterable[str]) -> tuple[set[int], Callable[[], set[int]]]:
         """Mark nodes with work that may not be stopped at once. Returns positions that changed, and what undoes it."""
@@ -116,10 +116,10 @@ class Reserve:
             found["place"] = self._masks(bits, kind)
         return found
 
-    def _choose(self, *, anew: bool = False) -> set[int]:
+    def _choose(self, *, again: bool = False) -> set[int]:
         spares = self._rule.choose(self._busy, self._started, self._unfit)
         changed = {self._place[name] for name in spares ^ self.spares}
-        if changed or anew:
+        if changed or again:
             self.spares = spares
             self.spare_at = np.zeros_like(self.at)
             self.spare_at[[self._place[name] for name in spares]] = True

@@ -65,7 +65,7 @@ class Coordinator:
         self._plan, self._without = self._whole, Unreachable()  # what runs, and what it does without
         self._shares = wanted.shares
         self._next: Replan | None = None
-        self._anew: PipelineShares | None = None
+        self._next_shares: PipelineShares | None = None
         self._said: object = None
         self._notes: list[str] = []
         self._seen_back: object = None
@@ -257,7 +257,7 @@ class Coordinator:
         due = step.number - max(self._looked, attempt.resumed) >= self.options.every
         if self.options.every and due and step.number < self.wanted.training.steps:
             self._looked = step.number
-            if not self._shares_anew(attempt):
+            if not self._share_again(attempt):
                 self._look_over(attempt)
 
     def _saved(self, attempt: SpanAttempt, step: int) -> None:
@@ -275,8 +275,8 @@ class Coordinator:
                 self._plan, self._next = self._next, None
                 self._whole = self._whole if self._without else self._plan
                 self._stop(attempt)
-            if self._anew is not None:
-                self._shares, self._anew = self._anew, None
+            if self._next_shares is not None:
+                self._shares, self._next_shares = self._next_shares, None
                 if not attempt.stopping:
                     self._stop(attempt)
 
@@ -374,17 +374,17 @@ class Coordinator:
             return self._plan.cut
         return balanced(attempt.layers, [1.0] * stages, attempt.layers)
 
-    def _shares_anew(self, attempt: SpanAttempt) -> bool:
+    def _share_again(self, attempt: SpanAttempt) -> bool:
         """Whether pipelines that prove slower than others get fewer microbatches: then nothing else changes with it."""
         training = self.wanted.training
-        if self._anew is not None or attempt.stopping:
+        if self._next_shares is not None or attempt.stopping:
             return True
         if training.saving is None or training.semantics.get("outer") or self._next is not None:
             return False
         recent = self._recent(attempt)
         found = new_shares(attempt.simulation, self._plan.schedule, recent, self._ahead(attempt, recent))
         if found is not None:
-            self._anew = found.shares
+            self._next_shares = found.shares
             self._note(found.line())
         return found is not None
 

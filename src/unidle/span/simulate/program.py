@@ -186,8 +186,8 @@ def _freed(each: Ints, backward: Flags) -> Ints:
     return np.cumsum(each[at].reshape(len(each), -1), axis=1)
 
 
-def most_in_flight(room: int | None, each: int, beside: int = 0) -> int:
-    """How many of ``each`` bytes fit into ``room`` with ``beside``; a large number where all do."""
-    if room is None or (each == 0 and room >= beside):
+def most_in_flight(room: int | None, each: int, other: int = 0) -> int:
+    """How many of ``each`` bytes fit into ``room`` with ``other`` bytes; a large number where all do."""
+    if room is None or (each == 0 and room >= other):
         return 1 << 40
-    return max((room - beside) // each, 0) if each else 0
+    return max((room - other) // each, 0) if each else 0

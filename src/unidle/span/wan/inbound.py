@@ -30,11 +30,11 @@ class Incoming:
 
 
 class Landing:
-    """Where one chunk is being put: in ``place``, ``beside`` it to be copied, or nowhere (``drop``)."""
+    """Where one chunk is being put: in ``place``, into a buffer of its own to ``copy``, or nowhere (``drop``)."""
 
     __slots__ = ("frame", "how", "view")
 
-    def __init__(self, frame: WanFrame, how: Literal["place", "beside", "drop"], view: memoryview) -> None:
+    def __init__(self, frame: WanFrame, how: Literal["place", "copy", "drop"], view: memoryview) -> None:
         self.frame, self.how, self.view = frame, how, view
 
 
@@ -93,7 +93,7 @@ class Inbound:
             and self._stats.early_bytes + frame.length > 2 * self._settings.early_bytes + _SLACK
         ):
             raise BadFrame("the peer sends more than it may before a buffer is posted")
-        return Landing(frame, "beside", memoryview(bytearray(frame.length)))
+        return Landing(frame, "copy", memoryview(bytearray(frame.length)))
 
     def _new(self, frame: WanFrame) -> Incoming:
         message = self._messages[frame.number] = Incoming(frame.number, frame.tag, frame.total)
@@ -117,15 +117,15 @@ class Inbound:
         if message is None or landing.how == "drop" or frame.offset in message.have:
             self._stats.duplicate_chunks += 1
             return
-        if landing.how == "beside":
-            self._put_beside(message, landing)
+        if landing.how == "copy":
+            self._copy_into(message, landing)
         message.have.add(frame.offset)
         message.got += frame.length
         self._stats.received_bytes += frame.length
         self._stats.received_chunks += 1
         self._end_if_whole(message)
 
-    def _put_beside(self, message: Incoming, landing: Landing) -> None:
+    def _copy_into(self, message: Incoming, landing: Landing) -> None:
         frame = landing.frame
         if message.buffer is not None:
             message.buffer[frame.offset : frame.offset + frame.length] = landing.view

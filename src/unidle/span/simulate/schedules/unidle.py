@@ -34,7 +34,7 @@ _PIECES: Final = (1, 2, 8, 16)
 _MORE: Final = (-1, 1, 2)
 _WORK: Final = 400_000  # operations of one kind over all trials
 _TRIALS: Final = (3, 150)
-_BESIDE: Final = 60_000  # microbatches times devices that are tried side by side
+_AT_ONCE: Final = 60_000  # microbatches times devices that are tried side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class _Search:
         self._seen: set[_Wish] = set()
         self._made: set[tuple[object, ...]] = set()
         self._paces: dict[tuple[LinkShare, bool], LinkSpacing] = {}
-        self._beside = max(_BESIDE // (len(setting.stages) * setting.microbatches * setting.cell), 1)
+        self._at_once = max(_AT_ONCE // (len(setting.stages) * setting.microbatches * setting.cell), 1)
         self.least: int | None = None
         self.wished: _Wish = _Wish(_shares(setting)[0])
         self._least_wish: int | None = None
@@ -155,8 +155,8 @@ class _Search:
         for k, program in enumerate(programs):
             alike.setdefault(program.share, []).append(k)
         for those in alike.values():
-            for first in range(0, len(those), self._beside):
-                batch = those[first : first + self._beside]
+            for first in range(0, len(those), self._at_once):
+                batch = those[first : first + self._at_once]
                 lengths = self._attempt.many(
                     [programs[k] for k in batch], None if limit is None else limit + 1
                 )
