@@ -46,6 +46,8 @@ USES = {
     "requests": lambda s, _: s.requests(),
     "owned_by": lambda s, _: s.owned_by("unidle"),
     "snapshot": lambda s, lease: s.save_snapshot(lease, Snapshot(1, 7, b"x")),
+    "view row": lambda s, _: s.view_row(7, "job", 1, "a-1"),
+    "view rows": lambda s, _: list(s.view_rows(7, "job", 1)),
     "bookmark": lambda s, lease: s.save_bookmark(lease, Bookmark("b", 1, b"x")),
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from unidle.errors import BadInput, StoreDamaged
 from unidle.events import types as ev
 from unidle.store.memory import MemoryStore
 from unidle.store.open import open_store
-from unidle.store.protocol import Lease, NewEvent, Store
+from unidle.store.protocol import Lease, NewEvent, Store, ViewRow
 from unidle.view.fold import FOLD_VERSION, fold
 from unidle.view.snapshot import load_view, renewed_view
 from unidle.view.source import save_snapshot
@@ -160,6 +161,38 @@ def test_any_snapshots_give_the_view_that_the_whole_log_gives(seed):
         assert list(reversed(view.jobs)) == list(reversed(whole.jobs))
         assert list(view.removed) == list(whole.removed)
         assert unsealed(view) == unsealed(whole)
+
+
+class Counted(MemoryStore):
+    """Counts how often rows are read."""
+
+    looked_up = walked = 0
+
+    def view_row(self, *of: Any) -> bytes | None:
+        self.looked_up += 1
+        return super().view_row(*of)
+
+    def view_rows(self, *of: Any, **more: Any) -> Iterator[ViewRow]:
+        self.walked += 1
+        return super().view_rows(*of, **more)
+
+
+def test_a_reader_reads_no_ended_job_but_those_that_it_looks_at() -> None:
+    store = Counted()
+    told = Recorded(store, 2)
+    for job in ("a-1", "a-2", "a-3"):
+        told.run(job)
+    told.tell(ev.JobsRemoved(("a-3",), "ann")).submit("b-1")
+    told.keep()
+    store.looked_up = store.walked = 0
+    view = load_view(store)
+    assert newest_job(view).id == "b-1"
+    assert len(view.jobs) == 4
+    assert (store.looked_up, store.walked) == (0, 0)
+    assert [job.id for job in last_ended(view, 10)] == ["a-1", "a-2"]
+    assert store.walked == 0
+    assert [job.id for job in listed(view)] == ["a-1", "a-2", "b-1"]
+    assert store.walked == 1
 
 
 def test_a_writer_makes_a_damaged_record_again(tmp_path):
