@@ -152,6 +152,8 @@ def _run(arguments: list[str], command: tuple[str, ...] | None) -> int | str | N
     try:
         code = app(arguments)(args=arguments, prog_name="unidle", obj=command, standalone_mode=False)
     except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer makes a failure of it
+            raise ended.__context__ from None
         return ended.code
     finally:
         close_stores()
