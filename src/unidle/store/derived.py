@@ -40,7 +40,7 @@ def segments(db: Database, fold_version: int) -> list[Segment]:
 
 
 def segment_body(db: Database, segment_id: int) -> bytes:
-    """Errors: :class:`StoreError` where there is none of that id, :class:`StoreDamaged`."""
+    """Errors: :class:`StoreError` if there is none of that id, :class:`StoreDamaged`."""
     rows = db.query(sql.SEGMENT_BODY, (segment_id,))
     if not rows:
         raise StoreError("there is no such segment", field="segment", value=segment_id)
