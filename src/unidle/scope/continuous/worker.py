@@ -20,7 +20,7 @@ import msgspec
 from unidle.errors import CannotRun, LeaseLost, StoreError, UnidleError
 from unidle.events import scope as ev
 from unidle.events import types
-from unidle.fleet.profiling import ProfilePolicy
+from unidle.fleet.policies import ProfilePolicy
 from unidle.scope.continuous import gangs, windows
 from unidle.scope.continuous.duty import Duty
 from unidle.scope.continuous.findings import Finding, findings_of
