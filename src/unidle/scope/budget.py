@@ -13,7 +13,7 @@ from functools import cache
 from typing import Final, TypeVar
 
 from unidle.scope.joins import joined
-from unidle.scope.model import Frame, Profile, State, Thread
+from unidle.scope.model import Profile, State, Thread
 from unidle.scope.rules import CATEGORIES, Category, Rule, Rules, ThreadKind
 from unidle.scope.shape import Key, Shape, shape_of
 
@@ -284,8 +284,3 @@ def _intervals(cells: Sequence[Cell], counts: Mapping[State, int], wall: int) ->
             drawn = (share * n + 2) / (n + 4)
             variance[category] += weight**2 * drawn * (1 - drawn) / (n + 4)  # type: ignore[assignment]
     return {category: round(100 * _Z95 * math.sqrt(variance[category]), 2) for category in CATEGORIES}
-
-
-def frames_of(profile: Profile, cell: Cell) -> tuple[Frame, ...]:
-    """The cell's stack, root first; nothing where it was not seen."""
-    return () if cell.stack is None else profile.stack(cell.stack)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from unidle.errors import BadInput
@@ -59,14 +58,6 @@ def read(shelf: ProfileShelf, wanted: Wanted) -> Past:
         if wanted.takes(info) and (row := shelf.row(info.key)) is not None:
             found.add(row)
     return found.past(shelf.damaged - before)
-
-
-def of_rows(rows: Iterable[ProfileRow]) -> Past:
-    """Rows of one job, in order of time, as one."""
-    found = _Sum()
-    for row in rows:
-        found.add(row)
-    return found.past(0)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from unidle.errors import BadInput
 from unidle.scope.model import Frame, FrameKind, State
 
 if TYPE_CHECKING:
@@ -387,16 +386,3 @@ def rules_of(document: Document, source: str) -> tuple[Rule, ...]:
     from unidle.scope.rules_file import read_rules
 
     return tuple(replace(rule, source=source) for rule in read_rules(document))
-
-
-def check_examples(rules: Rules) -> None:
-    """Errors: :class:`unidle.errors.BadInput` for a rule whose example goes to another one, which it names."""
-    for rule in rules.rules:
-        if rule.example is None:
-            continue
-        found = rules.of(rule.example.stack, rule.example.state, rule.example.thread)
-        if found is not rule:
-            raise BadInput(
-                f"the example of rule {rule.name} is taken by {found.name}", field="example", value=rule.name,
-                remedy="make the earlier rule narrower, or move this one before it",
-            )  # fmt: skip

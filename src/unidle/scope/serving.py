@@ -14,7 +14,6 @@ tokens after the first. Both are the server's share: what a client sees has the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -27,7 +26,6 @@ from unidle.scope.serving_requests import Request, counted_behind, forwards, req
 from unidle.scope.serving_traffic import outer_and_inner
 
 WARMING: Final = 3.0  # times the median of the later ones: the first requests still warm the server up
-_WEIGHTS: Final = re.compile(r"\.(safetensors|gguf|ggml|bin|pt|pth)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +103,6 @@ def serving(
         requests = counted_behind(requests, requests_of(inner, runs))
     requests = _warm([_going_on(r, end_ns) for r in requests])
     return _summary(requests, runs, start_ns, end_ns, model_bytes, machine_bytes_s)
-
-
-def mapped_weights(smaps: str) -> int | None:
-    """Bytes of weights that a process has in memory as mapped files, from the text of its ``smaps``; nothing without any."""
-    total = 0
-    counts = False
-    for line in smaps.splitlines():
-        head, _, rest = line.partition(" ")
-        if "-" in head and not head.endswith(":"):
-            counts = _WEIGHTS.search(rest.strip()) is not None
-        elif counts and head == "Rss:":
-            total += int(rest.split()[0]) * 1024
-    return total or None
-
-
-def request_spans(found: Serving, pid: int) -> list[Span]:
-    """Requests as spans of kind ``request``, for a time line."""
-    return [
-        Span(pid, pid, r.connection, "request", r.start_ns, r.end_ns, r.bytes_out)
-        for r in found.requests
-        if r.start_ns is not None and r.end_ns is not None
-    ]
 
 
 def _going_on(r: Request, end_ns: int) -> Request:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final, Literal
 
 from unidle.scope.model import Process, Profile
-from unidle.scope.rules import Rule, Rules, ThreadKind, pattern_of
+from unidle.scope.rules import Rule, Rules, pattern_of
 
 ProcessKind = Literal["rank", "loader", "pool", "launcher", "helper", "program"]
 Key = tuple[int, int]  # pid and tid
@@ -69,9 +69,6 @@ class Shape:
     @property
     def training(self) -> frozenset[Key]:
         return frozenset((subject.pid, subject.tid) for subject in self.subjects)
-
-    def thread_kind(self, key: Key) -> ThreadKind:
-        return "training" if key in self.training else "other"
 
     def pids(self, kind: ProcessKind) -> tuple[int, ...]:
         return tuple(sorted(pid for pid, one in self.kinds.items() if one == kind))
