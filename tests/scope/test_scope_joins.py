@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.scope.joins import joined
+from unidle.scope.budget import joined
 from unidle.scope.model import Frame, Profile, State
 from unidle.scope.rules import Category, Rule
 

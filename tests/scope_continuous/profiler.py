@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from scope_continuous import procfs
-from unidle.scope.continuous.findings import Finding
+from unidle.scope.continuous.per_rank import Finding
 from unidle.scope.continuous.worker import serve
 from unidle.scope.model import Profile
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, TypeVar
 
-from unidle.scope.joins import joined
 from unidle.scope.model import Profile, State, Thread
+from unidle.scope.places import Place, place_of
 from unidle.scope.rules import CATEGORIES, Category, Rule, Rules, ThreadKind
 from unidle.scope.shape import Key, Shape, shape_of
 
-K = TypeVar("K")
+Sampled = Mapping[State, Counter[tuple[Rule, int]]]  # nanoseconds of a thread by state, rule and stack
+
 FEW_SAMPLES: Final = 50
 _Z95: Final = 1.96
 
@@ -26,6 +27,7 @@ NO_CPU: Final = Rule(
     "no-cpu", "cpu_contention", "is ready to run and gets no CPU",
     "fewer threads or processes (OMP_NUM_THREADS, num_workers), or more CPUs for this job",
 )  # fmt: skip
+_NOT_WORK: Final = frozenset({"python", "idle", "other", "cpu_contention"})  # what no line of code is for
 _UNSEEN: Final[Mapping[State, Rule]] = {"on": UNSAMPLED, "off": UNSAMPLED, "runq": NO_CPU}
 
 
@@ -124,6 +126,47 @@ def budgets_of(profile: Profile, rules: Rules, shape: Shape | None = None) -> Bu
             if own
         },
     )
+
+
+def joined(profile: Profile, sampled: Sampled) -> dict[State, Counter[tuple[Rule, int]]]:
+    """A thread's time by state, rule and stack, with what joins in its new category. Sums stay as they are.
+
+    Between two operators of ``y = torch.tanh(x)`` the interpreter looks up names, binds arguments and frees results. For
+    a reader who timed that line, this is the line's work. So time of rules that say ``joins`` becomes what the same line
+    of the thread's own code mostly does, if that is at least as much.
+    """
+
+    @cache
+    def place(stack: int) -> Place | None:
+        return place_of(profile.stack(stack))
+
+    work: dict[Place | None, Counter[Category]] = defaultdict(Counter)
+    joining: Counter[Place | None] = Counter()
+    for rows in sampled.values():
+        for (rule, stack), ns in rows.items():
+            if rule.joins:
+                joining[place(stack)] += ns
+            elif rule.category not in _NOT_WORK:
+                work[place(stack)][rule.category] += ns
+    becomes: dict[Place | None, Category] = {
+        at: main for at, ns in joining.items() if at and (main := _main(work[at], ns))
+    }
+    told: dict[State, Counter[tuple[Rule, int]]] = defaultdict(Counter)
+    for state, rows in sampled.items():
+        for (rule, stack), ns in rows.items():
+            main = becomes.get(place(stack)) if rule.joins else None
+            told[state][_as(rule, main) if main else rule, stack] += ns
+    return told
+
+
+def _main(work: Counter[Category], least_ns: int) -> Category | None:
+    category, ns = max(work.items(), key=lambda item: (item[1], item[0]), default=(None, 0))
+    return category if ns >= least_ns else None
+
+
+@cache
+def _as(rule: Rule, category: Category) -> Rule:
+    return replace(rule, category=category)
 
 
 def percentages(ns: Mapping[Category, int], places: int = 2) -> dict[str, float]:

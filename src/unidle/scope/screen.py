@@ -16,7 +16,6 @@ from unidle.scope.rules import CATEGORIES, Category
 from unidle.scope.serving_view import view_lines
 from unidle.scope.steps import StepReport
 from unidle.scope.summary import Report, doubts, first_to_tell, interval_pct, training_lines
-from unidle.scope.text import bar, bold, clip, middle, program
 from unidle.words import counted
 
 Source = Callable[[str, int], str | None]  # the text of a line of a file
@@ -29,6 +28,7 @@ _COLOURS: Final[Mapping[Category, int]] = {
 _MOST_FINDINGS: Final = 3
 _MOST_LINES: Final = 6
 _MOST_RANKS: Final = 16
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def screen(
@@ -269,3 +269,40 @@ def _trust(profile: Profile, budgets: Budgets, width: int) -> list[str]:
         missing = f"not seen in tier {profile.tier}: {'; '.join(profile.misses)}"
         lines += textwrap.wrap(missing, width, initial_indent="    ", subsequent_indent="    ")
     return lines
+
+
+# -- text that fits its columns
+
+
+def clip(text: str, width: int) -> str:
+    """Text cut at its end."""
+    text = text.rstrip()
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def middle(text: str, room: int) -> str:
+    """Text cut in the middle, so that its file and line stay."""
+    if len(text) <= room:
+        return text
+    back = room * 2 // 3
+    return text[: room - back - 1] + "…" + text[-back:]
+
+
+def bold(text: str, colour: bool) -> str:
+    """Bold on a terminal that has colours."""
+    return f"\x1b[1m{text}\x1b[0m" if colour else text
+
+
+def bar(share: float, room: int) -> str:
+    """A bar of ``room`` columns for a share of 1, in eighths of a column."""
+    eighths = round(share * room * 8)
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+
+
+def program(command: str) -> str:
+    """The script of a Python command, else the command."""
+    words = command.split()
+    script = next((word for word in words[1:] if word.endswith(".py")), None)
+    if script:
+        return script.rpartition("/")[2]
+    return " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else "?"
