@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from scope.worlds import MS, World, at
 from unidle.scope.model import Call, Span
-from unidle.scope.shape import shape_of
+from unidle.scope.process_roles import shape_of
 from unidle.scope.steps import StepReport, quantile, steps_of
 
 BACKWARD = (at("train", 6), "THPEngine_run_backward [libtorch_python.so]")

@@ -9,7 +9,7 @@ from typing import Any
 from unidle.scope.budget import Budgets, ThreadBudget, percentages
 from unidle.scope.counts import counts_json
 from unidle.scope.findings import Finding
-from unidle.scope.lines import Line
+from unidle.scope.line_times import Line
 from unidle.scope.memory import memory_json
 from unidle.scope.rules import is_user_file
 from unidle.scope.summary import Report, doubts, first_to_tell, interval_pct, training_lines

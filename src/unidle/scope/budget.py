@@ -10,12 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final, TypeVar
+from typing import Final
 
+from unidle.scope.code_place import Place, place_of
 from unidle.scope.model import Profile, State, Thread
-from unidle.scope.places import Place, place_of
+from unidle.scope.process_roles import Key, Shape, shape_of
 from unidle.scope.rules import CATEGORIES, Category, Rule, Rules, ThreadKind
-from unidle.scope.shape import Key, Shape, shape_of
 
 Sampled = Mapping[State, Counter[tuple[Rule, int]]]  # nanoseconds of a thread by state, rule and stack
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from unidle.scope.budget import Budgets, Cell, ThreadBudget, helpers_of, percentages
-from unidle.scope.lines import Line, lines_of
+from unidle.scope.line_times import Line, lines_of
 from unidle.scope.model import Frame, Profile
 from unidle.scope.rank_views import compare
 from unidle.scope.ranks import Blame, Comparison

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from unidle.scope.code_place import Place, place_of
 from unidle.scope.memory_growth import HEAP, PAGES, Growth, common_line, growths_of, kind_of
 from unidle.scope.model import Held, Profile
-from unidle.scope.places import Place, place_of
 from unidle.words import counted
 
 _UNKNOWN: Final = Place("(unknown)")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from unidle.scope.code_place import Place
 from unidle.scope.memory import Site, sites_of, size
 from unidle.scope.model import Profile
-from unidle.scope.places import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from unidle.scope.code_place import Place, place_of
 from unidle.scope.model import Frame, Moment, Profile
-from unidle.scope.places import Place, place_of
 from unidle.scope.rules import is_user_file
 
 PARTS: Final = 6

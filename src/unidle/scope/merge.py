@@ -11,7 +11,7 @@ import numpy as np
 
 from unidle.errors import BadInput
 from unidle.scope.model import Call, Frame, Held, Moment, Process, Profile, Quality, Sample, Thread
-from unidle.scope.rows import STATE_ORDER, joined, rows_of
+from unidle.scope.samples import STATE_ORDER, joined, rows_of
 
 _Row = TypeVar("_Row", Sample, Thread, Process, Call, Held, Moment)
 

@@ -9,7 +9,7 @@ from typing import Final
 from unidle.scope.budget import Budgets, percentages
 from unidle.scope.counts import counts_lines
 from unidle.scope.findings import Finding, rank_of
-from unidle.scope.lines import Line, lines_of
+from unidle.scope.line_times import Line, lines_of
 from unidle.scope.memory import memory_lines
 from unidle.scope.model import Profile
 from unidle.scope.rules import CATEGORIES, Category

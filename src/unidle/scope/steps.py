@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from unidle.scope.model import Profile, Span
-from unidle.scope.shape import Key, Shape
+from unidle.scope.process_roles import Key, Shape
 
 _KINDS: Final = ("optimizer", "backward", "collective")
 _LEAST_SPANS: Final = 3

@@ -20,7 +20,7 @@ from unidle.scope.export import names
 from unidle.scope.export.wire import Table
 from unidle.scope.merge import Interned
 from unidle.scope.model import Frame, FrameKind, Profile, Sample
-from unidle.scope.rows import STATE_ORDER, Column, Rows
+from unidle.scope.samples import STATE_ORDER, Column, Rows
 
 Category = Callable[[Profile, Sample], str]
 _Numbers = Sequence[int] | Column

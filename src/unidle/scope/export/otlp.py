@@ -25,7 +25,7 @@ from unidle.scope.export.wire import (
     varints,
 )
 from unidle.scope.model import Frame, Profile
-from unidle.scope.rows import STATE_ORDER
+from unidle.scope.samples import STATE_ORDER
 
 PROTO: Final = "opentelemetry-proto v1.10.0, profiles v1development"
 

@@ -12,7 +12,7 @@ from unidle.scope.export import names
 from unidle.scope.export.encode import uncollected
 from unidle.scope.export.wire import Strings, Table, message, number, packed, varint, varints
 from unidle.scope.model import Frame, Profile
-from unidle.scope.rows import STATE_ORDER
+from unidle.scope.samples import STATE_ORDER
 
 _TIME: Final = (
     ("samples", "count"),

@@ -14,7 +14,7 @@ from unidle.scope.export import names
 from unidle.scope.export.encode import json_bytes, uncollected
 from unidle.scope.export.wire import Table
 from unidle.scope.model import Frame, Profile
-from unidle.scope.rows import STATE_ORDER
+from unidle.scope.samples import STATE_ORDER
 
 SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from unidle.scope.budget import Cell
+from unidle.scope.code_place import Place, place_of
 from unidle.scope.model import Profile
-from unidle.scope.places import Place, place_of
 
 
 @dataclass(frozen=True, slots=True)
