@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.scope.counts import counts_lines, counts_of
+from unidle.scope.call_counts import counts_lines, counts_of
 from unidle.scope.memory import sites_of, size
 from unidle.scope.model import Call, Frame, Held, Profile
 

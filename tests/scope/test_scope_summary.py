@@ -8,9 +8,9 @@ import re
 import pytest
 
 from scope.worlds import STD, TORCH, World, at
-from unidle.scope.answer import answer
-from unidle.scope.findings import Machine
+from unidle.scope.bottlenecks import Machine
 from unidle.scope.model import Frame, Profile
+from unidle.scope.profile_json import answer
 from unidle.scope.rules import CATEGORIES, Rules, shipped
 from unidle.scope.screen import screen
 from unidle.scope.summary import report_of

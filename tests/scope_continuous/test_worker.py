@@ -20,9 +20,9 @@ from unidle.errors import CannotRun, LeaseLost
 from unidle.events import scope as ev
 from unidle.events import types
 from unidle.fleet.profiling import ProfilePolicy
-from unidle.scope.continuous.gangs import Attempt, RankFinder
 from unidle.scope.continuous.keeper import Keeper
 from unidle.scope.continuous.per_rank import Finding
+from unidle.scope.continuous.rank_processes import Attempt, RankFinder
 from unidle.scope.continuous.worker import Orders, Worker
 from unidle.scope.model import Profile
 from unidle.store.open import open_store

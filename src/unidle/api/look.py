@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unidle.errors import BadInput, CannotRun, TargetEnded
 
 if TYPE_CHECKING:
-    from unidle.scope.findings import Machine
+    from unidle.scope.bottlenecks import Machine
     from unidle.scope.model import Profile
     from unidle.scope.targets import Target
     from unidle.scope.tiers import Watch

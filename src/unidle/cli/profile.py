@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unidle.cli.profile_file import Destination
     from unidle.cli.profile_history import Answer
     from unidle.cli.profile_source import Owner
-    from unidle.scope.findings import Machine
+    from unidle.scope.bottlenecks import Machine
     from unidle.scope.model import Profile
     from unidle.scope.rules import Rules
     from unidle.scope.summary import Report
@@ -195,7 +195,7 @@ def _tell(
 
 
 def _answer(report: Report) -> dict[str, Any]:
-    from unidle.scope.answer import answer
+    from unidle.scope.profile_json import answer
 
     return answer(report)
 

@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from unidle.scope.bottlenecks import Finding, rank_of
 from unidle.scope.budget import Budgets, percentages
-from unidle.scope.counts import counts_lines
-from unidle.scope.findings import Finding, rank_of
+from unidle.scope.call_counts import counts_lines
 from unidle.scope.line_times import Line, lines_of
 from unidle.scope.memory import memory_lines
 from unidle.scope.model import Profile

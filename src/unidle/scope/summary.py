@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from unidle.scope.bottlenecks import Finding, Machine, compared, findings_of, late_rank
 from unidle.scope.budget import FEW_SAMPLES, Budgets, ThreadBudget, budgets_of
-from unidle.scope.findings import Finding, Machine, compared, findings_of, late_rank
 from unidle.scope.line_times import Line, lines_of
 from unidle.scope.model import Profile, Sample
 from unidle.scope.ranks import Comparison

@@ -12,7 +12,7 @@ from typing import Final
 
 from unidle.engine.local import rundir, tree
 from unidle.errors import BadInput, CannotRun, TargetEnded
-from unidle.scope.findings import Machine
+from unidle.scope.bottlenecks import Machine
 from unidle.scope.model import Profile
 
 # unidle's own last: what a rank starts, such as mpirun, numbers its processes itself

@@ -21,10 +21,10 @@ from unidle.errors import CannotRun, LeaseLost, StoreError, UnidleError
 from unidle.events import scope as ev
 from unidle.events import types
 from unidle.fleet.profiling import ProfilePolicy
-from unidle.scope.continuous import gangs, windows
-from unidle.scope.continuous.gangs import Attempt
+from unidle.scope.continuous import rank_processes, windows
 from unidle.scope.continuous.keeper import Keeper
 from unidle.scope.continuous.per_rank import Finding, findings_of, leaves_of
+from unidle.scope.continuous.rank_processes import Attempt
 from unidle.scope.model import Process, Profile
 from unidle.store.open import open_store
 from unidle.store.profiles import ProfileRow, ProfileShelf
@@ -125,7 +125,7 @@ class Worker:
     keeper: Keeper | None
     tell: Callable[[str, object], None]
     duty: Duty = field(init=False)
-    finder: gangs.RankFinder = field(init=False)
+    finder: rank_processes.RankFinder = field(init=False)
     live: tuple[Attempt, ...] = ()
     _seen: set[tuple[str, int]] = field(default_factory=set)
     _since: dict[tuple[str, int], float] = field(default_factory=dict)  # when it was first heard of
@@ -136,7 +136,7 @@ class Worker:
     def __post_init__(self) -> None:
         policy = self.orders.policy
         self.duty = Duty(policy.most_ppm / 1e6, policy.every_ns / 1e9, policy.hz)
-        self.finder = gangs.RankFinder(self.orders.run_root)
+        self.finder = rank_processes.RankFinder(self.orders.run_root)
 
     def due_s(self, now_s: float) -> float | None:
         """When to look the next time; None while nothing runs."""
@@ -159,7 +159,7 @@ class Worker:
         roots = self.finder.roots(self.live)
         if not roots:
             return False
-        before = {attempt: gangs.trees(ranks) for attempt, ranks in roots.items()}
+        before = {attempt: rank_processes.trees(ranks) for attempt, ranks in roots.items()}
         pids = sorted({pid for ranks in before.values() for found in ranks.values() for pid in found})
         try:
             profile = self.look(pids, self.orders.policy.look_ns / 1e9, hz=self.duty.hz)
@@ -172,7 +172,7 @@ class Worker:
             self._say(f"the last profile failed: {error}")
             return False
         self.kernel_s += (profile.quality.bpf_cpu_pct or 0.0) / 100 * profile.seconds
-        offset_ns = gangs.log_offset_ns(self.orders.offset_ns)
+        offset_ns = rank_processes.log_offset_ns(self.orders.offset_ns)
         rows: list[ProfileRow] = []
         for attempt, ranks in roots.items():
             rows += self._of_attempt(profile, attempt, ranks, before[attempt], offset_ns)
@@ -182,10 +182,10 @@ class Worker:
     def _of_attempt(
         self, profile: Profile, attempt: Attempt, roots: Mapping[int, int], before: Mapping[int, set[int]], offset_ns: int
     ) -> list[ProfileRow]:  # fmt: skip
-        owned = gangs.belonging(profile, before)
+        owned = rank_processes.belonging(profile, before)
         parts: dict[int, Profile] = {}
         for rank, pids in owned.items():
-            worker = gangs.worker_of(profile, roots[rank], pids)
+            worker = rank_processes.worker_of(profile, roots[rank], pids)
             part = windows.part_of(profile, pids, rank=rank, job=attempt.job, root=worker)
             if part.samples or part.threads or part.calls:
                 parts[rank] = part

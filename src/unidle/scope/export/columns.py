@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unidle.scope.export import names
-from unidle.scope.export.wire import Table
+from unidle.scope.export.protobuf import Table
 from unidle.scope.merge import Interned
 from unidle.scope.model import Frame, FrameKind, Profile, Sample
 from unidle.scope.samples import STATE_ORDER, Column, Rows

@@ -13,7 +13,7 @@ from typing import Any, Final
 import unidle
 from unidle.scope.export import names
 from unidle.scope.export.encode import uncollected
-from unidle.scope.export.wire import (
+from unidle.scope.export.protobuf import (
     Strings,
     Table,
     message,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from unidle.scope.export import names, timeline
-from unidle.scope.export.wire import Table, double, message, number, number_always, text
+from unidle.scope.export.protobuf import Table, double, message, number, number_always, text
 from unidle.scope.model import Held, Profile, Span
 
 _MONOTONIC: Final = 3

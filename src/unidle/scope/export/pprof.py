@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from unidle.scope.export import names
 from unidle.scope.export.encode import uncollected
-from unidle.scope.export.wire import Strings, Table, message, number, packed, varint, varints
+from unidle.scope.export.protobuf import Strings, Table, message, number, packed, varint, varints
 from unidle.scope.model import Frame, Profile
 from unidle.scope.samples import STATE_ORDER
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import unidle
 from unidle.scope.export import names
 from unidle.scope.export.encode import json_bytes, uncollected
-from unidle.scope.export.wire import Table
+from unidle.scope.export.protobuf import Table
 from unidle.scope.model import Frame, Profile
 from unidle.scope.samples import STATE_ORDER
 

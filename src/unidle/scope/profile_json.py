@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from unidle.scope.bottlenecks import Finding
 from unidle.scope.budget import Budgets, ThreadBudget, percentages
-from unidle.scope.counts import counts_json
-from unidle.scope.findings import Finding
+from unidle.scope.call_counts import counts_json
 from unidle.scope.line_times import Line
 from unidle.scope.memory import memory_json
 from unidle.scope.rules import is_user_file
