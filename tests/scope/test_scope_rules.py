@@ -10,8 +10,8 @@ from unidle.scope.model import Frame
 from unidle.scope.rules import (
     CATEGORIES,
     UNKNOWN,
-    Rule,
-    Rules,
+    RuleSet,
+    StackRule,
     all_rules,
     frame_of,
     leaf_of,
@@ -21,11 +21,11 @@ from unidle.scope.rules import (
     shipped,
 )
 
-SHIPPED = Rules(shipped())
+SHIPPED = RuleSet(shipped())
 
 
 @pytest.mark.parametrize("rule", shipped(), ids=lambda rule: rule.name)
-def test_each_rule_takes_its_example_and_no_earlier_rule_does(rule: Rule) -> None:
+def test_each_rule_takes_its_example_and_no_earlier_rule_does(rule: StackRule) -> None:
     assert rule.example is not None
     assert SHIPPED.of(rule.example.stack, rule.example.state, rule.example.thread) is rule
     assert rule.category in CATEGORIES
@@ -83,7 +83,7 @@ def test_training_inside_a_function_called_main_of_data_py_is_no_data() -> None:
 
 
 def test_what_no_rule_takes_is_other() -> None:
-    assert Rules([]).of([frame_of("f a.py")], "on") is UNKNOWN
+    assert RuleSet([]).of([frame_of("f a.py")], "on") is UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_no_rule_takes_is_other() -> None:
     ],
 )  # fmt: skip
 def test_patterns_match_as_they_are_written(text: str, frame: Frame, matches: bool) -> None:
-    rules = Rules([Rule("mine", "data", "x", frame=(pattern_of(text),))])
+    rules = RuleSet([StackRule("mine", "data", "x", frame=(pattern_of(text),))])
     assert (rules.of([frame], "on").name == "mine") is matches
 
 

@@ -13,7 +13,7 @@ from unidle.ledger.carve import CARVED, apportion
 from unidle.scope.budget import Budgets, budgets_of, percentages
 from unidle.scope.model import Profile
 from unidle.scope.rank_views import compare
-from unidle.scope.rules import Rules, all_rules
+from unidle.scope.rules import RuleSet, all_rules
 from unidle.scope.steps import steps_of
 
 SAMPLES_LEAST: Final = 20  # of the training thread: with fewer its time is not split
@@ -23,7 +23,7 @@ _HOST: Final = ("python", "lock", "cpu_contention", "other")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RankFinding:
     """One rank. ``budget``: percent of its training thread's time by category; empty where too little was seen.
 
     ``late_share``: part of its time that it waited in collectives for a rank that was late. ``steps_ns``: when steps
@@ -35,17 +35,17 @@ class Finding:
     steps_ns: tuple[int, ...] = ()
 
 
-def findings_of(profile: Profile) -> dict[int, Finding]:
+def findings_of(profile: Profile) -> dict[int, RankFinding]:
     """By rank. The profile's processes must say which ranks they are."""
     budgets = budgets_of(profile, _rules())
-    report = steps_of(profile, budgets.shape)
-    ranks = {s.pid: (s.tid, s.rank) for s in budgets.shape.subjects if s.rank is not None}
+    report = steps_of(profile, budgets.roles)
+    ranks = {s.pid: (s.tid, s.rank) for s in budgets.roles.subjects if s.rank is not None}
     shares = {pid: _shares(budgets, pid, tid) for pid, (tid, _) in ranks.items()}
     late = _late(profile, shares, {pid: tid for pid, (tid, _) in ranks.items()})
-    found: dict[int, Finding] = {}
+    found: dict[int, RankFinding] = {}
     for pid, (tid, rank) in ranks.items():
         steps = report.ranks.get((pid, tid))
-        found[rank] = Finding(shares[pid], late.get(rank, 0.0), () if steps is None else steps.ends_ns)
+        found[rank] = RankFinding(shares[pid], late.get(rank, 0.0), () if steps is None else steps.ends_ns)
     return found
 
 
@@ -70,7 +70,7 @@ def _late(
 
 
 @cache
-def _rules() -> Rules:
+def _rules() -> RuleSet:
     return all_rules()
 
 

@@ -1,6 +1,6 @@
 """The process that profiles running ranks again and again. Orders come on standard input, results go to standard output.
 
-Lines of JSON both ways. In: first :class:`Orders`, then an :class:`Attend` whenever other attempts run. Out: an event of
+Lines of JSON both ways. In: first :class:`WorkerConfig`, then an :class:`Attend` whenever other attempts run. Out: an event of
 ``unidle.events.scope`` as ``[kind, body]``, or ``["next", seconds]``: the next line follows within that time. When
 its input ends so does the process: no profiler outlives its controller for longer than one look.
 """
@@ -23,8 +23,8 @@ from unidle.events import types
 from unidle.fleet.profiling import ProfilePolicy
 from unidle.scope.continuous import rank_processes, windows
 from unidle.scope.continuous.keeper import Keeper
-from unidle.scope.continuous.per_rank import Finding, findings_of, leaves_of
-from unidle.scope.continuous.rank_processes import Attempt
+from unidle.scope.continuous.per_rank import RankFinding, findings_of, leaves_of
+from unidle.scope.continuous.rank_processes import RunningAttempt
 from unidle.scope.model import Process, Profile
 from unidle.store.open import open_store
 from unidle.store.profiles import ProfileRow, ProfileShelf
@@ -87,16 +87,16 @@ class Duty:
         return max(paid_s, turn_s if news_s is None else min(turn_s, news_s), now_s)
 
 
-class Look(Protocol):
+class Sampler(Protocol):
     """See ``unidle.scope.tiers.look``."""
 
     def __call__(self, pids: Sequence[int], seconds: float, *, hz: int) -> Profile: ...
 
 
-Judge = Callable[[Profile], Mapping[int, Finding]]
+Judge = Callable[[Profile], Mapping[int, RankFinding]]
 
 
-class Orders(msgspec.Struct, frozen=True):
+class WorkerConfig(msgspec.Struct, frozen=True):
     """The first line. ``offset_ns`` turns the boot-time clock into the log's; ``token`` is the controller's lease."""
 
     store: str
@@ -109,7 +109,7 @@ class Orders(msgspec.Struct, frozen=True):
 class Attend(msgspec.Struct, frozen=True):
     """The attempts that run now."""
 
-    live: tuple[Attempt, ...]
+    live: tuple[RunningAttempt, ...]
 
 
 @dataclass(slots=True)
@@ -119,14 +119,14 @@ class Worker:
     ``tell`` sends one line to the controller; it must not be called from two threads.
     """
 
-    orders: Orders
-    look: Look
+    orders: WorkerConfig
+    look: Sampler
     judge: Judge
     keeper: Keeper | None
     tell: Callable[[str, object], None]
     duty: Duty = field(init=False)
     finder: rank_processes.RankFinder = field(init=False)
-    live: tuple[Attempt, ...] = ()
+    live: tuple[RunningAttempt, ...] = ()
     _seen: set[tuple[str, int]] = field(default_factory=set)
     _since: dict[tuple[str, int], float] = field(default_factory=dict)  # when it was first heard of
     _told: str | None = None
@@ -146,7 +146,7 @@ class Worker:
         news = [since_s + ripe_s for key, since_s in self._since.items() if key not in self._seen]
         return self.duty.next_s(now_s, news_s=min(news, default=None))
 
-    def attend(self, live: tuple[Attempt, ...], now_s: float = 0.0) -> None:
+    def attend(self, live: tuple[RunningAttempt, ...], now_s: float = 0.0) -> None:
         """These run now, at ``now_s`` of the clock of :meth:`due_s`."""
         self.live = live
         names = {a[:2] for a in live}
@@ -180,7 +180,7 @@ class Worker:
         return True
 
     def _of_attempt(
-        self, profile: Profile, attempt: Attempt, roots: Mapping[int, int], before: Mapping[int, set[int]], offset_ns: int
+        self, profile: Profile, attempt: RunningAttempt, roots: Mapping[int, int], before: Mapping[int, set[int]], offset_ns: int
     ) -> list[ProfileRow]:  # fmt: skip
         owned = rank_processes.belonging(profile, before)
         parts: dict[int, Profile] = {}
@@ -203,7 +203,7 @@ class Worker:
         ]
 
     def _tell_findings(
-        self, profile: Profile, attempt: Attempt, found: Mapping[int, Finding], window: tuple[int, int], offset_ns: int
+        self, profile: Profile, attempt: RunningAttempt, found: Mapping[int, RankFinding], window: tuple[int, int], offset_ns: int
     ) -> None:  # fmt: skip
         length_ns = window[1] - window[0]
         leaves = {
@@ -285,7 +285,7 @@ class _Lines:
         return lines
 
 
-def serve(look: Look, judge: Judge = findings_of) -> int:
+def serve(look: Sampler, judge: Judge = findings_of) -> int:
     """The process's life; its exit code."""
     os.nice(NICE)
     lines = _Lines(sys.stdin.fileno())
@@ -294,7 +294,7 @@ def serve(look: Look, judge: Judge = findings_of) -> int:
         first = lines.wait(None)
     if not first:
         return 0
-    orders = msgspec.json.decode(first[0], type=Orders)
+    orders = msgspec.json.decode(first[0], type=WorkerConfig)
 
     def tell(kind: str, body: object) -> None:
         os.write(sys.stdout.fileno(), msgspec.json.encode([kind, body]) + b"\n")
