@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from unidle.fleet.size import NodeSize
-from unidle.jobs.demand import Demand
+from unidle.jobs.packing import Demand, NodeSize
 
 # Model, GPUs, CPUs, memory in GiB of one node.
 MODELS = (

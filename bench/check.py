@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 from _table import Row, main
-from unidle.probe.check.pairs import Pair, Verdict, Wave, first_round, second_round, verdict
+from unidle.probe.check.bad_pairs import Pair, Verdict, Wave, first_round, second_round, verdict
 
 RUNS = 7
 FLEETS = 400

@@ -23,8 +23,8 @@ from _launchers import Launcher, ft_launcher, kill_to_step_s, torchrun, torchrun
 from _table import Row, main
 from unidle.drill import fail
 from unidle.drill.conduct import Report, conduct
+from unidle.drill.end_state import Cache
 from unidle.drill.phases import Outcome
-from unidle.drill.result import Cache
 from unidle.files.drill import Drill, Fault, load_drill
 from unidle.jobs import Restart
 

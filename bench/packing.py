@@ -29,8 +29,7 @@ from _packing_bound import relax
 from _table import Row, main
 from unidle.control.packing import Experiment, Run
 from unidle.files.openb import read_nodes, read_pods
-from unidle.fleet.size import NodeSize
-from unidle.jobs.demand import Demand
+from unidle.jobs.packing import Demand, NodeSize
 from unidle.place.pack.experiment import POLICIES, arrivals, node_order, prepare
 from unidle.place.pack.packer import NodePool, Packer
 

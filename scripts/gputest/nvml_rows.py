@@ -52,8 +52,8 @@ def watch(place: Place) -> Iterator[Result]:  # noqa: ARG001
     """The detector of the guard: some looks at a machine on which nothing happens."""
     from unidle.engine.local.devices import discover
     from unidle.engine.local.gpu_use import GpuMeter
+    from unidle.probe.device_names import Names
     from unidle.probe.gpu_watch import GpuWatch
-    from unidle.probe.names import Names
 
     (node,) = discover().nodes
     use = GpuMeter().look(next(device for device in node.devices if device.kind == "gpu"), 50_000, None, set)

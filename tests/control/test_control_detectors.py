@@ -16,7 +16,7 @@ from unidle.fleet import Fleet
 from unidle.guard.log import LogLine, Reader
 from unidle.guard.log.model import Finding
 from unidle.jobs import Reason
-from unidle.probe.heard import Heard, Seeing
+from unidle.probe.detector import Heard, Seeing
 from unidle.probe.watcher import Watcher
 from unidle.view.incidents import incidents
 from unidle.view.watching import NO_SOURCE, not_watched

@@ -13,7 +13,7 @@ from unidle.control.stalls import STALLED_NS, mount_stalls
 from unidle.control.storage_watch import StorageWatch, directories_of
 from unidle.events import types as ev
 from unidle.jobs import JobSpec, Reason
-from unidle.probe.mounts import ASK_EVERY_NS, Answer, Mount
+from unidle.probe.mount_watch import ASK_EVERY_NS, Answer, Mount
 from unidle.view.incidents import incidents
 from view.telling import Telling
 from waiting import wait_until

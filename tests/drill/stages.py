@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from unidle.drill.conduct import Report, conduct
-from unidle.drill.result import Cache
+from unidle.drill.end_state import Cache
 from unidle.files.drill import Drill, Fault
 from unidle.files.job import job_from_mapping
 

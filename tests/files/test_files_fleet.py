@@ -16,8 +16,7 @@ from unidle.files.load import Bounds
 from unidle.files.ranges import expand
 from unidle.files.tree import parse
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Link, Node, Tier
-from unidle.fleet.idle import IdlePolicy, IdleTerms
-from unidle.fleet.watch import Watch
+from unidle.fleet.policies import IdlePolicy, IdleTerms, Watch
 
 ONE_CPU = "devices: {count: 1, kind: cpu}"
 

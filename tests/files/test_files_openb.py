@@ -8,8 +8,7 @@ import pytest
 
 from unidle.errors import BadInput
 from unidle.files.openb import read_nodes, read_pods
-from unidle.fleet.size import NodeSize
-from unidle.jobs.demand import Demand
+from unidle.jobs.packing import Demand, NodeSize
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,96000,786432,8,V100\nn1,32000,65536,2,T4\nn2,64000,65536,0,\n"
 POD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli"

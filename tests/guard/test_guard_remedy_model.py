@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from unidle.events import types as ev
-from unidle.fleet.guard import Breaker, GuardPolicy, Hook, Lemon, Out
+from unidle.fleet.policies import Breaker, GuardPolicy, Hook, Lemon, Out
 from unidle.guard import maintenance, remedy
-from unidle.guard.facts import SLACK_NS, Facts, Held, Result, Set
+from unidle.guard.remedy_model import SLACK_NS, Facts, Held, Result, Set
 from unidle.jobs import Reason
 from unidle.view import care as of
 from unidle.view.care import Care, CareView

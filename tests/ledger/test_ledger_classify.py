@@ -1,6 +1,6 @@
 from itertools import product
 
-from unidle.ledger.classify import Facts, classify
+from unidle.ledger.attempt import Facts, classify
 from unidle.ledger.taxonomy import GROUP_OF, GROUPS, PRECEDENCE
 
 

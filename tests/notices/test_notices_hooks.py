@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from unidle.notices.hooks import append, run
-from unidle.notices.line import Answer
+from unidle.notices.send_queue import Answer
+from unidle.notices.sender import append, run
 
 
 def test_a_log_grows_by_one_line_each(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_line_that_does_not_fit_is_taken_back_and_tried_again(tmp_path: Path) 
     child = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY));"
-        "from unidle.notices.hooks import append; print(append(sys.argv[1], b'x' * 100))"
+        "from unidle.notices.sender import append; print(append(sys.argv[1], b'x' * 100))"
     )
     done = subprocess.run([sys.executable, "-c", child, str(log)], capture_output=True, text=True, check=True)
     assert "file too large" in done.stdout

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from notices.receiver import Received, receiver
-from unidle.notices.line import Answer
+from unidle.notices.send_queue import Answer
 from unidle.notices.webhook import Target, post, secret_bytes, signature
 
 NOW_S = 1_800_000_000.0

@@ -135,8 +135,8 @@ def write(*lines: str) -> None:
 def faults_told() -> list[Any]:
     """What the watch of the GPUs tells in each look, while faults come one after the other."""
     from unidle.engine.local.devices import discover
+    from unidle.probe.device_names import Names
     from unidle.probe.gpu_watch import GpuWatch
-    from unidle.probe.names import Names
 
     (node,) = discover().nodes
     one = GpuWatch(node, Names(node), "", patience_s=0.3)

@@ -9,8 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from unidle.fleet.size import NodeSize
-from unidle.jobs.demand import Demand
+from unidle.jobs.packing import Demand, NodeSize
 
 MODELS = ("A10", "T4", "V100")
 

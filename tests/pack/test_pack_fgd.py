@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from pack import fleets
 from pack.fleets import node, part, whole
-from unidle.fleet.size import NodeSize
-from unidle.jobs.demand import Demand
+from unidle.jobs.packing import Demand, NodeSize
 from unidle.place.pack.fragmentation import Copies, CopiesLeft, Fgd, Fragments
 from unidle.place.pack.packer import NodePool, Packer, TargetWorkload, target_workload
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pack import fleets
 from pack.fleets import node, part, whole
 from unidle.errors import CannotRun
-from unidle.fleet.size import NodeSize
-from unidle.jobs.demand import Demand
+from unidle.jobs.packing import Demand, NodeSize
 from unidle.place.pack.fragmentation import BestFit
 from unidle.place.pack.packer import NodePool, NodeTerms, Packer
 

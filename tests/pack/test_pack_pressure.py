@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from pack import fleets
 from pack.fleets import bench_module, node, part, whole
-from unidle.fleet.size import NodeSize
-from unidle.jobs.demand import Demand
+from unidle.jobs.packing import Demand, NodeSize
 from unidle.place.pack.experiment import prepare, replay
 from unidle.place.pack.packer import NodePool, Packer
 from unidle.place.pack.scarcity import Pressure

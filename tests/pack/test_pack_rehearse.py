@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from pack import fleets
 from pack.fleets import node, part, whole
-from unidle.fleet.size import NodeSize
-from unidle.jobs.demand import Demand
+from unidle.jobs.packing import Demand, NodeSize
 from unidle.place.pack.experiment import (
     NOTHING_POINTS,
     PodArrival,

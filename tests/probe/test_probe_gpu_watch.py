@@ -16,9 +16,9 @@ import pytest
 
 from probe.check.recorded_node import RecordedNode
 from unidle.fleet import Device, Node
+from unidle.probe.detector import Heard
+from unidle.probe.device_names import Names
 from unidle.probe.gpu_watch import GpuWatch
-from unidle.probe.heard import Heard
-from unidle.probe.names import Names
 from waiting import wait_until
 
 S = 1_000_000_000

@@ -16,7 +16,7 @@ import needs
 from unidle.probe.followed_file import FollowedFile
 from unidle.probe.journal import Journal
 from unidle.probe.kernel_log import KernelLog
-from unidle.probe.source import Source
+from unidle.probe.log_watch import Source
 from waiting import wait_until
 
 

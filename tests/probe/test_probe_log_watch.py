@@ -13,11 +13,11 @@ import pytest
 
 import needs
 from unidle.fleet import Device, Node
-from unidle.fleet.watch import Watch
-from unidle.probe.heard import Heard
+from unidle.fleet.policies import Watch
+from unidle.probe.detector import Heard
+from unidle.probe.device_names import Names
 from unidle.probe.kernel_log import KernelLog
 from unidle.probe.log_watch import MOST_LINES, LogWatch
-from unidle.probe.names import Names
 
 S = 1_000_000_000
 NOW_NS = 1_795_000_000 * S

@@ -13,7 +13,7 @@ import pytest
 
 import needs
 from unidle.engine.local.netns import enter
-from unidle.probe.heard import Heard
+from unidle.probe.detector import Heard
 from unidle.probe.machine_watch import MachineWatch, SpaceWatch
 from waiting import wait_until
 

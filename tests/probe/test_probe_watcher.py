@@ -14,7 +14,7 @@ import pytest
 from unidle.clock import Bell
 from unidle.guard.log.model import Finding
 from unidle.probe import watcher as room
-from unidle.probe.heard import Heard, Seeing
+from unidle.probe.detector import Heard, Seeing
 from unidle.probe.watcher import Wanted, Watcher
 from waiting import wait_until
 

@@ -19,7 +19,7 @@ from unidle.engine.local import rundir, tree
 from unidle.errors import CannotRun, LeaseLost
 from unidle.events import scope as ev
 from unidle.events import types
-from unidle.fleet.profiling import ProfilePolicy
+from unidle.fleet.policies import ProfilePolicy
 from unidle.scope.continuous.keeper import Keeper
 from unidle.scope.continuous.per_rank import RankFinding
 from unidle.scope.continuous.rank_processes import RankFinder, RunningAttempt

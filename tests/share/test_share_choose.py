@@ -16,12 +16,11 @@ from unidle import share
 from unidle.fleet import WHOLE_PPM, Device
 from unidle.jobs import Select, Share, Where
 from unidle.share.choose import Choice, choose
-from unidle.share.loads import known_loads
+from unidle.share.interference import known_loads
 from unidle.share.mig_models import GIB, mig_models, model_of
 from unidle.share.modes import GUARANTEES, Oversubscription
 from unidle.share.offers import Gpu, Resident, SharePolicy, Wish
-from unidle.share.refusal import Refused
-from unidle.share.wording import OBSTACLES
+from unidle.share.refusal import OBSTACLES, Refused
 
 TABLE = known_loads()
 MODELS = {model.name: model for model in mig_models()}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.fleet.idle import MINUTE_NS, IdlePolicy, IdleTerms
+from unidle.fleet.policies import MINUTE_NS, IdlePolicy, IdleTerms
 from unidle.share.idle import Attempt, Evidence, Holder, IdlePlan, Notice, decide_idle, measure_every_ns
 
 M = MINUTE_NS

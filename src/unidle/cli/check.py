@@ -17,7 +17,7 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.fleet import Fleet, Node, Vendor
-    from unidle.fleet.found import FoundGpu
+    from unidle.fleet.model import FoundGpu
     from unidle.probe.check import Report, Tier
     from unidle.probe.check.model import LogReading
 

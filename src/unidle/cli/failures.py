@@ -20,7 +20,7 @@ from unidle.cli.tables import without_empty
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.guard.accounts import Accounts, KindRow
+    from unidle.guard.failure_statistics import Accounts, KindRow
     from unidle.guard.rates import Rate
 
 _WORST = 10
@@ -72,7 +72,7 @@ def failures(
 
 def as_object(found: Accounts) -> dict[str, Any]:
     """The accounts as ``--json`` prints them; rates with the bounds of their 95 % interval, null where too little was seen."""
-    from unidle.guard.accounts import ENOUGH_DEVICE_YEARS, ENOUGH_NODE_DAYS, YEAR_DAYS
+    from unidle.guard.failure_statistics import ENOUGH_DEVICE_YEARS, ENOUGH_NODE_DAYS, YEAR_DAYS
 
     return {
         "node_days": found.node_days,
@@ -133,7 +133,7 @@ def _mtbf(rate: Rate) -> dict[str, float | None]:
 
 
 def _lines(found: Accounts, currency: str) -> list[str]:
-    from unidle.guard.accounts import ENOUGH_DEVICE_YEARS, ENOUGH_NODE_DAYS, YEAR_DAYS
+    from unidle.guard.failure_statistics import ENOUGH_DEVICE_YEARS, ENOUGH_NODE_DAYS, YEAR_DAYS
 
     seen = f"{found.node_days:,.1f} node-days, {found.device_days:,.1f} device-days"
     removals = counted(found.removals.events, "unplanned removal")

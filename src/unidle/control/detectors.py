@@ -17,18 +17,18 @@ from unidle.control.late_detectors import OVERLAY_VARIABLE
 from unidle.control.storage_watch import StorageWatch, directories_of
 from unidle.events import types as ev
 from unidle.fleet import Fleet, Node
-from unidle.fleet.watch import Watch
+from unidle.fleet.policies import Watch
 from unidle.jobs import Reason
-from unidle.probe.heard import Detector, Heard, Seeing
-from unidle.probe.mounted import used_at
-from unidle.probe.names import Names
+from unidle.probe.detector import Detector, Heard, Seeing
+from unidle.probe.device_names import Names
+from unidle.probe.file_system_use import used_at
 from unidle.probe.watcher import Wanted, Watcher
 from unidle.view.care import TAKES_OUT
 from unidle.view.state import View
 from unidle.view.watching import NO_SOURCE, hit_by, incident_kind, on_device
 
 if TYPE_CHECKING:
-    from unidle.guard.verdict import Verdict
+    from unidle.guard.diagnosis import Verdict
     from unidle.probe.followed_file import End
 
 LOG, GPUS, MACHINE = "kernel log", "GPUs", "machine"
@@ -110,7 +110,7 @@ class Detectors:
         return replace(one, finding=finding.alone)
 
     def _judged(self, view: View, group: _Group, batch: list[Heard]) -> Iterator[ev.Event]:
-        from unidle.guard.verdict import judge
+        from unidle.guard.diagnosis import judge
 
         since_ns = max(batch[0].signal_ns - SAME_NS, _back_ns(view, batch[0].node))
         known = [one for one in group.recent if one.signal_ns >= since_ns]

@@ -8,7 +8,7 @@ from typing import Final
 
 from unidle.control.health_log import Spell, spells
 from unidle.files.fault_trace import FaultTrace
-from unidle.guard.accounts import Accounts, Harm, Label, Outage, Seen, Stretch, accounts
+from unidle.guard.failure_statistics import Accounts, Harm, Label, Outage, Seen, Stretch, accounts
 from unidle.jobs import Reason
 from unidle.ledger.query import summary
 from unidle.ledger.select import Window

@@ -12,7 +12,7 @@ from unidle.files.snapshot import RunTimes
 from unidle.jobs import NEVER, JobSpec
 from unidle.jobs.speeds import known_of
 from unidle.place.queue_order import KINDS
-from unidle.predict.estimate import Estimate
+from unidle.predict import Estimate
 from unidle.predict.run_time import RunHistory, quantile_estimate, remaining_ns
 from unidle.predict.start import Holder, Waiter, planned_starts
 from unidle.view.jobs import JobView

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from unidle.engine.protocol import Utilised, WatchGang
 from unidle.events import types as ev
 from unidle.fleet import Fleet
-from unidle.fleet.idle import IdleTerms
+from unidle.fleet.policies import IdleTerms
 from unidle.share.idle import Holder, IdlePlan, decide_idle, measure_every_ns
 from unidle.view.holders import holder_of, terms_of
 from unidle.view.jobs import AttemptView, JobView

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from unidle.control.profiler import Profiler
     from unidle.control.retention import Retention
     from unidle.control.stacks import GangStacks
-    from unidle.notices.desk import NoticeDesk
+    from unidle.notices.dispatcher import NoticeDesk
 
 SIGHTING_EVERY_NS: Final = 10_000_000_000
 REST_ABOVE: Final = 1_000  # open jobs from which on waiting ones are kept packed: below, that gains nothing

@@ -8,8 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from unidle.fleet.size import NodeSize
-from unidle.jobs.demand import Demand
+from unidle.jobs.packing import Demand, NodeSize
 from unidle.place.pack.experiment import PackOutcome, PodArrival, Prepared, prepare, replay
 
 

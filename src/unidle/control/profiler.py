@@ -23,7 +23,7 @@ import msgspec
 
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
-from unidle.fleet.profiling import ProfilePolicy
+from unidle.fleet.policies import ProfilePolicy
 from unidle.view.state import View
 
 COMMAND: Final = (sys.executable, "-P", "-m", "unidle.scope.continuous")

@@ -14,7 +14,7 @@ from unidle.view.source import save_snapshot
 from unidle.view.state import View
 
 if TYPE_CHECKING:
-    from unidle.notices.desk import NoticeDesk
+    from unidle.notices.dispatcher import NoticeDesk
 
 SNAPSHOT_AFTER_EVENTS: Final = 2_000  # a reader folds half as many on average
 _BYTES_PER_EVENT: Final = 1_000

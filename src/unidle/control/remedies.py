@@ -15,9 +15,9 @@ from unidle.control.storage_watch import directories_of
 from unidle.events import types as ev
 from unidle.events.guard import CareState
 from unidle.fleet import Device, Fleet, Health, Node
-from unidle.fleet.guard import RUNGS
+from unidle.fleet.policies import RUNGS
 from unidle.guard import maintenance, remedy
-from unidle.guard.facts import Answer, Facts, Held, Result, Set, StopJob
+from unidle.guard.remedy_model import Answer, Facts, Held, Result, Set, StopJob
 from unidle.jobs import Reason
 from unidle.view.care import CareView
 from unidle.view.jobs import AttemptView, JobView

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from unidle.control.profiler import Profiler
     from unidle.control.retention import Retention
     from unidle.files.fleet_notices import Channel
-    from unidle.notices.desk import NoticeDesk
+    from unidle.notices.dispatcher import NoticeDesk
     from unidle.notices.sender import Send
     from unidle.store.protocol import Lease
     from unidle.view.state import View
@@ -161,6 +161,6 @@ def _desk(
 ) -> NoticeDesk | None:
     if not senders:
         return None
-    from unidle.notices.desk import NoticeDesk
+    from unidle.notices.dispatcher import NoticeDesk
 
     return NoticeDesk(store, lease, senders, health)

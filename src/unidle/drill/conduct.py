@@ -17,12 +17,12 @@ from unidle.checkpoint.find import candidates
 from unidle.checkpoint.layout import is_partial
 from unidle.checkpoint.verify import verify
 from unidle.drill.disk import why_no_disk
+from unidle.drill.end_state import Cache, Difference, compare, key_of
 from unidle.drill.inject import NotYet, Undo, inject, newest_checkpoint
 from unidle.drill.lab import Lab
 from unidle.drill.phases import Injected, Outcome, misnamed, outcomes, replayed_steps
-from unidle.drill.result import Cache, Difference, compare, key_of
 from unidle.drill.scratch import Scratch
-from unidle.drill.stage import DISK_KINDS, POWER_KIND, Stage
+from unidle.drill.setup import DISK_KINDS, POWER_KIND, Stage
 from unidle.errors import BadInput, CannotRun
 from unidle.events import types as ev
 from unidle.files.drill import Drill, Fault

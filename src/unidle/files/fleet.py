@@ -26,7 +26,7 @@ from unidle.files.ranges import expand
 from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
 from unidle.fleet.labels import RESERVED_KINDS
-from unidle.fleet.watch import Watch
+from unidle.fleet.policies import Watch
 from unidle.words import counted
 
 __all__ = [

@@ -16,7 +16,7 @@ from unidle.files.fleet_watch import watch_as_mapping
 from unidle.files.tree import resolve
 from unidle.files.values import duration_text
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, LinkMeasured, Node
-from unidle.fleet.idle import IdlePolicy, IdleTerms
+from unidle.fleet.policies import IdlePolicy, IdleTerms
 from unidle.fleet.queues import DAILY, UTC, History, Migration, QueueSpec
 
 _ADDRESS: Final = "127.0.0.1"

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from unidle.files.document import Document, Path
 from unidle.files.values import END, PRINTABLE_PATTERN, PRINTABLE_SAYS
-from unidle.fleet.watch import Watch
+from unidle.fleet.policies import Watch
 from unidle.words import counted
 
 _OWN: Final = ("kmsg", "journal", "off")

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 from unidle.files.document import BadFile
 from unidle.files.load import read_text, source_name
-from unidle.fleet.size import NodeSize
-from unidle.jobs.demand import Demand
+from unidle.jobs.packing import Demand, NodeSize
 from unidle.words import counted
 
 LIMIT_BYTES: Final = 256 << 20

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from unidle.fleet.guard import GuardPolicy
-from unidle.fleet.idle import IdlePolicy
 from unidle.fleet.links import GpuLinks
-from unidle.fleet.profiling import ProfilePolicy
+from unidle.fleet.policies import GuardPolicy, IdlePolicy, ProfilePolicy, RetentionPolicy, Watch
 from unidle.fleet.queues import DAILY, UTC, History, Migration, QueueSpec, Zone
-from unidle.fleet.retention import RetentionPolicy
-from unidle.fleet.watch import Watch
 
 WHOLE_PPM = 1_000_000
 
@@ -232,3 +228,14 @@ def _declared(node: Node) -> Node:
     if not any(device.generation for device in node.devices):
         return node
     return replace(node, devices=tuple(replace(d, generation=0, cut=None) for d in node.devices))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGpu:
+    """``number`` is its number in the vendor's visible-devices variable, ``bus_id`` its PCI address."""
+
+    number: int
+    model: str
+    uuid: str = ""
+    memory_bytes: int = 0
+    bus_id: str = ""

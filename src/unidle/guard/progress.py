@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from unidle.guard.ends import at_fault
+from unidle.guard.fault_location import at_fault
 from unidle.jobs.vitals import Doing, GangVitals, Pair, RankVitals
 from unidle.words import are, does
 

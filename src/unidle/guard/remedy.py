@@ -13,8 +13,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from unidle.fleet.guard import RUNGS, GuardPolicy, Hook, Rung
-from unidle.guard.facts import CHECK, DRAINED, MAINTENANCE, SLACK_NS, Facts, Held, Move, Result, Set, StopJob
+from unidle.fleet.policies import RUNGS, GuardPolicy, Hook, Rung
+from unidle.guard.remedy_model import (
+    CHECK,
+    DRAINED,
+    MAINTENANCE,
+    SLACK_NS,
+    Facts,
+    Held,
+    Move,
+    Result,
+    Set,
+    StopJob,
+)
 from unidle.jobs import Reason
 from unidle.view.care import CareView
 from unidle.words import counted

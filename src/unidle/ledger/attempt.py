@@ -3,7 +3,7 @@ arrival.
 
 Each rank's time is laid out in two passes: a base that tiles ``[placed, released)`` without gaps,
 then claims that lie over it (a measured data wait, a fault of the node, steps that turned out lost).
-Where several apply, ``unidle.ledger.classify`` decides. Work that a later event revoked is posted
+Where several apply, ``unidle.ledger.attempt`` decides. Work that a later event revoked is posted
 as it stood first, reversed, and posted again with its new cause.
 """
 
@@ -11,14 +11,41 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Final, Literal, NamedTuple
 
-from unidle.ledger.carve import OBSERVER, Look, carve
-from unidle.ledger.classify import Facts, classify
-from unidle.ledger.pieces import Piece
+from unidle.ledger.profiled_causes import OBSERVER, Look, Piece, carve
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import GROUPS, How
+
+UNSEEN: Final = "unseen"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known about one moment of one slice: per group a leaf of it, or None for nothing.
+
+    ``free`` is why the slice would be free if nothing else were known; it always has an answer, so
+    every moment has a leaf.
+    """
+
+    covered: bool = True
+    down: str | None = None
+    lost: str | None = None
+    fill: str | None = None
+    serve: str | None = None
+    held: str | None = None
+    step: str | None = None
+    free: str = "no_demand"
+
+
+def classify(facts: Facts) -> str:
+    """The leaf of a moment. Total; the first fact in the order of ``PRECEDENCE`` wins."""
+    if not facts.covered:
+        return UNSEEN
+    return facts.down or facts.lost or facts.fill or facts.serve or facts.held or facts.step or facts.free
+
 
 # What became of the attempt's work after its last durable checkpoint.
 Fate = Literal["open", "kept", "replayed", "preempted", "no_artefact"]

@@ -23,7 +23,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from unidle import __version__
-from unidle.notices.line import Answer
+from unidle.notices.send_queue import Answer
 
 TIMEOUT_S: Final = 10.0
 """Of each step of a request (connect, send, wait for the answer)."""

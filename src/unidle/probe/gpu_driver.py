@@ -11,11 +11,11 @@ from typing import Any, Final, cast
 from unidle.fleet import Device
 from unidle.fleet.pci import read_text
 from unidle.guard.counters import GpuReading
-from unidle.guard.driver import WELL, DriverLook, DriverState, died, driver_state
+from unidle.guard.driver_state import WELL, DriverLook, DriverState, died, driver_state
 from unidle.probe.check.gpu import throttle_reasons
 from unidle.probe.check.gpu_memory import dram_errors, sram_errors
 from unidle.probe.check.nvml import Gpu, Missing, Nvml, ask, constant, gpus, opened
-from unidle.probe.names import Names
+from unidle.probe.device_names import Names
 
 _TRY_AGAIN_NS: Final = 60_000_000_000
 _MOST_EVENTS: Final = 256

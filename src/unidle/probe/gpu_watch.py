@@ -17,11 +17,11 @@ import msgspec
 from unidle.fleet import Device, Node
 from unidle.guard.counters import GpuReading, Missed, counted_slow, gpu_faults
 from unidle.guard.log.model import Finding, LogLine
+from unidle.probe.bounded_call import Patient
 from unidle.probe.check.nvml import Nvml
+from unidle.probe.detector import Heard
+from unidle.probe.device_names import Names
 from unidle.probe.gpu_driver import GpuDriver, Seen
-from unidle.probe.heard import Heard
-from unidle.probe.names import Names
-from unidle.probe.patient import Patient
 from unidle.probe.services import Services
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class GpuWatch:
-    """A :class:`~unidle.probe.heard.Detector` on NVML; ``nvml`` is the machine's where it is not given."""
+    """A :class:`~unidle.probe.detector.Detector` on NVML; ``nvml`` is the machine's where it is not given."""
 
     def __init__(
         self, node: Node, names: Names, kept: str, overlay: str = "", nvml: Nvml | None = None,

@@ -8,17 +8,51 @@ import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from unidle.fleet.pci import read_text
 from unidle.guard.log.model import Finding, LogLine
-from unidle.probe.heard import Heard
-from unidle.probe.names import Names
-from unidle.probe.source import Source
+from unidle.probe.detector import Heard
+from unidle.probe.device_names import Names
 
 if TYPE_CHECKING:
     from unidle.guard.log.reader import Reader
     from unidle.probe.followed_file import End
+
+
+class Source(Protocol):
+    """A log that grows. ``poll`` never waits. If it cannot read, :meth:`why_not` has the reason; the next poll retries."""
+
+    @property
+    def name(self) -> str:
+        """What is read, in words: ``/dev/kmsg``, ``journal``, a path."""
+        ...
+
+    @property
+    def lost(self) -> int:
+        """How many records (of a file: bytes) were dropped because they came faster than they were read."""
+        ...
+
+    def poll(self) -> list[LogLine]:
+        """The lines since the last poll, at most so many that memory stays bounded; more of them with the next poll."""
+        ...
+
+    def why_not(self) -> str | None:
+        """Why nothing can be seen now, and what would help; None while the log can be read."""
+        ...
+
+    def position(self) -> str:
+        """Where the next poll continues. Keep it and give it to the next instance: then nothing is read twice."""
+        ...
+
+    def news_fd(self) -> int:
+        """A file descriptor that becomes readable when a poll would give lines; -1 without one."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is open."""
+        ...
+
 
 LOG: Final = "kernel log"
 MOST_LINES: Final = 500
@@ -62,7 +96,7 @@ def source_of(kernel_log: str, position: str, end: End | None = None) -> Source:
 
 
 class LogWatch:
-    """A :class:`~unidle.probe.heard.Detector` on a kernel log.
+    """A :class:`~unidle.probe.detector.Detector` on a kernel log.
 
     ``names`` maps what the log calls a device to the fleet's; ``offset_ns`` turns this machine's boot-time clock into the
     log's (the store's) time; ``end`` is where a file without a kept position is read from. An event that

@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
+from unidle.fleet.amd import ras_errors
 from unidle.fleet.pci import read_text
-from unidle.fleet.ras import ras_errors
 from unidle.guard.counters import (
     LASTS,
     MachineReading,
@@ -28,7 +28,7 @@ from unidle.guard.counters import (
     machine_faults,
 )
 from unidle.guard.log.model import Finding
-from unidle.probe.heard import Heard
+from unidle.probe.detector import Heard
 from unidle.probe.link_counters import carrier_losses, carrier_losses_here, port_errors
 
 MACHINE: Final = "machine"
@@ -84,7 +84,7 @@ class _Parts:
 
 
 class MachineWatch:
-    """A :class:`~unidle.probe.heard.Detector` on ``/sys`` (``sysfs``) of the machine that is the node."""
+    """A :class:`~unidle.probe.detector.Detector` on ``/sys`` (``sysfs``) of the machine that is the node."""
 
     def __init__(self, node: str, kept: str, sysfs: Path = Path("/sys"), model: str = "") -> None:
         self._sysfs = sysfs
@@ -124,7 +124,7 @@ class MachineWatch:
 
 
 class SpaceWatch:
-    """A :class:`~unidle.probe.heard.Detector` on a network namespace; ``enter`` moves the calling thread into one."""
+    """A :class:`~unidle.probe.detector.Detector` on a network namespace; ``enter`` moves the calling thread into one."""
 
     def __init__(
         self, node: str, space: str, address: str, kept: str, enter: Callable[[str], None], model: str = ""

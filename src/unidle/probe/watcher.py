@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from unidle.clock import Bell, boottime_ns
-from unidle.probe.heard import Detector, Heard, Seeing
+from unidle.probe.detector import Detector, Heard, Seeing
 
 HANGS_S: Final = 15.0
 """A look that takes longer is reported: until it comes back the detector sees nothing."""

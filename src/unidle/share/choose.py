@@ -18,13 +18,12 @@ from typing import Final
 
 from unidle.fleet import WHOLE_PPM
 from unidle.jobs import Reason
-from unidle.share.loads import Interference
+from unidle.share.interference import Interference
 from unidle.share.mig import Reconfiguration
 from unidle.share.modes import Mode
 from unidle.share.offers import Gpu, Offer, SharePolicy, Wish, offers_of
-from unidle.share.refusal import Refused, refused
+from unidle.share.refusal import Refused, gib_of, in_the_way, refused, times_of
 from unidle.share.select import may_use, may_use_any
-from unidle.share.wording import gib_of, in_the_way, times_of
 from unidle.words import counted
 
 _ORDER: Final[tuple[Mode, ...]] = (

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from unidle.fleet.idle import MINUTE_NS, IdleTerms
+from unidle.fleet.policies import MINUTE_NS, IdleTerms
 from unidle.jobs import Reason
 from unidle.words import US_PER_HOUR, device_time, plural
 

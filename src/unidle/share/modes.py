@@ -24,8 +24,7 @@ from unidle.fleet import WHOLE_PPM, CutMode, Device, Node, declared_ppm, device_
 from unidle.jobs import Share
 from unidle.share.mig import Reconfiguration, reconfigure
 from unidle.share.mig_models import MIB, Instance, MigModel
-from unidle.share.refusal import Refused, refused
-from unidle.share.wording import gib_of, times_of
+from unidle.share.refusal import Refused, gib_of, refused, times_of
 from unidle.words import counted, does
 
 Mode = CutMode

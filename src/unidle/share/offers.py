@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from unidle.fleet import WHOLE_PPM, Device
 from unidle.jobs import Share, Where
-from unidle.share.loads import Interference, Load, Tenant
+from unidle.share.interference import Interference, Load, Tenant
 from unidle.share.mig import Reconfiguration, reconfigure
 from unidle.share.mig_models import Instance, MigModel
 from unidle.share.modes import (
@@ -22,8 +22,7 @@ from unidle.share.modes import (
     profile_for,
 )
 from unidle.share.parts import Promise, mig_model, share_of
-from unidle.share.refusal import Refused, refused
-from unidle.share.wording import gib_of, times_of
+from unidle.share.refusal import Refused, gib_of, refused, times_of
 
 _ASKED: Final[Mapping[str, tuple[Mode, ...]]] = {
     "any": ("mig", "mps", "time"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from unidle.fleet.idle import IdleTerms
+from unidle.fleet.policies import IdleTerms
 from unidle.share.idle import Attempt, Evidence, Holder, Notice
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.state import View

@@ -16,9 +16,9 @@ import needs
 from unidle.fleet import Node
 from unidle.probe.check import Check, Context, Found, Outcome, shipped
 from unidle.probe.check.host import clock, clock_check, cpu, cpu_list, cpus_allowed, memory, shared_memory
-from unidle.probe.check.kernel import kernel_log
+from unidle.probe.check.kernel_log import kernel_log
+from unidle.probe.check.memory_pattern import pattern, try_piece
 from unidle.probe.check.model import LogReading
-from unidle.probe.check.pattern import pattern, try_piece
 from unidle.probe.check.thresholds import Book
 
 

@@ -21,8 +21,7 @@ from typing import Final
 import numpy as np
 
 from unidle.errors import BadInput
-from unidle.fleet.size import NodeSize
-from unidle.jobs.demand import Demand
+from unidle.jobs.packing import Demand, NodeSize
 from unidle.place.pack.fragmentation import (
     BestFit,
     Clustering,

@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unidle.errors import CannotRun
-from unidle.fleet.size import NodeSize
-from unidle.jobs.demand import Demand
+from unidle.jobs.packing import Demand, NodeSize
 from unidle.place.model import OpLog
 
 WHOLE_MILLI: Final = 1000  # one GPU

@@ -24,8 +24,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from unidle.fleet.size import NodeSize
-from unidle.jobs.demand import Demand
+from unidle.jobs.packing import Demand, NodeSize
 from unidle.place.pack.fragmentation import Copies, CopiesLeft, Fragments, best_gpu
 from unidle.place.pack.packer import WHOLE_MILLI, Floats, IntArray, NodePool, Nodes, PackRequest
 

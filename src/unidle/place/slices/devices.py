@@ -11,7 +11,7 @@ from unidle.fleet import Device, Fleet, Node, device_of, slices_of
 from unidle.jobs import JobSpec, Reason
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import DevicePool
-from unidle.share.loads import Interference, Seen, known_loads
+from unidle.share.interference import Interference, Seen, known_loads
 from unidle.share.mig_models import Instance
 from unidle.share.offers import Gpu, Resident
 from unidle.share.parts import mig_model, slice_id, used_parts, without_parts

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from unidle.fleet import WHOLE_PPM, Device
 from unidle.jobs import JobSpec, RankPlace, Reason, Share
 from unidle.share.choose import Choice, choose
-from unidle.share.loads import Interference
+from unidle.share.interference import Interference
 from unidle.share.modes import Oversubscription
 from unidle.share.offers import Gpu, SharePolicy, Wish, promises
 from unidle.share.parts import Promise, share_of, used_parts, with_part

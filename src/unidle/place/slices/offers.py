@@ -24,7 +24,7 @@ from unidle.place.protocol import Recut
 from unidle.place.queue_order import KINDS, noun
 from unidle.place.slices.devices import Devices, EmptyDevices, SliceMemo, refused_before, table_of
 from unidle.place.slices.fit import SliceBounds, SliceFit, SliceSearch
-from unidle.share.loads import Interference
+from unidle.share.interference import Interference
 from unidle.share.offers import Gpu, promises
 from unidle.share.parts import share_of
 from unidle.share.refusal import Refused, refused

@@ -20,8 +20,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from unidle.probe.check.bad_pairs import Pair, Verdict, Wave, first_round, judged, second_round, verdict
 from unidle.probe.check.model import Check, Report
-from unidle.probe.check.pairs import Pair, Verdict, Wave, first_round, judged, second_round, verdict
 from unidle.rank.probe import Failed, Line, Receiver, connected, send
 
 _JOIN_S: Final = 60.0

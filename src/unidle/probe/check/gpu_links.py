@@ -32,7 +32,7 @@ def pcie(context: Context) -> Outcome:
 
 def _gpu_buses(context: Context) -> list[str]:
     """PCI addresses of NVIDIA's GPUs and of AMD's (KFD)."""
-    from unidle.fleet.kfd import gpus_by_kfd
+    from unidle.fleet.amd import gpus_by_kfd
 
     return [*nvidia_on_pci(context.sys), *(gpu.bus_id for gpu in gpus_by_kfd(context.sys, ())[0])]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from unidle.fleet.ras import ras_errors
+from unidle.fleet.amd import ras_errors
 from unidle.probe.check.gpu import each_gpu
 from unidle.probe.check.model import Check, Context, Found, Outcome, most, unknown
 from unidle.probe.check.nvml import Gpu, Nvml, ask, constant, filled

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from unidle.fleet import Device, Node, Vendor
-from unidle.fleet.found import FoundGpu
+from unidle.fleet.model import FoundGpu
 from unidle.probe.check.nvml import Nvml
 from unidle.probe.check.thresholds import Book, Thresholds
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from unidle.ledger.carve import CARVED, apportion
+from unidle.ledger.profiled_causes import CARVED, apportion
 from unidle.scope.budget import Budgets, budgets_of, percentages
 from unidle.scope.model import Profile
 from unidle.scope.rank_views import compare
@@ -81,7 +81,7 @@ def leaves_of(
     late_share: float = 0.0,
     device_idle_share: float | None = None,
 ) -> dict[str, int]:
-    """How much of a window went to each leaf of ``unidle.ledger.carve.CARVED``; the rest is not known to be lost.
+    """How much of a window went to each leaf of ``unidle.ledger.profiled_causes.CARVED``; the rest is not known to be lost.
 
     ``budget``: percent of the training thread's time by category. ``late_share``: part of the window that the rank
     waited in collectives for one that was late. ``device_idle_share``: part of it in which its device had nothing to

@@ -20,7 +20,7 @@ import msgspec
 from unidle.errors import CannotRun, LeaseLost, StoreError, UnidleError
 from unidle.events import scope as ev
 from unidle.events import types
-from unidle.fleet.profiling import ProfilePolicy
+from unidle.fleet.policies import ProfilePolicy
 from unidle.scope.continuous import rank_processes, windows
 from unidle.scope.continuous.keeper import Keeper
 from unidle.scope.continuous.per_rank import RankFinding, findings_of, leaves_of
