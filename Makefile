@@ -53,7 +53,7 @@ disk-faults: setup-tests ## Faults of a simulated disk under real processes, as 
 fuzz: setup ## Fuzz all readers and listeners (SECONDS=600 for each; ARGS="elf python-job" for some of them; JOBS=2 at once)
 	@JOBS=$(or $(JOBS),1) scripts/fuzz.sh $(or $(SECONDS),600) $(ARGS)
 
-check: setup ## Lint, format, types, import contract, docs, native part
+check: setup ## Lint, format, types, import contract, house list, docs, native part
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target $(CHECKS)
 
 check-types:
@@ -68,6 +68,7 @@ check-lint:
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/words.py
+	$(BIN)/python scripts/house.py
 
 check-docs:
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site

@@ -25,7 +25,7 @@ from unidle.place.policy import FirstFit
 from unidle.store.memory import MemoryStore
 from unidle.store.protocol import Lease, Snapshot
 from unidle.view.accounts import post_ended
-from unidle.view.jobs import JobTable
+from unidle.view.job_table import JobTable
 from unidle.view.removed import RemovedJobs
 from unidle.view.source import ledger_source, save_snapshot
 from unidle.view.state import View
@@ -161,9 +161,9 @@ class MortalStore(MemoryStore):
         self.fate.pass_()
         return seq
 
-    def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Any = (), rows: Any = ()) -> None:
+    def save_snapshot(self, lease: Lease, snapshot: Snapshot, *derived: Any) -> None:
         self.fate.pass_()
-        super().save_snapshot(lease, snapshot, segments, rows)
+        super().save_snapshot(lease, snapshot, *derived)
         self.fate.pass_()
 
 

@@ -26,7 +26,7 @@ KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, StacksTaken, RankStack, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched, Removal, Rest,
 )  # fmt: skip
-FORM = (15, 1982473805)
+FORM = (16, 1982473805)
 
 
 def form() -> int:
