@@ -13,13 +13,8 @@ from unidle.errors import BadInput
 if TYPE_CHECKING:
     import polars as pl
 
-<<<<<<< HEAD
-    from unidle.ledger.answers import Summary
-    from unidle.scope.bottlenecks import Machine
-=======
     from unidle.ledger.answers import LedgerSummary
-    from unidle.scope.findings import Machine
->>>>>>> 58c061e33af64dab020e13ccd67f3b6fa3783a3e
+    from unidle.scope.bottlenecks import Machine
     from unidle.scope.model import Profile
     from unidle.store.protocol import Store
     from unidle.view.state import View
