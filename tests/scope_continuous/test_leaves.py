@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.ledger.profiled_causes import CARVED
-from unidle.scope.continuous.leaves import leaves_of
+from unidle.scope.continuous.per_rank import leaves_of
 from unidle.scope.rules import CATEGORIES
 
 S = 1_000_000_000

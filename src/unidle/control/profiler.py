@@ -43,7 +43,7 @@ Live = tuple[tuple[str, int, int], ...]  # job, attempt, ranks
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """As ``unidle.scope.continuous.worker.Orders``: what the process receives at its start. Holds the store's password."""
+    """As ``unidle.scope.continuous.worker.WorkerConfig``: what the process receives at its start. Holds the store's password."""
 
     store: str
     run_root: str

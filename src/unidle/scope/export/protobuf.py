@@ -69,7 +69,7 @@ def packed(field: int, values: Iterable[int]) -> bytes:
     return message(field, content) if content else b""
 
 
-class Table:
+class RowTable:
     """Rows that are named by their place. ``first`` is the number of the first row."""
 
     def __init__(self, first: int = 0) -> None:
@@ -86,7 +86,7 @@ class Table:
         return found
 
 
-class Strings(Table):
+class Strings(RowTable):
     """A string table whose number 0 is the empty text, as pprof and OTLP want it."""
 
     def __init__(self) -> None:

@@ -7,24 +7,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from unidle.scope.budget import Cell
+from unidle.scope.code_place import CodePlace, place_of
 from unidle.scope.model import Profile
-from unidle.scope.places import Place, place_of
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LineTime:
     """A place with its time: in all, on a CPU, and by what it does there."""
 
-    place: Place
+    place: CodePlace
     ns: int
     on_ns: int
     by_category: tuple[tuple[str, int], ...]  # most first
 
 
-def lines_of(profile: Profile, cells: Iterable[Cell], *, whole_functions: bool = False) -> list[Line]:
+def lines_of(profile: Profile, cells: Iterable[Cell], *, whole_functions: bool = False) -> list[LineTime]:
     """The lines of these cells, most time first. With ``whole_functions`` a function's lines are one, at its busiest."""
-    places: dict[int, Place | None] = {}
-    by_place: dict[Place, list[Cell]] = defaultdict(list)
+    places: dict[int, CodePlace | None] = {}
+    by_place: dict[CodePlace, list[Cell]] = defaultdict(list)
     for cell in cells:
         if cell.stack is None:
             continue
@@ -38,22 +38,22 @@ def lines_of(profile: Profile, cells: Iterable[Cell], *, whole_functions: bool =
     return sorted(lines, key=lambda one: (-one.ns, one.place.file, one.place.line, one.place.function))
 
 
-def _joined(by_place: dict[Place, list[Cell]]) -> dict[Place, list[Cell]]:
-    functions: dict[tuple[str, str], dict[Place, list[Cell]]] = defaultdict(dict)
+def _joined(by_place: dict[CodePlace, list[Cell]]) -> dict[CodePlace, list[Cell]]:
+    functions: dict[tuple[str, str], dict[CodePlace, list[Cell]]] = defaultdict(dict)
     for place, cells in by_place.items():
         functions[place.function, place.file][place] = cells
-    joined: dict[Place, list[Cell]] = {}
+    joined: dict[CodePlace, list[Cell]] = {}
     for places in functions.values():
         most = max(places, key=lambda one: (sum(cell.ns for cell in places[one]), -one.line))
         joined[most] = [cell for cells in places.values() for cell in cells]
     return defaultdict(list, joined)
 
 
-def _line(place: Place, cells: list[Cell]) -> Line:
+def _line(place: CodePlace, cells: list[Cell]) -> LineTime:
     by: Counter[str] = Counter()
     for cell in cells:
         by[cell.rule.category] += cell.ns
-    return Line(
+    return LineTime(
         place, sum(by.values()), sum(cell.ns for cell in cells if cell.state == "on"),
         tuple(sorted(by.items(), key=lambda item: (-item[1], item[0]))),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from unidle.scope.model import Profile
 _CHUNKS_MOST: Final = 64  # of a journal, until it says what was spawned
 
 
-class Attempt(NamedTuple):
+class RunningAttempt(NamedTuple):
     """A running attempt, as the controller names it."""
 
     job: str
@@ -29,19 +29,19 @@ class RankFinder:
     run_root: str
     _spawned: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
 
-    def roots(self, attempts: Iterable[Attempt]) -> dict[Attempt, dict[int, int]]:
+    def roots(self, attempts: Iterable[RunningAttempt]) -> dict[RunningAttempt, dict[int, int]]:
         """By attempt and rank the process that the rank's supervisor started, where that lives."""
         known = set(attempts)
         names = {(a.job, a.attempt) for a in known}
         self._spawned = {key: found for key, found in self._spawned.items() if key[:2] in names}
-        found: dict[Attempt, dict[int, int]] = {}
+        found: dict[RunningAttempt, dict[int, int]] = {}
         for attempt in sorted(known):
             pids = {rank: pid for rank in range(attempt.ranks) if (pid := self._pid(attempt, rank))}
             if pids:
                 found[attempt] = pids
         return found
 
-    def _pid(self, attempt: Attempt, rank: int) -> int | None:
+    def _pid(self, attempt: RunningAttempt, rank: int) -> int | None:
         key = (attempt.job, attempt.attempt, rank)
         if key not in self._spawned:
             spawned = _spawned(rundir.rank_dir(self.run_root, *key))

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final, Literal
 
 from unidle.scope.model import Process, Profile
-from unidle.scope.rules import Rule, Rules, ThreadKind, pattern_of
+from unidle.scope.rules import RuleSet, StackRule, pattern_of
 
 ProcessKind = Literal["rank", "loader", "pool", "launcher", "helper", "program"]
 Key = tuple[int, int]  # pid and tid
@@ -59,7 +59,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ProcessRoles:
     """What each watched process is. ``subjects`` are in the order of ranks."""
 
     subjects: tuple[Subject, ...]
@@ -70,14 +70,11 @@ class Shape:
     def training(self) -> frozenset[Key]:
         return frozenset((subject.pid, subject.tid) for subject in self.subjects)
 
-    def thread_kind(self, key: Key) -> ThreadKind:
-        return "training" if key in self.training else "other"
-
     def pids(self, kind: ProcessKind) -> tuple[int, ...]:
         return tuple(sorted(pid for pid, one in self.kinds.items() if one == kind))
 
 
-def shape_of(profile: Profile) -> Shape:
+def roles_of(profile: Profile) -> ProcessRoles:
     """Pure: the same for the same samples in any order."""
     marks = _marks(profile)
     processes = {process.pid: process for process in profile.processes}
@@ -92,13 +89,13 @@ def shape_of(profile: Profile) -> Shape:
     for subject in chosen:
         if len(chosen) > 1 or subject.rank is not None:
             kinds[subject.pid] = "rank"
-    return Shape(chosen, kinds, marks)
+    return ProcessRoles(chosen, kinds, marks)
 
 
 @cache
-def _marker() -> Rules:
-    return Rules(
-        [Rule(name, "other", "", frame=tuple(map(pattern_of, texts))) for name, texts in _MARKS.items()]
+def _marker() -> RuleSet:
+    return RuleSet(
+        [StackRule(name, "other", "", frame=tuple(map(pattern_of, texts))) for name, texts in _MARKS.items()]
     )
 
 

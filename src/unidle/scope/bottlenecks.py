@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from unidle.scope.budget import Budgets, Cell, ThreadBudget, helpers_of, percentages
-from unidle.scope.lines import Line, lines_of
+from unidle.scope.line_times import LineTime, lines_of
 from unidle.scope.model import Frame, Profile
 from unidle.scope.rank_views import compare
 from unidle.scope.ranks import Blame, Comparison
-from unidle.scope.rules import Category, Rule, leaf_of
+from unidle.scope.rules import Category, StackRule, leaf_of
 from unidle.words import counted, does
 
 LEAST_SHARE: Final = 0.05
@@ -45,14 +45,14 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Bottleneck:
     """One cause. ``says`` completes "it ..."; ``details`` are sentences; ``share`` is of the training thread's time."""
 
     cause: str
     category: Category
     share: float
     says: str
-    lines: tuple[Line, ...] = ()
+    lines: tuple[LineTime, ...] = ()
     lines_are: str = "at"
     details: tuple[str, ...] = ()
     do: str = ""
@@ -72,10 +72,10 @@ class _Case:
     share: float
 
 
-def findings_of(
+def bottlenecks_of(
     profile: Profile, budgets: Budgets, thread: ThreadBudget, machine: Machine | None = None,
     comparison: Comparison | None = None,
-) -> list[Finding]:  # fmt: skip
+) -> list[Bottleneck]:  # fmt: skip
     """Causes of a training thread's time, biggest first; those under 5 % only where nothing else is."""
     machine = machine or Machine()
     groups: dict[str, list[Cell]] = defaultdict(list)
@@ -106,7 +106,7 @@ def _cause(cell: Cell) -> str:
     return cell.rule.category if cell.rule.category == "checkpoint_io" else cell.rule.says
 
 
-def _weight(finding: Finding) -> float:
+def _weight(finding: Bottleneck) -> float:
     """Computing is what a job is for: it is shown first only where nothing else has half as much time."""
     return finding.share * (0.5 if finding.cause in _WORK else 1.0)
 
@@ -122,7 +122,7 @@ def late_rank(budgets: Budgets, comparison: Comparison | None) -> tuple[ThreadBu
 
 def compared(profile: Profile, budgets: Budgets) -> Comparison | None:
     """How the ranks compare, and which are late; None with fewer than two."""
-    subjects = {subject.pid: subject for subject in budgets.shape.subjects}
+    subjects = {subject.pid: subject for subject in budgets.roles.subjects}
     if len(budgets.training) < 2:
         return None
     named = tuple(
@@ -136,16 +136,16 @@ def compared(profile: Profile, budgets: Budgets) -> Comparison | None:
 
 def rank_of(budgets: Budgets, thread: ThreadBudget) -> int | None:
     """The rank of a training thread's process."""
-    return next((s.rank for s in budgets.shape.subjects if (s.pid, s.tid) == (thread.pid, thread.tid)), None)
+    return next((s.rank for s in budgets.roles.subjects if (s.pid, s.tid) == (thread.pid, thread.tid)), None)
 
 
-def _explained(case: _Case) -> Finding:
-    times: Counter[Rule] = Counter()
+def _explained(case: _Case) -> Bottleneck:
+    times: Counter[StackRule] = Counter()
     for cell in case.cells:
         times[cell.rule] += cell.ns
     rule = max(times, key=lambda one: (times[one], one.name))
     lines = tuple(lines_of(case.profile, case.cells, whole_functions=True)[:_FEW_LINES])
-    plain = Finding(
+    plain = Bottleneck(
         rule.name, rule.category, case.share, rule.says, lines, do=rule.do, rank=rank_of(case.budgets, case.thread)
     )  # fmt: skip
     if rule.name in _WORK and len(times) > 1:
@@ -157,13 +157,13 @@ def _explained(case: _Case) -> Finding:
     return explain(case, plain) if explain is not None else plain
 
 
-def _loader(case: _Case, plain: Finding) -> Finding:
+def _loader(case: _Case, plain: Bottleneck) -> Bottleneck:
     """Where the workers spend their time; whether they are the bottleneck at all."""
-    shape, budgets = case.budgets.shape, case.budgets
+    roles, budgets = case.budgets.roles, case.budgets
     parents = {p.pid: p.parent for p in case.profile.processes}
     pids = [
-        pid for pid in shape.pids("loader") if parents.get(pid) in (case.thread.pid, None, 0)
-    ] or shape.pids("loader")
+        pid for pid in roles.pids("loader") if parents.get(pid) in (case.thread.pid, None, 0)
+    ] or roles.pids("loader")
     workers = [budgets.threads[pid, pid] for pid in pids if (pid, pid) in budgets.threads]
     if not workers:
         return replace(plain, details=("its workers were not profiled: leave --no-children out",))
@@ -185,18 +185,18 @@ def _loader(case: _Case, plain: Finding) -> Finding:
     return replace(plain, details=(says,), lines=lines or plain.lines, lines_are="they are in", do=do)
 
 
-def _work_lines(profile: Profile, threads: Iterable[ThreadBudget]) -> list[Line]:
+def _work_lines(profile: Profile, threads: Iterable[ThreadBudget]) -> list[LineTime]:
     """Lines of threads' work, a function's together."""
     cells = [cell for one in threads for cell in one.cells if not cell.rule.rest]
     return lines_of(profile, cells, whole_functions=True)
 
 
-def _others(case: _Case, plain: Finding) -> Finding:
+def _others(case: _Case, plain: Bottleneck) -> Bottleneck:
     """What the threads do that this one waits for."""
     own = case.thread.pid, case.thread.tid
     cells = {key: one.cells for key, one in case.budgets.threads.items()}
     rule = case.cells[0].rule
-    keys = helpers_of(own, rule, cells, case.budgets.shape, case.thread.wall_ns // 20)
+    keys = helpers_of(own, rule, cells, case.budgets.roles, case.thread.wall_ns // 20)
     threads = [case.budgets.threads[key] for key in keys]
     if not threads:
         return plain
@@ -207,13 +207,13 @@ def _others(case: _Case, plain: Finding) -> Finding:
     return replace(plain, details=(what,), lines=lines or plain.lines, lines_are="they are in")
 
 
-def _pool(case: _Case, plain: Finding) -> Finding:
-    shape = case.budgets.shape
+def _pool(case: _Case, plain: Bottleneck) -> Bottleneck:
+    roles = case.budgets.roles
     parents = {p.pid: p.parent for p in case.profile.processes}
     mine = [
         p
-        for p in shape.kinds
-        if parents.get(p) == case.thread.pid and shape.kinds[p] in ("pool", "program", "loader")
+        for p in roles.kinds
+        if parents.get(p) == case.thread.pid and roles.kinds[p] in ("pool", "program", "loader")
     ]
     workers = [case.budgets.threads[p, p] for p in mine if (p, p) in case.budgets.threads]
     if not workers:
@@ -224,9 +224,9 @@ def _pool(case: _Case, plain: Finding) -> Finding:
     return replace(plain, details=(says,), lines=lines or plain.lines, lines_are="they are in")
 
 
-def _child(case: _Case, plain: Finding) -> Finding:
+def _child(case: _Case, plain: Bottleneck) -> Bottleneck:
     """Which programs it started and waited for."""
-    mine = [p for p in case.profile.processes if p.parent == case.thread.pid and case.budgets.shape.kinds.get(p.pid) not in ("loader", "pool", "helper")]  # fmt: skip
+    mine = [p for p in case.profile.processes if p.parent == case.thread.pid and case.budgets.roles.kinds.get(p.pid) not in ("loader", "pool", "helper")]  # fmt: skip
     if not mine:
         return plain
     commands = Counter(_command(p.command) for p in mine if p.command)
@@ -234,7 +234,7 @@ def _child(case: _Case, plain: Finding) -> Finding:
     return replace(plain, details=(f"{counted(len(mine), 'program')} while it was watched{what}",))
 
 
-def _gil(case: _Case, plain: Finding) -> Finding:
+def _gil(case: _Case, plain: Bottleneck) -> Bottleneck:
     """Who holds the interpreter: the other threads of the process that run Python."""
     others = [
         one for one in case.budgets.of_process(case.thread.pid)
@@ -257,7 +257,7 @@ def _runs_python(profile: Profile, cell: Cell) -> bool:
     )
 
 
-def _lock(case: _Case, plain: Finding) -> Finding:
+def _lock(case: _Case, plain: Bottleneck) -> Bottleneck:
     """What the other Python threads do meanwhile: one of them holds the lock."""
     others = [one for one in case.budgets.of_process(case.thread.pid) if one.tid != case.thread.tid]
     waiting = [one for one in others if one.share("lock") > 0.2]
@@ -272,26 +272,16 @@ def _lock(case: _Case, plain: Finding) -> Finding:
     return replace(plain, details=tuple(details))
 
 
-def _no_cpu(case: _Case, plain: Finding) -> Finding:
+def _no_cpu(case: _Case, plain: Bottleneck) -> Bottleneck:
     """Who has the CPUs: threads of this job, or other programs."""
-    wall = max(case.profile.end_ns - case.profile.start_ns, 1)
-    used, ready_in_all, wanting = 0, 0, 0
-    wants: Counter[int] = Counter()  # by process: threads that want a CPU for a tenth of the time or more
-    for one in case.budgets.threads.values():
-        on = sum(cell.ns for cell in one.cells if cell.state == "on")
-        ready = sum(cell.ns for cell in one.cells if cell.state == "runq")
-        used += on
-        ready_in_all += ready
-        if (on + ready) * 10 > wall:
-            wanting += 1
-            wants[one.pid] += 1
-    job = used / wall
+    job, ready, wants = _cpu_wants(case)
+    wanting = sum(wants.values())
     known = f" of {counted(case.machine.cpus, 'CPU')}" if case.machine.cpus else " CPUs"
     details = [
         f"{counted(wanting, 'thread')} of this job {does(wanting, 'want')} a CPU; together they get {job:.1f}{known}"
     ]
     do = plain.do
-    foreign = case.machine.cpus is not None and _taken_by_others(job, ready_in_all / wall, case.machine.cpus)
+    foreign = case.machine.cpus is not None and _taken_by_others(job, ready, case.machine.cpus)
     elsewhere = max(sum(cpus for *_, cpus in case.machine.others), (case.machine.busy or 0.0) - job)
     below = Counter(
         _command(p.command) for p in case.profile.processes if p.pid != case.thread.pid and wants.get(p.pid)
@@ -305,7 +295,7 @@ def _no_cpu(case: _Case, plain: Finding) -> Finding:
             f"other programs have {elsewhere:.1f} CPUs, most of it {_command(command)} (pid {pid}, {cpus:.1f})"
         )
         do = f"move pid {pid} elsewhere, or keep it to other CPUs (taskset, a cgroup)" if foreign else do
-    elif foreign and case.machine.busy is not None and elsewhere < ready_in_all / wall / 2:
+    elif foreign and case.machine.busy is not None and elsewhere < ready / 2:
         details.append("and CPUs are free: the time is that from each wake-up until it runs")
         do = (
             "hand over less often between threads and processes; a virtual machine's idle CPUs wake up slowly"
@@ -318,6 +308,21 @@ def _no_cpu(case: _Case, plain: Finding) -> Finding:
     return replace(plain, cause=cause, details=tuple(details), do=do, lines_are="it is ready to run")
 
 
+def _cpu_wants(case: _Case) -> tuple[float, float, Counter[int]]:
+    """CPUs that the job has, those that its threads are ready for, and by process the threads that want one for a tenth of
+    the time or more."""
+    wall = max(case.profile.end_ns - case.profile.start_ns, 1)
+    used, ready_in_all = 0, 0
+    wants: Counter[int] = Counter()
+    for one in case.budgets.threads.values():
+        on = sum(cell.ns for cell in one.cells if cell.state == "on")
+        ready = sum(cell.ns for cell in one.cells if cell.state == "runq")
+        used += on
+        ready_in_all += ready
+        wants[one.pid] += (on + ready) * 10 > wall
+    return used / wall, ready_in_all / wall, wants
+
+
 def _taken_by_others(used: float, ready: float, cpus: int) -> bool:
     """Whether more of what a job's threads lack, in CPUs, is because other programs have them than because there are too few for
     the job alone."""
@@ -325,7 +330,7 @@ def _taken_by_others(used: float, ready: float, cpus: int) -> bool:
     return min(wanted, cpus) - used > max(wanted - cpus, 0.0)
 
 
-def _collective(case: _Case, plain: Finding) -> Finding:
+def _collective(case: _Case, plain: Bottleneck) -> Bottleneck:
     """The straggler, and what it does meanwhile; or that there is none, and the collective itself is slow."""
     if len(case.budgets.training) < 2:
         return replace(
@@ -352,13 +357,13 @@ def _collective(case: _Case, plain: Finding) -> Finding:
     )  # fmt: skip
 
 
-def _work_of(profile: Profile, thread: ThreadBudget) -> list[Line]:
+def _work_of(profile: Profile, thread: ThreadBudget) -> list[LineTime]:
     return lines_of(
         profile, (cell for cell in thread.cells if cell.rule.category != "collective"), whole_functions=True
     )
 
 
-def _spin(case: _Case, plain: Finding) -> Finding:
+def _spin(case: _Case, plain: Bottleneck) -> Bottleneck:
     own = case.budgets.of_process(case.thread.pid)
     team = [
         one for one in own
@@ -376,7 +381,7 @@ def _native_team(profile: Profile, cell: Cell) -> bool:
     return cell.stack is not None and not any(f.kind == "python" for f in profile.stack(cell.stack))
 
 
-def _small_operators(profile: Profile, thread: ThreadBudget) -> Finding | None:
+def _small_operators(profile: Profile, thread: ThreadBudget) -> Bottleneck | None:
     """Python and PyTorch's bookkeeping around operators that are too small, where they take more than the arithmetic does."""
     around: list[Cell] = []
     arithmetic = 0
@@ -396,7 +401,7 @@ def _small_operators(profile: Profile, thread: ThreadBudget) -> Finding | None:
     if share < 0.2 or lost < _BOOKKEEPING * (lost + arithmetic) or of_torch * 5 < lost:
         return None
     lines = tuple(lines_of(profile, around, whole_functions=True)[:_FEW_LINES])
-    return Finding(
+    return Bottleneck(
         "small-operators", "python", share, "runs Python and PyTorch's bookkeeping around small operators", lines,
         details=(f"the operators' own arithmetic takes {100 * arithmetic / thread.wall_ns:.0f} %",),
         do="fewer and larger operators (batch the loop into one tensor), torch.compile, foreach or fused optimizers",
@@ -429,7 +434,7 @@ def _command(command: str, limit: int = 48) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-_EXPLAIN: Final[dict[str, Callable[[_Case, Finding], Finding]]] = {
+_EXPLAIN: Final[dict[str, Callable[[_Case, Bottleneck], Bottleneck]]] = {
     "loader-wait": _loader, "worker-pool": _pool, "queue-of-batches": _others, "thread-join": _others,
     "autograd-thread": _others, "gil": _gil, "gil-inlined": _gil, "lock": _lock, "own-lock": _lock, "no-cpu": _no_cpu,
     "collective-wait": _collective, "threads-spin": _spin, "threads-barrier": _spin, "child-process": _child,

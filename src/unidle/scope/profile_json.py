@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from unidle.scope.bottlenecks import Bottleneck
 from unidle.scope.budget import Budgets, ThreadBudget, percentages
-from unidle.scope.counts import counts_json
-from unidle.scope.findings import Finding
-from unidle.scope.lines import Line
+from unidle.scope.call_counts import counts_json
+from unidle.scope.line_times import LineTime
 from unidle.scope.memory import memory_json
 from unidle.scope.rules import is_user_file
-from unidle.scope.summary import Report, doubts, first_to_tell, interval_pct, training_lines
+from unidle.scope.summary import ProfileReport, doubts, first_to_tell, interval_pct, training_lines
 
 
-def answer(report: Report) -> dict[str, Any]:
+def answer(report: ProfileReport) -> dict[str, Any]:
     """What ``--json`` prints. ``budget`` sums to 100 over all categories: the training threads of all ranks together."""
     profile, budgets, steps = report.profile, report.budgets, report.steps
     quality = profile.quality
@@ -51,10 +51,10 @@ def answer(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rank(report: Report, one: ThreadBudget) -> dict[str, Any]:
+def _rank(report: ProfileReport, one: ThreadBudget) -> dict[str, Any]:
     profile, budgets, steps = report.profile, report.budgets, report.steps
     own = steps.ranks.get((one.pid, one.tid))
-    subject = next(s for s in budgets.shape.subjects if (s.pid, s.tid) == (one.pid, one.tid))
+    subject = next(s for s in budgets.roles.subjects if (s.pid, s.tid) == (one.pid, one.tid))
     process = next((p for p in profile.processes if p.pid == one.pid), None)
     rows = report.comparison.to_json() if report.comparison else []
     blame = next((row for row in rows if row.get("pid") == one.pid), None)
@@ -72,20 +72,20 @@ def _rank(report: Report, one: ThreadBudget) -> dict[str, Any]:
 
 def _thread(budgets: Budgets, one: ThreadBudget) -> dict[str, Any]:
     return {
-        "pid": one.pid, "tid": one.tid, "name": one.name, "process": budgets.shape.kinds.get(one.pid),
-        "training": (one.pid, one.tid) in budgets.shape.training, "wall_ns": one.wall_ns, "samples": one.samples,
+        "pid": one.pid, "tid": one.tid, "name": one.name, "process": budgets.roles.kinds.get(one.pid),
+        "training": (one.pid, one.tid) in budgets.roles.training, "wall_ns": one.wall_ns, "samples": one.samples,
         "ns": dict(one.ns), "budget": percentages(one.ns),
     }  # fmt: skip
 
 
-def _finding(one: Finding) -> dict[str, Any]:
+def _finding(one: Bottleneck) -> dict[str, Any]:
     return {
         "cause": one.cause, "category": one.category, "pct": round(100 * one.share, 2), "rank": one.rank, "says": one.says,
         "details": list(one.details), "do": one.do, "lines": [asdict(line.place) for line in one.lines],
     }  # fmt: skip
 
 
-def _line(one: Line, threads: Sequence[ThreadBudget]) -> dict[str, Any]:
+def _line(one: LineTime, threads: Sequence[ThreadBudget]) -> dict[str, Any]:
     wall = sum(thread.wall_ns for thread in threads) or 1
     return {
         **asdict(one.place), "own": is_user_file(one.place.file), "pct": round(100 * one.ns / wall, 2),

@@ -10,7 +10,7 @@ from unidle.scope.rules import is_user_file, leaf_of
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CodePlace:
     """A line of code, or the name of a native function where there is no Python."""
 
     function: str
@@ -29,7 +29,7 @@ class Place:
         return f"{self.file.rpartition('/')[2]}:{self.line}" if self.file else self.function
 
 
-def place_of(stack: Iterable[Frame]) -> Place | None:
+def place_of(stack: Iterable[Frame]) -> CodePlace | None:
     """The deepest line of the user's own code; else the deepest Python line; else the deepest native function."""
     frames = tuple(stack)
     python = [frame for frame in frames if frame.kind == "python"]
@@ -37,9 +37,9 @@ def place_of(stack: Iterable[Frame]) -> Place | None:
     if own is None and python:
         own = next((f for f in reversed(python) if not f.file.startswith("<")), python[-1])
     if own is not None:
-        return Place(own.function, own.file, own.line)
+        return CodePlace(own.function, own.file, own.line)
     at = leaf_of(frames)
-    return None if at is None else Place(frames[at].function)
+    return None if at is None else CodePlace(frames[at].function)
 
 
 def _short(function: str, limit: int = 60) -> str:
