@@ -30,7 +30,7 @@ from unidle.ledger.export import write_csv, write_jsonl, write_parquet
 from unidle.ledger.perfetto import write_perfetto
 from unidle.ledger.query import summary
 from unidle.ledger.segments import seal, unseal
-from unidle.ledger.select import Window
+from unidle.ledger.select import TimeRange
 from unidle.ledger.sources import LiveRows, SegmentedRows, span
 from unidle.ledger.tables import NO_JOB, JobInfo, SliceInfo, SliceTable
 
@@ -131,7 +131,7 @@ def live(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for by in GROUPINGS:
         yield {"by": by, "s": seconds(partial(summary, source, None, by), LIVE_RUNS), "bytes": peak_bytes()}
     whole = source.extent()
-    middle = Window(whole.start_ns + 10**9, whole.end_ns - 10**9)
+    middle = TimeRange(whole.start_ns + 10**9, whole.end_ns - 10**9)
     took = seconds(partial(summary, source, middle, ("leaf",)), LIVE_RUNS)
     yield {"by": ("leaf", "in a window that cuts every slice's rows"), "s": took, "bytes": peak_bytes()}
 
@@ -143,7 +143,7 @@ def sealed(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     source = SegmentedRows(files, lambda k: (folder / f"{k}.parquet").read_bytes())
     for by in SEALED_GROUPINGS:
         yield {"by": by, "s": seconds(partial(summary, source, None, by)), "bytes": peak_bytes()}
-    first = Window(files[0].start_ns, files[0].end_ns)
+    first = TimeRange(files[0].start_ns, files[0].end_ns)
     took = seconds(partial(summary, source, first, ("leaf",)))
     yield {"by": ("leaf", "in the first segment's window"), "s": took, "bytes": peak_bytes()}
 
@@ -230,10 +230,9 @@ def _segment_rows() -> Iterator[Row]:
         lambda: frame.write_parquet(io.BytesIO(), compression="zstd", row_group_size=1 << 18),
         lambda: pl.read_parquet(io.BytesIO(body)),
     )
-    for what, ours, peer in zip(
-        ("seal", "read the segment of"), (partial(seal, columns), partial(unseal, body)), peers, strict=True
-    ):
-        took, peer_took = seconds(ours, SEGMENT_RUNS), seconds(peer, SEGMENT_RUNS)
+    ours: tuple[Callable[[], object], ...] = (partial(seal, columns), partial(unseal, body))
+    for what, own, peer in zip(("seal", "read the segment of"), ours, peers, strict=True):
+        took, peer_took = seconds(own, SEGMENT_RUNS), seconds(peer, SEGMENT_RUNS)
         row = _row(f"{what} {millions}", "s", took, peer=peer_took, runs=SEGMENT_RUNS)
         yield replace(row, peer_name="Polars")
 

@@ -21,11 +21,11 @@ from _table import Row, main
 from unidle.events import types as ev
 from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node
-from unidle.fleet.idle import MINUTE_NS
+from unidle.fleet.policies import MINUTE_NS
 from unidle.jobs import JobSpec, RankPlace, Reason, Share
 from unidle.share.choose import Choice, choose
 from unidle.share.idle import decide_idle
-from unidle.share.loads import known_loads
+from unidle.share.interference import known_loads
 from unidle.share.mig import fits, reconfigure
 from unidle.share.mig_models import GIB, Instance, MigModel, mig_models
 from unidle.share.mig_pool import MigPool, Spot

@@ -92,7 +92,7 @@ def roofline(place: Place) -> Iterator[Result]:
     """Measured peaks of arithmetic and memory, and where a training step stands under them."""
     import torch
 
-    from unidle.predict.capability import peak_of
+    from unidle.predict.by_gpu_model import peak_of
 
     device = "cuda:0" if not place.rehearsal else "cpu"
     size = 8192 if not place.rehearsal else 512

@@ -22,7 +22,7 @@ from unidle.engine.local.output import RotatedLog
 from unidle.errors import BadInput, LeaseLost, StoreDamaged
 from unidle.events import types as ev
 from unidle.fleet import Fleet
-from unidle.fleet.retention import RetentionPolicy
+from unidle.fleet.policies import RetentionPolicy
 from unidle.store.archives import ArchiveShelf
 from unidle.store.open import open_store
 from unidle.store.protocol import Lease

@@ -21,8 +21,8 @@ from e2e.commands import UNIDLE, unidle
 from unidle.drill import fail
 from unidle.drill.conduct import _Conductor, refuse
 from unidle.drill.disk import Disk
+from unidle.drill.end_state import compare
 from unidle.drill.phases import Injected
-from unidle.drill.result import compare
 from unidle.drill.scratch import PREFIX, Scratch, marked, sweep
 from unidle.engine.local import cgroups
 from unidle.errors import BadInput, CannotRun

@@ -9,7 +9,7 @@ import yaml
 
 from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping, fleet_to_yaml
-from unidle.fleet.guard import Breaker, GuardPolicy, Hook, Lemon, Out
+from unidle.fleet.policies import Breaker, GuardPolicy, Hook, Lemon, Out
 from unidle.fleet.spares import Spares
 
 NODES = [{"id": "n", "devices": {"count": 1, "kind": "cpu"}}]

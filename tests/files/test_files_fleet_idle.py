@@ -10,7 +10,7 @@ from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
 from unidle.files.values import duration_ns, duration_text
-from unidle.fleet.idle import MINUTE_NS, IdlePolicy, IdleTerms
+from unidle.fleet.policies import MINUTE_NS, IdlePolicy, IdleTerms
 
 NODES = [{"id": "n", "devices": {"count": 1, "kind": "cpu"}}]
 M = MINUTE_NS

@@ -10,7 +10,7 @@ import yaml
 from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping, fleet_to_yaml
 from unidle.files.job import job_from_mapping
-from unidle.fleet.retention import HOUR_NS, RetentionPolicy
+from unidle.fleet.policies import HOUR_NS, RetentionPolicy
 
 NODES = [{"id": "n", "devices": {"count": 1, "kind": "cpu"}}]
 

@@ -10,9 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from unidle.guard.log import LogLine, Reader, Splitter
-from unidle.guard.log.header import parse
+from unidle.guard.log.header import parse, seconds_ns, wall_ns
 from unidle.guard.log.split import LINE_BYTES
-from unidle.guard.log.stamps import seconds_ns, wall_ns
 
 SAID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=12, name=python, GPU has fallen off the bus."
 FORMS = [

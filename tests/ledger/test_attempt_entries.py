@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.ledger.attempt import START_MOST_NS, AttemptTrace, RankTrace, attempt_entries
-from unidle.ledger.carve import Look, fitted
+from unidle.ledger.profiled_causes import Look, fitted
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import GROUP_OF
 

@@ -11,9 +11,9 @@ from scope.worlds import STD, TORCH, World, at
 from unidle.scope.budget import allot, budgets_of, percentages
 from unidle.scope.merge import merge
 from unidle.scope.model import Profile
-from unidle.scope.rules import CATEGORIES, Rules, shipped
+from unidle.scope.rules import CATEGORIES, RuleSet, shipped
 
-RULES = Rules(shipped())
+RULES = RuleSet(shipped())
 FORWARD = (
     "_start [python3.11]",
     at("train", 5),
@@ -77,15 +77,15 @@ def test_the_order_of_samples_and_the_numbers_of_stacks_do_not_matter(
     assert {key: one.ns for key, one in first.threads.items()} == {
         key: one.ns for key, one in second.threads.items()
     }
-    assert first.shape.subjects == second.shape.subjects
-    assert first.shape.kinds == second.shape.kinds
+    assert first.roles.subjects == second.roles.subjects
+    assert first.roles.kinds == second.roles.kinds
 
 
 @given(seen, seen)
 def test_two_looks_merged_have_the_time_of_both(a: list, b: list) -> None:
     one, two = world(a), world(b)
-    both = budgets_of(merge([one, two]), RULES, shape := budgets_of(merge([one, two]), RULES).shape)
-    parts = [budgets_of(part, RULES, shape) for part in (one, two)]
+    both = budgets_of(merge([one, two]), RULES, roles := budgets_of(merge([one, two]), RULES).roles)
+    parts = [budgets_of(part, RULES, roles) for part in (one, two)]
     for key, found in both.threads.items():
         wall = sum(part.threads[key].wall_ns for part in parts if key in part.threads)
         assert found.wall_ns == wall
@@ -164,7 +164,7 @@ def test_a_main_thread_that_joins_the_one_that_trains_is_not_the_training_thread
         .sees(1, "off", 2000, *LOADER, tid=2)
     )
     budgets = budgets_of(w.profile(), RULES)
-    assert [(s.pid, s.tid) for s in budgets.shape.subjects] == [(1, 2)]
+    assert [(s.pid, s.tid) for s in budgets.roles.subjects] == [(1, 2)]
     assert budgets.training[0].ns["compute"] == 8_000_000_000
     # and what the main thread waits for is what that thread does
     assert budgets.threads[1, 1].ns["compute"] == 8_000_000_000
@@ -216,8 +216,8 @@ def test_loaders_pools_helpers_launchers_and_ranks_are_told_apart() -> None:
     w.sees(4, "on", 9000, f"_worker_loop {TORCH}/utils/data/_utils/worker.py", at("__getitem__", 3))
     w.sees(5, "on", 9000, f"worker {STD}/multiprocessing/pool.py", at("work", 3))
     w.sees(6, "off", 9000, f"main {STD}/multiprocessing/resource_tracker.py", "wait read pipe")
-    shape = budgets_of(w.profile(), RULES).shape
-    assert dict(shape.kinds) == {
+    roles = budgets_of(w.profile(), RULES).roles
+    assert dict(roles.kinds) == {
         1: "launcher",
         2: "rank",
         3: "rank",
@@ -226,21 +226,21 @@ def test_loaders_pools_helpers_launchers_and_ranks_are_told_apart() -> None:
         6: "helper",
         7: "program",
     }
-    assert [(s.pid, s.rank, s.rank_is_inferred) for s in shape.subjects] == [(2, 0, True), (3, 1, True)]
+    assert [(s.pid, s.rank, s.rank_is_inferred) for s in roles.subjects] == [(2, 0, True), (3, 1, True)]
 
 
 def test_ranks_are_those_that_say_so_and_not_what_inherited_their_environment() -> None:
     w = World().process(5, rank=1).process(4, rank=0).process(6, parent=5, rank=1)
     for pid in (4, 5, 6):
         w.sees(pid, "on", 1000, *BACKWARD)
-    shape = budgets_of(w.profile(), RULES).shape
-    assert [(s.rank, s.pid) for s in shape.subjects] == [(0, 4), (1, 5)]
+    roles = budgets_of(w.profile(), RULES).roles
+    assert [(s.rank, s.pid) for s in roles.subjects] == [(0, 4), (1, 5)]
 
 
 def test_a_shell_that_started_the_program_is_not_what_is_asked_about() -> None:
     w = World().process(1, "sh -c run").process(2, parent=1)
     w.sees(1, "off", 10_000, "wait4 [libc.so.6]", "wait wait child").sees(2, "on", 9000, *SPIN)
-    assert [s.pid for s in budgets_of(w.profile(), RULES).shape.subjects] == [2]
+    assert [s.pid for s in budgets_of(w.profile(), RULES).roles.subjects] == [2]
 
 
 def test_streams_of_a_device_are_no_threads() -> None:

@@ -7,14 +7,14 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.scope.joins import joined
+from unidle.scope.budget import joined
 from unidle.scope.model import Frame, Profile, State
-from unidle.scope.rules import Category, Rule
+from unidle.scope.rules import Category, StackRule
 
-OPERATOR = Rule("operators", "compute", "runs operators")
-SAVING = Rule("writing", "checkpoint_io", "writes files")
-RESTING = Rule("sleeps", "idle", "sleeps")
-PLAIN = Rule("python-code", "python", "runs Python code", joins=True)
+OPERATOR = StackRule("operators", "compute", "runs operators")
+SAVING = StackRule("writing", "checkpoint_io", "writes files")
+RESTING = StackRule("sleeps", "idle", "sleeps")
+PLAIN = StackRule("python-code", "python", "runs Python code", joins=True)
 LINES = 3
 PROFILE = Profile(
     "T0", 0, 10,
@@ -23,8 +23,8 @@ PROFILE = Profile(
 )  # fmt: skip
 
 
-def told(*rows: tuple[State, Rule, int, int]) -> dict[Category, int]:
-    sampled: dict[State, Counter[tuple[Rule, int]]] = {}
+def told(*rows: tuple[State, StackRule, int, int]) -> dict[Category, int]:
+    sampled: dict[State, Counter[tuple[StackRule, int]]] = {}
     for state, rule, stack, ns in rows:
         sampled.setdefault(state, Counter())[rule, stack] += ns
     ns: Counter[Category] = Counter()
@@ -59,7 +59,7 @@ def test_python_around_a_wait_goes_with_the_wait_and_never_with_rest() -> None:
         )
     )
 )  # fmt: skip
-def test_the_sum_stays_and_only_python_moves(rows: list[tuple[State, Rule, int, int]]) -> None:
+def test_the_sum_stays_and_only_python_moves(rows: list[tuple[State, StackRule, int, int]]) -> None:
     before: Counter[Category] = Counter()
     for _, rule, _, ns in rows:
         before[rule.category] += ns

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.scope.counts import counts_lines, counts_of
+from unidle.scope.call_counts import counts_lines, counts_of
 from unidle.scope.memory import sites_of, size
-from unidle.scope.model import Call, Frame, Held, Profile
+from unidle.scope.model import Call, Frame, Profile, StackMemory
 
 MB = 1_000_000
 
 
-def profile(*held: Held, calls: tuple[Call, ...] = ()) -> Profile:
+def profile(*held: StackMemory, calls: tuple[Call, ...] = ()) -> Profile:
     frames = (
         Frame("python", "train", "/home/me/train.py", 7),
         Frame("python", "keep", "/home/me/train.py", 12),
@@ -23,7 +23,9 @@ def profile(*held: Held, calls: tuple[Call, ...] = ()) -> Profile:
 
 
 def test_allocations_belong_to_the_deepest_line_of_own_code() -> None:
-    sites = sites_of(profile(Held(1, 0, "host", 5 * MB, 5, 0, 0), Held(1, 1, "host", 3 * MB, 3, MB, 1)))
+    sites = sites_of(
+        profile(StackMemory(1, 0, "host", 5 * MB, 5, 0, 0), StackMemory(1, 1, "host", 3 * MB, 3, MB, 1))
+    )
     assert [(s.place.where, s.allocated_bytes, s.live_bytes) for s in sites] == [
         ("train.py:7", 5 * MB, 0),
         ("train.py:12", 3 * MB, MB),
@@ -31,7 +33,9 @@ def test_allocations_belong_to_the_deepest_line_of_own_code() -> None:
 
 
 def test_devices_are_apart_and_code_without_python_has_its_function() -> None:
-    sites = sites_of(profile(Held(1, 2, "host", MB, 1, 0, 0), Held(1, 2, "cuda:0", 2 * MB, 1, 0, 0)))
+    sites = sites_of(
+        profile(StackMemory(1, 2, "host", MB, 1, 0, 0), StackMemory(1, 2, "cuda:0", 2 * MB, 1, 0, 0))
+    )
     assert [(s.place.function, s.device) for s in sites] == [
         ("c10::alloc_cpu", "cuda:0"),
         ("c10::alloc_cpu", "host"),
@@ -40,7 +44,7 @@ def test_devices_are_apart_and_code_without_python_has_its_function() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 10**12), st.integers(0, 99))))
 def test_no_byte_is_lost_between_rows_and_sites(rows: list[tuple[int, int, int]]) -> None:
-    held = [Held(1, stack, "host", n, pieces, n // 2, pieces // 2) for stack, n, pieces in rows]
+    held = [StackMemory(1, stack, "host", n, pieces, n // 2, pieces // 2) for stack, n, pieces in rows]
     sites = sites_of(profile(*held))
     assert sum(s.allocated_bytes for s in sites) == sum(h.allocated_bytes for h in held)
     assert sum(s.live for s in sites) == sum(h.live for h in held)

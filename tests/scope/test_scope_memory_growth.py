@@ -14,7 +14,7 @@ from unidle.scope.memory import growth_lines, memory_json, memory_lines
 from unidle.scope.memory_difference import memory_changes
 from unidle.scope.memory_growth import common_line, growths_of
 from unidle.scope.merge import merge
-from unidle.scope.model import Cut, Frame, Held, Moment, Profile
+from unidle.scope.model import Frame, Moment, Profile, StackMemory, Truncation
 
 KB, MB = 1000, 1_000_000
 SECONDS = 30
@@ -33,7 +33,7 @@ STACKS = ((0, 1, 2), (0, 1, 3), (0, 1, 4), (0, 1, 5), (0, 6, 2), (0, 7, 6, 3))
 Live = Callable[[float], tuple[float, float]]  # seconds to bytes and pieces
 
 
-def look(*sites: tuple[int, str, Live], cuts: tuple[Cut, ...] = (), every_s: float = 0.5) -> Profile:
+def look(*sites: tuple[int, str, Live], cuts: tuple[Truncation, ...] = (), every_s: float = 0.5) -> Profile:
     """A look of half a minute at sites whose live memory follows a function of the time."""
     moments, held = [], []
     for stack, device, live in sites:
@@ -43,7 +43,7 @@ def look(*sites: tuple[int, str, Live], cuts: tuple[Cut, ...] = (), every_s: flo
             if now != before:
                 moments.append(Moment(1, stack, device, round(n * every_s * 1e9), *now))
             before = now
-        held.append(Held(1, stack, device, 10 * now[0], 10 * now[1], *now))
+        held.append(StackMemory(1, stack, device, 10 * now[0], 10 * now[1], *now))
     return Profile(
         "T0", 0, SECONDS * 10**9, FRAMES, STACKS, memory=tuple(held), moments=tuple(moments), cuts=cuts
     )
@@ -132,7 +132,7 @@ def test_the_heap_is_named_only_where_no_line_is_seen_to_keep_anything() -> None
 
 
 def test_what_was_not_followed_to_the_end_is_judged_by_what_was_seen_and_marked() -> None:
-    cut = (Cut("malloc", 12 * 10**9),)
+    cut = (Truncation("malloc", 12 * 10**9),)
     stale: Live = lambda t: (min(t, 12) * MB, min(t, 12) * 100)  # noqa: E731
     (found,) = growths_of(look((OBJECT, "host", stale), cuts=cut))
     assert found.seconds == pytest.approx(11.5)
@@ -175,7 +175,7 @@ def test_windows_of_one_look_are_put_together_with_what_lives_at_the_end() -> No
             end,
             FRAMES,
             STACKS,
-            memory=(Held(1, TENSOR, "host", 30 * MB, 30, *lives),),
+            memory=(StackMemory(1, TENSOR, "host", 30 * MB, 30, *lives),),
             moments=moments,
         )
 
@@ -187,7 +187,7 @@ def test_windows_of_one_look_are_put_together_with_what_lives_at_the_end() -> No
 
 
 def test_moments_and_cuts_come_back_from_json_and_older_files_have_none() -> None:
-    profile = look((TENSOR, "host", pieces_of(MB, 2)), cuts=(Cut("malloc", 5),))
+    profile = look((TENSOR, "host", pieces_of(MB, 2)), cuts=(Truncation("malloc", 5),))
     told = profile.to_json()
     assert Profile.from_json(told) == profile
     del told["moments"], told["cuts"]

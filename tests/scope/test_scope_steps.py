@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from scope.worlds import MS, World, at
 from unidle.scope.model import Call, Span
-from unidle.scope.shape import shape_of
+from unidle.scope.process_roles import roles_of
 from unidle.scope.steps import StepReport, quantile, steps_of
 
 BACKWARD = (at("train", 6), "THPEngine_run_backward [libtorch_python.so]")
@@ -19,7 +19,7 @@ def report(spans: list[Span], calls: tuple[Call, ...] = (), pids: tuple[int, ...
         w.process(pid, rank=n if len(pids) > 1 else None).sees(pid, "on", 100, *BACKWARD)
     w.spans = spans
     profile = replace(w.profile(), calls=calls)
-    return steps_of(profile, shape_of(profile))
+    return steps_of(profile, roles_of(profile))
 
 
 def calls(kind: str, starts_ms: list[int], lasts_ms: int = 2, pid: int = 1, tid: int | None = None, name: str = "f", n_bytes: int = 0) -> list[Span]:  # fmt: skip

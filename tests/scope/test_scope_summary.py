@@ -8,14 +8,14 @@ import re
 import pytest
 
 from scope.worlds import STD, TORCH, World, at
-from unidle.scope.answer import answer
-from unidle.scope.findings import Machine
+from unidle.scope.bottlenecks import Machine
 from unidle.scope.model import Frame, Profile
-from unidle.scope.rules import CATEGORIES, Rules, shipped
+from unidle.scope.profile_json import answer
+from unidle.scope.rules import CATEGORIES, RuleSet, shipped
 from unidle.scope.screen import screen
 from unidle.scope.summary import report_of
 
-RULES = Rules(shipped())
+RULES = RuleSet(shipped())
 START = "_start [python3.11]"
 MAIN = at("<module>", 50)
 BACKWARD = (START, MAIN, at("train", 6), "THPEngine_run_backward [libtorch_python.so]", "torch::autograd::Engine::execute [libtorch_cpu.so]", "sgemm_kernel [libtorch_cpu.so]")  # fmt: skip

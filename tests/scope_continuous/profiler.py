@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from scope_continuous import procfs
-from unidle.scope.continuous.findings import Finding
+from unidle.scope.continuous.per_rank import RankFinding
 from unidle.scope.continuous.worker import serve
 from unidle.scope.model import Profile
 
@@ -29,12 +29,12 @@ def look(pids: Sequence[int], seconds: float, *, hz: int) -> Profile:
     return found
 
 
-def judge(profile: Profile) -> dict[int, Finding]:
+def judge(profile: Profile) -> dict[int, RankFinding]:
     """Half of every rank's time is a data stall, and it does a step every tenth of the window."""
     length_ns = profile.end_ns - profile.start_ns
     steps = tuple(profile.start_ns + k * length_ns // 10 for k in range(1, 10))
     ranks = [p.rank for p in profile.processes if p.rank is not None]
-    return {rank: Finding({"data": 50.0, "compute": 50.0}, 0.0, steps) for rank in ranks}
+    return {rank: RankFinding({"data": 50.0, "compute": 50.0}, 0.0, steps) for rank in ranks}
 
 
 if __name__ == "__main__":

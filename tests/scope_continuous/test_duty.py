@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.scope.continuous.duty import AIM, HZ_LEAST, Duty
+from unidle.scope.continuous.worker import AIM, HZ_LEAST, Duty
 
 
 def test_cheap_looks_come_as_often_as_was_asked():

@@ -77,7 +77,7 @@ def test_windows_that_overlap_the_time_are_one_profile(store):
 def test_a_window_at_the_edge_counts(store):
     _, shelf = store
     shelf.add([row(60, "f")])
-    now = history.Wanted("job-1", NOW - 59 * S, NOW)
+    now = history.WindowQuery("job-1", NOW - 59 * S, NOW)
     assert history.read(shelf, now).looks == 1
     assert history.read(shelf, replace(now, since_ns=NOW - 58 * S)).profile is None
 

@@ -9,7 +9,7 @@ import pytest
 
 from scope_continuous.profiles import S, profile, times
 from unidle.errors import LeaseLost
-from unidle.fleet.profiling import ProfilePolicy
+from unidle.fleet.policies import ProfilePolicy
 from unidle.scope.continuous import windows
 from unidle.scope.continuous.keeper import Keeper
 from unidle.store.open import open_store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.ledger.carve import CARVED
-from unidle.scope.continuous.leaves import leaves_of
+from unidle.ledger.profiled_causes import CARVED
+from unidle.scope.continuous.per_rank import leaves_of
 from unidle.scope.rules import CATEGORIES
 
 S = 1_000_000_000

@@ -18,7 +18,7 @@ from unidle.control import profiler as of_profiler
 from unidle.control.session import Session, take_up
 from unidle.engine.local import tree
 from unidle.events import types as ev
-from unidle.fleet.profiling import ProfilePolicy
+from unidle.fleet.policies import ProfilePolicy
 from unidle.jobs import JobSpec
 from unidle.ledger.current import check_batches
 from unidle.ledger.query import summary

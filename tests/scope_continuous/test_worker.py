@@ -19,21 +19,21 @@ from unidle.engine.local import rundir, tree
 from unidle.errors import CannotRun, LeaseLost
 from unidle.events import scope as ev
 from unidle.events import types
-from unidle.fleet.profiling import ProfilePolicy
-from unidle.scope.continuous.findings import Finding
-from unidle.scope.continuous.gangs import Attempt, RankFinder
+from unidle.fleet.policies import ProfilePolicy
 from unidle.scope.continuous.keeper import Keeper
-from unidle.scope.continuous.worker import Orders, Worker
+from unidle.scope.continuous.per_rank import RankFinding
+from unidle.scope.continuous.rank_processes import RankFinder, RunningAttempt
+from unidle.scope.continuous.worker import Worker, WorkerConfig
 from unidle.scope.model import Profile
 from unidle.store.open import open_store
 from unidle.store.profiles import ProfileShelf
 
 POLICY = ProfilePolicy(on=True, look_ns=100_000_000, hz=50)
-JOB = Attempt("j", 1, 1)
+JOB = RunningAttempt("j", 1, 1)
 
 
 @contextmanager
-def rank(run_root: Path, attempt: Attempt = JOB, number: int = 0) -> Iterator[int]:
+def rank(run_root: Path, attempt: RunningAttempt = JOB, number: int = 0) -> Iterator[int]:
     """A process that a run directory says is a rank."""
     with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as process:
         try:
@@ -46,8 +46,8 @@ def rank(run_root: Path, attempt: Attempt = JOB, number: int = 0) -> Iterator[in
             process.kill()
 
 
-def judge(profile: Profile) -> dict[int, Finding]:
-    return {p.rank: Finding({"data": 100.0}, 0.0, ()) for p in profile.processes if p.rank is not None}
+def judge(profile: Profile) -> dict[int, RankFinding]:
+    return {p.rank: RankFinding({"data": 100.0}, 0.0, ()) for p in profile.processes if p.rank is not None}
 
 
 class Heard:
@@ -55,7 +55,7 @@ class Heard:
 
     def __init__(self, run_root: Path, keeper: Keeper | None, look: object = procfs.look) -> None:
         self.events: list[types.Event] = []
-        orders = Orders("", str(run_root), 1, 0, POLICY)
+        orders = WorkerConfig("", str(run_root), 1, 0, POLICY)
         self.worker = Worker(orders, look, judge, keeper, self._tell)  # type: ignore[arg-type]
         self.worker.attend((JOB,))
 
@@ -159,9 +159,9 @@ def test_a_worker_whose_controller_lost_the_store_ends(tmp_path):
 def test_steps_that_cannot_be_seen_any_more_say_nothing(tmp_path):
     steps = {"now": True}
 
-    def some(profile: Profile) -> dict[int, Finding]:
+    def some(profile: Profile) -> dict[int, RankFinding]:
         done = (profile.start_ns + 1, profile.start_ns + 2) if steps["now"] else ()
-        return {0: Finding({}, 0.0, done)}
+        return {0: RankFinding({}, 0.0, done)}
 
     misses = {"now": ("stacks",)}
 

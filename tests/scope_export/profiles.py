@@ -5,7 +5,18 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from unidle.scope.model import Call, Frame, Held, Process, Profile, Quality, Sample, Span, State, Thread
+from unidle.scope.model import (
+    Call,
+    Frame,
+    Process,
+    Profile,
+    Quality,
+    Sample,
+    Span,
+    StackMemory,
+    State,
+    Thread,
+)
 
 MS = 1_000_000
 START = 5_000_000_000_000
@@ -94,8 +105,8 @@ def small() -> Profile:
         calls=(Call(100, 100, "at::_ops::addmm::call", "operator", 6400), Call(100, 100, "malloc", "alloc", 12, 3400, 99)),
         spans=spans,
         memory=(
-            Held(100, 0, "host", 10_000_000, 100, 4_000_000, 40), Held(100, 3, "cuda:0", 2_000_000, 2, 2_000_000, 2),
-            Held(200, 0, "host", 6_000_000, 60, 0, 0),
+            StackMemory(100, 0, "host", 10_000_000, 100, 4_000_000, 40), StackMemory(100, 3, "cuda:0", 2_000_000, 2, 2_000_000, 2),
+            StackMemory(200, 0, "host", 6_000_000, 60, 0, 0),
         ),
         quality=Quality(2030, 3, 99.9, 98.5, 0.04, 0.2, 0.8, 0.1, 0, 420 * MS, ("kernel stacks were left out",)),
         misses=("device kernels", "file contents"),
@@ -121,7 +132,7 @@ def hostile() -> Profile:
         spans=tuple(
             Span(7, 7, name, name, START + k * MS, START + k * MS + 5, k) for k, name in enumerate(HOSTILE)
         ),
-        memory=tuple(Held(7, k, name, 10, 1, 5, 1) for k, name in enumerate(HOSTILE)),
+        memory=tuple(StackMemory(7, k, name, 10, 1, 5, 1) for k, name in enumerate(HOSTILE)),
         calls=(),
         quality=replace(base.quality, notes=HOSTILE),
         misses=HOSTILE,

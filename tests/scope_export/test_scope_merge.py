@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scope_export import profiles
 from unidle.errors import BadInput
 from unidle.scope.merge import merge, renumbered
-from unidle.scope.model import Call, Frame, Held, Process, Profile, Quality, Sample, Span, Thread
+from unidle.scope.model import Call, Frame, Process, Profile, Quality, Sample, Span, StackMemory, Thread
 
 small = st.integers(0, 3)
 amount = st.integers(0, 10**12)
@@ -48,7 +48,7 @@ def some_profile(draw: st.DrawFn) -> Profile:
         processes=rows(Process, small, st.sampled_from(["", "python"]), small, st.just("3.11"), st.none() | small),
         calls=rows(Call, small, small, st.sampled_from("xy"), st.just("alloc"), amount, st.none() | amount, amount, st.none() | stack),
         spans=rows(Span, small, small, st.just("s"), st.just("gc"), amount, amount),
-        memory=rows(Held, small, stack, st.sampled_from(["host", "cuda:0"]), amount, amount, amount, amount),
+        memory=rows(StackMemory, small, stack, st.sampled_from(["host", "cuda:0"]), amount, amount, amount, amount),
         quality=Quality(draw(small), draw(small), draw(st.floats(0, 100)), bpf_cpu_pct=draw(st.none() | st.floats(0, 9)), notes=("n",)),
         misses=tuple(draw(st.lists(st.sampled_from(["a", "b", "c"]), max_size=2, unique=True))),
         wall_start_ns=draw(amount),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unidle.errors import BadInput
-from unidle.scope.tiers.foreign.kernels import Log, parse
+from unidle.scope.tiers.foreign.kernels import CuptiLog, parse
 
 SOURCE = Path(__file__).with_name("played_cupti.c")
 PROGRAM = """
@@ -98,7 +98,7 @@ def files(folder: Path, pid: int | None = None) -> list[Path]:
     return sorted(found, key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
-def log_of(path: Path) -> Log:
+def log_of(path: Path) -> CuptiLog:
     return parse(path.read_bytes(), path.name)
 
 

@@ -14,7 +14,7 @@ import pytest
 import needs
 from scope_native.programs import MIXED, SPIN, running
 from unidle.scope.model import Profile
-from unidle.scope.tiers import Watch, look, watch
+from unidle.scope.tiers import ProfilerWatch, look, watch
 from waiting import wait_until
 
 pytestmark = needs.ebpf
@@ -34,7 +34,7 @@ def end(process: subprocess.Popen[str]) -> None:
     process.stdin.close()
 
 
-def until(watched: Watch, predicate: Callable[[Profile], bool], what: str) -> Profile:
+def until(watched: ProfilerWatch, predicate: Callable[[Profile], bool], what: str) -> Profile:
     """Runs and takes until a profile is as it should be."""
     found: list[Profile] = []
 

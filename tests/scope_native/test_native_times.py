@@ -12,7 +12,7 @@ import pytest
 import needs
 from scope_native.programs import MIXED, SPIN, running
 from unidle.scope.model import Profile
-from unidle.scope.tiers import Watch, watch
+from unidle.scope.tiers import ProfilerWatch, watch
 
 pytestmark = needs.ebpf
 
@@ -149,7 +149,7 @@ def test_nothing_of_a_process_that_is_not_watched_is_told(mixed: int) -> None:
 
 
 def test_a_watch_that_is_closed_says_so(mixed: int) -> None:
-    watched: Watch
+    watched: ProfilerWatch
     with watch([mixed]) as watched:
         pass
     with pytest.raises(ValueError, match="closed"):

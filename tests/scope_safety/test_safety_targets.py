@@ -14,7 +14,7 @@ import needs
 from scope_calls.targets import C_HEAD, compiled, started
 from scope_native.programs import MIXED, SPIN, running
 from unidle.scope.model import Profile
-from unidle.scope.tiers import Watch, look, watch
+from unidle.scope.tiers import ProfilerWatch, look, watch
 from waiting import wait_until
 
 pytestmark = needs.ebpf
@@ -31,7 +31,7 @@ def on_cpu(profile: Profile, pid: int) -> list[str]:
     ]
 
 
-def runs_on(watched: Watch, pid: int, function: str) -> Profile:
+def runs_on(watched: ProfilerWatch, pid: int, function: str) -> Profile:
     """Windows until one has the function on a CPU."""
     found: list[Profile] = []
 

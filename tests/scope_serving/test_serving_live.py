@@ -25,7 +25,7 @@ from e2e.commands import unidle
 from unidle.scope.export import html
 from unidle.scope.model import Profile
 from unidle.scope.serving import Serving
-from unidle.scope.serving_view import View, view_facts, view_of
+from unidle.scope.serving_view import ServingView, view_facts, view_of
 from unidle.scope.tiers import watch
 
 HERE = Path(__file__).parent
@@ -116,7 +116,9 @@ def to(told: dict[str, Any], host: str = "127.0.0.1") -> Client:
     return Client(http.client.HTTPConnection(host, told["port"], timeout=120))
 
 
-def check(view: View, clients: Sequence[Client], streams: int, whole: int, told: dict[str, Any]) -> Serving:
+def check(
+    view: ServingView, clients: Sequence[Client], streams: int, whole: int, told: dict[str, Any]
+) -> Serving:
     """Counts are exact; times lie where the clients' own say that they must."""
     assert view.serving is not None, view.why_not
     it = view.serving

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.scope.model import Span
-from unidle.scope.serving import Serving, mapped_weights, request_spans, serving
+from unidle.scope.serving import Serving, serving
 from unidle.scope.serving_requests import forwards
 
 MS = 1_000_000
@@ -335,13 +335,6 @@ def test_runs_are_made_of_operators_whatever_embeddings_they_begin_with() -> Non
     assert forwards(m for m in marks if "embedding" in m.name) == []
 
 
-def test_requests_are_spans_of_a_time_line() -> None:
-    world = World()
-    world.stream(10, 10, 40, 8)
-    (span,) = request_spans(world.seen(), 77)
-    assert (span.pid, span.kind, span.start_ns) == (77, "request", 10 * MS)
-
-
 @given(
     st.lists(
         st.tuples(
@@ -368,19 +361,3 @@ def test_whatever_passes_the_figures_stay_within_their_bounds(
         assert r.ttft_ns is None or r.ttft_ns >= 0
         assert r.tpot_ns is None or r.tpot_ns >= 0
     assert found.busy_pct is None or 0 <= found.busy_pct <= 100
-
-
-SMAPS = """\
-7f0000000000-7f0010000000 r--p 00000000 08:01 42                         /models/llama/model-00001.safetensors
-Size:             262144 kB
-Rss:              200000 kB
-VmFlags: rd mr
-7f1000000000-7f1000100000 r-xp 00000000 08:01 43                         /usr/lib/libc.so.6
-Size:               1024 kB
-Rss:                 900 kB
-"""
-
-
-def test_weights_are_what_is_in_memory_of_mapped_weight_files() -> None:
-    assert mapped_weights(SMAPS) == 200000 * 1024
-    assert mapped_weights(SMAPS.replace(".safetensors", ".so")) is None

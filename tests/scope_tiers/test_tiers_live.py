@@ -16,7 +16,7 @@ import needs
 from scope_native.programs import MIXED, running
 from unidle.errors import BadInput
 from unidle.scope.model import Profile, Sample
-from unidle.scope.tiers import Watch, look, watch
+from unidle.scope.tiers import ProfilerWatch, look, watch
 from waiting import wait_until
 
 pytestmark = [
@@ -58,7 +58,7 @@ def names(profile: Profile, sample: Sample) -> list[str]:
     return [frame.function for frame in profile.stack(sample.stack)]
 
 
-def gathered(watched: Watch, enough: Callable[[list[Profile]], bool]) -> list[Profile]:
+def gathered(watched: ProfilerWatch, enough: Callable[[list[Profile]], bool]) -> list[Profile]:
     """Windows until there is enough: how long that takes depends on the machine's load."""
     windows: list[Profile] = []
 

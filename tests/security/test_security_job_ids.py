@@ -13,7 +13,7 @@ from unidle.engine.local import rundir
 from unidle.errors import BadInput, StoreDamaged
 from unidle.events import types as ev
 from unidle.jobs import JobSpec
-from unidle.jobs.job_id import is_job_id
+from unidle.jobs.spec import is_job_id
 from unidle.store import tools
 from unidle.store.open import open_store
 from unidle.view.fold import apply

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unidle.ledger.columns import RowColumns, from_entries
 from unidle.ledger.rows import Entry
 from unidle.ledger.tables import JobInfo, SliceInfo
-from unidle.share.loads import Tenant, known_loads
+from unidle.share.interference import Tenant, known_loads
 from unidle.share.observe import Observation, learn, observations
 
 SLICES = [SliceInfo(f"n/0#{k}", "n/0", "n", 500_000, 0, 10**9) for k in range(2)]

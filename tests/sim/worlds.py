@@ -20,12 +20,12 @@ from unidle.fleet import Device, Fleet, Node
 from unidle.guard.lifecycle import next_deadline_ns
 from unidle.jobs import JobSpec, Restart
 from unidle.ledger.columns import concat, in_order, rows
-from unidle.ledger.rows import Row
+from unidle.ledger.rows import LedgerRow
 from unidle.place.policy import FirstFit
 from unidle.store.memory import MemoryStore
 from unidle.store.protocol import Lease, Snapshot
 from unidle.view.accounts import post_ended
-from unidle.view.jobs import JobTable
+from unidle.view.job_table import JobTable
 from unidle.view.removed import RemovedJobs
 from unidle.view.source import ledger_source, save_snapshot
 from unidle.view.state import View
@@ -161,9 +161,9 @@ class MortalStore(MemoryStore):
         self.fate.pass_()
         return seq
 
-    def save_snapshot(self, lease: Lease, snapshot: Snapshot, segments: Any = (), rows: Any = ()) -> None:
+    def save_snapshot(self, lease: Lease, snapshot: Snapshot, *derived: Any) -> None:
         self.fate.pass_()
-        super().save_snapshot(lease, snapshot, segments, rows)
+        super().save_snapshot(lease, snapshot, *derived)
         self.fate.pass_()
 
 
@@ -299,7 +299,7 @@ class Run:
 # -- what came of it -----------------------------------------------------------------------------------
 
 
-def ledger_rows(store: MemoryStore, view: View) -> list[Row]:
+def ledger_rows(store: MemoryStore, view: View) -> list[LedgerRow]:
     """All rows that stand, by slice and start."""
     source = ledger_source(store, view)
     return list(rows(in_order(concat(list(source.batches(source.extent()))))))

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from unidle.jobs import JobSpec, Reason
-from unidle.view.jobs import JobTable, JobView
+from unidle.view.job_table import JobTable
+from unidle.view.jobs import JobView
 from unidle.view.packed import packed, unpacked
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -11,8 +15,9 @@ from unidle.events import types as ev
 from unidle.jobs import JobSpec, Reason, Restart
 from unidle.store.protocol import Snapshot
 from unidle.view.fold import FOLD_VERSION
-from unidle.view.jobs import JobTable, JobView
-from unidle.view.resting import columns, rows
+from unidle.view.job_table import JobTable
+from unidle.view.jobs import JobView
+from unidle.view.resting import Rest, RestingBlocks, rows_of
 from unidle.view.snapshot import decode, encode
 from unidle.view.state import View
 from unidle.view.waiting import Waiting
@@ -117,15 +122,67 @@ def test_a_job_with_a_timer_does_not_rest() -> None:
     assert list(table.open.awake()) == [table["0"], table["1"]]
 
 
+def damaged(body: dict[str, Any]) -> Iterator[Any]:
+    """The jobs of a snapshot, each time with something else that is wrong."""
+    jobs = body["jobs"]
+    [[columns, gone]] = jobs["resting"]
+    yield jobs | {"resting": None}
+    yield jobs | {"resting": [[columns[:-1], gone]]}
+    yield jobs | {"resting": [[[*columns[:1], b"1", *columns[2:]], gone]]}
+    yield jobs | {"resting": []}
+    yield jobs | {"records": {}}
+    yield jobs | {"jobs": jobs["jobs"] | {"w-00": b"packed"}}
+    yield {name: part for name, part in jobs.items() if name != "records"}
+
+
 def test_a_snapshot_whose_rows_are_damaged_is_passed_over() -> None:
     view = told(resting=True).view
-    for spoil in ({"resting": None}, {"resting": columns({"gone": view.jobs.rest_of("w-00")})}):
-        body = msgspec.msgpack.decode(encode(view).body)
-        body["jobs"] |= spoil
-        assert decode(Snapshot(view.seq, FOLD_VERSION, msgspec.msgpack.encode(body))) is None
+    body = msgspec.msgpack.decode(encode(view).body)
+    wrong = list(damaged(body))
+    assert len(wrong) == 7
+    for jobs in wrong:
+        changed = msgspec.msgpack.encode(body | {"jobs": jobs})
+        assert decode(Snapshot(view.seq, FOLD_VERSION, changed)) is None
 
 
-def test_rows_come_back_from_their_columns() -> None:
-    view = told(resting=True).view
-    assert rows(msgspec.to_builtins(columns(view.jobs.resting), builtin_types=(bytes,))) == view.jobs.resting
-    assert rows(msgspec.to_builtins(columns({}), builtin_types=(bytes,))) == {}
+def kept(blocks: RestingBlocks, resting: dict[str, Rest], rows: dict[str, int]) -> list[Any]:
+    """What a snapshot has, and that it is all of it."""
+    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(blocks.plain(resting, rows, 0)))
+    assert rows_of(plain) == (resting, rows)
+    return plain
+
+
+def test_blocks_of_waiting_jobs_have_those_that_rest_now() -> None:
+    row, blocks, dice = told(resting=True).view.jobs.rest_of("w-00"), RestingBlocks(), random.Random(5)
+    resting: dict[str, Rest] = {}
+    rows: dict[str, int] = {}
+    assert kept(blocks, resting, rows) == []
+    for turn in range(60):
+        for name in dice.sample(sorted(resting), len(resting) // 4):
+            blocks.remove(name)
+            del resting[name]
+            rows.pop(name, None)
+        for number in range(dice.choice([0, 1, 500, 3_000])):
+            name = f"{number}"
+            if name not in resting:
+                resting[name] = row._replace(order=turn * 10_000 + number, code=dice.choice("abc"))
+                if dice.random() < 0.5:
+                    rows[name] = turn + 1
+        assert len(kept(blocks, resting, rows)) <= 70
+    for _ in range(200):
+        kept(blocks, resting, rows)
+        for name in list(resting)[:2]:
+            blocks.remove(name)
+            rows.pop(name, None)
+    assert len(kept(blocks, resting, rows)) <= 70
+
+
+def test_a_block_is_encoded_once() -> None:
+    row, blocks = told(resting=True).view.jobs.rest_of("w-00"), RestingBlocks()
+    resting = {f"{number}": row for number in range(5_000)}
+    first = blocks.plain(resting, {}, 7)
+    blocks.remove("3")
+    del resting["3"]
+    second = blocks.plain(resting, {}, 8)
+    assert [one[0] is other[0] for one, other in zip(first, second, strict=True)] == [True] * 3
+    assert [gone for _, gone in second] == [["3"], [], []]

@@ -18,6 +18,8 @@ from unidle.events import types as ev
 from unidle.store.memory import MemoryStore
 from unidle.store.open import open_store
 from unidle.store.protocol import Lease, NewEvent, Store, ViewRow
+from unidle.store.tools import check
+from unidle.view import snapshot, source
 from unidle.view.fold import FOLD_VERSION, fold
 from unidle.view.snapshot import load_view, renewed_view
 from unidle.view.source import save_snapshot
@@ -42,6 +44,11 @@ class Recorded(Telling):
         self.submit(job, name=job.split("-")[0]).place(job, "n0/0").steps(job, 0, 1)
         self.end(job, 0 if state == "succeeded" else 1, "succeeded" if state == "succeeded" else "failed")
         self.done(job, state)
+        return self
+
+    def rest(self) -> Recorded:
+        for job in list(self.view.jobs.open):
+            self.view.jobs.rest(job)
         return self
 
     def keep(self, seal_at: int = 1) -> None:
@@ -153,8 +160,12 @@ def test_any_snapshots_give_the_view_that_the_whole_log_gives(seed):
             told.place(job, "n0/1").steps(job, 0, 1).end(job, 0, "succeeded").done(job, "succeeded")
         if told.view.stored and dice.random() < 0.2:
             told.tell(ev.JobsRemoved((dice.choice(list(told.view.stored)),), "ann"))
+        if dice.random() < 0.5:
+            told.rest()
         if dice.random() < 0.3:
             told.keep(seal_at=dice.choice([1, 10**6]))
+        if dice.random() < 0.1:
+            told.view = renewed_view(told.store)
     whole = fold(View(), told.store.read())
     for view in (told.view, load_view(told.store)):
         assert list(view.jobs) == list(whole.jobs)
@@ -235,3 +246,98 @@ def test_a_snapshot_that_was_not_kept_takes_nothing_from_the_view(told):
         save_snapshot(told.store, Lease(99, "other"), told.view, seal_at=10**6)
     assert told.view.jobs.shelved == 0
     assert told.view.jobs["a-1"].because == WHY
+
+
+def wait(told: Recorded, *jobs: str) -> Recorded:
+    for job in jobs:
+        told.submit(job, name=job)
+    return told.rest()
+
+
+def waiting_rows(told: Recorded) -> list[str]:
+    return sorted(told.store.view_row_keys(FOLD_VERSION, "waiting job"))
+
+
+def test_a_snapshot_leaves_waiting_jobs_to_the_store(told):
+    wait(told, "w-1", "w-2").run("a-1")
+    told.keep()
+    assert waiting_rows(told) == [f"{job} {told.view.seq}" for job in ("w-1", "w-2")]
+    for view in (told.view, load_view(told.store), deepcopy(load_view(told.store))):
+        assert list(view.jobs.resting) == list(view.jobs.open) == ["w-1", "w-2"]
+        assert view.jobs["w-2"].spec.name == "w-2"
+        assert list(view.jobs.resting) == ["w-1"]
+        assert [job.id for job in view.jobs.open.values()] == ["w-1", "w-2"]
+        assert list(view.jobs) == ["w-1", "w-2", "a-1"]
+
+
+def test_a_waiting_job_that_changed_is_written_again_and_its_former_row_stays_a_while(told):
+    wait(told, "w-1", "w-2").keep()
+    earlier, first = load_view(told.store), told.view.seq
+    told.tell(ev.JobJudged("w-1", WHY)).rest().keep()
+    assert waiting_rows(told) == [f"w-1 {first}", f"w-1 {first + 1}", f"w-2 {first}"]
+    assert earlier.jobs["w-1"].verdict is None
+    assert load_view(told.store).jobs["w-1"].verdict == WHY
+    view = renewed_view(told.store)
+    assert view.jobs.useless == [f"w-1 {first}"]
+    save_snapshot(told.store, told.lease, view)
+    assert waiting_rows(told) == [f"w-1 {first + 1}", f"w-2 {first}"]
+    assert load_view(told.store).jobs["w-2"].verdict is None
+
+
+def test_rows_of_jobs_that_wait_no_more_are_dropped_once_they_are_many(told, monkeypatch):
+    monkeypatch.setattr(snapshot, "_STALE", 2)
+    wait(told, *(f"w-{number}" for number in range(6))).keep()
+    for number in range(5):
+        told.tell(ev.JobJudged(f"w-{number}", WHY))
+    told.keep()
+    assert [key.split()[0] for key in waiting_rows(told)] == ["w-3", "w-4", "w-5"]
+    assert [job.verdict for job in load_view(told.store).jobs.values()] == [WHY] * 5 + [None]
+
+
+@pytest.mark.parametrize(
+    "spoil", ["DELETE FROM unidle_view_rows WHERE key LIKE 'w-2 %'", "UPDATE unidle_view_rows SET body = 'x' WHERE key LIKE 'w-2 %'"]
+)  # fmt: skip
+def test_a_writer_makes_the_record_of_a_waiting_job_again(tmp_path, spoil):
+    with closing(open_store(str(tmp_path / "store.db"), create=True)) as store:
+        told = wait(Recorded(store, 2), "w-1", "w-2", "w-3")
+        told.keep()
+        with store.transaction():
+            store.database.execute(spoil)
+        with pytest.raises(StoreDamaged, match=r"waiting job w-2( \d+)?: its record is (missing|damaged)"):
+            load_view(store).jobs["w-2"]
+        assert load_view(store).jobs["w-1"].spec.name == "w-1"
+        view = renewed_view(store)
+        for job in list(view.jobs.open):
+            view.jobs.rest(job)
+        save_snapshot(store, told.lease, view)
+        assert check(store).ok
+        assert [job.spec.name for job in load_view(store).jobs.values()] == ["w-1", "w-2", "w-3"]
+
+
+def test_who_reads_all_waiting_jobs_reads_their_rows_at_once():
+    store = Counted()
+    told = wait(Recorded(store, 2), *(f"w-{number}" for number in range(100)))
+    told.keep()
+    view = load_view(store)
+    store.looked_up = store.walked = 0
+    assert [job.spec.name for job in view.jobs.values()] == [f"w-{number}" for number in range(100)]
+    assert (store.looked_up, store.walked) == (0, 1)
+
+
+def test_waiting_jobs_stay_in_memory_if_their_rows_were_not_kept(told):
+    wait(told, "w-1")
+    with pytest.raises(Exception, match=r"lease|writer|held"):
+        save_snapshot(told.store, Lease(99, "other"), told.view)
+    told.submit("w-2", name="w-2").keep()
+    for view in (told.view, load_view(told.store)):
+        assert [job.spec.name for job in view.jobs.values()] == ["w-1", "w-2"]
+
+
+def test_ended_jobs_are_sealed_once_they_are_many(told, monkeypatch):
+    monkeypatch.setattr(source, "SEAL_AT_JOBS", 3)
+    told.run("a-1").run("a-2")
+    told.keep(seal_at=1_000)
+    assert (told.view.jobs.shelved, len(told.store.segments(FOLD_VERSION))) == (0, 0)
+    told.run("a-3")
+    told.keep(seal_at=2)
+    assert (told.view.jobs.shelved, len(told.store.segments(FOLD_VERSION))) == (3, 1)

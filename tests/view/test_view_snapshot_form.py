@@ -8,7 +8,7 @@ from dataclasses import fields
 from unidle.events.types import Predicted, RankStack, StacksTaken
 from unidle.jobs.speeds import Known, SpeedRun
 from unidle.ledger.book import Book, SliceRef
-from unidle.ledger.carve import Look
+from unidle.ledger.profiled_causes import Look
 from unidle.ledger.rows import Entry
 from unidle.view.care import Care, CareView, CheckView, Cordon, Sign, Strike, Window
 from unidle.view.checkpoints import BadCheckpoint
@@ -26,7 +26,7 @@ KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, StacksTaken, RankStack, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched, Removal, Rest,
 )  # fmt: skip
-FORM = (15, 1982473805)
+FORM = (16, 1982473805)
 
 
 def form() -> int:

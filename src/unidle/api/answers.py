@@ -13,8 +13,8 @@ from unidle.errors import BadInput
 if TYPE_CHECKING:
     import polars as pl
 
-    from unidle.ledger.answers import Summary
-    from unidle.scope.findings import Machine
+    from unidle.ledger.answers import LedgerSummary
+    from unidle.scope.bottlenecks import Machine
     from unidle.scope.model import Profile
     from unidle.store.protocol import Store
     from unidle.view.state import View
@@ -53,7 +53,7 @@ class Profiled(_Shown):
     @classmethod
     def of(cls, profile: Profile, machine: Machine) -> Self:
         """With the built-in rules."""
-        from unidle.scope.answer import answer
+        from unidle.scope.profile_json import answer
         from unidle.scope.rules import all_rules
         from unidle.scope.screen import screen
         from unidle.scope.summary import report_of
@@ -87,7 +87,7 @@ class LedgerRows:
     """Device time by some dimensions."""
 
     by: tuple[str, ...]
-    summary: Summary
+    summary: LedgerSummary
 
     def rows(self, form: str) -> pl.DataFrame | list[dict[str, Any]]:
         """As a Polars frame or dicts. Errors: BadInput for another form, or without Polars."""

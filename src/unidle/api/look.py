@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 from unidle.errors import BadInput, CannotRun, TargetEnded
 
 if TYPE_CHECKING:
-    from unidle.scope.findings import Machine
+    from unidle.scope.bottlenecks import Machine
     from unidle.scope.model import Profile
-    from unidle.scope.targets import Target
-    from unidle.scope.tiers import Watch
+    from unidle.scope.targets import ProfileTarget
+    from unidle.scope.tiers import ProfilerWatch
     from unidle.store.protocol import Store
     from unidle.view.jobs import JobView
 
 _PAUSE_S: Final = 0.2
 
 
-def ranks_of(store: Store, job: JobView, chosen: Sequence[int] | None, *, children: bool = True) -> Target:
+def ranks_of(
+    store: Store, job: JobView, chosen: Sequence[int] | None, *, children: bool = True
+) -> ProfileTarget:
     """The ranks of a running job, or those that are chosen. Errors: BadInput, CannotRun."""
     from unidle.api.stores import data_dir
     from unidle.control.store_files import run_root
@@ -39,17 +41,17 @@ def ranks_of(store: Store, job: JobView, chosen: Sequence[int] | None, *, childr
 
 
 def look(
-    target: Target, seconds: float, goes_on: Callable[[], bool] = lambda: True, **how: Any
+    target: ProfileTarget, seconds: float, goes_on: Callable[[], bool] = lambda: True, **how: Any
 ) -> tuple[Profile, Machine]:
     """Samples of the target in that time; ``how`` is for :func:`unidle.scope.tiers.watch`. Errors: see
     :func:`watched`.
     """
     from unidle.scope import injected
-    from unidle.scope.targets import Beside, any_lives
+    from unidle.scope.targets import OtherPrograms, any_lives
 
     recorded = injected.recorded(target.pids)
     with watched(target, **how) as watch:
-        beside = Beside(target)
+        beside = OtherPrograms(target)
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and goes_on():
             if not watch.run(min(left, _PAUSE_S)):
@@ -62,7 +64,7 @@ def look(
     return seen, machine
 
 
-def watched(target: Target, **how: Any) -> Watch:
+def watched(target: ProfileTarget, **how: Any) -> ProfilerWatch:
     """Errors: BadInput, CannotRun, TargetEnded."""
     from unidle.scope.targets import any_lives
     from unidle.scope.tiers import watch
@@ -75,7 +77,7 @@ def watched(target: Target, **how: Any) -> Watch:
         raise has_ended(target) from None
 
 
-def has_ended(target: Target) -> TargetEnded:
+def has_ended(target: ProfileTarget) -> TargetEnded:
     return TargetEnded(
         "it ended before the first sample", field="JOB" if target.job else "PID", value=target.job or target.pids[0],
         remedy="start the profile while the job runs",

@@ -40,22 +40,22 @@ def drill(
     The job has a store, checkpoints and a fleet of its own. It also runs once without faults, for comparison. Exit code 1:
     the job failed, its result differs, a fault did not happen, or the wrong fault was identified.
     """
-    from unidle.drill import picture
+    from unidle.drill import report_text
     from unidle.drill.conduct import conduct
-    from unidle.drill.result import Cache
+    from unidle.drill.end_state import Cache
     from unidle.files.drill import load_drill
 
     plan = load_drill(file)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it, too, leaves nothing behind
     report = conduct(plan, Cache(data_dir() / "drill"), warn, store=Path(store) if store else None)
     if as_json:
-        print_json(picture.as_object(report))
+        print_json(report_text.as_object(report))
     else:
-        show_table(picture.HEADER, picture.rows(report))
+        show_table(report_text.HEADER, report_text.rows(report))
         say()
-        for line in picture.strip(report):
+        for line in report_text.strip(report):
             show(line)
         say()
-        for line in (*picture.reasons(report), "", *picture.summary(report)):
+        for line in (*report_text.reasons(report), "", *report_text.summary(report)):
             say(line)
     sys.exit(0 if report.passed else 1)

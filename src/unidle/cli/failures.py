@@ -20,8 +20,8 @@ from unidle.cli.tables import without_empty
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.guard.accounts import Accounts, KindRow
-    from unidle.guard.rates import Rate
+    from unidle.guard.failure_statistics import Accounts, KindRow
+    from unidle.guard.rates import EventRate
 
 _WORST = 10
 _HOUR_NS = 3600e9
@@ -72,7 +72,7 @@ def failures(
 
 def as_object(found: Accounts) -> dict[str, Any]:
     """The accounts as ``--json`` prints them; rates with the bounds of their 95 % interval, null where too little was seen."""
-    from unidle.guard.accounts import ENOUGH_DEVICE_YEARS, ENOUGH_NODE_DAYS, YEAR_DAYS
+    from unidle.guard.failure_statistics import ENOUGH_DEVICE_YEARS, ENOUGH_NODE_DAYS, YEAR_DAYS
 
     return {
         "node_days": found.node_days,
@@ -118,7 +118,7 @@ def _costs(row: KindRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rate(rate: Rate, times: float, enough: float) -> dict[str, float | None]:
+def _rate(rate: EventRate, times: float, enough: float) -> dict[str, float | None]:
     """A rate with its bounds; nothing where less than ``enough`` time was observed."""
     if rate.exposure < enough:
         return dict.fromkeys(("value", "low", "high"))
@@ -126,14 +126,14 @@ def _rate(rate: Rate, times: float, enough: float) -> dict[str, float | None]:
     return {name: None if one is None else one * times for name, one in bounds.items()}
 
 
-def _mtbf(rate: Rate) -> dict[str, float | None]:
+def _mtbf(rate: EventRate) -> dict[str, float | None]:
     """Hours between interruptions: None is without bound."""
     bounds = {"value": rate.value, "low": rate.high, "high": rate.low}
     return {name: 1 / one if one else None for name, one in bounds.items()}
 
 
 def _lines(found: Accounts, currency: str) -> list[str]:
-    from unidle.guard.accounts import ENOUGH_DEVICE_YEARS, ENOUGH_NODE_DAYS, YEAR_DAYS
+    from unidle.guard.failure_statistics import ENOUGH_DEVICE_YEARS, ENOUGH_NODE_DAYS, YEAR_DAYS
 
     seen = f"{found.node_days:,.1f} node-days, {found.device_days:,.1f} device-days"
     removals = counted(found.removals.events, "unplanned removal")

@@ -17,7 +17,7 @@ from unidle.errors import BadInput
 
 if TYPE_CHECKING:
     from unidle.guard.log import Finding
-    from unidle.guard.policies import PolicyName
+    from unidle.guard.policy_table import PolicyName
 
 guard_app = Commands(help="Show the health of nodes, and drain and repair them.")
 _BLOCK_BYTES = 1 << 18
@@ -65,7 +65,7 @@ def classify(
 
 
 def _policy(name: str) -> PolicyName:
-    from unidle.guard.policies import POLICIES
+    from unidle.guard.policy_table import POLICIES
 
     for known in POLICIES:
         if name == known:
@@ -100,7 +100,7 @@ def _findings(stream: BinaryIO) -> Iterator[list[Finding]]:
 
 
 def _print_json(batches: Iterator[list[Finding]], policy: PolicyName, compare: bool) -> None:
-    from unidle.guard.policies import POLICIES, judge
+    from unidle.guard.policy_table import POLICIES, judge
 
     for batch in batches:
         lines = []
@@ -116,8 +116,8 @@ def _print_json(batches: Iterator[list[Finding]], policy: PolicyName, compare: b
 
 
 def _print_table(found: list[Finding], policy: PolicyName, compare: bool) -> None:
-    from unidle.guard.policies import POLICIES, judge
-    from unidle.guard.verdict import judge as verdict
+    from unidle.guard.diagnosis import judge as verdict
+    from unidle.guard.policy_table import POLICIES, judge
 
     if not found:
         warn("no line of this log matches a rule for hardware, driver, network, storage or kernel")

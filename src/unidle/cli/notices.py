@@ -23,7 +23,7 @@ from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.notices.desk import Book
+    from unidle.notices.dispatcher import NoticeBookmark
 
 
 def notices(
@@ -46,7 +46,7 @@ def notices(
         return
     if fleet is not None:
         raise BadInput("goes with --test", field="--fleet", value=fleet, remedy="leave it out, or add --test")
-    from unidle.notices.desk import load
+    from unidle.notices.dispatcher import load
 
     opened = read_store(store)
     book, _ = load(opened)
@@ -58,7 +58,7 @@ def notices(
         say(line)
 
 
-def as_objects(book: Book) -> list[dict[str, Any]]:
+def as_objects(book: NoticeBookmark) -> list[dict[str, Any]]:
     """The channels as ``--json`` prints them."""
     return [
         {

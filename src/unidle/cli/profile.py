@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from unidle.cli.profile_file import Destination
     from unidle.cli.profile_history import Answer
     from unidle.cli.profile_source import Owner
-    from unidle.scope.findings import Machine
+    from unidle.scope.bottlenecks import Machine
     from unidle.scope.model import Profile
-    from unidle.scope.rules import Rules
-    from unidle.scope.summary import Report
-    from unidle.scope.targets import Target
+    from unidle.scope.rules import RuleSet
+    from unidle.scope.summary import ProfileReport
+    from unidle.scope.targets import ProfileTarget
 
 
 def register(app: typer.Typer) -> None:
@@ -97,7 +97,7 @@ def _with_imports(profile: Profile, options: Options) -> Profile:
     return profile
 
 
-def _look(target: Target, options: Options, rules: Rules) -> tuple[Profile, Machine | None]:
+def _look(target: ProfileTarget, options: Options, rules: RuleSet) -> tuple[Profile, Machine | None]:
     """Look at what runs now. Errors: BadInput, CannotRun, TargetEnded."""
     if not options.top:
         return _once(target, options)
@@ -110,7 +110,7 @@ def _look(target: Target, options: Options, rules: Rules) -> tuple[Profile, Mach
     return seen, None
 
 
-def _found(options: Options) -> Target:
+def _found(options: Options) -> ProfileTarget:
     """The processes that the user means."""
     from unidle.scope.targets import of_process
 
@@ -125,7 +125,7 @@ def _found(options: Options) -> Target:
     return ranks_of(opened, job, options.ranks, children=options.children)
 
 
-def _once(target: Target, options: Options) -> tuple[Profile, Machine]:
+def _once(target: ProfileTarget, options: Options) -> tuple[Profile, Machine]:
     """The look itself. Ctrl-C ends it early and keeps what was seen."""
     from unidle.cli.profile_live import Progress
 
@@ -133,14 +133,14 @@ def _once(target: Target, options: Options) -> tuple[Profile, Machine]:
         return look(target, options.seconds, progress.goes_on, **options.look())
 
 
-def _tell_past(options: Options, rules: Rules, wanted: Destination) -> None:
+def _tell_past(options: Options, rules: RuleSet, wanted: Destination) -> None:
     """What was kept of a job, or what changed between two parts of it."""
     from unidle.cli.profile_history import answer_of
 
     _tell_answer(answer_of(options.question()), options, rules, wanted)
 
 
-def _tell_saved(options: Options, rules: Rules, wanted: Destination) -> None:
+def _tell_saved(options: Options, rules: RuleSet, wanted: Destination) -> None:
     """What changed between two profiles that were saved."""
     from unidle.cli.profile_history import Answer
 
@@ -150,7 +150,7 @@ def _tell_saved(options: Options, rules: Rules, wanted: Destination) -> None:
     )
 
 
-def _tell_answer(past: Answer, options: Options, rules: Rules, wanted: Destination) -> None:
+def _tell_answer(past: Answer, options: Options, rules: RuleSet, wanted: Destination) -> None:
     from unidle.cli.profile_history import difference_json, difference_lines
     from unidle.cli.profile_live import safe
 
@@ -167,7 +167,7 @@ def _tell_answer(past: Answer, options: Options, rules: Rules, wanted: Destinati
 
 
 def _tell(
-    profile: Profile, rules: Rules, machine: Machine | None, wanted: Destination, as_json: bool,
+    profile: Profile, rules: RuleSet, machine: Machine | None, wanted: Destination, as_json: bool,
     page: Mapping[str, Any] | None = None, owners: Mapping[int, Owner] | None = None,
 ) -> None:  # fmt: skip
     """The first screen or its JSON, and the file that was asked for; ``page``: what only a page shows; ``owners``: of the
@@ -194,13 +194,13 @@ def _tell(
     print_json(_answer(report))
 
 
-def _answer(report: Report) -> dict[str, Any]:
-    from unidle.scope.answer import answer
+def _answer(report: ProfileReport) -> dict[str, Any]:
+    from unidle.scope.profile_json import answer
 
     return answer(report)
 
 
-def _show(report: Report, owners: Mapping[int, Owner] | None) -> None:
+def _show(report: ProfileReport, owners: Mapping[int, Owner] | None) -> None:
     from unidle.cli.profile_live import safe
     from unidle.cli.profile_source import line_of_source
     from unidle.scope.screen import screen
@@ -209,7 +209,7 @@ def _show(report: Report, owners: Mapping[int, Owner] | None) -> None:
         show(safe(line))
 
 
-def _write(report: Report, wanted: Destination, page: Mapping[str, Any] | None) -> None:
+def _write(report: ProfileReport, wanted: Destination, page: Mapping[str, Any] | None) -> None:
     from unidle.scope.serving_view import view_facts
     from unidle.scope.summary import category_of
 

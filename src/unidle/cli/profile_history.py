@@ -12,10 +12,10 @@ from unidle.errors import BadInput, CannotRun, TargetEnded
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.scope.difference import Change, Difference
-    from unidle.scope.history import Past, Wanted
+    from unidle.scope.difference import ProfileDifference, ShareChange
+    from unidle.scope.history import PastProfile, WindowQuery
     from unidle.scope.model import Profile
-    from unidle.scope.rules import Rules
+    from unidle.scope.rules import RuleSet
     from unidle.store.profiles import ProfileShelf
     from unidle.view.state import View
 
@@ -56,7 +56,7 @@ def answer_of(question: Question) -> Answer:
     Errors: :class:`BadInput` for times and names that make no sense, :class:`CannotRun` if this job is not
     profiled, :class:`TargetEnded` without data in that time.
     """
-    from unidle.scope.history import Wanted
+    from unidle.scope.history import WindowQuery
 
     shelf, view = _shelf(question.store)
     job = need_job(view, question.job, started=True)
@@ -66,7 +66,7 @@ def answer_of(question: Question) -> Answer:
     until_ns = now_ns if question.until is None else moment("--until", question.until, now_ns, plain="ns")
     since_ns = 0 if question.since is None else moment("--since", question.since, now_ns, plain="ns")
     _in_order(since_ns, until_ns, "--since")
-    wanted = Wanted(job.id, since_ns, until_ns, question.attempt, question.rank)
+    wanted = WindowQuery(job.id, since_ns, until_ns, question.attempt, question.rank)
     first = _read(shelf, view, wanted)
     against = _against(question, wanted, now_ns)
     if against is None:
@@ -75,7 +75,7 @@ def answer_of(question: Question) -> Answer:
     return Answer(_profile(first), told(first), _profile(other), told(other))
 
 
-def _against(question: Question, wanted: Wanted, now_ns: int) -> Wanted | None:
+def _against(question: Question, wanted: WindowQuery, now_ns: int) -> WindowQuery | None:
     from dataclasses import replace
 
     given = (question.against, question.against_rank, question.against_attempt)
@@ -101,7 +101,7 @@ def _against(question: Question, wanted: Wanted, now_ns: int) -> Wanted | None:
     return other
 
 
-def told(past: Past) -> str:
+def told(past: PastProfile) -> str:
     """In one line what it is of."""
     ranks, attempts = past.ranks, past.attempts
     of = f"rank {ranks[0]}" if len(ranks) == 1 else counted(len(ranks), "rank")
@@ -112,7 +112,7 @@ def told(past: Past) -> str:
     return text
 
 
-def difference_lines(answer: Answer, rules: Rules) -> list[str]:
+def difference_lines(answer: Answer, rules: RuleSet) -> list[str]:
     """What changed from ``other`` to ``profile``, categories first, then functions; for a terminal, not coloured."""
     from unidle.cli.common import table
     from unidle.scope.memory_difference import memory_change_rows
@@ -143,7 +143,7 @@ def difference_lines(answer: Answer, rules: Rules) -> list[str]:
     return lines
 
 
-def difference_json(answer: Answer, rules: Rules) -> dict[str, Any]:
+def difference_json(answer: Answer, rules: RuleSet) -> dict[str, Any]:
     """The same for machines."""
     from unidle.scope.memory_difference import memory_change_json
 
@@ -167,7 +167,7 @@ def difference_json(answer: Answer, rules: Rules) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _compared(answer: Answer, rules: Rules) -> tuple[dict[str, float], dict[str, float], Difference]:
+def _compared(answer: Answer, rules: RuleSet) -> tuple[dict[str, float], dict[str, float], ProfileDifference]:
     """The training threads' budgets on both sides, and how their stacks differ: the waits of helpers are not
     relevant.
     """
@@ -176,7 +176,7 @@ def _compared(answer: Answer, rules: Rules) -> tuple[dict[str, float], dict[str,
 
     assert answer.other is not None
     sides = [budgets_of(profile, rules) for profile in (answer.other, answer.profile)]
-    before, after = (side.shape.training for side in sides)
+    before, after = (side.roles.training for side in sides)
     found = difference(
         answer.other, answer.profile, top=50,
         of_before=lambda s: (s.pid, s.tid) in before, of_after=lambda s: (s.pid, s.tid) in after,
@@ -184,7 +184,7 @@ def _compared(answer: Answer, rules: Rules) -> tuple[dict[str, float], dict[str,
     return percentages(sides[0].total_ns), percentages(sides[1].total_ns), found
 
 
-def _telling(found: Difference) -> list[list[str]]:
+def _telling(found: ProfileDifference) -> list[list[str]]:
     changes = [
         change
         for change in found.functions
@@ -199,7 +199,7 @@ def _telling(found: Difference) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def _name(change: Change) -> str:
+def _name(change: ShareChange) -> str:
     frame = change.frames[0]
     where = frame.file.rpartition("/")[2] or frame.module
     return f"{frame.function[:60]} ({where})" if where else frame.function[:80]
@@ -214,7 +214,7 @@ def _shelf(store: str | None) -> tuple[ProfileShelf, View]:
     return ProfileShelf(opened), read_view(opened)
 
 
-def _read(shelf: ProfileShelf, view: View, wanted: Wanted) -> Past:
+def _read(shelf: ProfileShelf, view: View, wanted: WindowQuery) -> PastProfile:
     from unidle.scope.history import read
 
     past = read(shelf, wanted)
@@ -224,7 +224,7 @@ def _read(shelf: ProfileShelf, view: View, wanted: Wanted) -> Past:
     raise AssertionError
 
 
-def _none(shelf: ProfileShelf, view: View, wanted: Wanted, damaged: int) -> None:
+def _none(shelf: ProfileShelf, view: View, wanted: WindowQuery, damaged: int) -> None:
     """Say why there is nothing."""
     every = shelf.infos_between(wanted.job, 0, 2**63 - 1)
     if not every:
@@ -244,7 +244,7 @@ def _none(shelf: ProfileShelf, view: View, wanted: Wanted, damaged: int) -> None
     )  # fmt: skip
 
 
-def _profile(past: Past) -> Profile:
+def _profile(past: PastProfile) -> Profile:
     assert past.profile is not None
     return past.profile
 

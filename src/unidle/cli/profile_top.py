@@ -15,11 +15,11 @@ from unidle.cli.profile_source import add_owners, line_of_source, owners_of
 from unidle.errors import BadInput
 from unidle.scope.merge import merge
 from unidle.scope.model import Profile
-from unidle.scope.rules import Rules
+from unidle.scope.rules import RuleSet
 from unidle.scope.screen import screen
 from unidle.scope.summary import report_of
-from unidle.scope.targets import Beside, Target
-from unidle.scope.tiers import Watch
+from unidle.scope.targets import OtherPrograms, ProfileTarget
+from unidle.scope.tiers import ProfilerWatch
 
 _EVERY_S: Final = 2.0
 _SLICE_S: Final = 0.2  # so that Ctrl-C is answered at once
@@ -32,7 +32,7 @@ def check_terminal() -> None:
         raise BadInput("needs a terminal", field="--top", remedy="leave it out: the same is printed once")
 
 
-def top(watched: Watch, target: Target, rules: Rules, seconds: float) -> Profile | None:
+def top(watched: ProfilerWatch, target: ProfileTarget, rules: RuleSet, seconds: float) -> Profile | None:
     """Draw what was seen in the last ``seconds``, every two seconds, until all has ended or Ctrl-C.
 
     Returns what was drawn last, to be left on the terminal; None where nothing was seen.
@@ -54,7 +54,7 @@ def top(watched: Watch, target: Target, rules: Rules, seconds: float) -> Profile
         with Live(console=Console(), screen=True, auto_refresh=False) as live:
             lives = 1
             while lives and not stopped:
-                beside = Beside(target)
+                beside = OtherPrograms(target)
                 end = time.monotonic() + _EVERY_S
                 while (left := end - time.monotonic()) > 0 and not stopped and lives:
                     lives = watched.run(min(left, _SLICE_S))

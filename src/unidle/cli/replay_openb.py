@@ -20,7 +20,7 @@ from unidle.words import counted
 if TYPE_CHECKING:
     from unidle.control.packing import Run
     from unidle.files.openb import Pods
-    from unidle.fleet.size import NodeSize
+    from unidle.jobs.packing import NodeSize
 
 _MOST_SEEDS = 10_000
 _MOST_REQUESTED = 100.0

@@ -19,7 +19,7 @@ def start_of(view: View, job: JobView, attempt: AttemptView) -> StartGang:
         parts = {slice_id: part for slice_id in ids if (part := _part(view, slice_id)) is not None}
     if job.spec.checkpoint_path is None or view.modelled:
         return StartGang(job.id, attempt.number, job.spec, attempt.places, parts)
-    from unidle.guard.failing import rates_of  # only where the job saves
+    from unidle.guard.mttf import rates_of  # only where the job saves
 
     rates = rates_of(view, job)
     return StartGang(job.id, attempt.number, job.spec, attempt.places, parts, rates.mttf_s, rates.restart_s)

@@ -8,8 +8,8 @@ from typing import Final
 from unidle.events import types as ev
 from unidle.jobs.speeds import Known, SpeedRun, known_of
 from unidle.place.queue_order import in_words
-from unidle.predict.estimate import Estimate
-from unidle.predict.hardware import Forecast, forecasts, price_of
+from unidle.predict import Estimate
+from unidle.predict.by_gpu_model import Forecast, forecasts, price_of
 from unidle.predict.outcome import paid_micro
 from unidle.view.accounts import durable_points
 from unidle.view.jobs import AttemptView, JobView

@@ -10,7 +10,7 @@ import msgspec
 
 from unidle.errors import BadInput
 from unidle.jobs import JobSpec, Reason
-from unidle.jobs.job_id import is_job_id
+from unidle.jobs.spec import is_job_id
 from unidle.login import login_name
 from unidle.store.protocol import Request, Store
 from unidle.view.jobs import JobView

@@ -9,7 +9,7 @@ from unidle.errors import BadInput
 from unidle.events.types import PredictedWhat
 from unidle.jobs import JobSpec
 from unidle.jobs.speeds import SpeedRun, known_of
-from unidle.predict.hardware import Forecast, forecasts, price_of
+from unidle.predict.by_gpu_model import Forecast, forecasts, price_of
 from unidle.predict.outcome import score
 from unidle.view.jobs import JobView
 from unidle.view.speeds import job_runs

@@ -23,7 +23,7 @@ import msgspec
 
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
-from unidle.fleet.profiling import ProfilePolicy
+from unidle.fleet.policies import ProfilePolicy
 from unidle.view.state import View
 
 COMMAND: Final = (sys.executable, "-P", "-m", "unidle.scope.continuous")
@@ -43,7 +43,7 @@ Live = tuple[tuple[str, int, int], ...]  # job, attempt, ranks
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """As ``unidle.scope.continuous.worker.Orders``: what the process receives at its start. Holds the store's password."""
+    """As ``unidle.scope.continuous.worker.WorkerConfig``: what the process receives at its start. Holds the store's password."""
 
     store: str
     run_root: str

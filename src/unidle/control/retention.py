@@ -17,7 +17,7 @@ from unidle.control.retention_worker import Freed, Held, Packed, RetentionWorker
 from unidle.engine.local import rundir
 from unidle.events import types as ev
 from unidle.files.values import duration_text
-from unidle.fleet.retention import RetentionPolicy
+from unidle.fleet.policies import RetentionPolicy
 from unidle.view.state import View
 
 EVERY_NS: Final = 250_000_000  # between two steps

@@ -10,7 +10,7 @@ from typing import Final
 from unidle.control.stalls import mount_stalls
 from unidle.events import types as ev
 from unidle.jobs import JobSpec
-from unidle.probe.mounts import MountWatch
+from unidle.probe.mount_watch import MountWatch
 from unidle.view.state import View
 
 STORAGE: Final = "storage"
@@ -18,7 +18,7 @@ _LOOK_EVERY_NS: Final = 500_000_000
 
 
 class StorageWatch:
-    """Of all jobs that run on this machine; ``locks``: see :class:`~unidle.probe.mounts.MountWatch`."""
+    """Of all jobs that run on this machine; ``locks``: see :class:`~unidle.probe.mount_watch.MountWatch`."""
 
     def __init__(self, locks: Path) -> None:
         self._mounts = MountWatch(locks)

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Final
 
-from unidle.drill.wire import Wire
+from unidle.drill.link_delay import Wire
 from unidle.errors import CannotRun
 
 INTERFACE: Final = "eth0"

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from unidle.events.base import Base
+from unidle.events import Base
 from unidle.jobs import Reason
 
 IncidentKind = Literal["exit", "hang", "cut", "slow", "gpu", "storage", "node"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from unidle.events.base import Base
+from unidle.events import Base
 
 
 class BudgetMeasured(Base, frozen=True, omit_defaults=True):
     """Where the time of an attempt's ranks went in ``[start_ns, end_ns)``, as seen from outside.
 
-    ``ranks``: by rank the nanoseconds of each leaf of ``unidle.ledger.carve.CARVED``; the rest of the window is not
+    ``ranks``: by rank the nanoseconds of each leaf of ``unidle.ledger.profiled_causes.CARVED``; the rest of the window is not
     known to be anything but what it was taken for.
     """
 

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from unidle.errors import StoreDamaged
-from unidle.events.base import Base
+from unidle.events import Base
 from unidle.events.guard import CheckpointBad as CheckpointBad
 from unidle.events.guard import CordonSet as CordonSet
 from unidle.events.guard import FaultSeen as FaultSeen
@@ -28,7 +28,7 @@ from unidle.events.scope import ProfilerSet as ProfilerSet
 from unidle.events.scope import StepsWatched as StepsWatched
 from unidle.fleet import Cut, Fleet, Health
 from unidle.jobs import JobSpec, Reason
-from unidle.jobs.place import RankPlace
+from unidle.jobs.state import RankPlace
 from unidle.share.idle import Evidence
 
 Outcome = Literal["succeeded", "failed", "cancelled", "preempted"]

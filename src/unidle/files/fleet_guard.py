@@ -11,7 +11,7 @@ from unidle.files.document import Document, Path
 from unidle.files.ranges import expand
 from unidle.files.values import DURATION_SAYS, DurationText, duration_ns, duration_text
 from unidle.fleet import Node
-from unidle.fleet.guard import Breaker, GuardPolicy, Hook, Lemon, Out, Rung
+from unidle.fleet.policies import Breaker, GuardPolicy, Hook, Lemon, Out, Rung
 from unidle.fleet.spares import alike_nodes
 from unidle.words import are, counted
 

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from unidle.files.document import Document, Path
 from unidle.files.fleet_queues import QueueName, QueuePart
 from unidle.files.values import DURATION_SAYS, DurationText, duration_ns
-from unidle.fleet.idle import IdlePolicy, IdleTerms
+from unidle.fleet.policies import IdlePolicy, IdleTerms
 
 _SHORTEST_NS: Final = 1_000_000_000
 _LONGEST_NS: Final = 365 * 86_400 * 1_000_000_000

@@ -17,7 +17,7 @@ from unidle.files.values import (
     duration_text,
     memory_bytes,
 )
-from unidle.fleet.profiling import ProfilePolicy
+from unidle.fleet.policies import ProfilePolicy
 
 _USUAL: Final = ProfilePolicy()
 _S: Final = 1_000_000_000

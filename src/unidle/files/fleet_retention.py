@@ -17,7 +17,7 @@ from unidle.files.values import (
     duration_text,
     memory_bytes,
 )
-from unidle.fleet.retention import HOUR_NS, RetentionPolicy
+from unidle.fleet.policies import HOUR_NS, RetentionPolicy
 
 _LEAST_BYTES: Final = 1 << 20
 _SHORTEST_NS: Final = 1_000_000_000

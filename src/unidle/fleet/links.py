@@ -2,7 +2,7 @@
 
 Words are those of ``nvidia-smi topo -m`` and ``npu-smi info -t topo`` (see their legends), and ``XGMI`` with
 the number of links between two GPUs of AMD that have some. The same picture comes from NVML in
-:mod:`unidle.fleet.nvml` and from the kernel in :mod:`unidle.fleet.kfd`.
+:mod:`unidle.fleet.nvml` and from the kernel in :mod:`unidle.fleet.amd`.
 """
 
 from __future__ import annotations

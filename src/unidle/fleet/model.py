@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from unidle.fleet.guard import GuardPolicy
-from unidle.fleet.idle import IdlePolicy
 from unidle.fleet.links import GpuLinks
-from unidle.fleet.profiling import ProfilePolicy
-from unidle.fleet.queues import DAILY, UTC, History, Migration, QueueSpec, Zone
-from unidle.fleet.retention import RetentionPolicy
-from unidle.fleet.watch import Watch
+from unidle.fleet.policies import GuardPolicy, IdlePolicy, ProfilePolicy, RetentionPolicy, WatchSources
+from unidle.fleet.queues import DAILY, UTC, Migration, QueueSpec, UsageDecay, Zone
 
 WHOLE_PPM = 1_000_000
 
@@ -122,7 +118,7 @@ class Node:
     taints: tuple[str, ...] = ()  # keep jobs off that do not tolerate them
     gpu_links: str = ""
     netns: str = ""  # the network namespace of this machine that its ranks run in
-    watch: Watch | None = None  # where the signs of its faults are read
+    watch: WatchSources | None = None  # where the signs of its faults are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +179,7 @@ class Fleet:
     gpu_links: dict[str, GpuLinks] = field(default_factory=dict)
     idle: IdlePolicy = field(default_factory=IdlePolicy)
     guard: GuardPolicy = field(default_factory=GuardPolicy)
-    history: History = DAILY
+    history: UsageDecay = DAILY
     profile: ProfilePolicy = field(default_factory=ProfilePolicy)
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
 
@@ -232,3 +228,14 @@ def _declared(node: Node) -> Node:
     if not any(device.generation for device in node.devices):
         return node
     return replace(node, devices=tuple(replace(d, generation=0, cut=None) for d in node.devices))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGpu:
+    """``number`` is its number in the vendor's visible-devices variable, ``bus_id`` its PCI address."""
+
+    number: int
+    model: str
+    uuid: str = ""
+    memory_bytes: int = 0
+    bus_id: str = ""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from unidle.errors import BadInput
-from unidle.fleet.found import FoundGpu
 from unidle.fleet.links import GpuLinks, parse_topo
+from unidle.fleet.model import FoundGpu
 from unidle.fleet.pci import cpus_beside, numa_node
 
 INFO: Final = ("npu-smi", "info")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from unidle.fleet.guard import GuardPolicy
-from unidle.guard.facts import CHECK, DRAINED, Set
+from unidle.fleet.policies import GuardPolicy
+from unidle.guard.remedy_model import CHECK, DRAINED, Set
 from unidle.jobs import JobSpec, Reason
 from unidle.view.care import CareView, Window
 

@@ -19,7 +19,7 @@ from operator import attrgetter
 from statistics import fmean, median
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from unidle.guard.ends import at_fault
+from unidle.guard.fault_location import at_fault
 from unidle.jobs.vitals import GangVitals, Pair
 from unidle.words import counted
 

@@ -1,8 +1,6 @@
 """Types of work: job specification, gangs, ranks, attempts, states."""
 
 from unidle.jobs.failure import FAILURE_KINDS, Failure, FailureKind
-from unidle.jobs.place import RankPlace
-from unidle.jobs.reason import NEVER, NEVER_BY_QUEUE, Reason
 from unidle.jobs.restart import (
     Elastic,
     Restart,
@@ -28,7 +26,16 @@ from unidle.jobs.spec import (
     Topology,
     Where,
 )
-from unidle.jobs.state import TERMINAL, TRANSITIONS, JobState, transition
+from unidle.jobs.state import (
+    NEVER,
+    NEVER_BY_QUEUE,
+    TERMINAL,
+    TRANSITIONS,
+    JobState,
+    RankPlace,
+    Reason,
+    transition,
+)
 
 __all__ = [
     "FAILURE_KINDS",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from unidle.jobs.restart import Elastic, Restart, Role, role_of
 
@@ -227,3 +227,11 @@ _EVERY = Select()
 _NOTHING = Requests()
 _ANYWHERE = Where()
 _ANY_HARDWARE = Hardware()
+
+
+_LONGEST: Final = 200
+
+
+def is_job_id(text: str) -> bool:
+    """Whether it is printable, and one part of a path that does not begin with a dot."""
+    return 0 < len(text) <= _LONGEST and text.isprintable() and text[0] != "." and "/" not in text

@@ -1,8 +1,9 @@
-"""The life of a job as an explicit table of legal transitions."""
+"""The life of a job as an explicit table of legal transitions, where its ranks run, and the reason of a decision."""
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from unidle.errors import IllegalTransition
 
@@ -30,3 +31,26 @@ def transition(before: JobState, after: JobState) -> JobState:
             f"a job cannot go from {before} to {after}", field="state", remedy=f"allowed: {allowed}"
         )
     return after
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """Rank ``rank`` runs on ``node`` with the slices ``slices`` (ids)."""
+
+    rank: int
+    node: str
+    slices: tuple[str, ...]
+
+
+NEVER_BY_QUEUE: Final = frozenset({"over_limit", "no_queue"})
+NEVER: Final = NEVER_BY_QUEUE | {"never_fits"}
+"""Codes of jobs that wait and that no state of the fleet and its queues lets start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A decision's reason, which ``unidle explain`` prints: a stable ``code``, one sentence, and the figures behind it."""
+
+    code: str
+    text: str
+    figures: dict[str, int | float | str] = field(default_factory=dict)

@@ -23,14 +23,14 @@ from unidle.ledger.columns import (
     empty,
     in_order,
 )
-from unidle.ledger.rows import Row
-from unidle.ledger.select import Selection, Window
+from unidle.ledger.rows import LedgerRow
+from unidle.ledger.select import Selection, TimeRange
 from unidle.ledger.sources import LedgerSource
 
 if TYPE_CHECKING:
     from unidle.ledger.parquet.writer import NumberColumn, TextColumn
 
-FIELDS: Final = Row._fields
+FIELDS: Final = LedgerRow._fields
 ROWS_AT_ONCE: Final = 1 << 18
 _ROWS_OF_TEXT: Final = 1 << 14
 _NO_VALUE: Final = {"attempt": 0, "step": -1}
@@ -39,7 +39,7 @@ _QUOTED: Final = re.compile(r'[",\r\n]')
 
 def standing_rows(
     source: LedgerSource,
-    window: Window | None = None,
+    window: TimeRange | None = None,
     where: Mapping[str, Collection[str | int]] | None = None,
 ) -> Iterator[RowColumns]:
     """The rows to export, in parts. A row that was cut at a segment's edge is joined again."""
@@ -57,10 +57,10 @@ def standing_rows(
 def write_jsonl(
     source: LedgerSource,
     out: BinaryIO,
-    window: Window | None = None,
+    window: TimeRange | None = None,
     where: Mapping[str, Collection[str | int]] | None = None,
 ) -> None:
-    """One JSON object per row and line, with the fields of ``Row`` in its order; null for none."""
+    """One JSON object per row and line, with the fields of ``LedgerRow`` in its order; null for none."""
     form = "{" + ",".join(f'"{name}":%s' for name in FIELDS) + "}\n"
     for rows in standing_rows(source, window, where):
         _write_text(rows, out, form, _as_json, "null")
@@ -69,7 +69,7 @@ def write_jsonl(
 def write_csv(
     source: LedgerSource,
     out: BinaryIO,
-    window: Window | None = None,
+    window: TimeRange | None = None,
     where: Mapping[str, Collection[str | int]] | None = None,
 ) -> None:
     """A header and one line per row (RFC 4180 quoting, line feeds); an empty field for none."""
@@ -82,7 +82,7 @@ def write_csv(
 def write_parquet(
     source: LedgerSource,
     out: BinaryIO,
-    window: Window | None = None,
+    window: TimeRange | None = None,
     where: Mapping[str, Collection[str | int]] | None = None,
 ) -> None:
     """One Parquet file with names, not codes, in it (zstd, null for none)."""
@@ -96,7 +96,7 @@ def write_parquet(
 
 
 def _columns(rows: RowColumns) -> dict[str, TextColumn | NumberColumn]:
-    """One column per field of ``Row``."""
+    """One column per field of ``LedgerRow``."""
     from unidle.ledger.parquet.writer import NumberColumn, TextColumn
 
     named, found = _named(rows), dict[str, TextColumn | NumberColumn]()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import signal
+import stat
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, MutableMapping
@@ -10,11 +15,11 @@ from typing import Final, TypeAlias
 
 from unidle.errors import BadInput
 from unidle.files.fleet_notices import Channel, Command, LogFile, Webhook, url_problem
-from unidle.notices.line import Answer, Line
 from unidle.notices.model import Notice, encode
+from unidle.notices.send_queue import Delivery, SendQueue
 
 IN_FLIGHT_MOST: Final = 4
-Send: TypeAlias = Callable[[Notice], Answer]
+Send: TypeAlias = Callable[[Notice], Delivery]
 
 
 def senders(
@@ -39,8 +44,8 @@ def _sender(channel: Channel, environ: MutableMapping[str, str], used: set[str])
     if isinstance(to, LogFile):
         path = to.path
 
-        def append(notice: Notice) -> Answer:
-            from unidle.notices.hooks import append
+        def append(notice: Notice) -> Delivery:
+            from unidle.notices.sender import append
 
             return append(path, encode(notice))
 
@@ -49,8 +54,8 @@ def _sender(channel: Channel, environ: MutableMapping[str, str], used: set[str])
 
 
 def _runner(to: Command) -> Send:
-    def run(notice: Notice) -> Answer:
-        from unidle.notices.hooks import run
+    def run(notice: Notice) -> Delivery:
+        from unidle.notices.sender import run
 
         return run(to.argv, encode(notice))
 
@@ -77,7 +82,7 @@ def _poster(field: str, to: Webhook, environ: MutableMapping[str, str], used: se
             raise _bad(f"{field}.headers.{name}", "must be one line of ASCII", None)
     secret_text = value(f"env:{to.secret_env}", "secret_env") if to.secret_env else ""
 
-    def post(notice: Notice) -> Answer:
+    def post(notice: Notice) -> Delivery:
         return _post(url, secret_text, headers, notice)
 
     _check_secret(field, to.secret_env, secret_text)
@@ -95,11 +100,11 @@ def _check_secret(field: str, name: str, text: str) -> None:
         raise _bad(f"{field}.secret_env", f"what the variable holds {error}", name) from None
 
 
-def _post(url: str, secret_text: str, headers: dict[str, str], notice: Notice) -> Answer:
+def _post(url: str, secret_text: str, headers: dict[str, str], notice: Notice) -> Delivery:
     # only in the thread that sends: TLS and HTTP are a tenth of a second of imports
-    from unidle.notices.webhook import Target, post, secret_bytes
+    from unidle.notices.webhook import WebhookTarget, post, secret_bytes
 
-    target = Target(url, secret_bytes(secret_text) if secret_text else b"", headers)
+    target = WebhookTarget(url, secret_bytes(secret_text) if secret_text else b"", headers)
     return post(target, notice.id, encode(notice), time.time())
 
 
@@ -107,10 +112,10 @@ def _bad(field: str, problem: str, value: str | None) -> BadInput:
     return BadInput(problem, field=field, value=value, remedy="set it where the controller is started")
 
 
-class Crew:
+class SenderThreads:
     """The threads of one channel: as many as there is to do, at most ``most``."""
 
-    def __init__(self, name: str, line: Line, send: Send, most: int) -> None:
+    def __init__(self, name: str, line: SendQueue, send: Send, most: int) -> None:
         self._name, self._line, self._send, self._most = name, line, send, most
         self._threads = 0
 
@@ -126,10 +131,78 @@ class Crew:
             try:
                 answer = self._send(entry.notice)
             except Exception as error:
-                answer = Answer("again", f"failed inside unidle: {type(error).__name__}")
+                answer = Delivery("again", f"failed inside unidle: {type(error).__name__}")
             self._line.settle(entry, answer)
 
 
 def in_flight_most(channel: Channel) -> int:
     """How many deliveries of a channel may be under way at once."""
     return IN_FLIGHT_MOST if isinstance(channel.to, Webhook) else 1
+
+
+COMMAND_S: Final = 30.0
+
+
+def append(path: str, body: bytes) -> Delivery:
+    """Append one line. The file is opened again each time, so that it may be moved away between two lines."""
+    try:
+        # without O_NONBLOCK a pipe that nobody reads would be waited for
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                return Delivery("again", "is not a file")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _write(file, body)
+        finally:
+            os.close(file)
+    except OSError as error:
+        return Delivery("again", (error.strerror or "cannot be written").lower())
+    return Delivery("done")
+
+
+def _write(file: int, body: bytes) -> None:
+    size = os.fstat(file).st_size
+    if size and os.pread(file, 1, size - 1) != b"\n":  # a line that was cut off by a full disk
+        body = b"\n" + body
+    left = memoryview(body + b"\n")
+    try:
+        while left:
+            left = left[os.write(file, left) :]
+        os.fsync(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(file, size)
+        raise
+
+
+def run(argv: tuple[str, ...], body: bytes, limit_s: float = COMMAND_S) -> Delivery:
+    """Run a command with the notice on its standard input; it has to exit 0 within ``limit_s``."""
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        text = error.strerror if isinstance(error, OSError) else None
+        return Delivery("again", f"cannot be run: {(text or 'not a command').lower()}")
+    try:
+        process.communicate(body + b"\n", timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
+        process.wait()
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        return Delivery("again", f"did not end within {limit_s:g} s, and was killed")
+    if process.returncode:
+        how = (
+            f"exited {process.returncode}"
+            if process.returncode > 0
+            else f"was killed by signal {-process.returncode}"
+        )
+        return Delivery("again", how)
+    return Delivery("done")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from unidle.predict.hardware import price_of
+from unidle.predict.by_gpu_model import price_of
 from unidle.view.jobs import JobView
 from unidle.view.records import Prediction
 from unidle.view.speeds import attempt_run, slices_under

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from unidle.predict.estimate import Estimate
+from unidle.predict import Estimate
 
 KEPT: Final = 64
 """Durations of one kind that count: the latest, for jobs change."""

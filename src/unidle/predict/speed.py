@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from unidle.predict.estimate import Estimate
+from unidle.predict import Estimate
 from unidle.predict.regression import least_squares, t_quantile
 
 if TYPE_CHECKING:

@@ -8,32 +8,34 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final, TypeVar
+from typing import Final
 
-from unidle.scope.joins import joined
-from unidle.scope.model import Frame, Profile, State, Thread
-from unidle.scope.rules import CATEGORIES, Category, Rule, Rules, ThreadKind
-from unidle.scope.shape import Key, Shape, shape_of
+from unidle.scope.code_place import CodePlace, place_of
+from unidle.scope.model import Profile, State, Thread
+from unidle.scope.process_roles import Key, ProcessRoles, roles_of
+from unidle.scope.rules import CATEGORIES, Category, RuleSet, StackRule, ThreadKind
 
-K = TypeVar("K")
+Sampled = Mapping[State, Counter[tuple[StackRule, int]]]  # nanoseconds of a thread by state, rule and stack
+
 FEW_SAMPLES: Final = 50
 _Z95: Final = 1.96
 
-UNSAMPLED: Final = Rule("unsampled", "other", "was not sampled in")
-NO_CPU: Final = Rule(
+UNSAMPLED: Final = StackRule("unsampled", "other", "was not sampled in")
+NO_CPU: Final = StackRule(
     "no-cpu", "cpu_contention", "is ready to run and gets no CPU",
     "fewer threads or processes (OMP_NUM_THREADS, num_workers), or more CPUs for this job",
 )  # fmt: skip
-_UNSEEN: Final[Mapping[State, Rule]] = {"on": UNSAMPLED, "off": UNSAMPLED, "runq": NO_CPU}
+_NOT_WORK: Final = frozenset({"python", "idle", "other", "cpu_contention"})  # what no line of code is for
+_UNSEEN: Final[Mapping[State, StackRule]] = {"on": UNSAMPLED, "off": UNSAMPLED, "runq": NO_CPU}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """Time of a thread with one stack in one state, and the rule that it falls under. ``stack`` is None where unseen."""
 
-    rule: Rule
+    rule: StackRule
     stack: int | None
     state: State
     ns: int
@@ -72,13 +74,13 @@ class ThreadBudget:
 class Budgets:
     """Those of all threads, and who they are."""
 
-    shape: Shape
+    roles: ProcessRoles
     threads: Mapping[Key, ThreadBudget]
 
     @property
     def training(self) -> tuple[ThreadBudget, ...]:
         """The training threads, in the order of ranks. One that nothing is known of is left out."""
-        keys = [(subject.pid, subject.tid) for subject in self.shape.subjects]
+        keys = [(subject.pid, subject.tid) for subject in self.roles.subjects]
         return tuple(self.threads[key] for key in keys if key in self.threads)
 
     @property
@@ -93,12 +95,14 @@ class Budgets:
         return tuple(one for key, one in sorted(self.threads.items()) if key[0] == pid)
 
 
-def budgets_of(profile: Profile, rules: Rules, shape: Shape | None = None) -> Budgets:
+def budgets_of(profile: Profile, rules: RuleSet, roles: ProcessRoles | None = None) -> Budgets:
     """Every thread's budget. Pure, and the same for the same samples in any order."""
-    shape = shape or shape_of(profile)
-    by_thread: dict[Key, dict[State, Counter[tuple[Rule, int]]]] = defaultdict(lambda: defaultdict(Counter))
+    roles = roles or roles_of(profile)
+    by_thread: dict[Key, dict[State, Counter[tuple[StackRule, int]]]] = defaultdict(
+        lambda: defaultdict(Counter)
+    )
     counts: dict[Key, Counter[State]] = defaultdict(Counter)
-    training = shape.training
+    training = roles.training
     samples = [s for s in profile.samples if s.tid >= 0]  # streams of a device are no threads
     kinds: dict[Key, ThreadKind] = {
         (s.pid, s.tid): "training" if (s.pid, s.tid) in training else "other" for s in samples
@@ -117,13 +121,54 @@ def budgets_of(profile: Profile, rules: Rules, shape: Shape | None = None) -> Bu
             threads[key] = Thread(*key, "", 0, 0, 0, profile.start_ns, profile.end_ns)
     cells = {key: _cells(thread, by_thread.get(key, {}), order, name) for key, thread in threads.items()}
     return Budgets(
-        shape,
+        roles,
         {
-            key: _budget(threads[key], own, _resolved(key, own, cells, shape), counts[key])
+            key: _budget(threads[key], own, _resolved(key, own, cells, roles), counts[key])
             for key, own in cells.items()
             if own
         },
     )
+
+
+def joined(profile: Profile, sampled: Sampled) -> dict[State, Counter[tuple[StackRule, int]]]:
+    """A thread's time by state, rule and stack, with what joins in its new category. Sums stay as they are.
+
+    Between two operators of ``y = torch.tanh(x)`` the interpreter looks up names, binds arguments and frees results. For
+    a reader who timed that line, this is the line's work. So time of rules that say ``joins`` becomes what the same line
+    of the thread's own code mostly does, if that is at least as much.
+    """
+
+    @cache
+    def place(stack: int) -> CodePlace | None:
+        return place_of(profile.stack(stack))
+
+    work: dict[CodePlace | None, Counter[Category]] = defaultdict(Counter)
+    joining: Counter[CodePlace | None] = Counter()
+    for rows in sampled.values():
+        for (rule, stack), ns in rows.items():
+            if rule.joins:
+                joining[place(stack)] += ns
+            elif rule.category not in _NOT_WORK:
+                work[place(stack)][rule.category] += ns
+    becomes: dict[CodePlace | None, Category] = {
+        at: main for at, ns in joining.items() if at and (main := _main(work[at], ns))
+    }
+    told: dict[State, Counter[tuple[StackRule, int]]] = defaultdict(Counter)
+    for state, rows in sampled.items():
+        for (rule, stack), ns in rows.items():
+            main = becomes.get(place(stack)) if rule.joins else None
+            told[state][_as(rule, main) if main else rule, stack] += ns
+    return told
+
+
+def _main(work: Counter[Category], least_ns: int) -> Category | None:
+    category, ns = max(work.items(), key=lambda item: (item[1], item[0]), default=(None, 0))
+    return category if ns >= least_ns else None
+
+
+@cache
+def _as(rule: StackRule, category: Category) -> StackRule:
+    return replace(rule, category=category)
 
 
 def percentages(ns: Mapping[Category, int], places: int = 2) -> dict[str, float]:
@@ -151,7 +196,7 @@ def allot(total: int, weights: Sequence[int]) -> list[int]:
 
 def _cells(
     thread: Thread,
-    sampled: Mapping[State, Counter[tuple[Rule, int]]],
+    sampled: Mapping[State, Counter[tuple[StackRule, int]]],
     order: Mapping[str, int],
     name: Callable[[int], object],
 ) -> tuple[Cell, ...]:
@@ -172,7 +217,7 @@ def _cells(
             cells.append(Cell(_UNSEEN[state], None, state, total))
             continue
         # First by rule, then within it, so that a category does not depend on how stacks are numbered.
-        of_rule: dict[tuple[int, str], list[tuple[Rule, int, int]]] = defaultdict(list)
+        of_rule: dict[tuple[int, str], list[tuple[StackRule, int, int]]] = defaultdict(list)
         for (rule, stack), ns in weights.items():
             of_rule[order.get(rule.name, len(order)), rule.category].append((rule, stack, ns))
         numbers = sorted(of_rule)
@@ -197,11 +242,11 @@ def _names(profile: Profile) -> Callable[[int], object]:
 
 
 def _resolved(
-    key: Key, own: Iterable[Cell], cells: Mapping[Key, tuple[Cell, ...]], shape: Shape
+    key: Key, own: Iterable[Cell], cells: Mapping[Key, tuple[Cell, ...]], roles: ProcessRoles
 ) -> Counter[Category]:
     """Time by category; waits for other threads of the process by what those do."""
     ns: Counter[Category] = Counter()
-    waiting: Counter[Rule] = Counter()
+    waiting: Counter[StackRule] = Counter()
     for cell in own:
         if cell.rule.waits_for:
             waiting[cell.rule] += cell.ns
@@ -211,7 +256,7 @@ def _resolved(
         return ns
     whole = sum(cell.ns for cell in own)
     for rule, total in sorted(waiting.items(), key=lambda item: item[0].name):
-        mix = helpers_mix(key, rule, cells, shape, least_ns=whole // 20)
+        mix = helpers_mix(key, rule, cells, roles, least_ns=whole // 20)
         if not sum(mix.values()):
             ns[rule.category] += total
             continue
@@ -222,11 +267,11 @@ def _resolved(
 
 
 def helpers_mix(
-    key: Key, rule: Rule, cells: Mapping[Key, tuple[Cell, ...]], shape: Shape, least_ns: int
+    key: Key, rule: StackRule, cells: Mapping[Key, tuple[Cell, ...]], roles: ProcessRoles, least_ns: int
 ) -> Counter[Category]:
     """What the threads do that a thread waits for: the autograd engine's, or other Python threads with work."""
     mix: Counter[Category] = Counter()
-    for helper in helpers_of(key, rule, cells, shape, least_ns):
+    for helper in helpers_of(key, rule, cells, roles, least_ns):
         for cell in cells[helper]:
             if not cell.rule.rest and not cell.rule.waits_for:
                 mix[cell.rule.category] += cell.ns
@@ -234,14 +279,14 @@ def helpers_mix(
 
 
 def helpers_of(
-    key: Key, rule: Rule, cells: Mapping[Key, tuple[Cell, ...]], shape: Shape, least_ns: int
+    key: Key, rule: StackRule, cells: Mapping[Key, tuple[Cell, ...]], roles: ProcessRoles, least_ns: int
 ) -> list[Key]:
     """The threads of the same process that a thread under this rule may wait for."""
     found = []
     for other in sorted(cells):
         if other[0] != key[0] or other == key:
             continue
-        marks = shape.marks.get(other, {})
+        marks = roles.marks.get(other, {})
         wanted = (
             marks.get("engine", 0)
             if rule.name.startswith("autograd")
@@ -284,8 +329,3 @@ def _intervals(cells: Sequence[Cell], counts: Mapping[State, int], wall: int) ->
             drawn = (share * n + 2) / (n + 4)
             variance[category] += weight**2 * drawn * (1 - drawn) / (n + 4)  # type: ignore[assignment]
     return {category: round(100 * _Z95 * math.sqrt(variance[category]), 2) for category in CATEGORIES}
-
-
-def frames_of(profile: Profile, cell: Cell) -> tuple[Frame, ...]:
-    """The cell's stack, root first; nothing where it was not seen."""
-    return () if cell.stack is None else profile.stack(cell.stack)

@@ -27,7 +27,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ShareChange:
     """One stack, function or line on both sides. ``frames`` is the stack root first, or the one frame in question.
 
     ``z`` is the two-proportion statistic over sample counts, ``hint`` its reading. Samples of one thread follow each
@@ -47,14 +47,14 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ProfileDifference:
     """Changes sorted by size, largest first: by whole stack, by function and by line (each with all that it calls)."""
 
     before: Amount
     after: Amount
-    stacks: tuple[Change, ...]
-    functions: tuple[Change, ...]
-    lines: tuple[Change, ...]
+    stacks: tuple[ShareChange, ...]
+    functions: tuple[ShareChange, ...]
+    lines: tuple[ShareChange, ...]
 
 
 Choice = Callable[[Sample], bool]
@@ -69,7 +69,7 @@ def difference(
     of_before: Choice | None = None,
     of_after: Choice | None = None,
     top: int | None = 100,
-) -> Difference:
+) -> ProfileDifference:
     """Compares what ``before`` and ``after`` spent in ``states``, by nanoseconds.
 
     ``of_before`` and ``of_after`` choose samples, so that two ranks or threads of one profile can be compared with each
@@ -81,13 +81,13 @@ def difference(
     whole = _whole(left), _whole(right)
     frames, stacks = tuple(interned.frames), tuple(interned.stacks)
 
-    def changes(a: _Sums, b: _Sums, shown: Callable[[int], tuple[Frame, ...]]) -> tuple[Change, ...]:
+    def changes(a: _Sums, b: _Sums, shown: Callable[[int], tuple[Frame, ...]]) -> tuple[ShareChange, ...]:
         rows = [_change(shown(n), a.get(n, (0, 0)), b.get(n, (0, 0)), *whole) for n in {**a, **b}]
         rows.sort(key=_by_size)
         return tuple(rows if top is None else rows[:top])
 
     functions, kinds = _functions(frames)
-    return Difference(
+    return ProfileDifference(
         before=_amount(whole[0], whole[0]),
         after=_amount(whole[1], whole[1]),
         stacks=changes(left, right, lambda n: tuple(frames[frame] for frame in stacks[n])),
@@ -102,7 +102,7 @@ def difference(
     )
 
 
-def _by_size(change: Change) -> tuple[float, tuple[tuple[FrameKind, str, str, int], ...]]:
+def _by_size(change: ShareChange) -> tuple[float, tuple[tuple[FrameKind, str, str, int], ...]]:
     return -abs(change.points), tuple((f.kind, f.function, f.file, f.line) for f in change.frames[-1:])
 
 
@@ -150,12 +150,12 @@ def _change(
     b: tuple[int, int],
     whole_a: tuple[int, int],
     whole_b: tuple[int, int],
-) -> Change:
+) -> ShareChange:
     z = two_proportions(a[1], whole_a[1], b[1], whole_b[1])
     hint: Hint = "unclear"
     if a[1] + b[1] >= FEWEST and abs(z) >= LIKELY_Z:
         hint = "clear" if abs(z) >= CLEAR_Z else "likely"
-    return Change(frames, _amount(a, whole_a), _amount(b, whole_b), z, hint)
+    return ShareChange(frames, _amount(a, whole_a), _amount(b, whole_b), z, hint)
 
 
 def two_proportions(hits_a: int, of_a: int, hits_b: int, of_b: int) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from unidle.errors import BadInput
@@ -14,7 +13,7 @@ Side = tuple[int, int]  # attempt and rank
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WindowQuery:
     """Which windows: those of a job that overlap ``[since_ns, until_ns)`` on the log's clock, of an attempt, of a rank."""
 
     job: str
@@ -28,7 +27,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PastProfile:
     """What was kept. ``looks``: how many looks are in it; ``start_ns`` and ``end_ns``: of the first and the last one.
 
     ``damaged``: windows that could not be read. Windows that were put together cannot be cut again, so the first and the
@@ -51,7 +50,7 @@ class Past:
         return tuple(sorted({rank for _, rank in self.sides}))
 
 
-def read(shelf: ProfileShelf, wanted: Wanted) -> Past:
+def read(shelf: ProfileShelf, wanted: WindowQuery) -> PastProfile:
     """What was kept of it; a ``profile`` of nothing where that is nothing."""
     before = shelf.damaged
     found = _Sum()
@@ -59,14 +58,6 @@ def read(shelf: ProfileShelf, wanted: Wanted) -> Past:
         if wanted.takes(info) and (row := shelf.row(info.key)) is not None:
             found.add(row)
     return found.past(shelf.damaged - before)
-
-
-def of_rows(rows: Iterable[ProfileRow]) -> Past:
-    """Rows of one job, in order of time, as one."""
-    found = _Sum()
-    for row in rows:
-        found.add(row)
-    return found.past(0)
 
 
 @dataclass(slots=True)
@@ -93,10 +84,10 @@ class _Sum:
         self._start_ns = row.start_ns if self._start_ns is None else min(self._start_ns, row.start_ns)
         self._end_ns = max(self._end_ns, row.end_ns)
 
-    def past(self, damaged: int) -> Past:
+    def past(self, damaged: int) -> PastProfile:
         damaged += self._unread
         if self._start_ns is None:
-            return Past(None, damaged=damaged)
+            return PastProfile(None, damaged=damaged)
         each = {
             attempt: [windows.together([found[at] for at in sorted(found)])]
             for attempt, found in sorted(self._windows.items())
@@ -107,4 +98,4 @@ class _Sum:
         for (attempt, _), looks in self._looks.items():
             most[attempt] = max(most.get(attempt, 0), looks)
         sides = tuple(sorted(self._sides))
-        return Past(profile, sum(most.values()), self._start_ns, self._end_ns, sides, damaged)
+        return PastProfile(profile, sum(most.values()), self._start_ns, self._end_ns, sides, damaged)

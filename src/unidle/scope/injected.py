@@ -73,9 +73,9 @@ def merged(profile: Profile, pids: Sequence[int], before: Sequence[Recorded]) ->
     return replace(profile, misses=(*profile.misses, *misses))
 
 
-def _logs(found: Iterable[Recorded]) -> tuple[list[kernels.Log], list[str]]:
+def _logs(found: Iterable[Recorded]) -> tuple[list[kernels.CuptiLog], list[str]]:
     """Each process's newest file and the one before it, and what they lack."""
-    logs: dict[str, kernels.Log] = {}
+    logs: dict[str, kernels.CuptiLog] = {}
     misses = []
     for one in found:
         match = _FILE.fullmatch(one.path)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from unidle.scope.memory_growth import HEAP, PAGES, Growth, common_line, growths_of, kind_of
-from unidle.scope.model import Held, Profile
-from unidle.scope.places import Place, place_of
+from unidle.scope.code_place import CodePlace, place_of
+from unidle.scope.memory_growth import HEAP, PAGES, MemoryGrowth, common_line, growths_of, kind_of
+from unidle.scope.model import Profile, StackMemory
 from unidle.words import counted
 
-_UNKNOWN: Final = Place("(unknown)")
+_UNKNOWN: Final = CodePlace("(unknown)")
 _MOST: Final = 6
 _MOST_GROWTHS: Final = 4
 _AT_PAGES: Final = ", pages"
@@ -32,10 +32,10 @@ _ADVICE: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class LineMemory:
     """A line of code (or a native function) on one device, with the allocations of the window."""
 
-    place: Place
+    place: CodePlace
     device: str  # "host", "pages", "cuda:0"
     allocated_bytes: int
     allocations: int
@@ -49,9 +49,9 @@ class Site:
         return self.place.text + at
 
 
-def sites_of(profile: Profile) -> list[Site]:
+def sites_of(profile: Profile) -> list[LineMemory]:
     """The lines that allocated, by bytes allocated, most first. Sums over sites are the sums over ``profile.memory``."""
-    rows: dict[tuple[Place, str], list[Held]] = defaultdict(list)
+    rows: dict[tuple[CodePlace, str], list[StackMemory]] = defaultdict(list)
     for held in profile.memory:
         rows[place_of(profile.stack(held.stack)) or _UNKNOWN, held.device].append(held)
     cut = {one.what for one in profile.cuts}
@@ -74,7 +74,7 @@ def memory_json(profile: Profile, steps_s: float | None = None, most: int = 50) 
     ]  # fmt: skip
 
 
-def _growth_json(one: Growth | None) -> dict[str, Any] | None:
+def _growth_json(one: MemoryGrowth | None) -> dict[str, Any] | None:
     if one is None:
         return None
     told = asdict(one)
@@ -148,17 +148,17 @@ def growth_lines(
     return [*lines, ""]
 
 
-def _rate(one: Growth) -> str:
+def _rate(one: MemoryGrowth) -> str:
     step = "" if one.bytes_step is None else f", {size(round(one.bytes_step))} a step"
     return f"{size(round(one.bytes_s))}/s{step}"
 
 
-def _where(one: Growth) -> str:
+def _where(one: MemoryGrowth) -> str:
     at = {"host": "", PAGES: _AT_PAGES}.get(one.device, f" on {one.device}")
     return one.place.text + at
 
 
-def _evidence(one: Growth) -> str:
+def _evidence(one: MemoryGrowth) -> str:
     """What makes it a suspect, so that a reader may judge."""
     told = ", ".join(size(floor) for floor in one.floors)
     what = f"{_number(one.pieces_s)} blocks a second more than are freed"
@@ -173,7 +173,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def _how_far(profile: Profile, sites: Iterable[Site], width: int) -> list[str]:
+def _how_far(profile: Profile, sites: Iterable[LineMemory], width: int) -> list[str]:
     """What the figures do not hold."""
     told = [_COVERS] if any(one.device == PAGES for one in sites) else []
     for cut in profile.cuts:
@@ -196,9 +196,11 @@ def size(n_bytes: int) -> str:
     return f"{value:.1f} TB"
 
 
-def _site(profile: Profile, place: Place, device: str, held: Iterable[Held], cut: set[str]) -> Site:
+def _site(
+    profile: Profile, place: CodePlace, device: str, held: Iterable[StackMemory], cut: set[str]
+) -> LineMemory:
     rows = tuple(held)
-    return Site(
+    return LineMemory(
         place, device,
         sum(one.allocated_bytes for one in rows), sum(one.allocations for one in rows),
         sum(one.live_bytes for one in rows), sum(one.live for one in rows),

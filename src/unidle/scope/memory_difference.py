@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from unidle.scope.memory import Site, sites_of, size
+from unidle.scope.code_place import CodePlace
+from unidle.scope.memory import LineMemory, sites_of, size
 from unidle.scope.model import Profile
-from unidle.scope.places import Place
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MemoryChange:
     """A line on one device on both sides."""
 
-    place: Place
+    place: CodePlace
     device: str
     live_before: int
     live_after: int
@@ -31,7 +31,7 @@ class Change:
         return self.live_after - self.live_before
 
 
-def memory_changes(before: Profile, after: Profile) -> list[Change]:
+def memory_changes(before: Profile, after: Profile) -> list[MemoryChange]:
     """The lines whose memory differs, those that hold more afterwards first. Empty where neither look followed memory."""
     sides = [{(s.place, s.device): s for s in sites_of(profile)} for profile in (before, after)]
     changes = [
@@ -72,13 +72,13 @@ def memory_change_json(before: Profile, after: Profile, most: int = 50) -> list[
 
 
 def _change(
-    key: tuple[Place, str],
-    before: Site | None,
-    after: Site | None,
+    key: tuple[CodePlace, str],
+    before: LineMemory | None,
+    after: LineMemory | None,
     seconds_before: float,
     seconds_after: float,
-) -> Change:
-    return Change(
+) -> MemoryChange:
+    return MemoryChange(
         *key,
         before.live_bytes if before else 0, after.live_bytes if after else 0,
         before.allocated_bytes / seconds_before if before else 0.0,

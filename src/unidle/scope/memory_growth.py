@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from unidle.scope.code_place import CodePlace, place_of
 from unidle.scope.model import Frame, Moment, Profile
-from unidle.scope.places import Place, place_of
 from unidle.scope.rules import is_user_file
 
 PARTS: Final = 6
@@ -27,17 +27,17 @@ _LEAST_PIECES: Final = 3
 _SHORT_S: Final = 5.0  # of a window cut shorter more is asked
 _MOST_RISES: Final = PARTS - 1
 _FEW: Final = 24  # pieces that come so seldom need not come in every part
-_UNKNOWN: Final = Place("(unknown)")
+_UNKNOWN: Final = CodePlace("(unknown)")
 PAGES: Final = "pages"
 IMPORTS: Final = "<frozen importlib._bootstrap>"
 HEAP: Final = "heap"  # pages too, but of the heap: it grows where it is full, not where something is kept
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class MemoryGrowth:
     """A line whose memory grows until the end of the look. ``floors``: the least that was live in each part of it."""
 
-    place: Place
+    place: CodePlace
     device: str  # as in `Held`
     kind: str  # as in `Cut.what`, or "heap"
     bytes_s: float
@@ -49,7 +49,7 @@ class Growth:
 
 
 def kind_of(frames: Sequence[Frame], device: str) -> str:
-    """Whose allocator it was, by the name that its probes have (see :class:`unidle.scope.model.Cut`)."""
+    """Whose allocator it was, by the name that its probes have (see :class:`unidle.scope.model.Truncation`)."""
     if device == PAGES:
         return HEAP if any("sbrk" in frame.function for frame in frames[-2:]) else PAGES
     last = " ".join(frame.function for frame in frames[-2:])
@@ -62,9 +62,9 @@ def kind_of(frames: Sequence[Frame], device: str) -> str:
     return "tensor memory" if "alloc_cpu" in last else "malloc"
 
 
-def growths_of(profile: Profile, steps_s: float | None = None) -> list[Growth]:
+def growths_of(profile: Profile, steps_s: float | None = None) -> list[MemoryGrowth]:
     """The lines that grow, fastest first. ``steps_s``: steps of training a second, where they are known."""
-    rows: dict[tuple[Place, str, str], list[Moment]] = defaultdict(list)
+    rows: dict[tuple[CodePlace, str, str], list[Moment]] = defaultdict(list)
     for moment in profile.moments:
         frames = profile.stack(moment.stack)
         if any(frame.file == IMPORTS for frame in frames):
@@ -85,12 +85,12 @@ def growths_of(profile: Profile, steps_s: float | None = None) -> list[Growth]:
     return sorted(found, key=lambda one: (-one.bytes_s, one.place.text, one.device))
 
 
-def common_line(profile: Profile, growths: Iterable[Growth]) -> Place | None:
+def common_line(profile: Profile, growths: Iterable[MemoryGrowth]) -> CodePlace | None:
     """The deepest line of the user's own code that all of these were called from."""
-    common: list[Place] | None = None
+    common: list[CodePlace] | None = None
     for number in (n for one in growths for n in one.stacks):
         own = [
-            Place(f.function, f.file, f.line)
+            CodePlace(f.function, f.file, f.line)
             for f in profile.stack(number)
             if f.kind == "python" and is_user_file(f.file)
         ]
@@ -115,8 +115,8 @@ def _window(profile: Profile, kind: str, first_ns: int) -> tuple[int, int]:
 
 
 def _growth(
-    place: Place, device: str, kind: str, moments: list[Moment], times: list[int], steps_s: float | None
-) -> Growth | None:
+    place: CodePlace, device: str, kind: str, moments: list[Moment], times: list[int], steps_s: float | None
+) -> MemoryGrowth | None:
     if times[-1] - times[0] < _LEAST_S * 1e9:
         return None
     live_bytes, pieces = _together(moments, times)
@@ -137,7 +137,9 @@ def _growth(
     ):
         return None
     stacks = tuple(dict.fromkeys(m.stack for m in moments))
-    return Growth(place, device, kind, bytes_s, more / spent, bytes_step, tuple(floors), seconds, stacks)
+    return MemoryGrowth(
+        place, device, kind, bytes_s, more / spent, bytes_step, tuple(floors), seconds, stacks
+    )
 
 
 def _rises(floors: Sequence[int], more: int) -> bool:

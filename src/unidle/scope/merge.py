@@ -10,10 +10,10 @@ from typing import TypeVar
 import numpy as np
 
 from unidle.errors import BadInput
-from unidle.scope.model import Call, Frame, Held, Moment, Process, Profile, Quality, Sample, Thread
-from unidle.scope.rows import STATE_ORDER, joined, rows_of
+from unidle.scope.model import Call, Frame, Moment, Process, Profile, Quality, Sample, StackMemory, Thread
+from unidle.scope.samples import STATE_ORDER, joined, rows_of
 
-_Row = TypeVar("_Row", Sample, Thread, Process, Call, Held, Moment)
+_Row = TypeVar("_Row", Sample, Thread, Process, Call, StackMemory, Moment)
 
 
 @dataclass(slots=True)
@@ -95,16 +95,16 @@ class _Moved:
         for call in self.profile.calls:
             yield call if call.stack is None else replace(call, stack=self.stacks[call.stack])
 
-    def memory(self) -> Iterable[Held]:
+    def memory(self) -> Iterable[StackMemory]:
         return (replace(held, stack=self.stacks[held.stack]) for held in self.profile.memory)
 
     def moments(self) -> Iterable[Moment]:
         return (replace(row, stack=self.stacks[row.stack]) for row in self.profile.moments)
 
 
-def _memory(moved: Sequence[_Moved]) -> tuple[Held, ...]:
+def _memory(moved: Sequence[_Moved]) -> tuple[StackMemory, ...]:
     """Allocations are added; what is live is taken from the last profile that has the process."""
-    sums: dict[tuple[int, int, str], Held] = {}
+    sums: dict[tuple[int, int, str], StackMemory] = {}
     last: dict[int, int] = {}
     for number, m in enumerate(moved):
         for pid in {held.pid for held in m.profile.memory} | {process.pid for process in m.profile.processes}:

@@ -98,7 +98,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StackMemory:
     """Memory of one call site: what it allocated in the window, and what of that was still there at its end.
 
     The device ``pages`` is the host's memory as the kernel hands it out, where no allocator was followed to the block:
@@ -127,7 +127,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Truncation:
     """From this moment on a kind of memory was not followed, because it would have cost too much: its numbers are lower bounds, of before."""
 
     what: str  # "malloc", "tensor memory", "caching allocator", "cuda memory", "cuda driver memory", "pages"
@@ -165,9 +165,9 @@ class Profile:
     processes: tuple[Process, ...] = ()
     calls: tuple[Call, ...] = ()
     spans: tuple[Span, ...] = ()
-    memory: tuple[Held, ...] = ()
+    memory: tuple[StackMemory, ...] = ()
     moments: tuple[Moment, ...] = ()  # of what in ``memory`` was live at the end
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[Truncation, ...] = ()
     quality: Quality = field(default_factory=Quality)
     misses: tuple[str, ...] = ()  # what this tier cannot see, one line each
     hz: int = 99
@@ -225,7 +225,7 @@ class Profile:
         return made
 
     def _check(self) -> None:
-        from unidle.scope.rows import rows_of  # which stands above this module
+        from unidle.scope.samples import rows_of  # which stands above this module
 
         rows_of(self.samples)
         frames, stacks = len(self.frames), len(self.stacks)
@@ -243,7 +243,7 @@ class Profile:
 
 _ROWS: Final[dict[str, Any]] = {
     "frames": Frame, "samples": Sample, "threads": Thread, "processes": Process,
-    "calls": Call, "spans": Span, "memory": Held, "moments": Moment, "cuts": Cut,
+    "calls": Call, "spans": Span, "memory": StackMemory, "moments": Moment, "cuts": Truncation,
 }  # fmt: skip
 _LATER: Final = frozenset({"moments", "cuts"})  # files written before have none
 _FIELDS: Final[dict[str, Callable[[Any], tuple[Any, ...]]]] = {

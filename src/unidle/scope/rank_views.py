@@ -13,7 +13,7 @@ from statistics import median, stdev
 from typing import Final
 
 from unidle.scope.model import Frame, Profile, Sample, Span, Thread
-from unidle.scope.ranks import Comparison, Measure, RankView, judge
+from unidle.scope.ranks import Comparison, Measure, RankShares, judge
 
 BATCHES: Final = 16  # means of so many parts of the time tell the error of the whole
 LEAST_BATCHES: Final = 4
@@ -53,7 +53,7 @@ def views(
     budgets: Mapping[int, Mapping[str, float]] | None = None,
     steps: Mapping[int, Sequence[int]] | None = None,
     threads: Mapping[int, int] | None = None,
-) -> list[RankView]:
+) -> list[RankShares]:
     """One view per rank process, all by the same measure.
 
     ``budgets``: percent of the training thread's time by category, by process. ``steps``: when steps began, in
@@ -132,9 +132,9 @@ class _Rank:
     def span_wait(self) -> float:
         return length(self.everywhere) / self.wall_ns
 
-    def view(self, measure: Measure, exposed: bool) -> RankView:
+    def view(self, measure: Measure, exposed: bool) -> RankShares:
         wait, error, freedom = self._wait(measure, exposed)
-        return RankView(
+        return RankShares(
             rank=self.rank,
             pid=self.pid,
             wall_ns=self.wall_ns,

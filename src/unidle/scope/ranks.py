@@ -17,6 +17,8 @@ from math import erf, sqrt
 from statistics import fmean, median, median_high, median_low
 from typing import Final, Literal
 
+from unidle.scope.steps import quantile
+
 WAITING: Final = ("collective",)
 NEED_SHARE: Final = 0.01  # of the time: less is not worth a name
 NEED_SPREADS: Final = (
@@ -35,7 +37,7 @@ Measure = Literal["spans", "budget", "samples", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class RankView:
+class RankShares:
     """What is known of one rank, in shares of its own time. :func:`unidle.scope.rank_views.views` makes it of a profile."""
 
     rank: int
@@ -113,7 +115,7 @@ class Comparison:
         return [_row(b) for b in self.ranks]
 
 
-def judge(views: Sequence[RankView], *, peers: Mapping[int, Hashable] | None = None) -> Comparison:
+def judge(views: Sequence[RankShares], *, peers: Mapping[int, Hashable] | None = None) -> Comparison:
     """Compare ranks. Ranks with the same value in ``peers`` (by rank) do the same work; without it all do.
 
     Give ``peers`` for jobs with a pipeline: the ranks that hold the same stage.
@@ -123,7 +125,7 @@ def judge(views: Sequence[RankView], *, peers: Mapping[int, Hashable] | None = N
     steps = step_times([ns for v in ordered for ns in v.steps_ns])
     measure: Measure = ordered[0].measure if ordered else "none"
     refused = _refusal(ordered, peers)
-    groups: dict[Hashable, list[RankView]] = {}
+    groups: dict[Hashable, list[RankShares]] = {}
     for view in ordered:
         groups.setdefault(peers.get(view.rank) if peers else None, []).append(view)
     blames = [
@@ -149,15 +151,15 @@ def step_times(durations_ns: Sequence[int]) -> StepTimes | None:
     return StepTimes(
         count=len(ordered),
         p50_ms=middle,
-        p90_ms=_quantile(ordered, 0.9),
-        p99_ms=_quantile(ordered, 0.99),
+        p90_ms=quantile(ordered, 0.9),
+        p99_ms=quantile(ordered, 0.99),
         mean_ms=mean,
         cv_pct=100 * spread / mean if mean else 0.0,
         long=sum(ms > LONG_STEP * middle for ms in ordered),
     )
 
 
-def _refusal(views: Sequence[RankView], peers: Mapping[int, Hashable] | None) -> str | None:
+def _refusal(views: Sequence[RankShares], peers: Mapping[int, Hashable] | None) -> str | None:
     """Why no rank may be blamed; None if one may."""
     if len(views) < 2:
         return "one rank: there is no other rank to compare it with"
@@ -174,13 +176,13 @@ def _refusal(views: Sequence[RankView], peers: Mapping[int, Hashable] | None) ->
     return None
 
 
-def _step_ms(views: Sequence[RankView]) -> float | None:
+def _step_ms(views: Sequence[RankShares]) -> float | None:
     """Of a gang in step: the middle of the ranks' mean steps."""
     means = [fmean(v.steps_ns) / 1e6 for v in views if v.steps_ns]
     return median(means) if means else None
 
 
-def _blame(view: RankView, group: Sequence[RankView], step_ms: float | None, may_blame: bool) -> Blame:
+def _blame(view: RankShares, group: Sequence[RankShares], step_ms: float | None, may_blame: bool) -> Blame:
     others = [v for v in group if v is not view]
     late, confidence = _later(view, group) if others else (0.0, 0.0)
     is_late = may_blame and bool(others) and late >= NEED_SHARE and confidence >= NEED_CONFIDENCE
@@ -198,7 +200,7 @@ def _blame(view: RankView, group: Sequence[RankView], step_ms: float | None, may
     )
 
 
-def _later(view: RankView, group: Sequence[RankView]) -> tuple[float, float]:
+def _later(view: RankShares, group: Sequence[RankShares]) -> tuple[float, float]:
     """The share by which a rank waits less than the middle one of its peers, and how sure that is.
 
     The middle is the upper one: of two ranks it is the other one; of four, two may be late.
@@ -214,12 +216,12 @@ def _later(view: RankView, group: Sequence[RankView]) -> tuple[float, float]:
     return late, min(max(1 - doubt, 0.0), SURE)
 
 
-def _middle(group: Sequence[RankView]) -> RankView:
+def _middle(group: Sequence[RankShares]) -> RankShares:
     middle = median_high(v.wait for v in group)
     return next(v for v in group if v.wait == middle)
 
 
-def _spread(group: Sequence[RankView]) -> float:
+def _spread(group: Sequence[RankShares]) -> float:
     """How far ranks are from the middle one anyway, as a standard deviation that a few late ones do not move."""
     base = _middle(group).wait
     return _NORMAL_MAD * median_low(abs(v.wait - base) for v in group)
@@ -234,7 +236,7 @@ def _only_what_stands_out(blames: Sequence[Blame]) -> list[Blame]:
 
 
 def _causes(
-    view: RankView, others: Sequence[RankView], late: float, step_ms: float | None
+    view: RankShares, others: Sequence[RankShares], late: float, step_ms: float | None
 ) -> tuple[Cause, ...]:
     """What the rank has more of than the middle one of the others, most first, down to a quarter of its lateness."""
     more = {
@@ -253,7 +255,7 @@ def _causes(
     )
 
 
-def _line(view: RankView, others: Sequence[RankView]) -> tuple[str, float]:
+def _line(view: RankShares, others: Sequence[RankShares]) -> tuple[str, float]:
     """The line of code that takes most more than elsewhere, and the share of time that it takes more."""
     more = {
         line: share - median([o.lines.get(line, 0.0) for o in others]) for line, share in view.lines.items()
@@ -277,7 +279,7 @@ def _late_text(found: Sequence[Blame], step_ms: float | None) -> str:
     return f"{text}; {f'{cause.what} {more}'.strip()}{', ' + cause.line if cause.line else ''}"
 
 
-def _even_text(views: Sequence[RankView]) -> str:
+def _even_text(views: Sequence[RankShares]) -> str:
     waits = [100 * v.wait for v in views]
     return f"no rank stands out: they wait {min(waits):.1f} to {max(waits):.1f} % of the time"
 
@@ -303,14 +305,6 @@ def _row(b: Blame) -> dict[str, object]:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
-
-
-def _quantile(ordered: Sequence[float], q: float) -> float:
-    """By linear interpolation."""
-    at = q * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
 
 
 def _student(t: float, freedom: int) -> float:

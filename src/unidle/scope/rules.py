@@ -17,7 +17,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from unidle.errors import BadInput
 from unidle.scope.model import Frame, FrameKind, State
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ _CLONE: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class FramePattern:
     """One frame pattern. Each field is text with ``*``, ``?``, ``|`` and ``!``; an empty one takes anything."""
 
     function: str = "*"
@@ -65,7 +64,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rule:
+class StackRule:
     """What a thread does, by its stack: see the head of ``rules.yaml`` for the fields. Each is itself only."""
 
     name: str
@@ -74,12 +73,12 @@ class Rule:
     do: str = ""
     state: tuple[State, ...] = ()
     thread: ThreadKind | None = None
-    frame: tuple[Pattern, ...] = ()
-    also: tuple[Pattern, ...] = ()
-    leaf: tuple[Pattern, ...] = ()
-    line: tuple[Pattern, ...] = ()
-    wait: tuple[Pattern, ...] = ()
-    unless: tuple[Pattern, ...] = ()
+    frame: tuple[FramePattern, ...] = ()
+    also: tuple[FramePattern, ...] = ()
+    leaf: tuple[FramePattern, ...] = ()
+    line: tuple[FramePattern, ...] = ()
+    wait: tuple[FramePattern, ...] = ()
+    unless: tuple[FramePattern, ...] = ()
     waits_for: Literal["threads"] | None = None
     rest: bool = False
     joins: bool = False
@@ -87,12 +86,12 @@ class Rule:
     source: str = "unidle"
 
 
-UNKNOWN: Final = Rule("unknown", "other", "runs code that no rule covers")
+UNKNOWN: Final = StackRule("unknown", "other", "runs code that no rule covers")
 
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    rule: Rule
+    rule: StackRule
     states: frozenset[str]
     thread: str | None
     frame: int
@@ -103,17 +102,17 @@ class _Compiled:
     unless: int
 
 
-class Rules:
+class RuleSet:
     """Rules in their order, ready to be asked. Not for several threads at once: answers are remembered."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[StackRule]) -> None:
         self.rules: Final = tuple(rules)
         self._fields = _Fields()
         self._compiled = [self._compile(rule) for rule in self.rules]
         self._frames: dict[Frame, int] = {}
         self._fields.finish()
 
-    def of(self, stack: Sequence[Frame], state: State, thread: ThreadKind = "training") -> Rule:
+    def of(self, stack: Sequence[Frame], state: State, thread: ThreadKind = "training") -> StackRule:
         """The first rule that takes this stack (root first), or :data:`UNKNOWN`."""
         bits = [self._bits(frame) for frame in stack]
         whole = 0
@@ -123,7 +122,7 @@ class Rules:
 
     def of_each(
         self, frames: Sequence[Frame], stacks: Sequence[Sequence[int]], keys: Iterable[tuple[int, State, ThreadKind]]
-    ) -> dict[tuple[int, State, ThreadKind], Rule]:  # fmt: skip
+    ) -> dict[tuple[int, State, ThreadKind], StackRule]:  # fmt: skip
         """The rule of each key (number of a stack, state, kind of thread)."""
         bits = [self._bits(frame) for frame in frames]
         known: dict[int, tuple[int, tuple[int, int, int]]] = {}
@@ -142,7 +141,7 @@ class Rules:
             found[key] = self._first(*known[number], state, thread)
         return found
 
-    def _first(self, whole: int, ends: tuple[int, int, int], state: str, thread: str) -> Rule:
+    def _first(self, whole: int, ends: tuple[int, int, int], state: str, thread: str) -> StackRule:
         leaf, line, wait = ends
         for one in self._compiled:
             if (
@@ -173,7 +172,7 @@ class Rules:
             bits = self._frames[frame] = self._fields.of(frame)
         return bits
 
-    def _compile(self, rule: Rule) -> _Compiled:
+    def _compile(self, rule: StackRule) -> _Compiled:
         add = self._fields.add
         return _Compiled(
             rule, frozenset(rule.state), rule.thread, add(rule.frame), add(rule.also), add(rule.leaf),
@@ -185,11 +184,11 @@ class _Fields:
     """Every pattern's fields, and for each name the patterns that it satisfies."""
 
     def __init__(self) -> None:
-        self._numbers: dict[Pattern, int] = {}
+        self._numbers: dict[FramePattern, int] = {}
         self._kinds: dict[str, int] = {}
         self._texts: dict[str, _Texts] = {}
 
-    def add(self, patterns: Iterable[Pattern]) -> int:
+    def add(self, patterns: Iterable[FramePattern]) -> int:
         bits = 0
         for pattern in patterns:
             bits |= 1 << self._numbers.setdefault(pattern, len(self._numbers))
@@ -284,7 +283,7 @@ def short_name(frame: Frame) -> str:
     return frame.function.rpartition(".")[2] if frame.kind == "python" else plain_name(frame)
 
 
-def pattern_of(text: str) -> Pattern:
+def pattern_of(text: str) -> FramePattern:
     """A pattern as it is written in the rules: ``function file``, ``function [module]``, ``wait what`` or ``function``.
 
     Errors: ValueError, with the remedy.
@@ -293,20 +292,20 @@ def pattern_of(text: str) -> Pattern:
     if not text:
         raise ValueError("name a function, such as save_checkpoint")
     if text.startswith("wait "):
-        return Pattern(function=text[5:].strip(), kind="wait")
+        return FramePattern(function=text[5:].strip(), kind="wait")
     if text.endswith("]") and (cut := text.rfind(" [")) > 0:
         module = text[cut + 2 : -1].strip()
         if not module:
             raise ValueError("name the module in the brackets, such as [libtorch*]")
         if module == "kernel":
-            return Pattern(function=text[:cut].strip(), kind="kernel")
-        return Pattern(function=text[:cut].strip(), module=module, kind="native")
+            return FramePattern(function=text[:cut].strip(), kind="kernel")
+        return FramePattern(function=text[:cut].strip(), module=module, kind="native")
     parts = _IN_FILE.match(text)
     if parts is None:
-        return Pattern(function=text)
+        return FramePattern(function=text)
     if parts[2] == USER:
-        return Pattern(function=parts[1], kind="python", user=True)
-    return Pattern(function=parts[1], file=parts[2], kind="python")
+        return FramePattern(function=parts[1], kind="python", user=True)
+    return FramePattern(function=parts[1], file=parts[2], kind="python")
 
 
 def frame_of(text: str) -> Frame:
@@ -325,7 +324,7 @@ def frame_of(text: str) -> Frame:
     return Frame("python", pattern.function, file="train.py" if pattern.user else pattern.file, line=1)
 
 
-def _kinds(pattern: Pattern) -> tuple[str, ...]:
+def _kinds(pattern: FramePattern) -> tuple[str, ...]:
     return (pattern.kind,) if pattern.kind else ("python", "native", "kernel")
 
 
@@ -347,7 +346,7 @@ def _one_of(globs: Iterable[str]) -> re.Pattern[str]:
 
 
 @cache
-def shipped() -> tuple[Rule, ...]:
+def shipped() -> tuple[StackRule, ...]:
     """The rules that unidle brings."""
     from unidle.files.document import Bounds
     from unidle.files.tree import parse
@@ -356,7 +355,7 @@ def shipped() -> tuple[Rule, ...]:
     return rules_of(parse(text, "rules.yaml", "rules", Bounds()), source="unidle")
 
 
-def load_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
+def load_rules(path: str | os.PathLike[str]) -> tuple[StackRule, ...]:
     """The rules of a user's YAML or JSON file (``-``: standard input).
 
     Errors: :class:`unidle.errors.BadInput` with line, field, value and remedy.
@@ -373,30 +372,17 @@ def own_rules_file() -> Path:
     return Path(base) / "unidle" / "profile-rules.yaml"
 
 
-def all_rules(*given: str | os.PathLike[str]) -> Rules:
+def all_rules(*given: str | os.PathLike[str]) -> RuleSet:
     """The rules of files given, then the user's own, then the shipped ones. Errors: as of :func:`load_rules`."""
     first = [rule for path in given for rule in load_rules(path)]
     own = own_rules_file()
     if own.is_file():
         first += load_rules(own)
-    return Rules((*first, *shipped()))
+    return RuleSet((*first, *shipped()))
 
 
-def rules_of(document: Document, source: str) -> tuple[Rule, ...]:
+def rules_of(document: Document, source: str) -> tuple[StackRule, ...]:
     """``{rules: [...]}`` as rules. Errors: :class:`unidle.errors.BadInput`."""
     from unidle.scope.rules_file import read_rules
 
     return tuple(replace(rule, source=source) for rule in read_rules(document))
-
-
-def check_examples(rules: Rules) -> None:
-    """Errors: :class:`unidle.errors.BadInput` for a rule whose example goes to another one, which it names."""
-    for rule in rules.rules:
-        if rule.example is None:
-            continue
-        found = rules.of(rule.example.stack, rule.example.state, rule.example.thread)
-        if found is not rule:
-            raise BadInput(
-                f"the example of rule {rule.name} is taken by {found.name}", field="example", value=rule.name,
-                remedy="make the earlier rule narrower, or move this one before it",
-            )  # fmt: skip

@@ -10,7 +10,16 @@ from msgspec import Meta, Struct
 from unidle.files.check import convert
 from unidle.files.document import Breach, Document, Path
 from unidle.scope.model import State
-from unidle.scope.rules import CATEGORIES, Category, Example, Pattern, Rule, ThreadKind, frame_of, pattern_of
+from unidle.scope.rules import (
+    CATEGORIES,
+    Category,
+    Example,
+    FramePattern,
+    StackRule,
+    ThreadKind,
+    frame_of,
+    pattern_of,
+)
 
 T = TypeVar("T")
 _Text = Annotated[str, Meta(min_length=1, max_length=2000)]
@@ -54,7 +63,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
     rules: Annotated[tuple[_RulePart, ...], Meta(min_length=1, max_length=2000)]
 
 
-def read_rules(document: Document) -> Iterator[Rule]:
+def read_rules(document: Document) -> Iterator[StackRule]:
     """The rules of ``{rules: [...]}``. Errors: :class:`unidle.errors.BadInput` with the line and a remedy."""
     names: set[str] = set()
     for number, part in enumerate(convert(document, _File, what="rules", advise=_advise).rules):
@@ -65,8 +74,8 @@ def read_rules(document: Document) -> Iterator[Rule]:
         yield _rule(document, part, path)
 
 
-def _rule(document: Document, part: _RulePart, path: Path) -> Rule:
-    def patterns(name: str) -> tuple[Pattern, ...]:
+def _rule(document: Document, part: _RulePart, path: Path) -> StackRule:
+    def patterns(name: str) -> tuple[FramePattern, ...]:
         told = getattr(part, name)
         texts = (told,) if isinstance(told, str) else told
         return tuple(_read(document, (*path, name), text, pattern_of) for text in texts)
@@ -82,15 +91,15 @@ def _rule(document: Document, part: _RulePart, path: Path) -> Rule:
         at = (*path, "example", "stack")
         stack = tuple(_read(document, at, text, frame_of) for text in part.example.stack)
         example = Example(part.example.state, stack, part.example.thread)
-    return Rule(
+    return StackRule(
         part.name, part.category, part.says, part.do, states, part.thread, patterns("frame"), patterns("also"),
         patterns("leaf"), patterns("line"), tuple(_of_wait(p) for p in patterns("wait")), patterns("unless"),
         part.waits_for, part.rest, part.joins, example,
     )  # fmt: skip
 
 
-def _of_wait(pattern: Pattern) -> Pattern:
-    return Pattern(pattern.function, kind="wait")
+def _of_wait(pattern: FramePattern) -> FramePattern:
+    return FramePattern(pattern.function, kind="wait")
 
 
 def _read(document: Document, path: Path, text: str, read: Callable[[str], T]) -> T:

@@ -6,17 +6,16 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from unidle.scope.bottlenecks import Bottleneck, rank_of
 from unidle.scope.budget import Budgets, percentages
-from unidle.scope.counts import counts_lines
-from unidle.scope.findings import Finding, rank_of
-from unidle.scope.lines import Line, lines_of
+from unidle.scope.call_counts import counts_lines
+from unidle.scope.line_times import LineTime, lines_of
 from unidle.scope.memory import memory_lines
 from unidle.scope.model import Profile
 from unidle.scope.rules import CATEGORIES, Category
 from unidle.scope.serving_view import view_lines
 from unidle.scope.steps import StepReport
-from unidle.scope.summary import Report, doubts, first_to_tell, interval_pct, training_lines
-from unidle.scope.text import bar, bold, clip, middle, program
+from unidle.scope.summary import ProfileReport, doubts, first_to_tell, interval_pct, training_lines
 from unidle.words import counted
 
 Source = Callable[[str, int], str | None]  # the text of a line of a file
@@ -29,10 +28,11 @@ _COLOURS: Final[Mapping[Category, int]] = {
 _MOST_FINDINGS: Final = 3
 _MOST_LINES: Final = 6
 _MOST_RANKS: Final = 16
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def screen(
-    report: Report, *, colour: bool = False, source: Source | None = None, width: int = WIDTH, rows: int | None = None
+    report: ProfileReport, *, colour: bool = False, source: Source | None = None, width: int = WIDTH, rows: int | None = None
 ) -> list[str]:  # fmt: skip
     """The first screen, as lines of at most ``width`` columns.
 
@@ -42,7 +42,9 @@ def screen(
     return lines if rows is None or len(lines) <= rows else _screen(report, colour, source, width, brief=True)
 
 
-def _screen(report: Report, colour: bool, source: Source | None, width: int, *, brief: bool) -> list[str]:
+def _screen(
+    report: ProfileReport, colour: bool, source: Source | None, width: int, *, brief: bool
+) -> list[str]:
     profile, budgets, steps = report.profile, report.budgets, report.steps
     if not budgets.training:
         return ["there are no samples of these processes", *_trust(profile, budgets, width)]
@@ -90,7 +92,7 @@ def _script(profile: Profile, pid: int) -> str:
     return program(processes[pid].command) if pid in processes else f"pid {pid}"
 
 
-def _to_tell(report: Report) -> list[Finding]:
+def _to_tell(report: ProfileReport) -> list[Bottleneck]:
     """The biggest causes of the thread to look at. Of a gang with a late rank: that the others wait, then what it does."""
     threads = first_to_tell(report)
     found = report.findings(threads[0])
@@ -102,13 +104,13 @@ def _to_tell(report: Report) -> list[Finding]:
     return told or found[:1]
 
 
-def _head(finding: Finding, width: int, colour: bool) -> list[str]:
+def _head(finding: Bottleneck, width: int, colour: bool) -> list[str]:
     who = f"rank {finding.rank}" if finding.rank is not None else "it"
     head = f"{100 * finding.share:.0f} % of the time {who} {finding.says}"
     return [bold(text, colour) for text in textwrap.wrap(head, width, subsequent_indent="     ")]
 
 
-def _in_short(finding: Finding, _: Source | None, width: int, colour: bool) -> list[str]:
+def _in_short(finding: Bottleneck, _: Source | None, width: int, colour: bool) -> list[str]:
     lines = _head(finding, width, colour)
     if finding.lines:
         place = middle(finding.lines[0].place.text, width - len(finding.lines_are) - 6)
@@ -116,7 +118,7 @@ def _in_short(finding: Finding, _: Source | None, width: int, colour: bool) -> l
     return lines
 
 
-def _told(finding: Finding, source: Source | None, width: int, colour: bool) -> list[str]:
+def _told(finding: Bottleneck, source: Source | None, width: int, colour: bool) -> list[str]:
     lines = _head(finding, width, colour)
     for detail in finding.details:
         lines += textwrap.wrap(detail, width - 5, initial_indent="     ", subsequent_indent="     ")
@@ -171,7 +173,7 @@ def _top_lines(profile: Profile, budgets: Budgets, width: int) -> list[str]:
     return [head, *(clip(f"  {a}  {middle(b, room):<{room}}  {c}", width) for a, b, c in rows), ""]
 
 
-def _ranks(report: Report, width: int) -> list[str]:
+def _ranks(report: ProfileReport, width: int) -> list[str]:
     """A row for each rank, the late ones among them; of one rank its other threads instead."""
     budgets = report.budgets
     threads = budgets.training
@@ -180,14 +182,14 @@ def _ranks(report: Report, width: int) -> list[str]:
     lines = ["Ranks (percent of each one's time)", *_rank_rows(report, width)]
     if len(threads) > _MOST_RANKS:
         lines.append(f"  and {len(threads) - _MOST_RANKS} more: --json has all")
-    if any(subject.rank_is_inferred for subject in budgets.shape.subjects):
+    if any(subject.rank_is_inferred for subject in budgets.roles.subjects):
         lines.append("  the ranks are numbered in the order in which they were started")
     if report.comparison is not None:
         lines += textwrap.wrap(report.comparison.text, width, initial_indent="  ", subsequent_indent="  ")
     return [*lines, ""]
 
 
-def _rank_rows(report: Report, width: int) -> list[str]:
+def _rank_rows(report: ProfileReport, width: int) -> list[str]:
     threads = report.budgets.training
     most = sorted(CATEGORIES, key=lambda c: (-max(one.share(c) for one in threads), c))
     used = [c for c in most if any(one.share(c) >= 0.02 for one in threads)]
@@ -218,7 +220,7 @@ def _workers(profile: Profile, budgets: Budgets, width: int) -> list[str]:
         rows.append(
             (
                 -work,
-                f"  {budgets.shape.kinds.get(one.pid, ''):<8} {one.pid:>8} {one.name[:15]:<15} {by}",
+                f"  {budgets.roles.kinds.get(one.pid, ''):<8} {one.pid:>8} {one.name[:15]:<15} {by}",
                 lines[:1],
             )
         )
@@ -230,7 +232,7 @@ def _workers(profile: Profile, budgets: Budgets, width: int) -> list[str]:
     return ["Other busy threads (percent of each one's time)", *shown, *more, ""]
 
 
-def _with_place(text: str, lines: list[Line], width: int) -> str:
+def _with_place(text: str, lines: list[LineTime], width: int) -> str:
     """The row with its line of code behind it: whole, or file and number, as there is room."""
     if not lines:
         return clip(text, width)
@@ -269,3 +271,40 @@ def _trust(profile: Profile, budgets: Budgets, width: int) -> list[str]:
         missing = f"not seen in tier {profile.tier}: {'; '.join(profile.misses)}"
         lines += textwrap.wrap(missing, width, initial_indent="    ", subsequent_indent="    ")
     return lines
+
+
+# -- text that fits its columns
+
+
+def clip(text: str, width: int) -> str:
+    """Text cut at its end."""
+    text = text.rstrip()
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def middle(text: str, room: int) -> str:
+    """Text cut in the middle, so that its file and line stay."""
+    if len(text) <= room:
+        return text
+    back = room * 2 // 3
+    return text[: room - back - 1] + "…" + text[-back:]
+
+
+def bold(text: str, colour: bool) -> str:
+    """Bold on a terminal that has colours."""
+    return f"\x1b[1m{text}\x1b[0m" if colour else text
+
+
+def bar(share: float, room: int) -> str:
+    """A bar of ``room`` columns for a share of 1, in eighths of a column."""
+    eighths = round(share * room * 8)
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+
+
+def program(command: str) -> str:
+    """The script of a Python command, else the command."""
+    words = command.split()
+    script = next((word for word in words[1:] if word.endswith(".py")), None)
+    if script:
+        return script.rpartition("/")[2]
+    return " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else "?"

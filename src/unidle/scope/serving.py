@@ -14,24 +14,24 @@ tokens after the first. Both are the server's share: what a client sees has the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
 
 from unidle.scope.model import Span
 from unidle.scope.rank_views import length, union
-from unidle.scope.serving_requests import Request, counted_behind, forwards, requests_of
+from unidle.scope.serving_requests import ServedRequest, counted_behind, forwards, requests_of
 from unidle.scope.serving_traffic import outer_and_inner
+from unidle.scope.steps import quantile
 
 WARMING: Final = 3.0  # times the median of the later ones: the first requests still warm the server up
-_WEIGHTS: Final = re.compile(r"\.(safetensors|gguf|ggml|bin|pt|pth)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class Percentiles:
     """Percentiles in milliseconds over ``count`` requests."""
 
     count: int
@@ -45,15 +45,15 @@ class Serving:
     """The inference view of a look. Shares in percent, rates per second of the whole look."""
 
     seconds: float
-    requests: tuple[Request, ...]
+    requests: tuple[ServedRequest, ...]
     finished: int
     other: int  # requests that the model did not run for
     warm_up: int
     concurrency: float  # requests in the server, on average over the time that there was one
     batch: float | None  # requests that a run of the model served, on average
-    ttft: Times | None
-    tpot: Times | None
-    whole: Times | None  # from the first byte in to the last byte out
+    ttft: Percentiles | None
+    tpot: Percentiles | None
+    whole: Percentiles | None  # from the first byte in to the last byte out
     tokens: int
     tokens_s: float
     forwards: int | None
@@ -107,29 +107,7 @@ def serving(
     return _summary(requests, runs, start_ns, end_ns, model_bytes, machine_bytes_s)
 
 
-def mapped_weights(smaps: str) -> int | None:
-    """Bytes of weights that a process has in memory as mapped files, from the text of its ``smaps``; nothing without any."""
-    total = 0
-    counts = False
-    for line in smaps.splitlines():
-        head, _, rest = line.partition(" ")
-        if "-" in head and not head.endswith(":"):
-            counts = _WEIGHTS.search(rest.strip()) is not None
-        elif counts and head == "Rss:":
-            total += int(rest.split()[0]) * 1024
-    return total or None
-
-
-def request_spans(found: Serving, pid: int) -> list[Span]:
-    """Requests as spans of kind ``request``, for a time line."""
-    return [
-        Span(pid, pid, r.connection, "request", r.start_ns, r.end_ns, r.bytes_out)
-        for r in found.requests
-        if r.start_ns is not None and r.end_ns is not None
-    ]
-
-
-def _going_on(r: Request, end_ns: int) -> Request:
+def _going_on(r: ServedRequest, end_ns: int) -> ServedRequest:
     """A streamed answer whose last chunk is hardly older than the next one would be has not ended yet."""
     if (
         not r.over
@@ -142,13 +120,13 @@ def _going_on(r: Request, end_ns: int) -> Request:
     return r
 
 
-def _warm(requests: Sequence[Request]) -> list[Request]:
+def _warm(requests: Sequence[ServedRequest]) -> list[ServedRequest]:
     """Mark the first requests of the look, as long as they take far longer to their first token than the later ones."""
     known = [r.ttft_ns for r in requests if r.model and r.ttft_ns is not None]
     if len(known) < 4:
         return list(requests)
     limit = WARMING * median(known[len(known) // 2 :])
-    marked: list[Request] = []
+    marked: list[ServedRequest] = []
     warming = True
     for r in requests:
         if warming and r.model and r.ttft_ns is not None:
@@ -158,7 +136,7 @@ def _warm(requests: Sequence[Request]) -> list[Request]:
 
 
 def _summary(
-    requests: Sequence[Request],
+    requests: Sequence[ServedRequest],
     runs: Sequence[Span],
     start_ns: int,
     end_ns: int,
@@ -173,8 +151,6 @@ def _summary(
     tokens = sum(r.tokens for r in asked)
     run_ns = length(union((max(s.start_ns, start_ns), min(s.end_ns, end_ns)) for s in runs))
     read = model_bytes * len(runs) if runs and model_bytes else None
-    bytes_s = read / seconds if read is not None else None
-    of_machine = 100 / machine_bytes_s if machine_bytes_s else None
     batches = [sum(a <= s.end_ns <= b for a, b in stays) for s in runs] if len(stays) else []
     streamed = [r for r in counted if r.streamed]
     return Serving(
@@ -193,16 +169,21 @@ def _summary(
         forwards=len(runs) if runs else None,
         forward_ms=median([s.end_ns - s.start_ns for s in runs]) / 1e6 if runs else None,
         busy_pct=100 * run_ns / (end_ns - start_ns) if runs and end_ns > start_ns else None,
-        model_bytes_s=bytes_s,
-        bandwidth_pct=None if bytes_s is None or of_machine is None else bytes_s * of_machine,
-        bandwidth_busy_pct=None
-        if read is None or of_machine is None or not run_ns
-        else read / run_ns * 1e9 * of_machine,
+        model_bytes_s=None if read is None else read / seconds,
+        bandwidth_pct=_share_pct(read, 1e9 * seconds, machine_bytes_s),
+        bandwidth_busy_pct=_share_pct(read, run_ns, machine_bytes_s),
         notes=tuple(_notes(asked, streamed, runs, model_bytes, machine_bytes_s)),
     )
 
 
-def _own_threads(requests: Sequence[Request], runs: Sequence[Span]) -> bool:
+def _share_pct(n_bytes: int | None, ns: float, machine_bytes_s: float | None) -> float | None:
+    """Percent of the machine's bandwidth that these bytes took in this time."""
+    if n_bytes is None or not machine_bytes_s or not ns:
+        return None
+    return 100 * (n_bytes / ns * 1e9) / machine_bytes_s
+
+
+def _own_threads(requests: Sequence[ServedRequest], runs: Sequence[Span]) -> bool:
     """Whether runs of the model overlap: then each serves one request, and there are no batches."""
     return any(b.start_ns < a.end_ns for a, b in pairwise(sorted(runs, key=lambda s: s.start_ns))) and bool(
         requests
@@ -210,8 +191,8 @@ def _own_threads(requests: Sequence[Request], runs: Sequence[Span]) -> bool:
 
 
 def _notes(
-    asked: Sequence[Request],
-    streamed: Sequence[Request],
+    asked: Sequence[ServedRequest],
+    streamed: Sequence[ServedRequest],
     runs: Sequence[Span],
     model_bytes: int | None,
     machine_bytes_s: float | None,
@@ -230,20 +211,16 @@ def _notes(
         yield "the memory bandwidth of this machine was not measured"
 
 
-def _times(values: Iterable[float | None]) -> Times | None:
-    known = sorted(v / 1e6 for v in values if v is not None)
+def _times(values: Iterable[float | None]) -> Percentiles | None:
+    known = [v / 1e6 for v in values if v is not None]
     if not known:
         return None
 
-    def at(q: float) -> float:
-        place = q * (len(known) - 1)
-        low = int(place)
-        return known[low] + (place - low) * (known[min(low + 1, len(known) - 1)] - known[low])
-
-    return Times(len(known), at(0.5), at(0.9), at(0.99))
+    at = partial(quantile, known)
+    return Percentiles(len(known), at(0.5), at(0.9), at(0.99))
 
 
-def _times_json(times: Times | None) -> Mapping[str, float] | None:
+def _times_json(times: Percentiles | None) -> Mapping[str, float] | None:
     if times is None:
         return None
     return {"count": times.count, "p50_ms": times.p50_ms, "p90_ms": times.p90_ms, "p99_ms": times.p99_ms}

@@ -16,7 +16,7 @@ from statistics import fmean, median
 from typing import Final
 
 from unidle.scope.model import Span
-from unidle.scope.serving_traffic import Answer, answers_of
+from unidle.scope.serving_traffic import Exchange, answers_of
 
 LEAST_CHUNK_BYTES: Final = (
     6  # of chunked HTTP with one byte in it; less is a length, a line's end or the end of all
@@ -34,7 +34,7 @@ _EMBEDS: Final = re.compile(r"embedding")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ServedRequest:
     """One request. Times are the server's; what the look did not hold is nothing."""
 
     connection: str
@@ -57,7 +57,7 @@ class Request:
         return None if self.start_ns is None or self.first_ns is None else self.first_ns - self.start_ns
 
 
-def requests_of(traffic: Mapping[str, Sequence[Span]], runs: Sequence[Span]) -> list[Request]:
+def requests_of(traffic: Mapping[str, Sequence[Span]], runs: Sequence[Span]) -> list[ServedRequest]:
     """The requests of all connections (see :func:`served`); ``runs`` of the model, in order of their ends."""
     answers = [answer for name, events in traffic.items() for answer in answers_of(name, events)]
     known = _Runs(runs, answers)
@@ -66,13 +66,13 @@ def requests_of(traffic: Mapping[str, Sequence[Span]], runs: Sequence[Span]) -> 
     return [_request(a, c, known, per_chunk) for a, c in zip(answers, chunks, strict=True)]
 
 
-def counted_behind(requests: Iterable[Request], behind: Iterable[Request]) -> list[Request]:
+def counted_behind(requests: Iterable[ServedRequest], behind: Iterable[ServedRequest]) -> list[ServedRequest]:
     """Tokens as the server behind a relay sent them: a relay that is held up passes several on at once.
 
     A request's own one behind the relay lies within its time; of several that do, it is the one of most like a size.
     """
     known = [r for r in behind if r.start_ns is not None and r.end_ns is not None and r.tokens > 0]
-    found: list[Request] = []
+    found: list[ServedRequest] = []
     for r in requests:
         within = [b for b in known if r.model and _within(b, r)]
         if not within:
@@ -86,7 +86,7 @@ def counted_behind(requests: Iterable[Request], behind: Iterable[Request]) -> li
     return found
 
 
-def _within(inner: Request, outer: Request) -> bool:
+def _within(inner: ServedRequest, outer: ServedRequest) -> bool:
     if outer.start_ns is None or outer.end_ns is None or inner.start_ns is None or inner.end_ns is None:
         return False
     return outer.start_ns <= inner.start_ns and inner.end_ns <= outer.end_ns
@@ -121,7 +121,7 @@ def forwards(marks: Iterable[Span]) -> list[Span]:
 class _Runs:
     """Runs of the model, asked for by time and thread."""
 
-    def __init__(self, runs: Sequence[Span], answers: Sequence[Answer] = ()) -> None:
+    def __init__(self, runs: Sequence[Span], answers: Sequence[Exchange] = ()) -> None:
         self.spans = runs
         self.all = [s.end_ns for s in runs]
         self.typical_ns = median([s.end_ns - s.start_ns for s in runs]) if runs else 0.0
@@ -136,7 +136,7 @@ class _Runs:
         self._shared = _shared_threads(answers)
         self.asks = any(a.kind == "ask" for a in answers)
 
-    def of(self, answer: Answer) -> tuple[list[int], bool]:
+    def of(self, answer: Exchange) -> tuple[list[int], bool]:
         """The ends of runs that may be the answer's, and whether they are its own and no other's."""
         if not answer.writes:
             return self.all, False
@@ -146,7 +146,7 @@ class _Runs:
             return self._threads[thread], True
         return self.all, False
 
-    def of_worker(self, answer: Answer) -> tuple[list[int], bool]:
+    def of_worker(self, answer: Exchange) -> tuple[list[int], bool]:
         """The same of an answer that is written whole, which one thread of several may have made for another to write."""
         ends, own = self.of(answer)
         written_by_runner = any((s.pid, s.tid) in self._threads for s in answer.writes[:1])
@@ -163,7 +163,7 @@ class _Runs:
         begun = bisect_right(self._begun, after)
         return begun < len(self._begun) and self._first_end[begun] <= until
 
-    def _worker(self, answer: Answer) -> tuple[int, int]:
+    def _worker(self, answer: Exchange) -> tuple[int, int]:
         """The thread that most often ends a run right before something of the answer is written."""
         votes: dict[tuple[int, int], int] = defaultdict(int)
         for write in answer.writes:
@@ -175,7 +175,7 @@ class _Runs:
         return max(votes, key=lambda t: votes[t]) if votes else next(iter(self._threads))
 
 
-def _shared_threads(answers: Sequence[Answer]) -> set[tuple[int, int]]:
+def _shared_threads(answers: Sequence[Exchange]) -> set[tuple[int, int]]:
     """Threads that write several answers at a time, as an event loop does."""
     stays: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for a in answers:
@@ -193,7 +193,7 @@ def _between(ends: Sequence[int], after: int, until: int) -> Sequence[int]:
     return ends[bisect_right(ends, after) : bisect_right(ends, until)]
 
 
-def _chunks(answer: Answer, known: _Runs) -> list[int]:
+def _chunks(answer: Exchange, known: _Runs) -> list[int]:
     """When chunks that hold tokens were sent: headers and what is written together with a chunk are none of their own."""
     writes = [s for s in answer.writes if s.n_bytes >= LEAST_CHUNK_BYTES and s.kind != "done"]
     times = [s.end_ns for s in writes]
@@ -215,7 +215,7 @@ def _chunks(answer: Answer, known: _Runs) -> list[int]:
     return times[:1] + [at for at, gap in zip(times[1:], gaps, strict=True) if gap >= close]
 
 
-def _chunks_by_runs(answer: Answer, writes: Sequence[Span], known: _Runs) -> list[int]:
+def _chunks_by_runs(answer: Exchange, writes: Sequence[Span], known: _Runs) -> list[int]:
     """The same where runs of the model are seen: a chunk with a token has a run before it that no other chunk is of.
 
     What is written at once after two runs, because the writer was late, are two chunks: if they are of one size.
@@ -276,7 +276,7 @@ def _usual(gaps: Sequence[int]) -> int:
     return 0
 
 
-def _tokens_per_chunk(answers: Sequence[Answer], chunks: Sequence[list[int]], known: _Runs) -> int:
+def _tokens_per_chunk(answers: Sequence[Exchange], chunks: Sequence[list[int]], known: _Runs) -> int:
     """Runs of the model between two chunks, where all requests share its runs; 1 where they take turns."""
     shared = [
         (a, c) for a, c in zip(answers, chunks, strict=True) if len(c) > 2 and a.writes and not known.of(a)[1]
@@ -304,7 +304,7 @@ def _tokens_per_chunk(answers: Sequence[Answer], chunks: Sequence[list[int]], kn
 class _Stays:
     """How many requests are in the server at a time."""
 
-    def __init__(self, answers: Sequence[Answer]) -> None:
+    def __init__(self, answers: Sequence[Exchange]) -> None:
         self._begins = sorted((a.reads or a.writes)[0].start_ns for a in answers)
         self._ends = sorted(a.writes[-1].end_ns for a in answers)
 
@@ -316,10 +316,10 @@ class _Stays:
         return bisect_right(self._begins, until) - bisect_left(self._ends, after)
 
 
-def _request(answer: Answer, chunks: Sequence[int], known: _Runs, per_chunk: int) -> Request:
+def _request(answer: Exchange, chunks: Sequence[int], known: _Runs, per_chunk: int) -> ServedRequest:
     start = answer.reads[0].start_ns if answer.reads else None
     last = answer.writes[-1].end_ns if answer.writes else None
-    made = Request(
+    made = ServedRequest(
         connection=answer.connection,
         start_ns=start,
         first_ns=chunks[0] if chunks else None,

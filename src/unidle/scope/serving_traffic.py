@@ -90,7 +90,7 @@ def _was_opened_to_us(events: Sequence[Span]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Exchange:
     """A request's reads and the writes after them."""
 
     connection: str
@@ -104,34 +104,34 @@ class Answer:
         return self.reads[0].kind if self.reads else ""
 
 
-def answers_of(name: str, events: Sequence[Span]) -> list[Answer]:
+def answers_of(name: str, events: Sequence[Span]) -> list[Exchange]:
     """Cut a connection's reads and writes into requests with their answers (HTTP/1.1: one after the other)."""
     if any(s.kind in ("ask", "get") for s in events):
         return _told_answers(name, events)
-    found: list[Answer] = []
+    found: list[Exchange] = []
     reads: list[Span] = []
     writes: list[Span] = []
     for event in events:
         if event.kind in WRITES:
             writes.append(event)
         elif writes and event.n_bytes >= LEAST_REQUEST_BYTES:
-            found.append(Answer(name, tuple(reads), tuple(writes), True))
+            found.append(Exchange(name, tuple(reads), tuple(writes), True))
             reads, writes = [event], []
         elif not writes:
             reads.append(event)
     if reads or writes:
-        found.append(Answer(name, tuple(reads), tuple(writes), False))
+        found.append(Exchange(name, tuple(reads), tuple(writes), False))
     return found
 
 
-def _told_answers(name: str, events: Sequence[Span]) -> list[Answer]:
+def _told_answers(name: str, events: Sequence[Span]) -> list[Exchange]:
     """The same, where requests are seen to begin."""
-    found: list[Answer] = []
+    found: list[Exchange] = []
     reads: list[Span] = []
     writes: list[Span] = []
     for event in events:
         if event.kind in ("ask", "get") and (reads or writes):
-            found.append(Answer(name, tuple(reads), tuple(writes), True))
+            found.append(Exchange(name, tuple(reads), tuple(writes), True))
             reads, writes = [], []
         if event.kind in READS:
             if not writes or (len(writes) == 1 and writes[0].n_bytes <= INTERIM_BYTES):
@@ -139,7 +139,7 @@ def _told_answers(name: str, events: Sequence[Span]) -> list[Answer]:
                 reads.append(event)
         else:
             writes.append(event)
-    found.append(Answer(name, tuple(reads), tuple(writes), False))
+    found.append(Exchange(name, tuple(reads), tuple(writes), False))
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from unidle.scope.memory import size
 from unidle.scope.model import Profile
-from unidle.scope.serving import Serving, Times, serving
+from unidle.scope.serving import Percentiles, Serving, serving
 from unidle.scope.serving_traffic import READS, WRITES, is_http, served
 from unidle.words import counted
 
@@ -21,7 +21,7 @@ _OURS: Final = READS | WRITES | {"forward"}
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ServingView:
     """The inference view, or why there is none."""
 
     serving: Serving | None
@@ -41,21 +41,21 @@ class View:
         }
 
 
-def view_of(profile: Profile) -> View:
+def view_of(profile: Profile) -> ServingView:
     """The inference view of a look. There is none of processes that train: what they listen for is their own."""
     trains = {c.pid for c in profile.calls if c.kind in _TRAINS and c.count}
     spans = [s for s in profile.spans if s.kind in _OURS and s.pid not in trains]
     if any(s.pid in trains for s in profile.spans) and not any(s.kind == "forward" for s in spans):
-        return View(None, "it trains: the data on its connections are not requests to a model")
+        return ServingView(None, "it trains: the data on its connections are not requests to a model")
     if not any(s.kind in READS or s.kind in WRITES for s in spans):
-        return View(None, _nothing(profile))
+        return ServingView(None, _nothing(profile))
     runs = {s.pid for s in spans if s.kind == "forward"}
     traffic = served(spans)
     spoken = any(is_http(events) for events in traffic.values())
     if not runs and not spoken:
-        return View(None, "nothing that listens speaks HTTP, and no model runs")
+        return ServingView(None, "nothing that listens speaks HTTP, and no model runs")
     if not runs and not _has_torch(profile):
-        return View(None, "it answers requests, but PyTorch was not seen in it")
+        return ServingView(None, "it answers requests, but PyTorch was not seen in it")
     host, device = _parameters(profile, "host", runs), _parameters(profile, "device", runs)
     # A model on a device reads the device's memory, whose speed is not measured.
     measured = _machine_bytes_s(profile) if not device else None
@@ -63,18 +63,18 @@ def view_of(profile: Profile) -> View:
         spans, profile.start_ns, profile.end_ns, model_bytes=host + device or None, machine_bytes_s=measured
     )
     if not found.asked:
-        return View(None, "no request that came in ran a model")
-    return View(found, "", host + device or None, measured, "measured" if measured else "")
+        return ServingView(None, "no request that came in ran a model")
+    return ServingView(found, "", host + device or None, measured, "measured" if measured else "")
 
 
-def view_lines(view: View, width: int) -> list[str]:
+def view_lines(view: ServingView, width: int) -> list[str]:
     """The section of the first screen; nothing where nothing is served."""
     if view.serving is None:
         return []
     return ["Requests to the model", *(f"  {name:<10}{text}"[:width] for name, text in view_facts(view)), ""]
 
 
-def view_facts(view: View) -> list[tuple[str, str]]:
+def view_facts(view: ServingView) -> list[tuple[str, str]]:
     """Names and values, as the first screen and the page show them."""
     it = view.serving
     if it is None:
@@ -101,7 +101,7 @@ def _tokens(it: Serving) -> str:
     return f"{it.tokens:,} ({it.tokens_s:.3g}/s)"
 
 
-def _times(times: Times) -> str:
+def _times(times: Percentiles) -> str:
     return f"median {times.p50_ms:.4g} ms, 99th percentile {times.p99_ms:.4g} ms"
 
 
@@ -116,7 +116,7 @@ def _model(it: Serving) -> str:
     return ", ".join(parts)
 
 
-def _memory(view: View, it: Serving) -> str:
+def _memory(view: ServingView, it: Serving) -> str:
     text = f"{size(view.model_bytes or 0)} of parameters, {size(round(it.model_bytes_s or 0))}/s"
     if it.bandwidth_busy_pct is None or view.machine_bytes_s is None:
         return text

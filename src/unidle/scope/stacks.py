@@ -23,8 +23,8 @@ from unidle.scope.model import Frame, Profile, Sample
 from unidle.scope.rules import is_user_file, leaf_of, plain_name, short_name
 
 if TYPE_CHECKING:
-    from unidle.scope.rules import Rules
-    from unidle.scope.tiers import Watch
+    from unidle.scope.rules import RuleSet
+    from unidle.scope.tiers import ProfilerWatch
 
 LOOK_S: Final = 0.02
 FRAMES_KEPT: Final = 24
@@ -35,7 +35,7 @@ _JOINS: Final = ("/threading.py", "/concurrent/futures/thread.py", "/concurrent/
 _STATES: Final = {"T": "stopped", "t": "stopped", "R": "running", "Z": "ended", "X": "ended"}
 
 
-class Orders(msgspec.Struct, frozen=True):
+class StackRequest(msgspec.Struct, frozen=True):
     """What to look at: the ranks of an attempt below a run directory."""
 
     root: str
@@ -62,16 +62,16 @@ def main() -> int:
 
     What takes time to load is loaded before orders come: it may be started when a gang only begins to look suspicious.
     """
-    from unidle.scope.rules import Rules, shipped
+    from unidle.scope.rules import RuleSet, shipped
     from unidle.scope.tiers import native  # noqa: F401
 
     with suppress(ImportError):
         import unidle_scope  # noqa: F401
-    rules = Rules(shipped())
+    rules = RuleSet(shipped())
     line = sys.stdin.buffer.readline()
     if not line:
         return 0  # not needed after all
-    orders = msgspec.json.decode(line, type=Orders)
+    orders = msgspec.json.decode(line, type=StackRequest)
     alive = _alive(orders)
     gone = [rank for rank in range(orders.ranks) if rank not in {one.rank for one in alive}]
     ended = [RankStack(tuple(gone), "ended")] if gone else []
@@ -93,7 +93,7 @@ def _joined(stacks: Sequence[RankStack]) -> list[RankStack]:
     return [msgspec.structs.replace(stack, ranks=tuple(sorted(ranks))) for stack, ranks in by.items()]
 
 
-def _alive(orders: Orders) -> list[_Rank]:
+def _alive(orders: StackRequest) -> list[_Rank]:
     from unidle.scope.targets import pids_of_ranks
 
     found = pids_of_ranks(Path(orders.root), orders.job, orders.attempt, range(orders.ranks))
@@ -137,8 +137,8 @@ def _small(path: str) -> str:
 # -- stacks ------------------------------------------------------------------------------------------
 
 
-def _looked_at(ranks: Sequence[_Rank], rules: Rules) -> list[RankStack]:
-    watched: Watch | None = None
+def _looked_at(ranks: Sequence[_Rank], rules: RuleSet) -> list[RankStack]:
+    watched: ProfilerWatch | None = None
     refused: dict[int, str] = {}
     try:
         for rank in ranks:
@@ -159,7 +159,7 @@ def _looked_at(ranks: Sequence[_Rank], rules: Rules) -> list[RankStack]:
     ]
 
 
-def _add(watched: Watch | None, rank: _Rank) -> Watch:
+def _add(watched: ProfilerWatch | None, rank: _Rank) -> ProfilerWatch:
     from unidle.scope.tiers import watch
 
     if watched is None:
@@ -168,7 +168,7 @@ def _add(watched: Watch | None, rank: _Rank) -> Watch:
     return watched
 
 
-def _stack_of(rank: _Rank, profile: Profile, rules: Rules) -> RankStack:
+def _stack_of(rank: _Rank, profile: Profile, rules: RuleSet) -> RankStack:
     sample = _telling(rank, profile, rules)
     if sample is None:
         return _from_kernel(rank, "no stack of it could be read")
@@ -182,7 +182,7 @@ def _stack_of(rank: _Rank, profile: Profile, rules: Rules) -> RankStack:
     return RankStack((rank.rank,), "stopped" if rank.stopped else category, place, frames)
 
 
-def _helper(rank: _Rank, sample: Sample, profile: Profile, rules: Rules) -> Sample | None:
+def _helper(rank: _Rank, sample: Sample, profile: Profile, rules: RuleSet) -> Sample | None:
     """A process of the rank that is at work in the user's own code, for one that waits for its data."""
     for other in profile.samples:
         if other.pid in rank.states and other.pid == other.tid and other.pid != sample.pid:
@@ -194,7 +194,7 @@ def _helper(rank: _Rank, sample: Sample, profile: Profile, rules: Rules) -> Samp
     return None
 
 
-def _telling(rank: _Rank, profile: Profile, rules: Rules) -> Sample | None:
+def _telling(rank: _Rank, profile: Profile, rules: RuleSet) -> Sample | None:
     """The stack that explains most of a rank: of its main thread; else of a thread that this one waits for.
 
     Of several processes the first with Python of the user's own counts, else the first with any, else the last one.

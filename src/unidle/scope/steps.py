@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from unidle.scope.model import Profile, Span
-from unidle.scope.shape import Key, Shape
+from unidle.scope.process_roles import Key, ProcessRoles
 
 _KINDS: Final = ("optimizer", "backward", "collective")
 _LEAST_SPANS: Final = 3
@@ -49,13 +49,13 @@ class StepReport:
         return None if not every else round(quantile(every, share) / 1e6, 3)
 
 
-def steps_of(profile: Profile, shape: Shape) -> StepReport:
+def steps_of(profile: Profile, roles: ProcessRoles) -> StepReport:
     """From spans of the optimizer, else of backward, else of collectives that repeat; else from calls, which are only counted.
 
     Samples are added up over a look, so no period can be distinguished from them.
     """
     found: dict[Key, Steps] = {}
-    for subject in shape.subjects:
+    for subject in roles.subjects:
         key = subject.pid, subject.tid
         steps = _from_spans(profile, key) or _from_calls(profile, key)
         if steps is not None:
@@ -64,7 +64,7 @@ def steps_of(profile: Profile, shape: Shape) -> StepReport:
     return StepReport(found, why)
 
 
-def quantile(values: Sequence[int], share: float) -> float:
+def quantile(values: Sequence[float], share: float) -> float:
     """Between the two nearest values, as NumPy's default does."""
     ordered = sorted(values)
     at = share * (len(ordered) - 1)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from unidle.scope.bottlenecks import Bottleneck, Machine, bottlenecks_of, compared, late_rank
 from unidle.scope.budget import FEW_SAMPLES, Budgets, ThreadBudget, budgets_of
-from unidle.scope.findings import Finding, Machine, compared, findings_of, late_rank
-from unidle.scope.lines import Line, lines_of
+from unidle.scope.line_times import LineTime, lines_of
 from unidle.scope.model import Profile, Sample
 from unidle.scope.ranks import Comparison
-from unidle.scope.rules import CATEGORIES, Rules
-from unidle.scope.serving_view import View, view_of
+from unidle.scope.rules import CATEGORIES, RuleSet
+from unidle.scope.serving_view import ServingView, view_of
 from unidle.scope.steps import StepReport, steps_of
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProfileReport:
     """A profile and all that follows from it."""
 
     profile: Profile
@@ -24,7 +24,7 @@ class Report:
     steps: StepReport
     comparison: Comparison | None  # of the ranks, where there are several
     machine: Machine
-    serving: View
+    serving: ServingView
 
     @property
     def steps_s(self) -> float | None:
@@ -32,19 +32,21 @@ class Report:
         count, seconds = self.steps.count, self.profile.seconds
         return count / seconds if count and seconds else None
 
-    def findings(self, thread: ThreadBudget) -> list[Finding]:
+    def findings(self, thread: ThreadBudget) -> list[Bottleneck]:
         """Causes of a training thread's time, biggest first."""
-        return findings_of(self.profile, self.budgets, thread, self.machine, self.comparison)
+        return bottlenecks_of(self.profile, self.budgets, thread, self.machine, self.comparison)
 
 
-def report_of(profile: Profile, rules: Rules, machine: Machine | None = None) -> Report:
+def report_of(profile: Profile, rules: RuleSet, machine: Machine | None = None) -> ProfileReport:
     """Pure. ``machine``: what else was there while the look lasted, where that is known."""
     budgets = budgets_of(profile, rules)
-    steps = steps_of(profile, budgets.shape)
-    return Report(profile, budgets, steps, compared(profile, budgets), machine or Machine(), view_of(profile))
+    steps = steps_of(profile, budgets.roles)
+    return ProfileReport(
+        profile, budgets, steps, compared(profile, budgets), machine or Machine(), view_of(profile)
+    )
 
 
-def category_of(report: Report) -> Callable[[Profile, Sample], str]:
+def category_of(report: ProfileReport) -> Callable[[Profile, Sample], str]:
     """Names the category that a sample's time was put into."""
     known = {
         (one.pid, one.tid, cell.stack, cell.state): cell.rule.category
@@ -54,7 +56,7 @@ def category_of(report: Report) -> Callable[[Profile, Sample], str]:
     return lambda _, sample: known.get((sample.pid, sample.tid, sample.stack, sample.state), "other")
 
 
-def first_to_tell(report: Report) -> list[ThreadBudget]:
+def first_to_tell(report: ProfileReport) -> list[ThreadBudget]:
     """Of a gang with a late rank one that waits for it, and the late one. Else the first one."""
     threads = report.budgets.training
     late = late_rank(report.budgets, report.comparison)
@@ -64,7 +66,7 @@ def first_to_tell(report: Report) -> list[ThreadBudget]:
     return [waiting, late[0]]
 
 
-def training_lines(profile: Profile, budgets: Budgets) -> list[Line]:
+def training_lines(profile: Profile, budgets: Budgets) -> list[LineTime]:
     """The lines of code of all training threads, most time first."""
     return lines_of(profile, (cell for one in budgets.training for cell in one.cells))
 

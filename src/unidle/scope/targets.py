@@ -12,7 +12,7 @@ from typing import Final
 
 from unidle.engine.local import rundir, tree
 from unidle.errors import BadInput, CannotRun, TargetEnded
-from unidle.scope.findings import Machine
+from unidle.scope.bottlenecks import Machine
 from unidle.scope.model import Profile
 
 # unidle's own last: what a rank starts, such as mpirun, numbers its processes itself
@@ -22,7 +22,7 @@ _BUSY_CPUS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProfileTarget:
     """Processes to look at. ``ranks`` names those that are known to be a rank; ``job`` is empty without one.
 
     ``pids`` holds the children that there were, of which some may have ended by the time they are watched: what a look receives is
@@ -49,7 +49,7 @@ class Target:
         return replace(profile, processes=processes)
 
 
-def of_process(pid: int, *, children: bool = True) -> Target:
+def of_process(pid: int, *, children: bool = True) -> ProfileTarget:
     """A process and, with ``children``, those below it. Errors: BadInput if it does not exist, TargetEnded, CannotRun."""
     stat = tree.stat_of(pid)
     if stat is None or pid <= 0:
@@ -62,7 +62,9 @@ def of_process(pid: int, *, children: bool = True) -> Target:
     return _target([pid], children=children)
 
 
-def of_ranks(root: Path, job: str, attempt: int, ranks: Sequence[int], *, children: bool = True) -> Target:
+def of_ranks(
+    root: Path, job: str, attempt: int, ranks: Sequence[int], *, children: bool = True
+) -> ProfileTarget:
     """The ranks of an attempt that run on this machine. Errors: CannotRun where none does, or may not be seen."""
     found = pids_of_ranks(root, job, attempt, ranks)
     if not found:
@@ -121,10 +123,10 @@ def any_lives(pids: Sequence[int]) -> bool:
     return any(tree.is_live(pid) for pid in pids)
 
 
-class Beside:
+class OtherPrograms:
     """What other programs use while a look lasts: CPU times of all processes before and after it."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ProfileTarget) -> None:
         self._target = target
         self._cpus = _allowed_cpus(target.pids[0])
         self._before = _cpu_seconds()
@@ -148,7 +150,7 @@ class Beside:
 
 def _target(
     roots: Sequence[int], *, children: bool, ranks: Mapping[int, int] | None = None, job: str = ""
-) -> Target:
+) -> ProfileTarget:
     pids = list(roots)
     if children:
         for root in roots:
@@ -156,7 +158,7 @@ def _target(
     known = dict(ranks or {})
     if not known:
         known = {pid: rank for pid in pids if (rank := rank_of_environment(pid)) is not None}
-    return Target(tuple(roots), tuple(pids), known, job, {pid: _command(pid) for pid in pids})
+    return ProfileTarget(tuple(roots), tuple(pids), known, job, {pid: _command(pid) for pid in pids})
 
 
 def _rank_pid(directory: str) -> int | None:

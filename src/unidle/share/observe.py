@@ -1,6 +1,6 @@
 """What the ledger saw of work that shares a GPU: how long steps took alone, and next to one other.
 
-Only steps that were seen count (rows with a step number); see ``share.pairs``.
+Only steps that were seen count (rows with a step number); see ``share.colocation``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 
 from unidle.ledger.columns import LEAVES, RowColumns
 from unidle.ledger.taxonomy import GROUP_OF
-from unidle.share.loads import Interference
+from unidle.share.colocation import Observation, PairedSteps, Work
+from unidle.share.interference import Interference
 from unidle.share.modes import Mode
-from unidle.share.pairs import Observation, Pairs, Work
 
 
 def observations(
@@ -23,7 +23,7 @@ def observations(
     ``load_of`` names the load of each job, ``mode_of`` how each device was cut; others are passed over, but a job
     of unknown load is company all the same.
     """
-    pairs = Pairs(load_of)
+    pairs = PairedSteps(load_of)
     for device, tenants in _by_device(rows, mode_of).items():
         pairs.add(tenants, mode_of[device], tenants.keys() & load_of.keys())
     return pairs.observations()

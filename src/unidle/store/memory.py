@@ -115,6 +115,7 @@ class MemoryStore:
         snapshot: Snapshot,
         segments: Sequence[Segment] = (),
         rows: Sequence[ViewRow] = (),
+        dropped: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.renew(lease)
         for segment in segments:
@@ -127,6 +128,8 @@ class MemoryStore:
 
         for row in rows:
             self._rows[snapshot.fold_version, row.part, row.key] = snapshot.seq, row
+        for part, key in dropped:
+            self._rows.pop((snapshot.fold_version, part, key), None)
 
     def view_row(self, fold_version: int, part: str, seq: int, key: str) -> bytes | None:
         saved, row = self._rows.get((fold_version, part, key), (0, None))
@@ -141,6 +144,9 @@ class MemoryStore:
             if version == fold_version and part_of == part and saved <= seq
         ]
         return iter(sorted(found, key=lambda row: row.position, reverse=backwards))
+
+    def view_row_keys(self, fold_version: int, part: str) -> list[str]:
+        return [key for version, part_of, key in self._rows if (version, part_of) == (fold_version, part)]
 
     def has_view_rows(self, fold_version: int, part: str, seq: int, count: int) -> bool:
         return sum(1 for _ in self.view_rows(fold_version, part, seq)) == count

@@ -161,9 +161,10 @@ class Store(Protocol):
         snapshot: Snapshot,
         segments: Sequence[Segment] = (),
         rows: Sequence[ViewRow] = (),
+        dropped: Sequence[tuple[str, str]] = (),
     ) -> None:
         """Keep a snapshot, and the segments and the rows that it leaves out, in one transaction; older
-        snapshots of the same fold version go."""
+        snapshots of the same fold version go, and the rows ``dropped`` (part and key of each)."""
 
     def view_row(self, fold_version: int, part: str, seq: int, key: str) -> bytes | None:
         """A row of that part that a snapshot up to event ``seq`` leaves out; None if there is none of that key."""
@@ -172,6 +173,9 @@ class Store(Protocol):
         self, fold_version: int, part: str, seq: int, *, backwards: bool = False
     ) -> Iterator[ViewRow]:
         """All of these in the order of their positions, streamed."""
+
+    def view_row_keys(self, fold_version: int, part: str) -> list[str]:
+        """Keys of all rows of that part, whatever is left out by which snapshot."""
 
     def has_view_rows(self, fold_version: int, part: str, seq: int, count: int) -> bool:
         """Whether these are so many, and none of them is damaged."""

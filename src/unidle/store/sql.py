@@ -256,12 +256,18 @@ class SqlStore:
         snapshot: Snapshot,
         segments: Sequence[Segment] = (),
         rows: Sequence[ViewRow] = (),
+        dropped: Sequence[tuple[str, str]] = (),
     ) -> None:
         # once more is no harm: a snapshot is replaced, and of segments of one event the last one counts
-        self._steady.run(lambda: self._save_snapshot(lease, snapshot, segments, rows))
+        self._steady.run(lambda: self._save_snapshot(lease, snapshot, segments, rows, dropped))
 
     def _save_snapshot(
-        self, lease: Lease, snapshot: Snapshot, segments: Sequence[Segment], rows: Sequence[ViewRow]
+        self,
+        lease: Lease,
+        snapshot: Snapshot,
+        segments: Sequence[Segment],
+        rows: Sequence[ViewRow],
+        dropped: Sequence[tuple[str, str]],
     ) -> None:
         with self.transaction():
             writer = self._held(lease)
@@ -269,6 +275,8 @@ class SqlStore:
             derived.save(self._db, snapshot, segments)
             if rows:
                 view_rows.add(self._db, snapshot.fold_version, snapshot.seq, rows)
+            if dropped:
+                view_rows.drop(self._db, snapshot.fold_version, dropped)
 
     def load_snapshot(self, fold_version: int) -> Snapshot | None:
         return derived.newest_snapshot(self._db, fold_version, self._writer().last_seq)
@@ -286,6 +294,9 @@ class SqlStore:
         self, fold_version: int, part: str, seq: int, *, backwards: bool = False
     ) -> Iterator[ViewRow]:
         return view_rows.rows_of(self._query_again, fold_version, part, seq, backwards=backwards)
+
+    def view_row_keys(self, fold_version: int, part: str) -> list[str]:
+        return [key for (key,) in self._query_again(sql.VIEW_ROW_KEYS, (fold_version, part))]
 
     def has_view_rows(self, fold_version: int, part: str, seq: int, count: int) -> bool:
         try:

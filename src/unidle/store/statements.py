@@ -89,8 +89,10 @@ _VIEW_ROWS: Final = (
 VIEW_ROW: Final = f"{_VIEW_ROWS} AND key = ?"
 VIEW_ROWS_UP: Final = f"{_VIEW_ROWS} AND position > ? ORDER BY position LIMIT ?"
 VIEW_ROWS_DOWN: Final = f"{_VIEW_ROWS} AND position < ? ORDER BY position DESC LIMIT ?"
+VIEW_ROW_KEYS: Final = "SELECT key FROM unidle_view_rows WHERE fold_version = ? AND part = ?"
 VIEW_PARTS: Final = "SELECT DISTINCT fold_version, part FROM unidle_view_rows ORDER BY fold_version, part"
 DROP_VIEW_ROWS: Final = "DELETE FROM unidle_view_rows"
+DROP_VIEW_ROW: Final = f"{DROP_VIEW_ROWS} WHERE fold_version = ? AND part = ? AND key = ?"
 DROP_OLD_VIEW_ROWS: Final = (
     "DELETE FROM unidle_view_rows WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"
 )

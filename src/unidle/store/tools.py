@@ -12,7 +12,7 @@ from typing import BinaryIO, Final, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from unidle.errors import BadInput, StoreDamaged, StoreError
-from unidle.jobs.job_id import is_job_id
+from unidle.jobs.spec import is_job_id
 from unidle.store.archives import ArchiveShelf
 from unidle.store.profiles import ProfileShelf
 from unidle.store.protocol import Lease, NewEvent, Request, Store, StoredEvent

@@ -26,6 +26,11 @@ def add(db: Database, fold_version: int, seq: int, rows: Sequence[ViewRow]) -> N
     db.execute_many(sql.ADD_VIEW_ROW, written)
 
 
+def drop(db: Database, fold_version: int, keys: Sequence[tuple[str, str]]) -> None:
+    """Drop rows, by part and key."""
+    db.execute_many(sql.DROP_VIEW_ROW, ((fold_version, part, key) for part, key in keys))
+
+
 def row_of(query: Query, fold_version: int, part: str, seq: int, key: str) -> bytes | None:
     """See :meth:`unidle.store.protocol.Store.view_row`."""
     for row in query(sql.VIEW_ROW, (fold_version, part, seq, key)):

@@ -20,7 +20,7 @@ from unidle.view import looks, remedies, watching
 from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.state import View
 
-FOLD_VERSION: Final = 15
+FOLD_VERSION: Final = 16
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 

@@ -9,7 +9,7 @@ from msgspec import structs
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
 from unidle.jobs import JobState, transition
-from unidle.jobs.job_id import is_job_id
+from unidle.jobs.spec import is_job_id
 from unidle.view import fold_fleet as of_fleet
 from unidle.view.accounts import expected_postings
 from unidle.view.care import Strike, struck

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from typing import Final
 
 from unidle.events import types as ev
-from unidle.ledger.carve import Look, coarser, fitted
+from unidle.ledger.profiled_causes import Look, coarser, fitted
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView, Watched
 from unidle.view.state import View

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from unidle.events.marks import GUESSED, LastOutput, Mark
-from unidle.ledger.carve import Look
+from unidle.ledger.profiled_causes import Look
 
 _STEPS_KEPT = 8192
 _SPANS_KEPT = 8192

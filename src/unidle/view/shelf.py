@@ -19,23 +19,26 @@ class Shelf(Protocol):
 
 
 class StoredRows:
-    """The rows of one part that a snapshot up to event ``seq`` left out, ``count`` in all, as the store has them."""
+    """The rows of one part that a snapshot up to event ``seq`` left out, ``count`` in all, as the store has them.
 
-    def __init__(self, store: Store, fold_version: int, part: str, seq: int, count: int) -> None:
+    ``count`` is None where some rows of the part are out of date: who reads all of them has to find out which.
+    """
+
+    def __init__(self, store: Store, fold_version: int, part: str, seq: int, count: int | None) -> None:
         self._store, self._of, self._count = store, (fold_version, part, seq), count
 
     def get(self, key: str) -> bytes | None:
-        return self._store.view_row(*self._of, key) if self._count else None
+        return None if self._count == 0 else self._store.view_row(*self._of, key)
 
     def all(self, *, backwards: bool = False) -> Iterator[ViewRow]:
         """Errors: :class:`StoreDamaged` at the end, if some are missing."""
-        if not self._count:
+        if self._count == 0:
             return
         found = 0
         for row in self._store.view_rows(*self._of, backwards=backwards):
             found += 1
             yield row
-        if found != self._count:
+        if self._count is not None and found != self._count:
             lost = self._count - found
             raise StoreDamaged(
                 f"{counted(lost, self._of[1])} {'is' if lost == 1 else 'are'} missing", field=self._store.url,

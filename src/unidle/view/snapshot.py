@@ -8,11 +8,11 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from unidle.errors import StoreDamaged
 from unidle.store.protocol import Lease, Segment, Snapshot, Store
 from unidle.view.fold import FOLD_VERSION, collector_paused, fold
-from unidle.view.jobs import ENDED_JOBS, JobTable, JobView
+from unidle.view.job_table import ENDED_JOBS, WAITING_JOBS, JobTable
 from unidle.view.removed import REMOVED_JOBS, RemovedJobs
-from unidle.view.resting import rows
 from unidle.view.shelf import StoredRows
 from unidle.view.state import View
 
@@ -20,10 +20,11 @@ from unidle.view.state import View
 def encode(view: View, without: Collection[str] | None = None) -> Snapshot:
     """The state of the view, without the indexes that are rebuilt from it.
 
-    ``without``: ended jobs that it leaves out, as it does all removals then; None: it leaves out nothing.
+    ``without``: ended jobs that it leaves out, as it does all removals and jobs that rest then; None: nothing more is
+    left out than was before.
     """
     bare = replace(view, book=replace(view.book, _index={}), **_NO_INDEX)
-    bare.jobs = cast("JobTable", view.jobs.plain(without or ()))
+    bare.jobs = cast("JobTable", view.jobs.plain(without or (), view.seq if without is not None else None))
     bare.removed = cast("RemovedJobs", view.removed.plain(gone=without is not None))
     return Snapshot(view.seq, FOLD_VERSION, _ENCODER.encode(bare))
 
@@ -35,7 +36,7 @@ def decode(snapshot: Snapshot) -> View | None:
     try:
         with collector_paused():
             view = _DECODER.decode(snapshot.body)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError, ValueError):
         return None
     return view if view.seq == snapshot.seq else None
 
@@ -45,20 +46,14 @@ def _part(kind: type, value: dict[str, Any]) -> JobTable | RemovedJobs:
         return RemovedJobs.of(value)
     if kind is not JobTable:
         raise TypeError(f"not part of a view: {kind}")
-    jobs, resting = value["jobs"], rows(value["resting"])
-    positions = msgspec.convert(value["positions"], dict[str, int])
-    for name in [name for name, job in jobs.items() if type(job) is not bytes]:
-        jobs[name] = msgspec.convert(jobs[name], JobView)
-    if any(type(jobs.get(name)) is not bytes for name in resting):
-        raise msgspec.ValidationError("a waiting job is missing from a snapshot")
-    if positions.keys() != {name for name, job in jobs.items() if type(job) is bytes} - resting.keys():
-        raise msgspec.ValidationError("an ended job has no position in a snapshot")
-    return JobTable(jobs, resting, positions, msgspec.convert(value["shelved"], int))
+    return JobTable.of(value)
 
 
 _NO_INDEX: Final[dict[str, Any]] = {field.name: None for field in fields(View) if field.name.startswith("_")}
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(View, dec_hook=_part)
+_STALE: Final = 4_000  # rows that are out of date stay a while, for who reads an earlier snapshot
+_DROPPED: Final = 2_000  # with one snapshot at most: a turn is not to take long
 
 
 def load_view(store: Store) -> View:
@@ -71,9 +66,21 @@ def renewed_view(store: Store) -> View:
     """:func:`load_view` for who writes: without the snapshot, if a row that it leaves out is damaged or missing."""
     view = _kept_view(store)
     parts = ((ENDED_JOBS, view.jobs.shelved), (REMOVED_JOBS, view.removed.shelved))
-    if not all(store.has_view_rows(FOLD_VERSION, part, view.seq, count) for part, count in parts):
+    whole = all(store.has_view_rows(FOLD_VERSION, part, view.seq, count) for part, count in parts)
+    if not whole or not _has_waiting(store, view):
         view = View()
+    needed = view.jobs.row_keys()
+    view.jobs.useless = [k for k in store.view_row_keys(FOLD_VERSION, WAITING_JOBS) if k not in needed]
     return fold(view, store.read(after=view.seq))
+
+
+def _has_waiting(store: Store, view: View) -> bool:
+    """Whether the store has the records of all jobs that rest, and none of them is damaged."""
+    try:
+        found = {row.key for row in store.view_rows(FOLD_VERSION, WAITING_JOBS, view.seq)}
+    except StoreDamaged:
+        return False
+    return view.jobs.row_keys() <= found
 
 
 def _kept_view(store: Store) -> View:
@@ -90,14 +97,29 @@ def _look_up(view: View, store: Store, gone: Collection[str] = (), removed: int 
     view.jobs.shelve(jobs, gone)
     removals = StoredRows(store, FOLD_VERSION, REMOVED_JOBS, view.seq, view.removed.shelved + removed)
     view.removed.shelve(removals, removed)
+    view.jobs.leave(StoredRows(store, FOLD_VERSION, WAITING_JOBS, view.seq, None))
 
 
 def keep(store: Store, lease: Lease, view: View, segments: Sequence[Segment]) -> int:
-    """Keep the view, and return the snapshot's bytes. Ended jobs whose postings are final, and removals, leave it for the store."""
+    """Keep the view, and return the snapshot's bytes. Ended jobs whose postings are final, jobs that rest, and removals
+    leave it for the store.
+    """
     ended = view.jobs.ended(without=set(view.unposted))  # the unposted ones are read as a whole, soon
     removed = view.removed.rows()
     gone = {row.key for row in ended}
+    waiting = view.jobs.resting_rows(view.seq)
+    written = {row.key for row in waiting}  # a log that was folded again has the events of before
+    view.jobs.useless = [key for key in view.jobs.useless if key not in written]
+    stale, useless = view.jobs.stale, view.jobs.useless[:_DROPPED]
+    dropped = useless + stale[: min(max(len(stale) - _STALE, 0), _DROPPED - len(useless))]
     kept = encode(view, gone)
-    store.save_snapshot(lease, kept, segments, [*ended, *removed])
+    rows, old = [*ended, *removed, *waiting], [(WAITING_JOBS, key) for key in dropped]
+    try:
+        store.save_snapshot(lease, kept, segments, rows, old)
+    except BaseException:
+        view.jobs.forget_blocks()
+        raise
     _look_up(view, store, gone, len(removed))
+    view.jobs.leave(StoredRows(store, FOLD_VERSION, WAITING_JOBS, view.seq, None), view.seq)
+    del stale[: len(dropped) - len(useless)], view.jobs.useless[: len(useless)]
     return len(kept.body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from unidle.errors import StoreDamaged
 from unidle.ledger.rows import Entry
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from unidle.ledger.sources import SegmentedRows
     from unidle.ledger.tables import JobInfo, SliceInfo
 
-SEAL_AT_POSTINGS = 50_000
+SEAL_AT_POSTINGS: Final = 50_000
 """Final postings are sealed once there are this many: below, a snapshot carries them well enough."""
+SEAL_AT_JOBS: Final = 1_000
+"""They are also sealed once so many jobs have ended, since each is in memory and in every snapshot until then."""
+_LEAST: Final = 500  # postings of a segment: fewer are not worth its read
 
 
 def ledger_source(store: Store, view: View) -> SegmentedRows:
@@ -56,13 +59,15 @@ def save_snapshot(store: Store, lease: Lease, view: View, *, seal_at: int = SEAL
 
     The ended jobs whose postings are final leave the view for the store.
     """
-    due = len(view.book.closed) + view.unposted_size >= seal_at
-    segments = _seal(view, seal_at) if due else []
+    many = len(view.book.closed) + view.unposted_size >= seal_at
+    segments = []
+    if many or len(view.unposted) >= SEAL_AT_JOBS:
+        segments = _seal(view, max(seal_at // 2 if many else min(seal_at // 2, _LEAST), 1))
     return snapshot.keep(store, lease, view, segments)
 
 
-def _seal(view: View, seal_at: int) -> list[Segment]:
-    """Move the postings before each slice's watermark out of the view into one segment."""
+def _seal(view: View, least: int) -> list[Segment]:
+    """Move the postings before each slice's watermark out of the view into one segment, if they are at least so many."""
     from unidle.ledger.current import current
     from unidle.ledger.segments import seal
     from unidle.ledger.sources import span
@@ -71,8 +76,8 @@ def _seal(view: View, seal_at: int) -> list[Segment]:
     book, until = view.book, watermarks_ns(view)
     open_slices = {k for k, since in enumerate(book.since) if until[k] < since}
     done, rest = _split(book.closed, until, open_slices)
-    if len(done) < max(seal_at // 2, 1):
-        return []  # what is open holds most of them back: a small segment is not worth its read
+    if len(done) < least:
+        return []  # what is open holds most of them back
     columns = current(_columns(view, done, until))
     start_ns, end_ns = span(columns)
     segment = Segment(0, view.seq, FOLD_VERSION, start_ns, end_ns, len(columns), seal(columns))

@@ -14,7 +14,8 @@ from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
 from unidle.view.care import Care
 from unidle.view.changes import Changes
-from unidle.view.jobs import JobTable, JobView
+from unidle.view.job_table import JobTable
+from unidle.view.jobs import JobView
 from unidle.view.occupancy import Occupancy
 from unidle.view.records import (
     FaultView,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from unidle.jobs import JobSpec, Reason
 
 if TYPE_CHECKING:
-    from unidle.view.jobs import JobTable, JobView
+    from unidle.view.job_table import JobTable
+    from unidle.view.jobs import JobView
 
 
 class Shape(NamedTuple):

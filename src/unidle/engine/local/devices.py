@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 from unidle.engine.local.visible import hidden_amd, is_visible
 from unidle.errors import BadInput, CannotRun
 from unidle.fleet import Device, Fleet, GpuLinks, Node, Tier, Vendor
-from unidle.fleet.found import FoundGpu
 from unidle.fleet.links import SELF, UNKNOWN, beside, parse_topo
+from unidle.fleet.model import FoundGpu
 
 SITE = "local"
 T = TypeVar("T")
@@ -189,7 +189,7 @@ def find_amd(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) ->
     sysfs = root / "sys"
     if not (sysfs / "class/kfd").is_dir():
         return Found("amd")
-    from unidle.fleet.kfd import gpus_by_kfd
+    from unidle.fleet.amd import gpus_by_kfd
 
     gpus, links = gpus_by_kfd(sysfs)
     if not gpus:

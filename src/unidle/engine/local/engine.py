@@ -28,7 +28,7 @@ from unidle.engine.protocol import (
 from unidle.errors import BadInput, CannotRun
 from unidle.fleet import Fleet
 from unidle.jobs import Limits
-from unidle.jobs.job_id import is_job_id
+from unidle.jobs.spec import is_job_id
 from unidle.jobs.vitals import GangVitals
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""How gangs that have parts of one device slow each other down, by the table of ``share.loads``. Pure.
+"""How gangs that have parts of one device slow each other down, by the table of ``share.interference``. Pure.
 
 A gang is as slow as the slowest of its parts. What its work needs is looked up by the job's name, as in the
 decision. A job whose name is not in the table needs what it requests.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from unidle.engine.protocol import PartOf, StartGang
 from unidle.engine.sim.network import WHOLE, Key
 from unidle.fleet import WHOLE_PPM, Fleet
-from unidle.share.loads import Interference, Tenant, known_loads
+from unidle.share.interference import Interference, Tenant, known_loads
 from unidle.share.mig_models import model_of
 
 

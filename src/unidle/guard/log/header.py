@@ -8,11 +8,49 @@ from __future__ import annotations
 
 import json
 import re
+from calendar import monthrange, timegm
 from dataclasses import dataclass
 from typing import Any, Final
 
 from unidle.guard.log.model import Clock
-from unidle.guard.log.stamps import MONTHS, seconds_ns, wall_ns
+
+MONTHS: Final = {
+    name: k + 1
+    for k, name in enumerate(
+        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+    )
+}
+_S: Final = 1_000_000_000
+
+
+def seconds_ns(text: str) -> int:
+    """``219.471050`` seconds in nanoseconds, without a float between."""
+    whole, _, part = text.partition(".")
+    return int(whole) * _S + int((part + "000000000")[:9])
+
+
+def wall_ns(year: int, month: int, day: int, clock: str, fraction: str = "", zone: str = "") -> int | None:
+    """A date and ``HH:MM:SS`` in nanoseconds since 1970; None where there is no such date.
+
+    ``zone``: ``Z``, ``+05:30``, ``-0800``; without one the clock is taken as it stands.
+    """
+    hour, minute, second = (int(part) for part in clock.split(":"))
+    if not (1970 <= year <= 9999 and 1 <= month <= 12 and hour < 24 and minute < 60 and second < 61):
+        return None
+    if not 1 <= day <= monthrange(year, month)[1]:
+        return None
+    seconds = timegm((year, month, day, hour, minute, second, 0, 0, 0))
+    return (seconds - _offset_s(zone)) * _S + int((fraction + "000000000")[:9] or 0)
+
+
+def _offset_s(zone: str) -> int:
+    """Seconds east of Greenwich."""
+    digits = zone[1:].replace(":", "")
+    if len(digits) != 4 or zone[0] not in "+-":
+        return 0
+    ahead = int(digits[:2]) * 3600 + int(digits[2:]) * 60
+    return ahead if zone[0] == "+" else -ahead
+
 
 _FACILITIES: Final = "kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7]"
 _LEVELS: Final = "emerg|alert|crit|err|error|warn|warning|notice|info|debug"
@@ -60,7 +98,7 @@ _JSON_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """A line taken apart. ``program`` is empty where the line names none, and ``kernel`` where it is the kernel.
 
     ``stamp_ns`` counts ``clock``; ``boot_ns`` is the time since boot where the line has that. ``day_unknown``: the stamp
@@ -100,13 +138,13 @@ class _Parts:
         if not self.clock:
             self.stamp_ns, self.clock = ns, "boot"
 
-    def entry(self) -> Entry:
-        return Entry(
+    def entry(self) -> LogEntry:
+        return LogEntry(
             self.text.strip(), self.program, self.stamp_ns, self.clock, self.boot_ns, self.boot, self.day_unknown
         )  # fmt: skip
 
 
-def parse(data: bytes) -> Entry:
+def parse(data: bytes) -> LogEntry:
     """A line taken apart; one without a known form is all message."""
     text = data.decode("utf-8", "replace")
     if "\x1b" in text:
@@ -256,14 +294,14 @@ def _is_trusted(record: dict[str, Any], name: str) -> bool:
     return ours or record.get("_TRANSPORT") is None
 
 
-def _journal(text: str) -> Entry:
+def _journal(text: str) -> LogEntry:
     """A line of ``journalctl -o json``; any other JSON is from another kind of log, and its entry is empty."""
     try:
         record = json.loads(text[:_JSON_BYTES])
     except (ValueError, RecursionError):
-        return Entry("", program="?")
+        return LogEntry("", program="?")
     if not isinstance(record, dict) or "MESSAGE" not in record:
-        return Entry("", program="?")
+        return LogEntry("", program="?")
     raw = record["MESSAGE"]
     if isinstance(raw, list):  # the journal's form of a message that is not UTF-8
         raw = bytes(b for b in raw if isinstance(b, int) and 0 <= b < 256).decode("utf-8", "replace")
@@ -277,7 +315,7 @@ def _journal(text: str) -> Entry:
         name = "?"  # any user's `logger -t kernel`, or of another name
     wall, boot = (record.get(k) for k in ("__REALTIME_TIMESTAMP", "_SOURCE_MONOTONIC_TIMESTAMP"))
     wall_us, boot_us = (int(v) if isinstance(v, str) and v.isdigit() else None for v in (wall, boot))
-    return Entry(
+    return LogEntry(
         str(raw or "").replace("\0", "").strip(),
         name,
         wall_us * 1000 if wall_us is not None else None,

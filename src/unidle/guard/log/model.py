@@ -100,3 +100,7 @@ def from_ns(findings: Sequence[Finding], since_ns: int) -> list[Finding]:
         for one in findings
         if one.line not in earlier
     ]
+
+
+SPEAKERS: Final = frozenset({"systemd", "nvidia-persistenced", "nv-hostengine", "nvidia-fabricmanager", "nv-fabricmanager", "nvidia-device-plugin", "nvidia-dcgm", "dcgm"})  # fmt: skip
+"""Programs whose lines about the driver's services are trusted; lines of other programs only quote."""

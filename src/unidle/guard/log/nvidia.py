@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from unidle.guard.log.memory import Memory, Now
 from unidle.guard.log.model import Action, Finding, Severity
 from unidle.guard.log.nvlink5 import Decoded, decode
 from unidle.guard.log.pci import ADDRESS, first, normal
+from unidle.guard.log.reader_state import Memory, Now
 from unidle.guard.log.xids import ACTIONS, IN_WORDS, LOST, NVLINK5, PREVIOUS, RECOVERY, xid
 
 _XID: Final = re.compile(

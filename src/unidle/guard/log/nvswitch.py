@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from unidle.guard.log.memory import Memory, Now, Open, near
 from unidle.guard.log.model import Action, Finding, Role, Severity
 from unidle.guard.log.nvidia import explained
 from unidle.guard.log.pci import ADDRESS, first, normal
+from unidle.guard.log.reader_state import Memory, Now, Open, near
 
 _SXID: Final = re.compile(
     rf"nvidia-nvswitch\d*: SXid \((?:PCI:)?({ADDRESS})[^)]{{0,40}}\):?\s*(\d+),?\s*(.*)", re.DOTALL

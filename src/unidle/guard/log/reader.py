@@ -7,21 +7,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from unidle.guard.log import nvidia, nvswitch, rules_accelerators, rules_machine, rules_network, rules_storage
-from unidle.guard.log.header import Entry, parse
-from unidle.guard.log.memory import Memory, Now
-from unidle.guard.log.model import Finding, LogLine
+from unidle.guard.log import nvidia, nvswitch
+from unidle.guard.log.header import LogEntry, parse
+from unidle.guard.log.model import SPEAKERS, Finding, LogLine
 from unidle.guard.log.nvidia import explained
 from unidle.guard.log.pci import first
-from unidle.guard.log.rules import Rule
+from unidle.guard.log.reader_state import Memory, Now
+from unidle.guard.log.rules import ACCELERATORS, MACHINE, NETWORK, SERVICES, STORAGE, LogRule
 
-_RULES: Final = (
-    *rules_accelerators.RULES,
-    *rules_network.RULES,
-    *rules_storage.RULES,
-    *rules_machine.RULES,
-)
-_BY_NEEDLE: Final[dict[str, list[Rule]]] = defaultdict(list)
+_RULES: Final = (*ACCELERATORS, *NETWORK, *STORAGE, *MACHINE)
+_BY_NEEDLE: Final[dict[str, list[LogRule]]] = defaultdict(list)
 for _rule in _RULES:
     _BY_NEEDLE[_rule.needle].append(_rule)
 _BOOTS: Final = (b"-- Boot ", b"-- Reboot --", b"Linux version ")
@@ -36,9 +31,7 @@ _OTHERS: Final = (
     b'"MESSAGE": [',
     *_BOOTS,
 )
-NEEDLES: Final = tuple(
-    dict.fromkeys((*_OTHERS, *(r.needle.encode() for r in (*_RULES, *rules_accelerators.SERVICES))))
-)
+NEEDLES: Final = tuple(dict.fromkeys((*_OTHERS, *(r.needle.encode() for r in (*_RULES, *SERVICES)))))
 """A line without any of these bytes is ignored; checked before anything is decoded."""
 _FABRIC: Final = frozenset({"nv-fabricmanager", "nvidia-fabricmanager", "fabricmanager"})
 _MESSAGE_CHARS: Final = 4096
@@ -84,7 +77,7 @@ def findings(lines: Iterable[LogLine]) -> Iterator[Finding]:
             yield finding
 
 
-def _read(message: str, entry: Entry, memory: Memory, now: Now) -> Finding | None:
+def _read(message: str, entry: LogEntry, memory: Memory, now: Now) -> Finding | None:
     if entry.program in ("", "kernel"):
         if message.startswith("NVRM:"):
             return nvidia.read(message, memory, now)
@@ -97,8 +90,8 @@ def _read(message: str, entry: Entry, memory: Memory, now: Now) -> Finding | Non
         hit := nvswitch.read_fabric(message, memory, now) or nvswitch.read(message, memory, now)
     ):
         return hit
-    if entry.program in rules_accelerators.SPEAKERS:
-        return next((h for r in rules_accelerators.SERVICES if (h := r.read(now, message))), None)
+    if entry.program in SPEAKERS:
+        return next((h for r in SERVICES if (h := r.read(now, message))), None)
     return None
 
 

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Final
 
 from unidle.errors import BadInput, StoreError
-from unidle.fleet.profiling import ProfilePolicy
+from unidle.fleet.policies import ProfilePolicy
 from unidle.scope.continuous import windows
 from unidle.scope.model import Profile
 from unidle.store.profiles import Held, ProfileInfo, ProfileRow, ProfileShelf

@@ -1,6 +1,6 @@
 """The process that profiles running ranks again and again. Orders come on standard input, results go to standard output.
 
-Lines of JSON both ways. In: first :class:`Orders`, then an :class:`Attend` whenever other attempts run. Out: an event of
+Lines of JSON both ways. In: first :class:`WorkerConfig`, then an :class:`Attend` whenever other attempts run. Out: an event of
 ``unidle.events.scope`` as ``[kind, body]``, or ``["next", seconds]``: the next line follows within that time. When
 its input ends so does the process: no profiler outlives its controller for longer than one look.
 """
@@ -20,13 +20,11 @@ import msgspec
 from unidle.errors import CannotRun, LeaseLost, StoreError, UnidleError
 from unidle.events import scope as ev
 from unidle.events import types
-from unidle.fleet.profiling import ProfilePolicy
-from unidle.scope.continuous import gangs, windows
-from unidle.scope.continuous.duty import Duty
-from unidle.scope.continuous.findings import Finding, findings_of
-from unidle.scope.continuous.gangs import Attempt
+from unidle.fleet.policies import ProfilePolicy
+from unidle.scope.continuous import rank_processes, windows
 from unidle.scope.continuous.keeper import Keeper
-from unidle.scope.continuous.leaves import leaves_of
+from unidle.scope.continuous.per_rank import RankFinding, findings_of, leaves_of
+from unidle.scope.continuous.rank_processes import RunningAttempt
 from unidle.scope.model import Process, Profile
 from unidle.store.open import open_store
 from unidle.store.profiles import ProfileRow, ProfileShelf
@@ -38,17 +36,67 @@ SETTLE: Final = 0.25  # of the time between looks: what begins imports first, wh
 _AGAIN_S: Final = 1.0  # ranks that are being started are looked for again
 _LINE_MOST: Final = 1 << 20
 
+AIM: Final = 0.8  # of the share that is allowed: the next look may cost more than the last one did
+HZ_LEAST: Final = 19
+_DEAR: Final = 2.0  # looks come so many times less often than they should: sample less
 
-class Look(Protocol):
+
+@dataclass(slots=True)
+class Duty:
+    """Keeps an account of CPU time: looks are paid for by waiting. ``share`` is of one core.
+
+    ``every_s`` and ``hz_wanted`` are the requested rates. Times are of a clock that does not jump, in seconds.
+    """
+
+    share: float
+    every_s: float
+    hz_wanted: int
+    hz: int = 0
+    _owed_s: float = 0.0
+    _at_s: float | None = None
+    _last_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.hz = self.hz or self.hz_wanted
+
+    def used(self, now_s: float, cpu_s: float) -> None:
+        """So much CPU time was used since the last call."""
+        if self._at_s is not None:
+            self._owed_s -= max(now_s - self._at_s, 0.0) * self.share * AIM
+        self._owed_s = max(self._owed_s, 0.0) + max(cpu_s, 0.0)
+        self._at_s = now_s
+
+    def looked(self, now_s: float, cpu_s: float) -> None:
+        """A look is over; ``cpu_s`` as in :meth:`used`. What is sampled the next time follows from what it cost."""
+        self.used(now_s, cpu_s)
+        self._last_s = now_s
+        cycle_s = self._owed_s / (self.share * AIM)
+        if cycle_s > _DEAR * self.every_s and self.hz > HZ_LEAST:
+            self.hz = max(self.hz // 2, min(HZ_LEAST, self.hz_wanted))
+        elif cycle_s < self.every_s / 4 and self.hz < self.hz_wanted:
+            self.hz = min(self.hz * 2, self.hz_wanted)
+
+    def next_s(self, now_s: float, *, news_s: float | None = None) -> float:
+        """When the next look is due. From ``news_s`` on there is something that was never profiled, so that it need not
+        wait its turn; the very first look need not be paid for before.
+        """
+        paid_s = (self._at_s if self._at_s is not None else now_s) + self._owed_s / (self.share * AIM)
+        if self._last_s is None:
+            return now_s if news_s is None else max(now_s, news_s)
+        turn_s = self._last_s + self.every_s
+        return max(paid_s, turn_s if news_s is None else min(turn_s, news_s), now_s)
+
+
+class Sampler(Protocol):
     """See ``unidle.scope.tiers.look``."""
 
     def __call__(self, pids: Sequence[int], seconds: float, *, hz: int) -> Profile: ...
 
 
-Judge = Callable[[Profile], Mapping[int, Finding]]
+Judge = Callable[[Profile], Mapping[int, RankFinding]]
 
 
-class Orders(msgspec.Struct, frozen=True):
+class WorkerConfig(msgspec.Struct, frozen=True):
     """The first line. ``offset_ns`` turns the boot-time clock into the log's; ``token`` is the controller's lease."""
 
     store: str
@@ -61,7 +109,7 @@ class Orders(msgspec.Struct, frozen=True):
 class Attend(msgspec.Struct, frozen=True):
     """The attempts that run now."""
 
-    live: tuple[Attempt, ...]
+    live: tuple[RunningAttempt, ...]
 
 
 @dataclass(slots=True)
@@ -71,14 +119,14 @@ class Worker:
     ``tell`` sends one line to the controller; it must not be called from two threads.
     """
 
-    orders: Orders
-    look: Look
+    orders: WorkerConfig
+    look: Sampler
     judge: Judge
     keeper: Keeper | None
     tell: Callable[[str, object], None]
     duty: Duty = field(init=False)
-    finder: gangs.RankFinder = field(init=False)
-    live: tuple[Attempt, ...] = ()
+    finder: rank_processes.RankFinder = field(init=False)
+    live: tuple[RunningAttempt, ...] = ()
     _seen: set[tuple[str, int]] = field(default_factory=set)
     _since: dict[tuple[str, int], float] = field(default_factory=dict)  # when it was first heard of
     _told: str | None = None
@@ -88,7 +136,7 @@ class Worker:
     def __post_init__(self) -> None:
         policy = self.orders.policy
         self.duty = Duty(policy.most_ppm / 1e6, policy.every_ns / 1e9, policy.hz)
-        self.finder = gangs.RankFinder(self.orders.run_root)
+        self.finder = rank_processes.RankFinder(self.orders.run_root)
 
     def due_s(self, now_s: float) -> float | None:
         """When to look the next time; None while nothing runs."""
@@ -98,7 +146,7 @@ class Worker:
         news = [since_s + ripe_s for key, since_s in self._since.items() if key not in self._seen]
         return self.duty.next_s(now_s, news_s=min(news, default=None))
 
-    def attend(self, live: tuple[Attempt, ...], now_s: float = 0.0) -> None:
+    def attend(self, live: tuple[RunningAttempt, ...], now_s: float = 0.0) -> None:
         """These run now, at ``now_s`` of the clock of :meth:`due_s`."""
         self.live = live
         names = {a[:2] for a in live}
@@ -111,7 +159,7 @@ class Worker:
         roots = self.finder.roots(self.live)
         if not roots:
             return False
-        before = {attempt: gangs.trees(ranks) for attempt, ranks in roots.items()}
+        before = {attempt: rank_processes.trees(ranks) for attempt, ranks in roots.items()}
         pids = sorted({pid for ranks in before.values() for found in ranks.values() for pid in found})
         try:
             profile = self.look(pids, self.orders.policy.look_ns / 1e9, hz=self.duty.hz)
@@ -124,7 +172,7 @@ class Worker:
             self._say(f"the last profile failed: {error}")
             return False
         self.kernel_s += (profile.quality.bpf_cpu_pct or 0.0) / 100 * profile.seconds
-        offset_ns = gangs.log_offset_ns(self.orders.offset_ns)
+        offset_ns = rank_processes.log_offset_ns(self.orders.offset_ns)
         rows: list[ProfileRow] = []
         for attempt, ranks in roots.items():
             rows += self._of_attempt(profile, attempt, ranks, before[attempt], offset_ns)
@@ -132,12 +180,12 @@ class Worker:
         return True
 
     def _of_attempt(
-        self, profile: Profile, attempt: Attempt, roots: Mapping[int, int], before: Mapping[int, set[int]], offset_ns: int
+        self, profile: Profile, attempt: RunningAttempt, roots: Mapping[int, int], before: Mapping[int, set[int]], offset_ns: int
     ) -> list[ProfileRow]:  # fmt: skip
-        owned = gangs.belonging(profile, before)
+        owned = rank_processes.belonging(profile, before)
         parts: dict[int, Profile] = {}
         for rank, pids in owned.items():
-            worker = gangs.worker_of(profile, roots[rank], pids)
+            worker = rank_processes.worker_of(profile, roots[rank], pids)
             part = windows.part_of(profile, pids, rank=rank, job=attempt.job, root=worker)
             if part.samples or part.threads or part.calls:
                 parts[rank] = part
@@ -155,7 +203,7 @@ class Worker:
         ]
 
     def _tell_findings(
-        self, profile: Profile, attempt: Attempt, found: Mapping[int, Finding], window: tuple[int, int], offset_ns: int
+        self, profile: Profile, attempt: RunningAttempt, found: Mapping[int, RankFinding], window: tuple[int, int], offset_ns: int
     ) -> None:  # fmt: skip
         length_ns = window[1] - window[0]
         leaves = {
@@ -237,7 +285,7 @@ class _Lines:
         return lines
 
 
-def serve(look: Look, judge: Judge = findings_of) -> int:
+def serve(look: Sampler, judge: Judge = findings_of) -> int:
     """The process's life; its exit code."""
     os.nice(NICE)
     lines = _Lines(sys.stdin.fileno())
@@ -246,7 +294,7 @@ def serve(look: Look, judge: Judge = findings_of) -> int:
         first = lines.wait(None)
     if not first:
         return 0
-    orders = msgspec.json.decode(first[0], type=Orders)
+    orders = msgspec.json.decode(first[0], type=WorkerConfig)
 
     def tell(kind: str, body: object) -> None:
         os.write(sys.stdout.fileno(), msgspec.json.encode([kind, body]) + b"\n")

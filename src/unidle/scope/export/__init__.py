@@ -17,7 +17,6 @@ class Format:
 
     name: str
     suffix: str
-    media_type: str
     write: Callable[[Profile], bytes]
     opens: str  # what reads it
     experimental: bool = False
@@ -31,26 +30,24 @@ def _own(profile: Profile) -> bytes:
 FORMATS: Final[dict[str, Format]] = {
     form.name: form
     for form in (
-        Format("html", ".html", "text/html; charset=utf-8", html.write, "any browser, without a network"),
-        Format("speedscope", ".speedscope.json", "application/json", speedscope.write, "speedscope"),
-        Format("pprof", ".pb.gz", "application/octet-stream", pprof.write, "go tool pprof; Pyroscope"),
+        Format("html", ".html", html.write, "any browser, without a network"),
+        Format("speedscope", ".speedscope.json", speedscope.write, "speedscope"),
+        Format("pprof", ".pb.gz", pprof.write, "go tool pprof; Pyroscope"),
         Format(
             "folded",
             ".folded",
-            "text/plain; charset=utf-8",
             folded.write,
             "flamegraph.pl; inferno; speedscope",
         ),
-        Format("perfetto", ".pftrace", "application/octet-stream", perfetto.write, "Perfetto"),
-        Format("chrome", ".trace.json", "application/json", chrome.write, "Perfetto; chrome://tracing"),
+        Format("perfetto", ".pftrace", perfetto.write, "Perfetto"),
+        Format("chrome", ".trace.json", chrome.write, "Perfetto; chrome://tracing"),
         Format(
             "otlp",
             ".otlp.pb",
-            "application/x-protobuf",
             otlp.write,
             "OpenTelemetry collectors",
             experimental=True,
         ),
-        Format("json", ".profile.json", "application/json", _own, "unidle profile --from"),
+        Format("json", ".profile.json", _own, "unidle profile --from"),
     )
 }

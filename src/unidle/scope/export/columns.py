@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from unidle.scope.export import names
-from unidle.scope.export.wire import Table
+from unidle.scope.export.protobuf import RowTable
 from unidle.scope.merge import Interned
 from unidle.scope.model import Frame, FrameKind, Profile, Sample
-from unidle.scope.rows import STATE_ORDER, Column, Rows
+from unidle.scope.samples import STATE_ORDER, Column, Rows
 
 Category = Callable[[Profile, Sample], str]
 _Numbers = Sequence[int] | Column
@@ -37,7 +37,7 @@ WAITING: Final = Frame("wait", names.STATES["runq"])
 
 
 @dataclass(slots=True)
-class Columns:
+class PageColumns:
     """Named columns of whole numbers, kept until they are written one behind the other."""
 
     made: dict[str, tuple[str, Any]] = field(default_factory=dict)
@@ -72,9 +72,9 @@ def pack(profile: Profile, before: Profile | None, category: Category | None) ->
     sides = [profile] if before is None else [profile, before]
     interned = Interned()
     stacks = [interned.add(side) for side in sides]
-    columns = Columns()
-    groups, threads, categories = Table(), Table(), Table()
-    time, held, devices = [], [], Table()
+    columns = PageColumns()
+    groups, threads, categories = RowTable(), RowTable(), RowTable()
+    time, held, devices = [], [], RowTable()
     for k, side in enumerate(sides):
         members = _groups(side, groups)
         rows = names.totals(side)
@@ -96,7 +96,7 @@ def pack(profile: Profile, before: Profile | None, category: Category | None) ->
     return told, columns.write()
 
 
-def _groups(side: Profile, groups: Table) -> dict[int, int]:
+def _groups(side: Profile, groups: RowTable) -> dict[int, int]:
     """By process number its group: what is the same on both sides. Ranks by number, others by command and order."""
     ranks = names.ranks_of(side)
     commands = {process.pid: names.visible(process.command) for process in side.processes}
@@ -113,7 +113,7 @@ def _groups(side: Profile, groups: Table) -> dict[int, int]:
     return found
 
 
-def _categories(side: Profile, rows: Rows, category: Category | None, categories: Table) -> Column:
+def _categories(side: Profile, rows: Rows, category: Category | None, categories: RowTable) -> Column:
     """The number of each row's category."""
     if category is None:
         return np.zeros(len(rows), np.int64)
@@ -125,7 +125,7 @@ def _categories(side: Profile, rows: Rows, category: Category | None, categories
 
 
 def _time(
-    side: Profile, number: int, rows: Rows, paths: Column, kinds: Column, members: dict[int, int], threads: Table
+    side: Profile, number: int, rows: Rows, paths: Column, kinds: Column, members: dict[int, int], threads: RowTable
 ) -> _Matrix:  # fmt: skip
     """The columns of ``_TIME`` and ``_TIME_WIDE``."""
     places = {
@@ -138,7 +138,9 @@ def _time(
     return np.stack((paths, own, rows.state, kinds, rows.count, rows.ns))
 
 
-def _held(side: Profile, number: int, stacks: list[int], members: dict[int, int], devices: Table) -> _Matrix:
+def _held(
+    side: Profile, number: int, stacks: list[int], members: dict[int, int], devices: RowTable
+) -> _Matrix:
     """The columns of ``_HELD`` and ``_HELD_WIDE``."""
     rows = [
         (stacks[h.stack], members[h.pid], number, devices.place(names.visible(h.device)),
@@ -148,7 +150,7 @@ def _held(side: Profile, number: int, stacks: list[int], members: dict[int, int]
     return np.asarray(rows, np.int64).reshape(-1, len(_HELD) + len(_HELD_WIDE)).T
 
 
-def _write_tree(columns: Columns, interned: Interned, time: _Matrix, held: _Matrix) -> None:
+def _write_tree(columns: PageColumns, interned: Interned, time: _Matrix, held: _Matrix) -> None:
     waits = time[_TIME.index("state")] == STATE_ORDER.index("runq")
     used = np.unique(np.concatenate((time[0], held[0]))).tolist()
     frame = interned.frames.setdefault(WAITING, len(interned.frames)) if waits.any() else 0
@@ -215,9 +217,9 @@ def _shared(stacks: list[tuple[int, ...]]) -> list[int]:
     return [0, *(np.minimum(first, ends) - (ends - most)).tolist()][: len(stacks)]
 
 
-def _write_frames(columns: Columns, interned: Interned) -> list[object]:
+def _write_frames(columns: PageColumns, interned: Interned) -> list[object]:
     """The functions (kind, name, file, module), and as columns the function and line of each frame."""
-    functions, lines = Table(), []
+    functions, lines = RowTable(), []
     numbers = []
     for frame in interned.frames:
         row = (

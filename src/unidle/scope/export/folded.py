@@ -10,7 +10,7 @@ from unidle.errors import BadInput
 from unidle.scope.export import names
 from unidle.scope.export.encode import uncollected
 from unidle.scope.model import Profile
-from unidle.scope.rows import STATE_ORDER
+from unidle.scope.samples import STATE_ORDER
 
 Weight = Literal["us", "samples", "live_bytes", "allocated_bytes"]
 StateFrame = Literal["leaf", "root", "none"]

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Final
 
 from unidle.scope.model import Frame, Profile, Quality, State
-from unidle.scope.rows import STATE_ORDER, Rows, rows_of
+from unidle.scope.samples import STATE_ORDER, Rows, rows_of
 
 __all__ = ["STATE_ORDER"]
 

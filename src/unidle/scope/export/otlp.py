@@ -13,9 +13,9 @@ from typing import Any, Final
 import unidle
 from unidle.scope.export import names
 from unidle.scope.export.encode import uncollected
-from unidle.scope.export.wire import (
+from unidle.scope.export.protobuf import (
+    RowTable,
     Strings,
-    Table,
     message,
     number,
     number_always,
@@ -25,7 +25,7 @@ from unidle.scope.export.wire import (
     varints,
 )
 from unidle.scope.model import Frame, Profile
-from unidle.scope.rows import STATE_ORDER
+from unidle.scope.samples import STATE_ORDER
 
 PROTO: Final = "opentelemetry-proto v1.10.0, profiles v1development"
 
@@ -38,8 +38,13 @@ class _Dictionary:
     """The tables that all profiles of a file share. Number 0 of each is the empty row, as the format requires."""
 
     def __init__(self, profile: Profile) -> None:
-        self.strings, self.attributes = Strings(), Table()
-        self._mappings, self._functions, self._locations, self._stacks = Table(), Table(), Table(), Table()
+        self.strings, self.attributes = Strings(), RowTable()
+        self._mappings, self._functions, self._locations, self._stacks = (
+            RowTable(),
+            RowTable(),
+            RowTable(),
+            RowTable(),
+        )
         for table in (self.attributes, self._mappings, self._functions, self._locations, self._stacks):
             table.place(b"")
         numbers = [varint(self._location(frame)) for frame in profile.frames]
@@ -76,7 +81,7 @@ class _Dictionary:
         return b"".join(rows)
 
 
-def _rows(table: Table) -> list[Any]:
+def _rows(table: RowTable) -> list[Any]:
     return table.rows
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from unidle.scope.export import names, timeline
-from unidle.scope.export.wire import Table, double, message, number, number_always, text
-from unidle.scope.model import Held, Profile, Span
+from unidle.scope.export.protobuf import RowTable, double, message, number, number_always, text
+from unidle.scope.model import Profile, Span, StackMemory
 
 _MONOTONIC: Final = 3
 _CLOCKS: Final = (_MONOTONIC, 4, 6)  # ours, its coarse form (heap profiles), and the viewer's own (boot time)
@@ -146,7 +146,7 @@ def _annotation(key: str, value: object) -> bytes:
 
 def _memory(profile: Profile) -> bytes:
     """One packet: interned frames and stacks, and a heap profile per process and device."""
-    functions, paths, mappings, frames = Table(1), Table(1), Table(1), Table(1)
+    functions, paths, mappings, frames = RowTable(1), RowTable(1), RowTable(1), RowTable(1)
     numbers = [
         frames.place(
             (
@@ -161,25 +161,13 @@ def _memory(profile: Profile) -> bytes:
     stacks = sorted({held.stack for held in profile.memory})
     callstacks = {n: k for k, n in enumerate(stacks, 1)}
     rows: list[Any] = frames.rows
-    interned = [message(5, number(1, n) + text(2, str(row))) for n, row in enumerate(functions.rows, 1)]
-    for field in (
-        17,
-        18,
-    ):  # module paths and source paths are two name spaces; both find theirs in this table
-        interned += [message(field, number(1, n) + text(2, str(row))) for n, row in enumerate(paths.rows, 1)]
-    interned += [
-        message(19, number(1, n) + number(7, int(str(path)))) for n, path in enumerate(mappings.rows, 1)
-    ]
-    interned += [
-        message(6, number(1, n) + number(2, name) + number(3, module) + number(5, file) + number(6, line))
-        for n, (name, module, file, line) in enumerate(rows, 1)
-    ]
+    interned = _interned(functions, paths, mappings, rows)
     interned += [
         # Repeated numbers are not packed in this format: its readers would skip them.
         message(7, number(1, n) + b"".join(number(2, numbers[frame]) for frame in profile.stacks[stack]))
         for stack, n in callstacks.items()
     ]
-    places: dict[tuple[int, str], list[Held]] = {}
+    places: dict[tuple[int, str], list[StackMemory]] = {}
     for held in profile.memory:
         places.setdefault((held.pid, held.device), []).append(held)
     dumps = b"".join(
@@ -188,8 +176,24 @@ def _memory(profile: Profile) -> bytes:
     return _packet(number_always(8, profile.end_ns), message(12, b"".join(interned)), message(37, dumps))
 
 
+def _interned(functions: RowTable, paths: RowTable, mappings: RowTable, frames: Sequence[Any]) -> list[bytes]:
+    """The rows of all tables, each of which is named by its number."""
+    interned = [message(5, number(1, n) + text(2, str(row))) for n, row in enumerate(functions.rows, 1)]
+    # Module paths and source paths are two name spaces; both find theirs in this table.
+    for field in (17, 18):
+        interned += [message(field, number(1, n) + text(2, str(row))) for n, row in enumerate(paths.rows, 1)]
+    interned += [
+        message(19, number(1, n) + number(7, int(str(path)))) for n, path in enumerate(mappings.rows, 1)
+    ]
+    interned += [
+        message(6, number(1, n) + number(2, name) + number(3, module) + number(5, file) + number(6, line))
+        for n, (name, module, file, line) in enumerate(frames, 1)
+    ]
+    return interned
+
+
 def _dump(
-    profile: Profile, pid: int, device: str, rows: Iterable[Held], callstacks: Mapping[int, int]
+    profile: Profile, pid: int, device: str, rows: Iterable[StackMemory], callstacks: Mapping[int, int]
 ) -> bytes:
     samples = b"".join(
         message(

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from unidle.scope.export import names
 from unidle.scope.export.encode import uncollected
-from unidle.scope.export.wire import Strings, Table, message, number, packed, varint, varints
+from unidle.scope.export.protobuf import RowTable, Strings, message, number, packed, varint, varints
 from unidle.scope.model import Frame, Profile
-from unidle.scope.rows import STATE_ORDER
+from unidle.scope.samples import STATE_ORDER
 
 _TIME: Final = (
     ("samples", "count"),
@@ -75,7 +75,7 @@ def _module(frame: Frame) -> str:
 
 def _places(profile: Profile, strings: Strings) -> tuple[list[bytes], list[bytes]]:
     """Each stack as its packed location numbers, leaf first, and the tables of mappings, locations and functions."""
-    mappings, functions, locations = Table(1), Table(1), Table(1)
+    mappings, functions, locations = RowTable(1), RowTable(1), RowTable(1)
     numbers = []
     for frame in profile.frames:
         mapping = mappings.place(strings.place(_module(frame)))
@@ -99,7 +99,7 @@ def _places(profile: Profile, strings: Strings) -> tuple[list[bytes], list[bytes
     return stacks, tables
 
 
-def _numbered(table: Table) -> Any:
+def _numbered(table: RowTable) -> Any:
     return enumerate(table.rows, 1)
 
 

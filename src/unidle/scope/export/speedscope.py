@@ -12,9 +12,9 @@ from typing import Any, Final
 import unidle
 from unidle.scope.export import names
 from unidle.scope.export.encode import json_bytes, uncollected
-from unidle.scope.export.wire import Table
+from unidle.scope.export.protobuf import RowTable
 from unidle.scope.model import Frame, Profile
-from unidle.scope.rows import STATE_ORDER
+from unidle.scope.samples import STATE_ORDER
 
 SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 
@@ -22,7 +22,7 @@ SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 @uncollected
 def write(profile: Profile, *, lines: bool = True) -> bytes:
     """The profile as JSON. Weights of time are nanoseconds; memory has profiles of its own, in bytes."""
-    table = Table()
+    table = RowTable()
     numbers = _frames(profile, table, lines)
     stacks = [[numbers[n] for n in stack] for stack in profile.stacks]
     waiting = table.place((f"[{names.STATES['runq']}]", "", 0))
@@ -40,7 +40,7 @@ def write(profile: Profile, *, lines: bool = True) -> bytes:
     return json_bytes(told)
 
 
-def _frames(profile: Profile, table: Table, lines: bool) -> list[int]:
+def _frames(profile: Profile, table: RowTable, lines: bool) -> list[int]:
     """The number of each frame that occurs, in the order in which stacks name them (others have none that counts)."""
     numbers = [-1] * len(profile.frames)
     for n in dict.fromkeys(chain.from_iterable(profile.stacks)):

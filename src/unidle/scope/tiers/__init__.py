@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, Protocol, Self, cast, get_args
+from typing import Final, Literal, Protocol, Self, TypedDict, Unpack, cast, get_args
 
 from unidle.errors import BadInput
 from unidle.scope.model import Profile, Tier
 
-__all__ = ["HZ", "Watch", "look", "watch"]
+__all__ = ["HZ", "ProfilerWatch", "WatchOptions", "look", "watch"]
 
 HZ: Final = 99  # not 100: what happens every 10 ms is not always met at the same moment
 _PROGRESS_S: Final = 0.25
@@ -21,7 +21,7 @@ _PROGRESS_S: Final = 0.25
 LiveTier = Literal["T0", "T1", "T2"]
 
 
-class Watch(Protocol):
+class ProfilerWatch(Protocol):
     """A look that lasts: run, take, run, take. A context manager, because probes have to go away."""
 
     @property
@@ -42,6 +42,17 @@ class Watch(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+class WatchOptions(TypedDict, total=False):
+    """What :func:`watch` takes next to the processes."""
+
+    hz: int
+    off_cpu: bool
+    follow: bool
+    operators: bool
+    memory: bool
+    tier: str | None
+
+
 def watch(
     pids: Sequence[int],
     *,
@@ -51,7 +62,7 @@ def watch(
     operators: bool = False,
     memory: bool = False,
     tier: str | None = None,
-) -> Watch:
+) -> ProfilerWatch:
     """Start to look at processes, and at their children if ``follow``.
 
     ``off_cpu``: also at threads that wait. ``operators``, ``memory``: also count calls by probes, which costs more.
@@ -77,23 +88,16 @@ def look(
     pids: Sequence[int],
     seconds: float,
     *,
-    hz: int = HZ,
-    off_cpu: bool = True,
-    follow: bool = True,
-    operators: bool = False,
-    memory: bool = False,
-    tier: str | None = None,
     while_looking: Callable[[float], object] | None = None,
+    **options: Unpack[WatchOptions],
 ) -> Profile:
-    """Look at running processes for ``seconds``, or until all have ended. Arguments and errors: :func:`watch`.
+    """Look at running processes for ``seconds``, or until all have ended. Options and errors: :func:`watch`.
 
     ``while_looking`` is called about four times a second with the seconds that have passed.
     """
     if not 0 < seconds < 1e9:
         raise BadInput("must be more than 0", field="seconds", value=seconds)
-    with watch(
-        pids, hz=hz, off_cpu=off_cpu, follow=follow, operators=operators, memory=memory, tier=tier
-    ) as watched:
+    with watch(pids, **options) as watched:
         started = time.monotonic()
         while (left := seconds - (time.monotonic() - started)) > 0:
             live = watched.run(min(left, _PROGRESS_S) if while_looking else left)

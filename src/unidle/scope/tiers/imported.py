@@ -6,14 +6,13 @@ A file's form is found from its content, never from its name; any form may be co
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from unidle.errors import BadInput
-from unidle.scope.model import Process, Profile, Sample
+from unidle.scope.model import Process, Profile
 from unidle.scope.tiers.foreign import cupti, folded, inspector, kernels, kineto, perf_script, speedscope
 from unidle.scope.tiers.foreign.builder import Builder
 from unidle.scope.tiers.foreign.json_stream import JsonStream
@@ -222,37 +221,46 @@ def _same_process(profile: Profile, told: Profile) -> dict[int, int]:
 
 
 def _joined(profile: Profile, told: Profile, shift: int) -> Profile:
-    pids = _same_process(profile, told)
-    known = {thread.tid for thread in profile.threads if thread.tid < 0}
-    below = min(known, default=0)  # streams of a file merged earlier keep their numbers
+    devices = _devices(profile, told, shift)
     frames = {frame: n for n, frame in enumerate(profile.frames)}
     stacks = {stack: n for n, stack in enumerate(profile.stacks)}
-    start, end = profile.start_ns, profile.end_ns
 
     def stack(number: int) -> int:
         row = tuple(frames.setdefault(frame, len(frames)) for frame in told.stack(number))
         return stacks.setdefault(row, len(stacks))
 
+    samples = [replace(s, stack=stack(s.stack)) for s in devices.samples]
+    present = {process.pid for process in profile.processes}
+    needed = {thread.pid for thread in devices.threads} - present
+    dropped = profile.quality.spans_dropped + told.quality.spans_dropped
+    return replace(
+        profile,
+        frames=tuple(frames),
+        stacks=tuple(stacks),
+        samples=(*profile.samples, *samples),
+        threads=profile.threads + devices.threads,
+        processes=(*profile.processes, *(p for p in devices.processes if p.pid in needed)),
+        calls=profile.calls + devices.calls,
+        spans=profile.spans + devices.spans,
+        quality=replace(profile.quality, spans_dropped=dropped),
+    )
+
+
+def _devices(profile: Profile, told: Profile, shift: int) -> Profile:
+    """What the file has of devices, with the processes and the clock of ``profile``; only spans within its time."""
+    pids = _same_process(profile, told)
+    start, end = profile.start_ns, profile.end_ns
+    # streams of a file merged earlier keep their numbers
+    below = min((thread.tid for thread in profile.threads if thread.tid < 0), default=0)
+
     def pid(number: int) -> int:
         return pids.get(number, number)
 
-    samples = [
-        Sample(pid(s.pid), s.tid + below, stack(s.stack), s.state, s.count, s.ns)
-        for s in told.samples
-        if s.tid < 0
-    ]
-    moved = [
-        replace(
-            s,
-            pid=pid(s.pid),
-            tid=s.tid + below if s.tid < 0 else s.tid,
-            start_ns=s.start_ns + shift,
-            end_ns=s.end_ns + shift,
-        )
+    spans = [
+        replace(s, pid=pid(s.pid), tid=s.tid + below, start_ns=s.start_ns + shift, end_ns=s.end_ns + shift)
         for s in told.spans
         if s.tid < 0
     ]
-    spans = [s for s in moved if s.end_ns >= start and s.start_ns <= end]
     threads = [
         replace(
             t, pid=pid(t.pid), tid=t.tid + below,
@@ -261,25 +269,11 @@ def _joined(profile: Profile, told: Profile, shift: int) -> Profile:
         for t in told.threads
         if t.tid < 0
     ]  # fmt: skip
-    calls = [replace(c, pid=pid(c.pid), tid=c.tid + below) for c in told.calls if c.tid < 0]
-    present = {process.pid for process in profile.processes}
-    needed = Counter(thread.pid for thread in threads)
-    processes = [
-        Process(p.pid, p.command, rank=p.rank)
-        for p in told.processes
-        if pid(p.pid) in needed and pid(p.pid) not in present
-    ]
-    quality = replace(
-        profile.quality, spans_dropped=profile.quality.spans_dropped + told.quality.spans_dropped
-    )
     return replace(
-        profile,
-        frames=tuple(frames),
-        stacks=tuple(stacks),
-        samples=profile.samples + tuple(samples),
-        threads=profile.threads + tuple(threads),
-        processes=profile.processes + tuple(processes),
-        calls=profile.calls + tuple(calls),
-        spans=profile.spans + tuple(spans),
-        quality=quality,
+        told,
+        samples=tuple(replace(s, pid=pid(s.pid), tid=s.tid + below) for s in told.samples if s.tid < 0),
+        spans=tuple(s for s in spans if s.end_ns >= start and s.start_ns <= end),
+        threads=tuple(threads),
+        calls=tuple(replace(c, pid=pid(c.pid), tid=c.tid + below) for c in told.calls if c.tid < 0),
+        processes=tuple(Process(pid(p.pid), p.command, rank=p.rank) for p in told.processes),
     )

@@ -30,7 +30,7 @@ _RIGHTS: Final = (
 
 
 class NativeWatch:
-    """A session of the native module. See :class:`unidle.scope.tiers.Watch`."""
+    """A session of the native module. See :class:`unidle.scope.tiers.ProfilerWatch`."""
 
     def __init__(self, session: unidle_scope.Session, hz: int) -> None:
         self._session = session
@@ -105,8 +105,8 @@ def profile_of(told: dict[str, Any], hz: int, tier: model.Tier, misses: Sequence
         processes=tuple(model.Process(*row) for row in told["processes"]),
         calls=tuple(model.Call(*row) for row in told["calls"]),
         spans=tuple(model.Span(*row) for row in told["spans"]),
-        memory=tuple(model.Held(*row) for row in told["memory"]),
-        cuts=tuple(model.Cut(*row) for row in told.get("cuts", ())),
+        memory=tuple(model.StackMemory(*row) for row in told["memory"]),
+        cuts=tuple(model.Truncation(*row) for row in told.get("cuts", ())),
         moments=tuple(model.Moment(*row) for row in told.get("moments", ())),
         quality=model.Quality(**quality | {"notes": tuple(quality["notes"])}),
         misses=tuple(misses),

@@ -14,7 +14,7 @@ DEPTH: Final = 1024  # frames of a stack; deeper ones are cut at the leaf
 
 
 @dataclass(slots=True)
-class Stacks:
+class StackTree:
     """Frames and stacks by number, shared by all threads: a stack is its parent's number and one more frame."""
 
     frames: dict[Frame, int] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Builder:
 
     form: str
     clock: bool = False
-    stacks: Stacks = field(default_factory=Stacks)
+    stacks: StackTree = field(default_factory=StackTree)
     samples: dict[tuple[int, int, int, State], Tally] = field(default_factory=lambda: defaultdict(Tally))
     calls: dict[tuple[int, int, str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
     spans: list[Span] = field(default_factory=list)

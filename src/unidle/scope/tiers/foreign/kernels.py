@@ -38,7 +38,7 @@ _OFFSET: Final = struct.Struct("<q")
 
 
 @dataclass(slots=True)
-class Log:
+class CuptiLog:
     """One file. ``rows`` are on the clock of UTC where ``clock`` is true, else on CUPTI's own."""
 
     name: str
@@ -67,11 +67,11 @@ def read_log(stream: Stream, within: tuple[int, int] | None = None) -> Builder:
     return to
 
 
-def _remedy(log: Log) -> str:
+def _remedy(log: CuptiLog) -> str:
     return "see docs: Profile, kernel times" if log.texts else "look again once the program has used the GPU"
 
 
-def parse(content: bytes, name: str) -> Log:
+def parse(content: bytes, name: str) -> CuptiLog:
     """What a file holds so far. Errors: BadInput for a header of another form or version."""
     if len(content) < HEADER.size:
         raise damaged(name, f"its header of {HEADER.size} bytes is cut off")
@@ -80,7 +80,7 @@ def parse(content: bytes, name: str) -> Log:
         raise BadInput(
             f"is of version {version}, known is 1", field=name, remedy="use the unidle that recorded it"
         )
-    log = Log(name, pid, rank if rank >= 0 else None, cupti, flushed_ns)
+    log = CuptiLog(name, pid, rank if rank >= 0 else None, cupti, flushed_ns)
     offset, at = 0, HEADER.size
     while at < len(content):
         kind, length = _FRAME.unpack_from(content, at) if at + _FRAME.size <= len(content) else (0, 0)
@@ -99,7 +99,7 @@ def parse(content: bytes, name: str) -> Log:
     return log
 
 
-def _take_rows(log: Log, body: memoryview, offset: int) -> None:
+def _take_rows(log: CuptiLog, body: memoryview, offset: int) -> None:
     rows = np.frombuffer(body[: len(body) - len(body) % RECORD.itemsize], RECORD)
     start, end = rows["start"], rows["end"]
     good = (end >= start) & (end < _LATEST_NS) & (abs(offset) < _LATEST_NS)
@@ -111,7 +111,7 @@ def _take_rows(log: Log, body: memoryview, offset: int) -> None:
         log.rows.append(rows)
 
 
-def _take(log: Log, kind: int, body: memoryview) -> None:
+def _take(log: CuptiLog, kind: int, body: memoryview) -> None:
     if kind == NAMES and len(body) >= _NAME.size:
         number, length, _ = _NAME.unpack_from(body)
         log.names[number] = bytes(body[_NAME.size : _NAME.size + length]).decode(errors="replace")
@@ -122,7 +122,7 @@ def _take(log: Log, kind: int, body: memoryview) -> None:
         log.lost, log.incomplete = _TWO.unpack_from(body)
 
 
-def builder_of(logs: Sequence[Log], within: tuple[int, int] | None = None) -> Builder:
+def builder_of(logs: Sequence[CuptiLog], within: tuple[int, int] | None = None) -> Builder:
     """All that these files hold, or what lies in ``within`` (UTC, nanoseconds) where they have a clock."""
     to = Builder(FORM, clock=bool(logs) and all(log.clock for log in logs if log.rows))
     timeline = Timeline(logs[0].name if logs else FORM)
@@ -136,7 +136,7 @@ def builder_of(logs: Sequence[Log], within: tuple[int, int] | None = None) -> Bu
     return to
 
 
-def misses_of(log: Log) -> list[str]:
+def misses_of(log: CuptiLog) -> list[str]:
     """What a file lacks, one line each."""
     found = [f"{log.name}: {text}" for text in log.texts]
     if log.lost or log.incomplete:
@@ -150,7 +150,7 @@ def misses_of(log: Log) -> list[str]:
     return found
 
 
-def _add(to: Builder, timeline: Timeline, log: Log, within: tuple[int, int] | None) -> None:
+def _add(to: Builder, timeline: Timeline, log: CuptiLog, within: tuple[int, int] | None) -> None:
     if not log.rows:
         return
     rows = np.concatenate(log.rows)

@@ -20,7 +20,7 @@ LINE_LIMIT: Final = 1 << 20
 WHOLE_LIMIT: Final = 512 << 20  # of a form that cannot be read as a stream
 
 
-class Bytes(Protocol):
+class ByteSource(Protocol):
     """What bytes are read from."""
 
     def read(self, n: int, /) -> bytes: ...
@@ -29,7 +29,7 @@ class Bytes(Protocol):
 class Stream:
     """Chunks of a file, decompressed, with a limit on their sum."""
 
-    def __init__(self, raw: Bytes, name: str, limit: int = TEXT_LIMIT) -> None:
+    def __init__(self, raw: ByteSource, name: str, limit: int = TEXT_LIMIT) -> None:
         self._raw, self._limit, self._seen = raw, limit, 0
         self.name = name
 

@@ -1,9 +1,0 @@
-"""What all events have in common."""
-
-from __future__ import annotations
-
-import msgspec
-
-
-class Base(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Base of all events: immutable, compact in the log."""

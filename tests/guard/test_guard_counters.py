@@ -1,0 +1,53 @@
+"""Counters that only go up, read again and again, by one reader after another."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unidle.guard.counters import CounterGrowth, grown
+
+WINDOW = 1000
+READINGS = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 5)), min_size=1, max_size=60)
+
+
+@given(READINGS)
+def test_what_is_known_is_the_sum_of_what_was_added_within_the_window(
+    readings: list[tuple[int, int]],
+) -> None:
+    at_ns, count = 0, 7
+    known = grown(None, count, at_ns, WINDOW)
+    added: list[tuple[int, int]] = []
+    for later, more in readings:
+        at_ns, count = at_ns + later, count + more
+        added.append((at_ns, more))
+        known = grown(known, count, at_ns, WINDOW)
+        wanted = sum(one for when, one in added if when > at_ns - WINDOW)
+        assert known.since(at_ns - WINDOW) == wanted
+        assert known.since(at_ns) == 0
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=40))
+def test_a_counter_that_goes_backwards_adds_nothing(counts: list[int]) -> None:
+    known: CounterGrowth | None = None
+    total = 0
+    for at_ns, count in enumerate(counts):
+        total += max(count - known.count, 0) if known is not None else 0
+        known = grown(known, count, at_ns, WINDOW)
+    assert known is not None and known.since(-1) == total
+
+
+@given(st.lists(st.integers(1, 9), min_size=70, max_size=200))
+def test_memory_is_bounded_and_many_are_never_taken_for_few(steps: list[int]) -> None:
+    known, count = grown(None, 0, 0, WINDOW), 0
+    for at_ns, more in enumerate(steps, 1):
+        count += more
+        known = grown(known, count, at_ns, WINDOW)
+    assert len(known.steps) <= 64
+    assert known.since(0) == count
+
+
+@given(st.integers(0, 1000), st.integers(1, 50))
+def test_after_a_long_absence_no_more_than_the_windows_part_counts(more: int, windows: int) -> None:
+    known = grown(CounterGrowth(0, 0), more, windows * WINDOW, WINDOW)
+    assert known.since(0) == more // windows
