@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
 use crate::look::{self, Look, Started, TIERS};
-use crate::session::{Options, Taken};
+use crate::profile::{Options, Profile};
 
 /// The form of [`Session::take`]'s answer. The Python side takes exactly this one.
 const FORM: u32 = 2;
@@ -150,7 +150,7 @@ fn raised(error: io::Error) -> PyErr {
     }
 }
 
-fn columns<'py>(py: Python<'py>, taken: Taken) -> PyResult<Bound<'py, PyDict>> {
+fn columns<'py>(py: Python<'py>, taken: Profile) -> PyResult<Bound<'py, PyDict>> {
     let told = PyDict::new(py);
     told.set_item("start_ns", taken.start_ns)?;
     told.set_item("end_ns", taken.end_ns)?;
@@ -260,7 +260,7 @@ fn demangled(names: Vec<String>) -> Vec<String> {
 #[pymodule]
 fn unidle_scope(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Session>()?;
-    m.add_class::<crate::calls::python::Calls>()?;
+    m.add_class::<crate::calls::python::PyCalls>()?;
     m.add_function(wrap_pyfunction!(crate::calls::python::probes_of, m)?)?;
     m.add_function(wrap_pyfunction!(loaded_programs, m)?)?;
     m.add_function(wrap_pyfunction!(demangled, m)?)?;

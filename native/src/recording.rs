@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use rustc_hash::FxHashMap;
 
 use crate::elf::Source;
-use crate::image::{Image, Told};
+use crate::image::{AskedSymbols, Image};
 use crate::maps::Mapping;
 use crate::memory::{Memory, RecordedMemory};
 use crate::sample::{Frames, Outer, PyFrameRaw, RawSample, Regs, Resolved};
@@ -23,7 +23,7 @@ pub struct RecordedFile {
     pub len: u64,
     /// By offset.
     pub pieces: RecordedMemory,
-    pub told: Told,
+    pub told: AskedSymbols,
 }
 
 /// A sample and all that belongs to it.
@@ -172,7 +172,7 @@ impl Recording {
                     ))
                 })
             };
-            let told = Told {
+            let told = AskedSymbols {
                 functions: symbols(r)?,
                 asked: symbols(r)?,
             };

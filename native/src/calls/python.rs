@@ -69,8 +69,8 @@ impl Resolver for Own {
 }
 
 /// Counts calls of running processes. ``wanted`` switches things on: ``{"operators": True, "budget_pct": 5.0}``.
-#[pyclass(module = "unidle_scope")]
-pub struct Calls {
+#[pyclass(name = "Calls", module = "unidle_scope")]
+pub struct PyCalls {
     inner: Mutex<Inner>,
 }
 
@@ -80,14 +80,14 @@ struct Inner {
     resolver: Own,
 }
 
-impl Calls {
+impl PyCalls {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[pymethods]
-impl Calls {
+impl PyCalls {
     #[new]
     #[pyo3(signature = (pids, wanted=None))]
     fn new(py: Python<'_>, pids: Vec<u32>, wanted: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
@@ -104,7 +104,7 @@ impl Calls {
             Some(libc::EPERM | libc::EACCES) => PyPermissionError::new_err(format!("calls: {error}")),
             _ => PyOSError::new_err(format!("calls: {error}")),
         })?;
-        Ok(Calls {
+        Ok(PyCalls {
             inner: Mutex::new(inner),
         })
     }

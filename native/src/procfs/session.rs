@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::own::OwnCost;
+use crate::clock::monotonic_ns;
+use crate::own_cost::OwnCost;
 use crate::perf::{Perf, Sampled};
 use crate::procfs::agreed::agreed_frames;
 use crate::procfs::counts::Counts;
 use crate::procfs::rights::may_read;
 use crate::procfs::thread::Thread;
 use crate::procfs::watch::Watch;
-use crate::quality::Told;
+use crate::profile::{Options, Profile};
+use crate::quality::ProfileQuality;
 use crate::sample::RawSample;
-use crate::session::{monotonic_ns, Options, Taken};
 use crate::table::{Rows, State, ThreadKey};
 use crate::threads::{merge, ThreadRow, Times};
 
@@ -164,7 +165,7 @@ impl ProcfsSession {
     }
 
     /// Everything since the last take.
-    pub fn take(&mut self) -> Taken {
+    pub fn take(&mut self) -> Profile {
         self.drain();
         let end_ns = monotonic_ns();
         self.watch.look(end_ns);
@@ -205,13 +206,13 @@ impl ProcfsSession {
         let quality = self.told_quality(&counts, notes);
         let mut threads: Vec<_> = threads.into_iter().collect();
         threads.sort_unstable_by_key(|(key, _)| *key);
-        Taken {
+        Profile {
             start_ns,
             end_ns,
             rows,
             threads,
             processes,
-            calls: crate::calls::Rows::default(),
+            calls: crate::calls::CallRows::default(),
             quality,
         }
     }
@@ -241,7 +242,7 @@ impl ProcfsSession {
         .collect()
     }
 
-    fn told_quality(&mut self, counts: &Counts, notes: Vec<String>) -> Told {
+    fn told_quality(&mut self, counts: &Counts, notes: Vec<String>) -> ProfileQuality {
         let percent = |part: u64, whole: u64, empty: f64| {
             if whole == 0 {
                 empty
@@ -249,7 +250,7 @@ impl ProcfsSession {
                 part as f64 * 100.0 / whole as f64
             }
         };
-        Told {
+        ProfileQuality {
             samples: counts.samples,
             drops: std::mem::take(&mut self.lost),
             rooted_pct: percent(counts.rooted, counts.native, 100.0),

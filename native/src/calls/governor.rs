@@ -7,15 +7,15 @@ use std::time::Instant;
 
 use rustc_hash::FxHashSet;
 
+use super::bpf::take_off;
+use super::budget::{self, Load, Removal, Unit};
 use super::catalogue::GROUPS;
-use super::govern::{self, Load, Removal, Unit};
 use super::groups::What;
-use super::kernel::{Kernel, Program};
+use super::object::{CallsObject, Program};
+use super::wanted::MALLOC;
 use super::{
     wanted, Active, Calls, Resolver, Set, ANEW, FIRST_FUNCTION, LIST_EVERY, MALLOC_STRIKES, MEMORY_STRIKES,
 };
-
-pub(super) const MALLOC: &str = "malloc";
 
 impl Calls {
     pub(super) fn follow(&mut self, resolver: &mut dyn Resolver) {
@@ -153,7 +153,7 @@ impl Calls {
             (others, self.wanted.budget_pct, 1),
         ] {
             let loads: Vec<Load> = loads;
-            for removal in govern::judge(&loads, budget_pct) {
+            for removal in budget::judge(&loads, budget_pct) {
                 let n = removal.unit.group;
                 over.insert(n);
                 if self.active.get(&n).is_some_and(|a| a.strikes + 1 >= strikes) {
@@ -256,12 +256,12 @@ impl Calls {
         let gone: Vec<(&str, &Removal)> = removals.iter().map(|r| (name(r).unwrap_or(""), r)).collect();
         let after = active.since.elapsed().as_secs_f64();
         let all = active.sets.is_empty();
-        let text = govern::note(GROUPS[n].name, &gone, all, after, budget_pct);
+        let text = budget::note(GROUPS[n].name, &gone, all, after, budget_pct);
         take_off(old);
         self.note(text);
         if wanted::is_memory(&GROUPS[n]) {
             self.memory.end_open_calls(&self.kernel);
-            self.cuts.push((GROUPS[n].name, crate::session::monotonic_ns()));
+            self.cuts.push((GROUPS[n].name, crate::clock::monotonic_ns()));
         }
         if let Some(error) = failed {
             self.note(format!(
@@ -272,10 +272,6 @@ impl Calls {
     }
 }
 
-pub(super) fn group_named(name: &str) -> Option<usize> {
-    GROUPS.iter().position(|g| g.name == name)
-}
-
 impl Active {
     /// Forgets all its probes and hands out their links.
     fn all(&mut self) -> Vec<OwnedFd> {
@@ -284,7 +280,7 @@ impl Active {
     }
 
     /// Hands out the links that are to be taken off, after what stays was linked anew where that is needed.
-    fn without_gone(&mut self, kernel: &mut Kernel, n: usize) -> io::Result<Vec<OwnedFd>> {
+    fn without_gone(&mut self, kernel: &mut CallsObject, n: usize) -> io::Result<Vec<OwnedFd>> {
         let gone = std::mem::take(&mut self.gone);
         let goes = |set: &Set| set.functions.iter().filter(|f| gone.contains(&f.0)).count();
         let parted = self
@@ -318,16 +314,4 @@ impl Active {
         self.sets.retain(|s| !s.functions.is_empty());
         Ok(old)
     }
-}
-
-/// Taking a probe off waits until no CPU can be in it; many at once wait together.
-pub(super) fn take_off(mut links: Vec<OwnedFd>) {
-    let share = links.len().div_ceil(64).max(1);
-    std::thread::scope(|scope| {
-        while !links.is_empty() {
-            let part = links.split_off(links.len().saturating_sub(share));
-            // Where no thread can be had the links are dropped here.
-            let _ = std::thread::Builder::new().spawn_scoped(scope, move || drop(part));
-        }
-    });
 }

@@ -8,9 +8,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use aya_obj::btf::{BtfFeatures, BtfKind};
 use aya_obj::Object;
 
-use super::bpf::{self, Code, Map, Plain};
+use super::bpf::{self, Map, Plain, ProgramCode};
 use super::hits::Hits;
-use super::ring::Ring;
+use crate::ring::Ring;
 
 static OBJECT: &[u8] = include_bytes!("../../bpf/calls.bpf.o");
 
@@ -149,7 +149,7 @@ pub const LOST: [&str; 7] = [
 ];
 
 /// The loaded object.
-pub struct Kernel {
+pub struct CallsObject {
     object: Object,
     object_btf: Option<OwnedFd>,
     maps: HashMap<String, Map>,
@@ -163,9 +163,9 @@ pub struct Kernel {
     cpus: usize,
 }
 
-impl Kernel {
+impl CallsObject {
     /// Makes the maps, with as many entries as `entries` says of each, and gets the code ready. Errors: not permitted, or a kernel without BPF.
-    pub fn load(multi: bool, entries: &dyn Fn(&str, u32) -> u32) -> io::Result<Kernel> {
+    pub fn load(multi: bool, entries: &dyn Fn(&str, u32) -> u32) -> io::Result<CallsObject> {
         let mut object = Object::parse(OBJECT).map_err(other)?;
         let btf = crate::kernel::btf().ok();
         let features = BtfFeatures::new(true, true, true, true, true, true, true, true);
@@ -199,10 +199,10 @@ impl Kernel {
             )
             .map_err(other)?;
         object.relocate_calls(&text).map_err(other)?;
-        let ring = |name: &str| Ring::open(maps.get(name).ok_or_else(|| other(name))?);
+        let ring = |name: &str| maps.get(name).ok_or_else(|| other(name))?.ring();
         let (spans, traffic, stacks) = (ring("spans")?, ring("traffic")?, ring("stacks")?);
         let hits = Hits::open(maps.get("hits").ok_or_else(|| other("hits"))?)?;
-        Ok(Kernel {
+        Ok(CallsObject {
             object,
             object_btf,
             maps,
@@ -287,7 +287,7 @@ impl Kernel {
             )
         };
         let functions = function.func_info.func_info_bytes();
-        Code {
+        ProgramCode {
             name,
             kind,
             attach,
