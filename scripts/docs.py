@@ -96,7 +96,7 @@ def span_page() -> str:
 def cli_page() -> str:
     import typer.main
 
-    from unidle.cli.main import app
+    from unidle.cli.commands import app
 
     command = typer.main.get_command(app())
     lines = ["# Command line", "", *_command(command, ["unidle"]), *_exit_codes()]
@@ -278,7 +278,7 @@ def _parameter(parameter: Parameter, context: Context) -> str | None:
 
 
 def _exit_codes() -> Iterator[str]:
-    from unidle.cli.main import EXIT_CODES
+    from unidle.cli.index import EXIT_CODES
 
     yield from ("## Exit codes", "", "| code | meaning |", "|--:|---|")
     yield from (f"| {code} | {_cell(text)} |" for code, text in EXIT_CODES.items())

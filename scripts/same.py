@@ -60,7 +60,7 @@ def record(folder: Path) -> None:
     import typer.main
 
     from docs import PAGES
-    from unidle.cli.main import app
+    from unidle.cli.commands import app
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():

@@ -14,8 +14,9 @@ import pytest
 import typer
 
 from e2e.commands import unidle
+from unidle.cli.commands import app
 from unidle.cli.help import name_of, old_names, short_help
-from unidle.cli.main import SECTIONS, app
+from unidle.cli.index import SECTIONS
 
 OF_TWO_KINDS = {
     "--rank": "one where only one can be read (`progress`)",

@@ -30,24 +30,6 @@ def test_taking_up_a_store_loads_nothing_that_looks_after_nodes() -> None:
     assert not loaded_by("import unidle.control.session") & set(LATE)
 
 
-def test_a_command_loads_the_room_it_is_in_and_the_help_loads_all() -> None:
-    rooms = {"unidle.cli.guard", "unidle.cli.drill", "unidle.cli.checkpoint", "unidle.cli.replay"}
-    assert not loaded_by("from unidle.cli.main import app; app(['run', 'job.yaml'])") & rooms
-    assert rooms <= loaded_by("from unidle.cli.main import app; app(['--help'])")
-
-
-def test_every_room_of_the_command_line_has_the_commands_that_are_written_down_for_it() -> None:
-    code = """
-from unidle.cli import main
-for room, commands in main._ROOMS.items():
-    before = {c.name for c in (*main._app.registered_commands, *main._app.registered_groups)}
-    main.app([commands[0]])
-    now = {c.name for c in (*main._app.registered_commands, *main._app.registered_groups)}
-    assert now - before == set(commands), (room, now - before)
-"""
-    assert "unidle.cli.machine" in loaded_by(code)
-
-
 def fleet(**node: object) -> Fleet:
     return fleet_from_mapping({"nodes": [{"id": "n1", "devices": {"kind": "cpu"}, **node}]}, "test")
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from unidle.cli.main import app
+from unidle.cli.commands import app
 from unidle.control.replay_faults import Case, Replay, Span, Terms, Ways, one_by_one, proved, variants
 from unidle.errors import BadInput
 from unidle.files.fault_trace import NodeTrouble, load_fault_trace

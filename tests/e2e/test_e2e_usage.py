@@ -13,7 +13,8 @@ import pytest
 import typer
 
 from e2e.commands import UNIDLE, unidle
-from unidle.cli.main import app, main
+from unidle.cli.commands import app
+from unidle.cli.main import main
 
 REFUSED = {
     "run --nope": "--nope: unidle run has no such option; did you mean",
@@ -78,7 +79,7 @@ def test_a_variable_of_the_environment_is_named_where_it_holds_the_value(
     def count(number: int = typer.Option(1, "--number", envvar="UNIDLE_TEST_NUMBER")) -> None:
         typer.echo(str(number))
 
-    monkeypatch.setattr("unidle.cli.main.app", lambda _: broken)
+    monkeypatch.setattr("unidle.cli.commands.app", lambda _: broken)
     monkeypatch.setenv("UNIDLE_TEST_NUMBER", "seven")
     line = refused([], monkeypatch, capsys)
     assert line.startswith(

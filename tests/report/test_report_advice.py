@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from report.sample import bar, report, tracks
-from unidle.cli.main import app
+from unidle.cli.commands import app
 from unidle.ledger.taxonomy import GROUPS
 from unidle.report.advice import ADVICE, best_advice, shell_lines
 from unidle.report.model import DeviceTrack

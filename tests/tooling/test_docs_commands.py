@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from unidle.cli.main import app
+from unidle.cli.commands import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

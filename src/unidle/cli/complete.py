@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _BUDGET_S: Final = 0.07
 _OFFERED: Final = 30
-_INSTRUCTION: Final = "_UNIDLE_COMPLETE"
 
 _T = TypeVar("_T")
 _Row = tuple[str, bytes]
@@ -90,11 +89,6 @@ def states(incomplete: str) -> list[str]:
 
 
 # -- the command line as a shell asks for it -----------------------------------------------------------
-
-
-def is_asked() -> bool:
-    """Whether a shell requests completions, and no command is to run."""
-    return bool(os.environ.get(_INSTRUCTION))
 
 
 def words_before() -> list[str]:

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from unidle.cli.conversion import QuickConversion
+
 _KIND: Final = re.compile(r" (?:<[^>]*>|INTEGER|FLOAT|TEXT)(?: RANGE)?$")
 
 
@@ -59,7 +61,7 @@ def _without_old_names(command: Any, context: Any, offered: list[Any]) -> list[A
     return [item for item in offered if item.value not in old]
 
 
-class Command(TyperCommand):
+class Command(QuickConversion, TyperCommand):
     """A command whose help shows each option under one name."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -69,7 +71,7 @@ class Command(TyperCommand):
         return _without_old_names(self, ctx, super().shell_complete(ctx, incomplete))
 
 
-class Group(TyperGroup):
+class Group(QuickConversion, TyperGroup):
     """Commands in sections; ``sections`` names them in order, and commands that are in none come last."""
 
     sections: ClassVar[Mapping[str, tuple[str, ...]]] = {}

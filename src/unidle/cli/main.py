@@ -1,109 +1,60 @@
-"""The command line. Each command imports what it needs when it runs."""
+"""The entry point: runs a command, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NoReturn
 
-import typer
-
-from unidle import __version__
-from unidle.cli import complete
-from unidle.cli.common import close_stores, print_json, warn
-from unidle.cli.help import Commands, Group
-from unidle.cli.usage import USAGE_ERROR, in_one_line, is_help
+from unidle.cli.overview import answer
 from unidle.errors import BadInput, UnidleError
 
-EXIT_CODES: Final[dict[int, str]] = {
-    0: "success; for `run`: the job succeeded",
-    1: "the job failed or was cancelled, or a check found something",
-    2: "bad input: an option, a job file, a fleet file, a job that does not exist",
-    3: "cannot run here: for instance, the gang needs more devices than the fleet has; for `check`: undecided",
-    4: "the store is held by another writer, damaged, gone or out of reach",
-    5: "for `profile`: the process or job ended before the first sample",
-    130: "interrupted",
-}
 
-SECTIONS: Final[dict[str, tuple[str, ...]]] = {
-    "Jobs": ("run", "submit", "list", "logs", "cancel", "rm", "prune", "keep"),
-    "Insight": ("show", "explain", "progress", "ledger", "report", "profile", "predict"),
-    "Fleet and queues": ("up", "fleet", "queue", "place", "clusters", "replay"),
-    "Faults": ("check", "guard", "checkpoint", "drill"),
-    "Data centres": ("span",),
-    "Store": ("store", "doctor", "schema"),
-}
-"""The commands in the order of the help."""
+def main() -> None:
+    """Run the command line of this process, and exit."""
+    if os.environ.get("_UNIDLE_COMPLETE"):
+        from unidle.cli.commands import offer_words
 
-# The modules of this package and their commands.
-_ROOMS: Final[dict[str, tuple[str, ...]]] = {
-    "run": ("run",),
-    "up": ("up",),
-    "check": ("check",),
-    "jobs": ("submit", "list", "show", "explain", "cancel"),
-    "logs": ("logs",),
-    "remove": ("rm", "prune"),
-    "keep": ("keep",),
-    "progress": ("progress",),
-    "clusters": ("clusters",),
-    "place": ("place",),
-    "queue": ("queue",),
-    "predict": ("predict",),
-    "ledger": ("ledger", "report"),
-    "replay": ("replay",),
-    "guard": ("guard",),
-    "drill": ("drill",),
-    "span": ("span",),
-    "checkpoint": ("checkpoint",),
-    "store": ("store",),
-    "profile": ("profile",),
-    "machine": ("fleet", "schema", "doctor"),
-}
+        offer_words()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without our characters
+    arguments, command = _split(sys.argv[1:])
+    run = _chosen(arguments, command)
+    try:
+        _only_where_it_belongs(arguments, command)
+        code = run()
+        sys.stdout.flush()  # what cannot be written is known now
+        sys.exit(code)
+    except UnidleError as error:
+        _fail(error, arguments)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        _let_go_of_output()
+        sys.exit(0)
+    except OSError as error:
+        _let_go_of_output()
+        _warn_of(error)
+        sys.exit(1)
 
 
-class _Root(Group):
-    sections = SECTIONS
+def _chosen(arguments: list[str], command: tuple[str, ...] | None) -> Callable[[], int | str | None]:
+    """What returns the exit code. Only what needs a command imports typer."""
+    text = answer(arguments) if command is None else None
+    if text is not None:
+        return partial(_print, text)
+    from unidle.cli import commands, complete
 
-    def format_epilog(self, _ctx: Any, formatter: Any) -> None:
-        """What the command's exit code means."""
-        with formatter.section("Exit codes"):
-            formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
-        formatter.write("\n`unidle COMMAND --help` describes a command.\n")
-
-
-_app = Commands(
-    name="unidle", cls=_Root,
-    help="Keeps every GPU-second of a training fleet at work, and shows where each one went.",
-)  # fmt: skip
-_registered: set[str] = set()
+    if arguments[:1] in (["--show-completion"], ["--install-completion"]):
+        complete.keep_order()
+    return partial(commands.run, arguments, command)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"unidle {__version__}")
-        raise typer.Exit
-
-
-@_app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Options before the command."""
-
-
-def app(words: Sequence[str] = ()) -> typer.Typer:
-    """The command line; of rooms it has those alone that ``words`` need, where they begin with a command."""
-    needed = [room for room, commands in _ROOMS.items() if words and words[0] in commands]
-    for room in needed or _ROOMS:
-        if room not in _registered:
-            _registered.add(room)
-            import_module(f"unidle.cli.{room}").register(_app)
-    return _app
+def _print(text: str) -> int:
+    sys.stdout.write(text)
+    return 0
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...] | None]:
@@ -123,41 +74,23 @@ def _only_where_it_belongs(arguments: Sequence[str], command: tuple[str, ...] | 
         )  # fmt: skip
 
 
-def _refuse(error: Exception, arguments: Sequence[str]) -> NoReturn:
-    if is_help(error):
-        typer.echo(str(error), err=True)
-        sys.exit(2)
-    _fail(in_one_line(error, arguments, _below()), arguments)
-
-
-def _below() -> dict[str, tuple[str, ...]]:
-    """The commands below each group."""
-    return {
-        str(group.name): tuple(str(command.name) for command in group.typer_instance.registered_commands)
-        for group in _app.registered_groups
-        if group.typer_instance is not None
-    }
-
-
 def _fail(error: UnidleError, arguments: Sequence[str]) -> NoReturn:
     """One line of standard error, and an exit code."""
+    from unidle.cli.common import print_json, warn
+
     if arguments[:1] == ["profile"] and "--json" in arguments:
         print_json(error.to_json())
     warn(error.line())
     sys.exit(error.exit_code)
 
 
-def _run(arguments: list[str], command: tuple[str, ...] | None) -> int | str | None:
-    """The exit code of a command, however it ends."""
-    try:
-        code = app(arguments)(args=arguments, prog_name="unidle", obj=command, standalone_mode=False)
-    except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # typer makes a failure of it
-            raise ended.__context__ from None
-        return ended.code
-    finally:
-        close_stores()
-    return code if isinstance(code, int) else 0
+def _warn_of(error: OSError) -> None:
+    from unidle.cli.common import warn
+
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_workdir_gone():
+        warn("the working directory no longer exists: change to one that does, such as `cd`")
+    else:
+        warn(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
 
 
 def _let_go_of_output() -> None:
@@ -168,44 +101,9 @@ def _let_go_of_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def main() -> None:
-    """Entry point: runs a command, turns errors into one line and an exit code."""
-    if complete.is_asked():
-        known = app(complete.words_before())
-        complete.answer(lambda: known(args=[], prog_name="unidle"))
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without our characters
-    arguments, command = _split(sys.argv[1:])
-    if arguments[:1] in (["--show-completion"], ["--install-completion"]):
-        complete.keep_order()
-    try:
-        _only_where_it_belongs(arguments, command)
-        code = _run(arguments, command)
-        sys.stdout.flush()  # what cannot be written is known now
-        sys.exit(code)
-    except USAGE_ERROR as error:
-        _refuse(error, arguments)
-    except UnidleError as error:
-        _fail(error, arguments)
-    except typer.Abort:
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        _let_go_of_output()
-        sys.exit(0)
-    except OSError as error:
-        _let_go_of_output()
-        if isinstance(error, FileNotFoundError) and error.filename is None and _is_workdir_gone():
-            warn("the working directory no longer exists: change to one that does, such as `cd`")
-        else:
-            warn(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
-        sys.exit(1)
-
-
 def _is_workdir_gone() -> bool:
     try:
-        Path.cwd()
+        os.getcwd()  # noqa: PTH109  # pathlib takes 5 ms to import
     except FileNotFoundError:
         return True
     return False
