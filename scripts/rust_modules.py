@@ -1,6 +1,7 @@
-"""Prints the circles between the modules of the crate in `native/src`; exit code 1 where there is one.
+"""Prints circles between the modules of the crate in `native/src`, and public types of one name; exit code 1 where there
+are any.
 
-    python scripts/rust_circles.py [FOLDER]
+    python scripts/rust_modules.py [FOLDER]
 
 A module needs another where it names an item of it, by `use` or by a path; what a module passes on by `use` counts for
 the module that defines it. Where the methods of a type stand in several files, a file also needs those whose methods it
@@ -26,6 +27,7 @@ _TESTS: Final = re.compile(r"#\[cfg\(test\)\]\s*(?:pub(?:\(\w+\))?\s+)?mod\s+\w+
 _CHILD: Final = re.compile(r"^(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;", re.MULTILINE)
 _USE: Final = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?use\s+([^;]+);", re.MULTILINE)
 _INNER: Final = re.compile(r"^(?:pub(?:\([^)]*\))?\s+)?mod\s+\w+\s*\{", re.MULTILINE)
+_TYPE: Final = re.compile(r"^\s*pub(?:\([^)]*\))?\s+(?:struct|enum|trait|type|union)\s+(\w+)", re.MULTILINE)
 _IMPL: Final = re.compile(r"^impl(?:<[^>]*>)?\s+(\w+)(?:<[^>]*>)?\s*\{", re.MULTILINE)
 _METHOD: Final = re.compile(r"\bfn\s+(\w+)")
 _CALLED: Final = re.compile(r"\b(?:self\.|Self::)(\w+)\(")
@@ -40,8 +42,8 @@ class Module:
 
     children: set[str] = field(default_factory=set)
     brought: dict[str, Names] = field(default_factory=dict)
-    everything_of: list[Names] = field(default_factory=list)
     paths: list[Names] = field(default_factory=list)
+    types: list[str] = field(default_factory=list)  # public ones
     methods: dict[str, set[str]] = field(default_factory=dict)  # by type, of those that belong to no trait
     called: dict[str, set[str]] = field(default_factory=dict)  # by type, on `self`
 
@@ -102,13 +104,11 @@ def read(folder: Path) -> dict[Names, Module]:
         names = file.relative_to(folder).with_suffix("").parts
         here = () if names == ("lib",) else names[:-1] if names[-1] == "mod" else names
         text = without_tests(file.read_text(encoding="utf-8"))
-        module = modules[here] = Module(children=set(_CHILD.findall(text)))
+        module = modules[here] = Module(children=set(_CHILD.findall(text)), types=_TYPE.findall(text))
         for use in _USE.findall(text):
             for path, name in leaves(use):
                 module.paths.append(path)
-                if name == "*":
-                    module.everything_of.append(path)
-                else:
+                if name != "*":
                     module.brought[name] = path
         for start in _IMPL.finditer(text):
             body, kind = text[start.end() : block(text, start.end())], start[1]
@@ -196,15 +196,30 @@ def circles(graph: Mapping[Names, Iterable[Names]]) -> list[list[Names]]:
     return found
 
 
+def used_twice(modules: Mapping[Names, Module]) -> dict[str, list[Names]]:
+    """Names of public types that several modules define, and those modules."""
+    found: dict[str, list[Names]] = defaultdict(list)
+    for here, module in modules.items():
+        for name in module.types:
+            found[name].append(here)
+    return {name: places for name, places in sorted(found.items()) if len(places) > 1}
+
+
+def faults(folder: Path) -> list[str]:
+    """One line for each circle and for each name that is used twice."""
+
+    def names(modules: Iterable[Names]) -> str:
+        return ", ".join("::".join(module) or "crate" for module in modules)
+
+    modules = read(folder)
+    lines = [f"circle: {names(group)}" for group in circles(needs(modules))]
+    return lines + [f"{name} is defined in {names(places)}" for name, places in used_twice(modules).items()]
+
+
 def main() -> int:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else CRATE
-    graph = needs(read(folder))
-    found = circles(graph)
-    for group in found:
-        print(f"{len(group)} modules need each other:")
-        for name in group:
-            inside = sorted("::".join(to) or "crate" for to in graph[name] if to in group)
-            print(f"  {'::'.join(name) or 'crate'} -> {' '.join(inside)}")
+    found = faults(Path(sys.argv[1]) if len(sys.argv) > 1 else CRATE)
+    for line in found:
+        print(line)
     return 1 if found else 0
 
 
