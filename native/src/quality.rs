@@ -180,21 +180,24 @@ impl Quality {
                 "samples had one stack too many and stand under (other stacks)",
             ),
         ];
-        notes.extend(
-            counts
-                .into_iter()
-                .filter(|(n, _)| *n > 0)
-                .map(|(n, what)| format!("{what}: {n}")),
-        );
+        notes.extend(counted(counts));
         notes
     }
+}
+
+/// One line for each thing that happened.
+pub fn counted<const N: usize>(counts: [(u64, &'static str); N]) -> impl Iterator<Item = String> {
+    counts
+        .into_iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, what)| format!("{what}: {n}"))
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
     percent_or(part, whole, 100.0)
 }
 
-fn percent_or(part: u64, whole: u64, empty: f64) -> f64 {
+pub fn percent_or(part: u64, whole: u64, empty: f64) -> f64 {
     if whole == 0 {
         empty
     } else {

@@ -161,20 +161,11 @@ impl Recording {
         let memory = r.pieces()?;
         let files = r.list(24, |r| {
             let start = r.u64()?;
-            let name = String::from_utf8_lossy(r.bytes()?).into_owned();
+            let name = r.text()?;
             let (len, pieces) = (r.u64()?, r.pieces()?);
-            let symbols = |r: &mut Reader<'_>| {
-                r.list(24, |r| {
-                    Some((
-                        r.u64()?,
-                        r.u64()?,
-                        String::from_utf8_lossy(r.bytes()?).into_owned(),
-                    ))
-                })
-            };
             let told = AskedSymbols {
-                functions: symbols(r)?,
-                asked: symbols(r)?,
+                functions: r.symbols()?,
+                asked: r.symbols()?,
             };
             Some((
                 start,
@@ -222,6 +213,14 @@ impl Writer {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    fn text(&mut self) -> Option<String> {
+        Some(String::from_utf8_lossy(self.bytes()?).into_owned())
+    }
+
+    fn symbols(&mut self) -> Option<Vec<(u64, u64, String)>> {
+        self.list(24, |r| Some((r.u64()?, r.u64()?, r.text()?)))
+    }
+
     fn u64(&mut self) -> Option<u64> {
         let (head, rest) = self.0.split_first_chunk::<8>()?;
         self.0 = rest;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -38,8 +39,30 @@ impl Calls {
                 Cost::UNKNOWN
             })
         };
+        let mut calls = Calls::new(kernel, wanted, cost, links, notes);
+        calls.trace();
+        let mut last = io::Error::from_raw_os_error(libc::ESRCH);
+        for &pid in pids {
+            if let Err(error) = calls.add(pid, resolver) {
+                last = error;
+            }
+        }
+        if calls.processes.is_empty() {
+            return Err(last);
+        }
+        calls.say_what_is_missing();
+        Ok(calls)
+    }
+
+    fn new(
+        kernel: CallsObject,
+        wanted: Wanted,
+        cost: Cost,
+        links: Vec<OwnedFd>,
+        notes: Vec<String>,
+    ) -> Calls {
         let now = Instant::now();
-        let mut calls = Calls {
+        Calls {
             kernel,
             wanted,
             cost,
@@ -66,19 +89,7 @@ impl Calls {
             governed: now,
             runs: Default::default(),
             hits: FxHashMap::default(),
-        };
-        calls.trace();
-        let mut last = io::Error::from_raw_os_error(libc::ESRCH);
-        for &pid in pids {
-            if let Err(error) = calls.add(pid, resolver) {
-                last = error;
-            }
         }
-        if calls.processes.is_empty() {
-            return Err(last);
-        }
-        calls.say_what_is_missing();
-        Ok(calls)
     }
 
     /// Watches one more process. Errors: it is gone, or may not be looked at.

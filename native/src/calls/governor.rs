@@ -203,21 +203,9 @@ impl Calls {
                     group: n,
                     function: (!memory).then_some(*number),
                 };
-                let load = loads.entry(unit).or_insert_with(|| Load {
-                    unit,
-                    entries: 0.0,
-                    exits: 0.0,
-                    entry_ns: 0.0,
-                    exit_ns: 0.0,
-                    stays: followed && found.functions.what == What::SetDevice,
-                });
-                let mean = |mean: f64, weight: f64, other: f64, more: f64| {
-                    (mean * weight + other * more) / (weight + more).max(f64::MIN_POSITIVE)
-                };
-                load.entry_ns = mean(load.entry_ns, load.entries, entry_ns, entries);
-                load.exit_ns = mean(load.exit_ns, load.exits, exit_ns, exits);
-                load.entries += entries;
-                load.exits += exits;
+                let stays = followed && found.functions.what == What::SetDevice;
+                let load = loads.entry(unit).or_insert_with(|| Load::none(unit, stays));
+                load.add(entries, entry_ns, exits, exit_ns);
             }
         }
         loads.into_values().collect()

@@ -93,12 +93,39 @@ impl CallSites {
         resolver: &mut dyn Resolver,
         into: &mut CallRows,
     ) -> io::Result<()> {
-        let mut joined = Joined::default();
         let began = Instant::now();
         let sums = kernel.map("sites")?.all::<SiteKey, SiteSum>()?;
         let now_ns = monotonic_ns();
         self.growth.add(now_ns, &sums, began.elapsed());
-        for &(key, now) in &sums {
+        for (row, keys) in self.since_last(&sums, resolver) {
+            // What is gone at the end has not grown.
+            let series = if row.live > 0 {
+                self.growth.of(&keys)
+            } else {
+                Vec::new()
+            };
+            let at = into.memory.len();
+            into.moments
+                .extend(series.into_iter().map(|(time_ns, (live_bytes, live))| MomentRow {
+                    row: at,
+                    time_ns,
+                    live_bytes,
+                    live,
+                }));
+            into.memory.push(row);
+        }
+        self.growth.begin(now_ns, &sums);
+        Ok(())
+    }
+
+    /// A row for each stack and device, with its call sites, in order.
+    fn since_last(
+        &mut self,
+        sums: &[(SiteKey, SiteSum)],
+        resolver: &mut dyn Resolver,
+    ) -> Vec<(HeldRow, Vec<SiteKey>)> {
+        let mut joined = Joined::default();
+        for &(key, now) in sums {
             let before = self.previous.insert(key, now).unwrap_or_default();
             if now.allocations == before.allocations && now.live == 0 {
                 continue;
@@ -125,25 +152,7 @@ impl CallSites {
         }
         let mut rows: Vec<(HeldRow, Vec<SiteKey>)> = joined.into_values().collect();
         rows.sort_by(|(a, _), (b, _)| (a.pid, &a.device, a.stack).cmp(&(b.pid, &b.device, b.stack)));
-        for (row, keys) in rows {
-            // What is gone at the end has not grown.
-            let series = if row.live > 0 {
-                self.growth.of(&keys)
-            } else {
-                Vec::new()
-            };
-            let at = into.memory.len();
-            into.moments
-                .extend(series.into_iter().map(|(time_ns, (live_bytes, live))| MomentRow {
-                    row: at,
-                    time_ns,
-                    live_bytes,
-                    live,
-                }));
-            into.memory.push(row);
-        }
-        self.growth.begin(now_ns, &sums);
-        Ok(())
+        rows
     }
 
     /// Calls whose end will not be seen any more: without this, what their threads allocate next would be part of them.

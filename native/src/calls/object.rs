@@ -176,18 +176,7 @@ impl CallsObject {
         if let Some(btf) = &btf {
             object.relocate_btf(btf).map_err(caused)?;
         }
-        let mut maps = HashMap::new();
-        for (name, map) in &object.maps {
-            let made = Map::create(
-                name,
-                map.map_type(),
-                map.key_size(),
-                map.value_size(),
-                entries(name, map.max_entries()),
-                map.map_flags(),
-            )?;
-            maps.insert(name.clone(), made);
-        }
+        let maps = maps_of(&object, entries)?;
         let text = object.functions.keys().map(|(section, _)| *section).collect();
         let definitions = object.maps.clone();
         object
@@ -313,6 +302,22 @@ impl CallsObject {
     pub fn sum(&self, map: &str, key: u32) -> u64 {
         self.map(map).and_then(|m| m.sum(key, self.cpus)).unwrap_or(0)
     }
+}
+
+fn maps_of(object: &Object, entries: &dyn Fn(&str, u32) -> u32) -> io::Result<HashMap<String, Map>> {
+    let mut maps = HashMap::new();
+    for (name, map) in &object.maps {
+        let made = Map::create(
+            name,
+            map.map_type(),
+            map.key_size(),
+            map.value_size(),
+            entries(name, map.max_entries()),
+            map.map_flags(),
+        )?;
+        maps.insert(name.clone(), made);
+    }
+    Ok(maps)
 }
 
 /// How many CPUs the kernel keeps per-CPU values for.

@@ -36,22 +36,8 @@ impl Calls {
             .into_iter()
             .flat_map(|last| mappings.iter().map(move |m| (m, last)));
         for (mapping, is_last) in passes {
-            let has = |library: &str| libraries.iter().any(|l| groups::is_library(l, library));
-            let groups: Vec<usize> = self
-                .wanted
-                .groups
-                .iter()
-                .copied()
-                .filter(|&n| {
-                    GROUPS[n]
-                        .libraries
-                        .iter()
-                        .any(|l| groups::is_library(mapping.name(), l))
-                })
-                .filter(|&n| !GROUPS[n].unless.is_some_and(has) && GROUPS[n].only_with.is_none_or(has))
-                .filter(|&n| !self.files.contains(&(n, mapping.file(), self.owner(n, pid))))
-                .filter(|&n| (GROUPS[n].name == MALLOC) == is_last)
-                .collect();
+            let mut groups = self.new_groups(pid, mapping, &libraries);
+            groups.retain(|&n| (GROUPS[n].name == MALLOC) == is_last);
             if groups.is_empty() {
                 continue;
             }
@@ -68,6 +54,22 @@ impl Calls {
             process.looked = true;
         }
         Ok(())
+    }
+
+    /// What is wanted of a file that was not looked at yet for it.
+    fn new_groups(&self, pid: u32, mapping: &maps::Mapping, libraries: &BTreeSet<String>) -> Vec<usize> {
+        let has = |library: &str| libraries.iter().any(|l| groups::is_library(l, library));
+        let wanted = self.wanted.groups.iter().copied();
+        wanted
+            .filter(|&n| {
+                GROUPS[n]
+                    .libraries
+                    .iter()
+                    .any(|l| groups::is_library(mapping.name(), l))
+            })
+            .filter(|&n| !GROUPS[n].unless.is_some_and(has) && GROUPS[n].only_with.is_none_or(has))
+            .filter(|&n| !self.files.contains(&(n, mapping.file(), self.owner(n, pid))))
+            .collect()
     }
 
     /// Whose probes they are: those that are hit most are a process's own, others anybody's (0) who runs the code.

@@ -14,10 +14,10 @@ use crate::procfs::rights::may_read;
 use crate::procfs::thread::Thread;
 use crate::procfs::watch::Watch;
 use crate::profile::{Options, Profile};
-use crate::quality::ProfileQuality;
+use crate::quality::{counted, percent_or, ProfileQuality};
 use crate::sample::RawSample;
 use crate::table::{Rows, State, ThreadKey};
-use crate::threads::{merge, ThreadRow, Times};
+use crate::threads::{merge, sorted, ThreadRow, Times};
 
 /// Looks that come later than this many periods are left out: a thousand of them at once would tell of one moment.
 const LATE: u64 = 3;
@@ -170,7 +170,6 @@ impl ProcfsSession {
         let end_ns = monotonic_ns();
         self.watch.look(end_ns);
         let start_ns = std::mem::replace(&mut self.since_ns, end_ns);
-        let off_cpu = self.options.off_cpu;
         let mut exact = FxHashMap::default();
         let mut threads: FxHashMap<ThreadKey, ThreadRow> = FxHashMap::default();
         let mut unknown = Vec::new();
@@ -184,9 +183,7 @@ impl ProcfsSession {
         }
         for (key, row) in &threads {
             if !unknown.contains(key) {
-                let off = |ns| off_cpu.then_some(ns);
-                let times = [Some(row.times.on), off(row.times.off), off(row.times.runq)];
-                exact.insert(*key, times);
+                exact.insert(*key, row.times.known(self.options.off_cpu));
             }
         }
         let stacks = &mut self.watch.stacks;
@@ -204,13 +201,11 @@ impl ProcfsSession {
         notes.extend(self.watch.notes());
         notes.extend(self.notes(&counts, crowded));
         let quality = self.told_quality(&counts, notes);
-        let mut threads: Vec<_> = threads.into_iter().collect();
-        threads.sort_unstable_by_key(|(key, _)| *key);
         Profile {
             start_ns,
             end_ns,
             rows,
-            threads,
+            threads: sorted(threads),
             processes,
             calls: crate::calls::CallRows::default(),
             quality,
@@ -218,7 +213,7 @@ impl ProcfsSession {
     }
 
     fn notes(&mut self, counts: &Counts, crowded: u64) -> Vec<String> {
-        [
+        counted([
             (
                 counts.moved,
                 "looks at blocked threads were thrown away, because the thread moved meanwhile",
@@ -235,27 +230,17 @@ impl ProcfsSession {
                 crowded,
                 "samples had one stack too many and stand under (other stacks)",
             ),
-        ]
-        .into_iter()
-        .filter(|(n, _)| *n > 0)
-        .map(|(n, what)| format!("{what}: {n}"))
+        ])
         .collect()
     }
 
     fn told_quality(&mut self, counts: &Counts, notes: Vec<String>) -> ProfileQuality {
-        let percent = |part: u64, whole: u64, empty: f64| {
-            if whole == 0 {
-                empty
-            } else {
-                part as f64 * 100.0 / whole as f64
-            }
-        };
         ProfileQuality {
             samples: counts.samples,
             drops: std::mem::take(&mut self.lost),
-            rooted_pct: percent(counts.rooted, counts.native, 100.0),
-            symbolised_pct: 100.0 - percent(counts.unsymbolised, counts.frames, 0.0),
-            merge_mismatch_pct: percent(counts.mismatches, counts.with_python, 0.0),
+            rooted_pct: percent_or(counts.rooted, counts.native, 100.0),
+            symbolised_pct: 100.0 - percent_or(counts.unsymbolised, counts.frames, 0.0),
+            merge_mismatch_pct: percent_or(counts.mismatches, counts.with_python, 0.0),
             bpf_cpu_pct: None,
             agent_cpu_pct: Some(self.own.take_pct()),
             attach_cpu_s: Some(self.own.attach_s()),

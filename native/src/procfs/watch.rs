@@ -166,14 +166,13 @@ impl Watch {
         let place = thread.place();
         thread.runnable = matches!(place, Ok(SyscallPlace::Running));
         match place {
+            Ok(SyscallPlace::Running) if self.on_cpu => self.running(key, ran_ns, waited, now_ns),
             Ok(SyscallPlace::Running) => {
-                let ran = thread.ran;
-                if self.on_cpu {
-                    self.running(key, ran_ns, waited, now_ns);
-                } else if let Some((stack, generation)) = ran.filter(|_| waited > 0) {
-                    if generation == self.stacks.table.generation {
-                        self.stacks.table.add(key, State::Runq, stack, 0, waited);
-                    }
+                let stack = thread
+                    .ran
+                    .filter(|(_, generation)| *generation == self.stacks.table.generation);
+                if let Some((stack, _)) = stack.filter(|_| waited > 0) {
+                    self.stacks.table.add(key, State::Runq, stack, 0, waited);
                 }
             }
             Ok(SyscallPlace::Blocked {

@@ -7,6 +7,7 @@ use crate::blocked::{wait_name, Sockets};
 use crate::clock::monotonic_ns;
 use crate::kernel::{state, Kernel, ThreadPlace, STACK_BYTES};
 use crate::memory::ProcessMemory;
+use crate::processes::thread_name;
 use crate::profile::Options;
 use crate::quality::{Marks, Quality};
 use crate::sample::{Outer, PyFrameRaw, RawSample};
@@ -239,6 +240,25 @@ impl Watched {
                 process.threads = process.threads.saturating_sub(1);
             }
         }
+    }
+
+    /// The threads' times since the last take, of those that ended meanwhile, too.
+    pub fn take_threads(&mut self, end_ns: u64) -> FxHashMap<ThreadKey, ThreadRow> {
+        let mut threads = std::mem::take(&mut self.ended);
+        for n in 0..self.seen.len() {
+            let Some(place) = self.seen[n].as_ref().and(self.kernel.threads.read(n)) else {
+                continue;
+            };
+            if let Some(seen) = &mut self.seen[n] {
+                if place.state == state::ENDED {
+                    continue; // told at the next tick
+                }
+                let mut row = seen.tell(&place, end_ns);
+                row.name = thread_name(place.pid, place.tid);
+                merge(&mut threads, seen.key, row);
+            }
+        }
+        threads
     }
 }
 
