@@ -11,10 +11,10 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # typing would double what every rank that imports unidle.rank loads
 if TYPE_CHECKING:
     from unidle import errors as errors
-    from unidle.api.answers import Explanation, Profiled
-    from unidle.api.fields import JobFields
+    from unidle.api.job_fields import JobFields
     from unidle.api.job_object import Job
-    from unidle.api.running import job, list_jobs, run, submit
+    from unidle.api.jobs import job, list_jobs, run, submit
+    from unidle.api.results import Explanation, Profiled
     from unidle.errors import BadInput, JobFailed, UnidleError
 
 __all__ = [
