@@ -24,8 +24,8 @@ __all__ = [
 
 _MODULES = {
     "BadInput": "errors", "JobFailed": "errors", "UnidleError": "errors",
-    "Explanation": "api.answers", "Job": "api.job_object", "JobFields": "api.fields", "Profiled": "api.answers",
-    "job": "api.running", "list_jobs": "api.running", "run": "api.running", "submit": "api.running",
+    "Explanation": "api.results", "Job": "api.job_object", "JobFields": "api.job_fields", "Profiled": "api.results",
+    "job": "api.jobs", "list_jobs": "api.jobs", "run": "api.jobs", "submit": "api.jobs",
 }  # fmt: skip
 
 
