@@ -16,9 +16,12 @@ from unidle.predict import Estimate
 from unidle.predict.by_gpu_model import Forecast, forecasts, price_of
 from unidle.predict.outcome import paid_micro
 from unidle.predict.run_time import RunHistory, quantile_estimate, remaining_ns
-from unidle.predict.start import Holder, Waiter, planned_starts
+from unidle.predict.start import Departure
+from unidle.predict.start import Waiter
+from unidle.predict.start import planned_starts
 from unidle.view.accounts import durable_points
-from unidle.view.jobs import AttemptView, JobView
+from unidle.view.jobs import AttemptView
+from unidle.view.jobs import JobView
 from unidle.view.kept import free_for_most
 from unidle.view.speeds import attempt_run, job_runs, slices_under, width_ppm
 from unidle.view.state import View
@@ -110,7 +113,7 @@ class Forecaster:
             for kinds, members in _by_kind(waiting):
                 free = sum(free_for_most(view, kind) for kind in kinds)
                 holders = [
-                    Holder(ends_ns, job.devices)
+                    Departure(ends_ns, job.devices)
                     for job in running
                     if job.kind in kinds and (ends_ns := job.ends_ns(now_ns, bound)) is not None
                 ]

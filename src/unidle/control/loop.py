@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from unidle.control.nodes.detectors import Detectors
     from unidle.control.nodes.late_detectors import LateDetectors
     from unidle.control.retention.policy import Retention
-    from unidle.notices.dispatcher import NoticeDesk
+    from unidle.notices.dispatcher import NoticeDispatcher
 
 SIGHTING_EVERY_NS: Final = 10_000_000_000
 REST_ABOVE: Final = 1_000  # open jobs from which on waiting ones are kept packed: below, that gains nothing
@@ -74,7 +74,7 @@ class Controller:
         self, store: Store, lease: Lease, engine: Engine, policy: Policy, clock: Clock,
         *, inbox_every_ns: int | None = INBOX_EVERY_NS,
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
-        forecaster: Forecaster | None = None, care: NodeCare | None = None, notices: NoticeDesk | None = None,
+        forecaster: Forecaster | None = None, care: NodeCare | None = None, notices: NoticeDispatcher | None = None,
         detectors: Detectors | LateDetectors | None = None, profiler: Profiler | None = None,
         stacks: GangStacks | None = None, retention: Retention | None = None,
     ) -> None:  # fmt: skip

@@ -26,7 +26,7 @@ from unidle.files.ranges import expand
 from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
 from unidle.fleet.labels import RESERVED_KINDS
-from unidle.fleet.policies import Watch
+from unidle.fleet.policies import WatchSources
 from unidle.words import counted
 
 __all__ = [
@@ -214,7 +214,7 @@ class _Builder:
 
     def _watches(
         self, part: WatchPart | None, groups: tuple[DevicesPart, ...], count: int, path: Path
-    ) -> list[Watch | None]:
+    ) -> list[WatchSources | None]:
         if part is None:
             return [None] * count
         check_watch(self._document, part, path, sum(group.count for group in groups))
