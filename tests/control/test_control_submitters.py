@@ -17,8 +17,8 @@ import pytest
 import needs
 import places
 from loop.drive import Loop
-from unidle.control import describe
 from unidle.control.inbox import SubmitRequest, signed
+from unidle.control.queries import describe
 from unidle.engine.sim.workload import SimJob
 from unidle.errors import BadInput
 from unidle.events import types as ev
