@@ -13,11 +13,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from unidle.api.answers import LedgerRows
 
 import unidle
 from api.functions import environment, fail_in_rank_1, run_script, train
 from unidle.api import controller_process
+from unidle.api.results import LedgerRows
 from unidle.api.serve import Order
 from unidle.ledger.columns import empty
 from unidle.ledger.query import summary
