@@ -41,7 +41,7 @@ def profile(options: Options) -> None:
     """
     from unidle.cli.profile_file import Destination
     from unidle.cli.profile_source import add_owners, owners_of
-    from unidle.scope.rules import all_rules
+    from unidle.scope.rules_file import all_rules
 
     options.check()
     if options.injection:
