@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping
-from unidle.files.renames import Renames
-from unidle.files.trace import COLUMNS, Trace
+from unidle.files.trace import COLUMNS, Renames, Trace
 from unidle.files.trace import load_trace as read_trace
 from unidle.files.trace_fits import check_fits, without_misfits
 from unidle.fleet import Fleet

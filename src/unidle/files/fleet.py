@@ -22,8 +22,7 @@ from unidle.files.fleet_share import check_sharing, sharing_of
 from unidle.files.fleet_text import fleet_to_yaml
 from unidle.files.fleet_watch import WatchPart, check_watch, watch_of
 from unidle.files.load import base_dir_of, load_document
-from unidle.files.ranges import expand
-from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
+from unidle.files.values import MEMORY_LIMIT_BYTES, expand, memory_bytes
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
 from unidle.fleet.labels import RESERVED_KINDS
 from unidle.fleet.policies import Watch
