@@ -69,6 +69,7 @@ check-lint:
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/words.py
 	$(BIN)/python scripts/house.py
+	$(BIN)/python scripts/picture.py
 
 check-docs:
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site

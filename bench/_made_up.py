@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 
 # Model, GPUs, CPUs, memory in GiB of one node.
 MODELS = (
@@ -17,7 +17,7 @@ NODES, PODS = (60, 120, 200), (600, 1500)
 NAMED = (0.0, 0.0, 0.2, 0.5)  # share of the pods that ask for one or two models
 
 
-def made_up(number: int) -> tuple[tuple[NodeSize, ...], tuple[Demand, ...]]:
+def made_up(number: int) -> tuple[tuple[NodeSize, ...], tuple[PodDemand, ...]]:
     """Fleet and pods; the same number, the same trace."""
     chance = random.Random(number)
     models = chance.sample(MODELS, chance.choice((1, 2, 3, 4, 5)))
@@ -36,17 +36,17 @@ def made_up(number: int) -> tuple[tuple[NodeSize, ...], tuple[Demand, ...]]:
     )
 
 
-def _kind(chance: random.Random, widest: int) -> tuple[Demand, tuple[int, ...]]:
+def _kind(chance: random.Random, widest: int) -> tuple[PodDemand, tuple[int, ...]]:
     """What pods of a kind ask for, and the parts of a GPU among which each chooses."""
     gpus = chance.choice([count for count in (1, 1, 1, 2, 3, 4, 5, 8) if count <= widest])
     parts = chance.choice(PARTS) if gpus == 1 and chance.random() < 0.6 else (1000,)
     cpus, gib = chance.choice((0, 1, 2, 4, 8, 12)), chance.choice((2, 8, 16, 48))
-    return Demand(cpus * 1000 * gpus, gib * 1024 * gpus, gpus), parts
+    return PodDemand(cpus * 1000 * gpus, gib * 1024 * gpus, gpus), parts
 
 
 def _pod(
-    chance: random.Random, kind: Demand, parts: tuple[int, ...], named: float, nodes: tuple[NodeSize, ...]
-) -> Demand:
+    chance: random.Random, kind: PodDemand, parts: tuple[int, ...], named: float, nodes: tuple[NodeSize, ...]
+) -> PodDemand:
     can = sorted(
         {
             node.model

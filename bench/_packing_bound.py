@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.packer import WHOLE_MILLI, Floats
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ class Relaxation:
     shapes: tuple[NodeSize, ...]
     duals: Floats
 
-    def price(self, demand: Demand) -> Floats:
+    def price(self, demand: PodDemand) -> Floats:
         """What the resources of one such pod are worth on each shape, in milli GPU: (s,)."""
         price: Floats = self.duals @ np.array(_amounts(demand))
         return price
 
 
-def relax(nodes: Sequence[NodeSize], pods: Mapping[Demand, float]) -> Relaxation:
+def relax(nodes: Sequence[NodeSize], pods: Mapping[PodDemand, float]) -> Relaxation:
     """Solve it for so many pods of each demand (expected numbers may be fractions)."""
     from highspy import Highs  # not needed to place anything, and slow to import
 
@@ -55,7 +55,7 @@ def relax(nodes: Sequence[NodeSize], pods: Mapping[Demand, float]) -> Relaxation
     return Relaxation(solver.getInfo().objective_function_value, tuple(sorted(counts)), duals)
 
 
-def _program(counts: Mapping[NodeSize, int], demands: Sequence[Demand], numbers: list[float]) -> HighsLp:
+def _program(counts: Mapping[NodeSize, int], demands: Sequence[PodDemand], numbers: list[float]) -> HighsLp:
     """Columns: pods of one demand on one shape. Rows: pods of each demand, then ``_ROWS`` of each shape."""
     from highspy import HighsLp, MatrixFormat, ObjSense
 
@@ -90,7 +90,7 @@ def _program(counts: Mapping[NodeSize, int], demands: Sequence[Demand], numbers:
     return program
 
 
-def _fits(demand: Demand, shape: NodeSize) -> bool:
+def _fits(demand: PodDemand, shape: NodeSize) -> bool:
     return (
         (not demand.models or shape.model in demand.models)
         and shape.gpus >= demand.gpus
@@ -99,7 +99,7 @@ def _fits(demand: Demand, shape: NodeSize) -> bool:
     )
 
 
-def _amounts(demand: Demand) -> list[float]:
+def _amounts(demand: PodDemand) -> list[float]:
     """What one pod takes of a shape's rows: GPU, CPU, memory, then one row for each of ``_PIECES``."""
     pieces = []
     for k in _PIECES:

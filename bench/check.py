@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 from _table import Row, main
-from unidle.probe.check.bad_pairs import Pair, Verdict, Wave, first_round, second_round, verdict
+from unidle.probe.check.bad_pairs import BadPairs, Pair, Wave, first_round, second_round, verdict
 
 RUNS = 7
 FLEETS = 400
@@ -66,7 +66,7 @@ def pairs(nodes: int, bad: int, fleets: int) -> Iterator[Row]:
     yield Row(f"{what}: named wrongly", "nodes or links", wrong, goal="0", holds=wrong == 0, how=how)
 
 
-def tried(names: list[str], sick: set[str], links: set[frozenset[str]]) -> tuple[Verdict, int]:
+def tried(names: list[str], sick: set[str], links: set[frozenset[str]]) -> tuple[BadPairs, int]:
     known: dict[Pair, bool] = {}
 
     def measure(waves: tuple[Wave, ...]) -> None:

@@ -22,9 +22,9 @@ from typing import Final
 from _launchers import Launcher, ft_launcher, kill_to_step_s, torchrun, torchrun_own_store
 from _table import Row, main
 from unidle.drill import fail
-from unidle.drill.conduct import Report, conduct
+from unidle.drill.conduct import DrillReport, conduct
 from unidle.drill.end_state import Cache
-from unidle.drill.phases import Outcome
+from unidle.drill.phases import DrillOutcome
 from unidle.files.drill import Drill, Fault, load_drill
 from unidle.jobs import Restart
 
@@ -75,7 +75,7 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
 
 
 def _all(given: argparse.Namespace, cache: Cache, chance: random.Random, how: str) -> Iterator[Row]:
-    reports: list[Report] = []
+    reports: list[DrillReport] = []
     if given.only and not any(word in kind.name for kind in KINDS for word in given.only):
         raise SystemExit(
             f"--only {' '.join(given.only)}: no kind has it; kinds: {', '.join(k.name for k in KINDS)}"
@@ -105,7 +105,7 @@ def drawn(kind: Kind, tries: int, chance: random.Random) -> list[Fault]:
 
 def drilled(
     cache: Cache, faults: Sequence[Fault], apart: int, *, warm: bool = True, steps: int = 0
-) -> Report:
+) -> DrillReport:
     """One run of the example with these faults."""
     base = load_drill(EXAMPLE / "drill.yaml")
     total = steps or FIRST + apart * (len(faults) + 1)
@@ -125,7 +125,7 @@ def drilled(
     return report
 
 
-def _kills(report: Report, how: str) -> Iterator[Row]:
+def _kills(report: DrillReport, how: str) -> Iterator[Row]:
     back = [one for one in report.outcomes if one.ns.caught_up is not None]
     tries = len(report.outcomes)
     result = report.result.text if report.result else "missing"
@@ -137,7 +137,7 @@ def _kills(report: Report, how: str) -> Iterator[Row]:
     yield Row("steps done again per killed rank", "steps", lost, goal="at most 1", holds=lost <= 1, how=how)
 
 
-def _named(kind: Kind, report: Report, how: str) -> Iterator[Row]:
+def _named(kind: Kind, report: DrillReport, how: str) -> Iterator[Row]:
     right, count = sum(one.correct is True for one in report.outcomes), len(report.outcomes)
     words = f"{how}; of the peers none named it in an earlier run" if kind.peer else how
     yield Row(
@@ -153,7 +153,7 @@ def _named(kind: Kind, report: Report, how: str) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _together(reports: Sequence[Report], how: str) -> Iterator[Row]:
+def _together(reports: Sequence[DrillReport], how: str) -> Iterator[Row]:
     """Of all faults: who was named, and who else."""
     faults = [one for report in reports for one in report.outcomes]
     right, wrong = sum(one.correct is True for one in faults), sum(len(report.misnamed) for report in reports)
@@ -182,7 +182,7 @@ def _quiet(cache: Cache, steps: int, how: str) -> Row:
     )  # fmt: skip
 
 
-def _warm(cache: Cache, kills: Report, given: argparse.Namespace, how: str) -> Iterator[Row]:
+def _warm(cache: Cache, kills: DrillReport, given: argparse.Namespace, how: str) -> Iterator[Row]:
     """From the kill to the first step after it: warm, cold, and with other launchers."""
     faults = [fail.rank(k % RANKS).at_step(FIRST + 13 * k) for k in range(given.cold)]
     warm, cold = (
@@ -214,7 +214,7 @@ def _beside(launcher: Launcher, ours: float, given: argparse.Namespace, words: s
     )  # fmt: skip
 
 
-def seconds(report: Report, stamp: Callable[[Outcome], int | None]) -> list[float]:
+def seconds(report: DrillReport, stamp: Callable[[DrillOutcome], int | None]) -> list[float]:
     """From each injection to a stamp, for those that have it."""
     stamps = [(one.ns.inject, stamp(one)) for one in report.outcomes]
     return [(t - begun) / 1e9 for begun, t in stamps if begun is not None and t is not None]

@@ -29,7 +29,7 @@ from unidle.ledger.export import write_csv, write_jsonl, write_parquet
 from unidle.ledger.perfetto import write_perfetto
 from unidle.ledger.query import summary
 from unidle.ledger.segments import seal
-from unidle.ledger.select import Window
+from unidle.ledger.select import TimeRange
 from unidle.ledger.sources import LiveRows, SegmentedRows, span
 from unidle.ledger.tables import NO_JOB, JobInfo, SliceInfo, SliceTable
 
@@ -129,7 +129,7 @@ def live(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for by in GROUPINGS:
         yield {"by": by, "s": seconds(partial(summary, source, None, by), LIVE_RUNS), "bytes": peak_bytes()}
     whole = source.extent()
-    middle = Window(whole.start_ns + 10**9, whole.end_ns - 10**9)
+    middle = TimeRange(whole.start_ns + 10**9, whole.end_ns - 10**9)
     took = seconds(partial(summary, source, middle, ("leaf",)), LIVE_RUNS)
     yield {"by": ("leaf", "in a window that cuts every slice's rows"), "s": took, "bytes": peak_bytes()}
 
@@ -141,7 +141,7 @@ def sealed(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     source = SegmentedRows(files, lambda k: (folder / f"{k}.parquet").read_bytes())
     for by in SEALED_GROUPINGS:
         yield {"by": by, "s": seconds(partial(summary, source, None, by)), "bytes": peak_bytes()}
-    first = Window(files[0].start_ns, files[0].end_ns)
+    first = TimeRange(files[0].start_ns, files[0].end_ns)
     took = seconds(partial(summary, source, first, ("leaf",)))
     yield {"by": ("leaf", "in the first segment's window"), "s": took, "bytes": peak_bytes()}
 

@@ -29,7 +29,7 @@ from _packing_bound import relax
 from _table import Row, main
 from unidle.control.packing import Experiment, Run
 from unidle.files.openb import read_nodes, read_pods
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.experiment import POLICIES, arrivals, node_order, prepare
 from unidle.place.pack.packer import NodePool, Packer
 
@@ -55,7 +55,7 @@ KUBE_SCHEDULER = {1_213: 441.0, 5_000: 310.0}  # pods/s at 1,000 and 5,000 nodes
 class Trace:
     name: str
     nodes: tuple[NodeSize, ...]
-    demands: tuple[Demand, ...]
+    demands: tuple[PodDemand, ...]
 
     @property
     def capacity_milli(self) -> int:

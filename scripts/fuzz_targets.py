@@ -194,11 +194,11 @@ def _send(link: socket.socket, data: bytes) -> None:
 
 def _webhook(_: Path) -> Run:
     """The answer of a server to a notice."""
-    from unidle.notices.webhook import Target, post
+    from unidle.notices.webhook import WebhookTarget, post
 
     listener = socket.create_server(("127.0.0.1", 0))
     host, port = listener.getsockname()
-    to = Target(f"http://{host}:{port}/")
+    to = WebhookTarget(f"http://{host}:{port}/")
 
     def serve(data: bytes) -> None:
         link, _ = listener.accept()

@@ -73,8 +73,8 @@ def leaves(tree: str) -> Iterator[tuple[Names, str]]:
                     else ((*before, *path), name)
                 )
         return
-    path, _, name = (part.strip() for part in tree.partition(" as "))
-    parts = tuple(path.split("::"))
+    whole, _, name = (part.strip() for part in tree.partition(" as "))
+    parts = tuple(whole.split("::"))
     yield (parts[:-1], "*") if parts[-1] == "*" else (parts, name or parts[-1])
 
 

@@ -52,7 +52,7 @@ def watch(place: Place) -> Iterator[Result]:  # noqa: ARG001
     """The detector of the guard: some looks at a machine on which nothing happens."""
     from unidle.engine.local.devices import discover
     from unidle.engine.local.gpu_use import GpuMeter
-    from unidle.probe.device_names import Names
+    from unidle.probe.device_names import DeviceNames
     from unidle.probe.gpu_watch import GpuWatch
 
     (node,) = discover().nodes
@@ -62,7 +62,7 @@ def watch(place: Place) -> Iterator[Result]:  # noqa: ARG001
         "missing" if use.busy is None else "ran",
         use.why or ("busy" if use.busy else "idle"),
     )
-    one, slowest, told = GpuWatch(node, Names(node), ""), 0.0, []
+    one, slowest, told = GpuWatch(node, DeviceNames(node), ""), 0.0, []
     for k in range(5):
         began = time.perf_counter()
         told += one.look(time.time_ns())
@@ -192,10 +192,10 @@ def _holder(index: int, pid: int, mine: dict[int, int | None] | None, listed: st
 def _strangers() -> str:
     """What the check ``leftovers`` names."""
     from unidle.probe.check.gpu import leftovers
-    from unidle.probe.check.model import Context, Found
+    from unidle.probe.check.model import Context, ProbeResult
 
     outcome = leftovers(Context())
-    checks = outcome.checks if isinstance(outcome, Found) else ()
+    checks = outcome.checks if isinstance(outcome, ProbeResult) else ()
     return next((check.because for check in checks if check.name == "leftovers"), "")
 
 

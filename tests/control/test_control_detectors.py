@@ -16,7 +16,7 @@ from unidle.fleet import Fleet
 from unidle.guard.log import LogLine, Reader
 from unidle.guard.log.model import Finding
 from unidle.jobs import Reason
-from unidle.probe.detector import Heard, Seeing
+from unidle.probe.detector import Detection, Seeing
 from unidle.probe.watcher import Watcher
 from unidle.view.incidents import incidents
 from unidle.view.watching import NO_SOURCE, not_watched
@@ -32,11 +32,11 @@ class Said(Watcher):
 
     def __init__(self) -> None:
         super().__init__((), Path("/nonexistent/watch.json"), 0)
-        self.heard: list[Heard] = []
+        self.heard: list[Detection] = []
         self.sights: list[Seeing] = []
         self.logged: list[bool] = []
 
-    def take(self, *, logged: bool = True) -> tuple[list[Heard], list[Seeing]]:
+    def take(self, *, logged: bool = True) -> tuple[list[Detection], list[Seeing]]:
         self.logged.append(logged)
         heard, self.heard = self.heard, []
         return heard, self.sights
@@ -59,7 +59,9 @@ class World:
         assert finding is not None
         at_ns = int(at_s * S)
         self.said.heard.append(
-            Heard(node, LOG, device if "/" in device else "", finding, at_ns, at_ns, "kern.log", pids=pids)
+            Detection(
+                node, LOG, device if "/" in device else "", finding, at_ns, at_ns, "kern.log", pids=pids
+            )
         )
         return self
 
@@ -165,7 +167,7 @@ def test_two_links_of_a_node_that_fail_at_once_are_two_faults_and_the_next_contr
             lost = Finding(
                 0, "nic", None, card, "culprit", "check_link", f"{card}: the link is down", rank=40
             )
-            world.said.heard.append(Heard("n0", MACHINE, "", lost, 100 * S, 100 * S, "/sys"))
+            world.said.heard.append(Detection("n0", MACHINE, "", lost, 100 * S, 100 * S, "/sys"))
 
     down()
     assert [f.because.figures["hardware"] for f in faults(world.take(101))] == [

@@ -21,7 +21,7 @@ from unidle.files.trace import COLUMNS, load_trace
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Reason, Restart
 from unidle.ledger.current import check_batches
-from unidle.ledger.select import Window
+from unidle.ledger.select import TimeRange
 from unidle.place.policy import FirstFit, policy_names, register
 from unidle.place.protocol import Plan, Stop
 from unidle.store.memory import ForgetfulStore, MemoryStore
@@ -226,11 +226,11 @@ def test_the_work_of_a_job_is_what_counted_without_what_the_fleet_cost_it() -> N
 def test_a_window_keeps_the_jobs_that_were_submitted_in_it() -> None:
     store, view = recorded()
     source = ledger_source(store, view)
-    found = scenario_of_store(store, view, source, window=Window(1 + S, 1 + 60 * S), fleet=fleet_of(1))
+    found = scenario_of_store(store, view, source, window=TimeRange(1 + S, 1 + 60 * S), fleet=fleet_of(1))
     assert list(found.work_ns) == ["failed"]
     assert len(found.fleet.nodes) == 1
     with pytest.raises(BadInput, match="no job of the store can be replayed"):
-        scenario_of_store(store, view, source, window=Window(1 + 50 * S, 1 + 60 * S))
+        scenario_of_store(store, view, source, window=TimeRange(1 + 50 * S, 1 + 60 * S))
 
 
 @dataclass(frozen=True, slots=True)

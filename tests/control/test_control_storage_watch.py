@@ -13,7 +13,7 @@ from unidle.control.stalls import STALLED_NS, mount_stalls
 from unidle.control.storage_watch import StorageWatch, directories_of
 from unidle.events import types as ev
 from unidle.jobs import JobSpec, Reason
-from unidle.probe.mount_watch import ASK_EVERY_NS, Answer, Mount
+from unidle.probe.mount_watch import ASK_EVERY_NS, Mount, MountState
 from unidle.view.incidents import incidents
 from view.telling import Telling
 from waiting import wait_until
@@ -105,18 +105,18 @@ def test_where_a_rank_is_known_to_wait_for_storage_its_mount_is_not_a_second_inc
     telling = Telling(2).at(100).submit("job").place("job", "n0/0").at(200)
     waits = ev.VerdictReached("job", 1, "storage", 0, 0, False, Reason("disk_wait", "rank 0 waits"), 0, "n0")
     telling.tell(waits)
-    assert list(mount_stalls(telling.view, "job", {"/data/x": (FILER, Answer(100 * S))}, 200 * S)) == []
+    assert list(mount_stalls(telling.view, "job", {"/data/x": (FILER, MountState(100 * S))}, 200 * S)) == []
 
 
-@pytest.mark.parametrize("answer", [Answer(None), Answer(190 * S + 1), Answer(195 * S, 5)])
-def test_a_mount_that_answers_or_is_only_late_is_no_fault(answer: Answer) -> None:
+@pytest.mark.parametrize("answer", [MountState(None), MountState(190 * S + 1), MountState(195 * S, 5)])
+def test_a_mount_that_answers_or_is_only_late_is_no_fault(answer: MountState) -> None:
     telling = Telling(2).at(100).submit("job").place("job", "n0/0").at(200)
     assert list(mount_stalls(telling.view, "job", {"/data/x": (FILER, answer)}, 200 * S)) == []
 
 
 def test_an_error_that_lasts_is_told_in_words() -> None:
     telling = Telling(2).at(100).submit("job").place("job", "n0/0").at(200)
-    [said] = mount_stalls(telling.view, "job", {"/data/x": (FILER, Answer(150 * S, 107))}, 200 * S)
+    [said] = mount_stalls(telling.view, "job", {"/data/x": (FILER, MountState(150 * S, 107))}, 200 * S)
     assert isinstance(said, ev.VerdictReached)
     assert said.because.text == (
         "the storage mounted on /data (nfs4, filer:/a) answers only: "

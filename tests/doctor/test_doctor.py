@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unidle.doctor import Check, checks, gpu, kernel, machine, tools
+from unidle.doctor import DoctorCheck, checks, gpu, kernel, machine, tools
 from unidle.doctor.check import mounts
 
 ROOT_CAPS = frozenset(range(41))
@@ -24,7 +24,7 @@ def put(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def states(found: Check) -> tuple[str, bool]:
+def states(found: DoctorCheck) -> tuple[str, bool]:
     """The state, and whether a remedy is given."""
     return found.state, bool(found.remedy)
 
@@ -36,7 +36,7 @@ def test_this_machine_is_described_in_full() -> None:
         assert check.detail and check.needed_for
         assert (check.state == "ok") == (not check.remedy), check
         assert "\n" not in check.detail + check.remedy
-    assert found[0] == Check("Python", "ok", f"CPython {sys.version.split()[0]}", "everything")
+    assert found[0] == DoctorCheck("Python", "ok", f"CPython {sys.version.split()[0]}", "everything")
 
 
 def test_nothing_is_left_behind() -> None:

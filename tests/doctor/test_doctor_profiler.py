@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from unidle.doctor import kernel, profiler
-from unidle.doctor.profiler import Facts
+from unidle.doctor.profiler import ProfilerSupport
 
 ALL = frozenset(range(41))
-ROOT = Facts(
+ROOT = ProfilerSupport(
     module=True,
     bpf="",
     btf=True,
@@ -56,7 +56,7 @@ def test_root_has_the_highest_tier_and_nothing_to_do() -> None:
     ],
 )
 def test_each_user_is_told_the_tier_that_works_and_what_the_next_needs(
-    known: Facts, works: str, reason: str, remedy: str
+    known: ProfilerSupport, works: str, reason: str, remedy: str
 ) -> None:
     tier = profiler.profiler(known)[0]
     assert tier.detail.startswith(works) and reason in tier.detail

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from unidle.drill.conduct import Report, conduct
+from unidle.drill.conduct import DrillReport, conduct
 from unidle.drill.end_state import Cache
 from unidle.files.drill import Drill, Fault
 from unidle.files.job import job_from_mapping
@@ -41,5 +41,5 @@ def drill_of(
     )  # fmt: skip
 
 
-def carried_out(tmp_path: Path, *faults: Fault, **more: float) -> Report:
+def carried_out(tmp_path: Path, *faults: Fault, **more: float) -> DrillReport:
     return conduct(drill_of(tmp_path, *faults, **more), Cache(tmp_path / "cache"), lambda _: None)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from unidle.files.load import Bounds
 from unidle.files.tree import parse
 from unidle.files.values import expand
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Link, Node, Tier
-from unidle.fleet.policies import IdlePolicy, IdleTerms, Watch
+from unidle.fleet.policies import IdlePolicy, IdleTerms, WatchSources
 
 ONE_CPU = "devices: {count: 1, kind: cpu}"
 
@@ -345,9 +345,9 @@ def test_where_a_nodes_faults_are_read_runs_along_with_its_range(tmp_path):
     fleet = load_fleet(path)
     watches = [node.watch for node in fleet.nodes]
     assert watches == [
-        Watch(f"{tmp_path}/logs/n1.log", ("0000:12:00.0",), f"{tmp_path}/drill.json"),
-        Watch(f"{tmp_path}/logs/n2.log", ("0000:12:00.0",), f"{tmp_path}/drill.json"),
-        Watch("kmsg"),
+        WatchSources(f"{tmp_path}/logs/n1.log", ("0000:12:00.0",), f"{tmp_path}/drill.json"),
+        WatchSources(f"{tmp_path}/logs/n2.log", ("0000:12:00.0",), f"{tmp_path}/drill.json"),
+        WatchSources("kmsg"),
         None,
     ]
     again = tmp_path / "again.yaml"

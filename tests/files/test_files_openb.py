@@ -8,7 +8,7 @@ import pytest
 
 from unidle.errors import BadInput
 from unidle.files.openb import read_nodes, read_pods
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,96000,786432,8,V100\nn1,32000,65536,2,T4\nn2,64000,65536,0,\n"
 POD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli"
@@ -29,10 +29,10 @@ def test_pods_are_read_with_more_columns_and_with_fewer(tmp_path: Path):
     full = f"{POD},gpu_spec,qos,pod_phase\np0,4000,1024,1,460,T4|V100,LS,Running\np1,1000,0,0,0,,BE,Running\n"
     assert read_pods(written(tmp_path, full), SIZES) == (
         ("p0", "p1"),
-        (Demand(4000, 1024, 1, 460, frozenset({"T4", "V100"})), Demand(1000)),
+        (PodDemand(4000, 1024, 1, 460, frozenset({"T4", "V100"})), PodDemand(1000)),
     )
     assert read_pods(written(tmp_path, f"{POD}\np0,4000,1024,2,1000\n"), SIZES).demands == (
-        Demand(4000, 1024, 2, 1000),
+        PodDemand(4000, 1024, 2, 1000),
     )
 
 
@@ -70,7 +70,7 @@ def test_a_bad_pod_is_one_error_with_line_field_value_and_remedy(
 
 def test_a_pod_too_large_for_the_models_that_it_names_is_read_as_it_is(tmp_path: Path):
     path = written(tmp_path, f"{POD},gpu_spec\np,1,65537,4,1000,T4\n")
-    assert read_pods(path, SIZES).demands == (Demand(1, 65_537, 4, 1000, frozenset({"T4"})),)
+    assert read_pods(path, SIZES).demands == (PodDemand(1, 65_537, 4, 1000, frozenset({"T4"})),)
 
 
 @pytest.mark.parametrize(

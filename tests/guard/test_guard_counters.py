@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.guard.counters import Growth, grown
+from unidle.guard.counters import CounterGrowth, grown
 
 WINDOW = 1000
 READINGS = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 5)), min_size=1, max_size=60)
@@ -29,7 +29,7 @@ def test_what_is_known_is_the_sum_of_what_was_added_within_the_window(
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=40))
 def test_a_counter_that_goes_backwards_adds_nothing(counts: list[int]) -> None:
-    known: Growth | None = None
+    known: CounterGrowth | None = None
     total = 0
     for at_ns, count in enumerate(counts):
         total += max(count - known.count, 0) if known is not None else 0
@@ -49,5 +49,5 @@ def test_memory_is_bounded_and_many_are_never_taken_for_few(steps: list[int]) ->
 
 @given(st.integers(0, 1000), st.integers(1, 50))
 def test_after_a_long_absence_no_more_than_the_windows_part_counts(more: int, windows: int) -> None:
-    known = grown(Growth(0, 0), more, windows * WINDOW, WINDOW)
+    known = grown(CounterGrowth(0, 0), more, windows * WINDOW, WINDOW)
     assert known.since(0) == more // windows

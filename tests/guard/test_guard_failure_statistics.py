@@ -13,10 +13,10 @@ from unidle.cli.failures import _lines, as_object
 from unidle.guard.failure_statistics import (
     DAY_NS,
     HOUR_NS,
+    Exposure,
+    FaultLabel,
     Harm,
-    Label,
     Outage,
-    Seen,
     Stretch,
     accounts,
     causes,
@@ -27,7 +27,7 @@ from unidle.guard.failure_statistics import (
     sizes,
     worst,
 )
-from unidle.guard.rates import Rate, at_least, limits
+from unidle.guard.rates import EventRate, at_least, limits
 
 
 def at_most(events: int, mean: float) -> float:
@@ -55,13 +55,13 @@ def test_the_chance_of_at_least_so_many_is_poissons(events: int, mean: float) ->
 
 
 def test_no_event_still_says_how_rare_it_is_and_no_exposure_says_nothing() -> None:
-    assert (Rate(0, 100).value, Rate(0, 100).low) == (0, 0)
-    assert Rate(0, 100).high == pytest.approx(0.036889, rel=1e-4)
-    assert Rate(3, 0).value is None and Rate(3, 0).high is None
+    assert (EventRate(0, 100).value, EventRate(0, 100).low) == (0, 0)
+    assert EventRate(0, 100).high == pytest.approx(0.036889, rel=1e-4)
+    assert EventRate(3, 0).value is None and EventRate(3, 0).high is None
 
 
-def seen(nodes: int, days: float = 100, devices: int = 8, model: str = "H100") -> list[Seen]:
-    return [Seen(f"n{k}", model, devices, int(days * DAY_NS)) for k in range(nodes)]
+def seen(nodes: int, days: float = 100, devices: int = 8, model: str = "H100") -> list[Exposure]:
+    return [Exposure(f"n{k}", model, devices, int(days * DAY_NS)) for k in range(nodes)]
 
 
 def out(
@@ -134,9 +134,9 @@ def test_every_stretch_is_in_exactly_one_size(given_: list[tuple[int, int, bool]
 
 def test_removals_without_a_label_are_false_and_labels_without_a_sign_are_missed() -> None:
     labels = [
-        Label("n0", DAY_NS, 2 * DAY_NS),
-        Label("n1", DAY_NS, 2 * DAY_NS),
-        Label("n2", DAY_NS, 2 * DAY_NS),
+        FaultLabel("n0", DAY_NS, 2 * DAY_NS),
+        FaultLabel("n1", DAY_NS, 2 * DAY_NS),
+        FaultLabel("n2", DAY_NS, 2 * DAY_NS),
     ]
     found = judged([out("n0", 1), out("n3", 1), out("n0", 50)], [harm("n1", 1.5)], labels, 500)
     assert (found.removals, found.false.events, found.noticed, found.labels) == (3, 2, 2, 3)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.guard.progress import BUSY_NS, Finding, GangJudge, Progress, _does
+from unidle.guard.progress import BUSY_NS, GangFinding, GangJudge, GangProgress, _does
 from unidle.jobs.vitals import Doing, GangVitals, LinkVitals, Pair, RankVitals
 
 S = 1_000_000_000
@@ -25,7 +25,7 @@ def told(
     steps: Sequence[float] = (),
     span: str = "",
     span_s: float = 0,
-) -> list[Finding | None]:
+) -> list[GangFinding | None]:
     """What a judge says at each look; ``ranks_at`` gives the ranks at a time in ns."""
     judge, found = GangJudge(), []
     for at in range(TICK, int(seconds * S) + 1, TICK):
@@ -33,12 +33,12 @@ def told(
         seen = GangVitals("job", 1, at - TICK, at, ranks)
         done = [int(t * S) for t in steps if t * S <= at]
         found.append(
-            judge.judge(seen, Progress(0, done[-64:], span if at >= span_s * S else "", int(span_s * S)))
+            judge.judge(seen, GangProgress(0, done[-64:], span if at >= span_s * S else "", int(span_s * S)))
         )
     return found
 
 
-def first_certain(found: Sequence[Finding | None]) -> tuple[float, Finding] | None:
+def first_certain(found: Sequence[GangFinding | None]) -> tuple[float, GangFinding] | None:
     return (
         next(((k + 1) / 2, one) for k, one in enumerate(found) if one is not None and one.certain)
         if any(one is not None and one.certain for one in found)
@@ -208,11 +208,11 @@ def test_a_cut_link_names_its_ends_and_the_rank_on_most_of_them() -> None:
 def test_a_cut_node_is_told_from_a_cut_link_by_whom_the_nodes_reach() -> None:
     stuck = [replace(WAITS, links=(LinkVitals(1, stuck=True),), stuck_ns=1), WAITS, WAITS]
 
-    def found(reached: tuple[Pair, ...], unreached: tuple[Pair, ...]) -> Finding | None:
+    def found(reached: tuple[Pair, ...], unreached: tuple[Pair, ...]) -> GangFinding | None:
         judge, said = GangJudge(["n1", "n2", "n3"]), None
         for at in range(S // 2, 8 * S, S // 2):
             seen = GangVitals("job", 1, at - S // 2, at, tuple(stuck), reached, unreached)
-            said = judge.judge(seen, Progress(0)) or said
+            said = judge.judge(seen, GangProgress(0)) or said
         return said
 
     node, link = found(((0, 2),), ((0, 1), (1, 2))), found(((0, 2), (1, 2)), ((0, 1),))

@@ -17,7 +17,7 @@ import pytest
 from unidle.events import types as ev
 from unidle.fleet.policies import Breaker, GuardPolicy, Hook, Lemon, Out
 from unidle.guard import maintenance, remedy
-from unidle.guard.remedy_model import SLACK_NS, Facts, Held, Result, Set
+from unidle.guard.remedy_model import SLACK_NS, RemedyInputs, RemedyResult, Set, TargetUse
 from unidle.jobs import Reason
 from unidle.view import care as of
 from unidle.view.care import Care, CareView
@@ -61,14 +61,14 @@ def care_of(world: World) -> Care:
     return care
 
 
-def facts_of(world: World, care: Care) -> Facts:
+def facts_of(world: World, care: Care) -> RemedyInputs:
     here = care.targets.get(NODE)
     jobs = ()
     if world.job != "gone":
         saved = here.opened_ns if here is not None and world.job == "saved" else None
-        jobs = (Held("j", 1, world.job == "stops", world.job in ("saves", "saved"), saved),)
-    result = Result(world.order, "said so") if world.order in ("ok", "failed", "silent") else None  # type: ignore[arg-type]
-    return Facts(
+        jobs = (TargetUse("j", 1, world.job == "stops", world.job in ("saves", "saved"), saved),)
+    result = RemedyResult(world.order, "said so") if world.order in ("ok", "failed", "silent") else None  # type: ignore[arg-type]
+    return RemedyInputs(
         nodes=10, tier_nodes=10, out=int(world.full), falls=1, offences=tuple(care.offences.get(NODE, ())),
         pending=tuple(care.pending.get(NODE, ())), jobs=jobs,
         result=result if here is not None and here.busy else None,

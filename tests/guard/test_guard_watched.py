@@ -14,10 +14,10 @@ from unidle.guard.progress import (
     BUSY_NS,
     SILENT_BEFORE_STEPS_NS,
     SILENT_WATCHED_NS,
-    Finding,
+    GangFinding,
     GangJudge,
-    Progress,
-    Watched,
+    GangProgress,
+    StepWindow,
 )
 from unidle.jobs.vitals import GangVitals, RankVitals
 from view.telling import Telling
@@ -31,7 +31,7 @@ WAITS = RankVitals(0, "lock", 0)
 def told(
     ranks_at: Callable[[float], Sequence[RankVitals]], seconds: float, step_at: Callable[[float], bool], *,
     every_s: int = 60, late_s: float = 0.5,
-) -> list[tuple[float, Finding]]:  # fmt: skip
+) -> list[tuple[float, GangFinding]]:  # fmt: skip
     """What is certain, and when. Windows of 2 s; a step each 0.1 s of them where ``step_at`` says so."""
     judge, found = GangJudge(), []
     for k in range(1, int(2 * seconds) + 1):
@@ -41,8 +41,8 @@ def told(
         for begin in range(10, int(at_s), every_s):
             if begin + 2 + late_s <= at_s:
                 steps = [begin * S + n * S // 10 for n in range(1, 20) if step_at(begin + n / 10)]
-                windows.append(Watched(begin * S, (begin + 2) * S, steps))
-        progress = Progress(0, watched=windows[-16:] if any(w.steps_ns for w in windows) else [])
+                windows.append(StepWindow(begin * S, (begin + 2) * S, steps))
+        progress = GangProgress(0, watched=windows[-16:] if any(w.steps_ns for w in windows) else [])
         one = judge.judge(GangVitals("job", 1, (k - 1) * TICK, k * TICK, ranks), progress)
         if one is not None and one.certain:
             found.append((at_s, one))
@@ -84,10 +84,10 @@ def test_a_job_that_works_is_never_in_alarm_however_seldom_it_is_looked_at(every
 
 def test_a_profiler_that_went_away_is_no_hang() -> None:
     judge = GangJudge()
-    window = Watched(10 * S, 12 * S, [10 * S + n for n in range(1, 20)])
+    window = StepWindow(10 * S, 12 * S, [10 * S + n for n in range(1, 20)])
     for k in range(30, 4000):
         seen = GangVitals("job", 1, (k - 1) * TICK, k * TICK, (COMPUTES, replace(COMPUTES, rank=1)))
-        assert judge.judge(seen, Progress(0, watched=[window])) is None
+        assert judge.judge(seen, GangProgress(0, watched=[window])) is None
 
 
 def test_what_the_job_says_itself_goes_before_what_is_seen_from_outside() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from unidle.ledger.columns import LEAVES, RowColumns, clip, concat, from_entries, in_order, rows
 from unidle.ledger.current import net
-from unidle.ledger.rows import Entry, Row
+from unidle.ledger.rows import Entry, LedgerRow
 from unidle.ledger.segments import seal
 from unidle.ledger.sources import LiveRows, SegmentedRows, span
 from unidle.ledger.tables import JobInfo, SliceInfo
@@ -171,5 +171,5 @@ def split_at(columns: RowColumns, at_ns: int) -> tuple[RowColumns, RowColumns]:
     return clip(columns, -(2**62), at_ns), clip(columns, at_ns, 2**62)
 
 
-def whole(columns: list[RowColumns]) -> list[Row]:
+def whole(columns: list[RowColumns]) -> list[LedgerRow]:
     return list(rows(in_order(concat(columns))))

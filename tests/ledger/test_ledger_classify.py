@@ -1,6 +1,6 @@
 from itertools import product
 
-from unidle.ledger.attempt import Facts, classify
+from unidle.ledger.attempt import SliceFacts, classify
 from unidle.ledger.taxonomy import GROUP_OF, GROUPS, PRECEDENCE
 
 
@@ -11,7 +11,7 @@ def test_every_combination_of_facts_has_the_leaf_of_the_first_group_that_has_one
         choices.append(leaves if group == "free" else [None, *leaves])
     count = 0
     for covered, *facts in product(*choices):
-        leaf = classify(Facts(covered, *facts))
+        leaf = classify(SliceFacts(covered, *facts))
         first = next(f for f in facts if f) if covered else "unseen"
         assert leaf == first and leaf in GROUP_OF
         count += 1
@@ -19,8 +19,8 @@ def test_every_combination_of_facts_has_the_leaf_of_the_first_group_that_has_one
 
 
 def test_the_facts_are_in_the_order_of_precedence():
-    assert tuple(Facts.__dataclass_fields__) == ("covered", *PRECEDENCE[1:])
+    assert tuple(SliceFacts.__dataclass_fields__) == ("covered", *PRECEDENCE[1:])
 
 
 def test_a_slice_of_which_nothing_is_known_is_free():
-    assert classify(Facts()) == "no_demand"
+    assert classify(SliceFacts()) == "no_demand"

@@ -14,7 +14,7 @@ from unidle.ledger.columns import (
     rows,
 )
 from unidle.ledger.current import check, current
-from unidle.ledger.rows import Entry, Row
+from unidle.ledger.rows import Entry, LedgerRow
 from unidle.ledger.sources import span
 from unidle.ledger.tables import JobInfo, SliceInfo
 from unidle.ledger.weights import exact_sum, row_ns
@@ -29,7 +29,8 @@ def test_an_entry_becomes_one_row_per_slice_with_all_its_names():
     entry = Entry((0, 1), 0, 5, "useful", "j", 2, 7, "inferred", "output", 3)
     found = list(rows(from_entries([entry], slices, [JobInfo("j")])))
     assert found == [
-        Row("d", f"d#{k}", 0, 5, "useful", "j", 2, 7, 500_000, "inferred", "output", 3) for k in range(2)
+        LedgerRow("d", f"d#{k}", 0, 5, "useful", "j", 2, 7, 500_000, "inferred", "output", 3)
+        for k in range(2)
     ]
 
 

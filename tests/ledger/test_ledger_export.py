@@ -17,8 +17,8 @@ from unidle.ledger.columns import clip, coalesce, empty, from_entries, rows
 from unidle.ledger.current import current
 from unidle.ledger.export import FIELDS, standing_rows, write_csv, write_jsonl, write_parquet
 from unidle.ledger.perfetto import COLOURS, write_perfetto
-from unidle.ledger.rows import Entry, Row
-from unidle.ledger.select import Window
+from unidle.ledger.rows import Entry, LedgerRow
+from unidle.ledger.select import TimeRange
 from unidle.ledger.sources import LiveRows
 from unidle.ledger.tables import JobInfo, SliceInfo
 from unidle.ledger.taxonomy import GROUP_OF, GROUPS
@@ -68,23 +68,24 @@ def written(write, source, window=None, where=None) -> bytes:
     return out.getvalue()
 
 
-def from_jsonl(text: bytes) -> list[Row]:
+def from_jsonl(text: bytes) -> list[LedgerRow]:
     found = [json.loads(line) for line in text.splitlines()]
     assert all(tuple(row) == FIELDS for row in found)
-    return [Row(**row) for row in found]
+    return [LedgerRow(**row) for row in found]
 
 
-def from_csv(text: bytes) -> list[Row]:
+def from_csv(text: bytes) -> list[LedgerRow]:
     numbers = {"start_ns", "end_ns", "attempt", "step", "share_ppm", "revision"}
     lines = csv.DictReader(io.StringIO(text.decode(), newline=""))
     assert tuple(lines.fieldnames or ()) == FIELDS
     return [
-        Row(**{k: int(v) if k in numbers and v else (v or None) for k, v in line.items()}) for line in lines
+        LedgerRow(**{k: int(v) if k in numbers and v else (v or None) for k, v in line.items()})
+        for line in lines
     ]
 
 
-def from_parquet(body: bytes) -> list[Row]:
-    return [Row(**row) for row in pl.read_parquet(io.BytesIO(body)).to_dicts()]
+def from_parquet(body: bytes) -> list[LedgerRow]:
+    return [LedgerRow(**row) for row in pl.read_parquet(io.BytesIO(body)).to_dicts()]
 
 
 READERS = [(write_jsonl, from_jsonl), (write_csv, from_csv), (write_parquet, from_parquet)]
@@ -95,7 +96,7 @@ READERS = [(write_jsonl, from_jsonl), (write_csv, from_csv), (write_parquet, fro
 def test_a_format_read_back_is_the_rows_that_stand_wherever_segments_were_cut(
     write, read, made, through_rows, data
 ):
-    window = Window(*data.draw(windows(made)))
+    window = TimeRange(*data.draw(windows(made)))
     cuts = [data.draw(windows(made))[0] for _ in range(data.draw(st.integers(0, 2)))]
     source = segmented(made, cuts, through_rows=through_rows)
     expected = list(rows(clip(coalesce(current(made.columns())), *window)))

@@ -14,7 +14,7 @@ from unidle.ledger.money import Prices, apportion
 from unidle.ledger.query import summary
 from unidle.ledger.ratios import RATIOS, groups_of
 from unidle.ledger.rows import Entry
-from unidle.ledger.select import DIMENSIONS, Window
+from unidle.ledger.select import DIMENSIONS, TimeRange
 from unidle.ledger.sources import LiveRows
 from unidle.ledger.tables import NO_JOB, SliceInfo
 from unidle.ledger.taxonomy import GROUP_OF, GROUPS
@@ -43,7 +43,7 @@ def plain_sums(made: Made, window: tuple[int, int], by: list[str]) -> dict[tuple
 @given(ledgers(), groupings, st.data())
 def test_any_window_and_grouping_is_what_counting_by_hand_gives(made, by, data):
     window = data.draw(windows(made))
-    answer = summary(made.live(), Window(*window), by)
+    answer = summary(made.live(), TimeRange(*window), by)
     assert answer.capacity_ns == plain_capacity(made, window) == sum(t.ns for t in answer.leaves)
     assert {(t.leaf, t.how): t.ns for t in answer.leaves} == plain_sums(made, window, ["leaf", "how"])
     if by:
@@ -52,7 +52,7 @@ def test_any_window_and_grouping_is_what_counting_by_hand_gives(made, by, data):
 
 @given(ledgers(), groupings, st.booleans(), st.data())
 def test_an_answer_does_not_depend_on_where_segments_were_cut(made, by, through_rows, data):
-    window = Window(*data.draw(windows(made)))
+    window = TimeRange(*data.draw(windows(made)))
     cuts = [data.draw(windows(made))[0] for _ in range(data.draw(st.integers(0, 3)))]
     source = segmented(made, cuts, through_rows=through_rows)
     prices = Prices({"H100": 3.0})
@@ -66,7 +66,7 @@ def test_two_windows_that_meet_sum_to_the_window_of_both(made, data):
     start, end = data.draw(windows(made))
     cut = data.draw(st.integers(start, end))
     both, left, right = (
-        {(t.leaf, t.how): t.ns for t in summary(made.live(), Window(*w)).leaves}
+        {(t.leaf, t.how): t.ns for t in summary(made.live(), TimeRange(*w)).leaves}
         for w in ((start, end), (start, cut), (cut, end))
     )
     assert Counter(left) + Counter(right) == Counter(both)
@@ -83,7 +83,7 @@ def test_a_filter_keeps_the_rows_with_its_values_and_they_still_sum(made, data):
     where = {
         d: [v if v is not None else (0 if d == "attempt" else "")] for d, v in zip(by, chosen, strict=True)
     }
-    answer = summary(made.live(), Window(*window), DIMENSIONS, where=where)
+    answer = summary(made.live(), TimeRange(*window), DIMENSIONS, where=where)
     kept = {
         labels: ns
         for labels, ns in everything.items()

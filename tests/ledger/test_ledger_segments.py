@@ -15,7 +15,7 @@ from unidle.ledger.current import check_batches, current
 from unidle.ledger.query import summary
 from unidle.ledger.rows import Entry
 from unidle.ledger.segments import seal, unseal
-from unidle.ledger.select import Window
+from unidle.ledger.select import TimeRange
 from unidle.ledger.sources import LiveRows, SegmentedRows, span
 from unidle.ledger.tables import JobInfo, SliceInfo
 
@@ -56,13 +56,13 @@ def three_hours() -> SegmentedRows:
 
 def test_segments_outside_the_window_are_not_read():
     source = three_hours()
-    assert summary(source, Window(10, 20)).capacity_ns == 10
+    assert summary(source, TimeRange(10, 20)).capacity_ns == 10
     assert source.read == [1]
     assert summary(source).capacity_ns == 30
 
 
 def test_sums_do_not_read_what_they_do_not_need():
-    (batch,) = three_hours().batches(Window(0, 10), detail=False)
+    (batch,) = three_hours().batches(TimeRange(0, 10), detail=False)
     assert batch["step"].tolist() == [-1] and batch["step"].strides == (0,)
 
 
@@ -123,6 +123,6 @@ def test_bytes_that_are_no_segment_are_one_clear_error(damage):
 def test_live_postings_may_come_in_any_order():
     slices = [SliceInfo(f"n/{k}", f"n/{k}", "n", 1_000_000, 0, 20) for k in range(2)]
     late_first = from_entries([Entry((1, 0), 10, 20, "useful"), Entry((0, 1), 0, 10, "boot")], slices)
-    (batch,) = LiveRows(late_first).batches(Window(0, 20))
+    (batch,) = LiveRows(late_first).batches(TimeRange(0, 20))
     assert list(rows(batch)) == list(rows(in_order(late_first)))
     assert span(late_first) == (0, 20)

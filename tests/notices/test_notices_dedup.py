@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from notices.made import S, notice
-from unidle.notices.dedup import BURST, PERIOD_NS, SUBJECTS_NAMED, Temper, summary
+from unidle.notices.dedup import BURST, PERIOD_NS, SUBJECTS_NAMED, Deduplicator, summary
 from unidle.notices.model import Notice
 
 WINDOW_NS = 600 * S
@@ -15,7 +15,7 @@ WINDOW_NS = 600 * S
 
 def run(notices: list[Notice], until_s: float) -> list[Notice]:
     """All that is told, with a look in every second as the controller would."""
-    temper, found = Temper(WINDOW_NS), list[Notice]()
+    temper, found = Deduplicator(WINDOW_NS), list[Notice]()
     now_ns = 0
     for one in notices:
         while (due_ns := temper.next_ns()) is not None and due_ns <= one.time_ns:
@@ -87,7 +87,7 @@ def test_after_a_storm_notices_come_one_by_one_again() -> None:
 
 
 def test_a_storm_of_any_size_is_remembered_in_bounded_space() -> None:
-    temper = Temper(WINDOW_NS)
+    temper = Deduplicator(WINDOW_NS)
     found = [one for k in range(20_000) for one in temper.add(notice(k, f"node:n{k}", at_s=k / 1e6))]
     assert len(msgspec.json.encode(temper)) < 1_000_000
     found += temper.due(61 * S)
@@ -137,10 +137,10 @@ def test_a_temper_goes_on_where_it_was_kept(changes: list[tuple[str, str, int]],
     for n, (subject, state, gap_s) in enumerate(changes):
         at_s += gap_s // 40
         events.append(notice(n, subject, state, at_s))
-    temper, other = Temper(WINDOW_NS), Temper(WINDOW_NS)
+    temper, other = Deduplicator(WINDOW_NS), Deduplicator(WINDOW_NS)
     for n, one in enumerate(events):
         if n == cut:
-            other = msgspec.json.decode(msgspec.json.encode(other), type=Temper)
+            other = msgspec.json.decode(msgspec.json.encode(other), type=Deduplicator)
         assert temper.add(one) == other.add(one)
     end_ns = (at_s + 5000) * S
     assert list(temper.due(end_ns)) == list(other.due(end_ns))

@@ -8,14 +8,14 @@ import pytest
 
 from unidle.events import types as ev
 from unidle.jobs import JobSpec, Reason
-from unidle.notices.derive import KINDS, Known, derive
+from unidle.notices.derive import KINDS, DerivationState, derive
 from unidle.notices.model import FORM, Notice
 
 WHY = Reason("why", "rank 1 exited 3", {"rank": 1})
 
 
-def told(*events: ev.Event, known: Known | None = None) -> list[Notice]:
-    known = known or Known(source="log")
+def told(*events: ev.Event, known: DerivationState | None = None) -> list[Notice]:
+    known = known or DerivationState(source="log")
     found = [derive(known, event, seq, seq * 10) for seq, event in enumerate(events, 1)]
     return [one for one in found if one is not None]
 
@@ -94,17 +94,17 @@ def test_health_is_told_when_it_changes_and_planned_work_is_maintenance() -> Non
 def test_the_same_log_gives_the_same_ids_and_another_log_others() -> None:
     event = ev.JobEnded("j", "failed", WHY)
     assert told(event)[0].id == told(event)[0].id
-    assert told(event)[0].id != told(event, known=Known(source="another"))[0].id
+    assert told(event)[0].id != told(event, known=DerivationState(source="another"))[0].id
     assert len({one.id for one in told(event, event)}) == 2
 
 
 def test_what_is_remembered_of_jobs_goes_when_they_end() -> None:
-    known = Known(source="log")
+    known = DerivationState(source="log")
     told(ev.AttemptEnded("j", 1, "failed", WHY), ev.RetryPlanned("j", 5, WHY), known=known)
     assert known.failed
     assert known.restarting
     told(ev.JobEnded("j", "cancelled", WHY), known=known)
-    assert known == Known(source="log")
+    assert known == DerivationState(source="log")
 
 
 def test_most_of_the_log_is_not_even_decoded() -> None:

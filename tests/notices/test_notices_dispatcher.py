@@ -18,7 +18,7 @@ from unidle.files.fleet import fleet_and_notices_from_mapping
 from unidle.files.fleet_notices import Channel
 from unidle.jobs import Reason
 from unidle.notices.dedup import BURST
-from unidle.notices.dispatcher import NAME, NoticeDesk, load
+from unidle.notices.dispatcher import NAME, NoticeDispatcher, load
 from unidle.notices.sender import senders
 from unidle.store.open import open_store
 from unidle.store.protocol import Bookmark, Lease, NewEvent
@@ -43,10 +43,10 @@ class Log:
     ) -> None:
         self.store, self.lease = store, lease
         found = senders(channels_of(*parts), {} if environ is None else environ)
-        self._desk = NoticeDesk(store, lease, found, self.health) if parts else None
+        self._desk = NoticeDispatcher(store, lease, found, self.health) if parts else None
 
     @property
-    def desk(self) -> NoticeDesk:
+    def desk(self) -> NoticeDispatcher:
         assert self._desk is not None
         return self._desk
 

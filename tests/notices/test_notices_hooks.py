@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from unidle.notices.send_queue import Answer
+from unidle.notices.send_queue import Delivery
 from unidle.notices.sender import append, run
 
 
 def test_a_log_grows_by_one_line_each(tmp_path: Path) -> None:
     log = tmp_path / "notices.jsonl"
-    assert [append(str(log), b'{"n":%d}' % n) for n in range(3)] == [Answer("done")] * 3
+    assert [append(str(log), b'{"n":%d}' % n) for n in range(3)] == [Delivery("done")] * 3
     assert [json.loads(line)["n"] for line in log.read_text().splitlines()] == [0, 1, 2]
 
 
@@ -33,7 +33,7 @@ def test_a_log_may_be_moved_away_between_two_lines(tmp_path: Path) -> None:
 def test_a_line_that_another_left_unfinished_does_not_swallow_the_next(tmp_path: Path) -> None:
     log = tmp_path / "notices.jsonl"
     log.write_text('{"n":1}\n{"n"')
-    assert append(str(log), b'{"n":2}') == Answer("done")
+    assert append(str(log), b'{"n":2}') == Delivery("done")
     assert log.read_text() == '{"n":1}\n{"n"\n{"n":2}\n'
 
 
@@ -72,25 +72,25 @@ def test_a_command_gets_the_notice_on_standard_input_and_no_shell_reads_its_word
         "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(repr((sys.argv[2:], sys.stdin.read())))"
     )
     words = ("$(touch x)", "; touch y", "a b")
-    assert run((sys.executable, "-c", child, str(tmp_path / "out"), *words), b'{"n":1}') == Answer("done")
+    assert run((sys.executable, "-c", child, str(tmp_path / "out"), *words), b'{"n":1}') == Delivery("done")
     assert (tmp_path / "out").read_text() == repr((list(words), '{"n":1}\n'))
 
 
 def test_a_command_that_fails_is_tried_again() -> None:
-    assert run(("false",), b"{}") == Answer("again", "exited 1")
-    assert run(("sh", "-c", "kill -9 $$"), b"{}") == Answer("again", "was killed by signal 9")
-    assert run(("/no/such/program",), b"{}") == Answer("again", "cannot be run: no such file or directory")
+    assert run(("false",), b"{}") == Delivery("again", "exited 1")
+    assert run(("sh", "-c", "kill -9 $$"), b"{}") == Delivery("again", "was killed by signal 9")
+    assert run(("/no/such/program",), b"{}") == Delivery("again", "cannot be run: no such file or directory")
 
 
 def test_a_command_need_not_read_what_it_is_given() -> None:
-    assert run(("true",), b"x" * 1_000_000) == Answer("done")
+    assert run(("true",), b"x" * 1_000_000) == Delivery("done")
 
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     begun_s = time.monotonic()
     answer = run(("sh", "-c", f"sleep 600 & echo $! > {pid_file}; wait"), b"x" * 1_000_000, 0.5)
-    assert answer == Answer("again", "did not end within 0.5 s, and was killed")
+    assert answer == Delivery("again", "did not end within 0.5 s, and was killed")
     assert time.monotonic() - begun_s < 10
     child = int(pid_file.read_text())
     deadline = time.monotonic() + 10

@@ -8,19 +8,30 @@ from hypothesis import strategies as st
 
 from notices.made import notice
 from unidle.notices.model import Notice
-from unidle.notices.send_queue import PENDING_MOST, Answer, Entry, Line, Record, backoff_s
+from unidle.notices.send_queue import (
+    PENDING_MOST,
+    Delivery,
+    DeliveryRecord,
+    QueuedNotice,
+    SendQueue,
+    backoff_s,
+)
 
-DONE, AGAIN, REFUSED = Answer("done"), Answer("again", "answered 500"), Answer("refused", "answered 404")
+DONE, AGAIN, REFUSED = (
+    Delivery("done"),
+    Delivery("again", "answered 500"),
+    Delivery("refused", "answered 404"),
+)
 
 
 class Bench:
     """A line with a clock that the test moves."""
 
     def __init__(self, *notices: Notice) -> None:
-        self.now_s, self.record = 0.0, Record()
-        self.line = Line(list(notices), self.record, clock=lambda: self.now_s, chance=lambda: 0.0)
+        self.now_s, self.record = 0.0, DeliveryRecord()
+        self.line = SendQueue(list(notices), self.record, clock=lambda: self.now_s, chance=lambda: 0.0)
 
-    def take(self) -> Entry | None:
+    def take(self) -> QueuedNotice | None:
         """What may be sent now; None where that is nothing."""
         if self.line._next()[0] is None:
             return None
@@ -91,7 +102,7 @@ def test_what_the_receiver_asks_for_is_kept() -> None:
     bench = Bench(notice(1))
     entry = bench.take()
     assert entry is not None
-    bench.line.settle(entry, Answer("again", "answered 429", 90.0))
+    bench.line.settle(entry, Delivery("again", "answered 429", 90.0))
     assert bench.wait_s() == 90.0
     bench.now_s = 90.0
     assert seqs(bench) == [1]
@@ -151,7 +162,7 @@ def test_chance_spreads_the_tries_and_never_makes_them_later(chance: float) -> N
 )
 def test_nothing_is_lost_and_a_subject_is_never_out_of_order(steps: list[tuple[int, str]]) -> None:
     bench, n = Bench(), 0
-    busy: list[Entry] = []
+    busy: list[QueuedNotice] = []
     told: list[Notice] = []
     for subject, step in steps:
         bench.now_s += 1000.0

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from notices.receiver import Received, receiver
-from unidle.notices.send_queue import Answer
-from unidle.notices.webhook import Target, post, secret_bytes, signature
+from unidle.notices.send_queue import Delivery
+from unidle.notices.webhook import WebhookTarget, post, secret_bytes, signature
 
 NOW_S = 1_800_000_000.0
 DOC = Path(__file__).parents[2] / "docs" / "how-to" / "notices.md"
@@ -27,9 +27,12 @@ def test_a_notice_is_posted_and_signed_so_that_anybody_can_verify_it() -> None:
     secret = b"\x00\xffs3cret"
     with receiver() as there:
         answer = post(
-            Target(there.url, secret, {"X-Room": "7"}), "id-1", b'{"text":"gr\xc3\xbc\xc3\x9f"}', NOW_S + 0.9
+            WebhookTarget(there.url, secret, {"X-Room": "7"}),
+            "id-1",
+            b'{"text":"gr\xc3\xbc\xc3\x9f"}',
+            NOW_S + 0.9,
         )
-    assert answer == Answer("done")
+    assert answer == Delivery("done")
     (got,) = there.all
     assert (got.path, got.body) == ("/hook?room=1", b'{"text":"gr\xc3\xbc\xc3\x9f"}')
     assert got.headers["content-type"] == "application/json"
@@ -61,45 +64,45 @@ def test_the_signature_is_that_of_the_published_example() -> None:
 
 def test_without_a_secret_nothing_is_signed() -> None:
     with receiver() as there:
-        post(Target(there.url), "id", b"{}", NOW_S)
+        post(WebhookTarget(there.url), "id", b"{}", NOW_S)
     assert "webhook-signature" not in there.all[0].headers
 
 
 @pytest.mark.parametrize(
     ("status", "headers", "expected"),
     [
-        (200, {}, Answer("done")),
-        (204, {}, Answer("done")),
-        (400, {}, Answer("refused", "answered 400")),
-        (401, {}, Answer("refused", "answered 401")),
-        (404, {}, Answer("refused", "answered 404")),
-        (410, {}, Answer("refused", "answered 410")),
-        (408, {}, Answer("again", "answered 408")),
-        (429, {"Retry-After": "120"}, Answer("again", "answered 429", 120.0)),
-        (429, {"Retry-After": formatdate(NOW_S + 60, usegmt=True)}, Answer("again", "answered 429", 60.0)),
-        (429, {"Retry-After": formatdate(NOW_S - 60, usegmt=True)}, Answer("again", "answered 429")),
-        (429, {"Retry-After": "soon"}, Answer("again", "answered 429")),
-        (429, {"Retry-After": "-5"}, Answer("again", "answered 429")),
+        (200, {}, Delivery("done")),
+        (204, {}, Delivery("done")),
+        (400, {}, Delivery("refused", "answered 400")),
+        (401, {}, Delivery("refused", "answered 401")),
+        (404, {}, Delivery("refused", "answered 404")),
+        (410, {}, Delivery("refused", "answered 410")),
+        (408, {}, Delivery("again", "answered 408")),
+        (429, {"Retry-After": "120"}, Delivery("again", "answered 429", 120.0)),
+        (429, {"Retry-After": formatdate(NOW_S + 60, usegmt=True)}, Delivery("again", "answered 429", 60.0)),
+        (429, {"Retry-After": formatdate(NOW_S - 60, usegmt=True)}, Delivery("again", "answered 429")),
+        (429, {"Retry-After": "soon"}, Delivery("again", "answered 429")),
+        (429, {"Retry-After": "-5"}, Delivery("again", "answered 429")),
         (
             429,
             {"Retry-After": "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"},
-            Answer("again", "answered 429"),
+            Delivery("again", "answered 429"),
         ),
-        (500, {}, Answer("again", "answered 500")),
-        (503, {"Retry-After": "7"}, Answer("again", "answered 503", 7.0)),
+        (500, {}, Delivery("again", "answered 500")),
+        (503, {"Retry-After": "7"}, Delivery("again", "answered 503", 7.0)),
     ],
 )
-def test_what_follows_from_an_answer(status: int, headers: dict[str, str], expected: Answer) -> None:
+def test_what_follows_from_an_answer(status: int, headers: dict[str, str], expected: Delivery) -> None:
     with receiver(lambda _: (status, headers)) as there:
-        assert post(Target(there.url), "id", b"{}", NOW_S) == expected
+        assert post(WebhookTarget(there.url), "id", b"{}", NOW_S) == expected
     assert len(there.all) == 1
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirects_are_refused(status: int) -> None:
     with receiver() as elsewhere, receiver(lambda _: (status, {"Location": elsewhere.url})) as there:
-        answer = post(Target(there.url, b"secret"), "id", b"{}", NOW_S)
-    assert answer == Answer("again", f"answered {status}: redirects are not followed")
+        answer = post(WebhookTarget(there.url, b"secret"), "id", b"{}", NOW_S)
+    assert answer == Delivery("again", f"answered {status}: redirects are not followed")
     assert elsewhere.all == []
 
 
@@ -110,13 +113,13 @@ def closed_port() -> int:
 
 
 def test_nobody_listens() -> None:
-    assert post(Target(f"http://127.0.0.1:{closed_port()}/"), "id", b"{}", NOW_S) == Answer(
+    assert post(WebhookTarget(f"http://127.0.0.1:{closed_port()}/"), "id", b"{}", NOW_S) == Delivery(
         "again", "connection refused"
     )
 
 
 def test_no_such_host() -> None:
-    assert post(Target("http://no-such-host.invalid/"), "id", b"{}", NOW_S).outcome == "again"
+    assert post(WebhookTarget("http://no-such-host.invalid/"), "id", b"{}", NOW_S).outcome == "again"
 
 
 def test_a_server_that_never_answers_is_left_after_the_time_limit() -> None:
@@ -128,9 +131,9 @@ def test_a_server_that_never_answers_is_left_after_the_time_limit() -> None:
 
     with receiver(hang) as there:
         begun_s = time.monotonic()
-        answer = post(Target(there.url, timeout_s=0.3), "id", b"{}", NOW_S)
+        answer = post(WebhookTarget(there.url, timeout_s=0.3), "id", b"{}", NOW_S)
         free.set()
-    assert answer == Answer("again", "no answer in time")
+    assert answer == Delivery("again", "no answer in time")
     assert time.monotonic() - begun_s < 10
 
 
@@ -145,9 +148,9 @@ def test_a_server_that_dribbles_is_cut_off_as_a_whole() -> None:
 
     with receiver(dribble) as there:
         begun_s = time.monotonic()
-        answer = post(Target(there.url, timeout_s=5.0, whole_s=0.5), "id", b"{}", NOW_S)
+        answer = post(WebhookTarget(there.url, timeout_s=5.0, whole_s=0.5), "id", b"{}", NOW_S)
         stop.set()
-    assert answer == Answer("again", "no answer in time")
+    assert answer == Delivery("again", "no answer in time")
     assert time.monotonic() - begun_s < 4
 
 
@@ -160,7 +163,7 @@ def test_what_does_not_speak_http_is_tried_again(said: bytes) -> None:
         raise ConnectionError
 
     with receiver(speak) as there:
-        assert post(Target(there.url, timeout_s=5.0), "id", b"{}", NOW_S).outcome == "again"
+        assert post(WebhookTarget(there.url, timeout_s=5.0), "id", b"{}", NOW_S).outcome == "again"
 
 
 @pytest.fixture(scope="module")
@@ -182,15 +185,17 @@ def test_certificates_are_verified(certificate: Path) -> None:
     tls.load_cert_chain(certificate)
     with receiver(tls=tls) as there:
         url = there.url.replace("http:", "https:")
-        unknown = post(Target(url, b"secret"), "id", b"{}", NOW_S)
-        known = post(Target(url, tls=ssl.create_default_context(cafile=str(certificate))), "id", b"{}", NOW_S)
+        unknown = post(WebhookTarget(url, b"secret"), "id", b"{}", NOW_S)
+        known = post(
+            WebhookTarget(url, tls=ssl.create_default_context(cafile=str(certificate))), "id", b"{}", NOW_S
+        )
         wrong = post(
-            Target(url.replace("127.0.0.1", "localhost"), tls=ssl.create_default_context(cafile=str(certificate))),
+            WebhookTarget(url.replace("127.0.0.1", "localhost"), tls=ssl.create_default_context(cafile=str(certificate))),
             "id", b"{}", NOW_S,
         )  # fmt: skip
     assert unknown.outcome == "again"
     assert unknown.text.startswith("its certificate is not valid: self")
-    assert known == Answer("done")
+    assert known == Delivery("done")
     assert wrong.outcome == "again"
     assert wrong.text.startswith("its certificate is not valid:")
     assert len(there.all) == 1
@@ -205,7 +210,10 @@ def test_secrets_are_text_or_base64() -> None:
 
 def test_what_fails_is_told_without_the_address() -> None:
     answer = post(
-        Target(f"http://127.0.0.1:{closed_port()}/T0KEN", b"S3CRET", {"X": "H3ADER"}), "id", b"{}", NOW_S
+        WebhookTarget(f"http://127.0.0.1:{closed_port()}/T0KEN", b"S3CRET", {"X": "H3ADER"}),
+        "id",
+        b"{}",
+        NOW_S,
     )
-    shown = repr((answer, Target("http://h/T0KEN", b"S3CRET", {"X": "H3ADER"})))
+    shown = repr((answer, WebhookTarget("http://h/T0KEN", b"S3CRET", {"X": "H3ADER"})))
     assert not any(word in shown for word in ("T0KEN", "S3CRET", "H3ADER"))

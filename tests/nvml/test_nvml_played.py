@@ -135,11 +135,11 @@ def write(*lines: str) -> None:
 def faults_told() -> list[Any]:
     """What the watch of the GPUs tells in each look, while faults come one after the other."""
     from unidle.engine.local.devices import discover
-    from unidle.probe.device_names import Names
+    from unidle.probe.device_names import DeviceNames
     from unidle.probe.gpu_watch import GpuWatch
 
     (node,) = discover().nodes
-    one = GpuWatch(node, Names(node), "", patience_s=0.3)
+    one = GpuWatch(node, DeviceNames(node), "", patience_s=0.3)
     looks = []
 
     def look() -> None:

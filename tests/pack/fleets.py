@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 
 MODELS = ("A10", "T4", "V100")
 
@@ -20,18 +20,18 @@ def node(
     return NodeSize(name, cpu, memory, gpus, model if gpus else "")
 
 
-def part(milli: int, cpu: int = 0, **more: object) -> Demand:
-    return Demand(cpu_milli=cpu, gpus=1, gpu_milli=milli, **more)  # type: ignore[arg-type]
+def part(milli: int, cpu: int = 0, **more: object) -> PodDemand:
+    return PodDemand(cpu_milli=cpu, gpus=1, gpu_milli=milli, **more)  # type: ignore[arg-type]
 
 
-def whole(gpus: int, cpu: int = 0, **more: object) -> Demand:
-    return Demand(cpu_milli=cpu, gpus=gpus, gpu_milli=1000, **more)  # type: ignore[arg-type]
+def whole(gpus: int, cpu: int = 0, **more: object) -> PodDemand:
+    return PodDemand(cpu_milli=cpu, gpus=gpus, gpu_milli=1000, **more)  # type: ignore[arg-type]
 
 
 demands = st.one_of(
-    st.builds(lambda cpu, memory: Demand(cpu, memory), st.integers(0, 40_000), st.integers(0, 900)),
+    st.builds(lambda cpu, memory: PodDemand(cpu, memory), st.integers(0, 40_000), st.integers(0, 900)),
     st.builds(
-        Demand,
+        PodDemand,
         st.sampled_from([0, 1_000, 4_000, 12_000, 30_000]),
         st.sampled_from([0, 10, 100, 700]),
         st.just(1),
@@ -39,7 +39,7 @@ demands = st.one_of(
         st.sets(st.sampled_from(MODELS), max_size=2).map(frozenset),
     ),
     st.builds(
-        lambda cpu, gpus, milli: Demand(cpu, 50, gpus, milli),
+        lambda cpu, gpus, milli: PodDemand(cpu, 50, gpus, milli),
         st.sampled_from([0, 8_000]),
         st.sampled_from([2, 3, 4, 8]),
         st.sampled_from([250, 600, 1000]),

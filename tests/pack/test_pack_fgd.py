@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pack import fleets
 from pack.fleets import node, part, whole
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.fragmentation import Copies, CopiesLeft, Fgd, Fragments
 from unidle.place.pack.packer import NodePool, Packer, TargetWorkload, target_workload
 
@@ -21,7 +21,7 @@ def measure(pool: NodePool, target: TargetWorkload) -> list[float]:
     return [float(f) for f in fragments.of(pool.model, pool.cpu_milli, pool.gpu_milli)]
 
 
-def target_of(pool: NodePool, *demands: Demand) -> TargetWorkload:
+def target_of(pool: NodePool, *demands: PodDemand) -> TargetWorkload:
     return target_workload(map(pool.request, demands), len(pool.model_names))
 
 
@@ -51,7 +51,7 @@ def test_gpus_too_small_for_a_pod_are_fragments():
 
 def test_all_of_a_node_is_fragment_for_a_pod_that_it_cannot_host():
     pool = NodePool([node(cpu=4_000, gpus=2, model="T4")])
-    for pod in (whole(4), part(100, cpu=4_001), part(100, models=frozenset({"A10"})), Demand(cpu_milli=1)):
+    for pod in (whole(4), part(100, cpu=4_001), part(100, models=frozenset({"A10"})), PodDemand(cpu_milli=1)):
         assert measure(pool, target_of(pool, pod)) == pytest.approx([2000])
     assert measure(pool, target_of(pool, whole(2, cpu=4_000))) == pytest.approx([0])
 
@@ -69,7 +69,7 @@ def test_the_score_is_the_published_function_of_the_decrease():
 
 
 @given(fleets.nodes, st.lists(fleets.demands, min_size=1, max_size=30))
-def test_the_tables_say_what_the_definition_says(nodes: list[NodeSize], demands: list[Demand]):
+def test_the_tables_say_what_the_definition_says(nodes: list[NodeSize], demands: list[PodDemand]):
     pool = NodePool(nodes)
     target = target_of(pool, *demands)
     packer = Packer(pool, Fgd(Fragments(target, pool.widest)))
@@ -82,7 +82,9 @@ def test_the_tables_say_what_the_definition_says(nodes: list[NodeSize], demands:
 
 
 @given(fleets.nodes, st.lists(fleets.demands, min_size=1, max_size=20), fleets.demands)
-def test_growth_is_what_the_measure_grows_by(nodes: list[NodeSize], demands: list[Demand], last: Demand):
+def test_growth_is_what_the_measure_grows_by(
+    nodes: list[NodeSize], demands: list[PodDemand], last: PodDemand
+):
     pool = NodePool(nodes)
     target = target_of(pool, *demands)
     fragments, copies = Fragments(target, pool.widest), Copies(target)

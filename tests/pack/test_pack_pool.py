@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pack import fleets
 from pack.fleets import node, part, whole
 from unidle.errors import CannotRun
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.fragmentation import BestFit
 from unidle.place.pack.packer import NodePool, NodeTerms, Packer
 
@@ -52,7 +52,7 @@ def test_the_same_gpu_is_not_taken_twice_by_one_request():
 
 @given(fleets.nodes, st.lists(fleets.demands, max_size=30), st.integers(0, 30))
 def test_rollback_restores_what_was_free_at_the_checkpoint(
-    nodes: list[NodeSize], demands: list[Demand], at: int
+    nodes: list[NodeSize], demands: list[PodDemand], at: int
 ):
     pool = NodePool(nodes)
     packer = Packer(pool, BestFit())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pack import fleets
 from pack.fleets import bench_module, node, part, whole
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.experiment import prepare, replay
 from unidle.place.pack.packer import NodePool, Packer
 from unidle.place.pack.scarcity import Pressure
@@ -42,7 +42,9 @@ def test_a_chain_of_choices_is_followed():
 
 
 @given(fleets.nodes, st.lists(fleets.demands, min_size=1, max_size=20), st.data())
-def test_demand_is_neither_lost_nor_made(nodes: list[NodeSize], demands: list[Demand], data: st.DataObject):
+def test_demand_is_neither_lost_nor_made(
+    nodes: list[NodeSize], demands: list[PodDemand], data: st.DataObject
+):
     pressure = Pressure(nodes, demands)
     free = np.array([float(data.draw(st.integers(0, 9_000))) for _ in pressure.shapes])
     spread = pressure.spread(free)
@@ -55,7 +57,7 @@ def test_demand_is_neither_lost_nor_made(nodes: list[NodeSize], demands: list[De
 
 @given(fleets.nodes, st.lists(fleets.demands, min_size=1, max_size=20), st.data())
 def test_an_even_spread_loads_the_shapes_of_one_kind_alike(
-    nodes: list[NodeSize], demands: list[Demand], data: st.DataObject
+    nodes: list[NodeSize], demands: list[PodDemand], data: st.DataObject
 ):
     pressure = Pressure(nodes, demands)
     free = np.array([float(data.draw(st.integers(1_000, 9_000))) for _ in pressure.shapes])
@@ -120,11 +122,11 @@ def test_the_bound_of_a_small_fleet_is_what_can_be_worked_out_by_hand():
 @given(
     fleets.nodes, st.lists(fleets.demands, min_size=1, max_size=10), st.sampled_from(["unidle", "bestfit"])
 )
-def test_no_policy_exceeds_the_bound(nodes: list[NodeSize], demands: list[Demand], name: str):
+def test_no_policy_exceeds_the_bound(nodes: list[NodeSize], demands: list[PodDemand], name: str):
     if not any(n.gpus for n in nodes):
         return
     demands = [*demands, part(300)]
-    asked: dict[Demand, float] = {}
+    asked: dict[PodDemand, float] = {}
     placed = 0
 
     def seen(arrival: object) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pack import fleets
 from pack.fleets import node, part, whole
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.experiment import (
     NOTHING_POINTS,
     PodArrival,
@@ -66,7 +66,7 @@ def test_who_may_still_turn_out_the_best_stays():
 @settings(max_examples=8, deadline=None)
 @given(nodes=fleets.nodes, demands=st.lists(fleets.demands, min_size=1, max_size=8))
 def test_in_its_own_rehearsals_nothing_is_taken_that_a_plain_policy_beats(
-    nodes: list[NodeSize], demands: list[Demand]
+    nodes: list[NodeSize], demands: list[PodDemand]
 ):
     demands = [*demands, part(500, cpu=2_000)]
     plain = [prepare(name, nodes, demands) for name in ("fgd", "firstfit")]
@@ -111,7 +111,7 @@ def test_no_candidate_is_rehearsed_more_than_pays(monkeypatch: pytest.MonkeyPatc
     assert set(calls.values()) == {2}  # nothing is left of the work that may be done
 
 
-def taken_by(name: str, nodes: list[NodeSize], demands: list[Demand], seed: int) -> list[PodArrival]:
+def taken_by(name: str, nodes: list[NodeSize], demands: list[PodDemand], seed: int) -> list[PodArrival]:
     seen: list[PodArrival] = []
     replay(prepare(name, nodes, demands), nodes, demands, 1.3, seed, seen.append)
     return seen

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pack import fleets
 from pack.fleets import node, part, whole
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.experiment import POLICIES, PackOutcome, PodArrival, arrivals, marks, prepare, replay
 from unidle.place.pack.packer import NodePool, Packer
 
@@ -19,7 +19,7 @@ NODES = [node("a"), node("b", cpu=16_000, gpus=2, model="A10"), node("c", cpu=64
 
 
 def run(
-    name: str, nodes: list[NodeSize], demands: list[Demand], seed: int
+    name: str, nodes: list[NodeSize], demands: list[PodDemand], seed: int
 ) -> tuple[PackOutcome, list[PodArrival]]:
     seen: list[PodArrival] = []
     outcome = replay(prepare(name, nodes, demands), nodes, demands, 1.3, seed, seen.append)
@@ -31,7 +31,7 @@ def run(
 @settings(max_examples=25, deadline=None)
 @given(demands=st.lists(fleets.demands, min_size=1, max_size=12), seed=st.integers(0, 9))
 def test_placements_replay_to_the_reported_share_within_every_capacity(
-    name: str, demands: list[Demand], seed: int
+    name: str, demands: list[PodDemand], seed: int
 ):
     demands = [*demands, part(300, cpu=1_000)]
     outcome, seen = run(name, NODES, demands, seed)
@@ -67,7 +67,7 @@ def test_placements_replay_to_the_reported_share_within_every_capacity(
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_same_seed_gives_the_same_decisions(name: str):
-    demands = [part(300, cpu=1_000), whole(1, cpu=8_000), whole(2), part(700), Demand(cpu_milli=9_000)]
+    demands = [part(300, cpu=1_000), whole(1, cpu=8_000), whole(2), part(700), PodDemand(cpu_milli=9_000)]
     assert run(name, NODES, demands, 7) == run(name, NODES, demands, 7)
     assert run(name, NODES, demands, 7)[1] != run(name, NODES, demands, 8)[1]
 
@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_decisions(name: str):
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "random"])
 @settings(max_examples=25, deadline=None)
 @given(nodes=fleets.nodes, demands=st.lists(fleets.demands, min_size=1, max_size=25))
-def test_kept_scores_equal_fresh_ones(name: str, nodes: list[NodeSize], demands: list[Demand]):
+def test_kept_scores_equal_fresh_ones(name: str, nodes: list[NodeSize], demands: list[PodDemand]):
     chance = np.random.default_rng(0)
     prepared = prepare(name, nodes, demands)
     pool = NodePool(nodes)

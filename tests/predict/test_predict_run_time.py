@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.predict.run_time import KEPT, RunHistory, quantile_estimate, remaining_ns
-from unidle.predict.start import Holder, Waiter, planned_starts
+from unidle.predict.start import Departure, Waiter, planned_starts
 
 
 def test_the_bounds_are_order_statistics_with_the_level_that_they_carry() -> None:
@@ -68,7 +68,7 @@ def test_a_job_that_runs_longer_than_most_has_what_the_longest_had_left() -> Non
 
 def test_waiting_jobs_start_in_turn_and_smaller_ones_pass_what_does_not_fit() -> None:
     starts = planned_starts(
-        1, [Holder(100, 3), Holder(50, 1)],
+        1, [Departure(100, 3), Departure(50, 1)],
         [Waiter("big", 4, 10), Waiter("small", 1, 20), Waiter("next", 2, 5)], 0,
     )  # fmt: skip
     assert starts == {"small": 0, "next": 50, "big": 100}
@@ -77,15 +77,15 @@ def test_waiting_jobs_start_in_turn_and_smaller_ones_pass_what_does_not_fit() ->
 def test_a_job_without_an_end_in_sight_leaves_those_behind_it_unforetold() -> None:
     assert planned_starts(0, [], [Waiter("a", 1, 5)], 7) == {}
     assert planned_starts(1, [], [Waiter("a", 1, None), Waiter("b", 1, 5)], 7) == {"a": 7}
-    assert planned_starts(1, [Holder(3, 1)], [Waiter("a", 9, 5), Waiter("b", 2, 5)], 7) == {"b": 7}
+    assert planned_starts(1, [Departure(3, 1)], [Waiter("a", 9, 5), Waiter("b", 2, 5)], 7) == {"b": 7}
 
 
 WAITERS = st.lists(st.tuples(st.integers(1, 6), st.none() | st.integers(0, 50)), max_size=12)
-HOLDERS = st.lists(st.builds(Holder, st.integers(-20, 60), st.integers(1, 4)), max_size=5)
+HOLDERS = st.lists(st.builds(Departure, st.integers(-20, 60), st.integers(1, 4)), max_size=5)
 
 
 @given(st.integers(0, 6), HOLDERS, WAITERS)
-def test_a_plan_never_gives_more_devices_than_there_are(free: int, holders: list[Holder], waiting) -> None:
+def test_a_plan_never_gives_more_devices_than_there_are(free: int, holders: list[Departure], waiting) -> None:
     waiters = [Waiter(f"j{k}", devices, runs) for k, (devices, runs) in enumerate(waiting)]
     starts = planned_starts(free, holders, waiters, 0)
     total = free + sum(h.devices for h in holders)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unidle.probe.check import Context, Found
+from unidle.probe.check import Context, ProbeResult
 from unidle.probe.check.kernel_log import kernel_log
 from unidle.probe.check.model import LogReading
 from unidle.probe.file_system_use import used_at
@@ -47,7 +47,7 @@ def failed(root: Path, device: str, *directories: str, used: str = "") -> bool:
         kernel_log=lambda: LogReading([Fault(device)]),
     )
     found = kernel_log(context)
-    assert isinstance(found, Found)
+    assert isinstance(found, ProbeResult)
     return found.checks[0].ok is False
 
 

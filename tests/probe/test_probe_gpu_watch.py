@@ -16,8 +16,8 @@ import pytest
 
 from probe.check.recorded_node import RecordedNode
 from unidle.fleet import Device, Node
-from unidle.probe.detector import Heard
-from unidle.probe.device_names import Names
+from unidle.probe.detector import Detection
+from unidle.probe.device_names import DeviceNames
 from unidle.probe.gpu_watch import GpuWatch
 from waiting import wait_until
 
@@ -71,10 +71,10 @@ def node(kind: str = "gpu", count: int = 8) -> Node:
 
 
 def watch(driver: RecordedDriver, kept: str = "", **more: Any) -> GpuWatch:
-    return GpuWatch(node(), Names(node()), kept, nvml=driver, **more)
+    return GpuWatch(node(), DeviceNames(node()), kept, nvml=driver, **more)
 
 
-def told(heard: list[Heard]) -> list[tuple[str, str, str]]:
+def told(heard: list[Detection]) -> list[tuple[str, str, str]]:
     return [(h.device, h.finding.kind, h.finding.action) for h in heard]
 
 
@@ -368,7 +368,7 @@ def test_fewer_gpus_than_declared_is_not_a_watched_node() -> None:
 def test_an_overlay_changes_what_a_device_tells_for_drills(tmp_path: Path) -> None:
     overlay = tmp_path / "nvml.json"
     cpus = node("cpu", 2)
-    one = GpuWatch(cpus, Names(cpus), "", str(overlay))
+    one = GpuWatch(cpus, DeviceNames(cpus), "", str(overlay))
     assert one.look(0) == []
     assert one.seeing() == ("", 0)
     overlay.write_text(json.dumps({"n1/1": {"sram_errors": 1, "xid": 79}, "n1/0": {"lost": True}}))
@@ -378,14 +378,14 @@ def test_an_overlay_changes_what_a_device_tells_for_drills(tmp_path: Path) -> No
         ("n1/1", "xid", "reboot_node"),
     ]
     assert one.look(2 * S) == []
-    assert GpuWatch(cpus, Names(cpus), one.keep(), str(overlay)).look(3 * S) == []
+    assert GpuWatch(cpus, DeviceNames(cpus), one.keep(), str(overlay)).look(3 * S) == []
 
 
 def test_an_overlay_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     overlay = tmp_path / "nvml.json"
     overlay.write_text('{"n1/0": {"speed": 3}}')
     cpus = node("cpu", 1)
-    one = GpuWatch(cpus, Names(cpus), "", str(overlay))
+    one = GpuWatch(cpus, DeviceNames(cpus), "", str(overlay))
     assert one.look(0) == []
     assert str(overlay) in one.seeing()[0]
     assert "speed" in one.seeing()[0]

@@ -14,13 +14,13 @@ import pytest
 
 import needs
 from unidle.probe.followed_file import FollowedFile
-from unidle.probe.journal import Journal
+from unidle.probe.journal import JournalSource
 from unidle.probe.kernel_log import KernelLog
-from unidle.probe.log_watch import Source
+from unidle.probe.log_watch import LogSource
 from waiting import wait_until
 
 
-def texts(source: Source) -> list[str]:
+def texts(source: LogSource) -> list[str]:
     return [line.data.decode() for line in source.poll()]
 
 
@@ -211,7 +211,7 @@ def test_a_kernel_log_that_may_not_be_read_says_what_would_help(tmp_path: Path):
 
 
 def test_a_journal_without_journalctl_says_what_to_follow_instead():
-    source = Journal(command="no-such-journalctl")
+    source = JournalSource(command="no-such-journalctl")
     assert source.poll() == []
     why = source.why_not()
     assert why is not None
@@ -238,12 +238,12 @@ def reporter(tmp_path: Path) -> str:
 
 
 def test_the_journal_is_read_without_waiting_and_goes_on_behind_its_cursor(reporter: str, tmp_path: Path):
-    source = Journal(command=reporter)
+    source = JournalSource(command=reporter)
     seen: list[str] = []
     wait_until(lambda: seen.extend(texts(source)) or len(seen) == 2, timeout_s=20)
     assert source.position() == "s=1;i=2"
     source.close()
-    again = Journal(source.position(), command=reporter)
+    again = JournalSource(source.position(), command=reporter)
     wait_until(lambda: len((tmp_path / "arguments").read_text().splitlines()) == 2, timeout_s=20)
     again.close()
     first, second = (tmp_path / "arguments").read_text().splitlines()
@@ -255,7 +255,7 @@ def test_a_journal_that_ends_says_why_and_is_tried_again(tmp_path: Path):
     script = tmp_path / "journalctl"
     script.write_text("#!/bin/sh\necho 'Failed to open journal: Permission denied' >&2\nexit 1\n")
     script.chmod(0o755)
-    source = Journal(command=str(script))
+    source = JournalSource(command=str(script))
     wait_until(lambda: source.poll() == [] and source.why_not() is not None, timeout_s=20)
     assert "Permission denied" in str(source.why_not())
     script.write_text(f"#!/bin/sh\necho '{json.dumps(RECORDS[0])}'\nexec sleep 600\n")
@@ -277,7 +277,7 @@ exit $code
 FOLLOW = """
 import re, sys, time
 from unidle.guard.log import Reader
-from unidle.probe.journal import Journal
+from unidle.probe.journal import JournalSource
 
 mark = sys.argv[1]
 
@@ -300,11 +300,11 @@ def follow(source, first):
             time.sleep(0.01)
     return lines
 
-source = Journal()
+source = JournalSource()
 heard = numbers(follow(source, 0))
 position = source.position()
 source.close()
-again = Journal(position)
+again = JournalSource(position)
 lines = follow(again, 1000)
 again.close()
 assert heard and numbers(lines) and not heard & numbers(lines), (heard, numbers(lines))

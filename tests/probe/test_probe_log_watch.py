@@ -13,9 +13,9 @@ import pytest
 
 import needs
 from unidle.fleet import Device, Node
-from unidle.fleet.policies import Watch
-from unidle.probe.detector import Heard
-from unidle.probe.device_names import Names
+from unidle.fleet.policies import WatchSources
+from unidle.probe.detector import Detection
+from unidle.probe.device_names import DeviceNames
 from unidle.probe.kernel_log import KernelLog
 from unidle.probe.log_watch import MOST_LINES, LogWatch
 
@@ -29,7 +29,7 @@ XID_31 = (
 
 def node(pci: tuple[str, ...] = ("00000000:3B:00.0", "0000:5e:00.0")) -> Node:
     devices = tuple(Device(f"n1/{k}", "n1", k, "gpu", "H100") for k in range(2))
-    return Node("n1", "site", devices, watch=Watch(pci=pci))
+    return Node("n1", "site", devices, watch=WatchSources(pci=pci))
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def watch(log: Path | str, kept: str = "", offset_ns: int = 0) -> LogWatch:
-    return LogWatch("n1", str(log), Names(node()), kept, offset_ns)
+    return LogWatch("n1", str(log), DeviceNames(node()), kept, offset_ns)
 
 
 def append(log: Path, *lines: str) -> None:
@@ -48,7 +48,7 @@ def append(log: Path, *lines: str) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def look(one: LogWatch, now_ns: int = NOW_NS) -> list[Heard]:
+def look(one: LogWatch, now_ns: int = NOW_NS) -> list[Detection]:
     return one.look(now_ns)
 
 

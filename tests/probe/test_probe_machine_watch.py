@@ -13,7 +13,7 @@ import pytest
 
 import needs
 from unidle.engine.local.netns import enter
-from unidle.probe.detector import Heard
+from unidle.probe.detector import Detection
 from unidle.probe.machine_watch import MachineWatch, SpaceWatch
 from waiting import wait_until
 
@@ -41,7 +41,7 @@ def kinds(one: MachineWatch | SpaceWatch, looks: int) -> list[tuple[str, str, st
     return told([heard for k in range(looks) for heard in one.look(k * S)])
 
 
-def told(heard: list[Heard]) -> list[tuple[str, str, str]]:
+def told(heard: list[Detection]) -> list[tuple[str, str, str]]:
     return [
         (h.finding.kind, h.finding.device, h.finding.action) for h in heard if h.finding.role == "culprit"
     ]

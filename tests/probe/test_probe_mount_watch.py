@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import needs
 from fuse import StubbornMount, stubborn
-from unidle.probe.mount_watch import ASK_EVERY_NS, Answer, Mount, MountWatch, mount_of, remote_mounts
+from unidle.probe.mount_watch import ASK_EVERY_NS, Mount, MountState, MountWatch, mount_of, remote_mounts
 from waiting import wait_until
 
 S = 1_000_000_000
@@ -82,14 +82,14 @@ def test_links_are_followed_to_where_the_files_are(tmp_path: Path) -> None:
     assert mount_of(f"{tmp_path}/below/not/there", mounts) is None
 
 
-def asked(watch: MountWatch, mount: StubbornMount, now_ns: int) -> Answer:
+def asked(watch: MountWatch, mount: StubbornMount, now_ns: int) -> MountState:
     path = f"{mount.place}/checkpoints"
     [(found, answer)] = watch.look({path, "/proc"}, now_ns).values()
     assert found == Mount(str(mount.place), "fuse.stubborn", "server:/data")
     return answer
 
 
-def answered(watch: MountWatch, mount: StubbornMount, now_ns: int) -> Answer:
+def answered(watch: MountWatch, mount: StubbornMount, now_ns: int) -> MountState:
     """What is known when nobody asks any more."""
     wait_until(
         lambda: asked(watch, mount, now_ns) and not watch._asked[str(mount.place)].pid, 10, "an answer"
@@ -116,14 +116,14 @@ def test_a_mount_that_answers_is_well_and_one_that_stalls_is_not_until_it_answer
 ) -> None:
     watch = MountWatch(tmp_path / "locks")
     with stubborn(tmp_path / "far") as mount:
-        assert answered(watch, mount, 0) == Answer(None)
+        assert answered(watch, mount, 0) == MountState(None)
         mount.stall()
-        assert asked(watch, mount, ASK_EVERY_NS - S) == Answer(None), "it is not asked all the time"
-        assert asked(watch, mount, ASK_EVERY_NS) == Answer(ASK_EVERY_NS)
+        assert asked(watch, mount, ASK_EVERY_NS - S) == MountState(None), "it is not asked all the time"
+        assert asked(watch, mount, ASK_EVERY_NS) == MountState(ASK_EVERY_NS)
         assert mount.held.wait(10)
-        assert asked(watch, mount, 100 * S) == Answer(ASK_EVERY_NS)
+        assert asked(watch, mount, 100 * S) == MountState(ASK_EVERY_NS)
         mount.answer()
-        assert answered(watch, mount, 101 * S) == Answer(None)
+        assert answered(watch, mount, 101 * S) == MountState(None)
         assert watch.why_not() == ""
         watch.close()
 
@@ -146,7 +146,7 @@ def test_a_mount_is_asked_by_one_process_at_a_time_also_over_controllers(tmp_pat
         assert askers(mount.place) == [pid]
         mount.answer()
         wait_until(lambda: not Path(f"/proc/{pid}").exists() or _reaped(pid), 10, "its end")
-        assert answered(again, mount, 20 * ASK_EVERY_NS) == Answer(None)
+        assert answered(again, mount, 20 * ASK_EVERY_NS) == MountState(None)
         again.close()
 
 
@@ -159,10 +159,10 @@ def _reaped(pid: int) -> bool:
 def test_a_mount_whose_server_died_answers_only_with_an_error(tmp_path: Path) -> None:
     watch = MountWatch(tmp_path / "locks")
     with stubborn(tmp_path / "far") as mount:
-        assert answered(watch, mount, 0) == Answer(None)
+        assert answered(watch, mount, 0) == MountState(None)
         mount.die()
         first = answered(watch, mount, ASK_EVERY_NS)
-        assert first == Answer(ASK_EVERY_NS, errno.ENOTCONN)
+        assert first == MountState(ASK_EVERY_NS, errno.ENOTCONN)
         assert answered(watch, mount, 2 * ASK_EVERY_NS) == first
         watch.close()
 
@@ -187,5 +187,5 @@ def test_what_keeps_it_from_asking_is_told(tmp_path: Path) -> None:
     watch = MountWatch(blocked / "locks", table)
     [(_, answer)] = watch.look({"/data/a"}, 0).values()
     assert "mounts cannot be checked" in watch.why_not()
-    assert answer == Answer(None)
+    assert answer == MountState(None)
     assert watch.look(set(), S) == {} and watch.why_not() == ""

@@ -14,8 +14,8 @@ import pytest
 from unidle.clock import Bell
 from unidle.guard.log.model import Finding
 from unidle.probe import watcher as room
-from unidle.probe.detector import Heard, Seeing
-from unidle.probe.watcher import Wanted, Watcher
+from unidle.probe.detector import Detection, Seeing
+from unidle.probe.watcher import DetectorSpec, Watcher
 from waiting import wait_until
 
 FINDING = Finding(1, "xid", 79, "0000:3b:00.0", "culprit", "reboot_node", "gone")
@@ -28,10 +28,10 @@ class Counting:
         self.next = int(kept or 0)
         self._act = act
 
-    def look(self, now_ns: int) -> list[Heard]:
+    def look(self, now_ns: int) -> list[Detection]:
         self._act(self.next)
         number, self.next = self.next, self.next + 1
-        return [Heard("n1", "count", "", FINDING, number, number, "test")]
+        return [Detection("n1", "count", "", FINDING, number, number, "test")]
 
     def seeing(self) -> tuple[str, int]:
         return "", 0
@@ -47,9 +47,10 @@ class Counting:
 
 @contextmanager
 def watched(file: Path, act: Callable[[int], None] = lambda _: None, others: int = 0) -> Iterator[Watcher]:
-    wanted = [Wanted("n1", "count", lambda kept: Counting(kept, act), 0.001)]
+    wanted = [DetectorSpec("n1", "count", lambda kept: Counting(kept, act), 0.001)]
     wanted += [
-        Wanted("n2", f"other {k}", lambda kept: Counting(kept, lambda _: None), 0.001) for k in range(others)
+        DetectorSpec("n2", f"other {k}", lambda kept: Counting(kept, lambda _: None), 0.001)
+        for k in range(others)
     ]
     one = Watcher(tuple(wanted), file, 0)
     one.start()
@@ -145,7 +146,7 @@ class Piped(Counting):
         super().__init__(kept, lambda _: None)
         self._fd = fd
 
-    def look(self, now_ns: int) -> list[Heard]:
+    def look(self, now_ns: int) -> list[Detection]:
         return super().look(now_ns) if os.read(self._fd, 1) else []
 
     def news_fd(self) -> int:
@@ -160,7 +161,7 @@ def test_a_detector_that_says_when_it_has_news_is_looked_at_then_and_hardly_othe
     os.write(says, b"x")
     with closing_both(news, says):
         one = Watcher(
-            (Wanted("n1", "piped", lambda kept: Piped(kept, news), 0.001),), tmp_path / "watch.json", 0
+            (DetectorSpec("n1", "piped", lambda kept: Piped(kept, news), 0.001),), tmp_path / "watch.json", 0
         )
         one.start()
         try:

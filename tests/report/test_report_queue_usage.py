@@ -12,7 +12,7 @@ from unidle.ledger.columns import from_entries
 from unidle.ledger.money import Prices
 from unidle.ledger.query import summary
 from unidle.ledger.rows import Entry
-from unidle.ledger.select import Window
+from unidle.ledger.select import TimeRange
 from unidle.ledger.sources import LiveRows
 from unidle.ledger.tables import JobInfo, SliceInfo
 from unidle.report.queue_usage import IN_USE, months, usage
@@ -89,11 +89,11 @@ def test_what_nobody_gave_a_price_costs_nothing_that_is_known():
 
 
 def test_a_window_is_cut_into_its_months():
-    window = Window(at(2026, 12, 15), at(2027, 3, 2))
+    window = TimeRange(at(2026, 12, 15), at(2027, 3, 2))
     assert [name for name, _ in months(window)] == ["2026-12", "2027-01", "2027-02", "2027-03"]
     assert sum(end - start for _, (start, end) in months(window)) == window.end_ns - window.start_ns
-    assert list(months(Window(5, 5))) == []
-    summer = dict(months(Window(at(2026, 3), at(2026, 6)), BERLIN))
+    assert list(months(TimeRange(5, 5))) == []
+    summer = dict(months(TimeRange(at(2026, 3), at(2026, 6)), BERLIN))
     assert summer["2026-04"].start_ns == at(2026, 3, 31, 22)
 
 

@@ -20,7 +20,7 @@ from unidle.share.interference import known_loads
 from unidle.share.mig_models import GIB, mig_models, model_of
 from unidle.share.modes import GUARANTEES, Oversubscription
 from unidle.share.offers import Gpu, Resident, SharePolicy, Wish
-from unidle.share.refusal import OBSTACLES, Refused
+from unidle.share.refusal import OBSTACLES, PartRefused
 
 TABLE = known_loads()
 MODELS = {model.name: model for model in mig_models()}
@@ -76,7 +76,7 @@ def test_scenario(scenario: dict[str, Any]) -> None:
         wish, expected = wish_of(entry), entry["expect"]
         found = choose(wish, gpus, TABLE, policy_of(entry))
         if "refused" in expected:
-            assert isinstance(found, Refused), found
+            assert isinstance(found, PartRefused), found
             assert found.because.code == expected["refused"]
             told = found.because.figures
             assert {k: told.get(k, 0) for k in expected.get("figures", {})} == expected.get("figures", {})
@@ -92,7 +92,7 @@ def test_the_reason_holds_the_figures_that_decided() -> None:
     first = choose(wish, [gpu], TABLE)
     assert isinstance(first, Choice)
     second = choose(wish, placed([gpu], first, "a", wish), TABLE, SharePolicy())
-    assert isinstance(second, Refused)  # 1.7 times as long is beyond the limit of 1.5
+    assert isinstance(second, PartRefused)  # 1.7 times as long is beyond the limit of 1.5
     lenient = replace(wish, slowdown_limit_ppm=2_000_000)
     third = choose(lenient, placed([gpu], first, "a", wish), TABLE)
     assert isinstance(third, Choice)
@@ -110,7 +110,7 @@ def test_codes_of_refusals_are_words_in_sentences() -> None:
     assert "the other" not in found.because.text  # the GPU is empty
     assert found.because.text.endswith("; ruled out: 2 without MIG, 1 without time slices, 1 without MPS")
     none = choose(wish_of({"fraction": 0.5, "load": "notebook", "mode": "mig"}), gpus, TABLE)
-    assert isinstance(none, Refused)
+    assert isinstance(none, PartRefused)
     assert none.because.text == (
         "none of 2 devices has a part for it (2 without MIG); for example: "
         "n/0 cannot be cut by mig: the fleet file allows mps only"
@@ -178,7 +178,7 @@ def test_no_gpu_is_promised_beyond_the_factor_and_no_limit_is_passed(
         wish = wish_of(entry)
         found = choose(wish, gpus, TABLE, policy)
         assert found == choose(wish, gpus, TABLE, policy)
-        if isinstance(found, Refused):
+        if isinstance(found, PartRefused):
             assert found.because.text
             continue
         assert wish.needs <= GUARANTEES[found.mode]
@@ -213,7 +213,7 @@ def test_pricing_one_gpu_of_each_kind_is_as_good_as_pricing_all(
     )
     found = choose(wish, gpus, TABLE)
     if best is None:
-        assert isinstance(found, Refused)
+        assert isinstance(found, PartRefused)
     else:
         assert isinstance(found, Choice)
         assert (found.price_ppm, order.index(found.mode), gpus.index(_of(gpus, found))) == best

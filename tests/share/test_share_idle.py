@@ -8,11 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.fleet.policies import MINUTE_NS, IdlePolicy, IdleTerms
-from unidle.share.idle import Attempt, Evidence, Holder, IdlePlan, Notice, decide_idle, measure_every_ns
+from unidle.share.idle import (
+    ActiveNotice,
+    AttemptId,
+    Evidence,
+    IdleHolder,
+    IdlePlan,
+    decide_idle,
+    measure_every_ns,
+)
 
 M = MINUTE_NS
 TERMS = IdleTerms(after_ns=30 * M, start_ns=60 * M, notice_ns=15 * M, release=True)
-A = Attempt("a", 1)
+A = AttemptId("a", 1)
 
 
 def holder(
@@ -21,19 +29,19 @@ def holder(
     now: float = 1000,
     worked: bool = True,
     evidence: Evidence | None = "utilisation",
-    notice: Notice | None = None,
-) -> Holder:
+    notice: ActiveNotice | None = None,
+) -> IdleHolder:
     """Two whole devices, quiet for so many minutes."""
     since = int((now - quiet) * M)
-    return Holder(A, "day", since, int(quiet * M), since if worked else 0, 2, 2_000_000, evidence, notice)
+    return IdleHolder(A, "day", since, int(quiet * M), since if worked else 0, 2, 2_000_000, evidence, notice)
 
 
-def decide(found: Holder, terms: IdleTerms | None = TERMS, now: float = 1000) -> IdlePlan:
+def decide(found: IdleHolder, terms: IdleTerms | None = TERMS, now: float = 1000) -> IdlePlan:
     return decide_idle(found, terms, int(now * M))
 
 
-def told(passed: float, since: float = 970, notice: float = 15) -> Notice:
-    return Notice(int(since * M), int(notice * M), int(passed * M))
+def told(passed: float, since: float = 970, notice: float = 15) -> ActiveNotice:
+    return ActiveNotice(int(since * M), int(notice * M), int(passed * M))
 
 
 def test_one_whose_steps_stopped_is_told_when_the_time_is_up_and_not_before() -> None:
@@ -147,9 +155,9 @@ def test_parents_that_form_a_cycle_do_not_hang_the_lookup() -> None:
 
 minutes = st.integers(0, 200).map(lambda n: n * M)
 holders = st.builds(
-    Holder, st.just(A), st.just("day"), minutes, minutes, minutes, st.just(2), st.just(2_000_000),
+    IdleHolder, st.just(A), st.just("day"), minutes, minutes, minutes, st.just(2), st.just(2_000_000),
     st.sampled_from(["utilisation", "steps", "none", None]),
-    st.none() | st.builds(Notice, minutes, minutes, minutes),
+    st.none() | st.builds(ActiveNotice, minutes, minutes, minutes),
 )  # fmt: skip
 terms = st.builds(
     IdleTerms,
@@ -161,7 +169,7 @@ terms = st.builds(
 
 @given(holders, terms)
 def test_a_release_follows_a_notice_of_full_length_on_evidence_and_no_sign_of_work(
-    found: Holder, terms: IdleTerms
+    found: IdleHolder, terms: IdleTerms
 ) -> None:
     plan = decide_idle(found, terms, 1000 * M)
     if plan.step == "release":
@@ -179,7 +187,7 @@ def test_a_release_follows_a_notice_of_full_length_on_evidence_and_no_sign_of_wo
 
 
 @given(holders, terms)
-def test_the_next_look_is_no_later_than_something_may_change(found: Holder, terms: IdleTerms) -> None:
+def test_the_next_look_is_no_later_than_something_may_change(found: IdleHolder, terms: IdleTerms) -> None:
     """Left quiet and measured, a holder that is to be told or released is at the time that was named."""
     plan = decide_idle(found, terms, 1000 * M)
     if plan.step is not None or plan.again_ns is None or found.evidence is None:

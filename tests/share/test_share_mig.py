@@ -12,7 +12,7 @@ from unidle.errors import BadInput
 from unidle.share.mig import Reconfiguration, fits, layouts, openness, reconfigure
 from unidle.share.mig_models import GIB, Instance, MigModel, mig_models, model_of, parse_models
 from unidle.share.mig_pool import MigPool, Spot
-from unidle.share.refusal import Refused
+from unidle.share.refusal import PartRefused
 
 MODELS = {model.name: model for model in mig_models()}
 H100 = MODELS["H100 80GB"]
@@ -29,9 +29,9 @@ def plan(
 
 def refusal(
     wanted: str, in_use: str = "", idle: str = "", *, model: MigModel = H100, dynamic: bool = True
-) -> Refused:
+) -> PartRefused:
     found = reconfigure(model, wanted.split(), at(in_use), at(idle), dynamic=dynamic)
-    assert isinstance(found, Refused), found
+    assert isinstance(found, PartRefused), found
     return found
 
 
@@ -205,7 +205,7 @@ def test_a_plan_keeps_every_rule_and_is_found_whenever_there_is_one(data: st.Dat
     found = reconfigure(model, wanted, in_use, idle)
     assert found == reconfigure(model, wanted, in_use, idle)
     assert isinstance(found, Reconfiguration) == _by_trying_all(model, wanted, in_use)
-    if isinstance(found, Refused):
+    if isinstance(found, PartRefused):
         return
     assert [i.profile for i in found.serve] == wanted
     after = [*in_use, *(i for i in idle if i not in found.destroy), *found.create]

@@ -13,16 +13,16 @@ from unidle.jobs import Select, Share, Where
 from unidle.share.mig_models import GIB, Instance, mig_models
 from unidle.share.modes import (
     MPS_CLIENTS,
-    Cut,
+    GpuPart,
     Mode,
     Oversubscription,
-    Part,
+    PartPlan,
     cpu_quota,
     cut,
     mps_environment,
     shares_of,
 )
-from unidle.share.refusal import Refused
+from unidle.share.refusal import PartRefused
 from unidle.share.select import may_use
 
 H100 = next(m for m in mig_models() if m.name == "H100 80GB")
@@ -30,15 +30,15 @@ GPU = Device("n/0", "n", 0, "gpu", "NVIDIA H100 80GB HBM3", "GPU-6b1e0001", 80 *
 HALF = Share(compute_ppm=500_000)
 
 
-def made(mode: Mode, *shares: Share, over: Oversubscription | None = None, gpu: Device = GPU) -> Cut:
+def made(mode: Mode, *shares: Share, over: Oversubscription | None = None, gpu: Device = GPU) -> PartPlan:
     found = cut(gpu, mode, shares, over or Oversubscription(), H100)
-    assert isinstance(found, Cut), found
+    assert isinstance(found, PartPlan), found
     return found
 
 
 def refusal(mode: Mode, *shares: Share, over: Oversubscription | None = None, gpu: Device = GPU) -> str:
     found = cut(gpu, mode, shares, over or Oversubscription(), H100)
-    assert isinstance(found, Refused), found
+    assert isinstance(found, PartRefused), found
     return found.because.code
 
 
@@ -108,7 +108,7 @@ def test_memory_of_an_unknown_gpu_cannot_be_promised() -> None:
     blind = Device("n/1", "n", 1, "gpu")
     assert refusal("mps", Share(memory_bytes=GIB), gpu=blind) == "memory_unknown"
     found = cut(blind, "mig", [HALF])
-    assert isinstance(found, Refused) and found.because.code == "mig_unknown"
+    assert isinstance(found, PartRefused) and found.because.code == "mig_unknown"
 
 
 shares = st.builds(
@@ -127,7 +127,7 @@ shares = st.builds(
 def test_the_parts_of_a_gpu_always_sum_to_the_whole(mode: Mode, wishes: list[Share], times: int) -> None:
     over = Oversubscription(times * WHOLE_PPM, times * WHOLE_PPM)
     found = cut(GPU, mode, wishes, over, H100)
-    if isinstance(found, Refused):
+    if isinstance(found, PartRefused):
         return
     assert sum(p.share_ppm for p in found.parts) == WHOLE_PPM
     assert sum(p.memory_ppm for p in found.parts) == WHOLE_PPM
@@ -147,14 +147,14 @@ def test_scaled_shares_keep_their_order_and_lose_nothing(asked: list[int]) -> No
 
 
 def test_an_mps_client_is_bounded_by_its_environment() -> None:
-    env = mps_environment(Part(250_000, 250_000, 255_000, 20 * GIB), "/p", "/l")
+    env = mps_environment(GpuPart(250_000, 250_000, 255_000, 20 * GIB), "/p", "/l")
     assert env == {
         "CUDA_MPS_PIPE_DIRECTORY": "/p",
         "CUDA_MPS_LOG_DIRECTORY": "/l",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M",
     }
-    tiny = mps_environment(Part(1, 0, 1, 0), "/p", "/l")
+    tiny = mps_environment(GpuPart(1, 0, 1, 0), "/p", "/l")
     assert tiny["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "1" and "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in tiny
 
 

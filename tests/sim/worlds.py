@@ -20,7 +20,7 @@ from unidle.fleet import Device, Fleet, Node
 from unidle.guard.lifecycle import next_deadline_ns
 from unidle.jobs import JobSpec, Restart
 from unidle.ledger.columns import concat, in_order, rows
-from unidle.ledger.rows import Row
+from unidle.ledger.rows import LedgerRow
 from unidle.place.policy import FirstFit
 from unidle.store.memory import MemoryStore
 from unidle.store.protocol import Lease, Snapshot
@@ -299,7 +299,7 @@ class Run:
 # -- what came of it -----------------------------------------------------------------------------------
 
 
-def ledger_rows(store: MemoryStore, view: View) -> list[Row]:
+def ledger_rows(store: MemoryStore, view: View) -> list[LedgerRow]:
     """All rows that stand, by slice and start."""
     source = ledger_source(store, view)
     return list(rows(in_order(concat(list(source.batches(source.extent()))))))

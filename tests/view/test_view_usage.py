@@ -10,7 +10,7 @@ from unidle.control.simulate import Arrival, simulate
 from unidle.engine.sim.workload import S, SimJob
 from unidle.events import types as ev
 from unidle.fleet import Device, Fleet, Node
-from unidle.fleet.queues import History, QueueSpec
+from unidle.fleet.queues import QueueSpec, UsageDecay
 from unidle.jobs import JobSpec, RankPlace, Reason, Select, Where
 from unidle.place.scheduler import Scheduler
 from unidle.store.memory import MemoryStore
@@ -26,7 +26,7 @@ BECAUSE = Reason("test", "")
 def fleet(half_life_ns: int = HOUR) -> Fleet:
     devices = tuple(Device(f"n/{k}", "n", k, "gpu", "H100") for k in range(4))
     queues = (QueueSpec("a"), QueueSpec("b"))
-    return Fleet(nodes=(Node("n", "", devices),), queues=queues, history=History(half_life_ns))
+    return Fleet(nodes=(Node("n", "", devices),), queues=queues, history=UsageDecay(half_life_ns))
 
 
 def told(*events: tuple[int, ev.Event]) -> View:

@@ -13,7 +13,7 @@ from unidle.errors import BadInput
 if TYPE_CHECKING:
     import polars as pl
 
-    from unidle.ledger.answers import Summary
+    from unidle.ledger.answers import LedgerSummary
     from unidle.scope.bottlenecks import Machine
     from unidle.scope.model import Profile
     from unidle.store.protocol import Store
@@ -87,7 +87,7 @@ class LedgerRows:
     """Device time by some dimensions."""
 
     by: tuple[str, ...]
-    summary: Summary
+    summary: LedgerSummary
 
     def rows(self, form: str) -> pl.DataFrame | list[dict[str, Any]]:
         """As a Polars frame or dicts. Errors: BadInput for another form."""

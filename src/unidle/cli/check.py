@@ -18,7 +18,7 @@ from unidle.words import counted
 if TYPE_CHECKING:
     from unidle.fleet import Fleet, Node, Vendor
     from unidle.fleet.model import FoundGpu
-    from unidle.probe.check import Report, Tier
+    from unidle.probe.check import NodeReport, Tier
     from unidle.probe.check.model import LogReading
 
 _WORDS = {True: "ok", False: "UNFIT", None: "unknown"}
@@ -174,7 +174,7 @@ def _way_up(fleet: Fleet, node: Node) -> int:
     return sum(link.bandwidth_bps for link in own or [link for link in fleet.links if link.tier == "node"])
 
 
-def _as_json(report: Report) -> dict[str, object]:
+def _as_json(report: NodeReport) -> dict[str, object]:
     return {
         "node": report.node,
         "ok": report.ok,
@@ -183,7 +183,7 @@ def _as_json(report: Report) -> dict[str, object]:
     }
 
 
-def _say(report: Report, tier: Tier) -> None:
+def _say(report: NodeReport, tier: Tier) -> None:
     rows = [
         [one.name, _WORDS[one.ok], _shown(one.value), _shown(one.threshold), one.unit, one.because]
         for one in sorted(report.checks, key=lambda one: (one.ok is not False, one.ok is not None))

@@ -21,7 +21,7 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.guard.failure_statistics import Accounts, KindRow
-    from unidle.guard.rates import Rate
+    from unidle.guard.rates import EventRate
 
 _WORST = 10
 _HOUR_NS = 3600e9
@@ -118,7 +118,7 @@ def _costs(row: KindRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rate(rate: Rate, times: float, enough: float) -> dict[str, float | None]:
+def _rate(rate: EventRate, times: float, enough: float) -> dict[str, float | None]:
     """A rate with its bounds; nothing where less than ``enough`` time was observed."""
     if rate.exposure < enough:
         return dict.fromkeys(("value", "low", "high"))
@@ -126,7 +126,7 @@ def _rate(rate: Rate, times: float, enough: float) -> dict[str, float | None]:
     return {name: None if one is None else one * times for name, one in bounds.items()}
 
 
-def _mtbf(rate: Rate) -> dict[str, float | None]:
+def _mtbf(rate: EventRate) -> dict[str, float | None]:
     """Hours between interruptions: None is without bound."""
     bounds = {"value": rate.value, "low": rate.high, "high": rate.low}
     return {name: 1 / one if one else None for name, one in bounds.items()}

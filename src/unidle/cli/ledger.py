@@ -33,7 +33,7 @@ from unidle.cli.times import moment
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
-    from unidle.ledger.select import Window
+    from unidle.ledger.select import TimeRange
     from unidle.view.state import View
 
 FORMATS = ("table", "json", "jsonl", "csv", "parquet", "perfetto")
@@ -177,10 +177,10 @@ def _check_names(view: View, where: dict[str, list[str]]) -> None:
 
 
 def window_of(
-    whole: Window, start: str | None, end: str | None, options: tuple[str, str] = ("--since", "--until")
-) -> Window:
+    whole: TimeRange, start: str | None, end: str | None, options: tuple[str, str] = ("--since", "--until")
+) -> TimeRange:
     """The part of a ledger between two moments as the user writes them, with ``options``."""
-    from unidle.ledger.select import Window
+    from unidle.ledger.select import TimeRange
 
     end_ns = whole.end_ns if end is None else moment(options[1], end, whole.end_ns, plain="ns")
     start_ns = whole.start_ns if start is None else moment(options[0], start, end_ns, plain="ns")
@@ -188,10 +188,10 @@ def window_of(
         raise BadInput(
             "the window ends before it starts", field=options[1], value=end, remedy="give a later time"
         )
-    return Window(start_ns, end_ns)
+    return TimeRange(start_ns, end_ns)
 
 
-def _export(source: Any, form: str, out: str | None, window: Window, where: dict[str, list[str]]) -> None:
+def _export(source: Any, form: str, out: str | None, window: TimeRange, where: dict[str, list[str]]) -> None:
     from unidle.ledger import export, perfetto
 
     if form == "parquet" and out is None and sys.stdout.isatty():
@@ -207,7 +207,7 @@ def _export(source: Any, form: str, out: str | None, window: Window, where: dict
         write(source, stream, window, where)
 
 
-def _check(source: Any, window: Window) -> None:
+def _check(source: Any, window: TimeRange) -> None:
     from unidle.ledger.current import check_batches
 
     problems = check_batches(source.batches(window))

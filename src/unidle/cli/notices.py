@@ -23,7 +23,7 @@ from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.notices.dispatcher import Book
+    from unidle.notices.dispatcher import NoticeBookmark
 
 
 def notices(
@@ -58,7 +58,7 @@ def notices(
         say(line)
 
 
-def as_objects(book: Book) -> list[dict[str, Any]]:
+def as_objects(book: NoticeBookmark) -> list[dict[str, Any]]:
     """The channels as ``--json`` prints them."""
     return [
         {

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from unidle.ledger.answers import Summary
+from unidle.ledger.answers import LedgerSummary
 from unidle.ledger.money import MICRO
 from unidle.ledger.query import summary
 from unidle.ledger.sources import LedgerSource
@@ -61,7 +61,7 @@ class Money:
     unpriced_ns: int
 
     @classmethod
-    def of(cls, ledger: Summary) -> Money | None:
+    def of(cls, ledger: LedgerSummary) -> Money | None:
         """None where no price is known."""
         cost = ledger.cost
         if cost is None:
@@ -105,7 +105,7 @@ class Outcome:
     completion: Times
     queues: tuple[QueueShare, ...]
     fairness: float
-    ledger: Summary
+    ledger: LedgerSummary
     money: Money | None = None
 
     @property

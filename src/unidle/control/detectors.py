@@ -17,18 +17,18 @@ from unidle.control.late_detectors import OVERLAY_VARIABLE
 from unidle.control.storage_watch import StorageWatch, directories_of
 from unidle.events import types as ev
 from unidle.fleet import Fleet, Node
-from unidle.fleet.policies import Watch
+from unidle.fleet.policies import WatchSources
 from unidle.jobs import Reason
-from unidle.probe.detector import Detector, Heard, Seeing
-from unidle.probe.device_names import Names
+from unidle.probe.detector import Detection, FaultDetector, Seeing
+from unidle.probe.device_names import DeviceNames
 from unidle.probe.file_system_use import used_at
-from unidle.probe.watcher import Wanted, Watcher
+from unidle.probe.watcher import DetectorSpec, Watcher
 from unidle.view.care import TAKES_OUT
 from unidle.view.state import View
 from unidle.view.watching import NO_SOURCE, hit_by, incident_kind, on_device
 
 if TYPE_CHECKING:
-    from unidle.guard.diagnosis import Verdict
+    from unidle.guard.diagnosis import Diagnosis
     from unidle.probe.followed_file import End
 
 LOG, GPUS, MACHINE = "kernel log", "GPUs", "machine"
@@ -51,8 +51,8 @@ _Fault = tuple[str, str, str, int | None]
 class _Group:
     """Signs of one device, or of one kind where they name no device."""
 
-    waiting: list[Heard] = field(default_factory=list)
-    recent: deque[Heard] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    waiting: list[Detection] = field(default_factory=list)
+    recent: deque[Detection] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
 
 class Detectors:
@@ -95,7 +95,7 @@ class Detectors:
             elif not group.waiting and now_ns - group.recent[-1].signal_ns > SAME_NS:
                 del self._groups[key]
 
-    def _alone(self, view: View, one: Heard) -> Heard:
+    def _alone(self, view: View, one: Detection) -> Detection:
         """The sign; a symptom of a fault from before the return of its node counts for itself."""
         finding = one.finding
         if finding.role == "culprit":
@@ -109,7 +109,7 @@ class Detectors:
             return one
         return replace(one, finding=finding.alone)
 
-    def _judged(self, view: View, group: _Group, batch: list[Heard]) -> Iterator[ev.Event]:
+    def _judged(self, view: View, group: _Group, batch: list[Detection]) -> Iterator[ev.Event]:
         from unidle.guard.diagnosis import judge
 
         since_ns = max(batch[0].signal_ns - SAME_NS, _back_ns(view, batch[0].node))
@@ -129,14 +129,14 @@ class Detectors:
         elif not self._again(view, batch, culprit, action):
             yield from _fault(view, culprit, action, because)
 
-    def _is_unused(self, view: View, one: Heard) -> bool:
+    def _is_unused(self, view: View, one: Detection) -> bool:
         """Whether it is a fault of a file system of this machine that nothing uses."""
         if one.finding.kind != "fs" or one.source not in _OWN_LOGS:
             return False
         jobs = (path for job in view.jobs.open.values() for path in directories_of(job.spec))
         return not used_at(one.finding.device, (self._place, *jobs))
 
-    def _again(self, view: View, batch: Sequence[Heard], one: Heard, action: str) -> bool:
+    def _again(self, view: View, batch: Sequence[Detection], one: Detection, action: str) -> bool:
         """Whether the fault ``one`` was reported already; it counts as the same while the log keeps telling it."""
         if self._told is None:  # what the last controller has told
             self._told = {
@@ -167,7 +167,7 @@ def _back_ns(view: View, node: str) -> int:
     return max(view.care.returned.get(node, 0), here.repaired_ns if here is not None else 0)
 
 
-def _same(one: Heard) -> _Fault:
+def _same(one: Detection) -> _Fault:
     return one.node, one.device or one.finding.device, one.finding.kind, one.finding.code
 
 
@@ -179,7 +179,7 @@ def _sights(view: View, seeing: Sequence[Seeing]) -> Iterator[ev.WatchSet]:
             yield ev.WatchSet(one.node, one.detector, one.why_not, one.lost)
 
 
-def _fault(view: View, one: Heard, action: str, because: Reason) -> Iterator[ev.Event]:
+def _fault(view: View, one: Detection, action: str, because: Reason) -> Iterator[ev.Event]:
     finding = one.finding
     fault = ev.FaultSeen(
         one.node, finding.kind, action, one.onset_ns, one.signal_ns, because, one.device, finding.code
@@ -193,7 +193,7 @@ def _fault(view: View, one: Heard, action: str, because: Reason) -> Iterator[ev.
         )  # fmt: skip
 
 
-def _laid_on_job(view: View, one: Heard, because: Reason) -> Iterator[ev.Event]:
+def _laid_on_job(view: View, one: Detection, because: Reason) -> Iterator[ev.Event]:
     """A fault that a job caused itself is not a fault of the node: it is reported for the job.
 
     Nothing is reported if neither the process nor the device identifies one job.
@@ -210,7 +210,7 @@ def _laid_on_job(view: View, one: Heard, because: Reason) -> Iterator[ev.Event]:
         )
 
 
-def _by_process(view: View, one: Heard) -> list[tuple[str, int, int]]:
+def _by_process(view: View, one: Detection) -> list[tuple[str, int, int]]:
     pids = set(one.pids)
     if not pids:
         return []
@@ -223,7 +223,7 @@ def _by_process(view: View, one: Heard) -> list[tuple[str, int, int]]:
     ]
 
 
-def _because(one: Heard, verdict: Verdict) -> Reason:
+def _because(one: Detection, verdict: Diagnosis) -> Reason:
     finding = one.finding
     figures: dict[str, int | float | str] = {
         "source": one.source, "hardware": finding.device, "severity": finding.severity,
@@ -240,12 +240,12 @@ def _because(one: Heard, verdict: Verdict) -> Reason:
 
 def wanted_of(
     fleet: Fleet, offset_ns: int, overlay: str = ""
-) -> tuple[tuple[Wanted, ...], tuple[Seeing, ...]]:
+) -> tuple[tuple[DetectorSpec, ...], tuple[Seeing, ...]]:
     """The detectors of a fleet on this machine, and the monitoring status of nodes without a kernel-log detector.
 
     The machine's own log and parts belong to the only node there is, or to a node that declares them.
     """
-    wanted: list[Wanted] = []
+    wanted: list[DetectorSpec] = []
     static: list[Seeing] = []
     for node in fleet.nodes:
         own = list(_wanted(node, offset_ns, overlay, only=len(fleet.nodes) == 1))
@@ -259,18 +259,20 @@ def wanted_of(
     return tuple(wanted), tuple(static)
 
 
-def _wanted(node: Node, offset_ns: int, overlay: str, *, only: bool) -> Iterator[Wanted]:
-    watch = node.watch or Watch()
-    names = Names(node)
+def _wanted(node: Node, offset_ns: int, overlay: str, *, only: bool) -> Iterator[DetectorSpec]:
+    watch = node.watch or WatchSources()
+    names = DeviceNames(node)
     log = watch.kernel_log
     if (log or only) and log != "off":
         end = _end_of(log) if log not in ("", "kmsg", "journal") else None
-        yield Wanted(node.id, LOG, lambda kept: _log(node, log, names, kept, offset_ns, end), LOG_EVERY_S)
+        yield DetectorSpec(
+            node.id, LOG, lambda kept: _log(node, log, names, kept, offset_ns, end), LOG_EVERY_S
+        )
     laid = watch.nvml or overlay
     if laid or any(d.kind == "gpu" and d.vendor == "nvidia" for d in node.devices):
-        yield Wanted(node.id, GPUS, lambda kept: _gpus(node, names, kept, laid), COUNTERS_EVERY_S)
+        yield DetectorSpec(node.id, GPUS, lambda kept: _gpus(node, names, kept, laid), COUNTERS_EVERY_S)
     if node.netns or only or log in ("kmsg", "journal"):
-        yield Wanted(node.id, MACHINE, lambda kept: _machine(node, kept), COUNTERS_EVERY_S)
+        yield DetectorSpec(node.id, MACHINE, lambda kept: _machine(node, kept), COUNTERS_EVERY_S)
 
 
 # imported where they are made, in their own threads: a run that is short should not wait for them
@@ -282,19 +284,21 @@ def _end_of(log: str) -> End:
     return End.of(log)
 
 
-def _log(node: Node, log: str, names: Names, kept: str, offset_ns: int, end: End | None) -> Detector:
+def _log(
+    node: Node, log: str, names: DeviceNames, kept: str, offset_ns: int, end: End | None
+) -> FaultDetector:
     from unidle.probe.log_watch import LogWatch
 
     return LogWatch(node.id, log, names, kept, offset_ns, end)
 
 
-def _gpus(node: Node, names: Names, kept: str, overlay: str) -> Detector:
+def _gpus(node: Node, names: DeviceNames, kept: str, overlay: str) -> FaultDetector:
     from unidle.probe.gpu_watch import GpuWatch
 
     return GpuWatch(node, names, kept, overlay)
 
 
-def _machine(node: Node, kept: str) -> Detector:
+def _machine(node: Node, kept: str) -> FaultDetector:
     from unidle.probe.machine_watch import MachineWatch, SpaceWatch
 
     model = node.devices[0].model if node.devices else ""

@@ -8,10 +8,10 @@ from typing import Final
 
 from unidle.control.health_log import Spell, spells
 from unidle.files.fault_trace import FaultTrace
-from unidle.guard.failure_statistics import Accounts, Harm, Label, Outage, Seen, Stretch, accounts
+from unidle.guard.failure_statistics import Accounts, Exposure, FaultLabel, Harm, Outage, Stretch, accounts
 from unidle.jobs import Reason
 from unidle.ledger.query import summary
-from unidle.ledger.select import Window
+from unidle.ledger.select import TimeRange
 from unidle.ledger.sources import LedgerSource
 from unidle.store.protocol import Store
 from unidle.view.incidents import Incident, incidents
@@ -22,7 +22,7 @@ _PPM: Final = 1_000_000
 
 
 def failures_of(
-    store: Store, view: View, source: LedgerSource, window: Window, labels: FaultTrace | None = None
+    store: Store, view: View, source: LedgerSource, window: TimeRange, labels: FaultTrace | None = None
 ) -> Accounts:
     """The accounts of a window. Labels are faults that are known, in time since the store's first event."""
     models, nodes = _models(view), _nodes(view)
@@ -51,7 +51,7 @@ def _nodes(view: View) -> dict[str, str]:
 
 
 def _outages(
-    found: Iterable[Spell], window: Window, models: dict[str, str], nodes: dict[str, str]
+    found: Iterable[Spell], window: TimeRange, models: dict[str, str], nodes: dict[str, str]
 ) -> Iterator[Outage]:
     for one in found:
         end_ns = window.end_ns if one.end_ns is None else min(one.end_ns, window.end_ns)
@@ -70,8 +70,8 @@ def _component(because: Reason) -> str:
 
 
 def _seen(
-    source: LedgerSource, window: Window, models: dict[str, str], nodes: dict[str, str]
-) -> Iterator[Seen]:
+    source: LedgerSource, window: TimeRange, models: dict[str, str], nodes: dict[str, str]
+) -> Iterator[Exposure]:
     ns: dict[str, int] = defaultdict(int)
     for group in summary(source, window, ("device", "leaf")).groups:
         device, leaf = group.labels
@@ -81,7 +81,7 @@ def _seen(
     for device, seen_ns in ns.items():
         by_node[nodes[device]].append(seen_ns)
     for node, times in by_node.items():
-        yield Seen(node, models[node], len(times), max(times))
+        yield Exposure(node, models[node], len(times), max(times))
 
 
 def _harm(view: View, one: Incident) -> Harm:
@@ -103,7 +103,7 @@ def _harm(view: View, one: Incident) -> Harm:
     )
 
 
-def _stretches(view: View, found: Iterable[Incident], window: Window) -> Iterator[Stretch]:
+def _stretches(view: View, found: Iterable[Incident], window: TimeRange) -> Iterator[Stretch]:
     hurt = {(one.job, one.attempt) for one in found if one.job is not None and _harm(view, one).stopped}
     for job in view.jobs.values():
         for attempt in job.attempts:
@@ -115,9 +115,9 @@ def _stretches(view: View, found: Iterable[Incident], window: Window) -> Iterato
                 yield Stretch(job.id, devices, end_ns - start_ns, inside and (job.id, attempt.number) in hurt)
 
 
-def _labels(trace: FaultTrace, first_ns: int, window: Window, nodes: set[str]) -> Iterator[Label]:
+def _labels(trace: FaultTrace, first_ns: int, window: TimeRange, nodes: set[str]) -> Iterator[FaultLabel]:
     """The labels of the fleet's nodes that begin in the window."""
     for fault in trace.faults:
         start_ns = first_ns + fault.start_ns
         if fault.node in nodes and window.start_ns <= start_ns < window.end_ns:
-            yield Label(fault.node, start_ns, first_ns + fault.end_ns)
+            yield FaultLabel(fault.node, start_ns, first_ns + fault.end_ns)

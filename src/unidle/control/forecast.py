@@ -14,7 +14,7 @@ from unidle.jobs.speeds import known_of
 from unidle.place.queue_order import KINDS
 from unidle.predict import Estimate
 from unidle.predict.run_time import RunHistory, quantile_estimate, remaining_ns
-from unidle.predict.start import Holder, Waiter, planned_starts
+from unidle.predict.start import Departure, Waiter, planned_starts
 from unidle.view.jobs import JobView
 from unidle.view.kept import free_for_most
 from unidle.view.state import View
@@ -105,7 +105,7 @@ class Forecaster:
             for kinds, members in _by_kind(waiting):
                 free = sum(free_for_most(view, kind) for kind in kinds)
                 holders = [
-                    Holder(ends_ns, job.devices)
+                    Departure(ends_ns, job.devices)
                     for job in running
                     if job.kind in kinds and (ends_ns := job.ends_ns(now_ns, bound)) is not None
                 ]

@@ -13,7 +13,7 @@ from unidle.view.jobs import AttemptView, JobView
 from unidle.view.state import View
 
 if TYPE_CHECKING:
-    from unidle.guard.progress import Finding, GangJudge, Progress
+    from unidle.guard.progress import GangFinding, GangJudge, GangProgress
     from unidle.guard.slowness import Slow, SlowJudge
 
 SUSPECT_NS: Final = 1_500_000_000  # of silence
@@ -82,22 +82,22 @@ def peers_of(spec: JobSpec) -> list[list[int]]:
     return [list(range(stage * each, (stage + 1) * each)) for stage in range(stages)]
 
 
-def progress_of(attempt: AttemptView) -> Progress:
+def progress_of(attempt: AttemptView) -> GangProgress:
     """What the attempt's ranks show of themselves."""
-    from unidle.guard.progress import Progress, Watched
+    from unidle.guard.progress import GangProgress, StepWindow
 
     lead = next((r for r in attempt.ranks if r.step_ns), None)
     said = [r.open for r in attempt.ranks if r.open is not None and r.open[1] in _EXCUSES]
     since_ns, span = max(said, default=(0, ""))
     begun_ns = max((r.spawn_ns or 0 for r in attempt.ranks), default=0)
     if lead is not None and not lead.guessed:
-        return Progress(begun_ns, lead.step_ns[-64:], span, since_ns)
+        return GangProgress(begun_ns, lead.step_ns[-64:], span, since_ns)
     seen = next((r.watched for r in attempt.ranks if r.watched_ns is not None), ())
-    watched = [Watched(one.start_ns, one.end_ns, one.step_ns) for one in seen]
-    return Progress(begun_ns, (), span, since_ns, watched)
+    watched = [StepWindow(one.start_ns, one.end_ns, one.step_ns) for one in seen]
+    return GangProgress(begun_ns, (), span, since_ns, watched)
 
 
-def _verdict(job: JobView, attempt: AttemptView, found: Finding) -> ev.VerdictReached:
+def _verdict(job: JobView, attempt: AttemptView, found: GangFinding) -> ev.VerdictReached:
     from unidle.guard.restarts import acts_on_hang
 
     node, because = _laid_on(attempt, found, found.kind, {})
@@ -116,7 +116,7 @@ def _slow(job: JobView, attempt: AttemptView, found: Slow, at_ns: int) -> ev.Ver
 
 
 def _laid_on(
-    attempt: AttemptView, found: Finding | Slow, code: str, figures: dict[str, int | float | str]
+    attempt: AttemptView, found: GangFinding | Slow, code: str, figures: dict[str, int | float | str]
 ) -> tuple[str, Reason]:
     """The node of the rank that something is laid on, and why, with the link where it is one."""
     if found.rank is not None:

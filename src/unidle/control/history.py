@@ -15,7 +15,7 @@ from unidle.files.trace import Renames
 from unidle.fleet import Fleet, as_declared
 from unidle.jobs import JobSpec, Restart, Select
 from unidle.ledger.query import summary
-from unidle.ledger.select import Window
+from unidle.ledger.select import TimeRange
 from unidle.ledger.sources import LedgerSource
 from unidle.ledger.taxonomy import GROUPS
 from unidle.place.policy import DEFAULT, policy_named
@@ -39,7 +39,7 @@ def scenario_of_store(
     source: LedgerSource,
     *,
     fleet: Fleet | None = None,
-    window: Window | None = None,
+    window: TimeRange | None = None,
     renames: Renames | None = None,
 ) -> Scenario:
     """Jobs of a store that were submitted in ``window`` and have ended, on its own or another fleet.

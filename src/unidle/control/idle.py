@@ -9,7 +9,7 @@ from unidle.engine.protocol import Utilised, WatchGang
 from unidle.events import types as ev
 from unidle.fleet import Fleet
 from unidle.fleet.policies import IdleTerms
-from unidle.share.idle import Holder, IdlePlan, decide_idle, measure_every_ns
+from unidle.share.idle import IdleHolder, IdlePlan, decide_idle, measure_every_ns
 from unidle.view.holders import holder_of, terms_of
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.state import View
@@ -111,7 +111,7 @@ class IdleWatch:
         return self._terms[key]
 
 
-def _events(job: JobView, holder: Holder, terms: IdleTerms | None, plan: IdlePlan) -> list[ev.Event]:
+def _events(job: JobView, holder: IdleHolder, terms: IdleTerms | None, plan: IdlePlan) -> list[ev.Event]:
     if plan.step is None or plan.because is None:
         return []
     key, because = holder.attempt, plan.because

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unidle.ledger.money import HOUR_NS, to_micro
-from unidle.share.idle import Holder
+from unidle.share.idle import IdleHolder
 from unidle.view.holders import holder_of, terms_of
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.state import View
@@ -31,7 +31,7 @@ def idle_holders(view: View, now_ns: int) -> list[Plain]:
     return sorted(lines, key=lambda line: (-line["device_hours"], line["job"]))
 
 
-def _line(view: View, job: JobView, attempt: AttemptView, holder: Holder, now_ns: int) -> Plain:
+def _line(view: View, job: JobView, attempt: AttemptView, holder: IdleHolder, now_ns: int) -> Plain:
     terms, notice = terms_of(view, job), attempt.notice
     releases = terms is not None and terms.release
     release_ns = None

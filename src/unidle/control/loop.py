@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from unidle.control.profiler import Profiler
     from unidle.control.retention import Retention
     from unidle.control.stacks import GangStacks
-    from unidle.notices.dispatcher import NoticeDesk
+    from unidle.notices.dispatcher import NoticeDispatcher
 
 SIGHTING_EVERY_NS: Final = 10_000_000_000
 REST_ABOVE: Final = 1_000  # open jobs from which on waiting ones are kept packed: below, that gains nothing
@@ -66,7 +66,7 @@ class Controller:
         self, store: Store, lease: Lease, engine: Engine, policy: Policy, clock: Clock,
         *, inbox_every_ns: int | None = INBOX_EVERY_NS,
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
-        forecaster: Forecaster | None = None, care: NodeCare | None = None, notices: NoticeDesk | None = None,
+        forecaster: Forecaster | None = None, care: NodeCare | None = None, notices: NoticeDispatcher | None = None,
         detectors: Detectors | LateDetectors | None = None, profiler: Profiler | None = None,
         stacks: GangStacks | None = None, retention: Retention | None = None,
     ) -> None:  # fmt: skip

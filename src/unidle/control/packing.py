@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.experiment import PackOutcome, PodArrival, Prepared, prepare, replay
 
 
@@ -26,12 +26,12 @@ class Experiment:
 
     policies: tuple[Prepared, ...]
     nodes: tuple[NodeSize, ...]
-    demands: tuple[Demand, ...]
+    demands: tuple[PodDemand, ...]
     requested: float
 
     @classmethod
     def of(
-        cls, names: Sequence[str], nodes: Sequence[NodeSize], demands: Sequence[Demand], requested: float
+        cls, names: Sequence[str], nodes: Sequence[NodeSize], demands: Sequence[PodDemand], requested: float
     ) -> Experiment:
         """Errors: :class:`unidle.errors.BadInput` for an unknown policy."""
         ready = tuple(prepare(name, nodes, demands) for name in names)

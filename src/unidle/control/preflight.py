@@ -12,7 +12,7 @@ from unidle.control.hooks import Hands, Order
 from unidle.control.remedies import check_words, filled, judged, log_age_s, used_directories
 from unidle.events import types as ev
 from unidle.fleet import Node
-from unidle.guard.preflight import Decision, Result, Rules, Tier, decide_gang
+from unidle.guard.preflight import Decision, PreflightResult, PreflightRules, Tier, decide_gang
 from unidle.jobs import Reason
 from unidle.view.care import CheckView
 from unidle.view.jobs import AttemptView, JobView
@@ -95,7 +95,7 @@ class Preflight:
         nodes = {node.id: node for node in view.fleet.nodes if node.id in names}
         known = {name: (_results_of(view, node), _changed_ns(view, name)) for name, node in nodes.items()}
         tries = 1 if policy.preflight == "auto" else policy.quick.tries  # nobody asked to be kept waiting
-        rules = Rules(policy.preflight_age_ns, _STANDARD_NS, tries, policy.quick.pause_ns)
+        rules = PreflightRules(policy.preflight_age_ns, _STANDARD_NS, tries, policy.quick.pause_ns)
         if policy.preflight != "standard":
             known = {name: (_as_thorough(results), None) for name, (results, _) in known.items()}
         _, each = decide_gang(known, now_ns, rules)
@@ -152,7 +152,7 @@ def _may_taint(view: View, decision: Decision) -> bool:
     return decision.action == "taint" and (len(view.fleet.nodes) > 1 or view.fleet.guard.preflight != "auto")
 
 
-def _results_of(view: View, node: Node) -> list[Result]:
+def _results_of(view: View, node: Node) -> list[PreflightResult]:
     """All checks of the node's machine, oldest first: declared nodes of one machine are one for this."""
     if not node.netns and node.address == "127.0.0.1":
         alike = [n.id for n in view.fleet.nodes if not n.netns and n.address == node.address]
@@ -162,13 +162,13 @@ def _results_of(view: View, node: Node) -> list[Result]:
     return sorted(found, key=lambda one: one.at_ns)
 
 
-def _result(name: str, check: CheckView) -> Result:
-    return Result(name, _TIERS[check.tier], check.fit, check.at_ns, check.because)
+def _result(name: str, check: CheckView) -> PreflightResult:
+    return PreflightResult(name, _TIERS[check.tier], check.fit, check.at_ns, check.because)
 
 
-def _as_thorough(results: list[Result]) -> list[Result]:
+def _as_thorough(results: list[PreflightResult]) -> list[PreflightResult]:
     """The results as those of standard checks: for a policy that requires only the quick check."""
-    return [Result(r.node, "standard", r.fit, r.at_ns, r.because) for r in results]
+    return [PreflightResult(r.node, "standard", r.fit, r.at_ns, r.because) for r in results]
 
 
 def _changed_ns(view: View, node: str) -> int | None:

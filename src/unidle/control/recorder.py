@@ -14,7 +14,7 @@ from unidle.view.source import save_snapshot
 from unidle.view.state import View
 
 if TYPE_CHECKING:
-    from unidle.notices.dispatcher import NoticeDesk
+    from unidle.notices.dispatcher import NoticeDispatcher
 
 SNAPSHOT_AFTER_EVENTS: Final = 2_000  # a reader folds half as many on average
 _BYTES_PER_EVENT: Final = 1_000
@@ -28,7 +28,7 @@ class Recorder:
     """Writes the log of one store, and keeps its view. ``watcher(event, time_ns)`` is called for every event."""
 
     def __init__(
-        self, store: Store, lease: Lease, clock: Clock, view: View, notices: NoticeDesk | None, watcher: Watcher | None,
+        self, store: Store, lease: Lease, clock: Clock, view: View, notices: NoticeDispatcher | None, watcher: Watcher | None,
     ) -> None:  # fmt: skip
         self._store, self._lease, self._clock, self._view = store, lease, clock, view
         self._notices = notices

@@ -17,7 +17,7 @@ from unidle.events.guard import CareState
 from unidle.fleet import Device, Fleet, Health, Node
 from unidle.fleet.policies import RUNGS
 from unidle.guard import maintenance, remedy
-from unidle.guard.remedy_model import Answer, Facts, Held, Result, Set, StopJob
+from unidle.guard.remedy_model import Answer, RemedyInputs, RemedyResult, Set, StopJob, TargetUse
 from unidle.jobs import Reason
 from unidle.view.care import CareView
 from unidle.view.jobs import AttemptView, JobView
@@ -179,7 +179,7 @@ class RemedyWatch:
 
     # -- what is known -----------------------------------------------------------------------------
 
-    def _facts(self, view: View, target: str, now_ns: int) -> Facts:
+    def _facts(self, view: View, target: str, now_ns: int) -> RemedyInputs:
         care, known, policy = view.care, self._fleet(view), view.fleet.guard
         here = care.targets.get(target)
         device = known.devices.get(target)
@@ -189,7 +189,7 @@ class RemedyWatch:
         at_node = care.targets.get(node) if device is not None else None
         parts = [r for r in care.targets.values() if r.node == node and r.target != node]
         recent = {name for at, name in care.falls if now_ns - at < policy.breaker.within_ns}
-        return Facts(
+        return RemedyInputs(
             nodes=len(known.nodes),
             tier_nodes=known.tier.get(tier, 1),
             out=len(others),
@@ -216,7 +216,7 @@ class RemedyWatch:
             self._known = _Known(view.fleet, nodes, {d.id: d for d in view.fleet.devices()}, tier)
         return self._known
 
-    def _result(self, here: CareView) -> Result | None:
+    def _result(self, here: CareView) -> RemedyResult | None:
         found = self._hands.look(name_of(here)) if self._hands is not None else None
         return None if found is None else judged(here.busy, found)
 
@@ -303,18 +303,18 @@ def filled(words: tuple[str, ...], node: Node | None, name: str, device: str) ->
     return tuple(found)
 
 
-def judged(what: str, outcome: Outcome) -> Result:
+def judged(what: str, outcome: Outcome) -> RemedyResult:
     """The result of an outcome. Exit codes of a check: 0 fit, 1 unfit, others undetermined; of a remedy: 0 done."""
     last = (outcome.text.strip().splitlines() or [""])[-1][:_TEXT]
     if outcome.late:
-        return Result("silent", "it did not end in time and was killed")
+        return RemedyResult("silent", "it did not end in time and was killed")
     if outcome.code is None:
-        return Result("silent", outcome.text)
+        return RemedyResult("silent", outcome.text)
     text = _of_check(outcome.text) or last or f"exit code {outcome.code}"
     answer: Answer = "ok" if outcome.code == _FIT else "failed"
     if what not in RUNGS and outcome.code not in (_FIT, _UNFIT):
         answer = "silent"
-    return Result(answer, text)
+    return RemedyResult(answer, text)
 
 
 def _of_check(text: str) -> str:
@@ -359,7 +359,7 @@ def _uses(attempt: AttemptView, target: str) -> bool:
     return any(s.partition("#")[0] == target for place in attempt.places for s in place.slices)
 
 
-def _held(view: View, target: str) -> tuple[Held, ...]:
+def _held(view: View, target: str) -> tuple[TargetUse, ...]:
     found = []
     for name in sorted(view.live):
         job = view.jobs.open[name]
@@ -367,7 +367,7 @@ def _held(view: View, target: str) -> tuple[Held, ...]:
         if attempt is not None and _uses(attempt, target):
             begun = any(rank.spawn_ns is not None for rank in attempt.ranks)
             saves = begun and (job.spec.checkpoint_path is not None or attempt.saved_ns is not None)
-            found.append(Held(name, attempt.number, attempt.stop is not None, saves, attempt.saved_ns))
+            found.append(TargetUse(name, attempt.number, attempt.stop is not None, saves, attempt.saved_ns))
     return tuple(found)
 
 

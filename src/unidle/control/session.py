@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from unidle.control.profiler import Profiler
     from unidle.control.retention import Retention
     from unidle.files.fleet_notices import Channel
-    from unidle.notices.dispatcher import NoticeDesk
+    from unidle.notices.dispatcher import NoticeDispatcher
     from unidle.notices.sender import Send
     from unidle.store.protocol import Lease
     from unidle.view.state import View
@@ -158,9 +158,9 @@ def _senders(channels: Sequence[Channel]) -> list[tuple[Channel, Send]]:
 
 def _desk(
     store: Store, lease: Lease, senders: list[tuple[Channel, Send]], health: Mapping[str, str]
-) -> NoticeDesk | None:
+) -> NoticeDispatcher | None:
     if not senders:
         return None
-    from unidle.notices.dispatcher import NoticeDesk
+    from unidle.notices.dispatcher import NoticeDispatcher
 
-    return NoticeDesk(store, lease, senders, health)
+    return NoticeDispatcher(store, lease, senders, health)

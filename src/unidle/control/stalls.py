@@ -15,7 +15,7 @@ from unidle.view.state import View
 from unidle.words import plural
 
 if TYPE_CHECKING:
-    from unidle.probe.mount_watch import Answer, Mount
+    from unidle.probe.mount_watch import Mount, MountState
 
 STALLED_NS: Final = 10_000_000_000
 """One read or write that takes longer: a slow disk is at other places in between."""
@@ -40,7 +40,7 @@ def stalls(view: View, vitals: GangVitals) -> Iterator[ev.Event]:
 
 
 def mount_stalls(
-    view: View, job: str, asked: Mapping[str, tuple[Mount, Answer]], at_ns: int
+    view: View, job: str, asked: Mapping[str, tuple[Mount, MountState]], at_ns: int
 ) -> Iterator[ev.Event]:
     """The events that follow from asking the mounts of one job's directories: one that does not answer, and its end.
 
@@ -89,7 +89,7 @@ def _over(job: str, attempt: AttemptView, standing: VerdictView) -> ev.VerdictOv
     return ev.VerdictOver(job, attempt.number, because)
 
 
-def _mount_text(mount: Mount, answer: Answer, nodes: list[str], at_ns: int) -> str:
+def _mount_text(mount: Mount, answer: MountState, nodes: list[str], at_ns: int) -> str:
     s = (at_ns - (answer.since_ns or at_ns)) / 1e9
     says = f"answers only: {os.strerror(answer.error)}" if answer.error else "has not answered"
     where = ", ".join(nodes[:8]) + (" and more" if len(nodes) > 8 else "")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from unidle.doctor.check import Check, State
+from unidle.doctor.check import DoctorCheck, State
 
-__all__ = ["Check", "State", "checks"]
+__all__ = ["DoctorCheck", "State", "checks"]
 
 
 def checks(
     store: str | os.PathLike[str] | None = None, data_dir: str | os.PathLike[str] | None = None
-) -> list[Check]:
+) -> list[DoctorCheck]:
     """All checks of this machine, in the order to show them; well under a second.
 
     The disk that is checked is the one of ``store`` (a path), else of ``data_dir``, else of the current directory.

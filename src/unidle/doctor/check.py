@@ -11,7 +11,7 @@ State = Literal["ok", "missing", "limited"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DoctorCheck:
     """One thing that unidle can use: ``remedy`` is empty where nothing needs to be done."""
 
     name: str
@@ -22,7 +22,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class MountedFileSystem:
     """One line of the kernel's table of mounts."""
 
     path: str
@@ -38,7 +38,7 @@ def read(path: Path) -> str | None:
         return None
 
 
-def mounts(root: Path) -> list[Mount]:
+def mounts(root: Path) -> list[MountedFileSystem]:
     """The mounts of this process, in order; a later one hides an earlier one on the same path."""
     found = []
     for line in (read(root / "proc/self/mounts") or "").splitlines():
@@ -46,7 +46,7 @@ def mounts(root: Path) -> list[Mount]:
         if len(fields) >= 4:
             # The kernel writes blanks and backslashes in paths as octal escapes.
             path = fields[1].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
-            found.append(Mount(path, fields[2], tuple(fields[3].split(","))))
+            found.append(MountedFileSystem(path, fields[2], tuple(fields[3].split(","))))
     return found
 
 

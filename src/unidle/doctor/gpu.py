@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unidle.doctor.check import Check
+from unidle.doctor.check import DoctorCheck
 from unidle.fleet.links import describe
 
 _GPU_USE = "training on GPUs; without one, CPU devices stand in"
@@ -17,7 +17,7 @@ _SEE_LOG = "check `nvidia-smi` and `dmesg`"
 _NO_DRIVER = "install NVIDIA's driver if this machine has a GPU"
 
 
-def gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> list[Check]:
+def gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> list[DoctorCheck]:
     """One check of NVIDIA's GPUs and one of their driver's CUDA version, and one of each other vendor that is there.
 
     NVIDIA is passed over where it has nothing and another vendor has something. ``root`` is where ``sys`` and ``dev`` are.
@@ -29,38 +29,38 @@ def gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> lis
     return nvidia + others
 
 
-def _nvidia() -> list[Check]:
+def _nvidia() -> list[DoctorCheck]:
     try:
         import pynvml  # type: ignore[import-untyped]
     except ImportError:
         remedy = "pip install nvidia-ml-py"
         return [
-            Check("GPU", "missing", "NVML's Python module is not installed", _GPU_USE, remedy),
-            Check("CUDA driver", "missing", "not asked", _DRIVER_USE, remedy),
+            DoctorCheck("GPU", "missing", "NVML's Python module is not installed", _GPU_USE, remedy),
+            DoctorCheck("CUDA driver", "missing", "not asked", _DRIVER_USE, remedy),
         ]
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         return [
-            Check("GPU", "missing", f"NVML: {error}", _GPU_USE, _NO_DRIVER),
-            Check("CUDA driver", "missing", f"NVML: {error}", _DRIVER_USE, _NO_DRIVER),
+            DoctorCheck("GPU", "missing", f"NVML: {error}", _GPU_USE, _NO_DRIVER),
+            DoctorCheck("CUDA driver", "missing", f"NVML: {error}", _DRIVER_USE, _NO_DRIVER),
         ]
     try:
         return [_devices(pynvml), _driver(pynvml)]
     except pynvml.NVMLError as error:
-        return [Check("GPU", "limited", f"NVML: {error}", _GPU_USE, _SEE_LOG)]
+        return [DoctorCheck("GPU", "limited", f"NVML: {error}", _GPU_USE, _SEE_LOG)]
     finally:
         pynvml.nvmlShutdown()
 
 
-def _devices(nvml: Any) -> Check:
+def _devices(nvml: Any) -> DoctorCheck:
     from unidle.fleet.nvml import answering, links_by_nvml
 
     found, silent = answering(nvml)
     lost = "; ".join(f"GPU {index} does not answer: {why}" for index, why in silent.items())
     if not found:
         detail = lost or "the driver runs, but finds no GPU"
-        return Check("GPU", "limited" if lost else "missing", detail, _GPU_USE, _SEE_LOG)
+        return DoctorCheck("GPU", "limited" if lost else "missing", detail, _GPU_USE, _SEE_LOG)
     models = Counter(nvml.nvmlDeviceGetName(h) for h in found.values())
     memory = sum(nvml.nvmlDeviceGetMemoryInfo(h).total for h in found.values())
     detail = ", ".join(f"{n} x {model}" for model, n in models.items())
@@ -68,22 +68,22 @@ def _devices(nvml: Any) -> Check:
     if len(found) > 1:
         detail += f"; {describe(links_by_nvml(nvml))}"
     if lost:
-        return Check("GPU", "limited", f"{detail}; {lost}", _GPU_USE, _SEE_LOG)
-    return Check("GPU", "ok", detail, _GPU_USE)
+        return DoctorCheck("GPU", "limited", f"{detail}; {lost}", _GPU_USE, _SEE_LOG)
+    return DoctorCheck("GPU", "ok", detail, _GPU_USE)
 
 
-def _others(root: Path, environ: Mapping[str, str]) -> list[Check]:
+def _others(root: Path, environ: Mapping[str, str]) -> list[DoctorCheck]:
     from unidle.engine.local.devices import Found, find_amd, find_ascend
 
-    def check(name: str, found: Found) -> Check:
+    def check(name: str, found: Found) -> DoctorCheck:
         if not found.gpus:
-            return Check(name, "limited", found.says, _GPU_USE, "check `npu-smi info` and `dmesg`")
+            return DoctorCheck(name, "limited", found.says, _GPU_USE, "check `npu-smi info` and `dmesg`")
         models = Counter(gpu.model for gpu in found.gpus)
         memory = sum(gpu.memory_bytes for gpu in found.gpus) / 2**30
         detail = ", ".join(f"{n} x {model}" for model, n in models.items()) + f", {memory:,.0f} GiB in all"
         if found.links is not None and len(found.gpus) > 1:
             detail += f"; {describe(found.links)}"
-        return Check(name, "ok", f"{detail} ({found.says})", _GPU_USE)
+        return DoctorCheck(name, "ok", f"{detail} ({found.says})", _GPU_USE)
 
     amd, ascend = find_amd(root, environ), find_ascend(root, environ)
     checks = [check("Ascend NPU", ascend)] if ascend.says else []
@@ -92,15 +92,17 @@ def _others(root: Path, environ: Mapping[str, str]) -> list[Check]:
     found, kfd = check("AMD GPU", amd), root / "dev/kfd"
     if not os.access(kfd, os.R_OK | os.W_OK):
         remedy = "add the user to the groups render and video"
-        found = Check(found.name, "limited", f"{found.detail}; {kfd} may not be opened", _GPU_USE, remedy)
+        found = DoctorCheck(
+            found.name, "limited", f"{found.detail}; {kfd} may not be opened", _GPU_USE, remedy
+        )
     return [found, *checks]
 
 
-def _driver(nvml: Any) -> Check:
+def _driver(nvml: Any) -> DoctorCheck:
     version = nvml.nvmlSystemGetCudaDriverVersion_v2()
     detail = f"driver {nvml.nvmlSystemGetDriverVersion()}, CUDA {version // 1000}.{version % 1000 // 10}"
     if version < 12_000:
-        return Check(
+        return DoctorCheck(
             "CUDA driver", "limited", detail, _DRIVER_USE, "the wheels of PyTorch need CUDA 12 or later"
         )
-    return Check("CUDA driver", "ok", detail, _DRIVER_USE)
+    return DoctorCheck("CUDA driver", "ok", detail, _DRIVER_USE)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from unidle.doctor.check import Check, State, read
+from unidle.doctor.check import DoctorCheck, State, read
 from unidle.doctor.kernel import CAP_PERFMON, CAP_SYS_ADMIN
 
 CAP_SYS_PTRACE: Final = 19
@@ -30,7 +30,7 @@ _NAMES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ProfilerSupport:
     """What was tried and read. A refusal is a reason, empty where it worked."""
 
     module: bool  # the native module is installed
@@ -43,11 +43,11 @@ class Facts:
     container: bool
 
 
-def facts(root: Path, held: frozenset[int]) -> Facts:
+def facts(root: Path, held: frozenset[int]) -> ProfilerSupport:
     """Tries the two system calls, and reads the rest below ``root``."""
     scope = read(root / "proc/sys/kernel/yama/ptrace_scope")
     container = (root / ".dockerenv").exists() or (root / "run/.containerenv").exists()
-    return Facts(
+    return ProfilerSupport(
         module=importlib.util.find_spec("unidle_scope") is not None,
         bpf=try_bpf(),
         btf=(root / "sys/kernel/btf/vmlinux").is_file(),
@@ -59,20 +59,20 @@ def facts(root: Path, held: frozenset[int]) -> Facts:
     )
 
 
-def profiler(known: Facts) -> list[Check]:
+def profiler(known: ProfilerSupport) -> list[DoctorCheck]:
     """The tier that works here with what the next would need, and whether memory of processes may be read."""
     refused = _refusals(known)
     works = next(tier for tier in ("T0", "T1", "T2", "T3") if not refused.get(tier))
     detail = f"{works} ({_NAMES[works]})"
     if works == "T0":
-        return [Check("profiler", "ok", detail, _USE), _memory(known)]
+        return [DoctorCheck("profiler", "ok", detail, _USE), _memory(known)]
     reasons = "; ".join(f"not {tier}: {refused[tier]}" for tier in sorted(refused) if tier < works)
     remedy = _remedy(known, works)
     state: State = "missing" if works == "T3" else "limited"
-    return [Check("profiler", state, f"{detail}; {reasons}", _USE, remedy), _memory(known)]
+    return [DoctorCheck("profiler", state, f"{detail}; {reasons}", _USE, remedy), _memory(known)]
 
 
-def _refusals(known: Facts) -> dict[str, str]:
+def _refusals(known: ProfilerSupport) -> dict[str, str]:
     """Why each tier does not work, for those that do not."""
     if not known.module:
         return dict.fromkeys(("T0", "T1", "T2"), "the module unidle_scope is not installed")
@@ -90,7 +90,7 @@ def _refusals(known: Facts) -> dict[str, str]:
     return refused
 
 
-def _remedy(known: Facts, works: str) -> str:
+def _remedy(known: ProfilerSupport, works: str) -> str:
     if not known.module:
         return "install the wheel unidle_scope of this version (docs: Install), or `make setup` in a checkout"
     if works != "T1" and known.perf and not known.capabilities & {CAP_SYS_ADMIN, CAP_PERFMON}:
@@ -110,13 +110,13 @@ def _remedy(known: Facts, works: str) -> str:
     return f"{lower}run as root, or give it {wanted} (setcap, or systemd's AmbientCapabilities) for T0"
 
 
-def _memory(known: Facts) -> Check:
+def _memory(known: ProfilerSupport) -> DoctorCheck:
     """Whether memory of other processes may be read: all of root's, or this user's."""
     name = "reading processes"
     if known.capabilities & {CAP_SYS_PTRACE, CAP_SYS_ADMIN} and known.ptrace_scope < 3:
-        return Check(name, "ok", "of every user (CAP_SYS_PTRACE)", _READ_USE)
+        return DoctorCheck(name, "ok", "of every user (CAP_SYS_PTRACE)", _READ_USE)
     if known.ptrace_scope == 0:
-        return Check(
+        return DoctorCheck(
             name,
             "limited",
             "of this user only",
@@ -135,10 +135,10 @@ def _memory(known: Facts) -> Check:
             "kernel.yama.ptrace_scope is 3: of none, until the next boot",
             "boot with a lower one",
         )
-    return Check(name, "limited", detail, _READ_USE, remedy)
+    return DoctorCheck(name, "limited", detail, _READ_USE, remedy)
 
 
-def _may_read(known: Facts) -> bool:
+def _may_read(known: ProfilerSupport) -> bool:
     able = bool(known.capabilities & {CAP_SYS_PTRACE, CAP_SYS_ADMIN})
     return known.ptrace_scope == 0 or (able and known.ptrace_scope < 3)
 

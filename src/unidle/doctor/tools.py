@@ -7,57 +7,59 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from unidle.doctor.check import Check, on_path, read
+from unidle.doctor.check import DoctorCheck, on_path, read
 
 
-def python() -> Check:
+def python() -> DoctorCheck:
     """The interpreter that runs unidle; packaging sees to it that it is recent enough."""
     detail = f"{platform.python_implementation()} {platform.python_version()}"
-    return Check("Python", "ok", detail, "everything")
+    return DoctorCheck("Python", "ok", detail, "everything")
 
 
-def pytorch() -> Check:
+def pytorch() -> DoctorCheck:
     """PyTorch next to unidle; a job's own environment may have another."""
     use = "the demo and the examples (jobs may use another one)"
     version = _installed("torch")
     if version is None:
-        return Check("PyTorch", "missing", "not installed", use, "pip install 'unidle[train]'")
-    return Check("PyTorch", "ok", version, use)
+        return DoctorCheck("PyTorch", "missing", "not installed", use, "pip install 'unidle[train]'")
+    return DoctorCheck("PyTorch", "ok", version, use)
 
 
-def postgresql(root: Path, environ: Mapping[str, str]) -> Check:
+def postgresql(root: Path, environ: Mapping[str, str]) -> DoctorCheck:
     """The client library for a store on PostgreSQL, and the server for the tests."""
     use = "a store on PostgreSQL (client), its tests (server)"
     client = _installed("psycopg")
     server = _newest_postgres(root, environ)
     detail = f"psycopg {client or 'is missing'}, server {server or 'is missing'}"
     if client is None:
-        return Check("PostgreSQL", "missing", detail, use, "pip install 'unidle[postgres]'")
+        return DoctorCheck("PostgreSQL", "missing", detail, use, "pip install 'unidle[postgres]'")
     if server is None:
-        return Check("PostgreSQL", "limited", detail, use, "only for the tests: apt-get install postgresql")
-    return Check("PostgreSQL", "ok", detail, use)
+        return DoctorCheck(
+            "PostgreSQL", "limited", detail, use, "only for the tests: apt-get install postgresql"
+        )
+    return DoctorCheck("PostgreSQL", "ok", detail, use)
 
 
-def chromium(environ: Mapping[str, str]) -> Check:
+def chromium(environ: Mapping[str, str]) -> DoctorCheck:
     """A browser for the tests of the report."""
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     return _program("Chromium", names, environ, "tests of the HTML report", "apt-get install chromium")
 
 
-def go(root: Path, environ: Mapping[str, str]) -> Check:
+def go(root: Path, environ: Mapping[str, str]) -> DoctorCheck:
     """The Go tools."""
     use = "building the Kubernetes servers for tests"
     return _program("Go", ("go",), environ, use, "see go.dev/dl", (root / "usr/local/go/bin",))
 
 
-def rust(environ: Mapping[str, str]) -> Check:
+def rust(environ: Mapping[str, str]) -> DoctorCheck:
     """The Rust tools."""
     home = environ.get("CARGO_HOME") or str(Path(environ.get("HOME", "/")) / ".cargo")
     use = "building the profiler from source"
     return _program("Rust", ("cargo",), environ, use, "see rustup.rs", (Path(home) / "bin",))
 
 
-def kubernetes(environ: Mapping[str, str]) -> Check:
+def kubernetes(environ: Mapping[str, str]) -> DoctorCheck:
     """Kubernetes' own servers, named by KUBEBUILDER_ASSETS or on the search path."""
     use = "tests of the Kubernetes engine"
     assets = environ.get("KUBEBUILDER_ASSETS")
@@ -65,10 +67,10 @@ def kubernetes(environ: Mapping[str, str]) -> Check:
     wanted = ("kube-apiserver", "etcd")
     found = [name for name in wanted if on_path(name, environ, more)]
     if len(found) == len(wanted):
-        return Check("Kubernetes", "ok", ", ".join(found), use)
+        return DoctorCheck("Kubernetes", "ok", ", ".join(found), use)
     lacking = ", ".join(name for name in wanted if name not in found)
     remedy = "point KUBEBUILDER_ASSETS at a directory that has them (setup-envtest use)"
-    return Check("Kubernetes", "limited" if found else "missing", f"no {lacking}", use, remedy)
+    return DoctorCheck("Kubernetes", "limited" if found else "missing", f"no {lacking}", use, remedy)
 
 
 def _installed(package: str) -> str | None:
@@ -100,11 +102,11 @@ def _program(
     use: str,
     remedy: str,
     more: tuple[Path, ...] = (),
-) -> Check:
+) -> DoctorCheck:
     for program in programs:
         found = on_path(program, environ, more)
         if found:
             version = read(found.resolve().parent.parent / "VERSION")
             known = re.match(r"go[0-9.]+", version or "")
-            return Check(name, "ok", f"{known[0]} at {found}" if known else str(found), use)
-    return Check(name, "missing", "not found", use, remedy)
+            return DoctorCheck(name, "ok", f"{known[0]} at {found}" if known else str(found), use)
+    return DoctorCheck(name, "missing", "not found", use, remedy)

@@ -17,12 +17,12 @@ from unidle.checkpoint.find import candidates
 from unidle.checkpoint.layout import is_partial
 from unidle.checkpoint.verify import verify
 from unidle.drill.disk import why_no_disk
-from unidle.drill.end_state import Cache, Difference, compare, key_of
+from unidle.drill.end_state import Cache, EndStateDifference, compare, key_of
 from unidle.drill.inject import NotYet, Undo, inject, newest_checkpoint
 from unidle.drill.lab import Lab
-from unidle.drill.phases import Injected, Outcome, misnamed, outcomes, replayed_steps
+from unidle.drill.phases import DrillOutcome, Injected, misnamed, outcomes, replayed_steps
 from unidle.drill.scratch import Scratch
-from unidle.drill.setup import DISK_KINDS, POWER_KIND, Stage
+from unidle.drill.setup import DISK_KINDS, POWER_KIND, DrillSetup
 from unidle.errors import BadInput, CannotRun
 from unidle.events import types as ev
 from unidle.files.drill import Drill, Fault
@@ -42,18 +42,18 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DrillReport:
     """What a drill showed. Steps and their times (wall-clock ns) are those of the disturbed run.
 
     ``misnamed``: verdicts on others than those whom a fault had hurt.
     """
 
-    outcomes: list[Outcome]
+    outcomes: list[DrillOutcome]
     job: str
     state: str
     attempts: int
     lost_steps: int
-    result: Difference | None
+    result: EndStateDifference | None
     seconds: float
     undisturbed_s: float
     begun_ns: int
@@ -112,7 +112,7 @@ def _why_impossible(drill: Drill, fault: Fault) -> str | None:
     return None
 
 
-def conduct(drill: Drill, cache: Cache, tell: Tell, *, store: Path | None = None) -> Report:
+def conduct(drill: Drill, cache: Cache, tell: Tell, *, store: Path | None = None) -> DrillReport:
     """Carry a drill out. ``store``: where its log stays; without it nothing stays.
 
     Errors: :class:`unidle.errors.CannotRun`, :class:`unidle.errors.BadInput`.
@@ -136,12 +136,12 @@ def conduct(drill: Drill, cache: Cache, tell: Tell, *, store: Path | None = None
 @contextmanager
 def _staged(
     drill: Drill, scratch: Scratch, name: str, whole: Drill, store: Path | None = None
-) -> Iterator[Stage]:
+) -> Iterator[DrillSetup]:
     """A stage with what the whole drill needs, so that both runs have the same conditions."""
     kinds = {fault.kind for fault in whole.faults}
     lab = Lab(drill.nodes, scratch.lab_tag) if kinds & set(NETWORK_KINDS) else None
     try:
-        stage = Stage(
+        stage = DrillSetup(
             drill,
             scratch,
             name,
@@ -159,7 +159,7 @@ def _staged(
             lab.close()
 
 
-def _undisturbed(drill: Drill, stage: Stage, cache: Cache, key: str) -> tuple[Path, float]:
+def _undisturbed(drill: Drill, stage: DrillSetup, cache: Cache, key: str) -> tuple[Path, float]:
     begun = time.monotonic()
     while (job := stage.look()) is None or not job.terminal:
         if time.monotonic() - begun > drill.timeout_s:
@@ -182,7 +182,7 @@ def _undisturbed(drill: Drill, stage: Stage, cache: Cache, key: str) -> tuple[Pa
     return cache.keep(key, result, seconds), seconds
 
 
-def _result_of(drill: Drill, stage: Stage) -> Path | None:
+def _result_of(drill: Drill, stage: DrillSetup) -> Path | None:
     if drill.result is not None:
         path = stage.workdir / drill.result
         return path if path.exists() else None
@@ -203,7 +203,7 @@ class _Conductor:
     """Injects each fault at its time and undoes it."""
 
     drill: Drill
-    stage: Stage
+    stage: DrillSetup
     tell: Tell
     done: dict[int, Injected] = field(default_factory=dict)
     standing: list[_Standing] = field(default_factory=list)
@@ -214,7 +214,7 @@ class _Conductor:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.drill.seed)
 
-    def run(self, theirs: Path, undisturbed_s: float) -> Report:
+    def run(self, theirs: Path, undisturbed_s: float) -> DrillReport:
         begun, why = time.monotonic(), ""
         begun_ns = time.time_ns()
         try:
@@ -328,7 +328,9 @@ class _Conductor:
             a.stop_ns is not None and a.stop_ns >= since_ns for a in job.attempts
         )
 
-    def _report(self, theirs: Path, seconds: float, undisturbed_s: float, begun_ns: int, why: str) -> Report:
+    def _report(
+        self, theirs: Path, seconds: float, undisturbed_s: float, begun_ns: int, why: str
+    ) -> DrillReport:
         view = self.stage.log.view
         job = view.jobs[self.stage.job_id]
         injected = [
@@ -344,7 +346,7 @@ class _Conductor:
         steps = sorted(
             {(t, n) for a in job.attempts for r in a.ranks for t, n in zip(r.step_ns, r.step_n, strict=True)}
         )
-        return Report(
+        return DrillReport(
             outcomes(view, job, self.stage.log.told, injected), job.id, job.state, len(job.attempts),
             replayed_steps(job), result, seconds, undisturbed_s, begun_ns, time.time_ns(), steps, why,
             misnamed(view, job, injected),

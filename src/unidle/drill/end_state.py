@@ -27,7 +27,7 @@ _LEFT_OUT: Final = ("random",)  # a rank's random numbers may be drawn again in 
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class EndStateDifference:
     """``equal``: to the bit, or within the tolerance; ``worst``: the greatest difference of two numbers."""
 
     equal: bool
@@ -35,24 +35,24 @@ class Difference:
     text: str
 
 
-def compare(ours: Path, theirs: Path, tolerance: float) -> Difference:
+def compare(ours: Path, theirs: Path, tolerance: float) -> EndStateDifference:
     """Two results: files or checkpoints. Errors: :class:`CannotRun` where one cannot be read."""
     a, b = (dict(_leaves("", read(path))) for path in (ours, theirs))
     if a.keys() != b.keys():
         name = min(a.keys() ^ b.keys())
-        return Difference(False, float("inf"), f"{name or 'the result'} is in one of them only")
+        return EndStateDifference(False, float("inf"), f"{name or 'the result'} is in one of them only")
     worst, exact = 0.0, True
     for name, value in a.items():
         apart = _apart(value, b[name])
         exact = exact and apart == 0
         worst = max(worst, apart)
         if apart > tolerance:
-            return Difference(
+            return EndStateDifference(
                 False,
                 apart,
                 f"{name or 'the result'} differs" + (f" by {apart:.2g}" if apart < float("inf") else ""),
             )
-    return Difference(True, worst, "equal bit by bit" if exact else f"equal within {worst:.1g}")
+    return EndStateDifference(True, worst, "equal bit by bit" if exact else f"equal within {worst:.1g}")
 
 
 def read(path: Path) -> Any:

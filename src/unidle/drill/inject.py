@@ -17,7 +17,7 @@ from typing import Final
 from unidle.checkpoint.find import candidates
 from unidle.checkpoint.layout import is_partial
 from unidle.drill.scratch import PREFIX, tree
-from unidle.drill.setup import Stage
+from unidle.drill.setup import DrillSetup
 from unidle.engine.local.cgroups import Group, hierarchies
 from unidle.errors import CannotRun
 from unidle.files.drill import Fault
@@ -30,12 +30,12 @@ class NotYet(Exception):
     """The fault cannot happen now, but may soon: for instance there is no checkpoint yet."""
 
 
-def inject(stage: Stage, fault: Fault, chance: random.Random) -> Undo | None:
+def inject(stage: DrillSetup, fault: Fault, chance: random.Random) -> Undo | None:
     """Let a fault happen. Raises :class:`NotYet`, and :class:`CannotRun` where it cannot happen at all."""
     return _ACTS[fault.kind](stage, fault, chance)
 
 
-def _kill(stage: Stage, fault: Fault, _chance: random.Random) -> None:
+def _kill(stage: DrillSetup, fault: Fault, _chance: random.Random) -> None:
     pids = list(_needed(stage, fault).values())
     if fault.target_kind == "node" and stage.lab is not None:
         pids += _in_space(stage.lab.space(fault.name))
@@ -43,7 +43,7 @@ def _kill(stage: Stage, fault: Fault, _chance: random.Random) -> None:
         _signal(pid, signal.SIGKILL)
 
 
-def _stop(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
+def _stop(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
     stopped = [pid for first in _needed(stage, fault).values() for pid in tree(first)]
     for pid in stopped:
         _signal(pid, signal.SIGSTOP)
@@ -55,7 +55,7 @@ def _stop(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
     return go_on
 
 
-def _slow(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
+def _slow(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
     """Bound the CPU time of ranks to what they used, divided by the factor."""
     pids = _needed(stage, fault)
     quotas = [Quota(pid, f"{stage.place.parent.name}-{rank}") for rank, pid in pids.items()]
@@ -73,7 +73,7 @@ def _slow(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
     return as_before
 
 
-def _network(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
+def _network(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
     lab = stage.lab
     assert lab is not None
     if fault.target_kind == "link":
@@ -98,20 +98,20 @@ def _network(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
     return mend
 
 
-def _disk_full(stage: Stage, _fault: Fault, _chance: random.Random) -> Undo:
+def _disk_full(stage: DrillSetup, _fault: Fault, _chance: random.Random) -> Undo:
     assert stage.disk is not None
     stage.disk.fill()
     return stage.disk.empty
 
 
-def _disk_slow(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
+def _disk_slow(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
     disk = stage.disk
     assert disk is not None
     disk.slow(fault.bytes_per_s)
     return lambda: disk.slow(0)
 
 
-def _corrupt(stage: Stage, fault: Fault, chance: random.Random) -> None:
+def _corrupt(stage: DrillSetup, fault: Fault, chance: random.Random) -> None:
     newest = newest_checkpoint(stage)
     if newest is None:
         raise NotYet("there is no checkpoint yet")
@@ -135,7 +135,7 @@ def _corrupt(stage: Stage, fault: Fault, chance: random.Random) -> None:
         file.write(bytes([byte ^ 1 << chance.randrange(8)]))
 
 
-def _kernel_log(stage: Stage, fault: Fault, _chance: random.Random) -> None:
+def _kernel_log(stage: DrillSetup, fault: Fault, _chance: random.Random) -> None:
     node, line = fault.name, fault.line
     if fault.target_kind == "device":
         node, line = fault.name.rpartition("/")[0], line.replace("{pci}", stage.pci_of(fault.name))
@@ -143,7 +143,7 @@ def _kernel_log(stage: Stage, fault: Fault, _chance: random.Random) -> None:
         file.write(f"[{time.clock_gettime(time.CLOCK_BOOTTIME):12.6f}] {line}\n")
 
 
-def _nvml(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
+def _nvml(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
     def write(change: Callable[[dict[str, float | bool]], object]) -> None:
         readings: dict[str, dict[str, float | bool]] = json.loads(stage.readings.read_text())
         change(readings.setdefault(fault.name, {}))
@@ -158,17 +158,17 @@ def _nvml(stage: Stage, fault: Fault, _chance: random.Random) -> Undo:
     return lambda: write(lambda device: device.pop(fault.field, None))
 
 
-def _controller_kill(stage: Stage, _fault: Fault, _chance: random.Random) -> Undo:
+def _controller_kill(stage: DrillSetup, _fault: Fault, _chance: random.Random) -> Undo:
     stage.kill_controller()
     return stage.start
 
 
-def _power_cut(stage: Stage, _fault: Fault, _chance: random.Random) -> Undo:
+def _power_cut(stage: DrillSetup, _fault: Fault, _chance: random.Random) -> Undo:
     stage.cut_power()
     return stage.start
 
 
-def newest_checkpoint(stage: Stage) -> Path | None:
+def newest_checkpoint(stage: DrillSetup) -> Path | None:
     """The newest finished checkpoint of the job."""
     if stage.checkpoint is None or not stage.checkpoint.exists():
         return None
@@ -178,7 +178,7 @@ def newest_checkpoint(stage: Stage) -> Path | None:
     return None
 
 
-def _needed(stage: Stage, fault: Fault) -> dict[int, int]:
+def _needed(stage: DrillSetup, fault: Fault) -> dict[int, int]:
     pids = stage.pids_of(fault.target)
     if not pids:
         raise NotYet(f"{fault.target} does not run")
@@ -200,7 +200,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
             ) from error
 
 
-_ACTS: Final[dict[str, Callable[[Stage, Fault, random.Random], Undo | None]]] = {
+_ACTS: Final[dict[str, Callable[[DrillSetup, Fault, random.Random], Undo | None]]] = {
     "kill": _kill,
     "stop": _stop,
     "slow": _slow,

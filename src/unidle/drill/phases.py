@@ -74,7 +74,7 @@ class Injected:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DrillOutcome:
     """What came of a fault. ``correct`` is None where nothing had to be named: the job was not hurt."""
 
     fault: Fault
@@ -86,14 +86,14 @@ class Outcome:
 
 def outcomes(
     view: View, job: JobView, told: Sequence[tuple[int, ev.Event]], injected: Sequence[Injected]
-) -> list[Outcome]:
+) -> list[DrillOutcome]:
     """One for each fault, in their order."""
     found = sorted(incidents_of(view, job), key=lambda one: one.verdict_ns or one.onset_ns)
     times = sorted({one.inject_ns for one in injected if one.inject_ns is not None})
     results = []
     for one in injected:
         if one.inject_ns is None:
-            results.append(Outcome(one.fault, None, False, Phases(), one.why))
+            results.append(DrillOutcome(one.fault, None, False, Phases(), one.why))
             continue
         later = [t for t in times if t > one.inject_ns + 2 * EARLY_NS]
         until_ns = min(later, default=view.time_ns + EARLY_NS)
@@ -196,7 +196,7 @@ def _right_names(job: JobView, one: Injected) -> set[str]:
 def _outcome(
     job: JobView, told: Sequence[tuple[int, ev.Event]], one: Injected, incident: Incident | None,
     until_ns: int,
-) -> Outcome:  # fmt: skip
+) -> DrillOutcome:  # fmt: skip
     assert one.inject_ns is not None
     since_ns = one.inject_ns - EARLY_NS
     named, because, right = one.found, one.why, _right_names(job, one)
@@ -215,12 +215,12 @@ def _outcome(
     ns = _recovery(job, one, incident, ns, until_ns)
     hurt = incident is not None or named is not None
     if not hurt and ns.kill is not None:  # for another fault at the same time
-        return Outcome(
+        return DrillOutcome(
             one.fault, None, None, ns, "the gang was restarted for another fault before this one was detected"
         )
     must_name = bool(_EXPECTED[one.fault.kind]) and not one.fault.kind.startswith("disk")
     correct = named in right if hurt or must_name else None
-    return Outcome(one.fault, named, correct, ns, because if hurt else because or "the job went on")
+    return DrillOutcome(one.fault, named, correct, ns, because if hurt else because or "the job went on")
 
 
 def _of_fault(event: ev.Event, time_ns: int, one: Injected, ns: Phases) -> tuple[str | None, str, Phases]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from unidle.drill.conduct import Report
-from unidle.drill.phases import Outcome, Phases
+from unidle.drill.conduct import DrillReport
+from unidle.drill.phases import DrillOutcome, Phases
 from unidle.words import counted
 
 WIDTH: Final = 80
@@ -23,12 +23,12 @@ _Column = Callable[[int], int]
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 
 
-def rows(report: Report) -> list[list[str]]:
+def rows(report: DrillReport) -> list[list[str]]:
     """One row for each fault; times in seconds after its injection."""
     return [_row(number, one) for number, one in enumerate(report.outcomes, 1)]
 
 
-def strip(report: Report) -> list[str]:
+def strip(report: DrillReport) -> list[str]:
     """Steps over time, and below them each fault with the letters of its stamps."""
     span = max(report.ended_ns - report.begun_ns, 1)
     width = WIDTH - _LABEL
@@ -56,7 +56,7 @@ def strip(report: Report) -> list[str]:
     ]
 
 
-def summary(report: Report) -> list[str]:
+def summary(report: DrillReport) -> list[str]:
     """What it comes to, in words."""
     state = f"{report.job} {report.state} after {counted(report.attempts, 'attempt')}" + (
         f": {report.why}" if report.why else ""
@@ -69,7 +69,7 @@ def summary(report: Report) -> list[str]:
     ]
 
 
-def reasons(report: Report) -> list[str]:
+def reasons(report: DrillReport) -> list[str]:
     """One line for each fault with unidle's verdict on it; then the verdicts that match no fault."""
     return [
         *(
@@ -80,7 +80,7 @@ def reasons(report: Report) -> list[str]:
     ]
 
 
-def _row(number: int, one: Outcome) -> list[str]:
+def _row(number: int, one: DrillOutcome) -> list[str]:
     ns = one.ns
     right = {True: "yes", False: "NO", None: ""}[one.correct]
     stamps = [
@@ -121,7 +121,7 @@ def _labelled(label: str, text: str) -> str:
     return f"{label[: _LABEL - 1]:<{_LABEL}}{text}"
 
 
-def as_object(report: Report) -> dict[str, object]:
+def as_object(report: DrillReport) -> dict[str, object]:
     """What ``--json`` prints."""
     return {
         "faults": [_as_object(one) for one in report.outcomes],
@@ -137,7 +137,7 @@ def as_object(report: Report) -> dict[str, object]:
     }
 
 
-def _as_object(one: Outcome) -> dict[str, object]:
+def _as_object(one: DrillOutcome) -> dict[str, object]:
     return {
         "kind": one.fault.kind, "target": one.fault.target, "named": one.named, "correct": one.correct,
         "ns": one.ns.as_dict(), "because": one.because,

@@ -38,7 +38,7 @@ _TOLD: Final = (ev.HealthSet, ev.StopAsked, ev.ControllerStarted)
 
 
 @dataclass(slots=True)
-class Log:
+class DrillLog:
     """The log so far: folded, and the events that the view does not keep, with their times in ns."""
 
     view: View = field(default_factory=View)
@@ -56,7 +56,7 @@ _GUARD: Final = {"preflight": "off", "suspect": "1s", "probation": "1s"}
 """A drill hurts the same few nodes again and again: none stays out for what was done to it on purpose."""
 
 
-class Stage:
+class DrillSetup:
     """One run of the drill's job. ``name`` distinguishes the runs of a drill; close it in any case."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Stage:
         self.workdir, self.checkpoint = _mirrored(drill, self.place / "work")
         self.spec = replace(drill.job, workdir=str(self.workdir), checkpoint_path=_text(self.checkpoint))
         self.job_id = new_job_id(self.spec.name)
-        self.log = Log()
+        self.log = DrillLog()
         self.disk: Disk | None = None
         if disk and self.checkpoint is not None:
             self.disk = Disk(self.checkpoint, self.place / "disk.img", drill.disk_bytes)

@@ -25,7 +25,7 @@ from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import MEMORY_LIMIT_BYTES, expand, memory_bytes
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
 from unidle.fleet.labels import RESERVED_KINDS
-from unidle.fleet.policies import Watch
+from unidle.fleet.policies import WatchSources
 from unidle.words import counted
 
 __all__ = [
@@ -213,7 +213,7 @@ class _Builder:
 
     def _watches(
         self, part: WatchPart | None, groups: tuple[DevicesPart, ...], count: int, path: Path
-    ) -> list[Watch | None]:
+    ) -> list[WatchSources | None]:
         if part is None:
             return [None] * count
         check_watch(self._document, part, path, sum(group.count for group in groups))

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from unidle.errors import BadInput
 from unidle.files.document import BadFile, Document, Path
 from unidle.files.values import NAME_LENGTH, NAME_PATTERN, NAME_SAYS
-from unidle.fleet.queues import UTC, History, Migration, QueueSpec, TimeWindow, Weekly, Zone
+from unidle.fleet.queues import UTC, Migration, QueueSpec, TimeWindow, UsageDecay, Weekly, Zone
 
 QueueName = Annotated[
     str, Meta(pattern=NAME_PATTERN, min_length=1, max_length=NAME_LENGTH, extra={"says": NAME_SAYS})
@@ -144,9 +144,9 @@ class HistoryPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     ] = 0.5
 
 
-def history_of(part: HistoryPart) -> History:
+def history_of(part: HistoryPart) -> UsageDecay:
     """The part as the fleet keeps it."""
-    return History(round(part.half_life_days * _DAY_NS), round(part.weight * 1_000_000))
+    return UsageDecay(round(part.half_life_days * _DAY_NS), round(part.weight * 1_000_000))
 
 
 def queues_of(document: Document, parts: tuple[QueuePart, ...]) -> Iterator[QueueSpec]:

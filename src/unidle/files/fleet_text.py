@@ -17,7 +17,7 @@ from unidle.files.tree import resolve
 from unidle.files.values import duration_text
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, LinkMeasured, Node
 from unidle.fleet.policies import IdlePolicy, IdleTerms
-from unidle.fleet.queues import DAILY, UTC, History, Migration, QueueSpec
+from unidle.fleet.queues import DAILY, UTC, Migration, QueueSpec, UsageDecay
 
 _ADDRESS: Final = "127.0.0.1"
 _MODELS: Final = {"cpu": "cpu", "gpu": ""}
@@ -124,7 +124,7 @@ def _migration(rule: Migration | None) -> dict[str, object] | None:
     return {"moves_most": rule.moves_most, "levels": list(rule.levels), "gain_least": gain_least}
 
 
-def _history(history: History) -> dict[str, object]:
+def _history(history: UsageDecay) -> dict[str, object]:
     return {"half_life_days": history.half_life_ns / 86_400e9, "weight": history.weight_ppm / 1e6}
 
 

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from unidle.files.document import Document, Path
 from unidle.files.values import END, PRINTABLE_PATTERN, PRINTABLE_SAYS
-from unidle.fleet.policies import Watch
+from unidle.fleet.policies import WatchSources
 from unidle.words import counted
 
 _OWN: Final = ("kmsg", "journal", "off")
@@ -69,17 +69,17 @@ def check_watch(document: Document, part: WatchPart, path: Path, devices: int) -
         )
 
 
-def watch_of(part: WatchPart, kernel_log: str, nvml: str, base_dir: str) -> Watch:
+def watch_of(part: WatchPart, kernel_log: str, nvml: str, base_dir: str) -> WatchSources:
     """The watch of one node; ``kernel_log`` and ``nvml`` are its own of the ranges, empty for none."""
     log = kernel_log if not kernel_log or kernel_log in _OWN else _absolute(base_dir, kernel_log)
-    return Watch(log, part.pci, _absolute(base_dir, nvml) if nvml else "")
+    return WatchSources(log, part.pci, _absolute(base_dir, nvml) if nvml else "")
 
 
 def _absolute(base_dir: str, name: str) -> str:
     return os.path.normpath(File(base_dir, name).absolute())
 
 
-def watch_as_mapping(watch: Watch | None) -> dict[str, object]:
+def watch_as_mapping(watch: WatchSources | None) -> dict[str, object]:
     """As the fleet file has it."""
     if watch is None:
         return {}

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from unidle.files.document import BadFile
 from unidle.files.load import read_text, source_name
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.words import counted
 
 LIMIT_BYTES: Final = 256 << 20
@@ -31,7 +31,7 @@ class Pods(NamedTuple):
     """Names and demands of a trace's pods, in the order of the file."""
 
     names: tuple[str, ...]
-    demands: tuple[Demand, ...]
+    demands: tuple[PodDemand, ...]
 
 
 class _Row(NamedTuple):
@@ -97,8 +97,8 @@ def read_pods(path: str | os.PathLike[str], nodes: Sequence[NodeSize]) -> Pods:
     models = {node.model for node in nodes if node.model}
     shapes = {node._replace(name="") for node in nodes}
     names: list[str] = []
-    demands: list[Demand] = []
-    known: dict[Demand, None] = {}
+    demands: list[PodDemand] = []
+    known: dict[PodDemand, None] = {}
     seen: set[str] = set()
     for row in _rows(path, "pod", _POD_COLUMNS, ("gpu_spec",)):
         name = row.new_name("name", seen)
@@ -118,7 +118,7 @@ def read_pods(path: str | os.PathLike[str], nodes: Sequence[NodeSize]) -> Pods:
     return Pods(tuple(names), tuple(demands))
 
 
-def _demand(row: _Row, models: set[str]) -> Demand:
+def _demand(row: _Row, models: set[str]) -> PodDemand:
     gpus, milli = row.count("num_gpu", MOST_GPUS), row.count("gpu_milli", _WHOLE_MILLI)
     if gpus and not milli:
         raise row.error(
@@ -130,7 +130,7 @@ def _demand(row: _Row, models: set[str]) -> Demand:
             "gpu_spec", "names a GPU model that no node has", model,
             f"known are {', '.join(sorted(models)[:20])}",
         )  # fmt: skip
-    return Demand(
+    return PodDemand(
         row.count("cpu_milli"),
         row.count("memory_mib"),
         gpus,
@@ -139,7 +139,7 @@ def _demand(row: _Row, models: set[str]) -> Demand:
     )
 
 
-def _check_fits(row: _Row, demand: Demand, shapes: set[NodeSize]) -> None:
+def _check_fits(row: _Row, demand: PodDemand, shapes: set[NodeSize]) -> None:
     """Errors: the pod is larger than any node; the column named is the first that rules the rest out.
 
     Its models are left aside: the published traces have pods too large for every node of theirs, which

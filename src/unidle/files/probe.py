@@ -12,7 +12,7 @@ import msgspec
 from unidle.files.document import BadFile
 from unidle.files.load import read_text, source_name
 from unidle.fleet import Fleet
-from unidle.fleet.probing import Flow, Measured, Phase
+from unidle.fleet.probing import Flow, FlowSample, Phase
 
 FORMAT: Final = "unidle-probe"
 VERSION: Final = 1
@@ -42,7 +42,7 @@ class _Result(msgspec.Struct, frozen=True):
     phases: tuple[_Phase, ...]
 
 
-def load_result(path: str | os.PathLike[str], fleet: Fleet) -> list[tuple[Phase, tuple[Measured, ...]]]:
+def load_result(path: str | os.PathLike[str], fleet: Fleet) -> list[tuple[Phase, tuple[FlowSample, ...]]]:
     """Read what a probe of ``fleet`` measured. :class:`BadInput` names file, field, value and remedy."""
     text, source = read_text(path, what="probe result", limit_bytes=_LARGEST), source_name(path)
     again = "run the probe again with the plan of this fleet file"
@@ -65,6 +65,6 @@ def load_result(path: str | os.PathLike[str], fleet: Fleet) -> list[tuple[Phase,
             if not 0 <= rate < 1e15 or way_ns < 0:
                 raise BadFile(source, "is no rate or time", field=f"phases[{k}].measured", value=[rate, way_ns], remedy=again)  # fmt: skip
         flows = tuple(Flow(*flow) for flow in phase.flows)
-        measured = tuple(Measured(flow, rate, way) for flow, (rate, way) in zip(flows, phase.measured, strict=True) if rate)  # fmt: skip
+        measured = tuple(FlowSample(flow, rate, way) for flow, (rate, way) in zip(flows, phase.measured, strict=True) if rate)  # fmt: skip
         answer.append((Phase(phase.kind, flows), measured))
     return answer

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from unidle.fleet.links import GpuLinks
-from unidle.fleet.policies import GuardPolicy, IdlePolicy, ProfilePolicy, RetentionPolicy, Watch
-from unidle.fleet.queues import DAILY, UTC, History, Migration, QueueSpec, Zone
+from unidle.fleet.policies import GuardPolicy, IdlePolicy, ProfilePolicy, RetentionPolicy, WatchSources
+from unidle.fleet.queues import DAILY, UTC, Migration, QueueSpec, UsageDecay, Zone
 
 WHOLE_PPM = 1_000_000
 
@@ -118,7 +118,7 @@ class Node:
     taints: tuple[str, ...] = ()  # keep jobs off that do not tolerate them
     gpu_links: str = ""
     netns: str = ""  # the network namespace of this machine that its ranks run in
-    watch: Watch | None = None  # where the signs of its faults are read
+    watch: WatchSources | None = None  # where the signs of its faults are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Fleet:
     gpu_links: dict[str, GpuLinks] = field(default_factory=dict)
     idle: IdlePolicy = field(default_factory=IdlePolicy)
     guard: GuardPolicy = field(default_factory=GuardPolicy)
-    history: History = DAILY
+    history: UsageDecay = DAILY
     profile: ProfilePolicy = field(default_factory=ProfilePolicy)
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
 

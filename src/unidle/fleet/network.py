@@ -43,14 +43,14 @@ class Uplink:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NetworkTree:
     """``up`` by tier and node; ``inside_bps`` by node: what one device has to those next to it."""
 
     up: dict[str, Uplink]
     inside_bps: dict[str, int]
 
 
-def network_of(fleet: Fleet) -> Network:
+def network_of(fleet: Fleet) -> NetworkTree:
     """The links of ``fleet``, declared ones first. A link of one vertex precedes one of its kind.
 
     A link of a kind that has a class is for the vertices of that class; for all of them where none has it.
@@ -82,7 +82,7 @@ def network_of(fleet: Fleet) -> Network:
         found = declared or _of_tier(tier, fabric, classes.outside(tier), below.get(tier.id, {}))
         up[tier.id] = Uplink(found, "declared" if declared else "modelled")
         _add(below, tier.parent, found)
-    return Network(up, inside)
+    return NetworkTree(up, inside)
 
 
 class _Classes:

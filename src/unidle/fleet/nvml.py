@@ -16,7 +16,7 @@ _LEVELS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SY
 _SWITCH: Final = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 
 
-class Nvml(Protocol):
+class NvmlTopology(Protocol):
     """The part of ``pynvml`` that is used here, after ``nvmlInit``."""
 
     NVMLError: type[Exception]
@@ -31,7 +31,7 @@ class Nvml(Protocol):
     def nvmlDeviceGetTopologyCommonAncestor(self, device1: Any, device2: Any, /) -> int: ...  # noqa: N802
 
 
-def answering(nvml: Nvml) -> tuple[dict[int, Any], dict[int, str]]:
+def answering(nvml: NvmlTopology) -> tuple[dict[int, Any], dict[int, str]]:
     """Handles of the GPUs that answer, and why each of the others does not, by number.
 
     One that fell off the bus is still counted, and may not keep the others from being used. Errors: NVML's own,
@@ -50,7 +50,7 @@ def answering(nvml: Nvml) -> tuple[dict[int, Any], dict[int, str]]:
     return handles, silent
 
 
-def links_by_nvml(nvml: Nvml, sysfs: Path = Path("/sys")) -> GpuLinks:
+def links_by_nvml(nvml: NvmlTopology, sysfs: Path = Path("/sys")) -> GpuLinks:
     """The links of this machine's GPUs, of those that answer. NUMA nodes come from ``sysfs``.
 
     Two GPUs on NVSwitches have as many links as the one with fewer of them has to switches; others as
@@ -71,7 +71,7 @@ def links_by_nvml(nvml: Nvml, sysfs: Path = Path("/sys")) -> GpuLinks:
     return GpuLinks(tuple(found), ways, numa, tuple(cpus_beside(node, sysfs) for node in numa))
 
 
-def _reach(nvml: Nvml, handle: Any, buses: set[str]) -> dict[str, int]:
+def _reach(nvml: NvmlTopology, handle: Any, buses: set[str]) -> dict[str, int]:
     """Active NVLinks by the PCI address at their other end; ``""`` denotes switches."""
     found: dict[str, int] = {}
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
@@ -87,7 +87,7 @@ def _reach(nvml: Nvml, handle: Any, buses: set[str]) -> dict[str, int]:
     return found
 
 
-def _is_switch(nvml: Nvml, handle: Any, link: int) -> bool:
+def _is_switch(nvml: NvmlTopology, handle: Any, link: int) -> bool:
     try:
         return nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == _SWITCH
     except nvml.NVMLError:
@@ -95,7 +95,13 @@ def _is_switch(nvml: Nvml, handle: Any, link: int) -> bool:
 
 
 def _way(
-    nvml: Nvml, handles: list[Any], buses: list[str], reach: list[dict[str, int]], i: int, k: int, sysfs: Path
+    nvml: NvmlTopology,
+    handles: list[Any],
+    buses: list[str],
+    reach: list[dict[str, int]],
+    i: int,
+    k: int,
+    sysfs: Path,
 ) -> str:
     links = reach[i].get(buses[k], 0) + min(reach[i].get("", 0), reach[k].get("", 0))
     if links:

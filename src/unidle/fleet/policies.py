@@ -184,7 +184,7 @@ class RetentionPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class WatchSources:
     """``kernel_log``: ``kmsg``, ``journal``, ``off`` or the path of a log that is followed.
 
     Empty: this machine's own log where the node is the only one of its fleet, else nothing. ``pci`` are the PCI

@@ -39,7 +39,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class FlowSample:
     """One flow: bytes a second at the receiver, and half a round trip."""
 
     flow: Flow
@@ -63,7 +63,7 @@ def phases(fleet: Fleet) -> list[Phase]:
     return [phase for phase in found if phase.flows]
 
 
-def links_of(fleet: Fleet, measured: Sequence[tuple[Phase, Sequence[Measured]]]) -> tuple[Link, ...]:
+def links_of(fleet: Fleet, measured: Sequence[tuple[Phase, Sequence[FlowSample]]]) -> tuple[Link, ...]:
     """The links that the measurements show; one for each kind if all links of it are equal. Pure.
 
     A tier without a sibling has no entry: nothing could be measured across its way up.

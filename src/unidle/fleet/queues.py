@@ -44,7 +44,7 @@ UTC: Final = Zone()
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class UsageDecay:
     """Weight of past use in the comparison of queues; its half-life is ``half_life_ns``.
 
     ``weight_ppm`` of the share that is compared is its average over the past.
@@ -54,7 +54,7 @@ class History:
     weight_ppm: int = 500_000
 
 
-DAILY: Final = History()
+DAILY: Final = UsageDecay()
 
 
 @dataclass(frozen=True, slots=True)

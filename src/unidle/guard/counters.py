@@ -37,7 +37,7 @@ FLAPS_NS: Final = 6 * HOUR_NS
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class LinkCounter:
     """A counter of a link: the threshold that bounds it, within which window, and what it counts."""
 
     threshold: str
@@ -49,24 +49,24 @@ _LINK: Final = "ib_link_errors_1h"
 _PACKET: Final = "ib_packet_errors_1h"
 _RDMA: Final = "rdma_errors_1h"
 # the kernel's sysfs-class-net, and sysfs-class-infiniband with hw_counters of mlx5
-COUNTERS: Final[Mapping[str, Counter]] = {
-    "carrier": Counter("carrier_losses_24h", LOSSES_NS, "lost carriers"),
-    "link_downed": Counter("ib_flaps_6h", FLAPS_NS, "links that went down"),
-    "symbol_error": Counter(_LINK, HOUR_NS, "symbol errors"),
-    "link_error_recovery": Counter(_LINK, HOUR_NS, "recoveries of the link"),
-    "local_link_integrity_errors": Counter(_LINK, HOUR_NS, "times too many errors on the wire"),
-    "port_rcv_errors": Counter(_LINK, HOUR_NS, "packets received with an error"),
-    "excessive_buffer_overrun_errors": Counter(_LINK, HOUR_NS, "overruns of a buffer"),
-    "port_rcv_remote_physical_errors": Counter(_PACKET, HOUR_NS, "packets that another link had damaged"),
-    "port_rcv_constraint_errors": Counter(_PACKET, HOUR_NS, "packets refused on arrival"),
-    "port_xmit_constraint_errors": Counter(_PACKET, HOUR_NS, "packets refused before sending"),
-    "port_xmit_discards": Counter(_PACKET, HOUR_NS, "packets thrown away before sending"),
-    "out_of_sequence": Counter(_RDMA, HOUR_NS, "packets out of sequence"),
-    "packet_seq_err": Counter(_RDMA, HOUR_NS, "reports of a lost packet"),
-    "implied_nak_seq_err": Counter(_RDMA, HOUR_NS, "answers that did not come"),
-    "local_ack_timeout_err": Counter(_RDMA, HOUR_NS, "packets without an acknowledgement"),
-    "rnr_nak_retry_err": Counter(_RDMA, HOUR_NS, "receivers that were never ready"),
-    "rx_icrc_encapsulated": Counter(_RDMA, HOUR_NS, "packets with a wrong checksum"),
+COUNTERS: Final[Mapping[str, LinkCounter]] = {
+    "carrier": LinkCounter("carrier_losses_24h", LOSSES_NS, "lost carriers"),
+    "link_downed": LinkCounter("ib_flaps_6h", FLAPS_NS, "links that went down"),
+    "symbol_error": LinkCounter(_LINK, HOUR_NS, "symbol errors"),
+    "link_error_recovery": LinkCounter(_LINK, HOUR_NS, "recoveries of the link"),
+    "local_link_integrity_errors": LinkCounter(_LINK, HOUR_NS, "times too many errors on the wire"),
+    "port_rcv_errors": LinkCounter(_LINK, HOUR_NS, "packets received with an error"),
+    "excessive_buffer_overrun_errors": LinkCounter(_LINK, HOUR_NS, "overruns of a buffer"),
+    "port_rcv_remote_physical_errors": LinkCounter(_PACKET, HOUR_NS, "packets that another link had damaged"),
+    "port_rcv_constraint_errors": LinkCounter(_PACKET, HOUR_NS, "packets refused on arrival"),
+    "port_xmit_constraint_errors": LinkCounter(_PACKET, HOUR_NS, "packets refused before sending"),
+    "port_xmit_discards": LinkCounter(_PACKET, HOUR_NS, "packets thrown away before sending"),
+    "out_of_sequence": LinkCounter(_RDMA, HOUR_NS, "packets out of sequence"),
+    "packet_seq_err": LinkCounter(_RDMA, HOUR_NS, "reports of a lost packet"),
+    "implied_nak_seq_err": LinkCounter(_RDMA, HOUR_NS, "answers that did not come"),
+    "local_ack_timeout_err": LinkCounter(_RDMA, HOUR_NS, "packets without an acknowledgement"),
+    "rnr_nak_retry_err": LinkCounter(_RDMA, HOUR_NS, "receivers that were never ready"),
+    "rx_icrc_encapsulated": LinkCounter(_RDMA, HOUR_NS, "packets with a wrong checksum"),
 }
 _FLAPS: Final = frozenset({"carrier", "link_downed"})
 ERRORS: Final = tuple(name for name in COUNTERS if name not in _FLAPS)
@@ -107,7 +107,7 @@ class MachineReading:
     links: Mapping[str, bool] = field(default_factory=dict)
     down_times: Mapping[str, int] = field(default_factory=dict)
     errors: Mapping[str, int] = field(default_factory=dict)
-    growths: Mapping[str, Growth] = field(default_factory=dict)
+    growths: Mapping[str, CounterGrowth] = field(default_factory=dict)
     alarm_times: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -165,7 +165,7 @@ def machine_faults(
 
 
 def _link_faults(
-    name: str, before: Growth | None, now: Growth, limits: Mapping[str, float | None]
+    name: str, before: CounterGrowth | None, now: CounterGrowth, limits: Mapping[str, float | None]
 ) -> Iterator[Finding]:
     """Of a counter that has just gone up: a fault when it passes its limit, and for a lost link before that a word."""
     link, _, counter = name.rpartition(" ")
@@ -197,10 +197,12 @@ def _alarm(name: str) -> Finding:
     return _found(kind, chip, "watch", text, "warning", 20)
 
 
-def counted_up(before: MachineReading | None, counts: Mapping[str, int], at_ns: int) -> dict[str, Growth]:
+def counted_up(
+    before: MachineReading | None, counts: Mapping[str, int], at_ns: int
+) -> dict[str, CounterGrowth]:
     """The growths after a reading of ``counts`` (by ``LINK COUNTER``); a link that is away keeps its own for a while."""
     known = before.growths if before is not None else {}
-    found: dict[str, Growth] = {}
+    found: dict[str, CounterGrowth] = {}
     for name in (*known, *(name for name in counts if name not in known)):
         counter = COUNTERS.get(name.rpartition(" ")[2])
         if counter is None:
@@ -266,7 +268,7 @@ _MOST_STEPS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class CounterGrowth:
     """One counter: ``count`` was read at ``at_ns``; ``steps`` are when it was found higher, and by how much, oldest first."""
 
     count: int
@@ -278,14 +280,14 @@ class Growth:
         return sum(more for at_ns, more in self.steps if at_ns > from_ns)
 
 
-def grown(before: Growth | None, count: int, at_ns: int, window_ns: int) -> Growth:
+def grown(before: CounterGrowth | None, count: int, at_ns: int, window_ns: int) -> CounterGrowth:
     """What is known of a counter after one more reading; steps older than ``window_ns`` are dropped.
 
     The first reading, and one that is lower than the last (the driver was loaded again), is a new start. After a gap
     between readings that is longer than the window, only the window's part of what was added counts.
     """
     if before is None:
-        return Growth(count, at_ns)
+        return CounterGrowth(count, at_ns)
     steps = [step for step in before.steps if step[0] > at_ns - window_ns]
     more, gap_ns = max(count - before.count, 0), at_ns - before.at_ns
     if gap_ns > window_ns:
@@ -294,4 +296,4 @@ def grown(before: Growth | None, count: int, at_ns: int, window_ns: int) -> Grow
         steps.append((at_ns, more))
     if len(steps) > _MOST_STEPS:  # of the oldest two the later time stands: too many is never taken for few
         steps[:2] = [(steps[1][0], steps[0][1] + steps[1][1])]
-    return Growth(count, at_ns, tuple(steps))
+    return CounterGrowth(count, at_ns, tuple(steps))

@@ -23,7 +23,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Diagnosis:
     """``culprit`` is None where there are only symptoms: the cause is then unknown.
 
     ``action`` is the driver's own (Xid 154) where it gave one for the culprit's device, else the culprit's.
@@ -42,7 +42,7 @@ def within(findings: Iterable[Finding], end_ns: int, window_ns: int = NEAR_NS) -
     return tuple(f for f in findings if f.stamp_ns is None or end_ns - window_ns <= f.stamp_ns <= end_ns)
 
 
-def judge(findings: Sequence[Finding]) -> Verdict | None:
+def judge(findings: Sequence[Finding]) -> Diagnosis | None:
     """The verdict on the findings of one node in one window; None without any finding but information.
 
     The culprit is the deepest fault (``rank``), of equals the first, of findings whose role is culprit: symptoms neither
@@ -55,12 +55,12 @@ def judge(findings: Sequence[Finding]) -> Verdict | None:
             return None
         parts = tuple(Evidence("symptom", f) for f in sorted(symptoms, key=_order))
         text = f"only symptoms ({_names(symptoms)}); the log does not show the cause"
-        return Verdict(None, "", "watch", parts, text)
+        return Diagnosis(None, "", "watch", parts, text)
     culprit = min(culprits, key=lambda f: (-f.rank, *_order(f)))
     asked = _asked(culprit, findings)
     action = _action(culprit, asked)
     evidence = _evidence(culprit, asked, findings)
-    return Verdict(culprit, culprit.device, action, evidence, _because(culprit, asked, action, evidence))
+    return Diagnosis(culprit, culprit.device, action, evidence, _because(culprit, asked, action, evidence))
 
 
 def _order(finding: Finding) -> tuple[int, int, int, str, int]:

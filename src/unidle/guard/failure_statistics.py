@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
-from unidle.guard.rates import Rate, at_least
+from unidle.guard.rates import EventRate, at_least
 
 DAY_NS: Final = 86_400 * 1_000_000_000
 HOUR_NS: Final = 3600 * 1_000_000_000
@@ -32,7 +32,7 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Exposure:
     """How long a node was seen, and how many devices of which model it has."""
 
     node: str
@@ -66,7 +66,7 @@ class Stretch:
     hurt: bool
 
 
-class Label(NamedTuple):
+class FaultLabel(NamedTuple):
     """A fault that is known to have been there, in ns."""
 
     node: str
@@ -85,8 +85,8 @@ class ComponentRow:
 
     component: str
     model: str
-    rate: Rate
-    yearly: Rate
+    rate: EventRate
+    yearly: EventRate
     down_ns: int
 
 
@@ -100,7 +100,7 @@ class SizeRow:
     least: int
     most: int
     jobs: int
-    rate: Rate
+    rate: EventRate
     median_ns: int
     longest_ns: int
 
@@ -133,7 +133,7 @@ class Judged:
     """Removals against labels: ``false`` per node-day, and the part of the labels that was noticed."""
 
     removals: int
-    false: Rate
+    false: EventRate
     labels: int
     noticed: int
 
@@ -152,14 +152,14 @@ class Accounts:
     sizes: tuple[SizeRow, ...]
     kinds: tuple[KindRow, ...]
     nodes: tuple[NodeRow, ...]  # the worst first; only those with an event
-    removals: Rate
+    removals: EventRate
     judged: Judged | None
     causes: tuple[KindRow, ...] = ()  # of the incidents that ended an attempt, by the kind of failure
 
 
 def accounts(
-    outages: Sequence[Outage], seen: Sequence[Seen], harms: Sequence[Harm], stretches: Sequence[Stretch],
-    labels: Sequence[Label] | None = None,
+    outages: Sequence[Outage], seen: Sequence[Exposure], harms: Sequence[Harm], stretches: Sequence[Stretch],
+    labels: Sequence[FaultLabel] | None = None,
 ) -> Accounts:  # fmt: skip
     """The accounts of what was seen in one window: all given is of that window."""
     node_days = sum(one.ns for one in seen) / DAY_NS
@@ -172,13 +172,13 @@ def accounts(
         sizes(stretches),
         kinds(harms),
         worst(failures, harms, seen),
-        Rate(sum(map(len, removals(failures).values())), node_days),
+        EventRate(sum(map(len, removals(failures).values())), node_days),
         None if labels is None else judged(failures, harms, labels, node_days),
         causes(harms),
     )
 
 
-def components(failures: Iterable[Outage], seen: Iterable[Seen]) -> tuple[ComponentRow, ...]:
+def components(failures: Iterable[Outage], seen: Iterable[Exposure]) -> tuple[ComponentRow, ...]:
     """Failures by component and model, the most frequent first; ``any`` is all components of a model together."""
     nodes: dict[str, float] = defaultdict(float)
     devices: dict[str, float] = defaultdict(float)
@@ -192,7 +192,9 @@ def components(failures: Iterable[Outage], seen: Iterable[Seen]) -> tuple[Compon
     for model in nodes:
         found.setdefault(("any", model), [])  # no failure says something too
     rows = [
-        ComponentRow(component, model, Rate(len(d), nodes[model]), Rate(len(d), devices[model]), sum(d))
+        ComponentRow(
+            component, model, EventRate(len(d), nodes[model]), EventRate(len(d), devices[model]), sum(d)
+        )
         for (component, model), d in found.items()
     ]
     return tuple(sorted(rows, key=lambda r: (r.model, r.component != "any", -r.rate.events, r.component)))
@@ -211,7 +213,7 @@ def sizes(stretches: Iterable[Stretch]) -> tuple[SizeRow, ...]:
                 (1 << power - 1) + 1 if power else 1,
                 1 << power,
                 len({one.job for one in ones}),
-                Rate(sum(one.hurt for one in ones), hours),
+                EventRate(sum(one.hurt for one in ones), hours),
                 int(median(one.ns for one in ones)),
                 max(one.ns for one in ones),
             )
@@ -243,7 +245,7 @@ def _costs_by(harms: Iterable[tuple[str, Harm]]) -> tuple[KindRow, ...]:
     return tuple(sorted(rows, key=lambda r: (-r.device_ns, r.kind)))
 
 
-def worst(failures: Iterable[Outage], harms: Iterable[Harm], seen: Iterable[Seen]) -> tuple[NodeRow, ...]:
+def worst(failures: Iterable[Outage], harms: Iterable[Harm], seen: Iterable[Exposure]) -> tuple[NodeRow, ...]:
     """Nodes by their events, the worst first: outages, and incidents of jobs that no outage explains.
 
     The chance is Poisson's for the mean rate of the other nodes, so that a lemon does not excuse itself.
@@ -284,10 +286,10 @@ def removals(failures: Iterable[Outage]) -> dict[str, list[tuple[int, int]]]:
 
 
 def judged(
-    failures: Sequence[Outage], harms: Sequence[Harm], labels: Sequence[Label], node_days: float
+    failures: Sequence[Outage], harms: Sequence[Harm], labels: Sequence[FaultLabel], node_days: float
 ) -> Judged:
     """A removal is false where no label of its node touches it; a label is noticed by a removal or a named incident."""
-    by_node: dict[str, list[Label]] = defaultdict(list)
+    by_node: dict[str, list[FaultLabel]] = defaultdict(list)
     for label in labels:
         by_node[label.node].append(label)
     out = removals(failures)
@@ -300,8 +302,8 @@ def judged(
     for harm in harms:
         signs.setdefault(harm.node, []).append((harm.onset_ns, harm.onset_ns))
     noticed = sum(any(_touch(*sign, label) for sign in signs.get(label.node, ())) for label in labels)
-    return Judged(sum(map(len, out.values())), Rate(false, node_days), len(labels), noticed)
+    return Judged(sum(map(len, out.values())), EventRate(false, node_days), len(labels), noticed)
 
 
-def _touch(start_ns: int, end_ns: int, label: Label) -> bool:
+def _touch(start_ns: int, end_ns: int, label: FaultLabel) -> bool:
     return start_ns <= label.end_ns + NEAR_NS and end_ns >= label.start_ns - NEAR_NS

@@ -34,7 +34,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PolicyRow:
     """A line of a policy's table; an empty ``kinds``, ``codes`` or ``roles`` fits any. ``action`` None: the finding's own."""
 
     kinds: tuple[str, ...]
@@ -58,38 +58,38 @@ _EKS: Final = frozenset({46, 48, 54, 62, 63, 64, 74, 79, 95, 109, 110, 119, 120,
 _GKE: Final = frozenset({63, 64, 79, 119, 120, 123, 140})
 _NONE: Final = "not covered"
 
-_TABLES: Final[dict[PolicyName, tuple[Row, ...]]] = {
+_TABLES: Final[dict[PolicyName, tuple[PolicyRow, ...]]] = {
     "unidle": (
-        Row((), None, "", "a symptom: its cause decides", roles=("symptom",)),
-        Row((), None, "", "information", roles=("info",)),
-        Row(("gpu_lost",), None, "GPUMissing", "the GPU is gone"),
-        Row(("xid",), None, "GPUMissing", "the GPU is gone", codes=frozenset({79})),
-        Row(("xid",), None, "NVLinkStatusInactive", "a link of the GPU", codes=_LINKS),
-        Row(("sxid", "fabric"), None, "NVLinkStatusInactive", "the NVLink fabric"),
-        Row(("xid",), None, "XIDErrors", "a fault of the GPU"),
-        Row(_GPU, None, "AcceleratedHardwareReady=False", "a fault of the accelerator"),
-        Row(("nic",), None, "IBLinkFlapping", "the network card: removed after repeated losses of link, not after one"),
-        Row((), None, "", "a fault of the machine"),
+        PolicyRow((), None, "", "a symptom: its cause decides", roles=("symptom",)),
+        PolicyRow((), None, "", "information", roles=("info",)),
+        PolicyRow(("gpu_lost",), None, "GPUMissing", "the GPU is gone"),
+        PolicyRow(("xid",), None, "GPUMissing", "the GPU is gone", codes=frozenset({79})),
+        PolicyRow(("xid",), None, "NVLinkStatusInactive", "a link of the GPU", codes=_LINKS),
+        PolicyRow(("sxid", "fabric"), None, "NVLinkStatusInactive", "the NVLink fabric"),
+        PolicyRow(("xid",), None, "XIDErrors", "a fault of the GPU"),
+        PolicyRow(_GPU, None, "AcceleratedHardwareReady=False", "a fault of the accelerator"),
+        PolicyRow(("nic",), None, "IBLinkFlapping", "the network card: removed after repeated losses of link, not after one"),
+        PolicyRow((), None, "", "a fault of the machine"),
     ),
     "aks": (
-        Row(("xid",), "watch", "XIDErrors", "a condition for any Xid; the operator decides"),
-        Row(("gpu_lost",), "watch", "GPUMissing", "a condition when GPUs are fewer than the machine has"),
-        Row(("sxid",), "watch", "NVLinkStatusInactive", "a condition when links are inactive", roles=("culprit",)),
-        Row(("nic",), "watch", "IBLinkFlapping", "a condition when the link flaps", roles=("culprit",)),
-        Row((), "ignore", "", _NONE),
+        PolicyRow(("xid",), "watch", "XIDErrors", "a condition for any Xid; the operator decides"),
+        PolicyRow(("gpu_lost",), "watch", "GPUMissing", "a condition when GPUs are fewer than the machine has"),
+        PolicyRow(("sxid",), "watch", "NVLinkStatusInactive", "a condition when links are inactive", roles=("culprit",)),
+        PolicyRow(("nic",), "watch", "IBLinkFlapping", "a condition when the link flaps", roles=("culprit",)),
+        PolicyRow((), "ignore", "", _NONE),
     ),
     "eks": (
-        Row(("xid",), "replace", "AcceleratedHardwareReady=False", "on its list: replaced or restarted after 10 minutes", codes=_EKS),
-        Row(("xid",), "watch", "", "an event, no repair"),
-        Row(("gpu_lost",), "watch", "", "an event that the number of devices is wrong, no repair"),
-        Row(("lockup", "hung_task", "kernel_bug"), "watch", "", "an event, no repair"),
-        Row((), "ignore", "", _NONE),
+        PolicyRow(("xid",), "replace", "AcceleratedHardwareReady=False", "on its list: replaced or restarted after 10 minutes", codes=_EKS),
+        PolicyRow(("xid",), "watch", "", "an event, no repair"),
+        PolicyRow(("gpu_lost",), "watch", "", "an event that the number of devices is wrong, no repair"),
+        PolicyRow(("lockup", "hung_task", "kernel_bug"), "watch", "", "an event, no repair"),
+        PolicyRow((), "ignore", "", _NONE),
     ),
     "gke": (
-        Row(("xid",), "drain", "XidCriticalError", "on its list of critical Xids: the GPU receives no more work", codes=frozenset({48})),
-        Row(("xid",), "watch", "XidCriticalError", "a condition on the node until its next boot; no repair", codes=_GKE),
-        Row(("xid",), "ignore", "", "on none of its lists"),
-        Row((), "ignore", "", _NONE),
+        PolicyRow(("xid",), "drain", "XidCriticalError", "on its list of critical Xids: the GPU receives no more work", codes=frozenset({48})),
+        PolicyRow(("xid",), "watch", "XidCriticalError", "a condition on the node until its next boot; no repair", codes=_GKE),
+        PolicyRow(("xid",), "ignore", "", "on none of its lists"),
+        PolicyRow((), "ignore", "", _NONE),
     ),
 }  # fmt: skip
 

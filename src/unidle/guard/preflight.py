@@ -19,7 +19,7 @@ _S: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PreflightRules:
     """How long results count, and how often a check that could not tell is repeated, how far apart."""
 
     quick_ns: int = 60 * _S
@@ -29,7 +29,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PreflightResult:
     """One check of one node; ``because`` is of the first check that failed or could not tell."""
 
     node: str
@@ -52,7 +52,7 @@ class Decision:
 
 
 def tier_needed(
-    results: Sequence[Result], changed_ns: int | None, now_ns: int, rules: Rules = Rules()
+    results: Sequence[PreflightResult], changed_ns: int | None, now_ns: int, rules: PreflightRules = PreflightRules()
 ) -> Tier | None:  # fmt: skip
     """The check that the node needs now; None where a recent one still counts.
 
@@ -74,7 +74,7 @@ def tier_needed(
 
 
 def decide(
-    node: str, results: Sequence[Result], changed_ns: int | None, now_ns: int, rules: Rules = Rules()
+    node: str, results: Sequence[PreflightResult], changed_ns: int | None, now_ns: int, rules: PreflightRules = PreflightRules()
 ) -> Decision:  # fmt: skip
     """What to do with a node that a gang is to start on."""
     tier = tier_needed(results, changed_ns, now_ns, rules)
@@ -96,7 +96,7 @@ def decide(
     return Decision("elsewhere", node, f"{says}; no earlier check found it fit")
 
 
-def _silent(results: Iterable[Result], tier: Tier, since_ns: int) -> list[Result]:
+def _silent(results: Iterable[PreflightResult], tier: Tier, since_ns: int) -> list[PreflightResult]:
     """Checks of this tier or a higher one that could not tell, since the last that could; oldest first."""
     of_tier = sorted((r for r in results if r.at_ns > since_ns), key=lambda r: r.at_ns)
     last = max((k for k, r in enumerate(of_tier) if r.fit is not None), default=-1)
@@ -104,7 +104,7 @@ def _silent(results: Iterable[Result], tier: Tier, since_ns: int) -> list[Result
 
 
 def decide_gang(
-    nodes: Mapping[str, tuple[Sequence[Result], int | None]], now_ns: int, rules: Rules = Rules()
+    nodes: Mapping[str, tuple[Sequence[PreflightResult], int | None]], now_ns: int, rules: PreflightRules = PreflightRules()
 ) -> tuple[Action, tuple[Decision, ...]]:  # fmt: skip
     """One decision for all nodes of a gang, and those of each: it starts only where every node may be started on."""
     each = tuple(

@@ -44,7 +44,7 @@ _INPUT: Final = ("network", "pipe", "child")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class GangFinding:
     """What is wrong with a gang. ``rank`` is the one it is attributed to, None where that cannot be determined.
 
     ``onset_ns`` is since when, ``signal_ns`` when the first sign of it was seen; ``certain``: long
@@ -60,7 +60,7 @@ class Finding:
     pairs: tuple[Pair, ...] = ()
 
 
-class Watched(NamedTuple):
+class StepWindow(NamedTuple):
     """A window in which steps were watched from outside, and when those were complete that were seen."""
 
     start_ns: int
@@ -69,7 +69,7 @@ class Watched(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class GangProgress:
     """What the job shows of itself. ``steps_ns``: when its latest steps were complete, in order.
 
     ``begun_ns``: when its ranks were all there. ``span``: what some rank reports that it does now instead of steps
@@ -81,7 +81,7 @@ class Progress:
     steps_ns: Sequence[int] = ()
     span: str = ""
     span_ns: int = 0
-    watched: Sequence[Watched] = ()
+    watched: Sequence[StepWindow] = ()
 
     @property
     def known_ns(self) -> list[int]:
@@ -104,7 +104,7 @@ class GangJudge:
     _steps_quietly: bool = False  # steps were seen from outside while no rank moved
     _signals: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def judge(self, seen: GangVitals, progress: Progress) -> Finding | None:
+    def judge(self, seen: GangVitals, progress: GangProgress) -> GangFinding | None:
         """What the gang suffers from as of this look; None when nothing is seen."""
         self._learn(progress)
         quiet = all(_is_quiet(rank, seen) for rank in seen.ranks)
@@ -132,7 +132,7 @@ class GangJudge:
 
     # -- what can be found -----------------------------------------------------------------------
 
-    def _stopped(self, seen: GangVitals) -> Finding | None:
+    def _stopped(self, seen: GangVitals) -> GangFinding | None:
         """A rank, or a process of one, that was stopped by a signal."""
         stopped = [r for r in seen.ranks if r.doing == "stopped"]
         if stopped:
@@ -160,7 +160,7 @@ class GangJudge:
         text = f"{first.halted} {'process' if first.halted == 1 else 'processes'} of rank {first.rank} stopped, and no rank makes progress"
         return self._find("hang", first.rank, self._silent_ns, seen, certain, text)
 
-    def _cut(self, seen: GangVitals) -> Finding | None:
+    def _cut(self, seen: GangVitals) -> GangFinding | None:
         """Connections between ranks on which nothing is acknowledged any more."""
         stuck = [r for r in seen.ranks if r.stuck]
         if not stuck or self._last_step_ns > min(r.stuck_ns for r in stuck):
@@ -177,7 +177,7 @@ class GangJudge:
         certain = seen.at_ns - since_ns >= CUT_NS
         return self._find("cut", rank, since_ns, seen, certain, text, seen.unreached or tuple(pairs))
 
-    def _silent(self, seen: GangVitals, progress: Progress) -> Finding | None:
+    def _silent(self, seen: GangVitals, progress: GangProgress) -> GangFinding | None:
         """No rank computes, reads or writes, and none reports a reason."""
         if self._silent_ns is None or self._is_excused(seen, progress):
             return None
@@ -198,7 +198,7 @@ class GangJudge:
         text = f"no rank computes, reads or writes for {waited_ns / _S:.1f} s: {why}"
         return self._find("hang", rank, since_ns, seen, waited_ns >= need_ns, text)
 
-    def _busy(self, seen: GangVitals, progress: Progress) -> Finding | None:
+    def _busy(self, seen: GangVitals, progress: GangProgress) -> GangFinding | None:
         """Some rank computes on and on, and the gang's steps do not come."""
         if not self._gaps or self._is_excused(seen, progress):
             return None
@@ -223,7 +223,7 @@ class GangJudge:
             return max(SILENT_WATCHED_NS, min(GAP_TIMES * usual_ns, BUSY_NS))
         return max(SILENT_NS, min(GAP_TIMES * usual_ns, BUSY_NS))
 
-    def _learn(self, progress: Progress) -> None:
+    def _learn(self, progress: GangProgress) -> None:
         if progress.steps_ns:
             before_ns, self._watched_ns = 0 if self._watched_ns else self._last_step_ns, 0
             self._take(progress.steps_ns, before_ns)
@@ -245,7 +245,7 @@ class GangJudge:
                     self._gaps.append(at_ns - before_ns)
                 self._last_step_ns = before_ns = at_ns
 
-    def _is_excused(self, seen: GangVitals, progress: Progress) -> bool:
+    def _is_excused(self, seen: GangVitals, progress: GangProgress) -> bool:
         if progress.span and seen.at_ns - progress.span_ns < SPAN_NS:
             return True
         if self._silent_ns is not None and seen.at_ns - self._silent_ns >= BUSY_NS:
@@ -260,12 +260,12 @@ class GangJudge:
     def _find(
         self, kind: FindingKind, rank: int | None, onset_ns: int, seen: GangVitals, certain: bool, text: str,
         pairs: tuple[Pair, ...] = (),
-    ) -> Finding:  # fmt: skip
+    ) -> GangFinding:  # fmt: skip
         key = (kind, -1 if rank is None else rank)
         signal_ns = self._signals.setdefault(key, seen.at_ns)
-        return Finding(kind, rank, onset_ns, min(signal_ns, seen.at_ns), certain, text, pairs)
+        return GangFinding(kind, rank, onset_ns, min(signal_ns, seen.at_ns), certain, text, pairs)
 
-    def _forget_others(self, found: Finding | None) -> None:
+    def _forget_others(self, found: GangFinding | None) -> None:
         kept = () if found is None else ((found.kind, -1 if found.rank is None else found.rank),)
         for key in self._signals.keys() - set(kept):
             del self._signals[key]

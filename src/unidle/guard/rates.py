@@ -12,7 +12,7 @@ _TURNS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class EventRate:
     """``events`` in ``exposure`` (any unit): per unit, with the bounds of a 95 % interval (exact, by Garwood 1936).
 
     The values are None where there was no exposure.

@@ -19,12 +19,12 @@ from unidle.guard.remedy_model import (
     DRAINED,
     MAINTENANCE,
     SLACK_NS,
-    Facts,
-    Held,
     Move,
-    Result,
+    RemedyInputs,
+    RemedyResult,
     Set,
     StopJob,
+    TargetUse,
 )
 from unidle.jobs import Reason
 from unidle.view.care import CareView
@@ -40,7 +40,7 @@ _HARD: Final = ("reboot", "replace")
 
 
 def decide(
-    target: str, here: CareView | None, facts: Facts, policy: GuardPolicy, now_ns: int
+    target: str, here: CareView | None, facts: RemedyInputs, policy: GuardPolicy, now_ns: int
 ) -> tuple[Move, ...]:
     """What follows for the target now; nothing where it is to be waited for."""
     if here is None:
@@ -65,7 +65,7 @@ def decide(
     return ()
 
 
-def next_ns(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> int | None:
+def next_ns(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: int) -> int | None:
     """When :func:`decide` may answer otherwise although nothing happened."""
     times = [here.deadline_ns] if here.deadline_ns else []
     if here.state == "quarantine":
@@ -85,7 +85,7 @@ def next_ns(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> i
 
 
 def _open(
-    target: str, here: CareView | None, facts: Facts, policy: GuardPolicy, now_ns: int
+    target: str, here: CareView | None, facts: RemedyInputs, policy: GuardPolicy, now_ns: int
 ) -> tuple[Move, ...]:
     """A target in use: evidence against it, or planned maintenance."""
     window = facts.window
@@ -105,7 +105,9 @@ def _open(
     return ()
 
 
-def _out_of_use(target: str, step: str, text: str, facts: Facts, policy: GuardPolicy, now_ns: int) -> Set:
+def _out_of_use(
+    target: str, step: str, text: str, facts: RemedyInputs, policy: GuardPolicy, now_ns: int
+) -> Set:
     """The target is to be taken out: at once, or not at all where too much would be out."""
     breaker = policy.breaker
     most = max(breaker.nodes, -(-facts.nodes * breaker.ppm // 1_000_000))
@@ -124,7 +126,7 @@ def _suspected(target: str, why: str, text: str, policy: GuardPolicy, now_ns: in
     return Set(target, "suspect", Reason("suspect", text), why, 0, now_ns + policy.suspect_ns)
 
 
-def _budget_full(facts: Facts, policy: GuardPolicy) -> str:
+def _budget_full(facts: RemedyInputs, policy: GuardPolicy) -> str:
     """Why no more may be out; empty where one more may."""
     by_ppm = max(facts.nodes * policy.out.ppm // 1_000_000, 1)
     most = by_ppm if policy.out.most is None else policy.out.most
@@ -136,7 +138,7 @@ def _budget_full(facts: Facts, policy: GuardPolicy) -> str:
     return ""
 
 
-def _suspect(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
+def _suspect(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
     if moved := _open(here.target, here, facts, policy, now_ns):
         same = isinstance(moved[0], Set) and moved[0].state == "suspect"
         if not same or facts.pending:
@@ -152,7 +154,7 @@ def _suspect(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> 
 # -- draining ----------------------------------------------------------------------------------------
 
 
-def _draining(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
+def _draining(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
     if facts.pending:
         worse = max((_RUNG_OF[sign.action] for sign in facts.pending), key=_ORDER.index)
         patient = here.step in (DRAINED, MAINTENANCE)  # a human looks at it anyhow
@@ -183,14 +185,14 @@ def _draining(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) ->
 _BACK: Final = "`unidle guard return "
 
 
-def _may_stop(job: Held, here: CareView, patient: bool) -> bool:
+def _may_stop(job: TargetUse, here: CareView, patient: bool) -> bool:
     """Whether nothing is lost by stopping the job now, or nothing is gained by waiting."""
     if job.saved_ns is not None and job.saved_ns >= here.opened_ns:
         return True
     return not job.saves and not patient
 
 
-def _why_stopped(here: CareView, job: Held, late: bool) -> str:
+def _why_stopped(here: CareView, job: TargetUse, late: bool) -> str:
     what = f"{here.target} is taken out of use: {here.cause.text}"
     if job.saved_ns is not None and job.saved_ns >= here.opened_ns:
         return f"{what}; it has saved a checkpoint since"
@@ -221,7 +223,7 @@ def _needs_human(here: CareView, text: str) -> Set:
 # -- remedies ----------------------------------------------------------------------------------------
 
 
-def _quarantine(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
+def _quarantine(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
     if facts.pending:
         worse = max([_RUNG_OF[sign.action] for sign in facts.pending] + [here.step], key=_ORDER.index)
         if worse != here.step:
@@ -248,7 +250,7 @@ def _quarantine(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) 
     return (Set(here.target, "remedy", Reason("remedy", text), here.step, here.try_, limit_ns),)
 
 
-def _hand_over(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
+def _hand_over(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
     """What is left to do for a device is done with its node."""
     because = Reason("with_node", f"handled with its node: {here.step}")
     if _budget_full(facts, policy):
@@ -287,12 +289,12 @@ def _again(here: CareView, step: str, hook: Hook, text: str, policy: GuardPolicy
     return Set(here.target, "quarantine", because, step, here.try_ + 1, now_ns + policy.quarantine_ns)
 
 
-def _remedy(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
+def _remedy(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
     result = facts.result
     if result is None:
         if now_ns < here.deadline_ns:
             return ()
-        result = Result("silent", "it did not end in time")
+        result = RemedyResult("silent", "it did not end in time")
     hook = _hook(here.step, policy)
     if result.answer == "ok":
         text = f"{here.step} is done: {result.text}; next, a check"
@@ -307,14 +309,14 @@ def _remedy(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> t
 # -- back --------------------------------------------------------------------------------------------
 
 
-def _proving(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
+def _proving(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
     result = facts.result
     if facts.pending:
         return (_fell(here, facts, policy, now_ns),)
     if result is None:
         if now_ns < here.deadline_ns:
             return ()
-        result = Result("silent", "no answer in time")
+        result = RemedyResult("silent", "no answer in time")
     if result.answer == "ok":
         return (_on_probation(here, f"fit by the {here.step} check", policy, now_ns),)
     if result.answer == "failed":
@@ -332,7 +334,7 @@ def _on_probation(here: CareView, text: str, policy: GuardPolicy, now_ns: int) -
     return Set(here.target, "probation", because, "", 0, now_ns + policy.probation_ns)
 
 
-def _fell(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> Set:
+def _fell(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: int) -> Set:
     """It fell again before it was back."""
     text = facts.pending[-1].because.text
     if lemon := _lemon(here, text, (*facts.offences, now_ns), policy, now_ns):
@@ -345,7 +347,7 @@ def _fell(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> Set
     return Set(here.target, "quarantine", Reason("fell", above.because.text), step, 1, above.deadline_ns)
 
 
-def _cleared(here: CareView, said: Set, facts: Facts, now_ns: int) -> tuple[Move, ...]:
+def _cleared(here: CareView, said: Set, facts: RemedyInputs, now_ns: int) -> tuple[Move, ...]:
     """It leaves probation for worse: who works there is stopped at once, before any remedy begins."""
     if not facts.jobs:
         return (said,)
@@ -356,7 +358,7 @@ def _cleared(here: CareView, said: Set, facts: Facts, now_ns: int) -> tuple[Move
     return (*(StopJob(job.job, job.attempt, True, because) for job in facts.jobs if not job.stopping), said)
 
 
-def _probation(here: CareView, facts: Facts, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
+def _probation(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
     if facts.pending:
         return _cleared(here, _fell(here, facts, policy, now_ns), facts, now_ns)
     rest = Reason("probation", here.because.text)

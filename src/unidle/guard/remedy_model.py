@@ -18,7 +18,7 @@ Answer = Literal["ok", "failed", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TargetUse:
     """An attempt that uses the target. ``saves``: it writes checkpoints; ``saved_ns``: when it last did."""
 
     job: str
@@ -29,7 +29,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RemedyResult:
     """What came of the remedy or check that runs for the target: ``silent`` where that cannot be determined."""
 
     answer: Answer
@@ -37,7 +37,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RemedyInputs:
     """What is known of a target besides its own record. Counts are of nodes; the target's own is in none of them.
 
     ``falls``: nodes with a fault within the breaker's time, this one too.
@@ -52,8 +52,8 @@ class Facts:
     offences: tuple[int, ...] = ()
     pending: tuple[Sign, ...] = ()
     strikes: tuple[Strike, ...] = ()
-    jobs: tuple[Held, ...] = ()
-    result: Result | None = None
+    jobs: tuple[TargetUse, ...] = ()
+    result: RemedyResult | None = None
     of_node: str = ""  # the node that a device is of, where the target is a device
     node_busy: bool = False  # the device's node is not in use
     part_busy: bool = False  # a device of the node is being repaired or checked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Demand(NamedTuple):
+class PodDemand(NamedTuple):
     """CPU, memory and GPUs of one node. ``gpu_milli`` is requested of each of ``gpus`` GPUs; 1000 is a whole GPU.
 
     ``models`` are the GPU models that it can use; empty means any.

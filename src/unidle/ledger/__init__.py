@@ -1,0 +1,1 @@
+"""What every nanosecond of every device slice was for: causes, postings, segments, questions about them."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from unidle.ledger.money import MICRO, Cost
 from unidle.ledger.ratios import Ratio
-from unidle.ledger.select import Value, Window
+from unidle.ledger.select import TimeRange, Value
 from unidle.ledger.taxonomy import How
 
 
@@ -31,7 +31,7 @@ class GroupTotal:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class LedgerSummary:
     """Where the device time of a window went. The leaves sum to ``capacity_ns`` exactly.
 
     ``capacity_ns`` comes from the sightings of the slices, not from the rows; where a filter keeps only some rows
@@ -39,7 +39,7 @@ class Summary:
     requested, ``ettr`` per job when it includes the job.
     """
 
-    window: Window
+    window: TimeRange
     capacity_ns: int
     slices: int
     leaves: tuple[LeafTotal, ...]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Final, Literal, NamedTuple
 
-from unidle.ledger.profiled_causes import OBSERVER, Look, Piece, carve
+from unidle.ledger.profiled_causes import OBSERVER, CauseInterval, Look, carve
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import GROUPS, How
 
@@ -23,7 +23,7 @@ UNSEEN: Final = "unseen"
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SliceFacts:
     """What is known about one moment of one slice: per group a leaf of it, or None for nothing.
 
     ``free`` is why the slice would be free if nothing else were known; it always has an answer, so
@@ -40,7 +40,7 @@ class Facts:
     free: str = "no_demand"
 
 
-def classify(facts: Facts) -> str:
+def classify(facts: SliceFacts) -> str:
     """The leaf of a moment. Total; the first fact in the order of ``PRECEDENCE`` wins."""
     if not facts.covered:
         return UNSEEN
@@ -120,7 +120,7 @@ def attempt_entries(trace: AttemptTrace, now_ns: int) -> list[Entry]:
         for piece in _rank_pieces(trace, rank, lead, spawned, until):
             _post(trace, piece, same, entries)
         return entries
-    merged: dict[Piece, list[int]] = {}
+    merged: dict[CauseInterval, list[int]] = {}
     for rank, slices in groups:
         for piece in _rank_pieces(trace, rank, lead, spawned, until):
             merged.setdefault(piece, []).extend(slices)
@@ -151,7 +151,7 @@ def _gang_spawned(trace: AttemptTrace, until: int) -> int | None:
     return min(latest, until)
 
 
-def _post(trace: AttemptTrace, piece: Piece, slices: tuple[int, ...], entries: list[Entry]) -> None:
+def _post(trace: AttemptTrace, piece: CauseInterval, slices: tuple[int, ...], entries: list[Entry]) -> None:
     start, end, leaf, step, how, observer, was = piece
     new = Entry(slices, start, end, leaf, trace.job, trace.attempt, step, how, observer)
     if was is None:
@@ -163,20 +163,20 @@ def _post(trace: AttemptTrace, piece: Piece, slices: tuple[int, ...], entries: l
 
 def _rank_pieces(
     trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, spawned: int | None, until: int
-) -> Iterator[Piece]:
+) -> Iterator[CauseInterval]:
     """The rank's time from placement to release, without gaps; empty pieces are left out."""
     placed = trace.placed_ns
     gone = until if rank.end_ns is None else min(max(rank.end_ns, placed), until)
     work_end = gone if trace.halted_ns is None else min(gone, max(trace.halted_ns, placed))
     begin_work = work_end if spawned is None else min(spawned, work_end)
     checked = placed if trace.checked_ns is None else min(max(trace.checked_ns, placed), begin_work)
-    pieces = [Piece(placed, checked, "preflight", -1, "measured", "control")]
-    pieces.append(Piece(checked, begin_work, "gang_wait", -1, "measured", "supervisor"))
+    pieces = [CauseInterval(placed, checked, "preflight", -1, "measured", "control")]
+    pieces.append(CauseInterval(checked, begin_work, "gang_wait", -1, "measured", "supervisor"))
     pieces += _work(trace, rank, lead, begin_work, work_end)
     after = "hang" if trace.halt == "failure" else "preempting"
-    pieces.append(Piece(work_end, gone, after, -1, "inferred", "control"))
-    pieces.append(Piece(gone, until, "idle", -1, "measured", "supervisor"))
-    tiled: Iterator[Piece] | list[Piece] = pieces
+    pieces.append(CauseInterval(work_end, gone, after, -1, "inferred", "control"))
+    pieces.append(CauseInterval(gone, until, "idle", -1, "measured", "supervisor"))
+    tiled: Iterator[CauseInterval] | list[CauseInterval] = pieces
     if rank.spans or rank.down:
         tiled = _overlay(pieces, rank, begin_work, work_end)
     if trace.idle_ns is not None:
@@ -210,7 +210,9 @@ def _is_failed_start(trace: AttemptTrace, lead: RankTrace | None, begin_work: in
     return not trace.modelled and not trace.saved and stopped_ns - begin_work <= START_MOST_NS
 
 
-def _work(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, begin: int, end: int) -> list[Piece]:
+def _work(
+    trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, begin: int, end: int
+) -> list[CauseInterval]:
     """``[begin, end)``: start, then one piece per step seen, then what follows the last step."""
     source = rank if rank.step_n else lead
     if source is None:
@@ -218,37 +220,37 @@ def _work(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, begin: i
     how: How = "measured" if source.observer == "helper" else "inferred"
     count = bisect_right(source.step_ns, end)
     at = min(_first_begin(trace, rank, source, begin), end)
-    pieces = [Piece(begin, at, "start", -1, how, source.observer)]
+    pieces = [CauseInterval(begin, at, "start", -1, how, source.observer)]
     for k in range(count):
         done = max(source.step_ns[k], at)
-        pieces.append(Piece(at, done, "useful", source.step_n[k], how, source.observer))
+        pieces.append(CauseInterval(at, done, "useful", source.step_n[k], how, source.observer))
         at = done
     if count == 0:
-        pieces[0] = Piece(begin, end, "start", -1, how, source.observer)
+        pieces[0] = CauseInterval(begin, end, "start", -1, how, source.observer)
     elif count < len(source.step_n):
         # the rank was gone a moment before the gang's lead told of the step
-        pieces.append(Piece(at, end, "useful", source.step_n[count], how, source.observer))
+        pieces.append(CauseInterval(at, end, "useful", source.step_n[count], how, source.observer))
     elif trace.ended_ns is not None and trace.fate == "kept":
-        pieces.append(Piece(at, end, "idle", -1, "inferred", source.observer))
+        pieces.append(CauseInterval(at, end, "idle", -1, "inferred", source.observer))
     else:
-        pieces.append(Piece(at, end, "useful", -1, "inferred", source.observer))
+        pieces.append(CauseInterval(at, end, "useful", -1, "inferred", source.observer))
     return pieces
 
 
-def _work_without_steps(trace: AttemptTrace, begin: int, end: int) -> list[Piece]:
+def _work_without_steps(trace: AttemptTrace, begin: int, end: int) -> list[CauseInterval]:
     seen = end if trace.watched_ns is None else min(max(trace.watched_ns, begin), end)
-    watched = Piece(seen, end, "useful", -1, "inferred", OBSERVER)
+    watched = CauseInterval(seen, end, "useful", -1, "inferred", OBSERVER)
     if trace.job_steps or (trace.fate == "open" and trace.watched_ns is not None):
-        return [Piece(begin, seen, "start", -1, "inferred", "supervisor"), watched]
+        return [CauseInterval(begin, seen, "start", -1, "inferred", "supervisor"), watched]
     if trace.fate == "open":  # its first step may still come
         started = seen if trace.modelled else min(begin + START_MOST_NS, seen)
         return [
-            Piece(begin, started, "start", -1, "inferred", "supervisor"),
-            Piece(started, seen, "unmeasured", -1, "inferred", "process"),
+            CauseInterval(begin, started, "start", -1, "inferred", "supervisor"),
+            CauseInterval(started, seen, "unmeasured", -1, "inferred", "process"),
         ]
     # The job itself never showed a step. Unless some were seen from outside, what its processes did is unknown.
     leaf = "useful" if trace.modelled or trace.watched_ns is not None else "unmeasured"
-    return [Piece(begin, seen, leaf, -1, "inferred", "process", was="start"), watched]
+    return [CauseInterval(begin, seen, leaf, -1, "inferred", "process", was="start"), watched]
 
 
 def _first_begin(trace: AttemptTrace, rank: RankTrace, source: RankTrace, begin: int) -> int:
@@ -287,7 +289,7 @@ def _lost_from(trace: AttemptTrace, rank: RankTrace, lead: RankTrace | None, beg
     return first if trace.durable_ns is None else max(first, trace.durable_ns)
 
 
-def _revoke(piece: Piece, lost_from: int, fate: _Loss) -> Iterator[Piece]:
+def _revoke(piece: CauseInterval, lost_from: int, fate: _Loss) -> Iterator[CauseInterval]:
     """The part of ``piece`` from ``lost_from`` on gets the leaf of what became of it."""
     cut = max(piece.start_ns, lost_from)
     if piece.start_ns < cut:
@@ -296,7 +298,7 @@ def _revoke(piece: Piece, lost_from: int, fate: _Loss) -> Iterator[Piece]:
         yield piece._replace(start_ns=cut)
         return
     down = piece.leaf in _DOWN
-    leaf = classify(Facts(covered=True, down=piece.leaf if down else None, lost=fate))
+    leaf = classify(SliceFacts(covered=True, down=piece.leaf if down else None, lost=fate))
     if leaf == piece.leaf:
         yield piece._replace(start_ns=cut)
     else:
@@ -307,7 +309,7 @@ _DOWN = frozenset({"fault", "repair", "maintenance", "quarantine", "boot"})
 _STEP = frozenset(GROUPS["step"])
 
 
-def _idle(pieces: Iterable[Piece], start: int, end: int, how: How) -> Iterator[Piece]:
+def _idle(pieces: Iterable[CauseInterval], start: int, end: int, how: How) -> Iterator[CauseInterval]:
     """From ``start`` until ``end`` what was taken for work, because nothing else was known, is idle."""
     for piece in pieces:
         a, b = max(piece.start_ns, start), min(piece.end_ns, end)
@@ -321,7 +323,9 @@ def _idle(pieces: Iterable[Piece], start: int, end: int, how: How) -> Iterator[P
         yield piece._replace(start_ns=b)
 
 
-def _overlay(pieces: Sequence[Piece], rank: RankTrace, begin: int, end: int) -> Iterator[Piece]:
+def _overlay(
+    pieces: Sequence[CauseInterval], rank: RankTrace, begin: int, end: int
+) -> Iterator[CauseInterval]:
     """Lay measured spans (within the work) and faults (anywhere) over the base pieces."""
     spans = [(max(s, begin), min(e, end), leaf) for s, e, leaf in rank.spans]
     claims = sorted([(s, e, leaf, False) for s, e, leaf in spans] + [(*d, True) for d in rank.down])
@@ -344,7 +348,7 @@ def _overlay(pieces: Sequence[Piece], rank: RankTrace, begin: int, end: int) -> 
             yield _claimed(piece._replace(start_ns=a, end_ns=b), over)
 
 
-def _claimed(piece: Piece, over: Sequence[tuple[int, int, str, bool]]) -> Piece:
+def _claimed(piece: CauseInterval, over: Sequence[tuple[int, int, str, bool]]) -> CauseInterval:
     downs = [leaf for _, _, leaf, is_down in over if is_down]
     down = "unseen" if "unseen" in downs else next(iter(downs), None)
     held = next((leaf for _, _, leaf, is_down in over if not is_down), None)
@@ -354,7 +358,7 @@ def _claimed(piece: Piece, over: Sequence[tuple[int, int, str, bool]]) -> Piece:
     base_held = None if base_step else piece.leaf
     if held in _STEP:  # says more of a step, and nothing of what is none
         base_step, held = base_step and held, None
-    leaf = classify(Facts(covered=True, down=down, held=held or base_held, step=base_step))
+    leaf = classify(SliceFacts(covered=True, down=down, held=held or base_held, step=base_step))
     return piece._replace(
         leaf=leaf,
         how="inferred" if down == "unseen" else "measured",

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from unidle.ledger.rows import Entry, Row
+from unidle.ledger.rows import Entry, LedgerRow
 from unidle.ledger.tables import (
     NO_JOB,
     JobInfo,
@@ -185,7 +185,7 @@ def coalesce(columns: RowColumns) -> RowColumns:
     return whole.with_data({"end_ns": columns["end_ns"][last]})
 
 
-def rows(columns: RowColumns) -> Iterator[Row]:
+def rows(columns: RowColumns) -> Iterator[LedgerRow]:
     """Each row with its names, in the order of the columns."""
     names, jobs, observers = columns.slices.names, columns.jobs, columns.observers
     share = columns.slices.share_ppm.tolist()
@@ -193,7 +193,7 @@ def rows(columns: RowColumns) -> Iterator[Row]:
     for part in columns.parts(1 << 16):
         lists = (part[name].tolist() for name in order)
         for k, start, end, leaf, job, attempt, step, how, observer, revision in zip(*lists, strict=True):
-            yield Row(
+            yield LedgerRow(
                 names.devices[k],
                 names.ids[k],
                 start,

@@ -22,20 +22,20 @@ from unidle.ledger.columns import (
     empty,
     in_order,
 )
-from unidle.ledger.rows import Row
-from unidle.ledger.select import Selection, Window
+from unidle.ledger.rows import LedgerRow
+from unidle.ledger.select import Selection, TimeRange
 from unidle.ledger.sources import LedgerSource
 
 if TYPE_CHECKING:
     import polars as pl
 
-FIELDS: Final = Row._fields
+FIELDS: Final = LedgerRow._fields
 ROWS_AT_ONCE: Final = 1 << 18
 
 
 def standing_rows(
     source: LedgerSource,
-    window: Window | None = None,
+    window: TimeRange | None = None,
     where: Mapping[str, Collection[str | int]] | None = None,
 ) -> Iterator[RowColumns]:
     """The rows to export, in parts. A row that was cut at a segment's edge is joined again."""
@@ -53,10 +53,10 @@ def standing_rows(
 def write_jsonl(
     source: LedgerSource,
     out: BinaryIO,
-    window: Window | None = None,
+    window: TimeRange | None = None,
     where: Mapping[str, Collection[str | int]] | None = None,
 ) -> None:
-    """One JSON object per row and line, with the fields of ``Row`` in its order; null for none."""
+    """One JSON object per row and line, with the fields of ``LedgerRow`` in its order; null for none."""
     for rows in standing_rows(source, window, where):
         frame(rows).write_ndjson(out)
 
@@ -64,7 +64,7 @@ def write_jsonl(
 def write_csv(
     source: LedgerSource,
     out: BinaryIO,
-    window: Window | None = None,
+    window: TimeRange | None = None,
     where: Mapping[str, Collection[str | int]] | None = None,
 ) -> None:
     """A header and one line per row (RFC 4180 quoting, line feeds); an empty field for none."""
@@ -76,7 +76,7 @@ def write_csv(
 def write_parquet(
     source: LedgerSource,
     out: BinaryIO,
-    window: Window | None = None,
+    window: TimeRange | None = None,
     where: Mapping[str, Collection[str | int]] | None = None,
 ) -> None:
     """One Parquet file with names, not codes, in it (zstd, null for none)."""
@@ -94,7 +94,7 @@ def write_parquet(
 
 
 def frame(rows: RowColumns) -> pl.DataFrame:
-    """Rows with their names, one column per field of ``Row``."""
+    """Rows with their names, one column per field of ``LedgerRow``."""
     import polars as pl
 
     names = rows.slices.names

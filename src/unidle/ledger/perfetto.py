@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 
 from unidle.ledger.columns import rows as named
 from unidle.ledger.export import standing_rows
-from unidle.ledger.select import Window
+from unidle.ledger.select import TimeRange
 from unidle.ledger.sources import LedgerSource
 from unidle.ledger.tables import SliceInfo
 from unidle.ledger.taxonomy import GROUP_OF, TAXONOMY_VERSION
@@ -34,7 +34,7 @@ COLOURS: Final[dict[str, str]] = {
 def write_perfetto(
     source: LedgerSource,
     out: BinaryIO,
-    window: Window | None = None,
+    window: TimeRange | None = None,
     where: Mapping[str, Collection[str | int]] | None = None,
 ) -> None:
     """One JSON object with ``traceEvents``, written event by event."""
@@ -50,7 +50,7 @@ def write_perfetto(
 
 
 def _events(
-    source: LedgerSource, window: Window, where: Mapping[str, Collection[str | int]] | None
+    source: LedgerSource, window: TimeRange, where: Mapping[str, Collection[str | int]] | None
 ) -> Iterator[list[str]]:
     tracks = _Tracks()
     heads = {leaf: _head(leaf) for leaf in GROUP_OF}

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from unidle.ledger.taxonomy import How
 
 
-class Piece(NamedTuple):
+class CauseInterval(NamedTuple):
     """An interval of one rank's time with its cause, before it is posted; ``unidle.ledger.attempt`` makes them."""
 
     start_ns: int
@@ -80,16 +80,16 @@ def fitted(parts: Mapping[str, int], length_ns: int) -> tuple[tuple[str, int], .
     return tuple((leaf, ns) for (leaf, _), ns in zip(kept, amounts, strict=True) if ns)
 
 
-def carve(pieces: Sequence[Piece], looks: Sequence[Look]) -> Iterator[Piece]:
+def carve(pieces: Sequence[CauseInterval], looks: Sequence[Look]) -> Iterator[CauseInterval]:
     """``pieces`` (in order, none overlaps another) with the looks' causes in place of useful time.
 
     The pieces that come out cover the same time. What is no useful time stays as it is; a cause that others laid
     over the window already is taken off what the look found, so that nothing counts twice.
     """
     at = 0
-    left: Piece | None = None  # of the piece that a window ended in
+    left: CauseInterval | None = None  # of the piece that a window ended in
     for window in windows(looks):
-        inside: list[Piece] = []
+        inside: list[CauseInterval] = []
         while left is not None or at < len(pieces):
             piece = left if left is not None else pieces[at]
             if piece.start_ns >= window.end_ns:
@@ -127,7 +127,7 @@ def windows(looks: Sequence[Look]) -> Iterator[_Window]:
         before = look
 
 
-def _laid(pieces: list[Piece], window: _Window) -> Iterator[Piece]:
+def _laid(pieces: list[CauseInterval], window: _Window) -> Iterator[CauseInterval]:
     """The pieces of one window, with its causes at the end of each of some places in it."""
     useful_ns = sum(p.end_ns - p.start_ns for p in pieces if p.leaf in _CARVED_FROM)
     wanted = _wanted(pieces, window, useful_ns)
@@ -144,7 +144,7 @@ def _laid(pieces: list[Piece], window: _Window) -> Iterator[Piece]:
         yield from _filled(place, here, window.how)
 
 
-def _wanted(pieces: Sequence[Piece], window: _Window, useful_ns: int) -> list[int]:
+def _wanted(pieces: Sequence[CauseInterval], window: _Window, useful_ns: int) -> list[int]:
     """How much of each leaf of :data:`CARVED` is to be laid over the window's useful time."""
     length_ns, looked_ns = window.end_ns - window.start_ns, window.look.end_ns - window.look.start_ns
     found = dict(window.look.parts)
@@ -160,17 +160,17 @@ def _wanted(pieces: Sequence[Piece], window: _Window, useful_ns: int) -> list[in
     return amounts if sum(amounts) <= useful_ns else apportion(useful_ns, amounts)
 
 
-def _places(pieces: list[Piece]) -> Iterator[list[Piece]]:
+def _places(pieces: list[CauseInterval]) -> Iterator[list[CauseInterval]]:
     stride = -(-len(pieces) // _PLACES)
     for k in range(0, len(pieces), stride):
         yield pieces[k : k + stride]
 
 
-def _filled(pieces: list[Piece], amounts: Sequence[int], how: How) -> Iterator[Piece]:
+def _filled(pieces: list[CauseInterval], amounts: Sequence[int], how: How) -> Iterator[CauseInterval]:
     """The last useful time of ``pieces`` becomes the causes, in their order."""
     leaves = [leaf for leaf, ns in zip(CARVED, amounts, strict=True) if ns]
     left = [ns for ns in amounts if ns]
-    made: list[Piece] = []  # from the end
+    made: list[CauseInterval] = []  # from the end
     for piece in reversed(pieces):
         end_ns = piece.end_ns
         while left and piece.leaf in _CARVED_FROM and end_ns > piece.start_ns:

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from unidle.errors import StoreDamaged
-from unidle.ledger.answers import GroupTotal, LeafTotal, Summary
+from unidle.ledger.answers import GroupTotal, LeafTotal, LedgerSummary
 from unidle.ledger.columns import HOWS, LEAVES, RowColumns
 from unidle.ledger.money import HOUR_NS, Cost, Prices, apportion, to_micro
 from unidle.ledger.ratios import RATIOS, Ratio, ratio_of, ratios_of
@@ -19,8 +19,8 @@ from unidle.ledger.select import (
     JOB_DIMENSIONS,
     SLICE_DIMENSIONS,
     Selection,
+    TimeRange,
     Value,
-    Window,
     failure_codes,
     failure_kinds,
     known_dimensions,
@@ -41,12 +41,12 @@ _T = TypeVar("_T")
 
 def summary(
     source: LedgerSource,
-    window: Window | None = None,
+    window: TimeRange | None = None,
     by: Iterable[str] = (),
     *,
     where: Mapping[str, Collection[str | int]] | None = None,
     prices: Prices | None = None,
-) -> Summary:
+) -> LedgerSummary:
     """Sum a ledger over a window (all of it by default), grouped by any of ``DIMENSIONS``.
 
     ``where`` keeps the rows whose value is among those given for each dimension. Memory is bounded
@@ -200,7 +200,7 @@ class _Answer:
         self._sums = sums
         self._causes: list[_Cause] = sums.causes.values()
 
-    def summary(self, window: Window) -> Summary:
+    def summary(self, window: TimeRange) -> LedgerSummary:
         sums = self._sums
         leaf_how: dict[tuple[int, int], int] = defaultdict(int)
         leaves: dict[str, int] = defaultdict(int)
@@ -215,7 +215,7 @@ class _Answer:
             for (leaf, how), ns in sorted(leaf_how.items())
         )
         cost = self._cost()
-        return Summary(
+        return LedgerSummary(
             window=window,
             capacity_ns=sum(leaves.values()) if sums.selection.by_rows else sums.capacity_ns,
             slices=len(sums.slice_ids),

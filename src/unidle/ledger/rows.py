@@ -1,7 +1,7 @@
 """Entries that are posted, and rows that are read.
 
 An :class:`Entry` is a double-entry posting: a correction never edits one, it posts the reversal
-(``sign`` -1) and the new cause (``sign`` +1), both one revision higher. A :class:`Row` is what
+(``sign`` -1) and the new cause (``sign`` +1), both one revision higher. A :class:`LedgerRow` is what
 stands after all postings: one interval of one slice with one leaf.
 """
 
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     sign: int = 1
 
 
-class Row(NamedTuple):
+class LedgerRow(NamedTuple):
     """One interval of one slice: the fields of the export, in this order."""
 
     device: str

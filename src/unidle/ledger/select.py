@@ -38,7 +38,7 @@ DIMENSIONS: Final = (*LEAF_DIMENSIONS, "how", *JOB_DIMENSIONS, "attempt", FAILUR
 _KNOWN: Final[dict[str, Sequence[str]]] = {"leaf": LEAVES, "group": tuple(GROUPS), "how": HOWS}
 
 
-class Window(NamedTuple):
+class TimeRange(NamedTuple):
     """``[start_ns, end_ns)`` on the controller's clock."""
 
     start_ns: int

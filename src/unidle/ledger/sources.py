@@ -8,16 +8,16 @@ from typing import Protocol
 from unidle.ledger.columns import RowColumns, clip, in_order
 from unidle.ledger.current import net
 from unidle.ledger.segments import unseal
-from unidle.ledger.select import Window
+from unidle.ledger.select import TimeRange
 
 
 class LedgerSource(Protocol):
     """A ledger that is read in batches of rows that stand."""
 
-    def extent(self) -> Window:
+    def extent(self) -> TimeRange:
         """From the first sighting of any slice to the last."""
 
-    def batches(self, window: Window, *, detail: bool = True) -> Iterator[RowColumns]:
+    def batches(self, window: TimeRange, *, detail: bool = True) -> Iterator[RowColumns]:
         """Rows and capacity inside the window, cut at its edges.
 
         Within a batch rows are in order of slice and start; of two batches the earlier holds the
@@ -43,10 +43,10 @@ class LiveRows:
     def __init__(self, columns: RowColumns) -> None:
         self._columns = net(columns)
 
-    def extent(self) -> Window:
+    def extent(self) -> TimeRange:
         return span(self._columns)
 
-    def batches(self, window: Window, *, detail: bool = True) -> Iterator[RowColumns]:
+    def batches(self, window: TimeRange, *, detail: bool = True) -> Iterator[RowColumns]:
         if detail:
             self._columns = in_order(self._columns)
         yield clip(self._columns, *window)
@@ -69,16 +69,16 @@ class SegmentedRows:
         self._body = body
         self._live = LiveRows(live) if live is not None else None
 
-    def extent(self) -> Window:
-        spans = [Window(s.start_ns, s.end_ns) for s in self._segments]
+    def extent(self) -> TimeRange:
+        spans = [TimeRange(s.start_ns, s.end_ns) for s in self._segments]
         if self._live is not None:
             spans.append(self._live.extent())
         spans = [s for s in spans if s.end_ns > s.start_ns]
         if not spans:
-            return Window(0, 0)
-        return Window(min(s.start_ns for s in spans), max(s.end_ns for s in spans))
+            return TimeRange(0, 0)
+        return TimeRange(min(s.start_ns for s in spans), max(s.end_ns for s in spans))
 
-    def batches(self, window: Window, *, detail: bool = True) -> Iterator[RowColumns]:
+    def batches(self, window: TimeRange, *, detail: bool = True) -> Iterator[RowColumns]:
         for segment in self._segments:
             if segment.start_ns < window.end_ns and segment.end_ns > window.start_ns:
                 yield clip(unseal(self._body(segment.id), detail=detail), *window)
@@ -86,10 +86,10 @@ class SegmentedRows:
             yield from self._live.batches(window, detail=detail)
 
 
-def span(columns: RowColumns) -> Window:
+def span(columns: RowColumns) -> TimeRange:
     """From the first sighting of any slice to the last; what a segment of these rows is filed under."""
     table = columns.slices
     some = table.last_ns > table.first_ns
     if not some.any():
-        return Window(0, 0)
-    return Window(int(table.first_ns[some].min()), int(table.last_ns[some].max()))
+        return TimeRange(0, 0)
+    return TimeRange(int(table.first_ns[some].min()), int(table.last_ns[some].max()))

@@ -32,7 +32,7 @@ class Key(msgspec.Struct):
     held: Notice | None = None
 
 
-class Temper(msgspec.Struct):
+class Deduplicator(msgspec.Struct):
     """What one channel has to remember so as to tell nothing twice and to sum up storms."""
 
     window_ns: int

@@ -13,7 +13,7 @@ from unidle.notices.model import Notice, SentKind, Severity, iso, notice_id
 _SOUND: Final = "healthy"
 
 
-class Known(msgspec.Struct):
+class DerivationState(msgspec.Struct):
     """What has to be remembered of earlier events: jobs that are about to restart, and sick nodes."""
 
     failed: dict[str, int] = {}  # job -> the attempt that failed, until the next one or the job's end
@@ -34,7 +34,7 @@ class _Said(msgspec.Struct, frozen=True):
     node: str | None = None
 
 
-def derive(known: Known, event: ev.Event, seq: int, time_ns: int) -> Notice | None:
+def derive(known: DerivationState, event: ev.Event, seq: int, time_ns: int) -> Notice | None:
     """The notice of an event; None if the event needs no notice."""
     handler = _HANDLERS.get(type(event))
     said = handler(known, event) if handler is not None else None
@@ -47,7 +47,7 @@ def derive(known: Known, event: ev.Event, seq: int, time_ns: int) -> Notice | No
     )  # fmt: skip
 
 
-def _job_ended(known: Known, event: ev.JobEnded) -> _Said | None:
+def _job_ended(known: DerivationState, event: ev.JobEnded) -> _Said | None:
     attempt = known.failed.pop(event.job, None)
     known.restarting.discard(event.job)
     if event.state != "failed":
@@ -56,12 +56,12 @@ def _job_ended(known: Known, event: ev.JobEnded) -> _Said | None:
     return _Said("job_failed", "failed", "critical", _job(event.job), text, event.job, attempt)
 
 
-def _attempt_ended(known: Known, event: ev.AttemptEnded) -> None:
+def _attempt_ended(known: DerivationState, event: ev.AttemptEnded) -> None:
     if event.outcome == "failed":
         known.failed[event.job] = event.attempt
 
 
-def _retry_planned(known: Known, event: ev.RetryPlanned) -> _Said:
+def _retry_planned(known: DerivationState, event: ev.RetryPlanned) -> _Said:
     known.restarting.add(event.job)
     rank = event.because.figures.get("rank")
     return _Said(
@@ -70,7 +70,7 @@ def _retry_planned(known: Known, event: ev.RetryPlanned) -> _Said:
     )  # fmt: skip
 
 
-def _attempt_placed(known: Known, event: ev.AttemptPlaced) -> _Said | None:
+def _attempt_placed(known: DerivationState, event: ev.AttemptPlaced) -> _Said | None:
     known.failed.pop(event.job, None)
     if event.job not in known.restarting:
         return None
@@ -79,7 +79,7 @@ def _attempt_placed(known: Known, event: ev.AttemptPlaced) -> _Said | None:
     return _Said("incident", "restarted", "info", _job(event.job), text, event.job, event.attempt)
 
 
-def _verdict_reached(_known: Known, event: ev.VerdictReached) -> _Said:
+def _verdict_reached(_known: DerivationState, event: ev.VerdictReached) -> _Said:
     follows = "it is restarted" if event.acts else "nothing is done by itself"
     return _Said(
         "verdict", event.kind, "warning" if event.acts or event.kind == "slow" else "critical", _job(event.job),
@@ -87,29 +87,29 @@ def _verdict_reached(_known: Known, event: ev.VerdictReached) -> _Said:
     )  # fmt: skip
 
 
-def _verdict_over(_known: Known, event: ev.VerdictOver) -> _Said:
+def _verdict_over(_known: DerivationState, event: ev.VerdictOver) -> _Said:
     text = f"{event.job}: {event.because.text}"
     return _Said("verdict", "over", "info", _job(event.job), text, event.job, event.attempt)
 
 
-def _idle_told(_known: Known, event: ev.IdleTold) -> _Said:
+def _idle_told(_known: DerivationState, event: ev.IdleTold) -> _Said:
     text = f"{event.job}: {event.because.text}"
     return _Said("idle", "idle", "warning", _job(event.job), text, event.job, event.attempt)
 
 
-def _idle_over(_known: Known, event: ev.IdleOver) -> _Said:
+def _idle_over(_known: DerivationState, event: ev.IdleOver) -> _Said:
     text = f"{event.job}: {event.because.text}"
     return _Said("idle", "over", "info", _job(event.job), text, event.job, event.attempt)
 
 
-def _stop_asked(_known: Known, event: ev.StopAsked) -> _Said | None:
+def _stop_asked(_known: DerivationState, event: ev.StopAsked) -> _Said | None:
     if event.why != "idle":
         return None
     text = f"{event.job} is released: {event.because.text}"
     return _Said("idle", "released", "warning", _job(event.job), text, event.job, event.attempt)
 
 
-def _health_set(known: Known, event: ev.HealthSet) -> _Said | None:
+def _health_set(known: DerivationState, event: ev.HealthSet) -> _Said | None:
     before = known.health.pop(event.target, _SOUND)
     if event.health != _SOUND:
         known.health[event.target] = event.health
@@ -131,7 +131,7 @@ def _job(job: str) -> str:
     return f"job:{job}"
 
 
-_HANDLERS: Final[dict[type, Callable[[Known, Any], _Said | None]]] = {
+_HANDLERS: Final[dict[type, Callable[[DerivationState, Any], _Said | None]]] = {
     ev.JobEnded: _job_ended,
     ev.AttemptEnded: _attempt_ended,
     ev.RetryPlanned: _retry_planned,

@@ -17,10 +17,10 @@ from unidle.errors import StoreDamaged
 from unidle.events import types as ev
 from unidle.files.fleet_notices import Channel
 from unidle.notices import derive
-from unidle.notices.dedup import Temper
+from unidle.notices.dedup import Deduplicator
 from unidle.notices.model import Notice
-from unidle.notices.send_queue import Line, Record
-from unidle.notices.sender import Crew, Send, in_flight_most
+from unidle.notices.send_queue import DeliveryRecord, SendQueue
+from unidle.notices.sender import Send, SenderThreads, in_flight_most
 from unidle.store.protocol import Bookmark, Lease, Store
 
 NAME: Final = "notices"
@@ -31,30 +31,30 @@ _CATCH_UP_MOST: Final = 500_000
 _CHANNELS_KEPT: Final = 64
 
 
-class Kept(msgspec.Struct):
+class ChannelState(msgspec.Struct):
     """One channel in the bookmark."""
 
-    temper: Temper
+    temper: Deduplicator
     pending: list[Notice] = []
-    record: Record = msgspec.field(default_factory=Record)
+    record: DeliveryRecord = msgspec.field(default_factory=DeliveryRecord)
 
 
-class Book(msgspec.Struct):
+class NoticeBookmark(msgspec.Struct):
     """The bookmark's body."""
 
-    known: derive.Known
-    channels: dict[str, Kept] = {}
+    known: derive.DerivationState
+    channels: dict[str, ChannelState] = {}
     v: int = 1
 
 
 class _Desk(msgspec.Struct):
     channel: Channel
-    temper: Temper
-    line: Line
-    crew: Crew
+    temper: Deduplicator
+    line: SendQueue
+    crew: SenderThreads
 
 
-class NoticeDesk:
+class NoticeDispatcher:
     """Sends notices of the events of a store, which this process holds, to the channels."""
 
     def __init__(
@@ -146,13 +146,13 @@ class NoticeDesk:
         for desk in self._desks:
             number, pending, record = desk.line.snapshot()
             changes += number
-            channels[desk.channel.name] = Kept(desk.temper, pending, record)
-        body = msgspec.json.encode(Book(self._known, channels))
+            channels[desk.channel.name] = ChannelState(desk.temper, pending, record)
+        body = msgspec.json.encode(NoticeBookmark(self._known, channels))
         self._store.save_bookmark(self._lease, Bookmark(NAME, self._seq, body))
         self._kept, self._keep_ns = (self._seq, changes), now_ns
 
 
-def load(store: Store) -> tuple[Book, int]:
+def load(store: Store) -> tuple[NoticeBookmark, int]:
     """The content of the bookmark, and the last event that it covers; a new one begins at the log's end.
 
     A bookmark that cannot be read counts as none (`unidle store check` names it).
@@ -160,17 +160,17 @@ def load(store: Store) -> tuple[Book, int]:
     try:
         found = store.load_bookmark(NAME)
         if found is not None:
-            return msgspec.json.decode(found.body, type=Book), found.seq
+            return msgspec.json.decode(found.body, type=NoticeBookmark), found.seq
     except (StoreDamaged, msgspec.MsgspecError):
         pass
-    return Book(derive.Known()), store.last()[0]
+    return NoticeBookmark(derive.DerivationState()), store.last()[0]
 
 
-def _desk(channel: Channel, send: Send, kept: Kept | None) -> _Desk:
-    kept = kept or Kept(Temper(channel.window_ns))
+def _desk(channel: Channel, send: Send, kept: ChannelState | None) -> _Desk:
+    kept = kept or ChannelState(Deduplicator(channel.window_ns))
     kept.temper.window_ns = channel.window_ns
-    line = Line(kept.pending, kept.record)
-    return _Desk(channel, kept.temper, line, Crew(channel.name, line, send, in_flight_most(channel)))
+    line = SendQueue(kept.pending, kept.record)
+    return _Desk(channel, kept.temper, line, SenderThreads(channel.name, line, send, in_flight_most(channel)))
 
 
 def _put(desk: _Desk, notices: list[Notice]) -> int:

@@ -26,7 +26,7 @@ Outcome = Literal["done", "again", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Delivery:
     """The outcome of a delivery. ``text`` describes it without secrets; ``after_s``: the wait that the receiver requests."""
 
     outcome: Outcome
@@ -34,7 +34,7 @@ class Answer:
     after_s: float = 0.0
 
 
-class Past(msgspec.Struct, frozen=True):
+class PastNotice(msgspec.Struct, frozen=True):
     """A notice that needs no more delivery."""
 
     id: str
@@ -45,7 +45,7 @@ class Past(msgspec.Struct, frozen=True):
     outcome: str
 
 
-class Record(msgspec.Struct):
+class DeliveryRecord(msgspec.Struct):
     """What became of a channel's notices. Times are of the wall clock."""
 
     sent: int = 0
@@ -54,11 +54,11 @@ class Record(msgspec.Struct):
     sent_ns: int | None = None
     error: str = ""
     error_ns: int | None = None
-    recent: list[Past] = []
+    recent: list[PastNotice] = []
 
 
 @dataclass(slots=True)
-class Entry:
+class QueuedNotice:
     notice: Notice
     busy: bool = False
     tries: int = 0
@@ -67,7 +67,7 @@ class Entry:
 
 @dataclass(slots=True)
 class _State:
-    entries: deque[Entry] = field(default_factory=deque)
+    entries: deque[QueuedNotice] = field(default_factory=deque)
     failures: int = 0
     not_before_s: float = 0.0
     failed_s: float = -1.0
@@ -80,26 +80,26 @@ def backoff_s(failures: int, chance: float) -> float:
     return min(_FIRST_S * 2.0 ** min(failures - 1, 30), _LONGEST_S) * (1.0 - chance / 2)
 
 
-class Line:
+class SendQueue:
     """Workers :meth:`take` a notice, deliver it, and :meth:`settle` it. A failing channel is tried one at a time."""
 
     def __init__(
-        self, pending: list[Notice], record: Record, *,
+        self, pending: list[Notice], record: DeliveryRecord, *,
         clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
         self._now, self._chance = clock, chance
         self._changed = threading.Condition()
-        self._state = _State(deque(Entry(one) for one in pending))
+        self._state = _State(deque(QueuedNotice(one) for one in pending))
         self._record = record
 
     def put(self, notice: Notice) -> None:
         with self._changed:
-            self._state.entries.append(Entry(notice))
+            self._state.entries.append(QueuedNotice(notice))
             self._collapse()
             self._state.changes += 1
             self._changed.notify_all()
 
-    def take(self) -> Entry | None:
+    def take(self) -> QueuedNotice | None:
         """The next notice, once there is one that may be sent; None when the line is closed."""
         with self._changed:
             while not self._state.closed:
@@ -110,7 +110,7 @@ class Line:
                 self._changed.wait(wait_s)
             return None
 
-    def settle(self, entry: Entry, answer: Answer) -> None:
+    def settle(self, entry: QueuedNotice, answer: Delivery) -> None:
         """Say how the delivery of what was taken went."""
         with self._changed:
             state, record, notice = self._state, self._record, entry.notice
@@ -129,11 +129,13 @@ class Line:
                 else:
                     record.refused += 1
                     record.error, record.error_ns = answer.text, now_ns
-                past = Past(notice.id, notice.kind, notice.state, notice.subject, now_ns, answer.outcome)
+                past = PastNotice(
+                    notice.id, notice.kind, notice.state, notice.subject, now_ns, answer.outcome
+                )
                 record.recent = [*record.recent, past][-_RECENT:]
             self._changed.notify_all()
 
-    def snapshot(self) -> tuple[int, list[Notice], Record]:
+    def snapshot(self) -> tuple[int, list[Notice], DeliveryRecord]:
         """A number that grows with each change, what is not delivered yet, and the record."""
         with self._changed:
             return (
@@ -154,7 +156,7 @@ class Line:
             self._state.closed = True
             self._changed.notify_all()
 
-    def _failed(self, entry: Entry, answer: Answer) -> None:
+    def _failed(self, entry: QueuedNotice, answer: Delivery) -> None:
         state = self._state
         now_s = self._now()
         if entry.begun_s >= state.failed_s:  # those that were under way at the same time are one failure
@@ -164,7 +166,7 @@ class Line:
         state.not_before_s = max(state.not_before_s, now_s + wait_s)
         self._record.error, self._record.error_ns = answer.text, time.time_ns()
 
-    def _next(self) -> tuple[Entry | None, float | None]:
+    def _next(self) -> tuple[QueuedNotice | None, float | None]:
         """What may be sent now, else for how long to wait (None: until something changes)."""
         state = self._state
         if not state.entries:
@@ -175,7 +177,7 @@ class Line:
             if busy or wait_s > 0:
                 return None, None if busy else wait_s
         subjects: set[str] = set()
-        ready: list[Entry] = []
+        ready: list[QueuedNotice] = []
         for k, entry in enumerate(state.entries):
             if entry.notice.kind == "summary":  # of many subjects: what is older precedes it, newer after it
                 ready += [entry] if k == 0 and not entry.busy else []
@@ -194,5 +196,5 @@ class Line:
         gone = set(map(id, old))
         left = [e for e in entries if id(e) not in gone]
         busy = next((k for k, e in enumerate(left) if not e.busy), len(left))
-        left.insert(busy, Entry(summary([e.notice for e in old], "sent late")))
+        left.insert(busy, QueuedNotice(summary([e.notice for e in old], "sent late")))
         self._state.entries = deque(left)

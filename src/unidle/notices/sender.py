@@ -16,10 +16,10 @@ from typing import Final, TypeAlias
 from unidle.errors import BadInput
 from unidle.files.fleet_notices import Channel, Command, LogFile, Webhook, url_problem
 from unidle.notices.model import Notice, encode
-from unidle.notices.send_queue import Answer, Line
+from unidle.notices.send_queue import Delivery, SendQueue
 
 IN_FLIGHT_MOST: Final = 4
-Send: TypeAlias = Callable[[Notice], Answer]
+Send: TypeAlias = Callable[[Notice], Delivery]
 
 
 def senders(
@@ -44,7 +44,7 @@ def _sender(channel: Channel, environ: MutableMapping[str, str], used: set[str])
     if isinstance(to, LogFile):
         path = to.path
 
-        def append(notice: Notice) -> Answer:
+        def append(notice: Notice) -> Delivery:
             from unidle.notices.sender import append
 
             return append(path, encode(notice))
@@ -54,7 +54,7 @@ def _sender(channel: Channel, environ: MutableMapping[str, str], used: set[str])
 
 
 def _runner(to: Command) -> Send:
-    def run(notice: Notice) -> Answer:
+    def run(notice: Notice) -> Delivery:
         from unidle.notices.sender import run
 
         return run(to.argv, encode(notice))
@@ -82,7 +82,7 @@ def _poster(field: str, to: Webhook, environ: MutableMapping[str, str], used: se
             raise _bad(f"{field}.headers.{name}", "must be one line of ASCII", None)
     secret_text = value(f"env:{to.secret_env}", "secret_env") if to.secret_env else ""
 
-    def post(notice: Notice) -> Answer:
+    def post(notice: Notice) -> Delivery:
         return _post(url, secret_text, headers, notice)
 
     _check_secret(field, to.secret_env, secret_text)
@@ -100,11 +100,11 @@ def _check_secret(field: str, name: str, text: str) -> None:
         raise _bad(f"{field}.secret_env", f"what the variable holds {error}", name) from None
 
 
-def _post(url: str, secret_text: str, headers: dict[str, str], notice: Notice) -> Answer:
+def _post(url: str, secret_text: str, headers: dict[str, str], notice: Notice) -> Delivery:
     # only in the thread that sends: TLS and HTTP are a tenth of a second of imports
-    from unidle.notices.webhook import Target, post, secret_bytes
+    from unidle.notices.webhook import WebhookTarget, post, secret_bytes
 
-    target = Target(url, secret_bytes(secret_text) if secret_text else b"", headers)
+    target = WebhookTarget(url, secret_bytes(secret_text) if secret_text else b"", headers)
     return post(target, notice.id, encode(notice), time.time())
 
 
@@ -112,10 +112,10 @@ def _bad(field: str, problem: str, value: str | None) -> BadInput:
     return BadInput(problem, field=field, value=value, remedy="set it where the controller is started")
 
 
-class Crew:
+class SenderThreads:
     """The threads of one channel: as many as there is to do, at most ``most``."""
 
-    def __init__(self, name: str, line: Line, send: Send, most: int) -> None:
+    def __init__(self, name: str, line: SendQueue, send: Send, most: int) -> None:
         self._name, self._line, self._send, self._most = name, line, send, most
         self._threads = 0
 
@@ -131,7 +131,7 @@ class Crew:
             try:
                 answer = self._send(entry.notice)
             except Exception as error:
-                answer = Answer("again", f"failed inside unidle: {type(error).__name__}")
+                answer = Delivery("again", f"failed inside unidle: {type(error).__name__}")
             self._line.settle(entry, answer)
 
 
@@ -143,21 +143,21 @@ def in_flight_most(channel: Channel) -> int:
 COMMAND_S: Final = 30.0
 
 
-def append(path: str, body: bytes) -> Answer:
+def append(path: str, body: bytes) -> Delivery:
     """Append one line. The file is opened again each time, so that it may be moved away between two lines."""
     try:
         # without O_NONBLOCK a pipe that nobody reads would be waited for
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
-                return Answer("again", "is not a file")
+                return Delivery("again", "is not a file")
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _write(file, body)
         finally:
             os.close(file)
     except OSError as error:
-        return Answer("again", (error.strerror or "cannot be written").lower())
-    return Answer("done")
+        return Delivery("again", (error.strerror or "cannot be written").lower())
+    return Delivery("done")
 
 
 def _write(file: int, body: bytes) -> None:
@@ -175,7 +175,7 @@ def _write(file: int, body: bytes) -> None:
         raise
 
 
-def run(argv: tuple[str, ...], body: bytes, limit_s: float = COMMAND_S) -> Answer:
+def run(argv: tuple[str, ...], body: bytes, limit_s: float = COMMAND_S) -> Delivery:
     """Run a command with the notice on its standard input; it has to exit 0 within ``limit_s``."""
     try:
         process = subprocess.Popen(
@@ -187,7 +187,7 @@ def run(argv: tuple[str, ...], body: bytes, limit_s: float = COMMAND_S) -> Answe
         )
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) else None
-        return Answer("again", f"cannot be run: {(text or 'not a command').lower()}")
+        return Delivery("again", f"cannot be run: {(text or 'not a command').lower()}")
     try:
         process.communicate(body + b"\n", timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -197,12 +197,12 @@ def run(argv: tuple[str, ...], body: bytes, limit_s: float = COMMAND_S) -> Answe
         if process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
-        return Answer("again", f"did not end within {limit_s:g} s, and was killed")
+        return Delivery("again", f"did not end within {limit_s:g} s, and was killed")
     if process.returncode:
         how = (
             f"exited {process.returncode}"
             if process.returncode > 0
             else f"was killed by signal {-process.returncode}"
         )
-        return Answer("again", how)
-    return Answer("done")
+        return Delivery("again", how)
+    return Delivery("done")

@@ -23,7 +23,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from unidle import __version__
-from unidle.notices.send_queue import Answer
+from unidle.notices.send_queue import Delivery
 
 TIMEOUT_S: Final = 10.0
 """Of each step of a request (connect, send, wait for the answer)."""
@@ -33,7 +33,7 @@ _AGAIN: Final = (408, 425, 429)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WebhookTarget:
     """Where to post. ``secret`` is empty for an unsigned webhook."""
 
     url: str = field(repr=False)
@@ -60,7 +60,7 @@ def signature(secret: bytes, notice_id: str, time_s: int, body: bytes) -> str:
     return "v1," + base64.b64encode(mac.digest()).decode()
 
 
-def post(to: Target, notice_id: str, body: bytes, now_s: float) -> Answer:
+def post(to: WebhookTarget, notice_id: str, body: bytes, now_s: float) -> Delivery:
     """One try. ``now_s``: seconds since the Unix epoch."""
     time_s = int(now_s)
     headers = {
@@ -75,17 +75,17 @@ def post(to: Target, notice_id: str, body: bytes, now_s: float) -> Answer:
     try:
         status, retry_after = _exchange(to, body, headers)
     except (OSError, http.client.HTTPException, UnicodeError, ValueError) as error:
-        return Answer("again", _what_failed(error))
+        return Delivery("again", _what_failed(error))
     if 200 <= status < 300:
-        return Answer("done")
+        return Delivery("done")
     if status < 300 or status >= 500 or status in _AGAIN:
-        return Answer("again", f"answered {status}", _seconds(retry_after, now_s))
+        return Delivery("again", f"answered {status}", _seconds(retry_after, now_s))
     if status < 400:
-        return Answer("again", f"answered {status}: redirects are not followed")
-    return Answer("refused", f"answered {status}")
+        return Delivery("again", f"answered {status}: redirects are not followed")
+    return Delivery("refused", f"answered {status}")
 
 
-def _exchange(to: Target, body: bytes, headers: Mapping[str, str]) -> tuple[int, str]:
+def _exchange(to: WebhookTarget, body: bytes, headers: Mapping[str, str]) -> tuple[int, str]:
     """Status and ``Retry-After`` of the answer; its body is not read."""
     parts = urlsplit(to.url)
     host = parts.hostname or ""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Holder(NamedTuple):
+class Departure(NamedTuple):
     """``devices`` that come free at ``ends_ns``."""
 
     ends_ns: int
@@ -29,7 +29,7 @@ class Waiter(NamedTuple):
 
 
 def planned_starts(
-    free: int, holders: Iterable[Holder], waiting: Iterable[Waiter], now_ns: int
+    free: int, holders: Iterable[Departure], waiting: Iterable[Waiter], now_ns: int
 ) -> dict[str, int]:
     """When each job starts (ns); jobs for which nothing that is known makes room are left out."""
     ends = [(max(h.ends_ns, now_ns), h.devices) for h in holders]

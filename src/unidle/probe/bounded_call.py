@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Patient(Generic[T]):
+class BoundedCall(Generic[T]):
     """Makes one call at a time in a thread of its own. A thread that hangs in a driver cannot be ended: it is left behind,
     and no second one is sent after it."""
 

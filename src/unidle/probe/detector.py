@@ -9,7 +9,7 @@ from unidle.guard.log.model import Finding
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Detection:
     """One finding. ``device`` is the id of the fleet's device, empty where the finding is the node's.
 
     Times are on the log's clock. ``stamp`` is equal for repeated reports of one event; empty if a repetition cannot be
@@ -38,10 +38,10 @@ class Seeing:
     lost: int = 0
 
 
-class Detector(Protocol):
+class FaultDetector(Protocol):
     """Looks for signs of faults of one node. Made, used and closed by one thread."""
 
-    def look(self, now_ns: int) -> list[Heard]:
+    def look(self, now_ns: int) -> list[Detection]:
         """What is new since the last look; ``now_ns`` on the log's clock."""
         ...
 

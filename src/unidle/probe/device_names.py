@@ -8,7 +8,7 @@ from unidle.fleet import Node
 from unidle.fleet.pci import short_bus_id
 
 
-class Names:
+class DeviceNames:
     """PCI addresses and identities of one node's devices, from the fleet file and, if it responds, the driver."""
 
     def __init__(self, node: Node) -> None:

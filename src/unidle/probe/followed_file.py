@@ -60,7 +60,7 @@ class End:
 
 
 class FollowedFile:
-    """A :class:`~unidle.probe.log_watch.Source` on a file.
+    """A :class:`~unidle.probe.log_watch.LogSource` on a file.
 
     Without a ``position`` it begins at the end of the file, or at the beginning of one that appears later. Rotation (by
     rename or by copy and truncate) loses nothing that was written before it; a file that was rewritten is read from

@@ -14,8 +14,8 @@ from unidle.guard.counters import GpuReading
 from unidle.guard.driver_state import WELL, DriverLook, DriverState, died, driver_state
 from unidle.probe.check.gpu import throttle_reasons
 from unidle.probe.check.gpu_memory import dram_errors, sram_errors
-from unidle.probe.check.nvml import Gpu, Missing, Nvml, ask, constant, gpus, opened
-from unidle.probe.device_names import Names
+from unidle.probe.check.nvml import Missing, NvmlGpu, NvmlLibrary, ask, constant, gpus, opened
+from unidle.probe.device_names import DeviceNames
 
 _TRY_AGAIN_NS: Final = 60_000_000_000
 _MOST_EVENTS: Final = 256
@@ -24,7 +24,7 @@ _GPU_CLASSES: Final = ("0x0300", "0x0302")  # VGA and 3D controllers (pci.ids)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DriverReading:
     """One look: the readings by device, Xid events (address, code) in their order, and what is wrong with the driver."""
 
     state: DriverState
@@ -36,10 +36,12 @@ class Seen:
 class GpuDriver:
     """Queries NVML about ``devices``. Use it from one thread only, except :attr:`calling`."""
 
-    def __init__(self, devices: Sequence[Device], names: Names, given: Nvml | None, root: Path) -> None:
+    def __init__(
+        self, devices: Sequence[Device], names: DeviceNames, given: NvmlLibrary | None, root: Path
+    ) -> None:
         self._devices, self._names, self._given, self._root = devices, names, given, root
         self._stack = ExitStack()
-        self._nvml: Nvml | None = None
+        self._nvml: NvmlLibrary | None = None
         self._named = _Named(None)
         self._events: Any = None
         self._buses: dict[str, str] = {}  # the address that NVML knows a device by
@@ -51,13 +53,13 @@ class GpuDriver:
         """The function of NVML that was called last."""
         return self._named.calling
 
-    def look(self, now_ns: int) -> Seen:
+    def look(self, now_ns: int) -> DriverReading:
         """The current state and readings of the driver. May never return."""
         if self._nvml is None:
             if now_ns >= self._try_ns:
                 self._open(now_ns)
             if self._nvml is None:
-                return Seen(self._state)
+                return DriverReading(self._state)
         nvml = self._nvml
         try:
             nvml.nvmlDeviceGetCount()
@@ -66,10 +68,10 @@ class GpuDriver:
             self._state = died(str(error))
             self.close()
             self._try_ns = now_ns + _TRY_AGAIN_NS
-            return Seen(self._state)
+            return DriverReading(self._state)
         lost = GpuReading(lost=True)  # NVML has listed it before
         readings = {device: _read(nvml, found[device]) if device in found else lost for device in self._buses}
-        return Seen(WELL, why, readings, tuple(self._xids(nvml)))
+        return DriverReading(WELL, why, readings, tuple(self._xids(nvml)))
 
     def close(self) -> None:
         """Let go of NVML. May never return."""
@@ -87,10 +89,10 @@ class GpuDriver:
             self._try_ns = now_ns + _TRY_AGAIN_NS
             return
         self._named = _Named(nvml)
-        self._nvml, self._state = cast("Nvml", self._named), WELL
+        self._nvml, self._state = cast("NvmlLibrary", self._named), WELL
         self._register(self._nvml)
 
-    def _listed(self, nvml: Nvml) -> tuple[dict[str, Gpu], str]:
+    def _listed(self, nvml: NvmlLibrary) -> tuple[dict[str, NvmlGpu], str]:
         """The fleet's devices that NVML lists now, and which it does not."""
         listed = list(gpus(nvml))
         found = {}
@@ -103,7 +105,7 @@ class GpuDriver:
         unseen = [device.id for device in self._devices if device.id not in self._buses]
         return found, f"NVML does not list {', '.join(unseen[:4])}" if unseen else ""
 
-    def _is(self, nvml: Nvml, device: Device, gpu: Gpu) -> bool:
+    def _is(self, nvml: NvmlLibrary, device: Device, gpu: NvmlGpu) -> bool:
         if device.id in self._buses:
             return gpu.bus_id == self._buses[device.id]
         if device.uuid:
@@ -113,7 +115,7 @@ class GpuDriver:
 
     # -- Xid events ------------------------------------------------------------------------------
 
-    def _register(self, nvml: Nvml) -> None:
+    def _register(self, nvml: NvmlLibrary) -> None:
         """Have the driver tell Xids, also where the kernel log cannot be read. Old drivers and containers may refuse."""
         kind = constant(nvml, "nvmlEventTypeXidCriticalError")
         self._events = ask(nvml, "nvmlEventSetCreate")
@@ -122,7 +124,7 @@ class GpuDriver:
         for gpu in gpus(nvml):
             ask(nvml, "nvmlDeviceRegisterEvents", gpu.handle, kind, self._events)
 
-    def _xids(self, nvml: Nvml) -> Iterator[tuple[str, int]]:
+    def _xids(self, nvml: NvmlLibrary) -> Iterator[tuple[str, int]]:
         if self._events is None:
             return
         for _ in range(_MOST_EVENTS):
@@ -137,7 +139,7 @@ class GpuDriver:
 class _Named:
     """NVML, and which of its functions was called last."""
 
-    def __init__(self, nvml: Nvml | None) -> None:
+    def __init__(self, nvml: NvmlLibrary | None) -> None:
         self._nvml = nvml
         self.calling = ""
 
@@ -147,7 +149,7 @@ class _Named:
         return getattr(self._nvml, name)
 
 
-def _read(nvml: Nvml, gpu: Gpu) -> GpuReading:
+def _read(nvml: NvmlLibrary, gpu: NvmlGpu) -> GpuReading:
     try:
         nvml.nvmlDeviceGetMemoryInfo(gpu.handle)  # type: ignore[attr-defined]  # it needs the GPU itself
     except nvml.NVMLError as error:

@@ -17,11 +17,11 @@ import msgspec
 from unidle.fleet import Device, Node
 from unidle.guard.counters import GpuReading, Missed, counted_slow, gpu_faults
 from unidle.guard.log.model import Finding, LogLine
-from unidle.probe.bounded_call import Patient
-from unidle.probe.check.nvml import Nvml
-from unidle.probe.detector import Heard
-from unidle.probe.device_names import Names
-from unidle.probe.gpu_driver import GpuDriver, Seen
+from unidle.probe.bounded_call import BoundedCall
+from unidle.probe.check.nvml import NvmlLibrary
+from unidle.probe.detector import Detection
+from unidle.probe.device_names import DeviceNames
+from unidle.probe.gpu_driver import DriverReading, GpuDriver
 from unidle.probe.services import Services
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class GpuWatch:
-    """A :class:`~unidle.probe.detector.Detector` on NVML; ``nvml`` is the machine's where it is not given."""
+    """A :class:`~unidle.probe.detector.FaultDetector` on NVML; ``nvml`` is the machine's where it is not given."""
 
     def __init__(
-        self, node: Node, names: Names, kept: str, overlay: str = "", nvml: Nvml | None = None,
+        self, node: Node, names: DeviceNames, kept: str, overlay: str = "", nvml: NvmlLibrary | None = None,
         *, root: Path = Path("/"), patience_s: float = PATIENCE_S,
     ) -> None:  # fmt: skip
         self._node, self._names = node.id, names
@@ -79,7 +79,7 @@ class GpuWatch:
         real = [d for d in node.devices if d.kind == "gpu" and d.vendor == "nvidia"]
         self._known = {d.id: _Known(d) for d in (node.devices if overlay else real)}
         self._driver = GpuDriver(real, names, nvml, root) if real else None
-        self._patient: Patient[Seen] = Patient(f"unidle-nvml-{node.id}", patience_s)
+        self._patient: BoundedCall[DriverReading] = BoundedCall(f"unidle-nvml-{node.id}", patience_s)
         self._reader: Reader | None = None
         self._number = 0
         self._why = self._overlay_why = ""
@@ -91,7 +91,7 @@ class GpuWatch:
         for device, known in self._known.items():
             known.reading, known.xid = last.readings.get(device), last.xids.get(device)
 
-    def look(self, now_ns: int) -> list[Heard]:
+    def look(self, now_ns: int) -> list[Detection]:
         seen = self._seen(now_ns)
         found: list[tuple[Finding, str]] = []
         if seen is not None:
@@ -113,7 +113,7 @@ class GpuWatch:
             found += [(f, device) for f in self._xid_laid_over(known, overlays.get(device))]
         return [self._heard(finding, device, now_ns) for finding, device in found]
 
-    def _seen(self, now_ns: int) -> Seen | None:
+    def _seen(self, now_ns: int) -> DriverReading | None:
         """One look at the driver; None where there is nothing to ask, and while it hangs."""
         driver = self._driver
         if driver is None:
@@ -125,7 +125,7 @@ class GpuWatch:
         self._why = answer[0].state.why or answer[0].why
         return answer[0]
 
-    def _reading(self, known: _Known, seen: Seen | None, laid: Overlay | None) -> GpuReading | None:
+    def _reading(self, known: _Known, seen: DriverReading | None, laid: Overlay | None) -> GpuReading | None:
         """What is reported about a device now; None where nothing is."""
         reading = seen.readings.get(known.device.id) if seen is not None else None
         if self._overlay and not self._patient.hangs:
@@ -165,8 +165,8 @@ class GpuWatch:
                 yield replace(finding, device=hardware)
         known.xid = xid
 
-    def _heard(self, finding: Finding, device: str, now_ns: int) -> Heard:
-        return Heard(self._node, GPUS, device, finding, now_ns, now_ns, "NVML")
+    def _heard(self, finding: Finding, device: str, now_ns: int) -> Detection:
+        return Detection(self._node, GPUS, device, finding, now_ns, now_ns, "NVML")
 
     # -- as a detector ---------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class GpuWatch:
     def close(self) -> None:
         """Let go of the driver; one that hangs is left as it is."""
         if self._driver is not None and not self._patient.hangs:
-            Patient[None]("unidle-nvml-close", _CLOSE_S).ask(self._driver.close)
+            BoundedCall[None]("unidle-nvml-close", _CLOSE_S).ask(self._driver.close)
 
 
 def _laid(reading: GpuReading, laid: Overlay) -> GpuReading:

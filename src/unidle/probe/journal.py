@@ -17,8 +17,8 @@ _ERROR_BYTES: Final = 2000
 _STOP_S: Final = 2.0
 
 
-class Journal:
-    """A :class:`~unidle.probe.log_watch.Source` on ``journalctl --follow --output=json``.
+class JournalSource:
+    """A :class:`~unidle.probe.log_watch.LogSource` on ``journalctl --follow --output=json``.
 
     Its position is the journal's cursor. With one it continues after it, also after a boot; without one it starts with
     new entries. The pipe is bounded: if lines come faster than they are read, ``journalctl`` waits and none is lost.

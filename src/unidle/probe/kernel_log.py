@@ -72,7 +72,7 @@ def boot_id(path: str = _BOOT_ID) -> str:
 
 
 class KernelLog:
-    """A :class:`~unidle.probe.log_watch.Source` on ``/dev/kmsg``.
+    """A :class:`~unidle.probe.log_watch.LogSource` on ``/dev/kmsg``.
 
     Without a ``position`` it starts with new records. With a position of this boot it continues after it; with one of
     an earlier boot it reads all records of this boot. ``lost`` counts records that the ring buffer dropped before they

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from unidle.fleet.pci import read_text
 from unidle.guard.log.model import Finding, LogLine
-from unidle.probe.detector import Heard
-from unidle.probe.device_names import Names
+from unidle.probe.detector import Detection
+from unidle.probe.device_names import DeviceNames
 
 if TYPE_CHECKING:
     from unidle.guard.log.reader import Reader
     from unidle.probe.followed_file import End
 
 
-class Source(Protocol):
+class LogSource(Protocol):
     """A log that grows. ``poll`` never waits. If it cannot read, :meth:`why_not` has the reason; the next poll retries."""
 
     @property
@@ -69,7 +69,7 @@ _TEXT_CHARS: Final = 300
 _ANCESTORS: Final = 16
 
 
-def source_of(kernel_log: str, position: str, end: End | None = None) -> Source:
+def source_of(kernel_log: str, position: str, end: End | None = None) -> LogSource:
     """The source that a fleet file names; without a name this machine's own: its ring, else its journal."""
     if kernel_log in ("", "kmsg"):
         from unidle.probe.kernel_log import KernelLog
@@ -79,9 +79,9 @@ def source_of(kernel_log: str, position: str, end: End | None = None) -> Source:
             return ring
         ring.close()
     if kernel_log in ("", "journal"):
-        from unidle.probe.journal import Journal
+        from unidle.probe.journal import JournalSource
 
-        return Journal(position)
+        return JournalSource(position)
     from unidle.guard.log import NEEDLES
     from unidle.probe.followed_file import FollowedFile
 
@@ -96,7 +96,7 @@ def source_of(kernel_log: str, position: str, end: End | None = None) -> Source:
 
 
 class LogWatch:
-    """A :class:`~unidle.probe.detector.Detector` on a kernel log.
+    """A :class:`~unidle.probe.detector.FaultDetector` on a kernel log.
 
     ``names`` maps what the log calls a device to the fleet's; ``offset_ns`` turns this machine's boot-time clock into the
     log's (the store's) time; ``end`` is where a file without a kept position is read from. An event that
@@ -104,7 +104,13 @@ class LogWatch:
     """
 
     def __init__(
-        self, node: str, kernel_log: str, names: Names, kept: str, offset_ns: int, end: End | None = None
+        self,
+        node: str,
+        kernel_log: str,
+        names: DeviceNames,
+        kept: str,
+        offset_ns: int,
+        end: End | None = None,
     ) -> None:
         told = _kept(kept)
         self._node, self._names, self._offset_ns = node, names, offset_ns
@@ -120,7 +126,7 @@ class LogWatch:
         self._has_stamps = False
         self._passed, self._lost_before, self._flood_ns, self._number = 0, 0, 0, 0
 
-    def look(self, now_ns: int) -> list[Heard]:
+    def look(self, now_ns: int) -> list[Detection]:
         found = []
         lines = self._likely(self._source.poll())
         over = len(lines) - MOST_LINES
@@ -160,7 +166,7 @@ class LogWatch:
 
         return [line for line in lines if any(needle in line.data for needle in NEEDLES)]
 
-    def _heard(self, line: LogLine, finding: Finding, now_ns: int) -> Heard | None:
+    def _heard(self, line: LogLine, finding: Finding, now_ns: int) -> Detection | None:
         from unidle.guard.log.header import parse
 
         entry = parse(line.data)
@@ -175,7 +181,7 @@ class LogWatch:
                 return None
             self._stamps.append(stamp)
         named = _PID.search(line.data)
-        return Heard(
+        return Detection(
             self._node, LOG, self._names.device(finding.device), finding, self._onset_ns(finding, now_ns), now_ns,
             self._source.name, stamp, above(int(named[1])) if named else (), entry.message[:_TEXT_CHARS],
         )  # fmt: skip

@@ -28,7 +28,7 @@ from unidle.guard.counters import (
     machine_faults,
 )
 from unidle.guard.log.model import Finding
-from unidle.probe.detector import Heard
+from unidle.probe.detector import Detection
 from unidle.probe.link_counters import carrier_losses, carrier_losses_here, port_errors
 
 MACHINE: Final = "machine"
@@ -55,7 +55,7 @@ class _Parts:
     def heard(
         self, now_ns: int, source: str, links: Mapping[str, bool], counts: Mapping[str, int],
         errors: Mapping[str, int] | None = None, alarms: Collection[str] | None = None,
-    ) -> list[Heard]:  # fmt: skip
+    ) -> list[Detection]:  # fmt: skip
         before = self._before
         now = MachineReading(
             links, counted_down(before, links), errors or {}, counted_up(before, counts, now_ns),
@@ -65,8 +65,8 @@ class _Parts:
         self._before = now
         return [self.of(finding, now_ns, source) for finding in machine_faults(before, now, limits)]
 
-    def of(self, finding: Finding, now_ns: int, source: str) -> Heard:
-        return Heard(self._node, MACHINE, "", finding, now_ns, now_ns, source)
+    def of(self, finding: Finding, now_ns: int, source: str) -> Detection:
+        return Detection(self._node, MACHINE, "", finding, now_ns, now_ns, source)
 
     def _limits(self) -> dict[str, float | None]:
         from unidle.probe.check.thresholds import shipped  # most machines never need them
@@ -84,14 +84,14 @@ class _Parts:
 
 
 class MachineWatch:
-    """A :class:`~unidle.probe.detector.Detector` on ``/sys`` (``sysfs``) of the machine that is the node."""
+    """A :class:`~unidle.probe.detector.FaultDetector` on ``/sys`` (``sysfs``) of the machine that is the node."""
 
     def __init__(self, node: str, kept: str, sysfs: Path = Path("/sys"), model: str = "") -> None:
         self._sysfs = sysfs
         self._parts = _Parts(node, kept, model)
         self._read_ns: dict[str, int] = {}
 
-    def look(self, now_ns: int) -> list[Heard]:
+    def look(self, now_ns: int) -> list[Detection]:
         if self.seeing()[0]:
             return []
         interfaces, ports = _interfaces(self._sysfs), _ports(self._sysfs)
@@ -124,7 +124,7 @@ class MachineWatch:
 
 
 class SpaceWatch:
-    """A :class:`~unidle.probe.detector.Detector` on a network namespace; ``enter`` moves the calling thread into one."""
+    """A :class:`~unidle.probe.detector.FaultDetector` on a network namespace; ``enter`` moves the calling thread into one."""
 
     def __init__(
         self, node: str, space: str, address: str, kept: str, enter: Callable[[str], None], model: str = ""
@@ -135,7 +135,7 @@ class SpaceWatch:
         self._silent_times = 0
         self._why = ""
 
-    def look(self, now_ns: int) -> list[Heard]:
+    def look(self, now_ns: int) -> list[Detection]:
         if not (SPACES / self._space).exists():
             return self._gone(now_ns)
         self._silent_times = 0
@@ -152,7 +152,7 @@ class SpaceWatch:
         counts = {f"{name} carrier": losses[name] for name in links if name in losses}
         return self._parts.heard(now_ns, self._space, links, counts)
 
-    def _gone(self, now_ns: int) -> list[Heard]:
+    def _gone(self, now_ns: int) -> list[Detection]:
         self._silent_times += 1
         self._inside = False
         if not self._was_there:

@@ -51,7 +51,7 @@ class Mount(NamedTuple):
     source: str
 
 
-class Answer(NamedTuple):
+class MountState(NamedTuple):
     """Since when a mount has not answered, or only with ``error`` (of ``errno``); None: it answers."""
 
     since_ns: int | None = None
@@ -147,7 +147,7 @@ class MountWatch:
         self._read_ns = 0
         self._why = ""
 
-    def look(self, directories: Collection[str], now_ns: int) -> dict[str, tuple[Mount, Answer]]:
+    def look(self, directories: Collection[str], now_ns: int) -> dict[str, tuple[Mount, MountState]]:
         """By directory of ``directories`` (absolute paths) that is on a mount to ask: the mount, and what came. Never waits."""
         self._why = ""
         found = self._mounts_of(frozenset(directories), now_ns)
@@ -188,10 +188,10 @@ class MountWatch:
                     os.waitpid(asked.pid, os.WNOHANG)
         self._asked = {}
 
-    def _answer(self, asked: _Asked) -> Answer:
+    def _answer(self, asked: _Asked) -> MountState:
         if asked.bad_ns is not None:
-            return Answer(asked.bad_ns, asked.error)
-        return Answer(asked.begun_ns if asked.pid else None)
+            return MountState(asked.bad_ns, asked.error)
+        return MountState(asked.begun_ns if asked.pid else None)
 
     def _follow(self, place: str, asked: _Asked, now_ns: int) -> None:
         code = self._ended(asked)

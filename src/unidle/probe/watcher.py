@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from unidle.clock import Bell, boottime_ns
-from unidle.probe.detector import Detector, Heard, Seeing
+from unidle.probe.detector import Detection, FaultDetector, Seeing
 
 HANGS_S: Final = 15.0
 """A look that takes longer is reported: until it comes back the detector sees nothing."""
@@ -24,12 +24,12 @@ _MOST_HEARD: Final = 1000
 _CLOSE_S: Final = 1.0
 _KEPT_MOST: Final = 4096
 
-Make = Callable[[str], Detector]
+Make = Callable[[str], FaultDetector]
 """A detector, from what its last instance kept (empty: there was none)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DetectorSpec:
     """A detector that is to run. ``make`` is called in its thread."""
 
     node: str
@@ -44,13 +44,13 @@ class Wanted:
 
 @dataclass(slots=True)
 class _Post:
-    wanted: Wanted
+    wanted: DetectorSpec
     kept: str  # of the last batch that was taken
     begun_s: float = 0.0  # since when it looks; 0: it does not
     looked: bool = False
     why_not: str = ""
     lost: int = 0
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[Detection] = field(default_factory=list)
     now_kept: str = ""
     begins: str = ""  # where it began
     thread: threading.Thread | None = None
@@ -64,7 +64,7 @@ class Watcher:
     again, and others are not lost. ``offset_ns`` converts the boot-time clock to the log's time.
     """
 
-    def __init__(self, wanted: tuple[Wanted, ...], file: Path, offset_ns: int) -> None:
+    def __init__(self, wanted: tuple[DetectorSpec, ...], file: Path, offset_ns: int) -> None:
         self._file, self._offset_ns = file, offset_ns
         self._saved = _load(file)
         self._posts = [_Post(one, self._saved.get(one.key, "")) for one in wanted]
@@ -81,12 +81,12 @@ class Watcher:
             )
             post.thread.start()
 
-    def take(self, *, logged: bool = True) -> tuple[list[Heard], list[Seeing]]:
+    def take(self, *, logged: bool = True) -> tuple[list[Detection], list[Seeing]]:
         """The findings since the last call, oldest first, and whether each detector that has run can see its node.
 
         ``logged``: all findings of earlier calls are in the log, or need not be logged.
         """
-        heard: list[Heard] = []
+        heard: list[Detection] = []
         seeing: list[Seeing] = []
         now_s = time.monotonic()
         with self._lock:
@@ -133,13 +133,13 @@ class Watcher:
         self._save()
 
     def _run(self, post: _Post) -> None:
-        detector: Detector | None = None
+        detector: FaultDetector | None = None
         while not self._ends:
             began_s = time.monotonic()
             with self._lock:
                 full = len(post.heard) >= _MOST_HEARD  # nobody takes: what the log says is read later
                 post.begun_s = began_s
-            found: list[Heard] = []
+            found: list[Detection] = []
             try:
                 if detector is None:
                     detector = post.wanted.make(post.kept)

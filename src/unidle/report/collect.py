@@ -36,8 +36,8 @@ from unidle.view.source import ledger_source, prices
 from unidle.view.state import View
 
 if TYPE_CHECKING:
-    from unidle.ledger.answers import Summary
-    from unidle.ledger.select import Window
+    from unidle.ledger.answers import LedgerSummary
+    from unidle.ledger.select import TimeRange
     from unidle.ledger.sources import LedgerSource
 
 EVENTS_SHOWN: Final = 5_000
@@ -45,7 +45,7 @@ Where = Mapping[str, Collection[str | int]]
 
 
 def collect(
-    store: Store, view: View, shown_store: str, *, job: str | None = None, summary: Summary | None = None,
+    store: Store, view: View, shown_store: str, *, job: str | None = None, summary: LedgerSummary | None = None,
     where: Where | None = None, details: bool = True, runs: Path | None = None,
 ) -> ReportData:  # fmt: skip
     """The report of one job's time on all devices, or of the whole store.
@@ -54,7 +54,7 @@ def collect(
     ``details`` are the tracks, attempts, events and stories, which only the page shows; ``runs`` is where the jobs' logs are.
     """
     from unidle.ledger.query import summary as ask
-    from unidle.ledger.select import Window
+    from unidle.ledger.select import TimeRange
 
     source = ledger_source(store, view)
     if summary is None:
@@ -62,7 +62,7 @@ def collect(
         if job is not None:
             one = view.jobs[job]
             end_ns = view.time_ns if one.ended_ns is None else one.ended_ns
-            window = Window(max(one.submitted_ns, window.start_ns), min(end_ns, window.end_ns))
+            window = TimeRange(max(one.submitted_ns, window.start_ns), min(end_ns, window.end_ns))
         summary = ask(source, window, prices=prices(view))
     window = summary.window
     jobs = [j for j in view.jobs.values() if _touches(j, window)]
@@ -91,11 +91,11 @@ def _title(view: View, job: str | None) -> str:
     return "all jobs" if job is None else f"{job}: {view.jobs[job].state}"
 
 
-def _touches(job: JobView, window: Window) -> bool:
+def _touches(job: JobView, window: TimeRange) -> bool:
     return job.submitted_ns <= window.end_ns and (job.ended_ns is None or job.ended_ns >= window.start_ns)
 
 
-def _leaves(summary: Summary) -> tuple[LeafTotal, ...]:
+def _leaves(summary: LedgerSummary) -> tuple[LeafTotal, ...]:
     totals: dict[str, int] = {}
     for item in summary.leaves:
         totals[item.leaf] = totals.get(item.leaf, 0) + item.ns
@@ -109,7 +109,7 @@ def _leaves(summary: Summary) -> tuple[LeafTotal, ...]:
     return tuple(lines)
 
 
-def _ratios(summary: Summary) -> tuple[Ratio, ...]:
+def _ratios(summary: LedgerSummary) -> tuple[Ratio, ...]:
     from unidle.ledger.ratios import RATIOS
 
     told = {name: definition.text for name, definition in RATIOS.items()}
@@ -119,7 +119,7 @@ def _ratios(summary: Summary) -> tuple[Ratio, ...]:
     )
 
 
-def _tracks(source: LedgerSource, window: Window, where: Where | None) -> tuple[DeviceTrack, ...]:
+def _tracks(source: LedgerSource, window: TimeRange, where: Where | None) -> tuple[DeviceTrack, ...]:
     from unidle.ledger.columns import rows
     from unidle.ledger.export import standing_rows
 
@@ -171,7 +171,7 @@ _SILENT = frozenset({"sighted", "fleet_seen"})
 
 
 def _events(
-    store: Store, view: View, window: Window, job: str | None, masks: Mapping[str, Mask]
+    store: Store, view: View, window: TimeRange, job: str | None, masks: Mapping[str, Mask]
 ) -> Iterator[EventLine]:
     lines: list[EventLine] = []
     for stored in store.read(after=_events_before(store, window.start_ns)):

@@ -15,7 +15,7 @@ from unidle.report.totals import WINS
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.ledger.answers import Summary
+    from unidle.ledger.answers import LedgerSummary
     from unidle.view.jobs import AttemptView, JobView
     from unidle.view.state import View
 
@@ -46,7 +46,9 @@ class Part:
     ns: int
 
 
-def job_summary(view: View, job: JobView, summary: Summary, width: int = 80, colour: bool = False) -> str:
+def job_summary(
+    view: View, job: JobView, summary: LedgerSummary, width: int = 80, colour: bool = False
+) -> str:
     """At most five lines, then what the user can change, where there is something. ``summary`` is of the job's rows."""
     lines = [_outcome(job), _steps(view, job), *_bars(view, job, summary, width, colour)]
     return "\n".join([visible_line(line) for line in lines] + list(advice(view, job, summary)))
@@ -138,7 +140,7 @@ def _lost_steps(job: JobView) -> list[int]:
 # -- where the time of its devices went
 
 
-def parts_of(job: JobView, summary: Summary) -> list[Part]:
+def parts_of(job: JobView, summary: LedgerSummary) -> list[Part]:
     """The job's device time: what was of use first, then the largest others; all beyond ``BARS`` as one."""
     totals = _totals(summary)
     by_size = sorted(totals.items(), key=lambda item: (item[0] not in WINS, -item[1], item[0]))
@@ -149,7 +151,7 @@ def parts_of(job: JobView, summary: Summary) -> list[Part]:
     return [*parts[: BARS - 1], Part(counted(len(rest), "other"), "", sum(part.ns for part in rest))]
 
 
-def _totals(summary: Summary) -> dict[str, int]:
+def _totals(summary: LedgerSummary) -> dict[str, int]:
     """Of each leaf, however it is known."""
     totals: dict[str, int] = {}
     for total in summary.leaves:
@@ -164,7 +166,7 @@ def _label(job: JobView, leaf: str) -> str:
     return leaf if group in (leaf, "step") else f"{group} {leaf}"
 
 
-def _bars(view: View, job: JobView, summary: Summary, width: int, colour: bool) -> Iterator[str]:
+def _bars(view: View, job: JobView, summary: LedgerSummary, width: int, colour: bool) -> Iterator[str]:
     parts = parts_of(job, summary)
     whole = sum(part.ns for part in parts)
     unit = _unit(view, job)
@@ -181,7 +183,7 @@ def _bars(view: View, job: JobView, summary: Summary, width: int, colour: bool) 
 # -- what to change
 
 
-def advice(view: View, job: JobView, summary: Summary) -> Sequence[str]:
+def advice(view: View, job: JobView, summary: LedgerSummary) -> Sequence[str]:
     """What the user can change, where that is true of this job; mostly nothing."""
     totals = _totals(summary)
     whole = sum(totals.values())

@@ -16,7 +16,7 @@ import numpy as np
 from unidle.fleet.queues import UTC, Zone
 from unidle.ledger.money import HOUR_NS, MICRO, Prices
 from unidle.ledger.query import summary
-from unidle.ledger.select import Window
+from unidle.ledger.select import TimeRange
 from unidle.ledger.sources import LedgerSource
 from unidle.ledger.taxonomy import GROUPS
 
@@ -56,7 +56,7 @@ class Usage:
         }
 
 
-def months(window: Window, zone: Zone = UTC) -> Iterator[tuple[str, Window]]:
+def months(window: TimeRange, zone: Zone = UTC) -> Iterator[tuple[str, TimeRange]]:
     """The calendar months (local) that the window touches, each cut to the window."""
     if window.end_ns <= window.start_ns:
         return
@@ -64,13 +64,13 @@ def months(window: Window, zone: Zone = UTC) -> Iterator[tuple[str, Window]]:
     last = _month(window.end_ns - 1 + zone.offset_ns(window.end_ns - 1))
     for month in np.arange(first, last + 1):
         start, end = (_utc_ns(m, zone) for m in (month, month + 1))
-        cut = Window(max(start, window.start_ns), min(end, window.end_ns))
+        cut = TimeRange(max(start, window.start_ns), min(end, window.end_ns))
         if cut.end_ns > cut.start_ns:
             yield str(month), cut
 
 
 def usage(
-    source: LedgerSource, parents: Mapping[str, str | None], *, window: Window | None = None,
+    source: LedgerSource, parents: Mapping[str, str | None], *, window: TimeRange | None = None,
     zone: Zone = UTC, prices: Prices | None = None, devices: Collection[str] | None = None,
 ) -> list[Usage]:  # fmt: skip
     """Device time that jobs held, by month and queue, departments with all that is below them.

@@ -17,7 +17,7 @@ from unidle.view.snapshot import load_view
 from unidle.view.state import View
 
 if TYPE_CHECKING:
-    from unidle.ledger.answers import Summary
+    from unidle.ledger.answers import LedgerSummary
 
 
 def write_report(
@@ -57,7 +57,9 @@ def terminal_summary(store: Store, job_id: str) -> str:
     return job_summary(view, view.jobs[job_id], asked, _width(), _colour())
 
 
-def picture_of(store: Store, view: View, summary: Summary, where: Mapping[str, Any], address: str) -> str:
+def picture_of(
+    store: Store, view: View, summary: LedgerSummary, where: Mapping[str, Any], address: str
+) -> str:
     """The waterfall of an answer that was already asked for."""
     from unidle.report.terminal import waterfall
 

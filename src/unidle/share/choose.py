@@ -21,8 +21,8 @@ from unidle.jobs import Reason
 from unidle.share.interference import Interference
 from unidle.share.mig import Reconfiguration
 from unidle.share.modes import Mode
-from unidle.share.offers import Gpu, Offer, SharePolicy, Wish, offers_of
-from unidle.share.refusal import Refused, gib_of, in_the_way, refused, times_of
+from unidle.share.offers import Gpu, PartOption, SharePolicy, Wish, offers_of
+from unidle.share.refusal import PartRefused, gib_of, in_the_way, refused, times_of
 from unidle.share.select import may_use, may_use_any
 from unidle.words import counted
 
@@ -53,7 +53,7 @@ class Choice:
 
 def choose(
     wish: Wish, gpus: Sequence[Gpu], table: Interference, policy: SharePolicy | None = None
-) -> Choice | Refused:
+) -> Choice | PartRefused:
     """The cheapest part of a GPU for the wish, or why there is none: each reason with the number of GPUs."""
     search = _Search(wish, table, policy or SharePolicy())
     free_of_rules = may_use_any(wish.where)
@@ -75,28 +75,28 @@ class _Search:
 
     def __init__(self, wish: Wish, table: Interference, rules: SharePolicy) -> None:
         self._wish, self._table, self._rules = wish, table, rules
-        self._found: dict[str, list[Offer | Refused]] = {}
-        self._best: tuple[tuple[int, int, int], Offer] | None = None
+        self._found: dict[str, list[PartOption | PartRefused]] = {}
+        self._best: tuple[tuple[int, int, int], PartOption] | None = None
         self._against: Counter[str] = Counter()
         self._examples: dict[str, Reason] = {}
 
     def price(self, gpu: Gpu) -> None:
         found = self._found[gpu.alike] = offers_of(self._wish, gpu, self._table, self._rules)
         for offer in found:
-            if isinstance(offer, Offer):
+            if isinstance(offer, PartOption):
                 rank = (offer.price_ppm, _ORDER.index(offer.mode), len(self._found))
                 if self._best is None or rank < self._best[0]:
                     self._best = (rank, offer)
 
-    def refuse(self, why: Refused, times: int) -> None:
+    def refuse(self, why: PartRefused, times: int) -> None:
         self._against[why.because.code] += times
         self._examples.setdefault(why.because.code, why.because)
 
-    def answer(self, gpus: int, times: Mapping[str, int]) -> Choice | Refused:
-        ways, others = 0, list[tuple[tuple[int, int, int], Offer]]()
+    def answer(self, gpus: int, times: Mapping[str, int]) -> Choice | PartRefused:
+        ways, others = 0, list[tuple[tuple[int, int, int], PartOption]]()
         for nth, (alike, found) in enumerate(self._found.items(), 1):
             for offer in found:
-                if isinstance(offer, Refused):
+                if isinstance(offer, PartRefused):
                     self.refuse(offer, times[alike])
                 else:
                     ways += times[alike]
@@ -107,7 +107,7 @@ class _Search:
         return _choice(self._best[1], ways, self._against, rest[:_SHOWN])
 
 
-def _choice(offer: Offer, offers: int, against: Counter[str], instead: Sequence[Offer]) -> Choice:
+def _choice(offer: PartOption, offers: int, against: Counter[str], instead: Sequence[PartOption]) -> Choice:
     gpu, beside = offer.gpu, len(offer.gpu.residents)
     what = "GPU" if gpu.device.kind == "gpu" else "CPU device"
     others = f"next to {counted(beside, 'other')}" if beside else f"on an empty {what}"
@@ -151,12 +151,12 @@ def _choice(offer: Offer, offers: int, against: Counter[str], instead: Sequence[
     )
 
 
-def _none(gpus: int, against: Counter[str], examples: Mapping[str, Reason]) -> Refused:
+def _none(gpus: int, against: Counter[str], examples: Mapping[str, Reason]) -> PartRefused:
     if not gpus:
         return refused("no_gpu", "no device can be shared")
     first = examples[against.most_common(1)[0][0]]
     figures: dict[str, int | float | str] = {"gpus": gpus, **against}
-    return Refused(
+    return PartRefused(
         Reason(
             "no_share",
             f"none of {counted(gpus, 'device')} has a part for it ({in_the_way(against)}); for example: {first.text}",
@@ -165,5 +165,5 @@ def _none(gpus: int, against: Counter[str], examples: Mapping[str, Reason]) -> R
     )
 
 
-def _cost(offer: Offer) -> str:
+def _cost(offer: PartOption) -> str:
     return f"{offer.price_ppm / WHOLE_PPM:.2f}"

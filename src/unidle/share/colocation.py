@@ -47,7 +47,7 @@ class Work:
     steps: dict[Span, int] = field(default_factory=dict)
 
 
-class Pairs:
+class PairedSteps:
     """Collects the steps of jobs, device by device. ``load_of`` names the load of each job.
 
     Jobs without one are passed over, but they are company all the same.

@@ -27,14 +27,14 @@ Evidence = Literal["utilisation", "steps", "none"]
 Step = Literal["tell", "withdraw", "release"]
 
 
-class Attempt(NamedTuple):
+class AttemptId(NamedTuple):
     """An attempt that holds slices now."""
 
     job: str
     number: int
 
 
-class Notice(NamedTuple):
+class ActiveNotice(NamedTuple):
     """A notice in force: since when, how long it is, and how much of that time has been watched."""
 
     since_ns: int
@@ -43,7 +43,7 @@ class Notice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class IdleHolder:
     """An attempt that holds devices: since when it shows no work, how that is known, what it holds.
 
     ``evidence`` is None while its devices are busy or not measured yet. ``quiet_ns`` is the watched time since
@@ -51,7 +51,7 @@ class Holder:
     ``unmeasured`` why its utilisation is unknown.
     """
 
-    attempt: Attempt
+    attempt: AttemptId
     queue: str
     since_ns: int
     quiet_ns: int
@@ -59,7 +59,7 @@ class Holder:
     slices: int
     share_ppm: int
     evidence: Evidence | None
-    notice: Notice | None = None
+    notice: ActiveNotice | None = None
     pace_ns: int = 0
     unmeasured: str = ""
 
@@ -88,7 +88,7 @@ def measure_every_ns(terms: IdleTerms) -> int:
     return max(min(terms.after_ns // 20, MINUTE_NS), _S // 2)
 
 
-def decide_idle(holder: Holder, terms: IdleTerms | None, now_ns: int) -> IdlePlan:
+def decide_idle(holder: IdleHolder, terms: IdleTerms | None, now_ns: int) -> IdlePlan:
     """What to do about a holder at ``now_ns``; ``terms`` None leaves it alone."""
     notice = holder.notice
     if notice is not None and (terms is None or holder.sign_ns > notice.since_ns):
@@ -102,7 +102,7 @@ def decide_idle(holder: Holder, terms: IdleTerms | None, now_ns: int) -> IdlePla
     return _not_told(holder, terms, notice_ns, now_ns)
 
 
-def _not_told(holder: Holder, terms: IdleTerms, notice_ns: int, now_ns: int) -> IdlePlan:
+def _not_told(holder: IdleHolder, terms: IdleTerms, notice_ns: int, now_ns: int) -> IdlePlan:
     """No notice stands, or one that promised not to release what is to be released by now."""
     after_ns = terms.after_ns if holder.sign_ns else terms.start_ns
     if holder.evidence == "steps":
@@ -120,7 +120,7 @@ def _not_told(holder: Holder, terms: IdleTerms, notice_ns: int, now_ns: int) -> 
     return IdlePlan(watch=True, again_ns=now_ns + left_ns)
 
 
-def _on_notice(holder: Holder, notice: Notice, terms: IdleTerms, now_ns: int) -> IdlePlan:
+def _on_notice(holder: IdleHolder, notice: ActiveNotice, terms: IdleTerms, now_ns: int) -> IdlePlan:
     if not terms.release or not notice.notice_ns or holder.evidence in (None, "none"):
         return IdlePlan(watch=True)
     left_ns = notice.notice_ns - notice.passed_ns
@@ -130,7 +130,7 @@ def _on_notice(holder: Holder, notice: Notice, terms: IdleTerms, now_ns: int) ->
     return IdlePlan("release", _reason(holder, "idle_released", what))
 
 
-def _told(holder: Holder, terms: IdleTerms, notice_ns: int) -> Reason:
+def _told(holder: IdleHolder, terms: IdleTerms, notice_ns: int) -> Reason:
     if notice_ns:
         after = "it then waits again" if terms.then == "requeue" else "the job then ends"
         what = f"will be released in {words(notice_ns)} unless it works again; {after}"
@@ -141,7 +141,7 @@ def _told(holder: Holder, terms: IdleTerms, notice_ns: int) -> Reason:
     return _reason(holder, "idle_notice", what)
 
 
-def _over(holder: Holder, now_ns: int, *, spared: bool) -> Reason:
+def _over(holder: IdleHolder, now_ns: int, *, spared: bool) -> Reason:
     assert holder.notice is not None
     if spared:
         return Reason("idle_spared", "now excluded by the policy: the notice is withdrawn")
@@ -150,7 +150,7 @@ def _over(holder: Holder, now_ns: int, *, spared: bool) -> Reason:
     return Reason("idle_over", text, {"quiet_ns": quiet_ns, "sign_ns": min(holder.sign_ns, now_ns)})
 
 
-def _reason(holder: Holder, code: str, what: str) -> Reason:
+def _reason(holder: IdleHolder, code: str, what: str) -> Reason:
     devices = holder.share_ppm / 1_000_000
     measured = " or utilisation" if holder.evidence == "utilisation" else ""
     unmeasured = f", its utilisation unknown ({holder.unmeasured})" if holder.unmeasured else ""

@@ -48,7 +48,7 @@ class Load:
 
 
 class Tenant(NamedTuple):
-    """A load in its part of a GPU: bounds as in :class:`unidle.share.modes.Part`."""
+    """A load in its part of a GPU: bounds as in :class:`unidle.share.modes.GpuPart`."""
 
     load: Load
     compute_ppm: int = WHOLE_PPM
@@ -62,7 +62,7 @@ class Slowdown(NamedTuple):
     how: How
 
 
-class Seen(NamedTuple):
+class PairSlowdown(NamedTuple):
     """The mean slow-down of one load next to another, and how many observations it is of."""
 
     mean_ppm: int
@@ -77,7 +77,7 @@ class Interference:
     """Known loads and the slow-downs of pairs that were seen. Immutable; see :meth:`observed`."""
 
     loads: Mapping[str, Load]
-    seen: Mapping[Pair, Seen]
+    seen: Mapping[Pair, PairSlowdown]
     names: frozenset[str] = field(init=False, compare=False, repr=False)  # of which either says anything
 
     def __post_init__(self) -> None:
@@ -116,10 +116,10 @@ class Interference:
                 remedy="take the median of steps that were seen whole",
             )
         ppm = max(_LOWEST_PPM, shared_ns * WHOLE_PPM // alone_ns)
-        before = self.seen.get((mode, load, other), Seen(0, 0))
+        before = self.seen.get((mode, load, other), PairSlowdown(0, 0))
         times = before.times + 1
         mean = (before.mean_ppm * before.times + ppm) // times
-        return Interference(self.loads, {**self.seen, (mode, load, other): Seen(mean, times)})
+        return Interference(self.loads, {**self.seen, (mode, load, other): PairSlowdown(mean, times)})
 
     def slowdown(self, mode: Mode, own: Tenant, others: Sequence[Tenant]) -> Slowdown:
         """How much slower ``own`` runs in its part while ``others`` run in theirs."""
@@ -177,7 +177,7 @@ def parse_loads(text: str) -> Interference:
         )
         for entry in table["load"]
     }
-    seen: dict[Pair, Seen] = {}
+    seen: dict[Pair, PairSlowdown] = {}
     for pair in table.get("pair", ()):
         for end in ("load", "other"):
             if pair[end] not in loads:
@@ -187,5 +187,5 @@ def parse_loads(text: str) -> Interference:
                     value=pair[end],
                     remedy="add the load",
                 )
-        seen[pair["mode"], pair["load"], pair["other"]] = Seen(pair["slowdown_ppm"], 1)
+        seen[pair["mode"], pair["load"], pair["other"]] = PairSlowdown(pair["slowdown_ppm"], 1)
     return Interference(loads, seen)

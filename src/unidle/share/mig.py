@@ -18,7 +18,7 @@ from typing import Final
 from unidle.errors import BadInput
 from unidle.jobs import Reason
 from unidle.share.mig_models import Instance, MigModel, MigProfile
-from unidle.share.refusal import Refused, refused
+from unidle.share.refusal import PartRefused, refused
 from unidle.words import are, counted
 
 NO_ROOM: Final = "mig_no_room"
@@ -44,7 +44,7 @@ def reconfigure(
     idle: Sequence[Instance] = (),
     *,
     dynamic: bool = True,
-) -> Reconfiguration | Refused:
+) -> Reconfiguration | PartRefused:
     """How the GPU gets an instance of each profile of ``wanted``, or why it cannot.
 
     Dynamic: next to those in use, and idle ones stay where they are not in the way. Static: ``wanted`` is
@@ -195,7 +195,7 @@ def _best(
     return None if best is None else (best[0][-1], best[1])
 
 
-def _no_room(model: MigModel, wanted: Sequence[str], in_use: Sequence[Instance]) -> Refused:
+def _no_room(model: MigModel, wanted: Sequence[str], in_use: Sequence[Instance]) -> PartRefused:
     needs = sum(model.profile(name).memory for name in wanted)
     free = model.memory - _mask(model, in_use).bit_count()
     figures: dict[str, int | float | str] = {
@@ -206,14 +206,14 @@ def _no_room(model: MigModel, wanted: Sequence[str], in_use: Sequence[Instance])
     names = _names(wanted)
     if not fits(model, wanted):
         text = f"{names}: {model.name} cannot hold these together, even when it is empty"
-        return Refused(Reason("mig_never_fits", text, figures))
+        return PartRefused(Reason("mig_never_fits", text, figures))
     leave = _who_must_leave(model, wanted, in_use)
     figures["would_help"] = _list(leave)
     text = (
         f"{names} need {needs} memory slices at places where they may stand; {free} of {model.memory} {are(free)} free "
         f"and instances in use do not move; it fits once {_list(leave)} ended"
     )
-    return Refused(Reason(NO_ROOM, text, figures))
+    return PartRefused(Reason(NO_ROOM, text, figures))
 
 
 def _who_must_leave(

@@ -24,7 +24,7 @@ from unidle.fleet import WHOLE_PPM, CutMode, Device, Node, declared_ppm, device_
 from unidle.jobs import Share
 from unidle.share.mig import Reconfiguration, reconfigure
 from unidle.share.mig_models import MIB, Instance, MigModel
-from unidle.share.refusal import Refused, gib_of, refused, times_of
+from unidle.share.refusal import PartRefused, gib_of, refused, times_of
 from unidle.words import counted, does
 
 Mode = CutMode
@@ -53,7 +53,7 @@ EXACT: Final = Oversubscription()
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GpuPart:
     """One part of a GPU. ``share_ppm`` is what it counts in the ledger; the parts of a GPU sum to 1,000,000.
 
     ``compute_ppm`` and ``memory_bytes`` are its bounds: what it was promised, and may not exceed where the
@@ -70,7 +70,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class PartPlan:
     """A GPU and its parts: one for each wish in order, then the rest if it exists.
 
     ``compute_promised_ppm`` and ``memory_promised_ppm`` above 1,000,000 state by how much the GPU is
@@ -79,7 +79,7 @@ class Cut:
 
     device: str
     mode: Mode
-    parts: tuple[Part, ...]
+    parts: tuple[GpuPart, ...]
     compute_promised_ppm: int
     memory_promised_ppm: int
     plan: Reconfiguration | None = None
@@ -96,15 +96,15 @@ def cut(
     shares: Sequence[Share],
     over: Oversubscription = EXACT,
     mig: MigModel | None = None,
-) -> Cut | Refused:
+) -> PartPlan | PartRefused:
     """Cut an empty GPU into a part for each share, or say why that cannot be."""
     if mode == "whole":
         if len(shares) > 1:
             return refused(
                 "whole_is_for_one", f"{device.id}: a whole GPU is for one job, {len(shares)} ask for it"
             )
-        whole = Part(WHOLE_PPM, WHOLE_PPM, WHOLE_PPM, device.memory_bytes)
-        return Cut(device.id, mode, (whole,), WHOLE_PPM, WHOLE_PPM)
+        whole = GpuPart(WHOLE_PPM, WHOLE_PPM, WHOLE_PPM, device.memory_bytes)
+        return PartPlan(device.id, mode, (whole,), WHOLE_PPM, WHOLE_PPM)
     if mode == "mig":
         return _cut_mig(device, shares, mig)
     if mode == "mps" and len(shares) > MPS_CLIENTS:
@@ -116,13 +116,13 @@ def cut(
     asked: list[tuple[int, int]] = []
     for share in shares:
         need = needs_of(share, device)
-        if isinstance(need, Refused):
+        if isinstance(need, PartRefused):
             return need
         asked.append(need)
     return _cut_by_bounds(device, mode, asked, over)
 
 
-def needs_of(share: Share, device: Device) -> tuple[int, int] | Refused:
+def needs_of(share: Share, device: Device) -> tuple[int, int] | PartRefused:
     """Compute (ppm) and memory (bytes) that a share means on this device; what is left open follows the other."""
     if share.profile:
         return refused(
@@ -166,7 +166,7 @@ def shares_of(asked_ppm: Sequence[int]) -> tuple[int, ...]:
     return tuple(floors)
 
 
-def mps_environment(part: Part, pipe_directory: str, log_directory: str) -> dict[str, str]:
+def mps_environment(part: GpuPart, pipe_directory: str, log_directory: str) -> dict[str, str]:
     """The variables by which a client finds its MPS server and is bounded by it (MPS guide, "Environment Variables").
 
     The server sees one GPU only, which is device 0 for its clients.
@@ -206,7 +206,7 @@ def cpu_quota(
 
 def _cut_by_bounds(
     device: Device, mode: Mode, asked: Sequence[tuple[int, int]], over: Oversubscription
-) -> Cut | Refused:
+) -> PartPlan | PartRefused:
     compute = sum(c for c, _ in asked)
     memory = sum(m for _, m in asked)
     memory_ppm = [_ppm_of(m, device.memory_bytes) for _, m in asked]
@@ -231,11 +231,11 @@ def _cut_by_bounds(
         share = shares[k] if k < len(shares) else 0
         taken = asked[k] if k < len(asked) else (0, 0)
         part_memory = memories[k] if k < len(memories) else 0
-        parts.append(Part(share, part_memory, taken[0], taken[1], rest=k >= len(asked)))
-    return Cut(device.id, mode, _drop_empty_rest(parts), compute, _ppm_of(memory, device.memory_bytes))
+        parts.append(GpuPart(share, part_memory, taken[0], taken[1], rest=k >= len(asked)))
+    return PartPlan(device.id, mode, _drop_empty_rest(parts), compute, _ppm_of(memory, device.memory_bytes))
 
 
-def _cut_mig(device: Device, shares: Sequence[Share], mig: MigModel | None) -> Cut | Refused:
+def _cut_mig(device: Device, shares: Sequence[Share], mig: MigModel | None) -> PartPlan | PartRefused:
     if mig is None:
         return refused(
             "mig_unknown",
@@ -244,11 +244,11 @@ def _cut_mig(device: Device, shares: Sequence[Share], mig: MigModel | None) -> C
     names = []
     for share in shares:
         name = profile_for(share, mig)
-        if isinstance(name, Refused):
+        if isinstance(name, PartRefused):
             return name
         names.append(name)
     plan = reconfigure(mig, names)
-    if isinstance(plan, Refused):
+    if isinstance(plan, PartRefused):
         return plan
     profiles = [mig.profile(i.profile) for i in plan.serve]
     compute = shares_of([mig.compute_ppm(p) for p in profiles])
@@ -256,7 +256,7 @@ def _cut_mig(device: Device, shares: Sequence[Share], mig: MigModel | None) -> C
         compute = (*compute[:-2], compute[-2] + compute[-1])  # sevenths do not divide a million
     memory = _pad(shares_of([p.memory * WHOLE_PPM // mig.memory for p in profiles]), len(profiles))
     parts = [
-        Part(
+        GpuPart(
             compute[k],
             memory[k],
             mig.compute_ppm(profile),
@@ -268,7 +268,7 @@ def _cut_mig(device: Device, shares: Sequence[Share], mig: MigModel | None) -> C
     if len(compute) > len(parts) or len(memory) > len(parts):
         last = len(parts)
         parts.append(
-            Part(
+            GpuPart(
                 compute[last] if len(compute) > last else 0,
                 memory[last] if len(memory) > last else 0,
                 0,
@@ -277,10 +277,10 @@ def _cut_mig(device: Device, shares: Sequence[Share], mig: MigModel | None) -> C
             )
         )
     promised = sum(p.compute for p in profiles) * WHOLE_PPM // mig.compute
-    return Cut(device.id, "mig", _drop_empty_rest(parts), promised, sum(memory[: len(profiles)]), plan)
+    return PartPlan(device.id, "mig", _drop_empty_rest(parts), promised, sum(memory[: len(profiles)]), plan)
 
 
-def profile_for(share: Share, mig: MigModel) -> str | Refused:
+def profile_for(share: Share, mig: MigModel) -> str | PartRefused:
     """The profile that a share requests: by name, or the smallest that has enough compute and memory."""
     if share.profile:
         if mig.knows(share.profile):
@@ -300,12 +300,12 @@ def _pad(values: tuple[int, ...], least: int) -> tuple[int, ...]:
     return values + (0,) * (least - len(values))
 
 
-def _drop_empty_rest(parts: Sequence[Part]) -> tuple[Part, ...]:
+def _drop_empty_rest(parts: Sequence[GpuPart]) -> tuple[GpuPart, ...]:
     """A rest without compute would be a slice of nothing; its memory stays with the last part."""
     if len(parts) < 2 or not parts[-1].rest or parts[-1].share_ppm:
         return tuple(parts)
     last, rest = parts[-2], parts[-1]
-    kept = Part(
+    kept = GpuPart(
         last.share_ppm, last.memory_ppm + rest.memory_ppm, last.compute_ppm, last.memory_bytes, last.instance
     )
     return (*parts[:-2], kept)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from unidle.ledger.columns import LEAVES, RowColumns
 from unidle.ledger.taxonomy import GROUP_OF
-from unidle.share.colocation import Observation, Pairs, Work
+from unidle.share.colocation import Observation, PairedSteps, Work
 from unidle.share.interference import Interference
 from unidle.share.modes import Mode
 
@@ -23,7 +23,7 @@ def observations(
     ``load_of`` names the load of each job, ``mode_of`` how each device was cut; others are passed over, but a job
     of unknown load is company all the same.
     """
-    pairs = Pairs(load_of)
+    pairs = PairedSteps(load_of)
     for device, tenants in _by_device(rows, mode_of).items():
         pairs.add(tenants, mode_of[device], tenants.keys() & load_of.keys())
     return pairs.observations()

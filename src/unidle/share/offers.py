@@ -21,8 +21,8 @@ from unidle.share.modes import (
     needs_of,
     profile_for,
 )
-from unidle.share.parts import Promise, mig_model, share_of
-from unidle.share.refusal import Refused, gib_of, refused, times_of
+from unidle.share.parts import PartPromise, mig_model, share_of
+from unidle.share.refusal import PartRefused, gib_of, refused, times_of
 
 _ASKED: Final[Mapping[str, tuple[Mode, ...]]] = {
     "any": ("mig", "mps", "time"),
@@ -104,7 +104,7 @@ class SharePolicy:
     whole_instead: bool = False
 
 
-class Offer(NamedTuple):
+class PartOption(NamedTuple):
     """A GPU and mode that would do, before it is put into words."""
 
     price_ppm: int
@@ -118,7 +118,9 @@ class Offer(NamedTuple):
     plan: Reconfiguration | None
 
 
-def offers_of(wish: Wish, gpu: Gpu, table: Interference, rules: SharePolicy) -> list[Offer | Refused]:
+def offers_of(
+    wish: Wish, gpu: Gpu, table: Interference, rules: SharePolicy
+) -> list[PartOption | PartRefused]:
     """What one GPU that may be used offers: one entry for each mode that was thought of."""
     modes: tuple[Mode, ...] = ("mig",) if wish.share.profile else _ASKED[wish.share.mode]
     if gpu.device.kind != "gpu":
@@ -139,25 +141,27 @@ def offers_of(wish: Wish, gpu: Gpu, table: Interference, rules: SharePolicy) -> 
     return found
 
 
-def _offer(wish: Wish, gpu: Gpu, mode: Mode, table: Interference, rules: SharePolicy) -> Offer | Refused:
+def _offer(
+    wish: Wish, gpu: Gpu, mode: Mode, table: Interference, rules: SharePolicy
+) -> PartOption | PartRefused:
     if mode not in gpu.modes:
         return refused(f"no_{mode}", f"{gpu.device.id} cannot be cut by {mode}: {_why_not(gpu, mode)}")
     lacking = wish.needs - GUARANTEES[mode]
     if lacking:
         return refused("no_guarantee", f"{mode} does not isolate {' and '.join(sorted(lacking))}")
     room = _mig_room(wish, gpu) if mode == "mig" else _bounded_room(wish, gpu, mode, rules.over)
-    if isinstance(room, Refused):
+    if isinstance(room, PartRefused):
         return room
     compute, memory, memory_ppm, plan = room
     instance = plan.serve[0] if plan is not None else None
-    counts = share_of(gpu.device, Promise("", mode, compute, memory, instance))
+    counts = share_of(gpu.device, PartPromise("", mode, compute, memory, instance))
     if (why := _unfit(wish, gpu, mode, counts, memory)) is not None:
         return why
     newcomer = Tenant(wish.load, compute, memory_ppm)
     return _priced(wish, gpu, mode, newcomer, memory, plan, table, rules)
 
 
-def _unfit(wish: Wish, gpu: Gpu, mode: Mode, counts: int, memory: int) -> Refused | None:
+def _unfit(wish: Wish, gpu: Gpu, mode: Mode, counts: int, memory: int) -> PartRefused | None:
     """Why a part that counts so much (ppm) and has so much memory (bytes; 0: not known) is none for the wish."""
     if counts > wish.most_ppm:
         return refused(
@@ -194,7 +198,7 @@ def _priced(
     plan: Reconfiguration | None,
     table: Interference,
     rules: SharePolicy,
-) -> Offer | Refused:
+) -> PartOption | PartRefused:
     there = [_tenant(resident, gpu) for resident in gpu.residents]
     own = table.slowdown(mode, newcomer, there)
     price = _lost(own.ppm)
@@ -214,15 +218,15 @@ def _priced(
         )  # fmt: skip
     if not gpu.residents:
         price += (WHOLE_PPM - min(WHOLE_PPM, newcomer.compute_ppm)) * rules.opening_ppm // WHOLE_PPM
-    return Offer(price, mode, gpu, newcomer.compute_ppm, memory, own.ppm, worst, own.how, plan)
+    return PartOption(price, mode, gpu, newcomer.compute_ppm, memory, own.ppm, worst, own.how, plan)
 
 
 def _bounded_room(
     wish: Wish, gpu: Gpu, mode: Mode, over: Oversubscription
-) -> tuple[int, int, int, Reconfiguration | None] | Refused:
+) -> tuple[int, int, int, Reconfiguration | None] | PartRefused:
     """Compute, memory and the memory's share that MPS or time slices can give."""
     need = needs_of(wish.share, gpu.device)
-    if isinstance(need, Refused):
+    if isinstance(need, PartRefused):
         return need
     compute, memory = need
     if mode == "mps" and len(gpu.residents) >= MPS_CLIENTS:
@@ -245,32 +249,32 @@ def _bounded_room(
     return compute, memory, memory * WHOLE_PPM // whole if whole else WHOLE_PPM, None
 
 
-def _mig_room(wish: Wish, gpu: Gpu) -> tuple[int, int, int, Reconfiguration | None] | Refused:
+def _mig_room(wish: Wish, gpu: Gpu) -> tuple[int, int, int, Reconfiguration | None] | PartRefused:
     mig = gpu.mig
     if mig is None:
         return refused(
             "no_mig", f"{gpu.device.id} ({gpu.device.model or 'model unknown'}): MIG cannot cut it"
         )
     name = profile_for(wish.share, mig)
-    if isinstance(name, Refused):
+    if isinstance(name, PartRefused):
         return name
     in_use = [r.instance for r in gpu.residents if r.instance is not None]
     plan = reconfigure(mig, (name,), in_use, gpu.idle)
-    if isinstance(plan, Refused):
+    if isinstance(plan, PartRefused):
         return plan
     profile = mig.profile(name)
     return mig.compute_ppm(profile), mig.bytes_of(profile), profile.memory * WHOLE_PPM // mig.memory, plan
 
 
-def _whole(wish: Wish, gpu: Gpu, rules: SharePolicy) -> Offer | Refused:
+def _whole(wish: Wish, gpu: Gpu, rules: SharePolicy) -> PartOption | PartRefused:
     """A whole GPU for one who asked for a part: what it leaves unused counts in full."""
     need = None if wish.share.profile else needs_of(wish.share, gpu.device)
-    if isinstance(need, Refused):
+    if isinstance(need, PartRefused):
         return need
     if (why := _unfit(wish, gpu, "whole", WHOLE_PPM, gpu.device.memory_bytes)) is not None:
         return why
     price = WHOLE_PPM + rules.opening_ppm
-    return Offer(
+    return PartOption(
         price, "whole", gpu, WHOLE_PPM, gpu.device.memory_bytes, WHOLE_PPM, WHOLE_PPM, "modelled", None
     )
 
@@ -293,15 +297,17 @@ def bounded_modes(share: Share) -> frozenset[Mode]:
     return frozenset({"quota", "mps", "time"} if share.mode == "any" else {share.mode} - {"mig"})
 
 
-def promises(device: Device, share: Share) -> Iterator[Promise]:
+def promises(device: Device, share: Share) -> Iterator[PartPromise]:
     """What the share would be on this device, by the ways in which it may be cut: as an instance, and by bounds."""
     model = mig_model(device)
     if model is not None and share.mode in ("any", "mig"):
         name = profile_for(share, model)
-        if not isinstance(name, Refused):
+        if not isinstance(name, PartRefused):
             profile = model.profile(name)
-            yield Promise("", "mig", model.compute_ppm(profile), model.bytes_of(profile), Instance(name, 0))
+            yield PartPromise(
+                "", "mig", model.compute_ppm(profile), model.bytes_of(profile), Instance(name, 0)
+            )
     if device.sharing is not None and bounded_modes(share) & {*device.sharing.modes}:
         need = needs_of(share, device)
-        if not isinstance(need, Refused):
-            yield Promise("", "time", *need)
+        if not isinstance(need, PartRefused):
+            yield PartPromise("", "time", *need)

@@ -20,7 +20,7 @@ from unidle.share.mig_models import Instance, MigModel, model_of
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class PartPromise:
     """What one rank of ``job`` is to get of a device. ``instance`` is set where MIG makes it."""
 
     job: str
@@ -40,7 +40,7 @@ def used_parts(device: Device) -> tuple[CutPart, ...]:
     return tuple(part for part in device.cut.parts if part.job) if device.cut is not None else ()
 
 
-def share_of(device: Device, promise: Promise) -> int:
+def share_of(device: Device, promise: PartPromise) -> int:
     """What the promised part counts, in ppm of the device; more than the rest has where there is no room."""
     used = used_parts(device)
     left = WHOLE_PPM - sum(part.share_ppm for part in used)
@@ -59,7 +59,7 @@ def _takes_last_slice(device: Device, used: Collection[CutPart], instance: Insta
     return sum(model.profile(name).compute for name in names) >= model.compute
 
 
-def with_part(device: Device, promise: Promise, generation: int) -> tuple[Device, CutPart] | None:
+def with_part(device: Device, promise: PartPromise, generation: int) -> tuple[Device, CutPart] | None:
     """The device with one part more, named by ``generation``; None where its rest is too small."""
     used = used_parts(device)
     share = share_of(device, promise)

@@ -14,15 +14,15 @@ CUT_REFUSED: Final = "cut_refused"
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class PartRefused:
     """Nothing is changed; ``because`` has the obstacle, and what would help."""
 
     because: Reason
 
 
-def refused(code: str, text: str, **figures: float | str) -> Refused:
+def refused(code: str, text: str, **figures: float | str) -> PartRefused:
     """A refusal with the reason's figures as keywords."""
-    return Refused(Reason(code, text, figures))
+    return PartRefused(Reason(code, text, figures))
 
 
 OBSTACLES: Final[dict[str, str]] = {

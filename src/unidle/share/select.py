@@ -14,12 +14,12 @@ from typing import Final
 
 from unidle.fleet import Device
 from unidle.jobs import Where
-from unidle.share.refusal import Refused, refused
+from unidle.share.refusal import PartRefused, refused
 
 _SHORTEST: Final = len("GPU-0000")
 
 
-def may_use(device: Device, where: Where) -> Refused | None:
+def may_use(device: Device, where: Where) -> PartRefused | None:
     """None when the job may use the device; else which rule keeps it away."""
     return _by_model(device, where) or _by_uuid(device, where)
 
@@ -50,7 +50,7 @@ def names_uuid(name: str, uuid: str) -> bool:
     return bool(uuid) and (name == uuid or (len(name) >= _SHORTEST and uuid.startswith(name)))
 
 
-def _by_model(device: Device, where: Where) -> Refused | None:
+def _by_model(device: Device, where: Where) -> PartRefused | None:
     rule = where.models
     if banned := _first(n for n in rule.exclude if names_model(n, device.model)):
         return refused("model_excluded", f"{device.id} is a {device.model}, and {banned} is excluded")
@@ -62,7 +62,7 @@ def _by_model(device: Device, where: Where) -> Refused | None:
     return None
 
 
-def _by_uuid(device: Device, where: Where) -> Refused | None:
+def _by_uuid(device: Device, where: Where) -> PartRefused | None:
     rule = where.uuids
     if banned := _first(n for n in rule.exclude if names_uuid(n, device.uuid)):
         return refused("uuid_excluded", f"{device.id} is {device.uuid}, and {banned} is excluded")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from unidle.fleet import Device, device_of
-from unidle.share.colocation import Pairs, Work
+from unidle.share.colocation import PairedSteps, Work
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.records import Stay
 from unidle.view.state import View
@@ -48,7 +48,7 @@ def _learn(view: View, device: Device, job: JobView, attempt: AttemptView) -> No
         if other is not None and other is not job and other.attempts:
             load_of[other.id] = other.spec.name
             tenants.setdefault(other.id, Work()).work.append(_span(other.attempts[-1], view.time_ns))
-    pairs = Pairs(load_of)
+    pairs = PairedSteps(load_of)
     pairs.add(tenants, device.cut.mode, [job.id])
     for seen in pairs.observations():
         if seen.alone_ns > 0 and seen.shared_ns > 0:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 from unidle.fleet.policies import IdleTerms
-from unidle.share.idle import Attempt, Evidence, Holder, Notice
+from unidle.share.idle import ActiveNotice, AttemptId, Evidence, IdleHolder
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.state import View
 
 
-def holder_of(view: View, job: JobView, attempt: AttemptView, now_ns: int) -> Holder:
+def holder_of(view: View, job: JobView, attempt: AttemptView, now_ns: int) -> IdleHolder:
     """The live ``attempt`` of the job at ``now_ns``."""
     use, notice, book = attempt.use, attempt.notice, view.book
     worked_ns = max((rank.worked_ns for rank in attempt.ranks), default=0)
@@ -23,10 +23,10 @@ def holder_of(view: View, job: JobView, attempt: AttemptView, now_ns: int) -> Ho
         if sign_ns <= notice.since_ns:
             since_ns = notice.since_ns
         begin_ns = max(notice.at_ns, use.at_ns)  # under a new controller it is counted again
-        said = Notice(notice.since_ns, notice.notice_ns, book.watched_ns(begin_ns, now_ns))
+        said = ActiveNotice(notice.since_ns, notice.notice_ns, book.watched_ns(begin_ns, now_ns))
     numbers = [book.index(piece) for place in attempt.places for piece in place.slices]
-    return Holder(
-        Attempt(job.id, attempt.number), job.spec.queue, since_ns, book.watched_ns(since_ns, now_ns), sign_ns,
+    return IdleHolder(
+        AttemptId(job.id, attempt.number), job.spec.queue, since_ns, book.watched_ns(since_ns, now_ns), sign_ns,
         len(numbers), sum(book.slices[k].share_ppm for k in numbers), _evidence(attempt, worked_ns), said,
         _pace_ns(attempt) if use.use == "unknown" else 0, use.text,
     )  # fmt: skip

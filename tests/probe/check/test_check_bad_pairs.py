@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.probe.check.bad_pairs import Pair, Verdict, Wave, first_round, judged, second_round, verdict
+from unidle.probe.check.bad_pairs import BadPairs, Pair, Wave, first_round, judged, second_round, verdict
 
 
 def name(count: int) -> list[str]:
@@ -17,7 +17,7 @@ def name(count: int) -> list[str]:
 
 def two_rounds(
     nodes: list[str], bad: set[str], links: set[frozenset[str]]
-) -> tuple[Verdict, dict[Pair, bool], Verdict]:
+) -> tuple[BadPairs, dict[Pair, bool], BadPairs]:
     """The verdict, all that was measured, and what the first round alone would say."""
     known: dict[Pair, bool] = {}
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unidle.probe.check import Check, Context, Found, Outcome, shipped
+from unidle.probe.check import Check, Context, Outcome, ProbeResult, shipped
 from unidle.probe.check.allreduce import run_ranks
 from unidle.probe.check.burn_in import burn_in
 from unidle.probe.check.gemm import KINDS, Product, exact_only, gemm
@@ -19,7 +19,7 @@ BITS = {"float64": torch.int64, "float32": torch.int32, "float16": torch.int16, 
 
 
 def checks(outcome: Outcome) -> dict[str, Check]:
-    assert isinstance(outcome, Found)
+    assert isinstance(outcome, ProbeResult)
     return {check.name: check for check in outcome.checks}
 
 

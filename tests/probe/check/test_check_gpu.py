@@ -14,7 +14,7 @@ from fleet import kfd_trees
 from probe.check.recorded_node import RecordedNode
 from unidle.cli.check import _other_gpus
 from unidle.fleet import Device, Node
-from unidle.probe.check import Absent, Check, Context, Found, check_node, chosen, shipped
+from unidle.probe.check import Absent, Check, Context, ProbeResult, check_node, chosen, shipped
 from unidle.probe.check.gpu import devices
 from unidle.probe.check.gpu_memory import ecc
 from unidle.probe.check.runner import answer
@@ -32,7 +32,10 @@ def look(nvml: RecordedNode, tmp_path: Path, **more: object) -> dict[str, Check]
     context = Context(book=shipped(), nvml=nvml, root=tmp_path, **more)  # type: ignore[arg-type]
     outcomes = [answer(probe, context) for probe in chosen("quick", GPU_PROBES)]
     return {
-        check.name: check for outcome in outcomes if isinstance(outcome, Found) for check in outcome.checks
+        check.name: check
+        for outcome in outcomes
+        if isinstance(outcome, ProbeResult)
+        for check in outcome.checks
     }
 
 
@@ -161,9 +164,9 @@ def test_one_gpu_alone_needs_no_nvlinks(tmp_path: Path):
 def test_gpus_that_are_declared_but_have_no_driver_fail_and_are_not_passed_over(tmp_path: Path):
     context = Context(book=shipped(), declared=h100(), root=tmp_path)
     outcome = answer(chosen("quick", ["driver"])[0], context)
-    assert isinstance(outcome, Found) and outcome.checks[0].ok is False
+    assert isinstance(outcome, ProbeResult) and outcome.checks[0].ok is False
     outcome = devices(context)
-    assert isinstance(outcome, Found) and (outcome.checks[0].ok, outcome.checks[0].value) == (False, 0)
+    assert isinstance(outcome, ProbeResult) and (outcome.checks[0].ok, outcome.checks[0].value) == (False, 0)
 
 
 def test_a_node_without_gpus_has_nothing_for_the_gpu_checks(tmp_path: Path):
@@ -179,18 +182,20 @@ def test_gpus_of_amd_are_counted_and_their_uncorrected_errors_found(tmp_path: Pa
         book=shipped(), root=tmp_path, declared=Node("n1", "site", gpus), other_gpus=_other_gpus
     )
     outcome = devices(context)
-    assert isinstance(outcome, Found) and outcome.checks[0].ok and outcome.checks[0].value == 8
+    assert isinstance(outcome, ProbeResult) and outcome.checks[0].ok and outcome.checks[0].value == 8
     shutil.rmtree(tmp_path / "sys/class/kfd/kfd/topology/nodes/9")
     outcome = devices(context)
     assert (
-        isinstance(outcome, Found) and "amd: 7 of 8" in outcome.checks[0].because and not outcome.checks[0].ok
+        isinstance(outcome, ProbeResult)
+        and "amd: 7 of 8" in outcome.checks[0].because
+        and not outcome.checks[0].ok
     )
     assert isinstance(ecc(Context(book=shipped(), root=tmp_path / "none")), Absent)
     ras = tmp_path / "sys/class/drm/card3/device/ras"
     ras.mkdir(parents=True)
     (ras / "umc_err_count").write_text("ue: 2\nce: 14\n")
     outcome = ecc(context)
-    assert isinstance(outcome, Found)
+    assert isinstance(outcome, ProbeResult)
     assert outcome.checks[-1] == Check("ecc.amd", False, 2, "errors", 0, "card3: 2")
 
 
@@ -201,7 +206,7 @@ def test_pcie_of_a_gpu_without_nvml_is_read_from_sysfs(tmp_path: Path):
     for name, text in (files | {"max_link_speed": "32.0 GT/s PCIe"}).items():
         (device / name).write_text(text + "\n")
     outcome = answer(chosen("quick", ["pcie"])[0], Context(book=shipped(), root=tmp_path))
-    assert isinstance(outcome, Found)
+    assert isinstance(outcome, ProbeResult)
     width, generation = outcome.checks
     assert (width.ok, width.value, width.threshold) == (
         False,

@@ -14,16 +14,16 @@ import pytest
 
 import needs
 from unidle.fleet import Node
-from unidle.probe.check import Check, Context, Found, Outcome, shipped
+from unidle.probe.check import Check, Context, Outcome, ProbeResult, shipped
 from unidle.probe.check.host import clock, clock_check, cpu, cpu_list, cpus_allowed, memory, shared_memory
 from unidle.probe.check.kernel_log import kernel_log
 from unidle.probe.check.memory_pattern import pattern, try_piece
 from unidle.probe.check.model import LogReading
-from unidle.probe.check.thresholds import Book
+from unidle.probe.check.thresholds import ModelThresholds
 
 
 def checks(outcome: Outcome) -> dict[str, Check]:
-    assert isinstance(outcome, Found)
+    assert isinstance(outcome, ProbeResult)
     return {check.name: check for check in outcome.checks}
 
 
@@ -155,7 +155,7 @@ def test_shared_memory_of_dead_processes_is_found_and_that_of_living_ones_left_a
     for name in (f"torch_{gone.pid}_123_0", f"torch_{os.getpid()}_5_0", f"other_{gone.pid}"):
         (shm / name).write_bytes(bytes(2 << 20))
         os.utime(shm / name, (time.time() - 3600,) * 2)
-    book = Book({"shm_stale_bytes": 1 << 20})
+    book = ModelThresholds({"shm_stale_bytes": 1 << 20})
     found = checks(shared_memory(Context(book=book, root=tmp_path)))["shared_memory"]
     assert (found.ok, found.value) == (False, 2 << 20) and f"torch_{gone.pid}" in found.because
     assert checks(shared_memory(Context(book=shipped(), root=tmp_path)))["shared_memory"].ok is True
@@ -191,7 +191,7 @@ def test_a_kernel_log_that_cannot_be_read_is_unknown_never_good():
 
 
 def test_a_pattern_in_memory_is_kept_and_one_bit_that_flips_is_found():
-    found = checks(pattern(Context(book=Book({"memory_test_bytes": 8 << 20}))))["memory.pattern"]
+    found = checks(pattern(Context(book=ModelThresholds({"memory_test_bytes": 8 << 20}))))["memory.pattern"]
     assert (found.ok, found.value) == (True, 0)
     with mmap.mmap(-1, 4 << 20) as piece:
 

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 import needs
 from unidle.fleet import Node
-from unidle.probe.check import Absent, Check, Context, Found, Outcome, shipped
-from unidle.probe.check.counter_history import History, Sample, boot_id, kept
+from unidle.probe.check import Absent, Check, Context, Outcome, ProbeResult, shipped
+from unidle.probe.check.counter_history import CounterHistory, CounterSample, boot_id, kept
 from unidle.probe.check.network import infiniband, nic
-from unidle.probe.check.thresholds import Book
+from unidle.probe.check.thresholds import ModelThresholds
 
 HOUR = 3600.0
 
 
 def checks(outcome: Outcome) -> dict[str, Check]:
-    assert isinstance(outcome, Found)
+    assert isinstance(outcome, ProbeResult)
     return {check.name: check for check in outcome.checks}
 
 
@@ -73,7 +73,7 @@ def test_a_port_that_came_up_slower_than_declared_fails(tmp_path: Path):
     context = Context(book=shipped(), root=tmp_path, environ={}, bandwidth_bps=200_000_000_000)
     found = checks(nic(context))["nic.speed"]
     assert (found.ok, found.value, found.threshold) == (False, 25.0, 200.0)
-    book = Book({"nic_gbps": 10})
+    book = ModelThresholds({"nic_gbps": 10})
     assert checks(nic(Context(book=book, root=tmp_path, environ={})))["nic.speed"].ok is True
     (tmp_path / "sys/class/net/eth0/speed").write_text("-1\n")
     assert checks(nic(Context(book=book, root=tmp_path, environ={})))["nic.speed"].ok is None
@@ -121,7 +121,7 @@ def test_infiniband_ports_that_are_down_or_too_few_fail(tmp_path: Path):
     )
     port(tmp_path, "mlx5_7", state="1: DOWN", phys_state="3: Disabled")
     assert checks(infiniband(context))["infiniband"].ok is True
-    eight = Context(book=Book({"ib_ports": 8}), root=tmp_path)
+    eight = Context(book=ModelThresholds({"ib_ports": 8}), root=tmp_path)
     assert checks(infiniband(eight))["infiniband"].ok is False
     port(tmp_path, "mlx5_7", state="1: DOWN", phys_state="2: Polling")
     found = checks(infiniband(context))
@@ -133,16 +133,18 @@ def test_infiniband_ports_that_are_down_or_too_few_fail(tmp_path: Path):
 
 def test_losses_of_the_window_are_told_from_those_of_the_whole_boot():
     day = 24 * HOUR
-    old = History("b", (Sample(100 * HOUR, {"eth0": 90}), Sample(124 * HOUR, {"eth0": 95})))
+    old = CounterHistory(
+        "b", (CounterSample(100 * HOUR, {"eth0": 90}), CounterSample(124 * HOUR, {"eth0": 95}))
+    )
     rate = old.within("eth0", 100, 148 * HOUR, day)
     assert (rate.count, rate.whole) == (5, True)  # since the reading of 24 h ago
     assert old.within("eth0", 95, 148 * HOUR, day).count == 0
     assert (
-        History("b").within("eth0", 6, 2 * HOUR, day).count == 6
+        CounterHistory("b").within("eth0", 6, 2 * HOUR, day).count == 6
     )  # the boot itself is shorter than the window
-    rate = History("b").within("eth0", 60, 240 * HOUR, day)
+    rate = CounterHistory("b").within("eth0", 60, 240 * HOUR, day)
     assert (rate.count, rate.whole) == (6, False)  # no reading: the mean of the boot
-    recent = History("b", (Sample(239 * HOUR, {"eth0": 50}),))
+    recent = CounterHistory("b", (CounterSample(239 * HOUR, {"eth0": 50}),))
     assert (
         recent.within("eth0", 60, 240 * HOUR, day).count == 10
     )  # a burst within the hour is not averaged away
@@ -152,7 +154,7 @@ def test_losses_of_the_window_are_told_from_those_of_the_whole_boot():
 def test_no_more_is_counted_than_there_was_and_no_recent_loss_is_missed(
     steps: list[tuple[int, int]], last: int
 ):
-    history, at, count = History("b"), 0.0, 0
+    history, at, count = CounterHistory("b"), 0.0, 0
     losses: list[float] = []
     for minutes, more in steps:
         at += minutes * 60
@@ -172,10 +174,10 @@ def test_readings_are_kept_between_checks_and_begin_anew_after_a_boot(tmp_path: 
     file = tmp_path / "history"
     proc = Path("/proc")
     with kept(file, "nic", proc) as held:
-        assert held[0] == History(boot_id(proc))
+        assert held[0] == CounterHistory(boot_id(proc))
         held[0] = held[0].added(1.0, {"eth0": 3})
     with kept(file, "nic", proc) as held:
-        assert held[0].samples == (Sample(1.0, {"eth0": 3}),)
+        assert held[0].samples == (CounterSample(1.0, {"eth0": 3}),)
     own = tmp_path / "history.nic"
     own.write_text(own.read_text().replace(boot_id(proc), "another boot"))
     with kept(file, "nic", proc) as held:

@@ -17,7 +17,17 @@ import pytest
 import needs
 from probe.check.recorded_node import RecordedNode
 from unidle.errors import BadInput
-from unidle.probe.check import Absent, Check, Context, Found, Outcome, Report, check_node, chosen, shipped
+from unidle.probe.check import (
+    Absent,
+    Check,
+    Context,
+    NodeReport,
+    Outcome,
+    ProbeResult,
+    check_node,
+    chosen,
+    shipped,
+)
 from unidle.probe.check.model import FunctionProbe, most
 from waiting import wait_until
 
@@ -29,7 +39,7 @@ def probe(
 
 
 def good(context: Context) -> Outcome:
-    return Found((Check("good", True, 1, "", None, "well"),))
+    return ProbeResult((Check("good", True, 1, "", None, "well"),))
 
 
 def hang(context: Context) -> Outcome:
@@ -92,7 +102,7 @@ def test_of_probes_that_share_a_process_those_before_the_hang_have_answered():
 
 def test_an_answer_larger_than_a_pipe_comes_whole():
     def flood(context: Context) -> Outcome:
-        return Found(tuple(Check(f"c{k}", True, k, "", None, "x" * 1000) for k in range(1000)))
+        return ProbeResult(tuple(Check(f"c{k}", True, k, "", None, "x" * 1000) for k in range(1000)))
 
     report = check_node(Context(), [probe("flood", flood)])
     assert [check.value for check in report.checks] == list(range(1000))
@@ -104,7 +114,7 @@ def test_probes_that_load_the_same_thing_do_not_run_at_the_same_time(tmp_path: P
         (tmp_path / "here").mkdir()
         time.sleep(0.05)
         (tmp_path / "here").rmdir()
-        return Found((Check("t", True, begin, "ns", None, ""),))
+        return ProbeResult((Check("t", True, begin, "ns", None, ""),))
 
     report = check_node(Context(), [probe(f"p{k}", alone, uses="disk") for k in range(4)])
     assert [check.ok for check in report.checks] == [True] * 4, report.checks
@@ -197,8 +207,8 @@ def test_a_directory_whose_server_is_dead_does_not_hang_the_check(tmp_path: Path
 
 
 def test_the_node_is_fit_unfit_or_unknown_in_that_order_of_weight():
-    def report(*told: bool | None) -> Report:
-        return Report("n", tuple(Check("c", ok, None, "", None, "") for ok in told))
+    def report(*told: bool | None) -> NodeReport:
+        return NodeReport("n", tuple(Check("c", ok, None, "", None, "") for ok in told))
 
     assert (report(True, True).ok, report(True, True).exit_code) == (True, 0)
     assert (report(True, None).ok, report(True, None).exit_code) == (None, 3)

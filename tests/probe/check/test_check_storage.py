@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 
 import needs
-from unidle.probe.check import Absent, Check, Context, Found, Outcome, shipped
+from unidle.probe.check import Absent, Check, Context, Outcome, ProbeResult, shipped
 from unidle.probe.check import storage as room
 from unidle.probe.check.storage import full, quick, write_and_read
-from unidle.probe.check.thresholds import Book
+from unidle.probe.check.thresholds import ModelThresholds
 
 
 def checks(outcome: Outcome) -> dict[str, Check]:
     """By the name without the directory."""
-    assert isinstance(outcome, Found)
+    assert isinstance(outcome, ProbeResult)
     return {check.name.partition("[")[0]: check for check in outcome.checks}
 
 
 def context(directory: Path, **limits: float) -> Context:
-    return Context(book=Book(limits).over(shipped()), directories=(directory,))
+    return Context(book=ModelThresholds(limits).over(shipped()), directories=(directory,))
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def test_a_directory_that_is_not_there_or_is_a_file_fails(tmp_path: Path):
 
 def test_one_bad_directory_does_not_hide_the_others(tmp_path: Path):
     outcome = quick(Context(book=shipped(), directories=(tmp_path / "none", tmp_path)))
-    assert isinstance(outcome, Found)
+    assert isinstance(outcome, ProbeResult)
     assert [check.ok for check in outcome.checks] == [False, True, True, True, True]
     assert outcome.checks[0].name == f"storage[{tmp_path / 'none'}]"
 

@@ -21,8 +21,8 @@ from unidle.errors import CannotRun
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Node, declared_ppm, device_of
 from unidle.jobs import RankPlace, Share
 from unidle.share.mig_models import model_of
-from unidle.share.modes import Mode, Part, cpu_quota, mps_environment, needs_of
-from unidle.share.refusal import Refused
+from unidle.share.modes import GpuPart, Mode, cpu_quota, mps_environment, needs_of
+from unidle.share.refusal import PartRefused
 
 SLICES: Final = "slices.json"
 _N = TypeVar("_N", int, float)
@@ -224,12 +224,12 @@ class Slicer:
             )  # fmt: skip
         wish = share if share.compute_ppm else Share(ppm, share.memory_bytes, mode="mps")
         need = needs_of(wish, device)
-        if isinstance(need, Refused):
+        if isinstance(need, PartRefused):
             raise CannotRun(need.because.text, field="share", value=share, remedy="ask for less")
         if device.uuid not in held.mps:
             held.mps = (*held.mps, device.uuid)
         pipes, logs = self._mps.ensure(device.uuid)
-        env = mps_environment(Part(ppm, 0, need[0], need[1]), pipes, logs)
+        env = mps_environment(GpuPart(ppm, 0, need[0], need[1]), pipes, logs)
         return Grant(env | {"CUDA_VISIBLE_DEVICES": device.uuid})
 
     def _mig_in_use(self) -> frozenset[str]:

@@ -21,7 +21,7 @@ from unidle.jobs import Reason, Share
 from unidle.share.mig import Reconfiguration, reconfigure
 from unidle.share.mig_models import Instance, MigModel, MigProfile, model_of
 from unidle.share.modes import profile_for
-from unidle.share.refusal import Refused, refused
+from unidle.share.refusal import PartRefused, refused
 
 OURS: Final = "mig.json"
 
@@ -111,7 +111,7 @@ class MigHands:
         self._check_mode(device)
         self._check_places(device, model)
         name = profile_for(share, model)
-        if isinstance(name, Refused):
+        if isinstance(name, PartRefused):
             raise _cannot(name.because.text, share, "ask for a profile that the GPU has")
         found = {self._instance(device, model, d): d for d in self._driver.devices(device.uuid)}
         ours = set(self._made())
@@ -123,7 +123,7 @@ class MigHands:
             plan = _plan_at(model, Instance(name, start), taken, idle, foreign)
         else:
             plan = self._plan(model, name, taken, idle, foreign)
-        if isinstance(plan, Refused):
+        if isinstance(plan, PartRefused):
             raise _cannot(plan.because.text, share, "wait, or ask for a smaller profile")
         for instance in plan.destroy:
             self._driver.destroy(device.uuid, found[instance].instance_id)
@@ -143,7 +143,7 @@ class MigHands:
         taken: Sequence[Instance],
         idle: Sequence[Instance],
         foreign: Sequence[Instance],
-    ) -> Reconfiguration | Refused:
+    ) -> Reconfiguration | PartRefused:
         """An idle one of the very profile, else a plan that destroys only what unidle made."""
         ready = next((i for i in idle if i.profile == name), None)
         if ready is not None:
@@ -361,7 +361,7 @@ def _plan_at(
     taken: Sequence[Instance],
     idle: Sequence[Instance],
     foreign: Sequence[Instance],
-) -> Reconfiguration | Refused:
+) -> Reconfiguration | PartRefused:
     """The instance at its place. Instances there that unidle made and that are idle are destroyed for it."""
     if wanted in idle:
         return Reconfiguration((), (), (wanted,), Reason("mig_placed", f"{wanted.profile} stands idle there"))

@@ -98,7 +98,7 @@ _JSON_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """A line taken apart. ``program`` is empty where the line names none, and ``kernel`` where it is the kernel.
 
     ``stamp_ns`` counts ``clock``; ``boot_ns`` is the time since boot where the line has that. ``day_unknown``: the stamp
@@ -138,13 +138,13 @@ class _Parts:
         if not self.clock:
             self.stamp_ns, self.clock = ns, "boot"
 
-    def entry(self) -> Entry:
-        return Entry(
+    def entry(self) -> LogEntry:
+        return LogEntry(
             self.text.strip(), self.program, self.stamp_ns, self.clock, self.boot_ns, self.boot, self.day_unknown
         )  # fmt: skip
 
 
-def parse(data: bytes) -> Entry:
+def parse(data: bytes) -> LogEntry:
     """A line taken apart; one without a known form is all message."""
     text = data.decode("utf-8", "replace")
     if "\x1b" in text:
@@ -294,14 +294,14 @@ def _is_trusted(record: dict[str, Any], name: str) -> bool:
     return ours or record.get("_TRANSPORT") is None
 
 
-def _journal(text: str) -> Entry:
+def _journal(text: str) -> LogEntry:
     """A line of ``journalctl -o json``; any other JSON is from another kind of log, and its entry is empty."""
     try:
         record = json.loads(text[:_JSON_BYTES])
     except (ValueError, RecursionError):
-        return Entry("", program="?")
+        return LogEntry("", program="?")
     if not isinstance(record, dict) or "MESSAGE" not in record:
-        return Entry("", program="?")
+        return LogEntry("", program="?")
     raw = record["MESSAGE"]
     if isinstance(raw, list):  # the journal's form of a message that is not UTF-8
         raw = bytes(b for b in raw if isinstance(b, int) and 0 <= b < 256).decode("utf-8", "replace")
@@ -315,7 +315,7 @@ def _journal(text: str) -> Entry:
         name = "?"  # any user's `logger -t kernel`, or of another name
     wall, boot = (record.get(k) for k in ("__REALTIME_TIMESTAMP", "_SOURCE_MONOTONIC_TIMESTAMP"))
     wall_us, boot_us = (int(v) if isinstance(v, str) and v.isdigit() else None for v in (wall, boot))
-    return Entry(
+    return LogEntry(
         str(raw or "").replace("\0", "").strip(),
         name,
         wall_us * 1000 if wall_us is not None else None,

@@ -24,14 +24,14 @@ _WORST: Final = ("RESET_GPU", "XID_154_EVAL", "IGNORE")
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class BitPattern:
     """Bits that a register must have: those of ``mask`` are ``value``."""
 
     mask: int
     value: int
 
     @classmethod
-    def of(cls, text: str) -> Pattern:
+    def of(cls, text: str) -> BitPattern:
         """From 32 characters: ``0``, ``1`` or ``-`` for any, most significant first."""
         mask = int("".join("0" if c == "-" else "1" for c in text), 2)
         return cls(mask, int(text.replace("-", "0"), 2))
@@ -41,12 +41,12 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class NvlinkRule:
     """One line of NVIDIA's rules; ``immediate`` and ``investigatory`` are its words."""
 
     xid: int
     units: tuple[str, ...]
-    layouts: tuple[Pattern, Pattern]
+    layouts: tuple[BitPattern, BitPattern]
     status: int
     immediate: str
     investigatory: str
@@ -62,20 +62,20 @@ class Decoded:
     subcode: int
     status: int
     fatal: bool
-    rule: Rule | None
+    rule: NvlinkRule | None
 
 
 @cache
-def rules() -> tuple[Rule, ...]:
+def rules() -> tuple[NvlinkRule, ...]:
     """All published rules, in their order."""
     found, head = [], ("0", "", "", "")
     for row in RULES.splitlines():
         if row.startswith(" "):
             status, immediate, investigatory, severity = row.split()
-            layouts = (Pattern.of(head[2]), Pattern.of(head[3]))
+            layouts = (BitPattern.of(head[2]), BitPattern.of(head[3]))
             units = tuple(head[1].split("/"))
             found.append(
-                Rule(int(head[0]), units, layouts, int(status, 16), immediate, investigatory, severity)
+                NvlinkRule(int(head[0]), units, layouts, int(status, 16), immediate, investigatory, severity)
             )
         else:
             head = tuple(row.split())  # type: ignore[assignment]
@@ -103,7 +103,7 @@ def decode(code: int, message: str) -> Decoded | None:
     )
 
 
-def _rule(code: int, unit: str, info: int, status: int) -> Rule | None:
+def _rule(code: int, unit: str, info: int, status: int) -> NvlinkRule | None:
     """The rule for this unit and status: an exact status, else the worst of its single bits."""
     own = [r for r in rules() if r.xid == code and any(p.fits(info) for p in r.layouts)]
     named = [r for r in own if unit in r.units]

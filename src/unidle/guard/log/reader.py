@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from unidle.guard.log import nvidia, nvswitch
-from unidle.guard.log.header import Entry, parse
+from unidle.guard.log.header import LogEntry, parse
 from unidle.guard.log.model import SPEAKERS, Finding, LogLine
 from unidle.guard.log.nvidia import explained
 from unidle.guard.log.pci import first
 from unidle.guard.log.reader_state import Memory, Now
-from unidle.guard.log.rules import ACCELERATORS, MACHINE, NETWORK, SERVICES, STORAGE, Rule
+from unidle.guard.log.rules import ACCELERATORS, MACHINE, NETWORK, SERVICES, STORAGE, LogRule
 
 _RULES: Final = (*ACCELERATORS, *NETWORK, *STORAGE, *MACHINE)
-_BY_NEEDLE: Final[dict[str, list[Rule]]] = defaultdict(list)
+_BY_NEEDLE: Final[dict[str, list[LogRule]]] = defaultdict(list)
 for _rule in _RULES:
     _BY_NEEDLE[_rule.needle].append(_rule)
 _BOOTS: Final = (b"-- Boot ", b"-- Reboot --", b"Linux version ")
@@ -77,7 +77,7 @@ def findings(lines: Iterable[LogLine]) -> Iterator[Finding]:
             yield finding
 
 
-def _read(message: str, entry: Entry, memory: Memory, now: Now) -> Finding | None:
+def _read(message: str, entry: LogEntry, memory: Memory, now: Now) -> Finding | None:
     if entry.program in ("", "kernel"):
         if message.startswith("NVRM:"):
             return nvidia.read(message, memory, now)

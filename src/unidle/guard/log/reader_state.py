@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from unidle.guard.log.header import Entry
+from unidle.guard.log.header import LogEntry
 from unidle.guard.log.model import Action, Finding, Role, Severity
 
 NEAR_NS: Final = 60_000_000_000
@@ -22,7 +22,7 @@ class Now:
     """The line that is being read."""
 
     line: int
-    entry: Entry
+    entry: LogEntry
     boot: int = 0
 
     def finding(
@@ -63,7 +63,7 @@ class Memory:
     named: str = ""  # the GPU of a message of several lines
     aliases: dict[str, str] = field(default_factory=dict)  # network interface to PCI address
 
-    def dated(self, entry: Entry) -> Entry:
+    def dated(self, entry: LogEntry) -> LogEntry:
         """The entry; a time of day that went back is of the day after that of the line before."""
         if not entry.day_unknown or entry.stamp_ns is None:
             return entry
@@ -72,7 +72,7 @@ class Memory:
         self.time_ns = entry.stamp_ns
         return replace(entry, stamp_ns=entry.stamp_ns + self.day_ns)
 
-    def see(self, entry: Entry, boot_id: str) -> bool:
+    def see(self, entry: LogEntry, boot_id: str) -> bool:
         """Take note of the boot: another id, or a clock since boot that went back, is a new one (and the answer)."""
         boot_id = boot_id or entry.boot
         back = (

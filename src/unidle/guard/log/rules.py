@@ -14,7 +14,7 @@ _SEVERITIES: Final[dict[str, Severity]] = {"i": "info", "w": "warning", "e": "er
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LogRule:
     """``pattern`` is matched at the beginning of the message, so that text that only quotes it does not count.
 
     Its group ``device`` names the device; without one the first PCI address in the message does. A group ``who`` names a
@@ -42,10 +42,10 @@ class Rule:
         return now.finding(self.kind, None, device, self.role, self.action, text, self.severity, self.rank)
 
 
-def rule(kind: str, needle: str, pattern: str, level: str, action: Action, rank: int, words: str) -> Rule:
+def rule(kind: str, needle: str, pattern: str, level: str, action: Action, rank: int, words: str) -> LogRule:
     """``level``: role and severity in two letters: c, s or i for the role, then i, w, e or f."""
     roles: dict[str, Role] = {"c": "culprit", "s": "symptom", "i": "info"}
-    return Rule(
+    return LogRule(
         kind, needle, re.compile(pattern), roles[level[0]], action, _SEVERITIES[level[1]], rank, words
     )
 

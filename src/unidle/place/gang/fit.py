@@ -23,7 +23,7 @@ from unidle.place.queue_order import InQueueOrder, in_words
 from unidle.place.slices.devices import SliceMemo
 from unidle.place.slices.fit import SliceBounds, SliceFit
 from unidle.place.slices.offers import Apart, SliceOffers
-from unidle.share.refusal import Refused as NoPart
+from unidle.share.refusal import PartRefused as NoPart
 from unidle.view.jobs import JobView
 from unidle.view.occupancy import NodeSlots
 from unidle.view.state import View

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unidle.fleet import Fleet, LinkClass, Node, Tier
 from unidle.fleet.labels import kind_of
-from unidle.fleet.network import CLASSES, Network, network_of
+from unidle.fleet.network import CLASSES, NetworkTree, network_of
 from unidle.fleet.summary import FLEET_KIND
 
 Ints = NDArray[np.int64]
@@ -96,7 +96,7 @@ class Tree:
         return np.where(self.node_up_bps[:, column] > 0, depths, int(self.depth.max()) + 1)
 
 
-def tree_of(fleet: Fleet, network: Network | None = None) -> Tree:
+def tree_of(fleet: Fleet, network: NetworkTree | None = None) -> Tree:
     """The tree of ``fleet``, children in the order of declaration. Pure; O(V + N)."""
     network = network or network_of(fleet)
     walk = _Walk(fleet)

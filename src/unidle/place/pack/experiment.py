@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from unidle.errors import BadInput
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.fragmentation import (
     BestFit,
     Clustering,
@@ -100,7 +100,7 @@ def node_order(nodes: int, seed: int) -> IntArray:
 def replay(
     prepared: Prepared,
     nodes: Sequence[NodeSize],
-    demands: Sequence[Demand],
+    demands: Sequence[PodDemand],
     requested: float,
     seed: int,
     seen: Callable[[PodArrival], object] | None = None,
@@ -192,7 +192,7 @@ class Standing:
 
 
 def rehearsed(
-    candidates: Sequence[Prepared], nodes: Sequence[NodeSize], demands: Sequence[Demand], plain: int
+    candidates: Sequence[Prepared], nodes: Sequence[NodeSize], demands: Sequence[PodDemand], plain: int
 ) -> Prepared:
     """The best of the candidates, of which the first ``plain`` are the plain ones (at least one)."""
     standing = rehearse(candidates, nodes, demands, plain)
@@ -200,7 +200,7 @@ def rehearsed(
 
 
 def rehearse(
-    candidates: Sequence[Prepared], nodes: Sequence[NodeSize], demands: Sequence[Demand], plain: int
+    candidates: Sequence[Prepared], nodes: Sequence[NodeSize], demands: Sequence[PodDemand], plain: int
 ) -> Standing:
     """The results of the candidates, in as many rehearsals as their variance and cost justify.
 
@@ -259,7 +259,7 @@ MIXES: Final = (
 POLICIES: Final = ("unidle", "fgd", *_PLAIN, "random")
 
 
-def prepare(name: str, nodes: Sequence[NodeSize], demands: Sequence[Demand]) -> Prepared:
+def prepare(name: str, nodes: Sequence[NodeSize], demands: Sequence[PodDemand]) -> Prepared:
     """The policy ``name``; what it may know of the workload is the distribution of ``demands``.
 
     Errors: :class:`BadInput` for an unknown name.

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unidle.errors import CannotRun
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.model import OpLog
 
 WHOLE_MILLI: Final = 1000  # one GPU
@@ -107,7 +107,7 @@ class NodePool:
 
     # What requests mean here
 
-    def request(self, demand: Demand, terms: NodeTerms = NodeTerms()) -> PackRequest:  # noqa: B008  (a constant)
+    def request(self, demand: PodDemand, terms: NodeTerms = NodeTerms()) -> PackRequest:  # noqa: B008  (a constant)
         """The demand as this pool's request. A model that the pool does not have can be met nowhere."""
         models = 0
         for name in demand.models:

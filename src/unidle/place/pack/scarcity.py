@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from unidle.jobs.packing import Demand, NodeSize
+from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.fragmentation import Copies, CopiesLeft, Fragments, best_gpu
 from unidle.place.pack.packer import WHOLE_MILLI, Floats, IntArray, NodePool, Nodes, PackRequest
 
@@ -44,7 +44,7 @@ class _Kind:
 class Pressure:
     """The kinds of pods of a workload on the shapes of a fleet; built once for both."""
 
-    def __init__(self, nodes: Sequence[NodeSize], demands: Iterable[Demand]) -> None:
+    def __init__(self, nodes: Sequence[NodeSize], demands: Iterable[PodDemand]) -> None:
         self.shapes = tuple(sorted({_shape(node) for node in nodes}))
         asked: Counter[tuple[int, ...]] = Counter()
         for demand, count in Counter(demands).items():
@@ -118,7 +118,7 @@ def _shape(node: NodeSize) -> NodeSize:
     return node._replace(name="")
 
 
-def _fits(demand: Demand, shape: NodeSize) -> bool:
+def _fits(demand: PodDemand, shape: NodeSize) -> bool:
     return (
         (not demand.models or shape.model in demand.models)
         and shape.gpus >= demand.gpus

@@ -11,11 +11,11 @@ from unidle.fleet import Device, Fleet, Node, device_of, slices_of
 from unidle.jobs import JobSpec, Reason
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import DevicePool
-from unidle.share.interference import Interference, Seen, known_loads
+from unidle.share.interference import Interference, PairSlowdown, known_loads
 from unidle.share.mig_models import Instance
 from unidle.share.offers import Gpu, Resident
 from unidle.share.parts import mig_model, slice_id, used_parts, without_parts
-from unidle.share.refusal import CUT_REFUSED, Refused
+from unidle.share.refusal import CUT_REFUSED, PartRefused
 from unidle.share.select import may_use, may_use_any
 from unidle.view.cuts import recut
 from unidle.view.jobs import JobView
@@ -104,7 +104,7 @@ class SliceMemo:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.gpus: dict[str, tuple[Device, Gpu]] = {}
-        self.never: dict[str, Refused | None] = {}
+        self.never: dict[str, PartRefused | None] = {}
         self.alone: dict[str, bool] = {}  # whether one model has a part for each rank
 
     @cached_property
@@ -302,7 +302,7 @@ def table_of(view: View) -> Interference:
     known = known_loads()
     if not view.pairs:
         return known
-    seen = {pair: Seen(total // times, times) for pair, (total, times) in view.pairs.items()}
+    seen = {pair: PairSlowdown(total // times, times) for pair, (total, times) in view.pairs.items()}
     return Interference(known.loads, {**known.seen, **seen})
 
 

@@ -12,8 +12,8 @@ from unidle.share.choose import Choice, choose
 from unidle.share.interference import Interference
 from unidle.share.modes import Oversubscription
 from unidle.share.offers import Gpu, SharePolicy, Wish, promises
-from unidle.share.parts import Promise, share_of, used_parts, with_part
-from unidle.share.refusal import Refused, refused
+from unidle.share.parts import PartPromise, share_of, used_parts, with_part
+from unidle.share.refusal import PartRefused, refused
 from unidle.view.usage import milli_of
 from unidle.words import counted
 
@@ -77,7 +77,7 @@ class SliceSearch:
         self._offers, self._spec, self._share, self._terms = offers, spec, share, terms
         self._job = job or _SOMEONE
 
-    def over(self, devices: Sequence[Gpu]) -> SliceFit | Refused:
+    def over(self, devices: Sequence[Gpu]) -> SliceFit | PartRefused:
         """Parts of these devices, the cheapest that may be charged.
 
         Where the ones of the best price count for too much, those that count no more than a rank's even share
@@ -104,44 +104,44 @@ class SliceSearch:
         }
         return tuple(_ppm_within(milli) for milli in sorted(counts)) or (WHOLE_PPM,)
 
-    def _one_by_one(self, devices: Sequence[Gpu], sizes: Sequence[int]) -> SliceFit | Refused:
+    def _one_by_one(self, devices: Sequence[Gpu], sizes: Sequence[int]) -> SliceFit | PartRefused:
         """A part for each rank in turn, each of the first of ``sizes`` (ppm, at most) for which there is one."""
         taken = _Taken(self._offers, self._spec, {gpu.device.id: gpu for gpu in devices})
         while len(taken.names) < self._spec.ranks:
             chosen = self._first(taken, sizes)
-            if isinstance(chosen, Refused):
+            if isinstance(chosen, PartRefused):
                 return chosen
             taken.add(self._job, *chosen)
             if self._terms.most_milli is not None and taken.milli > self._terms.most_milli:
                 return refused(OVER_QUOTA, "the parts would be charged more than the queue may use")
         return taken.given(self._job)
 
-    def _first(self, taken: _Taken, sizes: Sequence[int]) -> tuple[Choice, Device] | Refused:
+    def _first(self, taken: _Taken, sizes: Sequence[int]) -> tuple[Choice, Device] | PartRefused:
         usable = [
             gpu
             for gpu in taken.open.values()
             if gpu.residents or self._terms.may_open(gpu.device, taken.opened.get(gpu.device.node, 0) + 1)
         ]
-        answer: tuple[Choice, Device] | Refused = Refused(PARTS_WAIT)
+        answer: tuple[Choice, Device] | PartRefused = PartRefused(PARTS_WAIT)
         for most_ppm in sizes:
             answer = self._one(usable, most_ppm)
-            if not isinstance(answer, Refused):
+            if not isinstance(answer, PartRefused):
                 break
         return answer
 
-    def _one(self, devices: Sequence[Gpu], most_ppm: int) -> tuple[Choice, Device] | Refused:
+    def _one(self, devices: Sequence[Gpu], most_ppm: int) -> tuple[Choice, Device] | PartRefused:
         """The cheapest part for one rank. Devices may be promised by different factors: of each the best is compared."""
         best: tuple[Choice, Device] | None = None
-        answer: Refused | None = None
+        answer: PartRefused | None = None
         load = self._offers.table.load_of_part(self._spec.name, _asked_ppm(devices, self._share))
         wish = Wish(self._share, load, self._spec.where, most_ppm=most_ppm)
         for over, some in _by_factor(devices).items():
             found = choose(wish, some, self._offers.table, SharePolicy(Oversubscription(*over)))
-            if isinstance(found, Refused):
+            if isinstance(found, PartRefused):
                 answer = answer or found
             elif best is None or found.price_ppm < best[0].price_ppm:
                 best = (found, next(g.device for g in some if g.device.id == found.device))
-        return best or answer or Refused(PARTS_WAIT)
+        return best or answer or PartRefused(PARTS_WAIT)
 
 
 class _Taken:
@@ -164,7 +164,7 @@ class _Taken:
             return
         base = self._offers.now(device.id) or device
         instance = choice.plan.serve[0] if choice.plan is not None else None
-        promise = Promise(job, choice.mode, choice.compute_ppm, choice.memory_bytes, instance)
+        promise = PartPromise(job, choice.mode, choice.compute_ppm, choice.memory_bytes, instance)
         made = with_part(device, promise, base.generation + 1)
         if made is None:  # its shares are given away though more could be promised
             del self.open[device.id]

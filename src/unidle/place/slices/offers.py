@@ -27,7 +27,7 @@ from unidle.place.slices.fit import SliceBounds, SliceFit, SliceSearch
 from unidle.share.interference import Interference
 from unidle.share.offers import Gpu, promises
 from unidle.share.parts import share_of
-from unidle.share.refusal import Refused, refused
+from unidle.share.refusal import PartRefused, refused
 from unidle.view.jobs import JobView
 from unidle.view.state import View
 from unidle.words import counted
@@ -59,7 +59,7 @@ class SliceOffers:
         self._memo = memo
         self._why: dict[str, Reason] = {}
 
-    def find(self, job: str, spec: JobSpec, terms: SliceBounds = _ANY) -> SliceFit | Refused:
+    def find(self, job: str, spec: JobSpec, terms: SliceBounds = _ANY) -> SliceFit | PartRefused:
         """A part for each rank of the gang, or why there is none; nothing is taken yet.
 
         ``spec`` may be that of another job of the shape; the load that counts is that of ``job``, where it waits.
@@ -72,7 +72,7 @@ class SliceOffers:
         if spec.topology is not None and (spec.topology.groups or spec.topology.fabric):
             return refused("no_share", "parallel groups and fabrics are chosen for whole devices only")
         self.devices.without(terms.gone)
-        refusals: list[Refused] = []
+        refusals: list[PartRefused] = []
         apart = False
         for pool in (pool for kind in KINDS[spec.device] for pool in self._pools(spec, kind)):
             if len(pool.models) > 1 and not spec.hardware.mix and self._one_model_does(spec, pool.kind):
@@ -85,7 +85,7 @@ class SliceOffers:
         why = max(refusals, key=_devices_looked_at)
         if apart:
             text = f"{why.because.text}; a gang is on GPUs of one model"
-            why = Refused(replace(why.because, text=text))
+            why = PartRefused(replace(why.because, text=text))
         return _with_refusals(why, waits)
 
     def apart(self, job: JobView) -> Apart:
@@ -149,7 +149,7 @@ class SliceOffers:
             if device.cut is not None
         )
 
-    def never(self, spec: JobSpec, most_milli: int | None = None) -> Refused | None:
+    def never(self, spec: JobSpec, most_milli: int | None = None) -> PartRefused | None:
         """Why not even the whole fleet, empty and healthy, has a part for each rank; None where it has.
 
         ``most_milli``: what the parts may be charged together, in thousandths of devices.
@@ -160,7 +160,7 @@ class SliceOffers:
                 self._memo.never.clear()
             empty = SliceOffers(self.free_slices, self.view, self._memo, self.devices.table, empty=True)
             answer = empty.find("", spec, SliceBounds(most_milli=most_milli))
-            self._memo.never[key] = answer if isinstance(answer, Refused) else None
+            self._memo.never[key] = answer if isinstance(answer, PartRefused) else None
         return self._memo.never[key]
 
     def share_ppm(self, spec: JobSpec) -> list[int]:
@@ -173,7 +173,7 @@ class SliceOffers:
 
     def _of_pool(
         self, job: str, spec: JobSpec, share: Share, pool: DevicePool, terms: SliceBounds
-    ) -> SliceFit | Refused:
+    ) -> SliceFit | PartRefused:
         hard = spec.topology.require if spec.topology is not None else None
         if (
             not terms.every and hard is None
@@ -187,13 +187,13 @@ class SliceOffers:
 
     def _among(
         self, job: str, spec: JobSpec, share: Share, devices: Sequence[Gpu], terms: SliceBounds
-    ) -> SliceFit | Refused | None:
+    ) -> SliceFit | PartRefused | None:
         """Parts of these devices, or why none fits; None without devices."""
         if not devices:
             return None
         search = SliceSearch(self.devices, job, spec, share, terms)
         answer = search.over(devices)
-        if isinstance(answer, Refused) and spec.ranks > 1 and share.mode == "any" and not share.profile:
+        if isinstance(answer, PartRefused) and spec.ranks > 1 and share.mode == "any" and not share.profile:
             for mode in _GANG_MODES:  # instances are coarse: where they do not suffice, bounds may
                 search = SliceSearch(self.devices, job, spec, replace(share, mode=mode), terms)
                 other = search.over(devices)
@@ -201,7 +201,7 @@ class SliceOffers:
                     answer = other
                     break
         hard = spec.topology.require if spec.topology is not None else None
-        if isinstance(answer, Refused) or (spec.ranks == 1 and hard is None):
+        if isinstance(answer, PartRefused) or (spec.ranks == 1 and hard is None):
             return answer
         for name, domain in self._domains(devices, hard):
             closer = search.over(domain)
@@ -232,7 +232,7 @@ class SliceOffers:
                 if inside:
                     yield tree.tiers[vertex], [every[k] for k in inside]
 
-    def _none(self, kind: str) -> Refused:
+    def _none(self, kind: str) -> PartRefused:
         may = self._memo.stock.of_kind(kind)
         if not may:
             return refused("no_gpu", f"no {noun(kind, 1)} may be cut on demand (share in the fleet file)")
@@ -250,15 +250,15 @@ def _asked(spec: JobSpec) -> tuple[object, ...]:
     return *asked, spec.hardware
 
 
-def _with_refusals(why: Refused, job: JobView | None) -> Refused:
+def _with_refusals(why: PartRefused, job: JobView | None) -> PartRefused:
     tried = refused_before(job)
     if not tried:
         return why
     last, because = list(tried.values())[-1], why.because
     text = f"{because.text}; {len(tried)} more would not make the part when it was to start: {last.text}"
-    return Refused(Reason(because.code, text, {**because.figures, "refused_at_start": len(tried)}))
+    return PartRefused(Reason(because.code, text, {**because.figures, "refused_at_start": len(tried)}))
 
 
-def _devices_looked_at(answer: Refused) -> float:
+def _devices_looked_at(answer: PartRefused) -> float:
     figures = answer.because.figures
     return -1.0 if answer.because.code == "no_gpu" else float(figures.get("gpus", figures.get("devices", 0)))

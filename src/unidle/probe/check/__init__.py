@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, Probe, Report, Tier, unknown
+from unidle.probe.check.model import (
+    Absent,
+    Check,
+    Context,
+    NodeReport,
+    Outcome,
+    Probe,
+    ProbeResult,
+    Tier,
+    unknown,
+)
 from unidle.probe.check.registry import PROBES, chosen
 from unidle.probe.check.runner import check_node
-from unidle.probe.check.thresholds import Book, Thresholds, load_thresholds, shipped
+from unidle.probe.check.thresholds import ModelThresholds, Thresholds, load_thresholds, shipped
 
 __all__ = [
     "PROBES",
     "Absent",
-    "Book",
     "Check",
     "Context",
-    "Found",
+    "ModelThresholds",
+    "NodeReport",
     "Outcome",
     "Probe",
-    "Report",
+    "ProbeResult",
     "Thresholds",
     "Tier",
     "check_node",

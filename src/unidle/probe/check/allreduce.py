@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from unidle.probe.check.model import Absent, Context, Found, Outcome, least, unknown
+from unidle.probe.check.model import Absent, Context, Outcome, ProbeResult, least, unknown
 from unidle.words import counted
 
 
@@ -30,10 +30,10 @@ def node_allreduce(context: Context) -> Outcome:
     try:
         rate = run_ranks("nccl", len(gpus), 256 << 20, 20)
     except RuntimeError as error:
-        return Found((unknown("allreduce", str(error)),))
+        return ProbeResult((unknown("allreduce", str(error)),))
     limits = context.limits(name_of(gpus[0]))
     limit = limits.allreduce_gb_per_s if len(gpus) >= (limits.devices or 0) else None  # it is of a whole node
-    return Found(
+    return ProbeResult(
         (least("allreduce", rate, "GB/s", limit, f"bus bandwidth of {counted(len(gpus), 'GPU')}, 256 MiB"),)
     )
 

@@ -24,7 +24,7 @@ USUAL: Final = 0.7  # of the usual rate: below it a pair did badly
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BadPairs:
     """``unsure``: nodes that did badly and could not be tried with enough good ones."""
 
     bad_nodes: tuple[str, ...]
@@ -59,7 +59,7 @@ def second_round(nodes: Sequence[str], did_well: Mapping[Pair, bool | None]) -> 
     return _waves(fresh.values())
 
 
-def verdict(nodes: Sequence[str], did_well: Mapping[Pair, bool | None]) -> Verdict:
+def verdict(nodes: Sequence[str], did_well: Mapping[Pair, bool | None]) -> BadPairs:
     """What both rounds say together (see the module)."""
     good = _proven(did_well)
     against: dict[str, set[str]] = {node: set() for node in nodes}
@@ -68,7 +68,7 @@ def verdict(nodes: Sequence[str], did_well: Mapping[Pair, bool | None]) -> Verdi
             against[a] |= {b} & good
             against[b] |= {a} & good
     rest = [node for node in nodes if node not in good]
-    return Verdict(
+    return BadPairs(
         tuple(node for node in rest if len(against[node]) >= 2),
         tuple(pair for pair, well in did_well.items() if well is False and good.issuperset(pair)),
         tuple(node for node in rest if len(against[node]) < 2),

@@ -20,8 +20,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from unidle.probe.check.bad_pairs import Pair, Verdict, Wave, first_round, judged, second_round, verdict
-from unidle.probe.check.model import Check, Report
+from unidle.probe.check.bad_pairs import BadPairs, Pair, Wave, first_round, judged, second_round, verdict
+from unidle.probe.check.model import Check, NodeReport
 from unidle.rank.probe import Failed, Line, Receiver, connected, send
 
 _JOIN_S: Final = 60.0
@@ -246,7 +246,7 @@ class _Nodes:
             del self.lines[node]
 
 
-def _lead(given: argparse.Namespace, leader: tuple[str, int], world: int) -> tuple[Report, Verdict]:
+def _lead(given: argparse.Namespace, leader: tuple[str, int], world: int) -> tuple[NodeReport, BadPairs]:
     nodes = _Nodes(given, leader, world)
     names = sorted(nodes.seats)
     rates: dict[Pair, float | None] = {}
@@ -258,7 +258,7 @@ def _lead(given: argparse.Namespace, leader: tuple[str, int], world: int) -> tup
         nodes.end()
     results = judged(rates, least)
     found = verdict(names, results)
-    return Report("", tuple(_checks(nodes, rates, results, found)), ()), found
+    return NodeReport("", tuple(_checks(nodes, rates, results, found)), ()), found
 
 
 def _measured(
@@ -277,7 +277,7 @@ def _measured(
 
 
 def _checks(
-    nodes: _Nodes, rates: dict[Pair, float | None], results: dict[Pair, bool | None], found: Verdict
+    nodes: _Nodes, rates: dict[Pair, float | None], results: dict[Pair, bool | None], found: BadPairs
 ) -> Iterator[Check]:
     if nodes.missing:
         yield Check("nodes", False, len(nodes.seats), "nodes", len(nodes.seats) + nodes.missing, f"{nodes.missing} did not connect within {_JOIN_S:.0f} s")  # fmt: skip

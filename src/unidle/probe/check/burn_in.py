@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from unidle.probe.check.gemm import KINDS, Product, devices, exact_only, name_of, timed
 from unidle.probe.check.gpu import BAD_REASONS, throttle_reasons
 from unidle.probe.check.gpu_memory import dram_errors
-from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, least, most
-from unidle.probe.check.nvml import Gpu, Missing, Nvml, ask, constant, gpus, opened
+from unidle.probe.check.model import Absent, Check, Context, Outcome, ProbeResult, least, most
+from unidle.probe.check.nvml import Missing, NvmlGpu, NvmlLibrary, ask, constant, gpus, opened
 
 
 @dataclass(slots=True)
 class _Watch:
     """What NVML reported while the devices were busy."""
 
-    nvml: Nvml | None = None
-    gpus: list[Gpu] = field(default_factory=list)
+    nvml: NvmlLibrary | None = None
+    gpus: list[NvmlGpu] = field(default_factory=list)
     hottest: int = 0
     held: dict[str, None] = field(default_factory=dict)
     errors_before: dict[int, int | None] = field(default_factory=dict)
@@ -59,7 +59,7 @@ def burn_in(context: Context) -> Outcome:
             watch.nvml = stack.enter_context(opened(context.nvml))
             watch.gpus = list(gpus(watch.nvml))
             watch.errors_before = {gpu.index: dram_errors(watch.nvml, gpu) for gpu in watch.gpus}
-        return Found(tuple(_burn(context, watch)))
+        return ProbeResult(tuple(_burn(context, watch)))
 
 
 def _burn(context: Context, watch: _Watch) -> Iterator[Check]:

@@ -20,7 +20,7 @@ _SAMPLES: Final = 400  # of one counter; one in a few minutes is plenty
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class CounterSample:
     """Counters at ``at_s`` (seconds since boot, CLOCK_BOOTTIME) of one boot."""
 
     at_s: float
@@ -28,7 +28,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class WindowCount:
     """How many of something there were in a window; ``whole`` when the window is covered by readings or by the boot."""
 
     count: float
@@ -37,35 +37,35 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class CounterHistory:
     """Readings of this boot, oldest first."""
 
     boot: str
-    samples: tuple[Sample, ...] = field(default=())
+    samples: tuple[CounterSample, ...] = field(default=())
 
-    def within(self, name: str, now: int, at_s: float, window_s: float) -> Rate:
+    def within(self, name: str, now: int, at_s: float, window_s: float) -> WindowCount:
         """How often the counter ``name`` (now ``now``) went up in the last ``window_s``. Pure."""
         if at_s <= window_s or now == 0:
-            return Rate(now, True, "since boot")
-        base: Sample | None = None
+            return WindowCount(now, True, "since boot")
+        base: CounterSample | None = None
         for sample in self.samples:
             if sample.counts.get(name, now + 1) > now:  # not read then, or the counter began from the start
                 continue
             if base is None or sample.at_s <= at_s - window_s:
                 base = sample
         if base is not None and base.at_s <= at_s - window_s + 3600:
-            return Rate(now - base.counts[name], True, f"in {(at_s - base.at_s) / 3600:.0f} h")
+            return WindowCount(now - base.counts[name], True, f"in {(at_s - base.at_s) / 3600:.0f} h")
         recent = now - base.counts[name] if base is not None else 0
         mean = now * window_s / at_s
         says = f"{now} since boot {at_s / 86400:.1f} days ago, no reading of {window_s / 3600:.0f} h ago"
-        return Rate(max(recent, mean), False, says)
+        return WindowCount(max(recent, mean), False, says)
 
-    def added(self, at_s: float, counts: Mapping[str, int]) -> History:
+    def added(self, at_s: float, counts: Mapping[str, int]) -> CounterHistory:
         """With one more reading, without those that no window reaches. Pure."""
         kept = [s for s in self.samples if at_s - _KEEP_S <= s.at_s <= at_s]
         if len(kept) >= _SAMPLES:
             kept = kept[:1] + kept[2::2]
-        return History(self.boot, (*kept, Sample(at_s, dict(counts))))
+        return CounterHistory(self.boot, (*kept, CounterSample(at_s, dict(counts))))
 
 
 def boot_id(proc: Path) -> str:
@@ -80,21 +80,21 @@ def uptime_s() -> float:
 
 
 @contextlib.contextmanager
-def kept(path: Path | None, part: str, proc: Path) -> Iterator[list[History]]:
+def kept(path: Path | None, part: str, proc: Path) -> Iterator[list[CounterHistory]]:
     """The history of one probe as a list of one; what the body puts there is written back.
 
     A file that cannot be read or written is as if there were none.
     """
     boot = boot_id(proc)
     if path is None:
-        yield [History(boot)]
+        yield [CounterHistory(boot)]
         return
     own = path.with_name(f"{path.name}.{part}")
     try:
         own.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(own, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError:
-        yield [History(boot)]
+        yield [CounterHistory(boot)]
         return
     with open(fd, "r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -109,14 +109,14 @@ def kept(path: Path | None, part: str, proc: Path) -> Iterator[list[History]]:
                 file.write(json.dumps({"boot": boot, "samples": samples}))
 
 
-def _parsed(text: str, boot: str) -> History:
+def _parsed(text: str, boot: str) -> CounterHistory:
     try:
         found = json.loads(text)
         if found["boot"] != boot:
-            return History(boot)
+            return CounterHistory(boot)
         samples = tuple(
-            Sample(float(at), {str(k): int(v) for k, v in c.items()}) for at, c in found["samples"]
+            CounterSample(float(at), {str(k): int(v) for k, v in c.items()}) for at, c in found["samples"]
         )
     except (ValueError, TypeError, KeyError, AttributeError):
-        return History(boot)
-    return History(boot, samples)
+        return CounterHistory(boot)
+    return CounterHistory(boot, samples)

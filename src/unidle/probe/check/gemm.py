@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, least, most
+from unidle.probe.check.model import Absent, Check, Context, Outcome, ProbeResult, least, most
 
 if TYPE_CHECKING:
     import torch
@@ -127,7 +127,7 @@ def gemm(context: Context) -> Outcome:
         import torch  # noqa: F401
     except ImportError:
         if context.declared_gpus():
-            return Found(
+            return ProbeResult(
                 (Check("gemm", None, None, "", None, "PyTorch is not installed in unidle's environment"),)
             )
         return Absent("PyTorch is not installed in unidle's environment")
@@ -146,7 +146,7 @@ def gemm(context: Context) -> Outcome:
     says = " | ".join(bad) or f"exact on {', '.join(wrong)}"
     checks.append(most("gemm", count, "wrong products", context.limits().gemm_wrong, says))
     checks += _speeds(context, rates)
-    return Found(tuple(checks))
+    return ProbeResult(tuple(checks))
 
 
 def _kinds(device: str) -> list[Kind]:
@@ -228,4 +228,4 @@ def host_to_device(context: Context) -> Outcome:
         slow = min(found, key=lambda device: found[device])
         limit = getattr(context.limits(name_of(slow)), f"{way}_gb_per_s")
         checks.append(least(f"pcie.{way}", found[slow], "GB/s", limit, f"slowest is {slow}"))
-    return Found(tuple(checks))
+    return ProbeResult(tuple(checks))

@@ -8,11 +8,21 @@ from pathlib import Path
 from typing import Final
 
 from unidle.fleet.pci import read_text
-from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, least, most, unknown
-from unidle.probe.check.nvml import Gpu, Missing, Nvml, ask, constant, field_value, filled, gpus, opened
+from unidle.probe.check.model import Absent, Check, Context, Outcome, ProbeResult, least, most, unknown
+from unidle.probe.check.nvml import (
+    Missing,
+    NvmlGpu,
+    NvmlLibrary,
+    ask,
+    constant,
+    field_value,
+    filled,
+    gpus,
+    opened,
+)
 from unidle.words import counted
 
-Look = Callable[[Context, Nvml, list[Gpu]], Iterator[Check]]
+Look = Callable[[Context, NvmlLibrary, list[NvmlGpu]], Iterator[Check]]
 _NVIDIA: Final = "0x10de"
 _GPU_CLASSES: Final = ("0x0300", "0x0302")  # VGA and 3D controllers
 # nvmlClocksEventReasons: those that take speed away for a fault of power, cooling or board. A software power cap is
@@ -38,7 +48,7 @@ def no_nvidia(context: Context, name: str, because: str) -> Outcome:
     """NVML cannot be asked: nothing is there to ask about, or it could not be determined."""
     if not context.declared_gpus("nvidia") and not nvidia_on_pci(context.sys):
         return Absent("no NVIDIA GPU here, and none is declared")
-    return Found((unknown(name, because),))
+    return ProbeResult((unknown(name, because),))
 
 
 def devices(context: Context) -> Outcome:
@@ -63,7 +73,7 @@ def devices(context: Context) -> Outcome:
     for vendor, others in context.other_gpus(context.root, context.environ):
         told[vendor] = len(others)
         models.update(gpu.model for gpu in others)
-    return Found((_count(context, told, models, problems),))
+    return ProbeResult((_count(context, told, models, problems),))
 
 
 def _count(context: Context, told: Counter[str], models: Counter[str], problems: list[str]) -> Check:
@@ -103,15 +113,15 @@ def driver(context: Context) -> Outcome:
             ]
             checks += _persistence(context, nvml, found)
             checks += _fabric(context, nvml, found)
-            return Found(tuple(checks))
+            return ProbeResult(tuple(checks))
     except Missing as error:
         outcome = no_nvidia(context, "driver", str(error))
-        if isinstance(outcome, Found):
-            return Found((Check("driver", False, None, "version", None, str(error)),))
+        if isinstance(outcome, ProbeResult):
+            return ProbeResult((Check("driver", False, None, "version", None, str(error)),))
         return outcome
 
 
-def _persistence(context: Context, nvml: Nvml, found: Iterable[Gpu]) -> Iterator[Check]:
+def _persistence(context: Context, nvml: NvmlLibrary, found: Iterable[NvmlGpu]) -> Iterator[Check]:
     modes = {gpu: ask(nvml, "nvmlDeviceGetPersistenceMode", gpu.handle) for gpu in found}
     known = {gpu: mode for gpu, mode in modes.items() if mode is not None}
     if not known:
@@ -129,7 +139,7 @@ def _persistence(context: Context, nvml: Nvml, found: Iterable[Gpu]) -> Iterator
     )
 
 
-def _fabric(context: Context, nvml: Nvml, found: Iterable[Gpu]) -> Iterator[Check]:
+def _fabric(context: Context, nvml: NvmlLibrary, found: Iterable[NvmlGpu]) -> Iterator[Check]:
     """Registration with the fabric manager (nvmlDeviceGetGpuFabricInfo): 3 is done, a status of 0 is well."""
     states = {gpu: _fabric_state(nvml, gpu) for gpu in found}
     needed = [gpu for gpu in states if context.limits(gpu.model).fabric_required]
@@ -145,7 +155,7 @@ def _fabric(context: Context, nvml: Nvml, found: Iterable[Gpu]) -> Iterator[Chec
     yield Check("driver.fabric", not bad, len(known) - len(bad), "GPUs", len(known), because)
 
 
-def _fabric_state(nvml: Nvml, gpu: Gpu) -> str | None:
+def _fabric_state(nvml: NvmlLibrary, gpu: NvmlGpu) -> str | None:
     """Empty when done; None where the GPU has no fabric or does not tell."""
     info = filled(nvml, "nvmlDeviceGetGpuFabricInfo", gpu.handle, "c_nvmlGpuFabricInfo_t")
     names = {1: "not started", 2: "in progress", 3: ""}
@@ -161,7 +171,7 @@ def clocks(context: Context) -> Outcome:
     return each_gpu(context, "clocks", _clocks)
 
 
-def _clocks(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
+def _clocks(context: Context, nvml: NvmlLibrary, found: list[NvmlGpu]) -> Iterator[Check]:
     held: list[str] = []
     asked = 0
     for gpu in found:
@@ -186,7 +196,7 @@ def _clocks(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
         yield least("clocks.limit", known[worst], "of the highest", limit, f"least on {worst.name}")
 
 
-def throttle_reasons(nvml: Nvml, gpu: Gpu) -> int | None:
+def throttle_reasons(nvml: NvmlLibrary, gpu: NvmlGpu) -> int | None:
     """The bits of nvmlClocksEventReasons."""
     for function in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
         reasons = ask(nvml, function, gpu.handle)
@@ -195,7 +205,7 @@ def throttle_reasons(nvml: Nvml, gpu: Gpu) -> int | None:
     return None
 
 
-def _allowed_clock(nvml: Nvml, gpu: Gpu) -> float | None:
+def _allowed_clock(nvml: NvmlLibrary, gpu: NvmlGpu) -> float | None:
     """The application clock of the SMs over their highest one."""
     sm = constant(nvml, "NVML_CLOCK_SM")
     allowed = ask(nvml, "nvmlDeviceGetApplicationsClock", gpu.handle, sm)
@@ -208,7 +218,7 @@ def heat(context: Context) -> Outcome:
     return each_gpu(context, "heat", _heat)
 
 
-def _heat(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
+def _heat(context: Context, nvml: NvmlLibrary, found: list[NvmlGpu]) -> Iterator[Check]:
     core = {
         g: ask(nvml, "nvmlDeviceGetTemperature", g.handle, constant(nvml, "NVML_TEMPERATURE_GPU"))
         for g in found
@@ -224,7 +234,7 @@ def _heat(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
             yield most(name, known[hottest], "C", limit, f"hottest is {hottest.name}")
         elif name == "heat":
             yield unknown(name, "the driver reports no temperature")
-    limits: dict[Gpu, float] = {}
+    limits: dict[NvmlGpu, float] = {}
     for gpu in found:
         enforced = ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", gpu.handle)
         default = ask(nvml, "nvmlDeviceGetPowerManagementDefaultLimit", gpu.handle)
@@ -241,9 +251,9 @@ def leftovers(context: Context) -> Outcome:
     return each_gpu(context, "leftovers", _leftovers)
 
 
-def _leftovers(context: Context, nvml: Nvml, found: list[Gpu]) -> Iterator[Check]:
+def _leftovers(context: Context, nvml: NvmlLibrary, found: list[NvmlGpu]) -> Iterator[Check]:
     strangers: list[str] = []
-    lost: dict[Gpu, int] = {}
+    lost: dict[NvmlGpu, int] = {}
     told = False
     for gpu in found:
         processes = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", gpu.handle)
@@ -279,6 +289,6 @@ def each_gpu(context: Context, name: str, look: Look) -> Outcome:
             found = list(gpus(nvml))
             if not found:
                 return no_nvidia(context, name, "NVML lists no GPU that answers")
-            return Found(tuple(look(context, nvml, found)))
+            return ProbeResult(tuple(look(context, nvml, found)))
     except Missing as error:
         return no_nvidia(context, name, str(error))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from unidle.fleet.pci import read_text
-from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, least, most
+from unidle.probe.check.model import Absent, Check, Context, Outcome, ProbeResult, least, most
 
 _TIME_ERROR: Final = 5
 _STA_UNSYNC: Final = 0x40
@@ -23,7 +23,7 @@ _STA_NANO: Final = 0x2000
 
 def memory(context: Context) -> Outcome:
     """Total against declared, free memory, swap in use, errors that the memory controllers counted (EDAC)."""
-    return Found(tuple(_memory(context)))
+    return ProbeResult(tuple(_memory(context)))
 
 
 def _memory(context: Context) -> Iterator[Check]:
@@ -114,7 +114,7 @@ def cpu(context: Context) -> Outcome:
     says = f"{online} online" + (f", {allowed:g} within the control group" if allowed < online else "")
     checks = [least("cpu", min(float(online), allowed), "CPUs", wanted, says)]
     checks += _cpu_clock(context)
-    return Found(tuple(checks))
+    return ProbeResult(tuple(checks))
 
 
 def cpu_list(text: str) -> list[int]:
@@ -208,7 +208,7 @@ def kernel_clock() -> KernelClock:
 
 def clock(context: Context) -> Outcome:
     """Whether the kernel's clock follows a time server, and how far it is off."""
-    return Found((clock_check(context, *kernel_clock()),))
+    return ProbeResult((clock_check(context, *kernel_clock()),))
 
 
 def clock_check(context: Context, state: int, synchronised: bool, offset_ms: float) -> Check:
@@ -245,4 +245,4 @@ def shared_memory(context: Context) -> Outcome:
     except OSError as error:
         return Absent(f"shared memory cannot be read: {error.strerror}")
     says = f"of ended processes: {', '.join(sorted(stale)[:5])}" if stale else "none of ended processes"
-    return Found((most("shared_memory", sum(stale.values()), "bytes", limit, says),))
+    return ProbeResult((most("shared_memory", sum(stale.values()), "bytes", limit, says),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from unidle.probe.check.model import Check, Context, Found, Outcome, Symptom, unknown
+from unidle.probe.check.model import Check, Context, Outcome, ProbeResult, Symptom, unknown
 from unidle.probe.file_system_use import used_at
 
 _HARMLESS: Final = frozenset({"ignore", "watch", "restart_app"})
@@ -13,10 +13,10 @@ _HARMLESS: Final = frozenset({"ignore", "watch", "restart_app"})
 def kernel_log(context: Context) -> Outcome:
     """No fault of this node's hardware since it booted, or in the time that the reading covers."""
     if context.kernel_log is None:
-        return Found((unknown("kernel_log", "no reader of the kernel's log was given"),))
+        return ProbeResult((unknown("kernel_log", "no reader of the kernel's log was given"),))
     reading = context.kernel_log()
     if reading.why_not is not None:
-        return Found((unknown("kernel_log", reading.why_not),))
+        return ProbeResult((unknown("kernel_log", reading.why_not),))
     faults = [one for one in reading.findings if one.role == "culprit" and one.action not in _HARMLESS]
     places = [str(place.absolute()) for place in context.directories]
     places += context.used
@@ -30,7 +30,7 @@ def kernel_log(context: Context) -> Outcome:
     if unused and not faults:
         says = f"none; {', '.join(unused)}: the file system failed, and nothing uses it"
     unit = f"faults since {reading.since or 'boot'}"
-    return Found((Check("kernel_log", not faults, len(faults), unit, 0, says or "none"),))
+    return ProbeResult((Check("kernel_log", not faults, len(faults), unit, 0, says or "none"),))
 
 
 def _told(one: Symptom) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from unidle.probe.check.host import memory_free_bytes
-from unidle.probe.check.model import Check, Context, Found, Outcome, unknown
+from unidle.probe.check.model import Check, Context, Outcome, ProbeResult, unknown
 from unidle.words import counted
 
 _CHUNK: Final = 1 << 20
@@ -22,7 +22,7 @@ def pattern(context: Context) -> Outcome:
         min(int(context.limits().memory_test_bytes or 0), memory_free_bytes(context) // 2) // _CHUNK * _CHUNK
     )
     if size < _CHUNK:
-        return Found((unknown("memory.pattern", "too little memory is free to test any"),))
+        return ProbeResult((unknown("memory.pattern", "too little memory is free to test any"),))
     begin = time.perf_counter()
     with mmap.mmap(-1, size) as piece:
         wrong = try_piece(piece)
@@ -32,7 +32,7 @@ def pattern(context: Context) -> Outcome:
         if wrong
         else f"{size >> 20} MiB, {rate:.1f} GB/s"
     )
-    return Found((Check("memory.pattern", not wrong, len(wrong), "bad chunks of 1 MiB", 0, says),))
+    return ProbeResult((Check("memory.pattern", not wrong, len(wrong), "bad chunks of 1 MiB", 0, says),))
 
 
 def try_piece(piece: mmap.mmap, between: Callable[[mmap.mmap], None] = lambda _: None) -> list[int]:

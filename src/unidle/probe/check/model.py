@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from unidle.fleet import Device, Node, Vendor
 from unidle.fleet.model import FoundGpu
-from unidle.probe.check.nvml import Nvml
-from unidle.probe.check.thresholds import Book, Thresholds
+from unidle.probe.check.nvml import NvmlLibrary
+from unidle.probe.check.thresholds import ModelThresholds, Thresholds
 
 Tier = Literal["quick", "standard", "burn-in"]
 TIERS: Final[tuple[Tier, ...]] = ("quick", "standard", "burn-in")
@@ -32,7 +32,7 @@ class Check(NamedTuple):
     because: str
 
 
-class Found(NamedTuple):
+class ProbeResult(NamedTuple):
     """What a probe saw."""
 
     checks: tuple[Check, ...]
@@ -44,7 +44,7 @@ class Absent(NamedTuple):
     because: str
 
 
-Outcome = Found | Absent
+Outcome = ProbeResult | Absent
 
 
 class Symptom(Protocol):
@@ -96,7 +96,7 @@ class Context:
 
     node: str = "local"
     tier: Tier = "quick"
-    book: Book = field(default_factory=Book)
+    book: ModelThresholds = field(default_factory=ModelThresholds)
     declared: Node | None = None
     nodes: int = 1
     bandwidth_bps: int = 0
@@ -104,7 +104,7 @@ class Context:
     used: tuple[str, ...] = ()
     history: Path | None = None
     root: Path = Path("/")
-    nvml: Nvml | None = None
+    nvml: NvmlLibrary | None = None
     kernel_log: Callable[[], LogReading] | None = None
     other_gpus: FindGpus = no_others
     known_pids: frozenset[int] = frozenset()
@@ -175,7 +175,7 @@ class FunctionProbe:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class NodeReport:
     """What all probes found; ``absent`` are those that had nothing to look at, with the reason."""
 
     node: str

@@ -13,7 +13,7 @@ from typing import Final
 from unidle.fleet.pci import read_text
 from unidle.guard.counters import FLAPS_NS, LOSSES_NS
 from unidle.probe.check.counter_history import kept, uptime_s
-from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, least, most, unknown
+from unidle.probe.check.model import Absent, Check, Context, Outcome, ProbeResult, least, most, unknown
 from unidle.probe.link_counters import carrier_losses
 
 _IFF_UP: Final = 0x1
@@ -42,10 +42,10 @@ def nic(context: Context) -> Outcome:
     """Carrier, speed, lost carriers of the last day and errors of the interfaces that jobs talk over."""
     wanted, named = _interfaces(context)
     if not wanted:
-        return Found(
+        return ProbeResult(
             (Check("nic", False, 0, "interfaces up", 1, "there is no network interface but the loopback"),)
         )
-    return Found(tuple(_nics(context, wanted, named)))
+    return ProbeResult(tuple(_nics(context, wanted, named)))
 
 
 def _interfaces(context: Context) -> tuple[list[_Nic], bool]:
@@ -137,7 +137,7 @@ def infiniband(context: Context) -> Outcome:
     fabric = context.declared.fabric if context.declared else None
     if not ports and not wanted and fabric != "infiniband":
         return Absent("no InfiniBand adapter here, and none is declared")
-    return Found(tuple(_ports(context, ports, wanted or (1 if fabric == "infiniband" else None))))
+    return ProbeResult(tuple(_ports(context, ports, wanted or (1 if fabric == "infiniband" else None))))
 
 
 def _ports(context: Context, ports: list[Path], wanted: float | None) -> Iterator[Check]:

@@ -17,7 +17,7 @@ from unidle.fleet.pci import short_bus_id
 T = TypeVar("T")
 
 
-class Nvml(Protocol):
+class NvmlLibrary(Protocol):
     """The module ``pynvml`` fits; functions are looked up by name, for old drivers lack some."""
 
     NVMLError: type[Exception]
@@ -37,7 +37,7 @@ class Missing(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class NvmlGpu:
     """One device of NVML."""
 
     index: int
@@ -51,7 +51,7 @@ class Gpu:
 
 
 @contextmanager
-def opened(given: Nvml | None) -> Iterator[Nvml]:
+def opened(given: NvmlLibrary | None) -> Iterator[NvmlLibrary]:
     """NVML, initialised. Errors: :class:`Missing`."""
     nvml = given
     if nvml is None:
@@ -60,7 +60,7 @@ def opened(given: Nvml | None) -> Iterator[Nvml]:
             import pynvml  # type: ignore[import-untyped]
         except (OSError, ImportError) as error:
             raise Missing(f"NVML cannot be opened: {error}") from None
-        nvml = cast("Nvml", pynvml)
+        nvml = cast("NvmlLibrary", pynvml)
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
@@ -71,7 +71,7 @@ def opened(given: Nvml | None) -> Iterator[Nvml]:
         nvml.nvmlShutdown()
 
 
-def gpus(nvml: Nvml) -> Iterator[Gpu]:
+def gpus(nvml: NvmlLibrary) -> Iterator[NvmlGpu]:
     """All devices that answer. One that is lost is found by the count."""
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -81,10 +81,10 @@ def gpus(nvml: Nvml) -> Iterator[Gpu]:
         model = ask(nvml, "nvmlDeviceGetName", handle)
         pci = ask(nvml, "nvmlDeviceGetPciInfo", handle)
         bus = pci.busId if pci is not None else ""
-        yield Gpu(index, handle, _text(model or ""), short_bus_id(_text(bus)))
+        yield NvmlGpu(index, handle, _text(model or ""), short_bus_id(_text(bus)))
 
 
-def ask(nvml: Nvml, function: str, *arguments: object, read: Callable[[Any], T] | None = None) -> Any:
+def ask(nvml: NvmlLibrary, function: str, *arguments: object, read: Callable[[Any], T] | None = None) -> Any:
     """What the function answers; None where this library, driver or device has no answer."""
     try:
         answer = getattr(nvml, function)(*arguments)
@@ -93,7 +93,7 @@ def ask(nvml: Nvml, function: str, *arguments: object, read: Callable[[Any], T] 
         return None
 
 
-def filled(nvml: Nvml, function: str, handle: Any, structure: str) -> Any:
+def filled(nvml: NvmlLibrary, function: str, handle: Any, structure: str) -> Any:
     """The structure of that name after the function has filled it; None as of :func:`ask`."""
     kind = getattr(nvml, structure, None)
     if kind is None:
@@ -102,13 +102,13 @@ def filled(nvml: Nvml, function: str, handle: Any, structure: str) -> Any:
     return None if ask(nvml, function, handle, ctypes.byref(answer)) is None else answer
 
 
-def constant(nvml: Nvml, name: str) -> int | None:
+def constant(nvml: NvmlLibrary, name: str) -> int | None:
     """A constant of the library, None where it is older than that."""
     found = getattr(nvml, name, None)
     return None if found is None else int(found)
 
 
-def field_value(nvml: Nvml, handle: Any, name: str, scope: int = 0) -> int | None:
+def field_value(nvml: NvmlLibrary, handle: Any, name: str, scope: int = 0) -> int | None:
     """One of NVML's field values by the name of its constant (``NVML_FI_DEV_...``)."""
     number = constant(nvml, name)
     if number is None:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
-from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, Probe, Report, unknown
+from unidle.probe.check.model import Absent, Check, Context, NodeReport, Outcome, Probe, ProbeResult, unknown
 
 _TOGETHER: Final = 8  # children that load nothing, at the same time
 _LET_GO_S: Final = 1.0  # after SIGKILL, before a child counts as stuck
@@ -53,7 +53,7 @@ class _Run:
     children: dict[int, _Child] = field(default_factory=dict)
 
 
-def check_node(context: Context, probes: Iterable[Probe], limit_s: float | None = None) -> Report:
+def check_node(context: Context, probes: Iterable[Probe], limit_s: float | None = None) -> NodeReport:
     """All probes' answers, in their order. ``limit_s`` replaces each probe's own time limit."""
     began = time.monotonic()
     wanted = list(probes)
@@ -72,7 +72,7 @@ def check_node(context: Context, probes: Iterable[Probe], limit_s: float | None 
             absent.append((probe.name, outcome.because))
         else:
             checks.extend(outcome.checks)
-    return Report(context.node, tuple(checks), tuple(absent), time.monotonic() - began)
+    return NodeReport(context.node, tuple(checks), tuple(absent), time.monotonic() - began)
 
 
 def _groups(probes: Sequence[Probe]) -> Iterator[list[Probe]]:
@@ -161,7 +161,7 @@ def answer(probe: Probe, context: Context) -> Outcome:
     except Exception as error:  # a probe of a broken machine fails in ways that nobody foresaw
         text = str(error).strip().splitlines()
         because = f"the probe failed: {type(error).__name__}" + (f": {text[0]}" if text else "")
-        return Found((unknown(probe.name, because),))
+        return ProbeResult((unknown(probe.name, because),))
 
 
 def _take(run: _Run, child: _Child) -> bool:
@@ -175,7 +175,7 @@ def _take(run: _Run, child: _Child) -> bool:
     for line in lines:
         absent, values = json.loads(line)
         probe = child.probes[child.done]
-        found = Absent(*values) if absent else Found(tuple(Check(*check) for check in values[0]))
+        found = Absent(*values) if absent else ProbeResult(tuple(Check(*check) for check in values[0]))
         run.outcomes[probe.name] = found
         child.done += 1
         if child.done < len(child.probes):
@@ -194,7 +194,7 @@ def _reap(run: _Run, child: _Child) -> None:
             f"signal {os.WTERMSIG(status)}" if status is not None and os.WIFSIGNALED(status) else "no answer"
         )
         because = f"the probe's process ended by {how}" if k == 0 else f"not run: {child.probes[child.done].name} ended its process"  # fmt: skip
-        run.outcomes[probe.name] = Found((unknown(probe.name, because),))
+        run.outcomes[probe.name] = ProbeResult((unknown(probe.name, because),))
 
 
 def _late(run: _Run, child: _Child) -> None:
@@ -209,9 +209,9 @@ def _late(run: _Run, child: _Child) -> None:
     else:
         says += f", but process {child.pid} cannot be killed (state {state}) and is still there"
         check = Check(late.name, False, None, "", None, says)
-    run.outcomes[late.name] = Found((check,))
+    run.outcomes[late.name] = ProbeResult((check,))
     for probe in child.probes[child.done + 1 :]:
-        run.outcomes[probe.name] = Found((unknown(probe.name, f"not run: {late.name} did not answer"),))
+        run.outcomes[probe.name] = ProbeResult((unknown(probe.name, f"not run: {late.name} did not answer"),))
 
 
 def _kill(run: _Run, child: _Child) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from unidle.probe.check.model import Absent, Check, Context, Found, Outcome, least, most, unknown
+from unidle.probe.check.model import Absent, Check, Context, Outcome, ProbeResult, least, most, unknown
 from unidle.words import counted
 
 Look = Callable[[Context, Path, str], Iterator[Check]]
@@ -54,7 +54,7 @@ def _each(context: Context, look: Look) -> Outcome:
             checks += look(context, directory, tag)
         except OSError as error:
             checks.append(_failed(f"storage{tag}", error))
-    return Found(tuple(checks))
+    return ProbeResult(tuple(checks))
 
 
 def _failed(name: str, error: OSError) -> Check:

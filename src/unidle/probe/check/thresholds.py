@@ -101,7 +101,7 @@ def _bound(name: str) -> Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class ModelThresholds:
     """Thresholds of all models; immutable."""
 
     default: Mapping[str, float | bool] = field(default_factory=dict)
@@ -118,11 +118,11 @@ class Book:
         fitting = [name for name in self.models if _words(name) <= words]
         return max(fitting, key=lambda name: (len(_words(name)), name), default="")
 
-    def over(self, other: Book) -> Book:
+    def over(self, other: ModelThresholds) -> ModelThresholds:
         """This book's values before the other's: its default before their default, its models before their models."""
         names = dict.fromkeys((*other.models, *self.models))
         models = {name: {**other.models.get(name, {}), **self.models.get(name, {})} for name in names}
-        return Book({**other.default, **self.default}, models)
+        return ModelThresholds({**other.default, **self.default}, models)
 
 
 def _words(name: str) -> frozenset[str]:
@@ -130,7 +130,7 @@ def _words(name: str) -> frozenset[str]:
 
 
 @cache
-def shipped() -> Book:
+def shipped() -> ModelThresholds:
     """The thresholds that unidle brings."""
     from unidle.files.document import Document
 
@@ -138,7 +138,7 @@ def shipped() -> Book:
     return book_of(Document(tomllib.loads(text), "thresholds.toml"))
 
 
-def load_thresholds(path: str | os.PathLike[str]) -> Book:
+def load_thresholds(path: str | os.PathLike[str]) -> ModelThresholds:
     """A user's YAML or JSON file (``-``: standard input), over the shipped ones.
 
     Errors: :class:`unidle.errors.BadInput` with the line, for an unknown name or a value that makes no sense.
@@ -149,7 +149,7 @@ def load_thresholds(path: str | os.PathLike[str]) -> Book:
     return book_of(load_document(path, what="thresholds", bounds=Bounds())).over(shipped())
 
 
-def book_of(document: Document) -> Book:
+def book_of(document: Document) -> ModelThresholds:
     """``{default: {NAME: VALUE}, models: {MODEL: {NAME: VALUE}}}``. Errors: see :func:`load_thresholds`."""
     data = document.data
     if not isinstance(data, Mapping):
@@ -168,7 +168,7 @@ def book_of(document: Document) -> Book:
         if not _words(str(name)):
             raise document.error(("models", name), "is no name of a model", value=name, remedy="such as H100")
         found[str(name)] = _values(document, ("models", str(name)), values)
-    return Book(default, found)
+    return ModelThresholds(default, found)
 
 
 def _values(document: Document, path: tuple[str, ...], values: object) -> dict[str, float | bool]:
