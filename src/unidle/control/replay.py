@@ -12,7 +12,7 @@ from unidle.engine.protocol import StartGang
 from unidle.engine.sim.faults import Fault, seeded_faults
 from unidle.engine.sim.workload import S, SimJob, Workload
 from unidle.errors import BadInput
-from unidle.files.trace import Trace, TraceJob
+from unidle.files.trace import JobTrace, TraceJob
 from unidle.files.trace_fits import check_fits, without_misfits
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Requests, Restart, Select, Where
@@ -80,7 +80,7 @@ class Assumptions:
     estimate_factor: float = 1.0
 
 
-def scenario_of(trace: Trace, fleet: Fleet, *, skip_misfits: bool = False) -> Scenario:
+def scenario_of(trace: JobTrace, fleet: Fleet, *, skip_misfits: bool = False) -> Scenario:
     """A trace as jobs to replay.
 
     Errors: :class:`unidle.errors.BadInput` for a queue or model that the fleet lacks, for a job that no
@@ -116,7 +116,7 @@ def _spec(job: TraceJob) -> JobSpec:
     )
 
 
-def _check_limits(trace: Trace, fleet: Fleet, arrivals: tuple[Arrival, ...]) -> None:
+def _check_limits(trace: JobTrace, fleet: Fleet, arrivals: tuple[Arrival, ...]) -> None:
     if not fleet.queues:
         return
     from unidle.place.admission import never

@@ -10,7 +10,7 @@ from unidle.files.check import convert
 from unidle.files.document import Bounds, Document
 from unidle.files.job_checks import (
     CHECKS,
-    Draft,
+    JobDraft,
     advise,
     check_name_of_workdir,
     groups_of,
@@ -87,7 +87,7 @@ def job_of_document(document: Document, base_dir: str) -> JobSpec:
             remedy="the shortest form is: command: [python, train.py]",
         )
     file = convert(document, JobFile, what="job", advise=advise)
-    draft = Draft(document, file, base_dir, in_full(file.workdir, base_dir))
+    draft = JobDraft(document, file, base_dir, in_full(file.workdir, base_dir))
     check_name_of_workdir(draft)
     # In the order of the document, so that the first error is the first that the user sees.
     for field in document.data:
@@ -96,7 +96,7 @@ def job_of_document(document: Document, base_dir: str) -> JobSpec:
     return _spec(draft, insists=_gives_restart_on(document.data))
 
 
-def _spec(draft: Draft, *, insists: bool) -> JobSpec:
+def _spec(draft: JobDraft, *, insists: bool) -> JobSpec:
     """What the checked file describes. ``insists``: it has ``restart.on``."""
     file, saves = draft.file, draft.file.checkpoint
     ranks = most_ranks(file)

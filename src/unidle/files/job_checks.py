@@ -16,7 +16,7 @@ from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class JobDraft:
     """A job file whose fields are well formed by themselves."""
 
     document: Document
@@ -58,7 +58,7 @@ def in_full(path: str, base: str) -> str:
     return os.path.normpath(os.path.join(os.path.abspath(base), path))  # noqa: PTH100, PTH118
 
 
-def check_name_of_workdir(draft: Draft) -> None:
+def check_name_of_workdir(draft: JobDraft) -> None:
     """The log is UTF-8; a file system's names need not be."""
     try:
         draft.workdir.encode()
@@ -74,7 +74,7 @@ def rank_range(text: str) -> tuple[int, int]:
     return int(first), int(last or first)
 
 
-def _check_ranks(draft: Draft) -> None:
+def _check_ranks(draft: JobDraft) -> None:
     ranks = draft.file.ranks
     if isinstance(ranks, RanksPart) and ranks.min > ranks.max:
         raise draft.document.error(
@@ -82,12 +82,12 @@ def _check_ranks(draft: Draft) -> None:
         )
 
 
-def _check_command(draft: Draft) -> None:
+def _check_command(draft: JobDraft) -> None:
     if not draft.file.command[0]:
         raise draft.document.error(("command", 0), "the program's name is empty", remedy="name a program")
 
 
-def _check_layout(draft: Draft) -> None:
+def _check_layout(draft: JobDraft) -> None:
     layout, ranks = draft.file.layout, most_ranks(draft.file)
     if layout is None or (product := layout.tp * layout.dp * layout.pp) == ranks:
         return
@@ -98,7 +98,7 @@ def _check_layout(draft: Draft) -> None:
     )
 
 
-def _check_pattern(draft: Draft) -> None:
+def _check_pattern(draft: JobDraft) -> None:
     if draft.file.progress is None:
         return
     pattern = draft.file.progress.pattern
@@ -122,7 +122,7 @@ def _check_pattern(draft: Draft) -> None:
         )
 
 
-def _check_memory(draft: Draft) -> None:
+def _check_memory(draft: JobDraft) -> None:
     memory = draft.file.limits.memory
     if memory is not None and not 2**20 <= memory_bytes(memory) <= MEMORY_LIMIT_BYTES:
         raise draft.document.error(
@@ -130,8 +130,8 @@ def _check_memory(draft: Draft) -> None:
         )
 
 
-def _check_select(field: Literal["models", "uuids"]) -> Callable[[Draft], None]:
-    def check(draft: Draft) -> None:
+def _check_select(field: Literal["models", "uuids"]) -> Callable[[JobDraft], None]:
+    def check(draft: JobDraft) -> None:
         part: SelectPart = getattr(draft.file, field)
         both = sorted(set(part.include) & set(part.exclude))
         if both:
@@ -145,7 +145,7 @@ def _check_select(field: Literal["models", "uuids"]) -> Callable[[Draft], None]:
     return check
 
 
-def _check_topology(draft: Draft) -> None:
+def _check_topology(draft: JobDraft) -> None:
     topology = draft.file.topology
     if topology is None:
         return
@@ -158,7 +158,7 @@ def _check_topology(draft: Draft) -> None:
             )
 
 
-def _check_devices(draft: Draft) -> None:
+def _check_devices(draft: JobDraft) -> None:
     """Without devices, wishes about them contradict the job."""
     file = draft.file
     if file.devices_per_rank:
@@ -175,7 +175,7 @@ def _check_devices(draft: Draft) -> None:
         )  # fmt: skip
 
 
-def _check_hardware(draft: Draft) -> None:
+def _check_hardware(draft: JobDraft) -> None:
     vendor = draft.file.hardware.vendor
     if draft.file.device == "cpu" and vendor != "any":
         raise draft.document.error(
@@ -183,7 +183,7 @@ def _check_hardware(draft: Draft) -> None:
         )
 
 
-def _check_share(draft: Draft) -> None:
+def _check_share(draft: JobDraft) -> None:
     share = draft.file.share
     if share is None:
         return
@@ -206,7 +206,7 @@ def _check_share(draft: Draft) -> None:
         )  # fmt: skip
 
 
-def _check_profile(draft: Draft, share: SharePart) -> None:
+def _check_profile(draft: JobDraft, share: SharePart) -> None:
     from unidle.share.mig_models import mig_models  # a table that few jobs need
 
     for field in ("fraction", "memory"):
@@ -227,7 +227,7 @@ def _check_profile(draft: Draft, share: SharePart) -> None:
         )  # fmt: skip
 
 
-def _check_workdir(draft: Draft) -> None:
+def _check_workdir(draft: JobDraft) -> None:
     _check_inside(draft.document, ("workdir",), draft.file.workdir, draft.base_dir)
     if not os.path.isdir(draft.workdir):  # noqa: PTH112
         problem = "is not a directory" if os.path.lexists(draft.workdir) else "there is no such directory"
@@ -236,7 +236,7 @@ def _check_workdir(draft: Draft) -> None:
         )
 
 
-def _check_checkpoint(draft: Draft) -> None:
+def _check_checkpoint(draft: JobDraft) -> None:
     if draft.file.checkpoint is not None:
         _check_inside(draft.document, ("checkpoint", "path"), draft.file.checkpoint.path, draft.workdir)
 
@@ -252,7 +252,7 @@ def _check_inside(document: Document, field: tuple[str, ...], path: str, base: s
 _OF_RANKS: Final = ("fail", "hang")
 
 
-def _check_roles(draft: Draft) -> None:
+def _check_roles(draft: JobDraft) -> None:
     """A rank that does not exist, or has two roles."""
     document, part, ranks = draft.document, draft.file.roles, most_ranks(draft.file)
     owner: dict[int, str] = {}
@@ -270,7 +270,7 @@ def _check_roles(draft: Draft) -> None:
                 owner[rank] = name
 
 
-def _check_policies(draft: Draft) -> None:
+def _check_policies(draft: JobDraft) -> None:
     """A policy that can never act, or that nothing bounds."""
     document, file = draft.document, draft.file
     restart, known = file.restart, {*file.roles, "default"}
@@ -309,7 +309,7 @@ def _check_policies(draft: Draft) -> None:
             )
 
 
-CHECKS: Final[dict[str, Callable[[Draft], None]]] = {
+CHECKS: Final[dict[str, Callable[[JobDraft], None]]] = {
     "command": _check_command,
     "workdir": _check_workdir,
     "layout": _check_layout,

@@ -108,7 +108,7 @@ class TraceJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class JobTrace:
     """Jobs in the order of the file, which ``source`` names in errors."""
 
     source: str
@@ -119,7 +119,7 @@ class Trace:
         return BadFile(f"{self.source}:{job.line}", problem, field=field, value=value, remedy=remedy)
 
 
-def load_trace(path: str | os.PathLike[str], renames: Renames | None = None) -> Trace:
+def load_trace(path: str | os.PathLike[str], renames: Renames | None = None) -> JobTrace:
     """The jobs of the CSV file ``path``, with other names where ``renames`` has them.
 
     Errors: :class:`unidle.errors.BadInput` with file, line, field, value and remedy: the first in
@@ -128,7 +128,7 @@ def load_trace(path: str | os.PathLike[str], renames: Renames | None = None) -> 
     source = source_name(path)
     try:
         with opened_text(path, what="trace") as stream:
-            trace = Trace(source, tuple(_read(stream, source)))
+            trace = JobTrace(source, tuple(_read(stream, source)))
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise BadFile(source, f"not text in UTF-8: byte 0x{byte:02x}", remedy="save it as UTF-8") from None
@@ -137,12 +137,12 @@ def load_trace(path: str | os.PathLike[str], renames: Renames | None = None) -> 
     return trace
 
 
-def _renamed(trace: Trace, names: Renames) -> Trace:
+def _renamed(trace: JobTrace, names: Renames) -> JobTrace:
     names.check((job.queue for job in trace.jobs), (model for job in trace.jobs for model in job.models))
     jobs = (
         replace(job, queue=names.queue(job.queue), models=names.of_models(job.models)) for job in trace.jobs
     )
-    return Trace(trace.source, tuple(jobs))
+    return JobTrace(trace.source, tuple(jobs))
 
 
 def _read(stream: TextIO, source: str) -> Iterator[TraceJob]:
