@@ -90,12 +90,18 @@ class LedgerRows:
     summary: LedgerSummary
 
     def rows(self, form: str) -> pl.DataFrame | list[dict[str, Any]]:
-        """As a Polars frame or dicts. Errors: BadInput for another form."""
+        """As a Polars frame or dicts. Errors: BadInput for another form, or without Polars."""
         if form == "dict":
             return self._dicts()
         if form != "polars":
             raise BadInput("is not a form of rows", field="rows", value=form, remedy="polars or dict")
-        import polars as pl
+        try:
+            import polars as pl
+        except ModuleNotFoundError as error:
+            raise BadInput(
+                "needs Polars, which is not installed", field="rows", value=form,
+                remedy="pip install 'unidle[polars]', or rows=\"dict\"",
+            ) from error  # fmt: skip
 
         schema: dict[str, Any] = {
             **{name: pl.Int64 if name == "attempt" else pl.String for name in self.by},

@@ -22,6 +22,7 @@ from typing import Final, Literal
 
 from unidle.fleet import WHOLE_PPM, CutMode, Device, Node, declared_ppm, device_of
 from unidle.jobs import Share
+from unidle.ledger.apportion import by_weight
 from unidle.share.mig import Reconfiguration, reconfigure
 from unidle.share.mig_models import MIB, Instance, MigModel
 from unidle.share.refusal import PartRefused, gib_of, refused, times_of
@@ -159,11 +160,7 @@ def shares_of(asked_ppm: Sequence[int]) -> tuple[int, ...]:
     if total < WHOLE_PPM:
         return (*asked_ppm, WHOLE_PPM - total)
     spare = WHOLE_PPM - len(asked_ppm)  # each has 1 for sure
-    floors = [1 + ask * spare // total for ask in asked_ppm]
-    by_remainder = sorted(range(len(asked_ppm)), key=lambda k: (-(asked_ppm[k] * spare % total), k))
-    for k in by_remainder[: WHOLE_PPM - sum(floors)]:
-        floors[k] += 1
-    return tuple(floors)
+    return tuple(1 + part for part in by_weight(spare, asked_ppm))
 
 
 def mps_environment(part: GpuPart, pipe_directory: str, log_directory: str) -> dict[str, str]:
