@@ -1,7 +1,6 @@
 import itertools
 import json
 from collections import Counter
-from fractions import Fraction
 
 import pytest
 from hypothesis import assume, given
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from ledger.ledgers import JOBS, Made, ledgers, plain_capacity, plain_ns, plain_rows, segmented, windows
 from unidle.errors import BadInput, StoreDamaged
 from unidle.ledger.columns import empty, from_entries
-from unidle.ledger.money import Prices, apportion
+from unidle.ledger.money import Prices
 from unidle.ledger.query import summary
 from unidle.ledger.ratios import RATIOS, groups_of
 from unidle.ledger.rows import Entry
@@ -199,13 +198,6 @@ def test_money_of_leaves_and_of_groups_sums_to_the_same_total(made, by):
     if answer.cost is not None:
         assert sum(answer.cost.leaves_micro.values()) == answer.cost.total_micro
         assert sum(g.cost_micro for g in answer.groups) == answer.cost.total_micro
-
-
-@given(st.lists(st.integers(0, 10**30), max_size=12), st.integers(1, 10**15))
-def test_apportioned_amounts_are_nearest_neighbours_and_sum_to_the_rounded_total(numerators, denominator):
-    amounts = apportion(numerators, denominator)
-    assert all(abs(a - Fraction(n, denominator)) < 1 for a, n in zip(amounts, numerators, strict=True))
-    assert abs(sum(amounts) - Fraction(sum(numerators), denominator)) <= Fraction(1, 2)
 
 
 def test_groups_come_in_the_order_of_the_taxonomy_and_of_names():

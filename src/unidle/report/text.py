@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from unidle.apportion import rounded
+
 US_NS = 1_000
 MS_NS = 1_000_000
 S_NS = 1_000_000_000
@@ -72,15 +74,11 @@ def percent(part: int, whole: int) -> str:
 def shares(parts: Sequence[int], whole: int) -> list[str]:
     """The parts of ``whole`` in percent with one decimal, rounded so that what is shown adds up.
 
-    The largest remainders are rounded up. A part that is not 0 and would show as 0.0 shows as <0.1.
+    A part that is not 0 and would show as 0.0 shows as <0.1.
     """
     if whole == 0:
         return ["-"] * len(parts)
-    tenths = [part * 1_000 // whole for part in parts]
-    missing = (sum(parts) * 1_000 + whole // 2) // whole - sum(tenths)
-    by_remainder = sorted(range(len(parts)), key=lambda k: (-(parts[k] * 1_000 % whole), k))
-    for k in by_remainder[:missing]:
-        tenths[k] += 1
+    tenths = rounded([part * 1_000 for part in parts], whole, (sum(parts) * 1_000 + whole // 2) // whole)
     return [
         "<0.1 %" if part and not tenth else f"{tenth // 10}.{tenth % 10} %"
         for part, tenth in zip(parts, tenths, strict=True)

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from unidle.apportion import by_weight
 from unidle.fleet import WHOLE_PPM, CutMode, Device, Node, declared_ppm, device_of
 from unidle.jobs import Share
 from unidle.share.mig import Reconfiguration, reconfigure
@@ -150,8 +151,7 @@ def needs_of(share: Share, device: Device) -> tuple[int, int] | PartRefused:
 def shares_of(asked_ppm: Sequence[int]) -> tuple[int, ...]:
     """Shares that sum to exactly 1,000,000, one for each wish (each at least 1) and one for the rest, if any.
 
-    Wishes for more than all are scaled down in proportion; what rounding leaves goes to the largest
-    remainders, the first of equals first.
+    Wishes for more than all are scaled down in proportion.
     """
     total = sum(asked_ppm)
     if total == WHOLE_PPM:
@@ -159,11 +159,7 @@ def shares_of(asked_ppm: Sequence[int]) -> tuple[int, ...]:
     if total < WHOLE_PPM:
         return (*asked_ppm, WHOLE_PPM - total)
     spare = WHOLE_PPM - len(asked_ppm)  # each has 1 for sure
-    floors = [1 + ask * spare // total for ask in asked_ppm]
-    by_remainder = sorted(range(len(asked_ppm)), key=lambda k: (-(asked_ppm[k] * spare % total), k))
-    for k in by_remainder[: WHOLE_PPM - sum(floors)]:
-        floors[k] += 1
-    return tuple(floors)
+    return tuple(1 + part for part in by_weight(spare, asked_ppm))
 
 
 def mps_environment(part: GpuPart, pipe_directory: str, log_directory: str) -> dict[str, str]:

@@ -5,27 +5,16 @@ NVML comes in as an argument (the module ``pynvml`` fits), so that recorded answ
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from unidle.fleet import Device
+from unidle.nvml import load
+
+if TYPE_CHECKING:
+    from unidle.fleet.nvml import Nvml
 
 _PERCENT_PPM: Final = 10_000
-
-
-class Nvml(Protocol):
-    """The part of ``pynvml`` that is asked here."""
-
-    NVMLError: type[Exception]
-    NVML_GPU_UTILIZATION_SAMPLES: int
-
-    def nvmlInit(self) -> None: ...  # noqa: N802
-    def nvmlDeviceGetHandleByUUID(self, uuid: str, /) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetHandleByIndex(self, index: int, /) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetSamples(self, device: Any, kind: int, since_us: int, /) -> tuple[int, Any]: ...  # noqa: N802
-    def nvmlDeviceGetUtilizationRates(self, handle: Any, /) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetProcessUtilization(self, handle: Any, since_us: int, /) -> Any: ...  # noqa: N802
 
 
 class GpuUse(NamedTuple):
@@ -80,14 +69,12 @@ class GpuMeter:
 
     def _open(self) -> None:
         try:
-            ctypes.CDLL("libnvidia-ml.so.1")  # first: importing pynvml takes as long as starting Python
-            import pynvml  # type: ignore[import-untyped]
-
-            pynvml.nvmlInit()
+            nvml = load()
+            nvml.nvmlInit()
         except Exception as error:  # a broken driver shows in many ways
             self._missing = f"NVML cannot be asked: {error}"
         else:
-            self._nvml = pynvml
+            self._nvml = nvml
 
     def _peak_ppm(self, handle: Any, device: str, since_us: int) -> int:
         """The highest of the samples since; the last period's where the driver keeps none."""
