@@ -7,7 +7,6 @@ from typing import Final
 
 from unidle.events import types as ev
 from unidle.jobs.speeds import Known, SpeedRun, known_of
-from unidle.place.queue_order import in_words
 from unidle.predict import Estimate
 from unidle.predict.by_gpu_model import Forecast, forecasts, price_of
 from unidle.predict.outcome import paid_micro
@@ -15,7 +14,7 @@ from unidle.view.accounts import durable_points
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.speeds import attempt_run, job_runs, slices_under, width_ppm
 from unidle.view.state import View
-from unidle.words import counted
+from unidle.words import counted, latency
 
 OWN: Final = "its own first"
 _HOUR_NS: Final = 3_600_000_000_000
@@ -87,7 +86,7 @@ def _remaining(job: JobView, known: Known, forecast: Forecast | None) -> Estimat
     run = forecast.of_steps(max(left - 1, 0) if beside[-1] else left).run
     return Estimate(
         run.value_ns + beside[len(beside) // 2], run.low_ns + beside[0], run.high_ns + beside[-1],
-        run.level_ppm, run.samples, f"{counted(left, 'step')} of {in_words(forecast.step.value_ns)}",
+        run.level_ppm, run.samples, f"{counted(left, 'step')} of {latency(forecast.step.value_ns)}",
     )  # fmt: skip
 
 
