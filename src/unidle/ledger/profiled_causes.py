@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from unidle.apportion import by_weight
+from unidle.ledger.apportion import by_weight
 from unidle.ledger.taxonomy import How
 
 

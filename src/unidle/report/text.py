@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from unidle.apportion import rounded
+from unidle.ledger.apportion import quotients
 from unidle.words import HOUR_NS, MS_NS, S_NS
 
 DEVICE_HOURS_FROM_NS = 10_000 * S_NS
@@ -43,7 +43,7 @@ def shares(parts: Sequence[int], whole: int) -> list[str]:
     """
     if whole == 0:
         return ["-"] * len(parts)
-    tenths = rounded([part * 1_000 for part in parts], whole, (sum(parts) * 1_000 + whole // 2) // whole)
+    tenths = quotients([part * 1_000 for part in parts], whole)
     return [
         "<0.1 %" if part and not tenth else f"{tenth // 10}.{tenth % 10} %"
         for part, tenth in zip(parts, tenths, strict=True)

@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from unidle.apportion import by_weight
 from unidle.fleet import WHOLE_PPM, CutMode, Device, Node, declared_ppm, device_of
 from unidle.jobs import Share
+from unidle.ledger.apportion import by_weight
 from unidle.share.mig import Reconfiguration, reconfigure
 from unidle.share.mig_models import MIB, Instance, MigModel
 from unidle.share.refusal import PartRefused, gib_of, refused, times_of

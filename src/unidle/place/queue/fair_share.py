@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from unidle.apportion import by_weight
+from unidle.ledger.apportion import by_weight
 from unidle.place.model import Amounts
 from unidle.place.queue.entitlement import Entitlement
 from unidle.place.queue.tree import ROOT, QueueTree

@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from unidle.apportion import by_weight
 from unidle.errors import BadInput
 from unidle.fleet.queues import DAY_MINUTES, WEEK_MINUTES, Given, QueueSpec, Weekly, Zone
+from unidle.ledger.apportion import by_weight
 
 KINDS: Final = ("exclusive", "pooled", "public")
 AMOUNTS: Final = ("guarantee", "deserved", "limit", "lend", "borrow")

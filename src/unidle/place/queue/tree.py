@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from unidle.apportion import by_weight
 from unidle.errors import BadInput
 from unidle.fleet.queues import UTC, Given, QueueSpec, Zone
+from unidle.ledger.apportion import by_weight
 from unidle.place.model import Amounts
 from unidle.place.queue.spec import MILLI, check, fill, minute_of_week, next_edge_ns, to_milli
 

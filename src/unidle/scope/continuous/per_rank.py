@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from unidle.apportion import by_weight
+from unidle.ledger.apportion import by_weight
 from unidle.ledger.profiled_causes import CARVED
 from unidle.scope.budget import Budgets, budgets_of, percentages
 from unidle.scope.model import Profile
