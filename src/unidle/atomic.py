@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import BinaryIO, Final
+
+TYPE_CHECKING = False  # importing typing would slow the supervisor's start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO, Final
 
 PRIVATE: Final = 0o600
 """The mode of files with what jobs are, do and print."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from unidle.api.look import has_ended, look, ranks_of, watched
+from unidle.api.profiling import has_ended, look, ranks_of, watched
 from unidle.cli.common import need_job, print_json, read_store, read_view, show, warn
 from unidle.cli.option_set import with_options
 from unidle.cli.profile_options import Options

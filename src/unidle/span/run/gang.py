@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from unidle.atomic import replaced
-from unidle.control.ids import new_job_id
+from unidle.control.job_ids import new_job_id
 from unidle.control.session import Session, take_up
 from unidle.control.store_files import run_root
 from unidle.errors import CannotRun
