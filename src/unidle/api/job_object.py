@@ -155,12 +155,12 @@ class Job(Generic[ResultT]):
     def until_gone(self) -> None:
         """The second half of :meth:`cancel`. Where no controller runs on the store, one is started to end the job."""
         from unidle.api.controller_process import over, serve
-        from unidle.api.serve import Order
+        from unidle.api.serve import ServeOrder
 
         with Watch(self.store, self.id) as watch:
             while (job := watch.news()) is None or not job.terminal:
                 if watch.is_free():
-                    serve(Order(self.store, place=False), self.id)
+                    serve(ServeOrder(self.store, place=False), self.id)
                 time.sleep(LOOK_S)
         over(self.store, self.id)
 

@@ -54,7 +54,7 @@ class Profiled(_Shown):
     def of(cls, profile: Profile, machine: Machine) -> Self:
         """With the built-in rules."""
         from unidle.scope.profile_json import answer
-        from unidle.scope.rules import all_rules
+        from unidle.scope.rules_file import all_rules
         from unidle.scope.screen import screen
         from unidle.scope.summary import report_of
 
