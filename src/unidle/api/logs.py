@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import TYPE_CHECKING, Final
 
-from unidle.api.lines import Lines
+from unidle.api.job_watch import LOOK_S, Watch
+from unidle.api.lines import RankLines
 from unidle.api.stores import data_dir
-from unidle.api.watching import LOOK_S, Watch
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Output:
         self, store: Store, job: str, ranks: Sequence[int] | None, *, attempt: int | None = None, first: int = 0,
         raw: bool = False, wanted: Wanted = ALL, dropped: Callable[[int, int], None] = _unnoticed,
     ) -> None:  # fmt: skip
-        from unidle.control.archive import runs_of
+        from unidle.control.retention.archive import runs_of
 
         self._root = runs_of(store, data_dir(), job)
         self._lock: int | None = None  # shared, on the run directory: retention leaves it alone
@@ -64,7 +64,7 @@ class Output:
         self._wanted, self._dropped = wanted, dropped
         self._number = first  # of the attempt that is read next; 0: the last one
         self._begun = False  # reading it
-        self._readers: dict[int, tuple[LogReader, Lines]] = {}
+        self._readers: dict[int, tuple[LogReader, RankLines]] = {}
 
     def new(self, job: JobView | None, *, once: bool = False) -> Iterator[bytes]:
         """Lines without their ends that have come since, ``raw``: chunks; ``job`` as it was before this call.
@@ -108,7 +108,7 @@ class Output:
             for rank in there if self._ranks is None else self._ranks:
                 if rank in there:
                     reader = LogReader(rundir.rank_dir(self._root, self._job, self._number, rank))
-                    self._readers[rank] = reader, Lines(b"[%d] " % rank if marked else b"")
+                    self._readers[rank] = reader, RankLines(b"[%d] " % rank if marked else b"")
         return True
 
     def _pieces(self, *, over: bool, once: bool) -> Iterator[bytes]:

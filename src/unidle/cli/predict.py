@@ -67,7 +67,7 @@ def predict(
     """Predict step time and cost of a job on each GPU model. Without a job, show how accurate earlier predictions were."""
     from dataclasses import replace
 
-    from unidle.control import predictions
+    from unidle.control.queries import predictions
 
     _check(job, name, user, devices)
     opened = read_store(store)
@@ -97,7 +97,7 @@ def _check(job: str | None, name: str | None, user: str | None, devices: int | N
 
 
 def _say_models(told: dict[str, Any]) -> None:
-    from unidle.control.predictions import BATCH
+    from unidle.control.queries.predictions import BATCH
 
     say(f"{told['name']} of {told['user'] or 'an unknown user'} on {counted(told['devices'], 'device')}")
     money = told["currency"]

@@ -35,9 +35,9 @@ from unidle.cli.replay_options import (
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.control.compare import Outcome
-    from unidle.control.replay import Assumptions, Scenario
-    from unidle.files.renames import Renames
+    from unidle.control.replay.outcome import Outcome
+    from unidle.control.replay.workload import Assumptions, Scenario
+    from unidle.files.trace import Renames
 
 replay_app = Commands(help="Replay recorded jobs or faults under other policies. All figures are modelled.")
 
@@ -71,7 +71,7 @@ def trace(
     The columns of the trace are job, submit_s, duration_s, gpus, cpu_milli, memory_mib, model, queue, priority,
     preemptible and ranks."""
     from unidle.api.fleets import find_fleet
-    from unidle.control.replay import scenario_of
+    from unidle.control.replay.workload import scenario_of
     from unidle.files.trace import load_trace
 
     assumptions = assumed.checked()
@@ -114,8 +114,8 @@ def store(
     """Replay the jobs of a store under other policies. The first column of the output is the recorded run."""
     from unidle.api.fleets import find_fleet
     from unidle.cli.ledger import window_of
-    from unidle.control.compare import outcome_of
-    from unidle.control.history import scenario_of_store
+    from unidle.control.replay.outcome import outcome_of
+    from unidle.control.replay.recorded import scenario_of_store
     from unidle.view.source import ledger_source
 
     if until is not None and stop_after is None and _is_hours(until):
@@ -144,7 +144,7 @@ def _is_hours(text: str) -> bool:
 
 
 def _renames(queue_map: str | None, model_map: str | None) -> Renames:
-    from unidle.files.renames import Renames
+    from unidle.files.trace import Renames
 
     return Renames(renames(queue_map, "--queue-map"), renames(model_map, "--model-map"))
 
@@ -162,8 +162,8 @@ def _names(policy: str) -> list[str]:
 def _outcomes(
     scenario: Scenario, assumed: Assumptions, names: list[str], save: str | None, until_h: float | None
 ) -> dict[str, Outcome]:
-    from unidle.control.compare import outcome_of
-    from unidle.control.replay import replay
+    from unidle.control.replay.outcome import outcome_of
+    from unidle.control.replay.workload import replay
     from unidle.view.source import ledger_source
 
     until_ns = None if until_h is None else scenario.start_ns + round(until_h * 3600e9)
@@ -182,7 +182,7 @@ def _show(
 ) -> None:  # fmt: skip
     from dataclasses import asdict
 
-    from unidle.control.compare import side_by_side
+    from unidle.control.replay.outcome import side_by_side
 
     if as_json:
         answer: dict[str, Any] = {

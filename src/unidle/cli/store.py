@@ -44,7 +44,7 @@ def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
     Attempts that have files but are not in the log are reported on stderr; they are not damage, and the exit code is 0.
     """
-    from unidle.control import strays
+    from unidle.control import store_files
     from unidle.control.store_files import run_root
     from unidle.errors import UnidleError
     from unidle.events.types import decode
@@ -64,7 +64,7 @@ def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
         except UnidleError as error:
             problems.append(error.line())
         else:
-            unlogged += strays.unlogged(run_root(opened, data_dir()), view)
+            unlogged += store_files.unlogged(run_root(opened, data_dir()), view)
     opened.close()
     if as_json:
         print_json(
