@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from unidle.atomic import replaced
 from unidle.checkpoint.find import candidates
 from unidle.checkpoint.layout import is_partial
 from unidle.drill.scratch import PREFIX, tree
@@ -147,9 +148,8 @@ def _nvml(testbed: Testbed, fault: Fault, _chance: random.Random) -> Undo:
     def write(change: Callable[[dict[str, float | bool]], object]) -> None:
         readings: dict[str, dict[str, float | bool]] = json.loads(testbed.readings.read_text())
         change(readings.setdefault(fault.name, {}))
-        partial = testbed.readings.with_suffix(".part")
-        partial.write_text(json.dumps(readings))
-        partial.replace(testbed.readings)
+        with replaced(testbed.readings, 0o666, umask=True) as file:
+            file.write(json.dumps(readings).encode())
 
     value = fault.value
     if isinstance(value, float) and value.is_integer():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from unidle.atomic import replaced
 from unidle.clock import Bell, boottime_ns
 from unidle.probe.detector import Detection, DetectorStatus, FaultDetector
 
@@ -179,9 +180,8 @@ class Watcher:
         if text == self._written:
             return
         with suppress(OSError):
-            temporary = self._file.with_suffix(".new")
-            temporary.write_text(text)
-            temporary.replace(self._file)
+            with replaced(self._file, 0o666, umask=True) as file:
+                file.write(text.encode())
             self._written = text
 
 
