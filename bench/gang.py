@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from _fleets import fleet
+from _fleets import fleet, plan_or_why
 from _table import Row, main
 from unidle.jobs import Layout
-from unidle.place.explain.gang import plan_or_why
 from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
 from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.tree import Ints, Tree, tree_of

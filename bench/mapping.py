@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from _fleets import GBPS, fleet
+from _fleets import GBPS, fleet, plan_or_why
 from _table import Row, main
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import Layout
-from unidle.place.explain.gang import plan_or_why
 from unidle.place.network.constraint import GROUPS, Blocked, Constraint, Gang
 from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.rank_order import RankOrder, describe, map_ranks, order_found

@@ -8,10 +8,9 @@ import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from place.trees import World, assert_holds, can_be_grouped, domain, fleets, gangs, worlds
+from place.trees import World, assert_holds, can_be_grouped, domain, fleets, gangs, plan_or_why, worlds
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Layout, Reason, Topology
-from unidle.place.explain.gang import plan_or_why
 from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan, gang_of
 from unidle.place.network.domains import DomainCapacity, pick
 from unidle.place.network.tree import change, room_of, tree_of, units_of

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import yaml
 
+from place.trees import plan_or_why
 from unidle.files.fleet import fleet_from_mapping
 from unidle.jobs import JobSpec, Layout, Topology
-from unidle.place.explain.gang import plan_or_why
 from unidle.place.network.constraint import Blocked, Gang, gang_of
 from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.tree import Ints, Tree, tree_of

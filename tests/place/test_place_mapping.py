@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from place.trees import World, domain, worlds
+from place.trees import World, domain, plan_or_why, worlds
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import Layout
-from unidle.place.explain.gang import plan_or_why
 from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
 from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.rank_order import RankOrder, map_ranks, order_found
