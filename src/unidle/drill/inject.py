@@ -217,7 +217,6 @@ _ACTS: Final[dict[str, Callable[[Testbed, Fault, random.Random], Undo | None]]] 
 }
 
 
-_TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
