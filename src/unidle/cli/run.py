@@ -74,7 +74,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
+class JobRunOptions:
     """How a job is run and shown, in the order of the help."""
 
     # fmt: off
@@ -92,7 +92,7 @@ class RunOptions:
     # fmt: on
 
 
-@with_options(options=RunOptions, described=JobOptions)
+@with_options(options=JobRunOptions, described=JobOptions)
 def run(
     context: typer.Context,
     job: JobFileArgument = None,
@@ -101,7 +101,7 @@ def run(
     cpu_devices: CpuDevicesOption = None,
     *,
     described: JobOptions,
-    options: RunOptions,
+    options: JobRunOptions,
 ) -> None:
     """Run a job on this machine, and show where its device time went.
 
