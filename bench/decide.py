@@ -25,7 +25,7 @@ from pathlib import Path
 import replay as traces
 from _fleets import GPUS, PER_RACK, PER_SPINE, mixed
 from _table import Row, main
-from unidle.control.replay import replay, scenario_of
+from unidle.control.replay.workload import replay, scenario_of
 from unidle.events import types as ev
 from unidle.files.trace import load_trace
 from unidle.fleet import Fleet

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from _table import Row, main
-from unidle.control.fault_outcome import FaultOutcome
-from unidle.control.replay_faults import Case, Replay, Terms, Ways, variants
+from unidle.control.replay.ettr import FaultOutcome
+from unidle.control.replay.faults import Case, Replay, Terms, Ways, variants
 from unidle.files.fault_trace import load_fault_trace
 
 DATA = Path(os.environ.get("UNIDLE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))

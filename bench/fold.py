@@ -21,7 +21,7 @@ from typing import Any
 
 from _table import Row, main
 from loop import NODES, Load, arrivals, fleet
-from unidle.control.simulate import simulate
+from unidle.control.replay.simulate import simulate
 from unidle.engine.sim.workload import seeded
 from unidle.place.policy import FirstFit
 from unidle.store.memory import MemoryStore

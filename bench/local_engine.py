@@ -16,7 +16,7 @@ from pathlib import Path
 
 from _table import Row, main
 from unidle.clock import RealClock, boottime_ns
-from unidle.engine.local import tree
+from unidle.engine.local import process_tree
 from unidle.engine.local.engine import LocalEngine
 from unidle.engine.protocol import RankMarks, StartGang, StopGang
 from unidle.events.marks import Mark
@@ -237,7 +237,7 @@ def steady(root: Path) -> Iterator[Row]:
 
 def supervisor_of(gang: Gang, rank: int = 0) -> int:
     """The parent of the rank's process."""
-    stat = tree.stat_of(gang.marks[rank][0].pid or 0)
+    stat = process_tree.stat_of(gang.marks[rank][0].pid or 0)
     assert stat is not None
     return stat[1]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from _table import Row, main
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.sim.workload import S, Workload, seeded
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, Restart

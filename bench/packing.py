@@ -27,7 +27,7 @@ import numpy as np
 from _made_up import made_up
 from _packing_bound import relax
 from _table import Row, main
-from unidle.control.packing import Experiment, Run
+from unidle.control.replay.packing import Experiment, Run
 from unidle.files.openb import read_nodes, read_pods
 from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.experiment import POLICIES, arrivals, node_order, prepare

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from _table import Row, main
-from unidle.control.compare import outcome_of
-from unidle.control.replay import Assumptions, replay, scenario_of
+from unidle.control.replay.outcome import outcome_of
+from unidle.control.replay.workload import Assumptions, replay, scenario_of
 from unidle.files.trace import COLUMNS, load_trace
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.ledger.current import check_batches

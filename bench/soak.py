@@ -26,7 +26,7 @@ import msgspec
 from _process import UNIDLE, environment
 from _table import Row, main
 from unidle.control.inbox import SubmitRequest
-from unidle.control.removal import size_of
+from unidle.control.retention.removal import size_of
 from unidle.events import types as ev
 from unidle.events.types import decode
 from unidle.jobs import JobSpec

@@ -195,9 +195,9 @@ def _import_all() -> None:
     from importlib import import_module
 
     for room in _ROOMS:
-        for module in pkgutil.iter_modules(import_module(f"unidle.{room}").__path__):
+        for module in pkgutil.walk_packages(import_module(f"unidle.{room}").__path__, f"unidle.{room}."):
             with contextlib.suppress(ImportError):  # what is not installed is not missed until it is used
-                import_module(f"unidle.{room}.{module.name}")
+                import_module(module.name)
     gc.collect()
     gc.freeze()
 

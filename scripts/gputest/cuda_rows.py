@@ -28,8 +28,8 @@ def cuda(place: Place) -> Iterator[Result]:
 
 def visible(place: Place) -> Iterator[Result]:
     """The variables that the engine gives a rank, as CUDA understands them."""
-    from unidle.engine.local.devices import discover
-    from unidle.engine.local.visible import visible_devices
+    from unidle.engine.local.devices.discovery import discover
+    from unidle.engine.local.devices.visible import visible_devices
 
     gpus = [device for device in discover().nodes[0].devices if device.kind == "gpu"]
     for mine, wanted in (([gpus[-1]], 1), ([], 0)):

@@ -107,7 +107,7 @@ def by_time(place: Place) -> Iterator[Result]:
 
 def by_mps(place: Place) -> Iterator[Result]:
     """Two ranks on one GPU through MPS, by a daemon of our own that ends with them."""
-    from unidle.engine.local.slicing_mps import MpsControl
+    from unidle.engine.local.devices.mps import MpsControl
 
     if why := MpsControl("test-gpu").why_not():
         raise Missing(why)
@@ -115,7 +115,7 @@ def by_mps(place: Place) -> Iterator[Result]:
 
 
 def _shared(place: Place, mode: str) -> Iterator[Result]:
-    from unidle.engine.local.devices import discover
+    from unidle.engine.local.devices.discovery import discover
 
     gpu = next(device for device in discover().nodes[0].devices if device.kind == "gpu")
     device = {

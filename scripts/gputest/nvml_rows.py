@@ -13,7 +13,7 @@ from gputest.common import Failed, Missing, Place, Result
 
 def discovery(place: Place) -> Iterator[Result]:  # noqa: ARG001
     """The fleet of this machine, and that variables hide what they name."""
-    from unidle.engine.local.devices import discover
+    from unidle.engine.local.devices.discovery import discover
     from unidle.fleet.links import describe
 
     began = time.perf_counter()
@@ -50,8 +50,8 @@ def discovery(place: Place) -> Iterator[Result]:  # noqa: ARG001
 
 def watch(place: Place) -> Iterator[Result]:  # noqa: ARG001
     """The detector of the guard: some looks at a machine on which nothing happens."""
-    from unidle.engine.local.devices import discover
-    from unidle.engine.local.gpu_use import GpuMeter
+    from unidle.engine.local.devices.discovery import discover
+    from unidle.engine.local.vitals.utilisation import GpuMeter
     from unidle.probe.device_names import DeviceNames
     from unidle.probe.gpu_watch import GpuWatch
 
@@ -84,8 +84,8 @@ def watch(place: Place) -> Iterator[Result]:  # noqa: ARG001
 
 def mig(place: Place) -> Iterator[Result]:
     """MIG as it stands, and whether the table of places is the driver's."""
-    from unidle.engine.local.devices import discover
-    from unidle.engine.local.slicing_mig import MigHands, NvmlMig
+    from unidle.engine.local.devices.discovery import discover
+    from unidle.engine.local.devices.mig import MigHands, NvmlMig
     from unidle.errors import CannotRun
     from unidle.share.mig_models import model_of
 
@@ -140,8 +140,8 @@ def quick(place: Place) -> Iterator[Result]:
 
 def use(place: Place) -> Iterator[Result]:
     """A program that keeps the GPU busy is seen: how busy it is, and who is on it; and that it is gone after its end."""
-    from unidle.engine.local.devices import discover
-    from unidle.engine.local.gpu_use import GpuMeter
+    from unidle.engine.local.devices.discovery import discover
+    from unidle.engine.local.vitals.utilisation import GpuMeter
 
     gpu = next(device for device in discover().nodes[0].devices if device.kind == "gpu")
     meter = GpuMeter()

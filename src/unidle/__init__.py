@@ -11,10 +11,10 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # typing would double what every rank that imports unidle.rank loads
 if TYPE_CHECKING:
     from unidle import errors as errors
-    from unidle.api.answers import Explanation, Profiled
-    from unidle.api.fields import JobFields
+    from unidle.api.job_fields import JobFields
     from unidle.api.job_object import Job
-    from unidle.api.running import job, list_jobs, run, submit
+    from unidle.api.jobs import job, list_jobs, run, submit
+    from unidle.api.results import Explanation, Profiled
     from unidle.errors import BadInput, JobFailed, UnidleError
 
 __all__ = [
@@ -24,8 +24,8 @@ __all__ = [
 
 _MODULES = {
     "BadInput": "errors", "JobFailed": "errors", "UnidleError": "errors",
-    "Explanation": "api.answers", "Job": "api.job_object", "JobFields": "api.fields", "Profiled": "api.answers",
-    "job": "api.running", "list_jobs": "api.running", "run": "api.running", "submit": "api.running",
+    "Explanation": "api.results", "Job": "api.job_object", "JobFields": "api.job_fields", "Profiled": "api.results",
+    "job": "api.jobs", "list_jobs": "api.jobs", "run": "api.jobs", "submit": "api.jobs",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import pytest
 import unidle
 from api.functions import train
 from sim.worlds import fleet_of
-from unidle.api.fields import JobFields, spec_of
+from unidle.api.job_fields import JobFields, spec_of
 from unidle.errors import BadInput
 from unidle.events import types as ev
 from unidle.files.job_file import JobFile

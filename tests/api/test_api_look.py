@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unidle.api.look import ranks_of
+from unidle.api.profiling import ranks_of
 from unidle.errors import CannotRun
 from unidle.events import types as ev
 from unidle.jobs import RankPlace, Reason

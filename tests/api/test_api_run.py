@@ -16,8 +16,8 @@ import pytest
 
 import unidle
 from api.functions import environment, fail_in_rank_1, run_script, train
-from unidle.api import serving
-from unidle.api.answers import LedgerRows
+from unidle.api import controller_process
+from unidle.api.results import LedgerRows
 from unidle.api.serve import ServeOrder
 from unidle.ledger.columns import empty
 from unidle.ledger.query import summary
@@ -183,7 +183,7 @@ def test_the_end_of_a_job_is_not_that_of_the_one_before(store: Path, tmp_path: P
     other, first, second = (
         unidle.submit(words, store=store, hold=True) for words in (until("other"), ["true"], until("second"))
     )
-    server = serving.Server(ServeOrder(str(store), cpu_devices=3), first.id)
+    server = controller_process.Server(ServeOrder(str(store), cpu_devices=3), first.id)
     stdout = server._process.stdout
     assert stdout is not None
     assert select.select([stdout], [], [], 60)[0], "the answer that it stays"
@@ -269,7 +269,7 @@ def test_a_submitted_job_waits_for_a_controller(store: Path, monkeypatch: pytest
     assert job.state == "queued"
     with pytest.raises(TimeoutError, match=r"has not ended after 0\.1 s"):
         job.wait(0.1)
-    monkeypatch.setattr("unidle.api.watching._UNSERVED_S", 0.0)
+    monkeypatch.setattr("unidle.api.job_watch._UNSERVED_S", 0.0)
     with pytest.raises(unidle.errors.CannotRun, match="unidle up --store"):
         job.wait()
     assert job.cancel().state == "cancelled"

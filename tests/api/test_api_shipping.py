@@ -17,7 +17,7 @@ import pytest
 
 import needs
 from api.functions import train
-from unidle.api.shipping import command_of, is_call, name_of, packed, read_result, write_call
+from unidle.api.function_call import command_of, is_call, name_of, packed, read_result, write_call
 from unidle.errors import BadInput
 
 

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.checkpoint.find import find_newest_good
-from unidle.checkpoint.holder import slots, wire
+from unidle.checkpoint.holder import memory_copies, wire
+from unidle.checkpoint.holder.memory_copies import PAGE, Label
 from unidle.checkpoint.holder.saves import Saves
-from unidle.checkpoint.holder.slots import PAGE, Label
 from unidle.checkpoint.holder.wire import Address, Gone
 from unidle.checkpoint.layout import INNER, Shard, encode_header, partial_name
 from waiting import wait_until
@@ -54,8 +54,8 @@ class Rank:
         )
         shard = head + bytes([step % 256]) * (places["@own"][1] - len(head))
         label = Label(self.session, step, self.rank, self.world, len(shard), 0)
-        name = slots.own_name(self.rank, self.session, step % 3)
-        (self.hold / name).write_bytes(slots.page_of(label) + shard)
+        name = memory_copies.own_name(self.rank, self.session, step % 3)
+        (self.hold / name).write_bytes(memory_copies.page_of(label) + shard)
         wire.send(self.link, {
             "do": "copied", "slot": step % 3, "name": name, "label": asdict(label), "store": store, "through": through,
         })  # fmt: skip
@@ -105,7 +105,7 @@ def test_a_copy_reaches_the_peer_byte_for_byte(ranks: Callable[..., Rank]) -> No
     assert a.hears("sent") == {"event": "sent", "slot": 1, "why": ""}
     assert (0, 7) in b.copies()
     with wire.connect(b.address) as link:
-        told, size = wire.ask(link, {"do": "read", "name": slots.peer_name(0, "aa", 7), "chunk": 0})
+        told, size = wire.ask(link, {"do": "read", "name": memory_copies.peer_name(0, "aa", 7), "chunk": 0})
         data = bytearray(size)
         wire.receive_into(link, memoryview(data))
     assert bytes(data) == shard
@@ -230,11 +230,11 @@ def test_a_copy_that_was_cut_short_is_not_offered(ranks: Callable[..., Rank]) ->
     a = ranks(0)
     a.hello()
     a.copy(3)
-    file = a.hold / slots.own_name(0, "aa", 0)
+    file = a.hold / memory_copies.own_name(0, "aa", 0)
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
     assert a.copies() == []
-    file.write_bytes(slots.page_of(None) + whole[PAGE:])  # what a rank killed while copying leaves
+    file.write_bytes(memory_copies.page_of(None) + whole[PAGE:])  # what a rank killed while copying leaves
     assert a.copies() == []
 
 
@@ -254,7 +254,7 @@ def test_a_directory_made_anew_has_other_copies(tmp_path: Path) -> None:
 
 @given(nodes=st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=12))
 def test_a_peer_is_always_on_another_node(nodes: list[str]) -> None:
-    from unidle.rank.checkpoint.ranks import peer_of
+    from unidle.rank.checkpoint.collectives import peer_of
 
     for rank in range(len(nodes)):
         peer = peer_of(rank, nodes)
@@ -273,7 +273,7 @@ held = st.lists(
 def test_each_piece_is_written_once_by_one_that_has_it_or_by_each_for_itself(
     held: list[dict[str, tuple[int, int]]],
 ) -> None:
-    from unidle.rank.checkpoint.ranks import writers
+    from unidle.rank.checkpoint.collectives import writers
 
     found = writers(held)
     assert found.keys() == {key for pieces in held for key in pieces}

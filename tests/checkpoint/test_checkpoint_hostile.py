@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from unidle.checkpoint import metadata_pickle, sums
 from unidle.checkpoint.layout import Damaged, decode_header, manifest_from
-from unidle.checkpoint.opening import open_inside
+from unidle.checkpoint.safe_open import open_inside
 from unidle.checkpoint.verify import verify
 
 _SECONDS = 60

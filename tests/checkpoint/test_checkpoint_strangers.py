@@ -22,8 +22,8 @@ import pytest
 from places import open_directory
 from unidle import private
 from unidle.checkpoint.attend import move_aside
-from unidle.checkpoint.holder import doors, greeting, places, slots, wire
-from unidle.checkpoint.holder.slots import PAGE, Label
+from unidle.checkpoint.holder import handshake, hold_paths, listener, memory_copies, wire
+from unidle.checkpoint.holder.memory_copies import PAGE, Label
 from unidle.checkpoint.holder.wire import Address, Gone
 from unidle.checkpoint.layout import write_durably
 from waiting import wait_until
@@ -57,7 +57,7 @@ def storage(shared: Path) -> Path:
 
 
 def hold_of(storage: Path, node: str = "n0") -> Path:
-    return Path(places.hold_directory(str(storage), node, "a" * 16))
+    return Path(hold_paths.hold_directory(str(storage), node, "a" * 16))
 
 
 @pytest.fixture
@@ -113,9 +113,9 @@ def test_a_planted_directory_of_copies_is_refused_with_its_owner(base: Path, sto
             wire.start(str(storage), str(hold), "n0", 30)
         with pytest.raises(TimeoutError):
             trap.accept()
-    assert slots.copies(str(hold)) == {}
+    assert memory_copies.copies(str(hold)) == {}
     with pytest.raises(PermissionError, match="nobody"):
-        places.gate(str(hold))
+        hold_paths.gate(str(hold))
 
 
 @as_root
@@ -145,14 +145,14 @@ def test_all_is_private_under_any_umask(base: Path, storage: Path) -> None:
         hold = hold_of(storage)
         wire.start(str(storage), str(hold), "n0", 30)
         os.kill(pid_of(storage), signal.SIGKILL)
-        with places.held(str(hold)) as at:
-            os.close(places.open_copy(slots.own_name(0, "aa", 0), at, os.O_RDWR | os.O_CREAT))
+        with hold_paths.held(str(hold)) as at:
+            os.close(hold_paths.open_copy(memory_copies.own_name(0, "aa", 0), at, os.O_RDWR | os.O_CREAT))
     finally:
         os.umask(before)
     assert (hold.parent.stat().st_mode & 0o777, hold.stat().st_mode & 0o777) == (0o700, 0o700)
     assert {path.name: path.stat().st_mode & 0o077 for path in hold.iterdir()} == {
         wire.ADDRESS: 0,
-        slots.own_name(0, "aa", 0): 0,
+        memory_copies.own_name(0, "aa", 0): 0,
     }
     assert (storage / ".unidle").stat().st_mode & 0o077 == 0
 
@@ -181,7 +181,7 @@ def test_a_link_for_the_directory_of_copies_is_not_followed(
 
 @as_root
 def test_the_address_of_a_holder_that_another_user_published_does_not_count(storage: Path) -> None:
-    with places.inner(str(storage), wire.HOLDERS, create=True) as fd:
+    with hold_paths.inner(str(storage), wire.HOLDERS, create=True) as fd:
         text = json.dumps(Address("127.0.0.1", 9, TOKEN, "x").to_json()).encode()
         private.write("mine.json", fd, text)
         private.write("theirs.json", fd, text)
@@ -198,7 +198,7 @@ def test_an_inner_directory_of_another_user_is_named(storage: Path) -> None:
     (storage / ".unidle").mkdir()
     os.chown(storage / ".unidle", OTHER, OTHER)
     with pytest.raises(PermissionError, match=r"\.unidle belongs to user nobody"):
-        places.directory_id(str(storage))
+        hold_paths.directory_id(str(storage))
 
 
 @pytest.mark.parametrize("what", ["lock", "directory", "second name"])
@@ -262,7 +262,7 @@ def pair(encrypted: bool, theirs: str = TOKEN, between: Callable[..., Any] | Non
     def side(do: Callable[..., socket.socket], link: socket.socket, token: str) -> object:
         try:
             return do(link, token, "n", encrypted=encrypted)
-        except (greeting.Refused, OSError) as error:
+        except (handshake.Refused, OSError) as error:
             link.close()
             return error
 
@@ -270,8 +270,8 @@ def pair(encrypted: bool, theirs: str = TOKEN, between: Callable[..., Any] | Non
         return [
             f.result()
             for f in (
-                pool.submit(side, greeting.ask, ends[0], TOKEN),
-                pool.submit(side, greeting.answer, ends[1], theirs),
+                pool.submit(side, handshake.ask, ends[0], TOKEN),
+                pool.submit(side, handshake.answer, ends[1], theirs),
             )
         ]
 
@@ -287,7 +287,7 @@ def test_both_sides_have_to_have_the_token(encrypted: bool) -> None:
     ours.close()
     theirs.close()
     wrong = pair(encrypted, theirs="another")
-    assert isinstance(wrong[0], greeting.Refused), "who listens does not have it"
+    assert isinstance(wrong[0], handshake.Refused), "who listens does not have it"
     assert isinstance(wrong[1], Exception)
 
 
@@ -301,8 +301,8 @@ def test_one_that_ends_the_encryption_in_between_is_noticed_by_both() -> None:
                 head = source.recv(6, socket.MSG_WAITALL)
                 target.sendall(head + source.recv(struct.unpack("!4sH", head)[1], socket.MSG_WAITALL))
             with (
-                greeting._context(server=True).wrap_socket(outer, server_side=True) as left,
-                greeting._context(server=False).wrap_socket(inner) as right,
+                handshake._context(server=True).wrap_socket(outer, server_side=True) as left,
+                handshake._context(server=False).wrap_socket(inner) as right,
             ):
                 reached.set()
                 right.sendall(left.recv(4096))
@@ -310,7 +310,7 @@ def test_one_that_ends_the_encryption_in_between_is_noticed_by_both() -> None:
 
     ours, theirs = pair(True, between=between)
     assert reached.is_set(), "it came as far as that"
-    assert isinstance(theirs, greeting.Refused)
+    assert isinstance(theirs, handshake.Refused)
     assert isinstance(ours, Exception)
 
 
@@ -367,13 +367,13 @@ def test_a_listener_at_the_port_of_a_holder_that_ended_is_not_given_the_token() 
 def outside() -> str:
     """An address of this machine that other hosts could reach."""
     found = wire.own_host("192.0.2.1")
-    if doors.is_loopback(found):
+    if listener.is_loopback(found):
         pytest.skip("needs a network address besides the loopback one")
     return found
 
 
 def test_a_holder_of_one_node_listens_on_the_loopback_address_only(address: Address) -> None:
-    assert doors.is_loopback(address.host)
+    assert listener.is_loopback(address.host)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", address.here), timeout=5)
 
@@ -388,13 +388,13 @@ def test_a_holder_is_reached_from_other_hosts_only_by_an_encrypted_connection(
     assert (found.host, found.here) == (host, address.here)
     assert [a.port for a in wire.published(str(storage))] == [found.port]
     label = Label("aa", 3, 0, 1, 5, 0)
-    with places.held(str(hold)) as at:
-        fd = places.open_copy(slots.own_name(0, "aa", 0), at, os.O_RDWR | os.O_CREAT)
-        os.write(fd, slots.page_of(label) + b"state")
+    with hold_paths.held(str(hold)) as at:
+        fd = hold_paths.open_copy(memory_copies.own_name(0, "aa", 0), at, os.O_RDWR | os.O_CREAT)
+        os.write(fd, memory_copies.page_of(label) + b"state")
         os.close(fd)
     with wire.connect(found) as link:
         assert isinstance(link, ssl.SSLSocket)
-        _, size = wire.ask(link, {"do": "read", "name": slots.own_name(0, "aa", 0), "chunk": 0})
+        _, size = wire.ask(link, {"do": "read", "name": memory_copies.own_name(0, "aa", 0), "chunk": 0})
         data = bytearray(size)
         wire.receive_into(link, memoryview(data))
         assert bytes(data) == b"state"
@@ -402,9 +402,9 @@ def test_a_holder_is_reached_from_other_hosts_only_by_an_encrypted_connection(
             wire.ask(link, HELLO)
     with (
         socket.create_connection((found.host, found.port), timeout=5) as plain,
-        pytest.raises((greeting.Refused, OSError)),
+        pytest.raises((handshake.Refused, OSError)),
     ):
-        greeting.ask(plain, found.token, found.name, encrypted=False)
+        handshake.ask(plain, found.token, found.name, encrypted=False)
 
 
 def test_hosts_decide_where_a_holder_listens() -> None:
@@ -460,10 +460,10 @@ def threads_of(pid: int) -> int:
 
 
 @pytest.fixture
-def entrance(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[doors.Doors, int]]:
+def entrance(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[listener.Doors, int]]:
     """The doors of a holder in this process, which give a stranger a minute, and their port."""
-    monkeypatch.setattr(greeting, "GREETING_S", 60.0)
-    made = doors.Doors(TOKEN, "n", lambda link, _: link.close())
+    monkeypatch.setattr(handshake, "GREETING_S", 60.0)
+    made = listener.Doors(TOKEN, "n", lambda link, _: link.close())
     port, over = made.open("127.0.0.1"), threading.Event()
 
     def serve() -> None:
@@ -480,22 +480,22 @@ def entrance(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[doors.Doors, int
 
 
 def test_at_most_64_strangers_are_listened_to_and_the_oldest_gives_way(
-    entrance: tuple[doors.Doors, int],
+    entrance: tuple[listener.Doors, int],
 ) -> None:
     made, port = entrance
     with contextlib.ExitStack() as stack:
         links = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(100)
         ]
-        for link in links[: 100 - doors.STRANGERS_MOST]:
+        for link in links[: 100 - listener.STRANGERS_MOST]:
             assert link.recv(1) == b""  # dropped for another one, long before its minute was over
-        wait_until(lambda: len(made._strangers) == doors.STRANGERS_MOST, 20, "the others")
+        wait_until(lambda: len(made._strangers) == listener.STRANGERS_MOST, 20, "the others")
         with wire.connect(Address("127.0.0.1", port, TOKEN, "n")) as link:
             assert link.fileno() >= 0
 
 
 def test_a_stranger_has_five_seconds(address: Address) -> None:
-    assert greeting.GREETING_S == 5
+    assert handshake.GREETING_S == 5
     with stranger(address, b"UDLC") as link:
         link.settimeout(60)
         assert link.recv(1) == b""
@@ -505,21 +505,21 @@ def test_a_greeting_of_more_than_4_kib_is_not_read() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(b"UDLC" + struct.pack("!H", 4097))  # and nothing else: it is not waited for
-        with pytest.raises(greeting.Refused):
-            greeting.answer(theirs, TOKEN, "n", encrypted=False)
+        with pytest.raises(handshake.Refused):
+            handshake.answer(theirs, TOKEN, "n", encrypted=False)
 
 
 def test_the_next_to_be_dropped_is_of_the_address_with_the_most() -> None:
     made: list[socket.socket] = []
 
-    def one(host: str) -> doors._Stranger:
+    def one(host: str) -> listener._Stranger:
         a, b = socket.socketpair()
         made.extend((a, b))
-        return doors._Stranger(a, host)
+        return listener._Stranger(a, host)
 
     peer = one("peer")
-    crowd = [one("flood") for _ in range(doors.STRANGERS_MOST - 1)]
-    doors._make_room([peer, *crowd])
+    crowd = [one("flood") for _ in range(listener.STRANGERS_MOST - 1)]
+    listener._make_room([peer, *crowd])
     assert [each.dropped for each in (peer, *crowd[:2])] == [False, True, False]
     for each in made:
         each.close()
@@ -535,15 +535,15 @@ def test_the_next_to_be_dropped_is_of_the_address_with_the_most() -> None:
 )
 def test_a_label_that_is_none_makes_no_file(message: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no label"):
-        slots.label_of(message)
+        memory_copies.label_of(message)
 
 
 def test_a_page_of_a_copy_that_lies_is_no_copy(base: Path, storage: Path) -> None:
     hold = hold_of(storage)
-    with places.held(str(hold), create=True) as at:
-        fd = places.open_copy(slots.own_name(0, "aa", 0), at, os.O_RDWR | os.O_CREAT)
-        os.write(fd, slots.page_of(Label("aa", 1, 0, 1, 1 << 40, 0)).ljust(PAGE))
+    with hold_paths.held(str(hold), create=True) as at:
+        fd = hold_paths.open_copy(memory_copies.own_name(0, "aa", 0), at, os.O_RDWR | os.O_CREAT)
+        os.write(fd, memory_copies.page_of(Label("aa", 1, 0, 1, 1 << 40, 0)).ljust(PAGE))
         os.close(fd)
-        os.symlink("/etc/hostname", slots.own_name(1, "aa", 0), dir_fd=at)
-        os.mkfifo(slots.own_name(2, "aa", 0), dir_fd=at)
-    assert slots.copies(str(hold)) == {}
+        os.symlink("/etc/hostname", memory_copies.own_name(1, "aa", 0), dir_fd=at)
+        os.mkfifo(memory_copies.own_name(2, "aa", 0), dir_fd=at)
+    assert memory_copies.copies(str(hold)) == {}

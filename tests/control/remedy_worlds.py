@@ -9,10 +9,10 @@ import msgspec
 
 from control.idle_worlds import IdleWorld, S
 from unidle.clock import VirtualClock
-from unidle.control.care import NodeCare
-from unidle.control.hooks import Order, Outcome
 from unidle.control.loop import Controller
-from unidle.control.remedies import GuardRequest
+from unidle.control.nodes.hooks import Order, Outcome
+from unidle.control.nodes.maintenance import NodeCare
+from unidle.control.nodes.remedies import GuardRequest
 from unidle.events import types as ev
 from unidle.jobs import Reason
 from unidle.ledger.columns import rows as part_rows

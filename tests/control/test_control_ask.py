@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from unidle.control.ask import next_decision, submitted
-from unidle.control.describe import explain
 from unidle.control.forecast import Forecaster
-from unidle.control.replay import Assumptions, replay, scenario_of
+from unidle.control.queries.describe import explain
+from unidle.control.queries.dry_run import next_decision, submitted
+from unidle.control.replay.workload import Assumptions, replay, scenario_of
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.trace import COLUMNS, OPTIONAL, load_trace
 from unidle.fleet import Fleet

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sim.worlds import S
-from unidle.control.detectors import GPUS, LOG, MACHINE, SAME_NS, SETTLE_NS, Detectors, wanted_of
+from unidle.control.nodes.detectors import GPUS, LOG, MACHINE, SAME_NS, SETTLE_NS, Detectors, wanted_of
 from unidle.events import types as ev
 from unidle.files.fleet import fleet_from_mapping
 from unidle.fleet import Fleet

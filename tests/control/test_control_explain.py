@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from loop.drive import Loop
 from unidle.cli.up import adopted
-from unidle.control import describe
-from unidle.control.explanation import predicted
+from unidle.control.queries import describe
+from unidle.control.queries.explanation import predicted
 from unidle.engine.sim.workload import S, SimJob
 from unidle.events import types as ev
 from unidle.fleet import Device, Fleet, Node, Tier

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from unidle.control.find import find_job, last_ended, listed, newest_job
+from unidle.control.queries.find import find_job, last_ended, listed, newest_job
 from unidle.errors import BadInput
 from unidle.events import types as ev
 from unidle.view.snapshot import decode, encode

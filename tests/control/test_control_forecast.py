@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sim.worlds import S, fleet_of
-from unidle.control.describe import explain
 from unidle.control.forecast import Forecaster
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.queries.describe import explain
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.sim.workload import SimJob
 from unidle.events import types as ev
 from unidle.jobs import JobSpec

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from unidle.control.describe import explain
 from unidle.control.forecast import Forecaster
-from unidle.control.predictions import by_model, scores, spec_of
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.queries.describe import explain
+from unidle.control.queries.predictions import by_model, scores, spec_of
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.workload import S, SimJob
 from unidle.errors import BadInput

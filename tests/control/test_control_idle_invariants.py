@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from control.idle_worlds import IdleWorld, S
 from sim.worlds import canonical
-from unidle.control.idle_holders import idle_holders
+from unidle.control.queries.idle_holders import idle_holders
 from unidle.events import types as ev
 from unidle.view.snapshot import load_view
 

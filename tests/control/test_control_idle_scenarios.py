@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from control.idle_worlds import IdleWorld
-from unidle.control.describe import explain, reason_now
+from unidle.control.queries.describe import explain, reason_now
 
 FILES = sorted((Path(__file__).parents[1] / "scenarios" / "idle").glob("*.yaml"))
 

@@ -7,9 +7,8 @@ import pytest
 
 from unidle.clock import VirtualClock
 from unidle.control import loop
-from unidle.control.inbox import CancelRequest, SubmitRequest, add_submitted
+from unidle.control.inbox import INBOX_AT_ONCE, CancelRequest, SubmitRequest, add_submitted
 from unidle.control.loop import Controller
-from unidle.control.requests import INBOX_AT_ONCE
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import seeded
 from unidle.fleet import Device, Fleet, Node

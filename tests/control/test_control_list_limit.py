@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from unidle.clock import VirtualClock
-from unidle.control.find import not_ended
 from unidle.control.loop import Controller
+from unidle.control.queries.find import not_ended
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import seeded
 from unidle.fleet import Device, Fleet, Node

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from unidle.control.late_detectors import AFTER_S, LateDetectors
+from unidle.control.nodes.late_detectors import AFTER_S, LateDetectors
 from unidle.files.fleet import fleet_from_mapping
 from unidle.fleet import Fleet
 from unidle.view.state import View
 from waiting import wait_until
 
 LATE = (
-    "unidle.control.detectors", "unidle.control.hooks", "unidle.control.guard", "unidle.control.preflight", "unidle.control.remedies",
+    "unidle.control.nodes.detectors", "unidle.control.nodes.hooks", "unidle.control.gangs.progress_watch", "unidle.control.nodes.preflight", "unidle.control.nodes.remedies",
     "unidle.guard.progress", "unidle.guard.remedy", "unidle.guard.slowness", "unidle.probe",
 )  # fmt: skip
 

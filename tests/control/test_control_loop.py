@@ -12,10 +12,9 @@ import pytest
 
 from sim.worlds import S, World, fleet_of
 from unidle.clock import VirtualClock
-from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.control.inbox import INBOX_EVERY_NS, CancelRequest, SubmitRequest
 from unidle.control.loop import Controller
-from unidle.control.requests import INBOX_EVERY_NS
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import SimJob
 from unidle.errors import BadInput, LeaseLost
@@ -181,7 +180,7 @@ def test_a_simulation_goes_on_through_back_offs_and_ends_when_nothing_can_happen
 
 SAME = """
 import zlib
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.sim.workload import seeded
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, Restart

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unidle.control.describe import explain
+from unidle.control.queries.describe import explain
 from unidle.events import guard as gd
 from unidle.events import types as ev
 from unidle.jobs import Reason

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.worlds import S, fleet_of
-from unidle.control.compare import jain, outcome_of, side_by_side
-from unidle.control.history import scenario_of_store
-from unidle.control.replay import Assumptions, Scenario, replay, scenario_of
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.outcome import jain, outcome_of, side_by_side
+from unidle.control.replay.recorded import scenario_of_store
+from unidle.control.replay.simulate import Arrival, simulate
+from unidle.control.replay.workload import Assumptions, Scenario, replay, scenario_of
 from unidle.engine.sim.workload import SimJob
 from unidle.errors import BadInput, StoreError
 from unidle.files.trace import COLUMNS, load_trace

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from unidle.cli.commands import app
-from unidle.control.replay_faults import Case, Replay, Span, Terms, Ways, one_by_one, proved, variants
+from unidle.control.replay.faults import Case, Replay, Span, Terms, Ways, one_by_one, proved, variants
 from unidle.errors import BadInput
 from unidle.files.fault_trace import NodeTrouble, load_fault_trace
 from unidle.store.memory import MemoryStore

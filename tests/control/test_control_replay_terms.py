@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from unidle.control.compare import outcome_of
-from unidle.control.history import scenario_of_store
-from unidle.control.replay import Assumptions, Scenario, replay, scenario_of, told
+from unidle.control.replay.outcome import outcome_of
+from unidle.control.replay.recorded import scenario_of_store
+from unidle.control.replay.workload import Assumptions, Scenario, replay, scenario_of, told
 from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.trace import COLUMNS, OPTIONAL, Renames, load_trace
@@ -154,7 +154,7 @@ from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
 from control.test_control_replay import some_jobs, trace_of
 from sim.worlds import fleet_of
-from unidle.control.replay import Assumptions, replay
+from unidle.control.replay.workload import Assumptions, replay
 from unidle.store.open import open_store
 place = Path(sys.argv[2])
 place.mkdir()

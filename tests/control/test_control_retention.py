@@ -12,13 +12,13 @@ import pytest
 
 import places
 from unidle.clock import RealClock
-from unidle.control import archive
-from unidle.control.archive import pack, runs_of, unpack
-from unidle.control.find import find_job
-from unidle.control.retention import AT_ONCE, EVERY_NS, SCAN_EVERY_NS, Retention, beyond
-from unidle.control.retention_worker import Done, Freed, Packed, RetentionWorker
+from unidle.control.queries.find import find_job
+from unidle.control.retention import archive
+from unidle.control.retention.archive import pack, runs_of, unpack
+from unidle.control.retention.policy import AT_ONCE, EVERY_NS, SCAN_EVERY_NS, Retention, beyond
+from unidle.control.retention.worker import Done, Freed, Packed, RetentionWorker
 from unidle.engine.local.logs import LogReader
-from unidle.engine.local.output import RotatedLog
+from unidle.engine.local.supervisor.rotated_log import RotatedLog
 from unidle.errors import BadInput, LeaseLost, StoreDamaged
 from unidle.events import types as ev
 from unidle.fleet import Fleet

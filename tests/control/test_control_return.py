@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from control.remedy_worlds import RemedyWorld
-from unidle.control.hooks import Order
-from unidle.control.remedies import check_words, log_age_s
+from unidle.control.nodes.hooks import Order
+from unidle.control.nodes.remedies import check_words, log_age_s
 
 FLEET = {
     "nodes": [{"id": "n[1-2]", "devices": {"count": 1, "kind": "gpu"}}],

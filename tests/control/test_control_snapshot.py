@@ -7,9 +7,9 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unidle.control.ask import next_decision, submitted
 from unidle.control.forecast import Forecaster
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.queries.dry_run import next_decision, submitted
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.sim.workload import SimJob
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.snapshot import load_snapshot, write_snapshot

@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from unidle.control.describe import explain, job_detail
-from unidle.control.stacks import (
+from unidle.control.gangs.stacks import (
     AT_ONCE,
     KEPT_BYTES,
     LIMIT_NS,
@@ -20,7 +19,8 @@ from unidle.control.stacks import (
     GangStacks,
     found,
 )
-from unidle.engine.local import tree
+from unidle.control.queries.describe import explain, job_detail
+from unidle.engine.local import process_tree
 from unidle.events import types as ev
 from unidle.guard.lifecycle import decide
 from unidle.jobs import Reason, Restart
@@ -122,10 +122,10 @@ def test_a_process_that_is_ready_is_used_once_and_ended_where_nobody_needs_it(
         assert len(list(tmp_path.iterdir())) == 1
         looks.prepare(3 * S)
         [pid] = [int(p.name) for p in wait_until(lambda: list(tmp_path.iterdir()) if len(list(tmp_path.iterdir())) == 2 else [])
-                 if tree.is_live(int(p.name))]  # fmt: skip
-        assert list(looks.take(3 * S + READY_NS)) == [] and tree.is_live(pid)
+                 if process_tree.is_live(int(p.name))]  # fmt: skip
+        assert list(looks.take(3 * S + READY_NS)) == [] and process_tree.is_live(pid)
         assert list(looks.take(3 * S + READY_NS + 1)) == []
-        wait_until(lambda: not tree.is_live(pid))
+        wait_until(lambda: not process_tree.is_live(pid))
 
 
 def test_few_are_looked_at_at_once_and_each_only_so_often(telling: Telling) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.worlds import S
-from unidle.control.stalls import STALLED_NS, stalls
+from unidle.control.gangs.storage_stalls import STALLED_NS, stalls
 from unidle.events import types as ev
 from unidle.jobs import Reason
 from unidle.jobs.vitals import Doing, GangVitals, RankVitals

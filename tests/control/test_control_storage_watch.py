@@ -9,8 +9,8 @@ import pytest
 import needs
 from fuse import StubbornMount, stubborn
 from sim.worlds import S
-from unidle.control.stalls import STALLED_NS, mount_stalls
-from unidle.control.storage_watch import StorageWatch, directories_of
+from unidle.control.gangs.storage_stalls import STALLED_NS, mount_stalls
+from unidle.control.nodes.storage_watch import StorageWatch, directories_of
 from unidle.events import types as ev
 from unidle.jobs import JobSpec, Reason
 from unidle.probe.mount_table import Mount

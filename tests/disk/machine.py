@@ -20,7 +20,7 @@ from pathlib import Path
 from disk import client, model
 from disk.faults import Fault
 from unidle.drill.setup import another_boot
-from unidle.engine.local import cgroups, tree
+from unidle.engine.local import cgroups, process_tree
 from unidle.errors import UnidleError
 from unidle.store.open import open_store
 
@@ -247,8 +247,8 @@ class Machine:
 
     def _end_all(self) -> None:
         end = time.monotonic() + 20
-        while left := tree.with_environment(self._token):
-            tree.send(left, signal.SIGKILL)
+        while left := process_tree.with_environment(self._token):
+            process_tree.send(left, signal.SIGKILL)
             for process in (self._up, self._client):
                 if process is not None:
                     process.poll()

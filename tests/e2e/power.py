@@ -12,7 +12,7 @@ from pathlib import Path
 
 from unidle.drill.disk import Disk
 from unidle.drill.setup import another_boot
-from unidle.engine.local import cgroups, tree
+from unidle.engine.local import cgroups, process_tree
 from unidle.store.open import open_store
 from unidle.store.sql import SqlStore
 from unidle.view.snapshot import load_view
@@ -88,8 +88,8 @@ class PowerMachine:
 
     def _end(self) -> None:
         def ended() -> bool:
-            left = tree.with_environment(self._token)
-            tree.send(left, signal.SIGKILL)
+            left = process_tree.with_environment(self._token)
+            process_tree.send(left, signal.SIGKILL)
             return not left
 
         wait_until(ended, 30, "all processes to end")

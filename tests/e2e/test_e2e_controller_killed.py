@@ -15,7 +15,7 @@ import pytest
 
 import nightly
 from e2e.commands import start, unidle
-from unidle.control.describe import job_detail
+from unidle.control.queries.describe import job_detail
 from unidle.ledger.columns import rows as part_rows
 from unidle.ledger.current import check_batches
 from unidle.ledger.export import standing_rows

@@ -192,7 +192,7 @@ def test_a_link_that_flaps_under_one_controller_and_while_none_looks_is_one_faul
 
 def test_watching_one_plain_node_loads_no_numpy_and_no_rules_before_there_is_a_line() -> None:
     code = (
-        "import sys, unidle.control.detectors, unidle.probe.log_watch, unidle.probe.machine_watch, unidle.probe.kernel_log;"
+        "import sys, unidle.control.nodes.detectors, unidle.probe.log_watch, unidle.probe.machine_watch, unidle.probe.kernel_log;"
         "print(sorted({'numpy', 'unidle.guard.log.reader', 'unidle.guard.diagnosis'} & set(sys.modules)))"
     )
     done = subprocess.run(

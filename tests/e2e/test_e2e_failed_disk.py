@@ -17,9 +17,9 @@ import pytest
 import needs
 from e2e.commands import start, unidle
 from e2e.gangs import submit, wait_for_state
-from unidle.control.detectors import LOG
+from unidle.control.nodes.detectors import LOG
 from unidle.drill.disk import Disk
-from unidle.engine.local import tree
+from unidle.engine.local import process_tree
 from unidle.store.open import open_store
 from unidle.view.snapshot import load_view
 from unidle.view.state import View
@@ -54,8 +54,8 @@ def up() -> Iterator[Up]:
         return processes[-1]
 
     def ended() -> bool:
-        left = tree.with_environment(f"{name}={token}")
-        tree.send(left, signal.SIGKILL)
+        left = process_tree.with_environment(f"{name}={token}")
+        process_tree.send(left, signal.SIGKILL)
         return not left
 
     yield started

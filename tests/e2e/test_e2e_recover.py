@@ -15,7 +15,7 @@ import pytest
 
 from e2e.commands import ask, rows, unidle
 from e2e.gangs import jobs_of, running
-from unidle.engine.local import tree
+from unidle.engine.local import process_tree
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ class Run:
         found = {}
         for path in self.hold.glob("*/*/holder.json"):
             said = json.loads(path.read_text())
-            if tree.is_live(said["pid"]):
+            if process_tree.is_live(said["pid"]):
                 found[said["node"]] = said["pid"]
         return found
 

@@ -12,8 +12,8 @@ import pytest
 from e2e import gangs
 from e2e.commands import ask, rows, unidle
 from e2e.stores import job_events, write_log
-from unidle.control.find import listed as jobs_of
-from unidle.control.removal import delete, files_of, size_of
+from unidle.control.queries.find import listed as jobs_of
+from unidle.control.retention.removal import delete, files_of, size_of
 from unidle.store.open import open_store
 from unidle.view.snapshot import load_view
 

@@ -26,7 +26,7 @@ KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
 from unidle.control import archive, removal
-from unidle.control.retention_worker import RetentionWorker
+from unidle.control.retention.worker import RetentionWorker
 from unidle.store.archives import ArchiveShelf
 
 def die(*_args, **_more):
@@ -185,7 +185,7 @@ def test_files_and_bytes_stay_bounded_while_jobs_come_and_go(store: Path) -> Non
     import msgspec
 
     from unidle.control.inbox import SubmitRequest
-    from unidle.control.removal import size_of
+    from unidle.control.retention.removal import size_of
     from unidle.jobs import JobSpec
 
     def submit(first: int, last: int) -> None:

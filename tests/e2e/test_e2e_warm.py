@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from e2e.gangs import jobs_of, running
-from unidle.engine.local import tree
-from unidle.engine.local.looks import look_at
+from unidle.engine.local import process_tree
+from unidle.engine.local.vitals.process_state import look_at
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -76,7 +76,7 @@ def test_a_rank_that_was_killed_comes_back_warm_and_the_result_is_the_same(tmp_p
     broken, whole = job(tmp_path / "broken", env={"PAUSE_AT": "12"}), job(tmp_path / "whole")
     with running("run", broken, "--store", store, "--cpu-devices", 2, stdout=subprocess.DEVNULL) as run:
         wait_until(lambda: (found := jobs_of(store).get("ddp")) and found.steps() == 12, 120, "step 12")
-        wait_until(lambda: any(is_ready(pid) for pid in tree.children(run.pid)), 120, "a warm Python")
+        wait_until(lambda: any(is_ready(pid) for pid in process_tree.children(run.pid)), 120, "a warm Python")
         pid = jobs_of(store)["ddp"].attempts[0].ranks[1].pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)

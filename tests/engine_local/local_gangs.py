@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unidle.clock import RealClock
-from unidle.engine.local import rundir, tree
+from unidle.engine.local import process_tree, rundir
 from unidle.engine.local.cgroups import Group
 from unidle.engine.local.engine import LocalEngine
 from unidle.engine.protocol import CheckpointLook, LiveAttempt, RankMarks, StartGang, StopGang, Utilised
@@ -137,7 +137,7 @@ class Gang:
     def processes(self, rank: int) -> set[int]:
         """Live processes that have the rank's environment."""
         run_id = f"{self.engine._name}-{self.command.job}-{self.command.attempt}"
-        return tree.with_environment(f"UNIDLE_RUN_ID={run_id}", f"UNIDLE_RANK={rank}")
+        return process_tree.with_environment(f"UNIDLE_RUN_ID={run_id}", f"UNIDLE_RANK={rank}")
 
 
 class Machine:

@@ -15,7 +15,7 @@ import pytest
 
 from engine_local.local_gangs import FLEET, Machine, gang_of, python, sh
 from unidle.clock import RealClock, boot_id
-from unidle.engine.local import cgroups, rundir, tree
+from unidle.engine.local import cgroups, process_tree, rundir
 from unidle.engine.local.engine import LocalEngine
 from unidle.engine.local.launch import SUPERVISOR_PATH
 from unidle.engine.protocol import LiveAttempt, StartGang
@@ -171,7 +171,7 @@ def test_ranks_of_an_attempt_that_the_machine_did_not_survive_are_not_started(ma
     gang.ends()
     for rank in range(2):
         pid = json.loads((gang.rank(rank) / rundir.SUPERVISOR).read_text())["pid"]
-        wait_until(lambda pid=pid: not tree.is_live(pid), what="the end of the supervisor")  # type: ignore[misc]
+        wait_until(lambda pid=pid: not process_tree.is_live(pid), what="the end of the supervisor")  # type: ignore[misc]
     path = gang.directory / rundir.GANG
     path.write_text(path.read_text().replace(boot_id(), "another-boot"))
     for name in (rundir.CLAIMED, rundir.JOURNAL):

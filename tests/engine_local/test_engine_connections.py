@@ -16,9 +16,9 @@ import pytest
 import needs
 from engine_local.local_gangs import python
 from unidle.drill.lab import Lab
-from unidle.engine.local import sockets
-from unidle.engine.local.connections import Connections
-from unidle.engine.local.reach import Reach
+from unidle.engine.local.vitals import tcp
+from unidle.engine.local.vitals.reachability import Reach
+from unidle.engine.local.vitals.tcp import Connections
 from unidle.jobs.vitals import LinkVitals
 from waiting import wait_until
 
@@ -144,17 +144,17 @@ def test_nodes_are_asked_whom_they_reach(lab: Lab, cut: tuple[str, ...], fails: 
 def refuse_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a user who may not trace the ranks."""
 
-    def refused(_sockets: sockets.Sockets) -> dict[int, sockets.Tcp]:
-        raise sockets.NotAllowed
+    def refused(_sockets: tcp.Sockets) -> dict[int, tcp.Tcp]:
+        raise tcp.NotAllowed
 
-    monkeypatch.setattr(sockets.Sockets, "read", refused)
+    monkeypatch.setattr(tcp.Sockets, "read", refused)
 
 
 @needs.root
 def test_who_may_not_copy_sockets_of_a_process_is_told_so(tmp_path: Path) -> None:
     """A process of root's with a socket, seen by nobody's."""
     looks = (
-        "import os, sys, unidle.engine.local.sockets as s\n"
+        "import os, sys, unidle.engine.local.vitals.tcp as s\n"
         "s.inodes_of = lambda pid: {1: 3}\n"
         "os.setresuid(65534, 65534, 65534)\n"
         f"try: s.Sockets({os.getpid()}).read()\n"
@@ -186,8 +186,8 @@ def test_connections_are_followed_while_others_come_and_go() -> None:
 
 
 @contextmanager
-def sockets_of_this_process() -> Iterator[sockets.Sockets]:
-    seen = sockets.Sockets(os.getpid())
+def sockets_of_this_process() -> Iterator[tcp.Sockets]:
+    seen = tcp.Sockets(os.getpid())
     try:
         yield seen
     finally:

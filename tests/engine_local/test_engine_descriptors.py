@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from unidle.engine.local import descriptors, rundir, tree
-from unidle.engine.local.watch import RankWatch
+from unidle.engine.local import descriptors, process_tree, rundir
+from unidle.engine.local.rank_watch import RankWatch
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def test_a_run_with_few_descriptors_is_refused_with_the_limit_and_the_remedy(tmp
 def test_a_rank_that_runs_is_not_given_up_when_no_descriptor_is_left(tmp_path: Path) -> None:
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        ticks = tree.ticks_of(sleeper.pid)
+        ticks = process_tree.ticks_of(sleeper.pid)
         rundir.write_json(str(tmp_path / rundir.SUPERVISOR), {"pid": sleeper.pid, "ticks": ticks})
         watch = RankWatch(str(tmp_path), 0, "run", {})
         with _no_descriptor():

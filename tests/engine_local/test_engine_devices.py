@@ -7,7 +7,7 @@ import socket
 import pytest
 
 import needs
-from unidle.engine.local.devices import discover, is_visible
+from unidle.engine.local.devices.discovery import discover, is_visible
 
 
 @pytest.mark.skipif(needs.gpus() > 0, reason="GPU: only where there is none")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine_local.local_gangs import Machine, python, sh
-from unidle.engine.local import tree
+from unidle.engine.local import process_tree
 
 DAEMONS = """
 import os, signal, sys, time
@@ -124,7 +124,7 @@ def test_a_stopped_rank_can_be_ended(any_machine: Machine) -> None:
     pid = gang.last("spawn").pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    gang.until(lambda: tree.stat_of(pid)[0] == "T")  # type: ignore[index]
+    gang.until(lambda: process_tree.stat_of(pid)[0] == "T")  # type: ignore[index]
     gang.stop(10)
     assert gang.codes() == [-15]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import needs
 from engine_local.local_gangs import Machine, python, sh
-from unidle.engine.local import oom
 from unidle.engine.local.cgroups import Group
-from unidle.engine.local.output import LastBytes
+from unidle.engine.local.supervisor.failure import end_cause
+from unidle.engine.local.supervisor.rotated_log import LastBytes
 from unidle.events.marks import LastOutput
 from unidle.jobs import Limits
 
@@ -93,21 +93,22 @@ def kernel_log(path: Path, group: str, pid: int, how: str = "Memory cgroup out o
 def test_the_kernels_log_says_which_process_of_the_group_was_killed(tmp_path: Path) -> None:
     log = str(kernel_log(tmp_path / "kmsg", "unidle-1/j.1.0", 77))
     paths = {"memory": "/sys/fs/cgroup/memory/unidle-1/j.1.0"}
-    assert oom.kernel_says(paths, 5, 0, log) == {
+    assert end_cause.kernel_says(paths, 5, 0, log) == {
         "oom_process": "python3", "oom_machine": False, "oom_used_bytes": 4096 * 1024,
     }  # fmt: skip
-    assert oom.kernel_says({"memory": "/sys/fs/cgroup/memory/unidle-1/j.1.1"}, 5, 0, log) == {}
-    assert oom.kernel_says({}, 77, 0, log)["oom_process"] == "python3"
-    assert oom.kernel_says({}, 77, 6000, log) == {}, "it is of an earlier process with that number"
-    assert oom.kernel_says({}, 77, 0, str(tmp_path / "none")) == {}
+    assert end_cause.kernel_says({"memory": "/sys/fs/cgroup/memory/unidle-1/j.1.1"}, 5, 0, log) == {}
+    assert end_cause.kernel_says({}, 77, 0, log)["oom_process"] == "python3"
+    assert end_cause.kernel_says({}, 77, 6000, log) == {}, "it is of an earlier process with that number"
+    assert end_cause.kernel_says({}, 77, 0, str(tmp_path / "none")) == {}
 
 
 def test_a_kill_for_the_whole_machine_is_not_of_the_jobs_limit(tmp_path: Path) -> None:
     log = str(kernel_log(tmp_path / "kmsg", "unidle-1/j.1.0", 77, "Out of memory"))
     assert (
-        oom.kernel_says({"memory": "/sys/fs/cgroup/memory/unidle-1/j.1.0"}, 77, 0, log)["oom_machine"] is True
+        end_cause.kernel_says({"memory": "/sys/fs/cgroup/memory/unidle-1/j.1.0"}, 77, 0, log)["oom_machine"]
+        is True
     )
-    assert oom.limit_of(Group({}), of_machine=True)["oom_limit_of"] == "machine"
+    assert end_cause.limit_of(Group({}), of_machine=True)["oom_limit_of"] == "machine"
 
 
 def test_the_limit_that_was_used_up_is_the_groups_own_or_one_above(tmp_path: Path) -> None:
@@ -118,12 +119,12 @@ def test_the_limit_that_was_used_up_is_the_groups_own_or_one_above(tmp_path: Pat
     (above / "memory.max").write_text("2000000\n")
     (above / "memory.events").write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n")
     group = Group({"unified": str(own)})
-    assert oom.limit_of(group) == {"oom_limit_bytes": 2_000_000, "oom_limit_of": "above"}
+    assert end_cause.limit_of(group) == {"oom_limit_bytes": 2_000_000, "oom_limit_of": "above"}
     (own / "memory.max").write_text("1000000\n")
     (own / "memory.events").write_text("oom 0\noom_kill 1\n")
-    assert oom.limit_of(group)["oom_limit_of"] == "above", "the kill was not for its own limit"
+    assert end_cause.limit_of(group)["oom_limit_of"] == "above", "the kill was not for its own limit"
     (own / "memory.events").write_text("oom 2\noom_kill 1\n")
-    assert oom.limit_of(group) == {"oom_limit_bytes": 1_000_000, "oom_limit_of": "rank"}
+    assert end_cause.limit_of(group) == {"oom_limit_bytes": 1_000_000, "oom_limit_of": "rank"}
 
 
 def test_a_traceback_that_the_program_went_on_after_is_not_why_it_was_killed(

@@ -14,7 +14,7 @@ import pytest
 import needs
 from engine_local.local_gangs import FLEET, Gang, Machine, gang_of, sh
 from unidle.drill.lab import Lab
-from unidle.engine.local import tree
+from unidle.engine.local import process_tree
 from unidle.engine.protocol import StartGang
 from unidle.fleet import Fleet
 from waiting import wait_until
@@ -36,7 +36,7 @@ class Held:
     def pids(self) -> dict[str, int]:
         """Live holders by node."""
         said = [json.loads(path.read_text()) for path in self.hold.glob("*/*/holder.json")]
-        return {one["node"]: one["pid"] for one in said if tree.is_live(one["pid"])}
+        return {one["node"]: one["pid"] for one in said if process_tree.is_live(one["pid"])}
 
     def both(self, gang: Gang) -> dict[str, int]:
         return dict(gang.until(lambda: len(found := self.pids()) == 2 and found, 60, "two holders"))

@@ -8,7 +8,7 @@ import pytest
 
 import needs
 from engine_local.local_gangs import Machine, group_of, python, sh
-from unidle.engine.local import cgroups, tree
+from unidle.engine.local import cgroups, process_tree
 from unidle.engine.local.cgroups import Group, group_paths, hierarchies, usable
 from unidle.jobs import Limits
 
@@ -94,7 +94,7 @@ def test_a_frozen_gang_stands_still_until_it_is_thawed(any_machine: Machine, tmp
     assert any_machine.engine.freeze("job", 1) is any_machine.grouped
     if not any_machine.grouped:
         pid = gang.last("spawn").pid or 0
-        gang.until(lambda: (tree.stat_of(pid) or "")[0] == "T")
+        gang.until(lambda: (process_tree.stat_of(pid) or "")[0] == "T")
     frozen_at = count.read_bytes()
     any_machine.engine.wait(None)
     assert count.read_bytes() == frozen_at

@@ -12,9 +12,9 @@ import pytest
 import needs
 from engine_local.local_gangs import Machine, python, sh
 from unidle.engine.local import logs, rundir
-from unidle.engine.local.journal import PENDING_LIMIT_BYTES, Journal
-from unidle.engine.local.output import RotatedLog
-from unidle.engine.local.tail import JournalTail
+from unidle.engine.local.journal_tail import JournalTail
+from unidle.engine.local.supervisor.journal import PENDING_LIMIT_BYTES, Journal
+from unidle.engine.local.supervisor.rotated_log import RotatedLog
 from waiting import wait_until
 
 MIB = 1 << 20

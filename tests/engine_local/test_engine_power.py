@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from engine_local.local_gangs import Gang, Machine, gang_of, sh
-from unidle.engine.local import rundir, tree
-from unidle.engine.local.journal import Journal
+from unidle.engine.local import process_tree, rundir
+from unidle.engine.local.supervisor.journal import Journal
 from unidle.engine.protocol import LiveAttempt
 from unidle.events.marks import Mark
 from waiting import wait_until
@@ -107,7 +107,7 @@ def test_a_number_of_another_boot_names_no_process(machine: Machine) -> None:
     gang = running(machine, 1)
     power_off(machine, gang)
     with subprocess.Popen(["sleep", "300"]) as other:
-        ticks = tree.ticks_of(other.pid)
+        ticks = process_tree.ticks_of(other.pid)
         known = {"pid": other.pid, "ticks": ticks, "boot": "another"}
         (gang.rank(0) / rundir.SUPERVISOR).write_text(json.dumps(known))
         spawn = {"k": "spawn", "t": 1, "pid": other.pid, "ticks": ticks}

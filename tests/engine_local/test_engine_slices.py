@@ -10,10 +10,10 @@ import pytest
 import needs
 from engine_local.local_gangs import Machine, python, sh
 from engine_local.sharing import GIB, UUID, Sharing, command, cut_cpus, cut_gpu, env_of, orders
-from unidle.engine.local.devices import discover
-from unidle.engine.local.slicing import Slicer
-from unidle.engine.local.slicing_mig import MigHands, NvmlMig
-from unidle.engine.local.slicing_mps import MpsControl
+from unidle.engine.local.devices.discovery import discover
+from unidle.engine.local.devices.mig import MigHands, NvmlMig
+from unidle.engine.local.devices.mps import MpsControl
+from unidle.engine.local.devices.slicing import Slicer
 from unidle.engine.protocol import LiveAttempt
 from unidle.errors import CannotRun
 from unidle.jobs import Limits, Share

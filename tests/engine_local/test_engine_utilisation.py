@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from engine_local.local_gangs import Gang, Machine, python
-from unidle.engine.local.gpu_use import GpuMeter
+from unidle.engine.local.vitals.utilisation import GpuMeter
 from unidle.engine.protocol import Utilised, WatchGang
 from unidle.fleet import Device
 

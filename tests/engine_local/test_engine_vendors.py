@@ -11,10 +11,10 @@ import pytest
 
 from fleet import kfd_trees, npu_outputs, topo_outputs
 from unidle.doctor import gpu as doctor
-from unidle.engine.local.devices import discover, find_amd, find_ascend, find_nvidia, list_nvidia
+from unidle.engine.local.devices.discovery import discover, find_amd, find_ascend, find_nvidia, list_nvidia
+from unidle.engine.local.devices.slicing import Grant, local_slicer
+from unidle.engine.local.devices.visible import hidden_amd, visible_devices
 from unidle.engine.local.launch import environments
-from unidle.engine.local.slicing import Grant, local_slicer
-from unidle.engine.local.visible import hidden_amd, visible_devices
 from unidle.engine.protocol import StartGang
 from unidle.errors import CannotRun
 from unidle.files.document import Bounds

@@ -15,7 +15,7 @@ import pytest
 import needs
 from engine_local.local_gangs import Gang, Machine, python
 from unidle.engine.local import rundir
-from unidle.engine.local.looks import Eye, look_at, worker_of
+from unidle.engine.local.vitals.process_state import Eye, look_at, worker_of
 from unidle.jobs import Limits
 from unidle.jobs.vitals import Doing
 from waiting import wait_until

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from unidle.control.guard import GuardWatch, progress_of
+from unidle.control.gangs.progress_watch import GuardWatch, progress_of
 from unidle.events import types as ev
 from unidle.guard.progress import (
     BLIND_LOOKS,

@@ -20,7 +20,7 @@ from histories.check import Violation, check
 from histories.nemesis import Controllers, Nemesis
 from histories.record import History, Logged, Op, Start, boottime_ns
 from histories.stores import AnyStore, made, pause
-from unidle.engine.local import cgroups, tree
+from unidle.engine.local import cgroups, process_tree
 from unidle.events import types as ev
 from unidle.ledger.current import check_batches
 from unidle.store import tools
@@ -123,9 +123,9 @@ def _processes(place: Path, store: AnyStore) -> Iterator[dict[str, str]]:
     finally:
 
         def ended() -> bool:
-            left = tree.with_environment(token)
-            tree.send(left, signal.SIGKILL)
-            tree.send(left, signal.SIGCONT)
+            left = process_tree.with_environment(token)
+            process_tree.send(left, signal.SIGKILL)
+            process_tree.send(left, signal.SIGCONT)
             return not left
 
         wait_until(ended, 30, "all processes to end")

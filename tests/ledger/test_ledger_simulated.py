@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.sim.workload import seeded
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, Restart

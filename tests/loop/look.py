@@ -8,7 +8,7 @@ from typing import Any
 
 from loop.drive import Loop
 from loop.form import EndPart, Moment, RunsPart, Scene, WaitsPart
-from unidle.control.describe import explain, reason_now
+from unidle.control.queries.describe import explain, reason_now
 from unidle.events import types as ev
 from unidle.jobs import Reason
 from unidle.place.snapshot import snapshot_of

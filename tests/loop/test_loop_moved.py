@@ -13,8 +13,7 @@ from loop.drive import Loop
 from loop.worlds import START_NS, Ask, S, World, crowded
 from unidle.engine.protocol import StartGang, StopGang
 from unidle.engine.sim.engine import SimEngine
-from unidle.engine.sim.faults import NodeFault
-from unidle.engine.sim.workload import SimJob
+from unidle.engine.sim.workload import NodeFault, SimJob
 from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, Restart

@@ -134,7 +134,7 @@ def write(*lines: str) -> None:
 
 def faults_told() -> list[Any]:
     """What the watch of the GPUs tells in each look, while faults come one after the other."""
-    from unidle.engine.local.devices import discover
+    from unidle.engine.local.devices.discovery import discover
     from unidle.probe.device_names import DeviceNames
     from unidle.probe.gpu_watch import GpuWatch
 
@@ -177,8 +177,8 @@ def test_the_watch_tells_each_fault_once_and_survives_a_driver_that_hangs(play: 
 
 def uses() -> dict[str, Any]:
     """How busy GPUs are found: idle, busy, by whom, and where the driver does not tell."""
-    from unidle.engine.local.devices import discover
-    from unidle.engine.local.gpu_use import GpuMeter
+    from unidle.engine.local.devices.discovery import discover
+    from unidle.engine.local.vitals.utilisation import GpuMeter
 
     (node,) = discover().nodes
     meter = GpuMeter()
@@ -211,8 +211,8 @@ def instances() -> dict[str, Any]:
     """MIG as the engine sees it, and what it would give."""
     import tempfile
 
-    from unidle.engine.local.devices import discover
-    from unidle.engine.local.slicing_mig import MigHands, NvmlMig
+    from unidle.engine.local.devices.discovery import discover
+    from unidle.engine.local.devices.mig import MigHands, NvmlMig
     from unidle.errors import CannotRun
     from unidle.jobs import Share
 

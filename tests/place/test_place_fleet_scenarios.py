@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.workload import S, SimJob
 from unidle.events import types as ev

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from place.test_place_quotas import Twice
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.sim.workload import S, SimJob
 from unidle.events import types as ev
 from unidle.files.fleet import fleet_from_mapping

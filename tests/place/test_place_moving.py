@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from place.test_place_quotas import Twice
 from place.test_place_repairing import leaves
 from sim.worlds import ledger_rows
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.sim.workload import S, SimJob
 from unidle.events import types as ev
 from unidle.fleet import Fleet

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.workload import S, SimJob
 from unidle.events import types as ev

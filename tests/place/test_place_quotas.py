@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from unidle.control.forecast import Forecaster
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.sim.workload import S, SimJob
 from unidle.errors import BadInput
 from unidle.events import types as ev

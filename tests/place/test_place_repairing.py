@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from place.test_place_quotas import Twice
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.sim.workload import S, SimJob
 from unidle.events import types as ev
 from unidle.fleet import Device, Fleet, Node, Tier

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.sim.workload import SimJob
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec

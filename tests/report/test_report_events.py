@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from unidle.cli.live import Live
-from unidle.control.describe import explain, job_detail
+from unidle.control.queries.describe import explain, job_detail
 from unidle.events import types as ev
 from unidle.events.marks import Mark
 from unidle.report.collect import event_lines

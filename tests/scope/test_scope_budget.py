@@ -11,7 +11,8 @@ from scope.worlds import STD, TORCH, World, at
 from unidle.scope.budget import budgets_of, percentages
 from unidle.scope.merge import merge
 from unidle.scope.model import Profile
-from unidle.scope.rules import CATEGORIES, RuleSet, shipped
+from unidle.scope.rules import CATEGORIES, RuleSet
+from unidle.scope.rules_file import shipped
 
 RULES = RuleSet(shipped())
 FORWARD = (

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import needs
-from unidle.control.stacks import found
-from unidle.engine.local import tree
+from unidle.control.gangs.stacks import found
+from unidle.engine.local import process_tree
 from unidle.events.guard import StacksTaken
 from waiting import wait_until
 
@@ -38,7 +38,7 @@ def gang(
             ranks.append(process)
             place = root / "job" / "1" / f"rank{rank}"
             place.mkdir(parents=True)
-            spawn = {"k": "spawn", "t": 1, "pid": process.pid, "ticks": tree.ticks_of(process.pid)}
+            spawn = {"k": "spawn", "t": 1, "pid": process.pid, "ticks": process_tree.ticks_of(process.pid)}
             (place / "journal.jsonl").write_text(json.dumps(spawn) + "\n" + '{"k": "step", "t": 2}\n' * 3)
         yield ranks
     finally:
@@ -113,14 +113,16 @@ def test_ranks_outside_of_the_collective_are_found_in_a_real_gang(tmp_path: Path
             frame.startswith("Items.load (") and frame.endswith("train.py:12)") for frame in places[2].frames
         )
         os.kill(ranks[1].pid, signal.SIGSTOP)
-        wait_until(lambda: (tree.stat_of(ranks[1].pid) or "?")[0] == "T")
+        wait_until(lambda: (process_tree.stat_of(ranks[1].pid) or "?")[0] == "T")
         stopped = look(tmp_path, 4)
         assert stopped.odd == (1, 2, 3)
         assert (
             "rank 1 stopped by a signal or debugger (in all_reduce at train.py:22 (main))"
             in stopped.because.text
         )
-        assert tree.stat_of(ranks[1].pid) is not None and all(process.poll() is None for process in ranks)
+        assert process_tree.stat_of(ranks[1].pid) is not None and all(
+            process.poll() is None for process in ranks
+        )
 
 
 THREAD = """
@@ -163,7 +165,7 @@ def test_a_rank_that_has_ended_is_named(tmp_path: Path) -> None:
 def test_without_the_right_to_read_a_process_the_answer_gives_state_and_reason(tmp_path: Path) -> None:
     with gang(tmp_path, [["sleep", "1000"]] * 2, user=65534) as ranks:
         os.kill(ranks[1].pid, signal.SIGSTOP)
-        wait_until(lambda: (tree.stat_of(ranks[1].pid) or "?")[0] == "T")
+        wait_until(lambda: (process_tree.stat_of(ranks[1].pid) or "?")[0] == "T")
         taken = look(tmp_path, 2, "setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
     assert [(stack.ranks, stack.state, stack.frames) for stack in taken.stacks] == [
         ((0,), "waiting", ()),

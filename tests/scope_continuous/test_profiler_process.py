@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from sim.worlds import fleet_of
-from unidle.control import profiler as of_profiler
+from unidle.control.gangs import profiler as of_profiler
 from unidle.control.session import Session, take_up
-from unidle.engine.local import tree
+from unidle.engine.local import process_tree
 from unidle.events import types as ev
 from unidle.fleet.policies import ProfilePolicy
 from unidle.jobs import JobSpec
@@ -165,7 +165,7 @@ def test_no_profiler_outlives_its_controller(world):
         w.run(lambda: w.seen(ev.BudgetMeasured), "a look")
         pid = w.profiler.pid
         w.end("j")
-    assert pid is not None and not tree.is_live(pid)
+    assert pid is not None and not process_tree.is_live(pid)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 
 import needs
 from scope_continuous import procfs
-from unidle.engine.local import rundir, tree
+from unidle.engine.local import process_tree, rundir
 from unidle.errors import CannotRun, LeaseLost
 from unidle.events import scope as ev
 from unidle.events import types
@@ -39,7 +39,7 @@ def rank(run_root: Path, attempt: RunningAttempt = JOB, number: int = 0) -> Iter
         try:
             directory = Path(rundir.rank_dir(run_root, attempt.job, attempt.attempt, number))
             directory.mkdir(parents=True)
-            mark = {"k": "spawn", "t": 1, "pid": process.pid, "ticks": tree.ticks_of(process.pid)}
+            mark = {"k": "spawn", "t": 1, "pid": process.pid, "ticks": process_tree.ticks_of(process.pid)}
             (directory / rundir.JOURNAL).write_text(json.dumps(mark) + "\n")
             yield process.pid
         finally:

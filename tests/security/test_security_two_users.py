@@ -19,7 +19,7 @@ from places import open_parent
 from security.two_users import OTHER, SOURCES, as_other, command, needs_root
 from unidle.drill import scratch
 from unidle.engine.local import rundir
-from unidle.engine.local.slicing_mps import MpsControl
+from unidle.engine.local.devices.mps import MpsControl
 from unidle.errors import CannotRun
 
 pytestmark = needs_root

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sim.worlds import S
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.workload import SimJob
 from unidle.files.fleet import fleet_from_mapping

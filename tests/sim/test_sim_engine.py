@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from sim.worlds import S, fleet_of, ledger_rows
 from unidle.clock import VirtualClock
 from unidle.control.loop import Controller
-from unidle.control.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, simulate
+from unidle.engine.sim.contention import WHOLE, Network
 from unidle.engine.sim.engine import SimEngine
-from unidle.engine.sim.faults import seeded_faults
-from unidle.engine.sim.network import WHOLE, Network
-from unidle.engine.sim.workload import SimJob
+from unidle.engine.sim.workload import SimJob, seeded_faults
 from unidle.errors import StoreError
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import JobSpec, Reason, Restart

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.worlds import Run, S, World, canonical, fleet_of, held, ledger_rows, node, unsealed, worlds
-from unidle.control.describe import explain, reason_now
-from unidle.control.simulate import Arrival
+from unidle.control.queries.describe import explain, reason_now
+from unidle.control.replay.simulate import Arrival
 from unidle.engine.sim.workload import SimJob
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Restart

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from sim.test_sim_engine import run, seconds, spec
 from sim.worlds import S, fleet_of
-from unidle.engine.sim.copies import PeerCopies
-from unidle.engine.sim.rhythm import Rhythm, Stand
+from unidle.engine.sim.peer_copies import PeerCopies
+from unidle.engine.sim.steady import Rhythm, Stand
 from unidle.engine.sim.workload import SimJob
 from unidle.view.incidents import incidents
 

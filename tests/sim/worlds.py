@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from unidle.clock import VirtualClock
 from unidle.control.loop import Controller
-from unidle.control.simulate import Arrival
+from unidle.control.replay.simulate import Arrival
 from unidle.engine.protocol import LiveAttempt, Observation, StartGang, StopGang
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import S, SimJob

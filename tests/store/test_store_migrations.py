@@ -9,34 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from store.first_version import made_by_the_first_version
 from unidle.errors import StoreDamaged, StoreError, StoreHeld
-from unidle.store import migrate, schema, statements
+from unidle.store import migrate, schema
 from unidle.store import open as opening
-from unidle.store.checksum import fields_crc
 from unidle.store.database import Database
 from unidle.store.migrate import REVISIONS, Revision
 from unidle.store.postgres import PostgresDatabase
 from unidle.store.sql import SqlStore
 from unidle.store.sqlite import SqliteDatabase
 
-FIRST = (
-    "CREATE TABLE unidle_schema (version_num VARCHAR(32) NOT NULL, CONSTRAINT unidle_schema_pkc PRIMARY KEY (version_num))",
-    "INSERT INTO unidle_schema (version_num) VALUES ('0001')",
-    """CREATE TABLE unidle_writer (
-        id {key} NOT NULL PRIMARY KEY, token {int} NOT NULL, holder TEXT, expires_ns {int} NOT NULL,
-        last_seq {int} NOT NULL, last_time_ns {int} NOT NULL, crc {int} NOT NULL)""",
-    """CREATE TABLE unidle_events (
-        seq {key} NOT NULL PRIMARY KEY, time_ns {int} NOT NULL, source TEXT NOT NULL, source_seq {int} NOT NULL,
-        kind TEXT NOT NULL, body {blob} NOT NULL, crc {int} NOT NULL)""",
-    """CREATE TABLE unidle_requests (
-        id {serial}, time_ns {int} NOT NULL, kind TEXT NOT NULL, body {blob} NOT NULL, crc {int} NOT NULL)""",
-    """CREATE TABLE unidle_snapshots (
-        fold_version {int} NOT NULL, seq {int} NOT NULL, crc {int} NOT NULL, body {blob} NOT NULL,
-        PRIMARY KEY (fold_version, seq))""",
-    """CREATE TABLE unidle_segments (
-        id {serial}, seq {int} NOT NULL, fold_version {int} NOT NULL, start_ns {int} NOT NULL, end_ns {int} NOT NULL,
-        row_count {int} NOT NULL, body_crc {int} NOT NULL, crc {int} NOT NULL, body {blob} NOT NULL)""",
-)
 """A store of the first version, as that version made it."""
 SQLITE = (
     """SELECT m.name, i.name, i.type, i."notnull", i.dflt_value, i.pk, m.sql LIKE '%AUTOINCREMENT%'
@@ -80,13 +62,6 @@ def described(database: Database) -> list[set[object]]:
     """Columns with type, default and identity; keys and indexes."""
     catalog = POSTGRES if isinstance(database, PostgresDatabase) else SQLITE
     return [set(database.query(query)) for query in catalog]
-
-
-def made_by_the_first_version(database: Database) -> Database:
-    for statement in FIRST:
-        database.execute(statement.format(**database.types))
-    database.execute(statements.FIRST_WRITER, (fields_crc(0, None, 0, 0, 0),))
-    return database
 
 
 def test_upgrading_from_the_first_revision_gives_the_tables_of_a_new_store(bare):

@@ -33,7 +33,7 @@ def test_each_python_of_its_own_is_started_without_the_working_directory_in_its_
     found = list(commands())
     assert len(found) > 15
     for path, line, words in found:
-        runs_code = words[:1] and words[0] != "*words"  # api/fields.py: the user's own script
+        runs_code = words[:1] and words[0] != "*words"  # api/job_fields.py: the user's own script
         assert not runs_code or words[0] in SAFE, f"{path}:{line}: python {' '.join(words)}: give it -P"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unidle.control.guard import progress_of
+from unidle.control.gangs.progress_watch import progress_of
 from unidle.events import types as ev
 from unidle.view.holders import holder_of
 from view.telling import Telling

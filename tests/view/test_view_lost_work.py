@@ -86,7 +86,7 @@ def test_saves_of_two_ranks_in_one_moment_with_and_without_a_step_are_put_in_ord
 
 @pytest.mark.parametrize("numbered", [True, False])
 def test_an_ended_job_still_tells_its_durable_step(numbered: bool) -> None:
-    from unidle.control.describe import job_detail
+    from unidle.control.queries.describe import job_detail
 
     told = trained(last=4).mark("j", 0, "saved", n=4 if numbered else None).steps("j", 5, 6)
     told.end("j", 1, "failed")

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from unidle.control.describe import explain
-from unidle.control.find import find_job, newest_job, not_ended
+from unidle.control.queries.describe import explain
+from unidle.control.queries.find import find_job, newest_job, not_ended
 from unidle.events import types as ev
 from unidle.jobs import JobSpec, Reason, Restart
 from unidle.store.protocol import Snapshot

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sim.worlds import unsealed
-from unidle.control.find import find_job, last_ended, listed, newest_job
+from unidle.control.queries.find import find_job, last_ended, listed, newest_job
 from unidle.errors import BadInput, StoreDamaged
 from unidle.events import types as ev
 from unidle.store.memory import MemoryStore

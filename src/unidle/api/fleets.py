@@ -41,7 +41,7 @@ def find_fleet_and_channels(
         if fleet.queues:
             _check_queues(path, fleet)
         return fleet, channels
-    from unidle.engine.local.devices import discover
+    from unidle.engine.local.devices.discovery import discover
 
     found = discover(cpu_devices)
     return (with_cpu_devices(found, needed) if cpu_devices is None else found), ()
@@ -51,7 +51,7 @@ def with_cpu_devices(fleet: Fleet, needed: int) -> Fleet:
     """A fleet that was discovered, with at least so many CPU devices where it has no others."""
     if needed <= len(fleet.devices()) or any(device.kind != "cpu" for device in fleet.devices()):
         return fleet
-    from unidle.engine.local.devices import discover
+    from unidle.engine.local.devices.discovery import discover
 
     return replace(discover(min(needed, MOST_CPU_DEVICES)), profile=fleet.profile)
 
@@ -87,7 +87,7 @@ def _check_queues(path: str, fleet: Fleet) -> None:
 
 def refuse_impossible(spec: JobSpec, fleet: Fleet) -> None:
     """Refuse a job that this fleet can never hold, before it is submitted. Errors: CannotRun."""
-    from unidle.control.waiting import cpu_devices_for
+    from unidle.control.queries.waiting import cpu_devices_for
 
     file, many = "a fleet file (`--fleet`)", cpu_devices_for(spec, fleet)
     remedy = f"use fewer ranks or devices, or {file}"
@@ -112,7 +112,7 @@ def refuse_to_queue(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:
 
     Returns a note for the submitter if the job is accepted without a check or with ``hold``, otherwise None.
     """
-    from unidle.control.waiting import cpu_devices_for
+    from unidle.control.queries.waiting import cpu_devices_for
 
     if not fleet.nodes:
         return "the fleet of this store is not known yet: whether the job can start was not checked"

@@ -10,10 +10,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
+from unidle.api.job_watch import LOOK_S, Watch
 from unidle.api.stores import address_of, data_dir, read_store, read_view, without_password
-from unidle.api.watching import LOOK_S, Watch
-from unidle.control.describe import failure_lines
-from unidle.control.find import find_job
+from unidle.control.queries.describe import failure_lines
+from unidle.control.queries.find import find_job
 from unidle.errors import BadInput, JobFailed
 from unidle.guard.failure import failure_of_job
 from unidle.login import login_name
@@ -21,7 +21,7 @@ from unidle.login import login_name
 if TYPE_CHECKING:
     import polars as pl
 
-    from unidle.api.answers import Explanation, Profiled
+    from unidle.api.results import Explanation, Profiled
     from unidle.jobs import JobState
     from unidle.store.protocol import Store
     from unidle.view.jobs import JobView
@@ -66,14 +66,14 @@ class Job(Generic[ResultT]):
 
     def details(self) -> dict[str, Any]:
         """Its attempts and ranks, as ``unidle show --json`` prints them."""
-        from unidle.control.describe import job_detail
+        from unidle.control.queries.describe import job_detail
 
         return job_detail(self._read(), _named(self.store))
 
     def explain(self) -> Explanation:
         """Why it is in its state: what it waits for, where it was placed and why, and how it ended."""
-        from unidle.api.answers import explanation
-        from unidle.control.describe import explain
+        from unidle.api.results import explanation
+        from unidle.control.queries.describe import explain
 
         opened, view = self._open()
         with closing(opened):
@@ -87,7 +87,7 @@ class Job(Generic[ResultT]):
         Errors: :class:`TimeoutError` after ``timeout`` seconds; :class:`unidle.errors.CannotRun` if no controller
         runs on its store; :class:`unidle.errors.BadInput` for a ``timeout`` that is not a number.
         """
-        from unidle.api.serving import over
+        from unidle.api.controller_process import over
 
         if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
             raise BadInput(
@@ -120,7 +120,7 @@ class Job(Generic[ResultT]):
         Errors: :class:`unidle.errors.JobFailed`; :class:`unidle.errors.BadInput` if the job is a command, or if
         the value cannot be sent back; otherwise as :meth:`wait`.
         """
-        from unidle.api.shipping import archived, is_call, read_result
+        from unidle.api.function_call import archived, is_call, read_result
 
         job = self._after(timeout)
         if not is_call(job.spec.command):
@@ -154,8 +154,8 @@ class Job(Generic[ResultT]):
 
     def until_gone(self) -> None:
         """The second half of :meth:`cancel`. Where no controller runs on the store, one is started to end the job."""
+        from unidle.api.controller_process import over, serve
         from unidle.api.serve import ServeOrder
-        from unidle.api.serving import over, serve
 
         with Watch(self.store, self.id) as watch:
             while (job := watch.news()) is None or not job.terminal:
@@ -196,7 +196,7 @@ class Job(Generic[ResultT]):
         ``percent`` is of all device time of the job; ``cost`` is None without a price. ``rows``: ``"polars"``, for
         which the extra ``unidle[polars]`` is needed, or ``"dict"``.
         """
-        from unidle.api.answers import ledger_rows
+        from unidle.api.results import ledger_rows
 
         opened, view = self._open()
         with closing(opened):
@@ -209,8 +209,8 @@ class Job(Generic[ResultT]):
         Errors: :class:`unidle.errors.CannotRun` if it does not run on this machine or access is not permitted,
         :class:`unidle.errors.TargetEnded`, :class:`unidle.errors.BadInput`.
         """
-        from unidle.api.answers import Profiled
-        from unidle.api.look import look, ranks_of
+        from unidle.api.profiling import look, ranks_of
+        from unidle.api.results import Profiled
 
         opened, view = self._open()
         with closing(opened):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import TYPE_CHECKING, Final
 
+from unidle.api.job_watch import LOOK_S, Watch
 from unidle.api.lines import RankLines
 from unidle.api.stores import data_dir
-from unidle.api.watching import LOOK_S, Watch
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Output:
         self, store: Store, job: str, ranks: Sequence[int] | None, *, attempt: int | None = None, first: int = 0,
         raw: bool = False, wanted: Wanted = ALL, dropped: Callable[[int, int], None] = _unnoticed,
     ) -> None:  # fmt: skip
-        from unidle.control.archive import runs_of
+        from unidle.control.retention.archive import runs_of
 
         self._root = runs_of(store, data_dir(), job)
         self._lock: int | None = None  # shared, on the run directory: retention leaves it alone

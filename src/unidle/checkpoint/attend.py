@@ -16,7 +16,7 @@ from typing import Final
 
 from unidle.checkpoint import sums
 from unidle.checkpoint.find import judged
-from unidle.checkpoint.holder import places
+from unidle.checkpoint.holder import hold_paths
 from unidle.checkpoint.layout import INNER, MANIFEST
 from unidle.checkpoint.verify import Verdict
 from unidle.errors import BadInput
@@ -55,7 +55,7 @@ def move_aside(path: str) -> str:
     """Move a checkpoint out of the way of a script that looks for the newest; where it is now, empty where it cannot be."""
     parent, name = os.path.split(os.path.abspath(path))
     try:
-        with places.inner(parent, BAD, create=True) as folder:
+        with hold_paths.inner(parent, BAD, create=True) as folder:
             there, number = set(os.listdir(folder)), 1
             while f"{name}.{number}" in there:
                 number += 1

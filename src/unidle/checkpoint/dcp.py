@@ -14,7 +14,7 @@ from typing import IO, Final, Literal, cast
 from unidle.checkpoint import metadata_pickle
 from unidle.checkpoint.layout import Damaged
 from unidle.checkpoint.metadata_pickle import Pairs, Record
-from unidle.checkpoint.opening import FilePart, open_inside, read_inside, shown
+from unidle.checkpoint.safe_open import FilePart, open_inside, read_inside, shown
 from unidle.words import counted
 
 METADATA: Final = ".metadata"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from unidle.checkpoint.opening import Damaged, open_file
+from unidle.checkpoint.safe_open import Damaged, open_file
 
 # Compiled (and kept) by re at the first use: most ranks declare no directory.
 _IN_FLUX = r"(?i)^\.|^_?te?mp[._-]|^_tmp|[._-](?:te?mp|part|partial|incomplete|writing|lock|swp|bak)(?:[._-]?\d+)?$|~$"

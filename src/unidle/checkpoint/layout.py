@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from unidle.checkpoint.opening import Damaged as Damaged
-from unidle.checkpoint.opening import read_inside, shown
+from unidle.checkpoint.safe_open import Damaged as Damaged
+from unidle.checkpoint.safe_open import read_inside, shown
 
 CHUNK_BYTES: Final = 4 << 20
 MANIFEST: Final = "manifest.json"

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from unidle.checkpoint.opening import Damaged
+from unidle.checkpoint.safe_open import Damaged
 
 
 class Record:

@@ -11,9 +11,9 @@ import zlib
 from typing import Final
 
 from unidle import private
-from unidle.checkpoint.holder import places
+from unidle.checkpoint.holder import hold_paths
 from unidle.checkpoint.layout import INNER, Damaged, file_chunks
-from unidle.checkpoint.opening import open_file, open_inside, read_file, shown
+from unidle.checkpoint.safe_open import open_file, open_inside, read_file, shown
 from unidle.words import counted
 
 _FORMAT: Final = "unidle-sums"
@@ -37,7 +37,7 @@ def remember(path: str) -> bool:
             return False
         side = side_file(path)
         body = {"format": _FORMAT, "version": 1, "files": found}
-        with places.inner(os.path.dirname(os.path.abspath(path)), "sums", create=True) as folder:
+        with hold_paths.inner(os.path.dirname(os.path.abspath(path)), "sums", create=True) as folder:
             private.write(os.path.basename(side), folder, json.dumps(body, separators=(",", ":")).encode())
     except (Damaged, OSError):
         return False

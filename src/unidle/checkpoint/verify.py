@@ -25,7 +25,7 @@ from unidle.checkpoint.layout import (
     read_manifest,
     shard_name,
 )
-from unidle.checkpoint.opening import FilePart, Outside, open_file, open_inside, read_inside, shown
+from unidle.checkpoint.safe_open import FilePart, Outside, open_file, open_inside, read_inside, shown
 from unidle.words import counted
 
 State = Literal["good", "bad", "unverified"]

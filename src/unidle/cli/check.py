@@ -112,7 +112,7 @@ def check(options: CheckOptions) -> None:
 
 def _other_gpus(root: Path, environ: Mapping[str, str]) -> list[tuple[Vendor, tuple[FoundGpu, ...]]]:
     """Of AMD and Ascend, as the local engine finds them; those that this process hides from itself are counted too."""
-    from unidle.engine.local.devices import find_amd, find_ascend
+    from unidle.engine.local.devices.discovery import find_amd, find_ascend
 
     shown = {name: value for name, value in environ.items() if not name.endswith("VISIBLE_DEVICES")}
     return [(found.vendor, found.gpus) for found in (find_amd(root, shown), find_ascend(root, shown))]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unidle.view.jobs import JobView
     from unidle.view.state import View
 
-_QUOTES: Final = ("  | ", "  next: ")  # of unidle.control.describe.failure_lines
+_QUOTES: Final = ("  | ", "  next: ")  # of unidle.control.queries.describe.failure_lines
 
 StoreOption = Annotated[
     str | None,
@@ -146,9 +146,9 @@ def need_job(
 ) -> JobView:
     """The job that the user means, or :class:`BadInput`. Without a name the newest one, which is named on stderr.
 
-    ``live`` and ``started``: as :func:`unidle.control.find.newest_job`.
+    ``live`` and ``started``: as :func:`unidle.control.queries.find.newest_job`.
     """
-    from unidle.control.find import find_job, newest_job
+    from unidle.control.queries.find import find_job, newest_job
 
     if name is not None:
         return find_job(view, name, removed=removed)

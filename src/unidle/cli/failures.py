@@ -46,7 +46,7 @@ def failures(
 ) -> None:  # fmt: skip
     """Count failures by component, model, job size and node. Costs are by kind of failure."""
     from unidle.cli.ledger import window_of
-    from unidle.control.failures import failures_of
+    from unidle.control.queries.failure_report import failures_of
     from unidle.files.fault_trace import load_fault_trace
     from unidle.view.source import ledger_source
 

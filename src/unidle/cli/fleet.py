@@ -256,7 +256,7 @@ def fleet_summary(context: typer.Context, store: StoreOption = None) -> None:
 
 def _show_idle(store: str | None, as_json: bool) -> None:
     """Print the idle holders of a store."""
-    from unidle.control.idle_holders import idle_holders
+    from unidle.control.queries.idle_holders import idle_holders
 
     opened = read_store(store)
     view = read_view(opened)

@@ -67,8 +67,8 @@ def list_jobs(
 
     Of the jobs that wait, the last hundred are listed. Ages are since submission. `--json` lists all jobs.
     """
-    from unidle.control.describe import job_line
-    from unidle.control.find import last_ended, listed, not_ended
+    from unidle.control.queries.describe import job_line
+    from unidle.control.queries.find import last_ended, listed, not_ended
     from unidle.jobs import TERMINAL
 
     _known_state(state)
@@ -126,8 +126,8 @@ def _known_state(state: str | None) -> None:
 
 def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show a job's attempts, and how each of its ranks ended."""
-    from unidle.control.describe import job_detail
-    from unidle.control.explanation import headline
+    from unidle.control.queries.describe import job_detail
+    from unidle.control.queries.explanation import headline
 
     opened = read_store(store)
     detail = job_detail(need_job(read_view(opened), job), named_store(store))
@@ -165,7 +165,7 @@ def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption
 
 
 def _say_failure(job: dict[str, Any]) -> None:
-    from unidle.control.describe import failure_lines
+    from unidle.control.queries.describe import failure_lines
 
     if job["failure"] is not None:
         say()
@@ -194,8 +194,8 @@ def _stack_lines(run: dict[str, Any]) -> list[str]:
 
 def explain(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Explain why a job waits, runs where it does, or ended. Every decision on the way is listed with its reason."""
-    from unidle.control.describe import explain as explained
-    from unidle.control.explanation import story_lines
+    from unidle.control.queries.describe import explain as explained
+    from unidle.control.queries.explanation import story_lines
 
     opened = read_store(store)
     view = read_view(opened)

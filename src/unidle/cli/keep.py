@@ -29,8 +29,8 @@ def keep(
     import msgspec
 
     from unidle.cli.drive import done_by_controller
-    from unidle.control.find import find_job
     from unidle.control.inbox import KeepRequest
+    from unidle.control.queries.find import find_job
     from unidle.store.open import open_store
 
     opened = open_store(store_address(store), create=False)

@@ -86,8 +86,8 @@ def logs(job: JobArgument = None, store: StoreOption = None, *, options: LogOpti
     Several ranks are merged in order of time. Times of lines are accurate to 250 ms; in a file that fills for hours, to
     1/4096 of that. With --grep, --tail counts the lines that match.
     """
+    from unidle.api.job_watch import Watch
     from unidle.api.logs import Wanted
-    from unidle.api.watching import Watch
 
     match = _pattern(options.grep)
     opened = read_store(store)

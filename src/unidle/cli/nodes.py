@@ -256,7 +256,7 @@ def _ask(store: str | None, verb: str, target: str, *, no_wait: bool, **more: An
     """Put the request into the store's inbox, and say what came of it."""
     import msgspec
 
-    from unidle.control.remedies import GuardRequest
+    from unidle.control.nodes.remedies import GuardRequest
 
     opened = read_store(store, requests=True)
     view = read_view(opened)

@@ -24,8 +24,8 @@ from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.control.ask import Answer
     from unidle.control.forecast import Forecaster
+    from unidle.control.queries.dry_run import Answer
     from unidle.jobs import JobSpec
     from unidle.place.explain.gang import GangRefusal
     from unidle.place.network.rank_order import GroupTime
@@ -67,7 +67,7 @@ def place(
 
     The exit code is 0 in both cases; scripts read `placed` from the output of --json.
     """
-    from unidle.control.ask import next_decision
+    from unidle.control.queries.dry_run import next_decision
     from unidle.place.scheduler import Placed
 
     not_both(context, "store", fleet=fleet, snapshot=snapshot)
@@ -127,8 +127,8 @@ def _view(fleet: str | None, snapshot: str | None, store: str | None) -> tuple[V
 
 def _job(view: View, name: str, forecaster: Forecaster | None) -> JobView:
     """A job that waits there, or one that is submitted now."""
-    from unidle.control.ask import submitted
-    from unidle.control.find import find_job
+    from unidle.control.queries.dry_run import submitted
+    from unidle.control.queries.find import find_job
     from unidle.files.job import load_job
 
     found = view.jobs.open.get(name)
@@ -185,7 +185,7 @@ def _group(group: GroupTime) -> dict[str, Any]:
 
 
 def _blocked_by(refused: GangRefusal) -> list[dict[str, Any]]:
-    from unidle.control.waiting import barrier_line
+    from unidle.control.queries.waiting import barrier_line
 
     whole = {"code": refused.because.code, "text": refused.because.text, **refused.because.figures}
     return [whole, *(barrier_line(barrier) for barrier in refused.barriers)]

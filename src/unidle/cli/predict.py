@@ -80,7 +80,7 @@ def predict(
     """Predict step time and cost of a job on each GPU model. Without a job, show how accurate earlier predictions were."""
     from dataclasses import replace
 
-    from unidle.control import predictions
+    from unidle.control.queries import predictions
 
     name, devices = options.name, options.devices
     _check(job, options)
@@ -112,7 +112,7 @@ def _check(job: str | None, options: PredictOptions) -> None:
 
 
 def _say_models(told: dict[str, Any]) -> None:
-    from unidle.control.predictions import BATCH
+    from unidle.control.queries.predictions import BATCH
 
     say(f"{told['name']} of {told['user'] or 'an unknown user'} on {counted(told['devices'], 'device')}")
     money = told["currency"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from unidle.api.look import has_ended, look, ranks_of, watched
+from unidle.api.profiling import has_ended, look, ranks_of, watched
 from unidle.cli.common import need_job, print_json, read_store, read_view, show, warn
 from unidle.cli.option_set import with_options
 from unidle.cli.profile_options import Options
@@ -41,7 +41,7 @@ def profile(options: Options) -> None:
     """
     from unidle.cli.profile_file import Destination
     from unidle.cli.profile_source import add_owners, owners_of
-    from unidle.scope.rules import all_rules
+    from unidle.scope.rules_file import all_rules
 
     options.check()
     if options.injection:

@@ -51,7 +51,7 @@ def rm(
 
     Their time stays in the ledger, and checkpoints are not touched. A job that runs or waits is refused.
     """
-    from unidle.control.find import find_job
+    from unidle.control.queries.find import find_job
 
     opened = _open(store, dry_run)
     view = read_view(opened)
@@ -102,8 +102,8 @@ def prune(
 
 def _beyond_retention(opened: SqlStore, view: View) -> list[JobView]:
     """Jobs beyond a limit of the fleet's retention, as of now."""
-    from unidle.control.removal import files_of, size_of
-    from unidle.control.retention import beyond
+    from unidle.control.retention.policy import beyond
+    from unidle.control.retention.removal import files_of, size_of
     from unidle.control.store_files import state_dir
     from unidle.store.archives import ArchiveShelf
 
@@ -129,7 +129,7 @@ def _open(store: str | None, dry_run: bool) -> SqlStore:
 
 def _remove(opened: SqlStore, view: View, jobs: Sequence[JobView], dry_run: bool, as_json: bool) -> None:
     """Have the log say it, then delete the files of these jobs, and those that an earlier removal left."""
-    from unidle.control.removal import delete_jobs, drop_rows, with_files
+    from unidle.control.retention.removal import delete_jobs, drop_rows, with_files
     from unidle.control.store_files import state_dir
 
     state = state_dir(opened, data_dir())
@@ -158,7 +158,7 @@ def _remove(opened: SqlStore, view: View, jobs: Sequence[JobView], dry_run: bool
 
 
 def _is_held(state: Path, job: str) -> bool:
-    from unidle.control.removal import is_held
+    from unidle.control.retention.removal import is_held
 
     held = is_held(state, job)
     if held:

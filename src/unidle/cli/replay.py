@@ -36,8 +36,8 @@ from unidle.cli.replay_options import (
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.control.compare import Outcome
-    from unidle.control.replay import Assumptions, Scenario
+    from unidle.control.replay.outcome import Outcome
+    from unidle.control.replay.workload import Assumptions, Scenario
     from unidle.files.trace import Renames
 
 replay_app = Commands(help="Replay recorded jobs or faults under other policies. All figures are modelled.")
@@ -77,7 +77,7 @@ def trace(options: TraceOptions, assumed: Assumed) -> None:
     The columns of the trace are job, submit_s, duration_s, gpus, cpu_milli, memory_mib, model, queue, priority,
     preemptible and ranks."""
     from unidle.api.fleets import find_fleet
-    from unidle.control.replay import scenario_of
+    from unidle.control.replay.workload import scenario_of
     from unidle.files.trace import load_trace
 
     assumptions = assumed.checked()
@@ -119,8 +119,8 @@ def store(options: ReplayStoreOptions, assumed: Assumed) -> None:
     """Replay the jobs of a store under other policies. The first column of the output is the recorded run."""
     from unidle.api.fleets import find_fleet
     from unidle.cli.ledger import window_of
-    from unidle.control.compare import outcome_of
-    from unidle.control.history import scenario_of_store
+    from unidle.control.replay.outcome import outcome_of
+    from unidle.control.replay.recorded import scenario_of_store
     from unidle.view.source import ledger_source
 
     options = _with_hours_as_stop(options)
@@ -175,8 +175,8 @@ def _names(policy: str) -> list[str]:
 def _outcomes(
     scenario: Scenario, assumed: Assumptions, names: list[str], save: str | None, until_h: float | None
 ) -> dict[str, Outcome]:
-    from unidle.control.compare import outcome_of
-    from unidle.control.replay import replay
+    from unidle.control.replay.outcome import outcome_of
+    from unidle.control.replay.workload import replay
     from unidle.view.source import ledger_source
 
     until_ns = None if until_h is None else scenario.start_ns + round(until_h * 3600e9)
@@ -195,7 +195,7 @@ def _show(
 ) -> None:  # fmt: skip
     from dataclasses import asdict
 
-    from unidle.control.compare import side_by_side
+    from unidle.control.replay.outcome import side_by_side
 
     if as_json:
         answer: dict[str, Any] = {

@@ -16,8 +16,8 @@ from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.control.fault_outcome import FaultOutcome
-    from unidle.control.replay_faults import Case, Replay, Ways
+    from unidle.control.replay.ettr import FaultOutcome
+    from unidle.control.replay.faults import Case, Replay, Ways
 
 _MOST_NODES = 100_000
 _TERMS = (
@@ -83,7 +83,7 @@ def faults(options: FaultOptions) -> None:
     """Replay recorded faults on a gang, and compare recovery capabilities. The output has effective training
     time, lost work and cost, with and without each capability.
     """
-    from unidle.control.replay_faults import Replay, Terms, Ways, runs
+    from unidle.control.replay.faults import Replay, Terms, Ways, runs
     from unidle.files.fault_trace import load_fault_trace
 
     ways = Ways(
@@ -111,14 +111,14 @@ def faults(options: FaultOptions) -> None:
 
 
 def _ways(ways: Ways, fixed_s: float, intervals: list[float], compare: bool) -> dict[str, Ways]:
-    from unidle.control.replay_faults import variants
+    from unidle.control.replay.faults import variants
 
     every = variants(ways, fixed_s, intervals)
     return every if compare else {name: one for name, one in every.items() if name == "as_given" or name.startswith("every_")}  # fmt: skip
 
 
 def _cases(replay: Replay, sizes: list[int], seeds: list[int], ways: dict[str, Ways]) -> list[Case]:
-    from unidle.control.replay_faults import Case
+    from unidle.control.replay.faults import Case
 
     cases = [Case(name, size, seed, way) for size in sizes for name, way in ways.items() for seed in seeds]
     for case in cases:

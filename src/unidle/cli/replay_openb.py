@@ -20,7 +20,7 @@ from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.control.packing import Run
+    from unidle.control.replay.packing import Run
     from unidle.files.openb import Pods
     from unidle.jobs.packing import NodeSize
 
@@ -69,7 +69,7 @@ class PackOptions:
 @with_options(options=PackOptions)
 def openb(options: PackOptions) -> None:
     """Pack an openb trace, as in the published experiment. The result is the share of GPU capacity that is allocated."""
-    from unidle.control.packing import Experiment
+    from unidle.control.replay.packing import Experiment
     from unidle.files.openb import read_nodes, read_pods
 
     names, wanted = _names(options.policy), _seeds(options.seeds)

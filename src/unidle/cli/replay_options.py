@@ -14,7 +14,7 @@ from unidle.cli.times import duration_option
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
-    from unidle.control.replay import Assumptions, Estimates
+    from unidle.control.replay.workload import Assumptions, Estimates
     from unidle.store.protocol import Store
 
 
@@ -70,7 +70,7 @@ StopAfter = Annotated[float | None, stop_after_option("stop-after until")]
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """What a replay assumes, as it is given: see :class:`unidle.control.replay.Assumptions`."""
+    """What a replay assumes, as it is given: see :class:`unidle.control.replay.workload.Assumptions`."""
 
     # fmt: off
     estimates: Annotated[
@@ -102,7 +102,7 @@ class Assumed:
 
     def checked(self) -> Assumptions:
         """Errors: BadInput."""
-        from unidle.control.replay import Assumptions
+        from unidle.control.replay.workload import Assumptions
 
         kind, factor = _estimates(self.estimates)
         if not self.checkpoint_every.is_integer():

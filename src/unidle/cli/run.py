@@ -204,8 +204,8 @@ def caught() -> Iterator[Signals]:
 
 def _run(given: _Given) -> int:
     from unidle.cli.live import Live
-    from unidle.control.ids import new_job_id
     from unidle.control.inbox import signed
+    from unidle.control.job_ids import new_job_id
     from unidle.control.session import take_up
     from unidle.store.open import open_store
 
@@ -340,7 +340,7 @@ def _print_end(store: Store, job: JobView, report: str | None, given: _Given) ->
 
 
 def _print_json_end(job: JobView, report: str | None, address: str) -> None:
-    from unidle.control.describe import exit_codes
+    from unidle.control.queries.describe import exit_codes
     from unidle.guard.failure import failure_of_job
 
     codes = exit_codes(job.attempts[-1]) if job.attempts else []
@@ -353,7 +353,7 @@ def _print_json_end(job: JobView, report: str | None, address: str) -> None:
 
 
 def _print_summary(store: Store, job: JobView, report: str | None, address: str) -> None:
-    from unidle.control.describe import failure_lines
+    from unidle.control.queries.describe import failure_lines
     from unidle.control.store_files import run_root
     from unidle.guard.failure import failure_of_job
     from unidle.report.write import terminal_summary

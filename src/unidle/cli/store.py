@@ -76,8 +76,7 @@ def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
 def _folded(opened: Store) -> tuple[list[str], list[str]]:
     """What is wrong with events that can be read, and attempts that have files but are not in the log."""
-    from unidle.control import strays
-    from unidle.control.store_files import run_root
+    from unidle.control.store_files import run_root, unlogged
     from unidle.events.types import decode
     from unidle.view.fold import apply
     from unidle.view.state import View
@@ -88,7 +87,7 @@ def _folded(opened: Store) -> tuple[list[str], list[str]]:
             apply(view, decode(event.kind, event.body, event.seq), event.seq, event.time_ns)
     except UnidleError as error:
         return [error.line()], []
-    return [], list(strays.unlogged(run_root(opened, data_dir()), view))
+    return [], list(unlogged(run_root(opened, data_dir()), view))
 
 
 store_app.command("repair")(store_repair.repair)

@@ -85,7 +85,7 @@ def _found(address: str, stack: ExitStack, *, writes: bool) -> Salvage:
 
 
 def _planned(found: Salvage, address: str) -> Plan:
-    from unidle.control.strays import unlogged
+    from unidle.control.store_files import unlogged
     from unidle.store import swap
     from unidle.view.repair import plan
 

@@ -74,8 +74,8 @@ def submit(
     """
     import msgspec
 
-    from unidle.control.ids import new_job_id
     from unidle.control.inbox import SubmitRequest, signed
+    from unidle.control.job_ids import new_job_id
     from unidle.fleet import as_declared
     from unidle.store.open import open_store
 

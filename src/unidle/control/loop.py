@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unidle.clock import Clock
-from unidle.control import clearing, cuts
-from unidle.control.agenda import Agenda
-from unidle.control.care import NodeCare
+from unidle.control import engine_commands
 from unidle.control.elastic import ElasticSizes
+from unidle.control.engine_commands import bad_checkpoint
 from unidle.control.forecast import Forecaster
-from unidle.control.idle import IdleWatch
-from unidle.control.inbox import CancelRequest, KeepRequest, RemoveRequest, SubmitRequest, refused
+from unidle.control.gangs.idle import IdleWatch
+from unidle.control.inbox import (
+    INBOX_EVERY_NS,
+    CancelRequest,
+    KeepRequest,
+    RemoveRequest,
+    Requests,
+    SubmitRequest,
+    refused,
+)
+from unidle.control.nodes import maintenance
+from unidle.control.nodes.maintenance import NodeCare
 from unidle.control.recorder import Recorder, Watcher
-from unidle.control.recover import bad_checkpoint
-from unidle.control.requests import INBOX_EVERY_NS, Requests
+from unidle.control.work_queue import Agenda
 from unidle.engine.protocol import (
     CheckpointLook,
     Engine,
@@ -45,12 +53,12 @@ from unidle.view.jobs import AttemptView, JobView
 from unidle.view.state import View
 
 if TYPE_CHECKING:
-    from unidle.control.detectors import Detectors
-    from unidle.control.guard import GuardWatch
-    from unidle.control.late_detectors import LateDetectors
-    from unidle.control.profiler import Profiler
-    from unidle.control.retention import Retention
-    from unidle.control.stacks import GangStacks
+    from unidle.control.gangs.profiler import Profiler
+    from unidle.control.gangs.progress_watch import GuardWatch
+    from unidle.control.gangs.stacks import GangStacks
+    from unidle.control.nodes.detectors import Detectors
+    from unidle.control.nodes.late_detectors import LateDetectors
+    from unidle.control.retention.policy import Retention
     from unidle.notices.dispatcher import NoticeDispatcher
 
 SIGHTING_EVERY_NS: Final = 10_000_000_000
@@ -116,7 +124,7 @@ class Controller:
             self._emit(ev.FleetSeen(fleet))
         live = [job for job in self.view.jobs.open.awake() if job.live is not None]
         begun = [job for job in live if not self._is_held(job, job.attempts[-1])]
-        self._engine.adopt([cuts.live_attempt(self.view, job, job.attempts[-1]) for job in begun])
+        self._engine.adopt([engine_commands.live_attempt(self.view, job, job.attempts[-1]) for job in begun])
         self._engine.keep(self.view.jobs.open.keys())
         for job in list(self.view.jobs.open.awake()):  # nothing is due for one that rests
             self._touch(job)
@@ -271,7 +279,7 @@ class Controller:
 
     def _take_vitals(self, seen: GangVitals) -> None:
         if self._guard is None:  # most short runs end before the first look
-            from unidle.control.guard import GuardWatch
+            from unidle.control.gangs.progress_watch import GuardWatch
 
             self._guard = GuardWatch()
         for said in self._guard.look(self.view, seen):
@@ -354,7 +362,7 @@ class Controller:
             if isinstance(event, ev.StopAsked) and attempt is not None:
                 self._command_stop(job, attempt)
             elif isinstance(event, ev.AttemptEnded) and attempt is not None:
-                for cut in cuts.left(self.view, attempt):
+                for cut in engine_commands.left(self.view, attempt):
                     self._emit(cut)
                 self._commands.append(lambda e=event: self._engine.release(e.job, e.attempt))  # type: ignore[misc]
                 self._place = True
@@ -397,7 +405,9 @@ class Controller:
     def _carry_out(self, plan: Plan, now: int) -> set[str]:
         """Do what was planned, but for gangs that would run into maintenance; the nodes that those are kept off."""
         late = {
-            place.job: clash for place in plan.places if (clash := clearing.in_the_way(self.view, place, now))
+            place.job: clash
+            for place in plan.places
+            if (clash := maintenance.in_the_way(self.view, place, now))
         }
         for cut in plan.cuts:
             if not any(part.job in late for part in cut.cut.parts):
@@ -463,7 +473,7 @@ class Controller:
     def _command_start(self, job: JobView, attempt: AttemptView) -> None:
         if self._is_held(job, attempt):
             return
-        command = cuts.start_of(self.view, job, attempt)
+        command = engine_commands.start_of(self.view, job, attempt)
         self._commands.append(lambda: self._engine.start(command))
 
     def _is_held(self, job: JobView, attempt: AttemptView) -> bool:

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.clock import RealClock, boot_id, boottime_ns
-from unidle.control.care import NodeCare
 from unidle.control.forecast import Forecaster
-from unidle.control.late_detectors import LateDetectors
+from unidle.control.gangs.stacks import GangStacks
 from unidle.control.loop import Controller
+from unidle.control.nodes.late_detectors import LateDetectors
+from unidle.control.nodes.maintenance import NodeCare
 from unidle.control.recorder import Watcher
-from unidle.control.stacks import GangStacks
-from unidle.control.store_files import make_run_root, refuse_foreign, say_line, state_dir
-from unidle.control.strays import refuse_strays
+from unidle.control.store_files import make_run_root, refuse_foreign, refuse_strays, say_line, state_dir
 from unidle.engine.local.engine import LocalEngine
 from unidle.fleet import Fleet
 from unidle.place.policy import Unidle
@@ -26,9 +25,9 @@ from unidle.store.protocol import Store
 from unidle.view.snapshot import renewed_view
 
 if TYPE_CHECKING:
-    from unidle.control.hooks import Hands
-    from unidle.control.profiler import Profiler
-    from unidle.control.retention import Retention
+    from unidle.control.gangs.profiler import Profiler
+    from unidle.control.nodes.hooks import Hands
+    from unidle.control.retention.policy import Retention
     from unidle.files.fleet_notices import NoticeChannel
     from unidle.notices.dispatcher import NoticeDispatcher
     from unidle.notices.sender import Send
@@ -118,7 +117,7 @@ def _clock_of_log(view: View) -> int | None:
 def _profiler(address: str, fleet: Fleet, root: Path, lease: Lease, clock: RealClock) -> Profiler | None:
     if not address or not fleet.profile.on:
         return None
-    from unidle.control.profiler import Orders, Profiler
+    from unidle.control.gangs.profiler import Orders, Profiler
 
     orders = Orders(address, str(root), lease.token, clock.offset_ns, fleet.profile)
     return Profiler(orders, root.parent / "profiler.err")
@@ -136,14 +135,14 @@ def _retention(
     """Only for a service: a command that drives one job leaves the others alone."""
     if not address or purpose != "unidle up" or not fleet.retention.on:
         return None
-    from unidle.control.retention import Retention
-    from unidle.control.retention_worker import RetentionWorker
+    from unidle.control.retention.policy import Retention
+    from unidle.control.retention.worker import RetentionWorker
 
     return Retention(state, RetentionWorker(address, state, lease.token), clock, say or say_line)
 
 
 def _hands(place: Path) -> Hands:
-    from unidle.control.hooks import HookRunner
+    from unidle.control.nodes.hooks import HookRunner
 
     return HookRunner(place / "remedies")
 

@@ -73,7 +73,7 @@ def _devices(nvml: Any) -> DoctorCheck:
 
 
 def _others(root: Path, environ: Mapping[str, str]) -> list[DoctorCheck]:
-    from unidle.engine.local.devices import Found, find_amd, find_ascend
+    from unidle.engine.local.devices.discovery import Found, find_amd, find_ascend
 
     def check(name: str, found: Found) -> DoctorCheck:
         if not found.gpus:

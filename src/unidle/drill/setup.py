@@ -17,8 +17,8 @@ from typing import IO, Final
 
 import msgspec
 
-from unidle.control.ids import new_job_id
 from unidle.control.inbox import CancelRequest, SubmitRequest
+from unidle.control.job_ids import new_job_id
 from unidle.drill.disk import Disk
 from unidle.drill.lab import Lab
 from unidle.drill.scratch import Scratch, end_processes

@@ -1,5 +1,5 @@
 """``python -m unidle.rank.call FILE``: the program of a rank whose job is a Python function (see
-``unidle.api.shipping``).
+``unidle.api.function_call``).
 
 The file holds the function with its arguments and the caller's ``sys.path``. What the function of rank 0 returns is kept
 next to it as ``result``. An exception is printed without the frames of this module, and ends the rank with exit code 1.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from unidle.control.describe import exit_codes, reason_now
+from unidle.control.queries.describe import exit_codes, reason_now
 from unidle.events import types as ev
 from unidle.events.marks import Mark
 from unidle.guard.failure import how_ended

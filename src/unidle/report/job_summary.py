@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from unidle.control.describe import how_to_measure
+from unidle.control.queries.describe import how_to_measure
 from unidle.ledger.taxonomy import GROUP_COLOURS, GROUP_OF
 from unidle.page.frame import visible
 from unidle.report.palette import ansi_256

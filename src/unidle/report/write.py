@@ -28,7 +28,7 @@ def write_report(
     ``path`` None: a name next to the store. ``mode``: of the file, whatever the umask. ``data_dir``: where the logs are of jobs whose store is not a file.
     Returns the absolute path. Errors: OSError if the file cannot be written.
     """
-    from unidle.control.archive import runs_of
+    from unidle.control.retention.archive import runs_of
     from unidle.control.store_files import make_run_root, run_root, say_line
     from unidle.report.html import render
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from unidle.engine.local import tree
+from unidle.engine.local import process_tree
 from unidle.errors import UnidleError
 from unidle.events.guard import RankStack
 from unidle.scope.model import Frame, Profile, Sample
@@ -62,7 +62,8 @@ def main() -> int:
 
     What takes time to load is loaded before orders come: it may be started when a gang only begins to look suspicious.
     """
-    from unidle.scope.rules import RuleSet, shipped
+    from unidle.scope.rules import RuleSet
+    from unidle.scope.rules_file import shipped
     from unidle.scope.tiers import native  # noqa: F401
 
     with suppress(ImportError):
@@ -97,7 +98,9 @@ def _alive(orders: StackRequest) -> list[_Rank]:
     from unidle.scope.targets import pids_of_ranks
 
     found = pids_of_ranks(Path(orders.root), orders.job, orders.attempt, range(orders.ranks))
-    parents = {pid: stat for pid in tree.all_pids() if (stat := tree.stat_of(pid)) is not None}
+    parents = {
+        pid: stat for pid in process_tree.all_pids() if (stat := process_tree.stat_of(pid)) is not None
+    }
     children: dict[int, list[int]] = {}
     for pid, (_, parent, _) in parents.items():
         children.setdefault(parent, []).append(pid)
@@ -129,7 +132,7 @@ def _from_kernel(rank: _Rank, why_not: str = "the stacks were not read in time")
 
 def _small(path: str) -> str:
     try:
-        return tree.said(path).decode(errors="replace").strip()
+        return process_tree.said(path).decode(errors="replace").strip()
     except OSError:
         return ""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from unidle.engine.local import rundir, tree
+from unidle.engine.local import process_tree, rundir
 from unidle.errors import BadInput, CannotRun, TargetEnded
 from unidle.scope.bottlenecks import Machine
 from unidle.scope.model import Profile
@@ -51,7 +51,7 @@ class ProfileTarget:
 
 def of_process(pid: int, *, children: bool = True) -> ProfileTarget:
     """A process and, with ``children``, those below it. Errors: BadInput if it does not exist, TargetEnded, CannotRun."""
-    stat = tree.stat_of(pid)
+    stat = process_tree.stat_of(pid)
     if stat is None or pid <= 0:
         raise BadInput("no such process", field="PID", value=pid, remedy="`ps aux` lists them")
     if stat[0] in "ZX":
@@ -120,7 +120,7 @@ def rank_of_environment(pid: int) -> int | None:
 
 def any_lives(pids: Sequence[int]) -> bool:
     """Whether one of the processes still runs."""
-    return any(tree.is_live(pid) for pid in pids)
+    return any(process_tree.is_live(pid) for pid in pids)
 
 
 class OtherPrograms:
@@ -154,7 +154,7 @@ def _target(
     pids = list(roots)
     if children:
         for root in roots:
-            pids += sorted(tree.descendants(root) - set(pids))
+            pids += sorted(process_tree.descendants(root) - set(pids))
     known = dict(ranks or {})
     if not known:
         known = {pid: rank for pid in pids if (rank := rank_of_environment(pid)) is not None}
@@ -174,7 +174,11 @@ def _rank_pid(directory: str) -> int | None:
                     continue
                 if isinstance(mark, dict) and mark.get("k") == "spawn" and isinstance(mark.get("pid"), int):
                     pid = int(mark["pid"])
-                    return pid if tree.is_live(pid) and tree.ticks_of(pid) == mark.get("ticks") else None
+                    return (
+                        pid
+                        if process_tree.is_live(pid) and process_tree.ticks_of(pid) == mark.get("ticks")
+                        else None
+                    )
     except OSError:
         pass
     return None
@@ -190,9 +194,9 @@ def _allowed_cpus(pid: int) -> int | None:
 def _cpu_seconds() -> dict[int, float]:
     tick = os.sysconf("SC_CLK_TCK")
     found = {}
-    for pid in tree.all_pids():
+    for pid in process_tree.all_pids():
         try:
-            fields = tree.fields_of(tree.said(f"/proc/{pid}/stat"))
+            fields = process_tree.fields_of(process_tree.said(f"/proc/{pid}/stat"))
         except OSError:
             continue
         found[pid] = (int(fields[11]) + int(fields[12])) / tick
@@ -202,7 +206,7 @@ def _cpu_seconds() -> dict[int, float]:
 def _busy_seconds() -> float | None:
     """CPU time of everything since the boot."""
     try:
-        words = tree.said("/proc/stat").split(b"\n", 1)[0].split()
+        words = process_tree.said("/proc/stat").split(b"\n", 1)[0].split()
         user, nice, system, _, _, irq, soft = map(int, words[1:8])
     except (OSError, ValueError):
         return None

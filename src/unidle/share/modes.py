@@ -253,28 +253,14 @@ def _cut_mig(device: Device, shares: Sequence[Share], mig: MigModel | None) -> P
         compute = (*compute[:-2], compute[-2] + compute[-1])  # sevenths do not divide a million
     memory = _pad(shares_of([p.memory * WHOLE_PPM // mig.memory for p in profiles]), len(profiles))
     parts = [
-        GpuPart(
-            compute[k],
-            memory[k],
-            mig.compute_ppm(profile),
-            mig.bytes_of(profile),
-            plan.serve[k],
-        )
+        GpuPart(compute[k], memory[k], mig.compute_ppm(profile), mig.bytes_of(profile), plan.serve[k])
         for k, profile in enumerate(profiles)
     ]
-    if len(compute) > len(parts) or len(memory) > len(parts):
-        last = len(parts)
-        parts.append(
-            GpuPart(
-                compute[last] if len(compute) > last else 0,
-                memory[last] if len(memory) > last else 0,
-                0,
-                0,
-                rest=True,
-            )
-        )
+    count = len(parts)
+    if max(len(compute), len(memory)) > count:
+        parts.append(GpuPart(sum(compute[count:]), sum(memory[count:]), 0, 0, rest=True))
     promised = sum(p.compute for p in profiles) * WHOLE_PPM // mig.compute
-    return PartPlan(device.id, "mig", _drop_empty_rest(parts), promised, sum(memory[: len(profiles)]), plan)
+    return PartPlan(device.id, "mig", _drop_empty_rest(parts), promised, sum(memory[:count]), plan)
 
 
 def profile_for(share: Share, mig: MigModel) -> str | PartRefused:

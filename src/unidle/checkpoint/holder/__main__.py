@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from unidle.checkpoint.holder import places, wire
+from unidle.checkpoint.holder import hold_paths, wire
 from unidle.checkpoint.holder.server import Holder, arguments
 
 
@@ -18,8 +18,8 @@ def main() -> int:
         if given.hold is None:
             given.hold = wire.hold_directory(given.storage, given.node, wire.directory_id(given.storage))
         os.makedirs(os.path.dirname(os.path.dirname(os.path.abspath(given.hold))), exist_ok=True)
-        gate = places.gate(given.hold)
-        os.close(places.open_hold(given.hold, create=True))
+        gate = hold_paths.gate(given.hold)
+        os.close(hold_paths.open_hold(given.hold, create=True))
         if wire.running(given.hold) is not None:
             return 0
     except OSError as error:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
 
-from unidle.checkpoint.holder import places, slots, wire
-from unidle.checkpoint.holder.slots import PAGE, Label
+from unidle.checkpoint.holder import hold_paths, memory_copies, wire
+from unidle.checkpoint.holder.memory_copies import PAGE, Label
 from unidle.checkpoint.holder.wire import Address, Gone, Message
 from unidle.checkpoint.layout import CHUNK_BYTES
 
@@ -68,7 +68,7 @@ class Sender:
             self._link.settimeout(_PATIENCE_S)
         wire.send(self._link, {"do": "put", "label": asdict(label), "through": through})
         crcs = []
-        with places.held(self._hold) as hold, os.fdopen(places.open_copy(name, hold), "rb") as file:
+        with hold_paths.held(self._hold) as hold, os.fdopen(hold_paths.open_copy(name, hold), "rb") as file:
             for at in range(0, label.size_bytes, CHUNK_BYTES):
                 data = os.pread(file.fileno(), min(CHUNK_BYTES, label.size_bytes - at), PAGE + at)
                 crcs.append(zlib.crc32(data))
@@ -90,14 +90,14 @@ class Kept:
 
     def take(self, link: socket.socket, message: Message) -> None:
         """Receive one copy after its ``put`` message, and answer. Raises :class:`Gone`, OSError."""
-        label = slots.label_of(message["label"])
-        with places.held(self._hold) as hold:
+        label = memory_copies.label_of(message["label"])
+        with hold_paths.held(self._hold) as hold:
             name = self._room(hold)
             try:
                 if not self._receive(link, name, hold, label):
                     wire.send(link, {"ok": False, "why": "checksums differ after the transfer"})
                     return
-                final = slots.peer_name(label.rank, label.session, label.step)
+                final = memory_copies.peer_name(label.rank, label.session, label.step)
                 os.rename(name, final, src_dir_fd=hold, dst_dir_fd=hold)
                 name = ""
                 wire.send(link, {"ok": True})
@@ -108,8 +108,8 @@ class Kept:
 
     def _receive(self, link: socket.socket, name: str, hold: int, label: Label) -> bool:
         """Fill a file with what comes; False where its checksums are not those of the sender."""
-        with os.fdopen(places.open_copy(name, hold, os.O_RDWR), "r+b") as file:
-            file.write(slots.page_of(None))
+        with os.fdopen(hold_paths.open_copy(name, hold, os.O_RDWR), "r+b") as file:
+            file.write(memory_copies.page_of(None))
             file.flush()
             file.truncate(PAGE + label.size_bytes)
             with mmap.mmap(file.fileno(), 0) as memory:
@@ -117,15 +117,15 @@ class Kept:
                 told, _ = wire.receive(link)
                 if told.get("crcs") != crcs:
                     return False
-                memory[:PAGE] = slots.page_of(label)
+                memory[:PAGE] = memory_copies.page_of(label)
         return True
 
     def forget(self, newest: Label, through: int | None) -> None:
         """Let go of copies of this rank that are older than the last step that every rank has."""
         if through is None:
             return
-        with contextlib.suppress(OSError), places.held(self._hold) as hold:
-            for name, label in slots.copies(self._hold).items():
+        with contextlib.suppress(OSError), hold_paths.held(self._hold) as hold:
+            for name, label in memory_copies.copies(self._hold).items():
                 same = label.rank == newest.rank and label.session == newest.session
                 if name.startswith("peer-") and same and label.step < through:
                     self._spare_it(name, hold)
@@ -136,7 +136,7 @@ class Kept:
                 return self._spare.pop()
             self._number += 1
             name = f"spare-{os.getpid()}-{self._number}"
-        os.close(places.open_copy(name, hold, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        os.close(hold_paths.open_copy(name, hold, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         return name
 
     def _spare_it(self, name: str, hold: int) -> None:

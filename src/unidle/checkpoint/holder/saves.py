@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from unidle.checkpoint import layout
-from unidle.checkpoint.holder import places, wire
+from unidle.checkpoint.holder import hold_paths, wire
 from unidle.checkpoint.holder import storage as disk
-from unidle.checkpoint.holder.slots import Label
+from unidle.checkpoint.holder.memory_copies import Label
 from unidle.checkpoint.holder.wire import Address, Gone, Message
 from unidle.checkpoint.layout import Damaged, Shard
 
@@ -146,8 +146,8 @@ class Saves:
                 "world": label.world,
             }
             try:
-                with places.held(self._hold) as hold:
-                    fd = places.open_copy(order.name, hold)
+                with hold_paths.held(self._hold) as hold:
+                    fd = hold_paths.open_copy(order.name, hold)
                 try:
                     shard = disk.write_shard(self._storage, label, fd)
                 finally:

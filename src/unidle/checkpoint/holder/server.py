@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from unidle import private
-from unidle.checkpoint.holder import places, slots, wire
-from unidle.checkpoint.holder.doors import Doors, is_loopback
+from unidle.checkpoint.holder import hold_paths, memory_copies, wire
+from unidle.checkpoint.holder.listener import Doors, is_loopback
+from unidle.checkpoint.holder.memory_copies import PAGE
 from unidle.checkpoint.holder.peers import Kept, Sender
 from unidle.checkpoint.holder.saves import Order, Saves
-from unidle.checkpoint.holder.slots import PAGE
 from unidle.checkpoint.holder.wire import Address, Gone, Message
 from unidle.checkpoint.layout import CHUNK_BYTES, INNER
 
@@ -66,10 +66,13 @@ class Holder:
     def publish(self) -> None:
         """Say where this holder is: to this node in memory, to others in the checkpoint directory."""
         text = json.dumps(self.address.to_json() | {"pid": os.getpid(), "node": self.node}).encode()
-        with places.held(self.hold) as hold:
+        with hold_paths.held(self.hold) as hold:
             private.write(wire.ADDRESS, hold, text)
         # else other nodes are not found after a restart, and storage serves
-        with contextlib.suppress(OSError), places.inner(self.storage, wire.HOLDERS, create=True) as holders:
+        with (
+            contextlib.suppress(OSError),
+            hold_paths.inner(self.storage, wire.HOLDERS, create=True) as holders,
+        ):
             private.write(self._public_name, holders, text)
 
     @property
@@ -94,13 +97,13 @@ class Holder:
 
     def _clear(self) -> None:
         """Remove what is this holder's, where no other one has begun in its place."""
-        gate = places.gate(self.hold)
-        with places.held(self.hold) as hold:
+        gate = hold_paths.gate(self.hold)
+        with hold_paths.held(self.hold) as hold:
             found = json.loads(private.read(wire.ADDRESS, hold, PAGE))
         if found.get("token") == self.address.token:
-            with contextlib.suppress(OSError), places.inner(self.storage, wire.HOLDERS) as holders:
+            with contextlib.suppress(OSError), hold_paths.inner(self.storage, wire.HOLDERS) as holders:
                 os.unlink(self._public_name, dir_fd=holders)
-            places.clear(self.hold)
+            hold_paths.clear(self.hold)
         os.close(gate)
 
     def finish(self) -> None:
@@ -146,7 +149,7 @@ class Holder:
         elif do == "put":
             self._kept.take(link, message)
         elif do == "inventory":
-            found = slots.copies(self.hold)
+            found = memory_copies.copies(self.hold)
             wire.send(link, {"copies": {name: asdict(label) for name, label in found.items()}})
         elif do == "read":
             self._read(link, message)
@@ -224,11 +227,11 @@ class Holder:
         """Take the lock of the checkpoint directory; empty, or who has it."""
         path = os.path.join(self.storage, INNER, "lock")
         with self._lock:
-            if self._storage_lock >= 0 and places.is_same(self._storage_lock, path):
+            if self._storage_lock >= 0 and hold_paths.is_same(self._storage_lock, path):
                 return ""
             self._unlock_storage()
         try:
-            with places.inner(self.storage, create=True) as inner:
+            with hold_paths.inner(self.storage, create=True) as inner:
                 fd = private.open_file("lock", inner, os.O_RDWR | os.O_CREAT, os.path.dirname(path))
         except OSError as error:
             return f"the directory cannot be written: {error.strerror}"
@@ -258,9 +261,13 @@ class Holder:
 
     def _copied(self, link: socket.socket, message: Message) -> None:
         client = self._client_of(link)
-        label, slot, name = slots.label_of(message["label"]), int(message["slot"]), str(message["name"])
+        label, slot, name = (
+            memory_copies.label_of(message["label"]),
+            int(message["slot"]),
+            str(message["name"]),
+        )
         through = message["through"]
-        if slots.session_of(name) is None:
+        if memory_copies.session_of(name) is None:
             raise ValueError("it is no name of a copy")
         if message["store"]:
             if client.rank == 0:
@@ -281,9 +288,9 @@ class Holder:
 
     def _drop_sessions_but(self, session: str) -> None:
         """Remove the copies of earlier attempts: the new attempt has a complete set, so they are not requested again."""
-        with contextlib.suppress(OSError), places.held(self.hold) as hold:
+        with contextlib.suppress(OSError), hold_paths.held(self.hold) as hold:
             for name in os.listdir(hold):
-                if slots.session_of(name) not in (None, session):
+                if memory_copies.session_of(name) not in (None, session):
                     with contextlib.suppress(OSError):
                         os.unlink(name, dir_fd=hold)
 
@@ -291,13 +298,13 @@ class Holder:
         """One chunk of a copy with its checksum; no bytes where the copy is gone."""
         name, at = str(message["name"]), int(message["chunk"]) * CHUNK_BYTES
         data = b""
-        if slots.session_of(name) is not None:
+        if memory_copies.session_of(name) is not None:
             with (
                 contextlib.suppress(OSError),
-                places.held(self.hold) as hold,
-                os.fdopen(places.open_copy(name, hold), "rb", buffering=0) as file,
+                hold_paths.held(self.hold) as hold,
+                os.fdopen(hold_paths.open_copy(name, hold), "rb", buffering=0) as file,
             ):
-                label = slots.label_from(file.read(PAGE))
+                label = memory_copies.label_from(file.read(PAGE))
                 if label is not None:
                     data = os.pread(file.fileno(), min(CHUNK_BYTES, label.size_bytes - at), PAGE + at)
         wire.send(link, {"crc": zlib.crc32(data)}, data)

@@ -14,7 +14,7 @@ from typing import Final
 from unidle import private
 from unidle.checkpoint import layout
 from unidle.checkpoint.find import candidates
-from unidle.checkpoint.holder.slots import PAGE, Label
+from unidle.checkpoint.holder.memory_copies import PAGE, Label
 from unidle.checkpoint.layout import CHUNK_BYTES, Damaged, Manifest, Shard
 from unidle.checkpoint.prune import choose, remove
 from unidle.checkpoint.verify import verify, verify_shard

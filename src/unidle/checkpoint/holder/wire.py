@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from unidle import private
-from unidle.checkpoint.holder import greeting, places
-from unidle.checkpoint.holder.doors import is_loopback
-from unidle.checkpoint.holder.places import directory_id as directory_id
-from unidle.checkpoint.holder.places import hold_base as hold_base
-from unidle.checkpoint.holder.places import hold_directory as hold_directory
-from unidle.checkpoint.holder.places import is_same as is_same
+from unidle.checkpoint.holder import handshake, hold_paths
+from unidle.checkpoint.holder.hold_paths import directory_id as directory_id
+from unidle.checkpoint.holder.hold_paths import hold_base as hold_base
+from unidle.checkpoint.holder.hold_paths import hold_directory as hold_directory
+from unidle.checkpoint.holder.hold_paths import is_same as is_same
+from unidle.checkpoint.holder.listener import is_loopback
 
 Message = dict[str, Any]
 _HEAD: Final = struct.Struct("!IQ")
@@ -111,7 +111,7 @@ def address_from(value: Mapping[str, Any]) -> Address:
 def published(storage: str) -> list[Address]:
     """The holders that have published their addresses in the checkpoint directory; only this user's own files count."""
     found: list[Address | None] = []
-    with contextlib.suppress(OSError), places.inner(storage, HOLDERS) as fd:
+    with contextlib.suppress(OSError), hold_paths.inner(storage, HOLDERS) as fd:
         found = [_address_in(name, fd) for name in sorted(os.listdir(fd)) if name.endswith(".json")]
     return [address for address in found if address is not None]
 
@@ -140,9 +140,9 @@ def connect(address: Address, timeout_s: float = CONNECT_S) -> socket.socket:
         raise Gone(f"{where}: {error}") from None
     try:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = greeting.ask(link, address.token, address.name, encrypted=not is_loopback(address.host))
+        link = handshake.ask(link, address.token, address.name, encrypted=not is_loopback(address.host))
         link.settimeout(timeout_s)
-    except greeting.Refused as error:
+    except handshake.Refused as error:
         link.close()
         raise Gone(f"{where} is another one: {error}") from None
     except (OSError, ValueError) as error:
@@ -183,7 +183,7 @@ def running(hold: str, *, coming: bool = False, host: str = "") -> Address | Non
     not this user's own.
     """
     try:
-        with places.held(hold) as fd:
+        with hold_paths.held(hold) as fd:
             address = _address_in(ADDRESS, fd)
     except FileNotFoundError:
         return None

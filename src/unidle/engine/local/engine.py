@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from unidle.clock import RealClock
 from unidle.engine.local import cgroups, descriptors, injection, launch, rundir
-from unidle.engine.local.between import Between
-from unidle.engine.local.following import Supervisors
-from unidle.engine.local.watch import Logged, RankWatch
+from unidle.engine.local.rank_watch import Logged, RankWatch, Supervisors
+from unidle.engine.local.sidecars.gang_sidecars import Between
 from unidle.engine.protocol import (
     CheckpointLook,
     LiveAttempt,
@@ -32,10 +31,10 @@ from unidle.jobs.spec import is_job_id
 from unidle.jobs.vitals import GangVitals
 
 if TYPE_CHECKING:
-    from unidle.engine.local.slicing import Grant, Slicer
-    from unidle.engine.local.utilisation import Utilisation
-    from unidle.engine.local.vitals import VitalsWatch
-    from unidle.engine.local.warm import WarmPool
+    from unidle.engine.local.devices.slicing import Grant, Slicer
+    from unidle.engine.local.vitals.sampler import VitalsWatch
+    from unidle.engine.local.vitals.utilisation import Utilisation
+    from unidle.engine.local.warm_pool import WarmPool
 
 STARTING_TICK_MS = 10
 STEADY_TICK_MS = 500
@@ -145,7 +144,7 @@ class LocalEngine:
     def watch(self, command: WatchGang) -> None:
         """Begin or cease to measure whether an attempt's devices are used; read at each :meth:`poll`."""
         if self._uses is None:  # imported here, because most jobs show steps
-            from unidle.engine.local.utilisation import Utilisation
+            from unidle.engine.local.vitals.utilisation import Utilisation
 
             self._uses = Utilisation(self._fleet, self._watches)
         self._uses.watch(command)
@@ -249,8 +248,8 @@ class LocalEngine:
             gang.first_ns = gang.first_ns or now_ns
             if not pids or now_ns - gang.first_ns < LOOK_AFTER_NS:
                 return
-            from unidle.engine.local.reach import Reach
-            from unidle.engine.local.vitals import VitalsWatch
+            from unidle.engine.local.vitals.reachability import Reach
+            from unidle.engine.local.vitals.sampler import VitalsWatch
 
             addresses = {node.id: node.address for node in self._fleet.nodes if node.address}
             self._vitals = VitalsWatch(self._clock.offset_ns, lambda: Reach(self._spaces, addresses))
@@ -282,7 +281,7 @@ class LocalEngine:
 
     def _slices(self) -> Slicer:
         if self._slicer is None:  # imported here, because most jobs have whole devices
-            from unidle.engine.local.slicing import local_slicer
+            from unidle.engine.local.devices.slicing import local_slicer
 
             self._slicer = local_slicer(str(self._root), self._fleet, self._name)
         return self._slicer
@@ -401,7 +400,7 @@ class LocalEngine:
             return
         gang.prepared = True
         if self._warm is None:  # imported here, because few jobs ask for it
-            from unidle.engine.local.warm import WarmPool
+            from unidle.engine.local.warm_pool import WarmPool
 
             self._warm = WarmPool()
         self._warm.prepare(command.spec.command, launch.common_environment(command, os.environ))

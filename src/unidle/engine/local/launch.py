@@ -13,8 +13,8 @@ from pathlib import Path
 
 from unidle.clock import boot_id
 from unidle.engine.local import netns, rundir
-from unidle.engine.local.orders import Orders
-from unidle.engine.local.visible import visible_devices
+from unidle.engine.local.devices.visible import visible_devices
+from unidle.engine.local.rundir import Orders
 from unidle.engine.protocol import StartGang
 from unidle.fleet import Fleet, Node, device_of
 from unidle.jobs import JobSpec, Limits, Role, role_of
@@ -27,7 +27,7 @@ RENDEZVOUS = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
 )  # fmt: skip
-SUPERVISOR_PATH = str(Path(__file__).with_name("supervisor.py"))
+SUPERVISOR_PATH = str(Path(__file__).with_name("supervisor") / "entry.py")
 LOCK_FD = 3
 PORT_FD = 4
 

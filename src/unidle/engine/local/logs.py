@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unidle.engine.local import rundir
-from unidle.engine.local.output import interval_ns
-from unidle.engine.local.tail import JournalTail
+from unidle.engine.local.journal_tail import JournalTail
+from unidle.engine.local.supervisor.rotated_log import interval_ns
 
 CHUNK_BYTES = 256 * 1024
 POLL_S = 0.2
@@ -58,7 +58,7 @@ class LogReader:
     """Reads one rank's log files from the oldest on, or from where :meth:`begin` sets it; :meth:`read` never waits.
 
     A file is known by its inode, not by its name, which each rotation changes. ``time_ns`` is when what was read last
-    was printed, to :func:`~unidle.engine.local.output.interval_ns`; None where that is not known (logs of versions
+    was printed, to :func:`~unidle.engine.local.supervisor.rotated_log.interval_ns`; None where that is not known (logs of versions
     without times). ``lost_lines`` counts lines that rotation dropped before they were read.
     """
 

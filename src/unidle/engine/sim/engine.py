@@ -19,13 +19,11 @@ from unidle.engine.protocol import (
     Utilised,
     WatchGang,
 )
-from unidle.engine.sim.copies import PeerCopies
-from unidle.engine.sim.faults import Fault, NodeFault, in_order
+from unidle.engine.sim.contention import Key, Network, Parts
 from unidle.engine.sim.gang import KILLED, RankMark, SimGang
-from unidle.engine.sim.network import Key, Network
-from unidle.engine.sim.parts import Parts
+from unidle.engine.sim.peer_copies import PeerCopies
 from unidle.engine.sim.steady import SteadyGang
-from unidle.engine.sim.workload import SimJob, Workload
+from unidle.engine.sim.workload import Fault, NodeFault, SimJob, Workload, in_order
 from unidle.events.marks import Mark
 from unidle.events.types import Use
 from unidle.fleet import Fleet

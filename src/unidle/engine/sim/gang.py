@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from unidle.engine.protocol import StartGang
-from unidle.engine.sim.network import WHOLE
+from unidle.engine.sim.contention import WHOLE
 from unidle.engine.sim.workload import SimJob
 from unidle.events.marks import Mark
 

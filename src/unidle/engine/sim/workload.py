@@ -1,14 +1,17 @@
-"""What simulated gangs do: durations that are given, failures from a seed. Pure."""
+"""What simulated gangs do and which nodes fail: given, or drawn from a seed. Pure."""
 
 from __future__ import annotations
 
+import heapq
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
 
 from unidle.engine.protocol import StartGang
 
 S = 1_000_000_000
+_S: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class SimJob:
     makes no progress for ``checkpoint_ns``; an attempt that resumes from one reads it for ``restore_ns``.
     Asked to stop, the ranks leave after ``stop_ns`` (killed where the grace is shorter), with a
     checkpoint of the last step where ``saves_on_stop``. ``comm_ppm`` is the part of each step that
-    is communication between nodes (see ``unidle.engine.sim.network``). When ``quiet_at_ns`` of the work
+    is communication between nodes (see ``unidle.engine.sim.contention``). When ``quiet_at_ns`` of the work
     is done the gang does nothing for ``quiet_ns``; its utilisation then is low, or, where not
     ``measurable``, not known.
 
@@ -81,3 +84,43 @@ def failures(
     if after_s >= within_s:
         return {}
     return {command.attempt: (of_attempt.randrange(len(command.places)), int(after_s * S), -9)}
+
+
+class NodeFault(NamedTuple):
+    """``node`` is down from ``at_ns`` until ``repaired_ns``; ``component`` is the part that failed, if known."""
+
+    at_ns: int
+    node: str
+    repaired_ns: int
+    component: str = ""
+
+
+Fault: TypeAlias = tuple[int, str, int] | NodeFault
+
+
+def in_order(faults: Iterable[Fault]) -> Iterator[NodeFault]:
+    """Given faults by time."""
+    return iter(sorted(NodeFault(*fault) for fault in faults))
+
+
+def seeded_faults(
+    nodes: Sequence[str], seed: int, *, mtbf_s: float, mttr_s: float, start_ns: int = 1
+) -> Iterator[NodeFault]:
+    """Faults without end, by time: each node fails and is repaired by itself.
+
+    Times between the end of a repair and the next fault are exponential with mean ``mtbf_s``
+    (seconds, per node), those of repairs with mean ``mttr_s``. The faults of a node depend on the
+    seed and its name alone, so that another node more or less changes none of them.
+    """
+    chances = {node: random.Random(f"{seed}/{node}") for node in nodes}
+    heap = [(start_ns + _drawn_ns(chances[node], mtbf_s), node) for node in nodes]
+    heapq.heapify(heap)
+    while heap:
+        at_ns, node = heap[0]
+        repaired_ns = at_ns + _drawn_ns(chances[node], mttr_s)
+        yield NodeFault(at_ns, node, repaired_ns)
+        heapq.heapreplace(heap, (repaired_ns + _drawn_ns(chances[node], mtbf_s), node))
+
+
+def _drawn_ns(chance: random.Random, mean_s: float) -> int:
+    return max(int(chance.expovariate(1 / mean_s) * _S), 1)

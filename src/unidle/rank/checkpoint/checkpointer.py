@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import unidle.rank as report
 from unidle.checkpoint.holder import wire
-from unidle.checkpoint.holder.slots import Label
+from unidle.checkpoint.holder.memory_copies import Label
 from unidle.checkpoint.holder.wire import Gone, Message
 from unidle.checkpoint.layout import Damaged
 from unidle.errors import BadInput, CannotRun
 from unidle.rank.checkpoint import restore as back
-from unidle.rank.checkpoint.client import Client
-from unidle.rank.checkpoint.due import Due
-from unidle.rank.checkpoint.ranks import Ranks, peer_of, writers
+from unidle.rank.checkpoint.collectives import Ranks, peer_of, writers
+from unidle.rank.checkpoint.holder_client import Client
+from unidle.rank.checkpoint.save_schedule import Due
 from unidle.rank.checkpoint.stage import Pieces, Stage
 from unidle.rank.checkpoint.state import (
     Extra,

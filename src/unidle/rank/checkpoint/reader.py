@@ -29,8 +29,8 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from unidle.checkpoint.holder import wire
-from unidle.checkpoint.holder.places import held, open_copy
-from unidle.checkpoint.holder.slots import PAGE, Label
+from unidle.checkpoint.holder.hold_paths import held, open_copy
+from unidle.checkpoint.holder.memory_copies import PAGE, Label
 from unidle.checkpoint.holder.wire import Address, Gone
 from unidle.checkpoint.layout import (
     CHUNK_BYTES,
@@ -42,7 +42,7 @@ from unidle.checkpoint.layout import (
     decode_header,
     read_manifest,
 )
-from unidle.checkpoint.opening import open_inside
+from unidle.checkpoint.safe_open import open_inside
 from unidle.rank.checkpoint.stage import DTYPES
 
 _DTYPES = {name: dtype for dtype, name in DTYPES.items()}

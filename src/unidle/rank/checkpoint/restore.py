@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from unidle.checkpoint.find import candidates
-from unidle.checkpoint.holder import slots, wire
-from unidle.checkpoint.holder.slots import Label
+from unidle.checkpoint.holder import memory_copies, wire
+from unidle.checkpoint.holder.memory_copies import Label
 from unidle.checkpoint.holder.wire import Address, Gone
 from unidle.checkpoint.layout import Damaged, is_partial, read_manifest
 from unidle.checkpoint.verify import verify_shard
@@ -73,8 +73,10 @@ def _inventories(addresses: list[Address], own: str) -> list[_Copy]:
             with wire.connect(address.on_this_host() if address.name == own else address) as link:
                 link.settimeout(wire.CONNECT_S)
                 answer, _ = wire.ask(link, {"do": "inventory"})
-            copies = {name: slots.label_of(label) for name, label in answer["copies"].items()}
-            found.extend((address, name, label) for name, label in copies.items() if slots.session_of(name))
+            copies = {name: memory_copies.label_of(label) for name, label in answer["copies"].items()}
+            found.extend(
+                (address, name, label) for name, label in copies.items() if memory_copies.session_of(name)
+            )
         except (Gone, OSError, KeyError, TypeError, ValueError, AttributeError):
             return
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from unidle.checkpoint.holder import places, slots
-from unidle.checkpoint.holder.slots import PAGE, Label
+from unidle.checkpoint.holder import hold_paths, memory_copies
+from unidle.checkpoint.holder.memory_copies import PAGE, Label
 from unidle.checkpoint.layout import encode_header
 
 DTYPES: Final[dict[torch.dtype, str]] = {
@@ -57,7 +57,7 @@ class Slot:
         self._fit(label.size_bytes)
         assert self._map is not None
         assert self._memory is not None
-        self._map[:PAGE] = slots.page_of(None)
+        self._map[:PAGE] = memory_copies.page_of(None)
         if head != self._head:
             self._head = head
             self._views = {key: self._view(places[key], piece[0]) for key, piece in pieces.items()}
@@ -73,7 +73,7 @@ class Slot:
     def commit(self, label: Label) -> None:
         """Mark the copy as complete."""
         assert self._map is not None
-        self._map[:PAGE] = slots.page_of(label)
+        self._map[:PAGE] = memory_copies.page_of(label)
 
     def _view(self, place: tuple[int, int], like: Tensor) -> Tensor:
         assert self._memory is not None
@@ -88,8 +88,8 @@ class Slot:
         self._views, self._memory, self._map, self._head, self._pinned = {}, None, None, b"", False
         hold, name = os.path.split(self.path)
         with (
-            places.held(hold) as at,
-            os.fdopen(places.open_copy(name, at, os.O_RDWR | os.O_CREAT), "r+b") as file,
+            hold_paths.held(hold) as at,
+            os.fdopen(hold_paths.open_copy(name, at, os.O_RDWR | os.O_CREAT), "r+b") as file,
         ):
             # reserved at once: a full memory file system is then an error here, not a signal later
             os.posix_fallocate(file.fileno(), 0, PAGE + size)
@@ -144,7 +144,7 @@ class Stage:
         number = self.free()
         assert number is not None
         if number == len(self._slots):
-            name = slots.own_name(self._rank, self._session, number)
+            name = memory_copies.own_name(self._rank, self._session, number)
             self._slots.append(Slot(os.path.join(self._hold, name)))
         slot = self._slots[number]
         head, places = self._head(pieces, len(own))

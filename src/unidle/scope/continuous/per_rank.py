@@ -14,7 +14,8 @@ from unidle.ledger.profiled_causes import CARVED
 from unidle.scope.budget import Budgets, budgets_of, percentages
 from unidle.scope.model import Profile
 from unidle.scope.rank_views import compare
-from unidle.scope.rules import RuleSet, all_rules
+from unidle.scope.rules import RuleSet
+from unidle.scope.rules_file import all_rules
 from unidle.scope.steps import steps_of
 
 SAMPLES_LEAST: Final = 20  # of the training thread: with fewer its time is not split

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from unidle.engine.local import rundir, tree
-from unidle.engine.local.tail import JournalTail
+from unidle.engine.local import process_tree, rundir
+from unidle.engine.local.journal_tail import JournalTail
 from unidle.scope.model import Profile
 
 _CHUNKS_MOST: Final = 64  # of a journal, until it says what was spawned
@@ -49,7 +49,7 @@ class RankFinder:
                 return None
             self._spawned[key] = spawned
         pid, ticks = self._spawned[key]
-        return pid if tree.ticks_of(pid) == ticks and tree.is_live(pid) else None
+        return pid if process_tree.ticks_of(pid) == ticks and process_tree.is_live(pid) else None
 
 
 def _spawned(directory: str) -> tuple[int, int] | None:
@@ -67,7 +67,7 @@ def _spawned(directory: str) -> tuple[int, int] | None:
 
 def trees(roots: Mapping[int, int]) -> dict[int, set[int]]:
     """By rank its process and all below it, now."""
-    return {rank: tree.below(pid, tree.children(pid)) for rank, pid in roots.items()}
+    return {rank: process_tree.below(pid, process_tree.children(pid)) for rank, pid in roots.items()}
 
 
 def belonging(profile: Profile, before: Mapping[int, set[int]]) -> dict[int, set[int]]:

@@ -170,7 +170,7 @@ def _tell_plan(wanted: RunRequest, simulation: Modelled, tell: Any) -> None:
 
 def _train(wanted: RunRequest, hosts: RunHosts, store: str | None, options: RunOptions, tell: Any) -> RunEnd:
     from unidle.cli.run import caught
-    from unidle.control.ids import new_job_id
+    from unidle.control.job_ids import new_job_id
     from unidle.span.run.coordinator import Coordinator
     from unidle.span.run.gang import gang_of
     from unidle.span.run.launchers import LocalLauncher

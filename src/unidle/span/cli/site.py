@@ -25,7 +25,7 @@ def run_site(
     *, begin_without: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Start this site's devices when all sites have come, or after ``wait_s`` with those that have; the exit code."""
-    from unidle.control.ids import new_job_id
+    from unidle.control.job_ids import new_job_id
     from unidle.span.rank.member import SECRET
     from unidle.span.run.hosts import hosts_of_site, launcher_of
 

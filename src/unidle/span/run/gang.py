@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from unidle.control.ids import new_job_id
+from unidle.control.job_ids import new_job_id
 from unidle.control.session import Session, take_up
 from unidle.control.store_files import run_root
 from unidle.errors import CannotRun

@@ -1,0 +1,1 @@
+"""What is watched of running gangs: progress, storage, idle devices, profiles."""

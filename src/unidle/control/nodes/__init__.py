@@ -1,0 +1,1 @@
+"""Sick nodes: detectors, remedies, checks before a gang starts, maintenance."""

@@ -1,0 +1,144 @@
+"""Maintenance of nodes: remedies for sick ones, checks before a gang starts, spares, and planned maintenance.
+
+What few fleets need is loaded when there is work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from unidle.events import types as ev
+from unidle.fleet import Fleet
+from unidle.fleet.spares import Spares
+from unidle.place.protocol import Place
+from unidle.view.jobs import AttemptView, JobView
+from unidle.view.kept import busy_nodes
+from unidle.view.state import View
+
+if TYPE_CHECKING:
+    from unidle.control.nodes.hooks import Hands
+    from unidle.control.nodes.preflight import Preflight
+    from unidle.control.nodes.remedies import RemedyWatch
+_KEEPING: tuple[str, ...] = ("", "unidle")
+"""Placement policies that keep spares."""
+
+
+class NodeCare:
+    """``hands`` makes what carries out remedies and checks; without it nothing is repaired, proved or held back.
+
+    ``name``: of this controller, for the checks that it begins.
+    """
+
+    def __init__(self, hands: Callable[[], Hands] | None = None, name: str = "") -> None:
+        self._make_hands, self._name = hands, name
+        self._hands: Hands | None = None
+        self._remedies: RemedyWatch | None = None
+        self._preflight: Preflight | None = None
+        self._spares = SpareWatch()
+
+    @property
+    def next_ns(self) -> int | None:
+        """When :meth:`look` may have an answer though nothing happened."""
+        times = [one.next_ns for one in (self._remedies, self._preflight) if one is not None]
+        return min((at for at in times if at is not None), default=None)
+
+    def asked(self, view: View, body: bytes, now_ns: int) -> Iterator[ev.Event]:
+        """What follows from a :class:`unidle.control.nodes.remedies.GuardRequest`. Errors: msgspec's, where it is none."""
+        import msgspec
+
+        from unidle.control.nodes.remedies import GuardRequest
+
+        return self._mender().asked(view, msgspec.json.decode(body, type=GuardRequest), now_ns)
+
+    def holds(self, view: View, job: JobView, attempt: AttemptView) -> bool:
+        """Whether the attempt is not to start yet: its nodes are checked first."""
+        if self._make_hands is None or not _is_checked(view, job, attempt):
+            return False
+        if self._preflight is None:
+            from unidle.control.nodes.preflight import Preflight
+
+            self._preflight = Preflight(self._shared_hands(), self._name)
+        return self._preflight.holds(job, attempt)
+
+    def look(self, view: View, now_ns: int) -> Iterator[ev.Event]:
+        """What follows now; each event is to be applied to the view before the next is asked for."""
+        if self._preflight is not None:
+            yield from self._preflight.look(view, now_ns)
+        if self._remedies is not None or not view.care.idle:
+            yield from self._mender().look(view, now_ns)
+        if view.fleet.guard.keeps_spares or view.spares:
+            yield from self._spares.look(view)
+
+    def act(self, view: View) -> None:
+        """Start the remedies and checks that the log orders. Call it after the log is written."""
+        if view.care.targets:
+            self._mender().act(view)
+        if self._preflight is not None:
+            self._preflight.act()
+
+    def excuse(self, view: View, job: JobView, event: ev.Event) -> ev.Event:
+        """A gang that failed on a node which is being taken out waits again: it was not the job's fault."""
+        return self._mender().excuse(view, job, event) if view.care.targets else event
+
+    def _mender(self) -> RemedyWatch:
+        if self._remedies is None:
+            from unidle.control.nodes.remedies import RemedyWatch
+
+            self._remedies = RemedyWatch(self._shared_hands())
+        return self._remedies
+
+    def _shared_hands(self) -> Hands | None:
+        if self._hands is None and self._make_hands is not None:
+            self._hands = self._make_hands()
+        return self._hands
+
+
+def _is_checked(view: View, job: JobView, attempt: AttemptView) -> bool:
+    """Whether the nodes of an attempt are to be checked before it starts."""
+    wish = view.fleet.guard.preflight
+    if wish != "auto":
+        return wish != "off"
+    nodes = {place.node for place in attempt.places}
+    if attempt.number > 1 and nodes <= {p.node for p in job.attempts[attempt.number - 2].places}:
+        return False  # they were watched until a moment ago
+    return len(attempt.places) > 1 or any(
+        d.kind == "gpu" for n in view.fleet.nodes if n.id in nodes for d in n.devices
+    )
+
+
+class SpareWatch:
+    """Determines the spares again after each new event; they follow from the view (``unidle.place.nodes.free``)."""
+
+    def __init__(self) -> None:
+        self._fleet: Fleet | None = None
+        self._rule: Spares | None = None
+        self._seq = -1
+
+    def look(self, view: View) -> Iterator[ev.SparesSet]:
+        """The spares, where they changed."""
+        if view.seq == self._seq:
+            return
+        self._seq = view.seq
+        if self._rule is None or self._fleet is not view.fleet:
+            self._fleet, self._rule = view.fleet, Spares(view.fleet)
+        spares = self._rule.of(busy_nodes(view), view.barred) if view.policy in _KEEPING else frozenset()
+        if spares != view.spares:
+            yield ev.SparesSet(tuple(sorted(spares)))
+
+
+def in_the_way(view: View, place: Place, now_ns: int) -> list[str]:
+    """Nodes of the place that have to be empty before the job is expected to end."""
+    windows = view.care.windows
+    if not windows:
+        return []
+    from unidle.guard.maintenance import expected_ns, runs_into
+
+    job = view.jobs[place.job]
+    return runs_into(
+        (p.node for p in place.places), windows, expected_ns(job.spec, _predicted_ns(job)), now_ns
+    )
+
+
+def _predicted_ns(job: JobView) -> int | None:
+    return next((p.value_ns for p in reversed(job.predictions) if p.what == "run_time"), None)

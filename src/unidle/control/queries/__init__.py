@@ -1,0 +1,1 @@
+"""Questions about a view, answered in plain values. Nothing here changes anything."""

@@ -1,0 +1,299 @@
+"""The view in plain values, as the command line prints them and scripts read them. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from unidle.events.types import StopAsked
+from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended, others_in_words
+from unidle.jobs import Reason
+from unidle.ledger.attempt import START_MOST_NS
+from unidle.view.accounts import durable_points
+from unidle.view.jobs import AttemptView, JobView, in_full
+from unidle.view.ranks import RankView
+from unidle.view.state import View
+from unidle.words import counted
+
+if TYPE_CHECKING:
+    from unidle.predict.outcome import Checked
+
+Plain = dict[str, Any]
+
+
+def job_line(job: JobView, store: str | None = None) -> Plain:
+    """One job in one line (``unidle list``); ``store`` is what the commands in it have to name."""
+    failure = failure_of_job(job)
+    return {
+        "job": job.id,
+        "name": job.spec.name,
+        "state": job.state,
+        "attempts": len(job.attempts),
+        "ranks": job.spec.ranks,
+        "devices": job.spec.devices,
+        "steps": job.steps(),
+        "user": job.spec.user,
+        "submitted_by": job.submitted_by or None,
+        "queue": job.spec.queue,
+        "priority": job.spec.priority,
+        "submitted_ns": job.submitted_ns,
+        "started_ns": job.attempts[0].placed_ns if job.attempts else None,
+        "ended_ns": job.ended_ns,
+        "reason": (because := reason_now(job)) and because.text,
+        "failure": None if failure is None else failure.as_json(store),
+        "idle_since_ns": job.live.notice.since_ns if job.live and job.live.notice else None,
+    }
+
+
+def failure_lines(failure: Plain) -> list[str]:
+    """Why an attempt failed (``unidle.jobs.Failure`` as plain values): the error, the last lines, what to do next."""
+    lines = [failure["text"], *(f"  | {line}" for line in failure["lines"])]
+    ended = failure["signal"] or f"exit code {failure['code']}"
+    more = (
+        failure["meaning"] and f"{ended}: {failure['meaning']}",
+        others_in_words(failure["because_of"], failure["same"]),
+        failure["help"],
+    )
+    lines += [f"  {text}" for text in more if text]
+    return [*lines, f"  next: {failure['next']}"] if failure["next"] else lines
+
+
+def reason_now(job: JobView) -> Reason | None:
+    """Why the job is in the state in which it is."""
+    if job.terminal:
+        return job.because
+    live = job.live
+    if live is not None:
+        if live.stop is not None:
+            return live.stop.because
+        return live.notice.because if live.notice is not None else live.because
+    return job.verdict or (job.retry if job.state == "restarting" or job.attempts else None)
+
+
+def exit_codes(attempt: AttemptView) -> list[int | None]:
+    """Per rank: 0 to 255, minus a signal, or None where the end was not seen."""
+    return [rank.code for rank in attempt.ranks]
+
+
+def job_detail(job: JobView, store: str | None = None) -> Plain:
+    """Everything about one job (``unidle show``)."""
+    durable = durable_points(job)
+    attempts = [_attempt(job, a, point.step, store) for a, point in zip(job.attempts, durable, strict=True)]
+    spec = {name: getattr(job.spec, name) for name in _SPEC_FIELDS}
+    return {**job_line(job, store), "command": list(job.spec.command), "spec": spec, "runs": attempts}
+
+
+_SPEC_FIELDS = (
+    "workdir", "devices_per_rank", "device", "checkpoint_path", "progress_pattern", "timeout_s",
+    "queue_timeout_s", "grace_s", "price_per_device_hour",
+)  # fmt: skip
+
+
+def _attempt(job: JobView, attempt: AttemptView, durable_step: int | None, store: str | None) -> Plain:
+    failure = failure_of(job, attempt)
+    return {
+        "attempt": attempt.number,
+        "placed_ns": attempt.placed_ns,
+        "ended_ns": attempt.ended_ns,
+        "outcome": attempt.outcome,
+        "placed_because": attempt.because.text,
+        "ended_because": attempt.why.text if attempt.why else None,
+        "failure": None if failure is None else failure.as_json(store),
+        "first_step": attempt.first_step(),
+        "last_step": attempt.last_step(),
+        "durable_step": durable_step,
+        **stacks_of(attempt),
+        "ranks": [
+            _rank(k, rank, place.node, place.slices)
+            for k, (rank, place) in enumerate(zip(attempt.ranks, attempt.places, strict=True))
+        ],
+    }
+
+
+def stacks_of(attempt: AttemptView | None) -> Plain:
+    """Where the ranks stood when the attempt was last found to hang, by rank; both lists are empty where it was not."""
+    taken = attempt.stacks if attempt is not None else None
+    rows = [
+        {
+            "rank": rank, "state": stack.state, "at": stack.at or None, "frames": list(stack.frames),
+            "why_not": stack.why_not or None,
+        }
+        for stack in (taken.stacks if taken is not None else ())
+        for rank in stack.ranks
+    ]  # fmt: skip
+    return {
+        "stacks": sorted(rows, key=lambda row: row["rank"]),
+        "odd_ranks": list(taken.odd) if taken is not None else [],
+        "stacks_text": taken.because.text if taken is not None else None,
+        "stacks_ns": attempt.stacks_ns if attempt is not None else None,
+    }
+
+
+def _rank(number: int, rank: RankView, node: str, slices: tuple[str, ...]) -> Plain:
+    return {
+        "rank": number,
+        "node": node,
+        "slices": list(slices),
+        "pid": rank.pid,
+        "spawn_ns": rank.spawn_ns,
+        "end_ns": rank.end_ns,
+        "code": rank.code,
+        "lost": rank.lost,
+        "how": how_ended(rank),
+        "error": error_of(rank)[0] or None,
+        "last_step": rank.step_n[-1] if rank.step_n else None,
+        "info": rank.info,
+        "notes": [text for _, text in rank.notes],
+    }
+
+
+def explain(view: View, job: JobView, store: str | None = None) -> Plain:
+    """Why a job is where it is: the reason now, what would help, and each decision on the way."""
+    from unidle.predict.outcome import checked  # `list` and `show` do without
+
+    decisions = [_decision(job.submitted_ns, "submitted", f"{_by_whom(job)} to queue {job.spec.queue}")]
+    for attempt in job.attempts:
+        size = f" ({counted(len(attempt.places), 'rank')})" if job.spec.elastic is not None else ""
+        decisions.append(
+            _decision(
+                attempt.placed_ns,
+                "placed",
+                f"attempt {attempt.number}{size} on {attempt.because.text}",
+                attempt.because,
+            )
+        )
+        for notice in attempt.notices:
+            decisions.append(_decision(notice.at_ns, "idle notice", notice.because.text, notice.because))
+            if notice.over is not None:
+                decisions.append(_decision(notice.over_ns, "notice void", notice.over.text, notice.over))
+        decisions += [
+            _decision(bad.at_ns, "checkpoint", bad.because.text, bad.because) for bad in attempt.bad
+        ]
+        if attempt.stacks is not None:
+            taken = attempt.stacks.because
+            decisions.append(_decision(attempt.stacks_ns, "stacks", taken.text, taken))
+        if attempt.stop is not None:
+            text = _why_stopped(view, attempt.stop)
+            decisions.append(_decision(attempt.stop_ns, "stop", text, attempt.stop.because))
+        if attempt.why is not None:
+            text = "as requested" if _is_of_stop(attempt, attempt.why) else attempt.why.text
+            decisions.append(_decision(attempt.ended_ns, f"attempt {attempt.outcome}", text, attempt.why))
+        if attempt.then is not None:
+            text = "it waits again" if _is_of_stop(attempt, attempt.then) else attempt.then.text
+            decisions.append(_decision(attempt.ended_ns, "again", text, attempt.then))
+    if job.because is not None:
+        decisions.append(_decision(job.ended_ns, job.state, job.because.text, job.because))
+    decisions += _room_for(view, job)
+    decisions.sort(key=lambda decision: decision["time_ns"])  # stable: equal times keep their order
+    because = reason_now(job)
+    hung = next((a for a in reversed(job.attempts) if a.stacks is not None), None)
+    result: Plain = {
+        **job_line(job, store),
+        **stacks_of(hung),
+        "code": because.code if because else None,
+        "decisions": decisions,
+        "size": job.resized.text if job.resized is not None else None,
+        "unmeasured": _unmeasured(job, view.time_ns),
+        "predictions": [_prediction(check, view.fleet.currency) for check in checked(job, view)],
+    }
+    if job.state in ("queued", "restarting"):
+        from unidle.control.queries.waiting import (
+            waiting,  # a placement policy, which `list` and `show` do without
+        )
+
+        result["waiting"] = waiting(view, job)
+    return result
+
+
+_NAMED: Final = 8  # jobs that are named in one line
+_MOMENT_NS: Final = 1_000_000_000
+
+
+def _why_stopped(view: View, stop: StopAsked) -> str:
+    """Why an attempt was stopped, with whose job it made room for, which older logs do not say."""
+    text, waiter = stop.because.text, view.jobs.get(stop.for_job or "")
+    if waiter is None or in_full(waiter) in text:
+        return text
+    return f"stopped to make room for {in_full(waiter)}: {text}"
+
+
+def _is_of_stop(attempt: AttemptView, because: Reason) -> bool:
+    """Whether a reason only repeats why the attempt was stopped for another job."""
+    stop = attempt.stop
+    return stop is not None and stop.for_job is not None and because.text == stop.because.text
+
+
+def _room_for(view: View, job: JobView) -> list[Plain]:
+    """Whose jobs were stopped or moved for this one: a decision for each moment."""
+    at: dict[int, list[str]] = {}
+    last_ns = 0
+    for time_ns, victim in job.made_room:  # those of one decision are logged within moments
+        last_ns = time_ns if not at or time_ns > last_ns + _MOMENT_NS else last_ns
+        at.setdefault(last_ns, []).append(victim)
+    found = []
+    for time_ns, victims in at.items():
+        named = [in_full(view.jobs[name]) for name in victims[:_NAMED]]
+        more = f" and {counted(len(victims) - _NAMED, 'more job')}" if len(victims) > _NAMED else ""
+        line = _decision(time_ns, "room for it", f"stopped to make room for it: {', '.join(named)}{more}")
+        found.append(line | {"jobs": victims})
+    return found
+
+
+def _by_whom(job: JobView) -> str:
+    user = job.spec.user or "unknown"
+    return f"by {job.submitted_by} for {user}" if job.submitted_by not in ("", user) else f"by {user}"
+
+
+def _unmeasured(job: JobView, now_ns: int) -> str | None:
+    """What to do where it is unknown whether the job's time was useful, as no step of it was ever seen."""
+    live = job.live
+    if not job.attempts or any(a.first_step() is not None or a.watched_ns is not None for a in job.attempts):
+        return None
+    late = live is not None and live.all_spawned and now_ns - live.placed_ns > START_MOST_NS
+    if not late and job.state != "succeeded":
+        return None
+    return f"{how_to_measure(job.id)}; `unidle profile {job.id}` measures a running job"
+
+
+def how_to_measure(job: str) -> str:
+    """The two things that a user can do about a job whose steps were not seen."""
+    return (
+        f"no steps were seen: set progress.pattern in the job file (`unidle progress {job}` proposes one),"
+        " or call unidle.rank.step() in the training loop"
+    )
+
+
+def _prediction(check: Checked, currency: str) -> Plain:
+    said = check.said
+    return {
+        "what": said.what,
+        "said_ns": said.at_ns,
+        "value_ns": said.value_ns,
+        "low_ns": said.low_ns,
+        "high_ns": said.high_ns,
+        "level": said.level_ppm / 1e6,
+        "by": said.by,
+        "actual_ns": check.actual_ns,
+        "error_ns": check.error_ns,
+        "within": check.within,
+        "model": said.model,
+        "attempt": said.attempt or None,
+        "cost": _cost(check) | {"currency": currency} if said.what == "cost" else None,
+    }
+
+
+def _cost(check: Checked) -> Plain:
+    """A cost in units of money."""
+    value, low, high = (micro / 1e6 for micro in check.said.bounds)
+    actual, error = (micro / 1e6 if micro is not None else None for micro in (check.actual, check.error))
+    return {"value": value, "low": low, "high": high, "actual": actual, "error": error}
+
+
+def _decision(time_ns: int | None, what: str, text: str, because: Reason | None = None) -> Plain:
+    figures = because.figures if because is not None else {}
+    return {
+        "time_ns": time_ns,
+        "what": what,
+        "text": text,
+        "code": because.code if because else None,
+        "figures": figures,
+    }

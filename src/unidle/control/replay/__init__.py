@@ -1,0 +1,1 @@
+"""The loop on the simulated engine: recorded jobs and faults under other policies."""

@@ -1,0 +1,1 @@
+"""Files of jobs that have ended: compressed, archived and removed."""

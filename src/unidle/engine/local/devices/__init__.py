@@ -1,0 +1,1 @@
+"""The devices of this machine, and parts of them."""

@@ -1,7 +1,0 @@
-"""Why a rank failed, from the end of what it printed. Standard library only, and loaded only when a rank failed.
-
-:func:`read_failure` is pure, and linear in what it is given, whatever that is.
-"""
-
-from .evidence import evidence as evidence
-from .read import read_failure as read_failure

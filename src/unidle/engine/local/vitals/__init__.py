@@ -1,0 +1,1 @@
+"""How ranks and their devices are, observed from outside."""
