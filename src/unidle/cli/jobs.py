@@ -90,13 +90,18 @@ def list_jobs(
         say("no jobs; try `unidle run -- python -c 'print(1)'`" if not jobs else f"no job is {state}")
     _show_lines(lines, now_of(view))
     waiting = 0 if everything else len(view.jobs.open) - len(under_way)
-    if waiting:
-        warn(f"{counted(waiting, 'more job')} {does(waiting, 'wait')}: `unidle list --all` shows all")
     hidden = len(view.jobs) - len(view.removed) - len(jobs) - waiting
-    if hidden and (state is None or state in TERMINAL):
-        warn(f"{counted(hidden, 'more job')} ended before: `unidle list --all` shows all")
+    _warn_of_more(waiting, hidden if state is None or state in TERMINAL else 0)
     if not watched:
         _warn_of_unwatched(view, store)
+
+
+def _warn_of_more(waiting: int, ended: int) -> None:
+    """Jobs that are not listed."""
+    if waiting:
+        warn(f"{counted(waiting, 'more job')} {does(waiting, 'wait')}: `unidle list --all` shows all")
+    if ended:
+        warn(f"{counted(ended, 'more job')} ended before: `unidle list --all` shows all")
 
 
 def _show_lines(lines: Sequence[dict[str, Any]], now_ns: int) -> None:
