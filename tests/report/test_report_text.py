@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unidle import words
 from unidle.report import text
 
 S = 1_000_000_000
@@ -32,7 +33,7 @@ S = 1_000_000_000
     ],
 )
 def test_durations_have_at_most_two_units(ns: int, shown: str) -> None:
-    assert text.duration(ns) == shown
+    assert words.duration(ns) == shown
 
 
 @pytest.mark.parametrize(

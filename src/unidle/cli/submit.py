@@ -72,14 +72,9 @@ def submit(
 
     A job that the fleet can never hold is refused. The fleet is that of --fleet, else of the last `unidle up`.
     """
-    import msgspec
-
-    from unidle.control.inbox import SubmitRequest, signed
     from unidle.control.job_ids import new_job_id
-    from unidle.fleet import as_declared
-    from unidle.store.open import open_store
 
-    store_mode = mode_of(options.mode)
+    mode_of(options.mode)  # refused before the job file is read
     spec = read_job(job, context.obj, described, by="submit")
     job_id = new_job_id(spec.name)
     if options.clusters is not None:
@@ -88,12 +83,22 @@ def submit(
         spec = replace(spec, user=described.user or spec.user)
         _submit_somewhere(context, options.clusters, job_id, spec, as_json)
         return
+    _submit_here(job_id, spec, described.user, options, as_json)
+
+
+def _submit_here(job_id: str, spec: JobSpec, user: str | None, options: SubmitOptions, as_json: bool) -> None:
+    import msgspec
+
+    from unidle.control.inbox import SubmitRequest, signed
+    from unidle.fleet import as_declared
+    from unidle.store.open import open_store
+
     found = find_fleet(options.fleet, None) if options.fleet is not None else None
     address = store_address(options.store)
     make_parent(address)
-    opened = open_store(address, create=True, mode=store_mode)
+    opened = open_store(address, create=True, mode=mode_of(options.mode))
     try:
-        spec, by = signed(opened, spec, described.user)
+        spec, by = signed(opened, spec, user)
         note = refuse_to_queue(spec, found or as_declared(read_view(opened).fleet), hold=options.hold)
         opened.request("submit", msgspec.json.encode(SubmitRequest(job_id, spec)))
         holder = opened.holder()
