@@ -54,7 +54,7 @@ class World:
 
     def line(self, text: str, device: str = "n0/0", at_s: float = 100, pids: tuple[int, ...] = ()) -> World:
         node = device.partition("/")[0]
-        reader = self._readers.setdefault(node, Reader())
+        reader = self._readers.setdefault(node, Reader(repeats=True))
         finding = reader.read(LogLine(next(self._numbers), f"[{at_s:12.6f}] {text}".encode()))
         assert finding is not None
         at_ns = int(at_s * S)
@@ -125,6 +125,8 @@ def test_a_fault_after_the_return_of_its_node_is_another_one() -> None:
         XID.format(code=79, pid=1),
         "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
         "amdgpu 0000:3b:00.0: amdgpu: device lost from bus!",
+        "NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0xffff:1482)",
+        "NVRM: rpcRmApiControl_GSP: GPU 0000:3b:00.0: NV_ERR_GPU_IS_LOST",
     ],
 )
 def test_a_loss_that_comes_again_after_the_return_of_its_node_counts(text: str) -> None:

@@ -138,6 +138,20 @@ def node(store: Path) -> tuple[str, str]:
     return ("healthy", "") if here is None else (here.state, here.because.text)
 
 
+def wait_until_out(store: Path, disk: Disk) -> None:
+    """Until the node is taken out; a failure shows what was seen instead."""
+    try:
+        wait_until(
+            lambda: node(store)[0] == "out", 180, "the node to be out"
+        )  # by unidle's own check of a minute
+    except AssertionError as error:
+        view = view_of(store)
+        mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "loop" in line]
+        error.add_note(f"disk {disk.device}, node {node(store)}, watched {view.watching}")
+        error.add_note("\n".join(map(str, [*view.faults, *mounts])))
+        raise
+
+
 def faults(store: Path, device: str) -> list[tuple[str, str]]:
     return [(f.action, f.because.text) for f in view_of(store).faults if device in f.because.text]
 
@@ -179,9 +193,7 @@ def test_the_file_system_of_a_job_fails_and_the_remedy_that_is_printed_works(
     wait_for_watch(store)
     wait_for_state(store, "job", "running")
     abort(disk)
-    wait_until(
-        lambda: node(store)[0] == "out", 180, "the node to be out"
-    )  # by unidle's own check of a minute
+    wait_until_out(store, disk)
     seen = unidle("guard", "nodes", "--store", store).stdout
     assert "unidle guard return" in seen and journal_of(disk) in " ".join(seen.split()), seen
     assert wait_for_state(store, "job", "queued").terminal is False
@@ -193,7 +205,7 @@ def test_the_file_system_of_a_job_fails_and_the_remedy_that_is_printed_works(
     age = ("--used", saves, "--log-age", 1)
     assert kernel_check(*age)["ok"] is True and kernel_check(*age[:2])["ok"] is False
     abort(disk)  # a later line counts, though it is like the first one
-    wait_until(lambda: node(store)[0] == "out", 180, "the node to be taken out again")
+    wait_until_out(store, disk)
 
 
 def test_the_file_system_of_the_store_fails_and_the_node_comes_back_after_its_return(
@@ -210,7 +222,7 @@ def test_the_file_system_of_the_store_fails_and_the_node_comes_back_after_its_re
     disk.mount_again()
     _, before = aborted(disk, 0)
     up(store, file)
-    wait_until(lambda: node(store)[0] == "out", 180, "the node to be out")
+    wait_until_out(store, disk)
     seen = unidle("guard", "nodes", "--store", store).stdout
     assert "unidle guard return" in seen and journal_of(disk) in " ".join(seen.split()), seen
     done = unidle("guard", "return", "n1", "--store", store)

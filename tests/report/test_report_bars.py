@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from report.sample import START_NS, large, report
 from unidle.ledger.taxonomy import GROUP_OF
+from unidle.page.frame import deflated
 from unidle.report.bars import Packed, pack
 from unidle.report.model import Bar, DeviceTrack
 
@@ -129,7 +130,7 @@ def test_shares_of_a_cut_device_weigh_its_sums() -> None:
 
 def test_no_bars_are_no_blob() -> None:
     packed = pack([DeviceTrack("n/0", "n", "cpu", ())], 0, 10)
-    assert (packed.blob, packed.counts, packed.leaf_ns) == ("", (0,), ({},))
+    assert (packed.blob, packed.counts, packed.leaf_ns) == (deflated(b""), (0,), ({},))
 
 
 def test_a_window_of_years_still_fits_a_browsers_numbers() -> None:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from report.sample import START_NS, report, tracks
+from unidle.page.frame import visible
 from unidle.report.html import STATIC_ROWS, render
 from unidle.report.model import EventLine, ReportData
 from unidle.report.tables import MAX_ROWS
-from unidle.report.text import visible
 
 HOSTILE = (
     "</script><script>alert(1)</script>",

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unidle.page.frame import visible
 from unidle.report import text
 
 S = 1_000_000_000
@@ -86,7 +87,7 @@ def test_shown_shares_add_up_to_one_hundred(parts: list[int]) -> None:
 
 @given(st.text(st.characters(exclude_categories=()), max_size=60))
 def test_visible_text_is_one_line_that_can_be_written(name: str) -> None:
-    shown = text.visible(name)
+    shown = visible(name)
     shown.encode()
     hidden = {c for c in shown if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"}}
     assert hidden <= {"\u200c", "\u200d"}
@@ -94,5 +95,5 @@ def test_visible_text_is_one_line_that_can_be_written(name: str) -> None:
 
 
 def test_a_cut_name_ends_in_an_ellipsis() -> None:
-    assert text.visible("x" * 10, 5) == "xxxx…"
-    assert text.visible("x" * 5, 5) == "xxxxx"
+    assert visible("x" * 10, 5) == "xxxx…"
+    assert visible("x" * 5, 5) == "xxxxx"

@@ -143,7 +143,7 @@ class LogWatch:
             if self._reader is None:
                 from unidle.guard.log.reader import Reader
 
-                self._reader = Reader()
+                self._reader = Reader(repeats=True)
             finding = self._reader.consider(self._stamped(line, now_ns))
             if finding is not None and (heard := self._heard(line, finding, now_ns)) is not None:
                 found.append(heard)

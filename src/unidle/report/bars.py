@@ -7,9 +7,7 @@ page states which step was used. The sums per track always come from the exact b
 
 from __future__ import annotations
 
-import base64
 import itertools
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from unidle.page.frame import deflated
 from unidle.report.model import DeviceTrack
 
 Ints = NDArray[np.int64]
@@ -230,7 +229,7 @@ def _blob(columns: Columns, unit_ns: int) -> str:
     """Six columns of LEB128 numbers, one after the other: gap before the bar and its length (in units),
     context, first step + 1, further steps, 1000 - ``pure_ppt``; deflated (zlib), in base64."""
     if len(columns) == 0:
-        return ""
+        return deflated(b"")
     start, end = columns.start // unit_ns, columns.end // unit_ns
     before = np.concatenate(([0], end[:-1]))
     before[_changes(columns.track)] = 0
@@ -243,7 +242,7 @@ def _blob(columns: Columns, unit_ns: int) -> str:
         further,
         1_000 - columns.pure_ppt,
     )
-    return base64.b64encode(zlib.compress(b"".join(_leb128(n) for n in numbers), 6)).decode()
+    return deflated(b"".join(_leb128(n) for n in numbers))
 
 
 def _leb128(values: Ints) -> bytes:

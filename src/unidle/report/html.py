@@ -1,29 +1,23 @@
 """One self-contained HTML file: the waterfall, the Gantt chart and the tables.
 
-The file loads nothing from outside, and a content security policy forbids it. The tables are plain
-HTML and work without scripts; the chart's data is deflated JSON and numbers in base64, so no name
-that a user chose appears inside a script.
+The tables are plain HTML and work without scripts.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from collections.abc import Iterable, Sequence
-from html import escape
-from importlib.resources import files
 from typing import Final
 
+from unidle.page.frame import asset, deflated, escaped, page
 from unidle.report.advice import Advice, best_advice, shell_line, steps_advice
 from unidle.report.bars import pack
 from unidle.report.model import ReportData
+from unidle.report.palette import leaf_colour
 from unidle.report.payload import payload
 from unidle.report.story_html import stories
 from unidle.report.tables import PROSE, Cell, Table, tables
-from unidle.report.text import clock_time, device_time, duration, number, visible
-from unidle.report.waterfall import waterfall_table
-from unidle.scope.export.page import head
+from unidle.report.text import clock_time, device_time, duration, exact_ns, money, number
+from unidle.report.totals import GroupLine, LeafLine, cost_total, describe, waterfall_lines
 from unidle.words import does, plural
 
 STATIC_ROWS: Final = 200
@@ -34,7 +28,6 @@ def render(data: ReportData) -> str:
     """The whole file as text; write it as UTF-8."""
     packed = pack(data.devices, data.window_start_ns, data.window_end_ns)
     shown = tables(data, packed)
-    script = "\n".join(_asset(name) for name in _SCRIPTS)
     body = [
         _header(data),
         '<main><p id="filters" hidden></p>',
@@ -43,11 +36,9 @@ def render(data: ReportData) -> str:
         *(_section(table) for table in shown),
         "</main>",
         _footer(data),
-        _data("data", _deflated(payload(data, packed, shown))),
-        _data("bars", packed.blob),
-        f"<script>{script}</script>",
     ]
-    return head(visible(data.title), _asset("page.css"), script) + "\n".join(body) + "\n</body></html>\n"
+    carried = {"data": deflated(payload(data, packed, shown)), "bars": packed.blob}
+    return page(data.title, body, package="unidle.report", scripts=_SCRIPTS, data=carried)
 
 
 def _first(data: ReportData) -> tuple[str, str, str]:
@@ -66,9 +57,11 @@ def _header(data: ReportData) -> str:
         f"{number(devices)} {plural(devices, 'device')} for {window}",
         f"{clock_time(data.window_start_ns)} to {clock_time(data.window_end_ns)} UTC",
         f"capacity {device_time(data.capacity_ns, data.time_unit)}",
-        f"store <bdi>{_text(data.store)}</bdi>",
+        f"store <bdi>{escaped(data.store)}</bdi>",
     )
-    return f'<header><h1><bdi>{_text(data.title)}</bdi></h1><p class="quiet">{" · ".join(facts)}</p></header>'
+    return (
+        f'<header><h1><bdi>{escaped(data.title)}</bdi></h1><p class="quiet">{" · ".join(facts)}</p></header>'
+    )
 
 
 def _where(data: ReportData) -> str:
@@ -78,7 +71,7 @@ def _where(data: ReportData) -> str:
         words = ("unidle", "run", "--ranks", "4", "--store", data.store, "--", "python", "train.py")
         empty = _empty("No device time in this window yet. Start a job:", words)
         return f'<section id="where">{title}{empty}</section>'
-    return f'<section id="where">{title}{_answer(data)}{waterfall_table(data)}</section>'
+    return f'<section id="where">{title}{_answer(data)}{_waterfall(data)}</section>'
 
 
 def _answer(data: ReportData) -> str:
@@ -93,8 +86,8 @@ def _advised(advice: Advice, data: ReportData) -> str:
     line = advice.line
     spent = f"{device_time(line.ns, data.time_unit)}, {line.share}"
     return (
-        f"<p>{_text(advice.lead)}: <b>{_text(line.group)} / {_text(line.leaf)}</b> ({spent}): "
-        f"{_text(advice.text)}. <code>{_text(shell_line(advice.words))}</code></p>"
+        f"<p>{escaped(advice.lead)}: <b>{escaped(line.group)} / {escaped(line.leaf)}</b> ({spent}): "
+        f"{escaped(advice.text)}. <code>{escaped(shell_line(advice.words))}</code></p>"
     )
 
 
@@ -103,18 +96,20 @@ def _gantt(data: ReportData) -> str:
         words = ("unidle", "fleet", "--store", data.store)
         empty = _empty("No device was observed in this window. See the devices of the store:", words)
         return f'<section id="gantt"><h2>Each device over time</h2>{empty}</section>'
-    return f'<section id="gantt"><h2>Each device over time</h2>{_asset("gantt.html")}</section>'
+    return (
+        f'<section id="gantt"><h2>Each device over time</h2>{asset("unidle.report", "gantt.html")}</section>'
+    )
 
 
 def _ratios(data: ReportData) -> str:
     if not data.ratios:
         return ""
     rows = "".join(
-        f"<tr><th scope=row>{_text(ratio.name)}</th>"
+        f"<tr><th scope=row>{escaped(ratio.name)}</th>"
         f'<td class=number data-head="value">{"-" if ratio.value is None else f"{100 * ratio.value:.1f} %"}</td>'
         f'<td class=number data-head="of this">{device_time(ratio.numerator_ns, data.time_unit)}</td>'
         f'<td class=number data-head="in this">{device_time(ratio.denominator_ns, data.time_unit)}</td>'
-        f'<td data-head="definition">{_text(ratio.definition)}</td></tr>'
+        f'<td data-head="definition">{escaped(ratio.definition)}</td></tr>'
         for ratio in data.ratios
     )
     head = _heads(("ratio", "value", "of this", "in this", "definition"), frozenset({1, 2, 3}))
@@ -152,7 +147,7 @@ def _section(table: Table) -> str:
 
 def _heads(columns: Iterable[str], numeric: frozenset[int]) -> str:
     return "".join(
-        f'<th scope=col class="{_class(k, name, numeric)}">{_text(name)}</th>'
+        f'<th scope=col class="{_class(k, name, numeric)}">{escaped(name)}</th>'
         for k, name in enumerate(columns)
     )
 
@@ -167,13 +162,13 @@ def _cells(cells: Sequence[Cell], classes: Sequence[str], heads: Sequence[str]) 
     """``data-head`` stands before the cell where the screen is too narrow for columns."""
     texts = (cell if isinstance(cell, str) else cell[0] for cell in cells)
     return "".join(
-        f'<td class="{name}" data-head="{_text(head)}"><bdi>{_text(text)}</bdi></td>'
+        f'<td class="{name}" data-head="{escaped(head)}"><bdi>{escaped(text)}</bdi></td>'
         for name, text, head in zip(classes, texts, heads, strict=True)
     )
 
 
 def _empty(sentence: str, command: tuple[str, ...]) -> str:
-    return f'<p class="empty">{_text(sentence)} <code>{_text(shell_line(command))}</code></p>'
+    return f'<p class="empty">{escaped(sentence)} <code>{escaped(shell_line(command))}</code></p>'
 
 
 def _footer(data: ReportData) -> str:
@@ -185,18 +180,82 @@ def _footer(data: ReportData) -> str:
     )
 
 
-def _data(element_id: str, text: str) -> str:
-    return f'<script type="text/plain" id="{element_id}">{text}</script>'
+# -- the waterfall: each bar starts where the one above it ended
 
 
-def _deflated(value: object) -> str:
-    text = json.dumps(value, separators=(",", ":"))  # ASCII: names may hold half a surrogate pair
-    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
+def _waterfall(data: ReportData) -> str:
+    """One row per group and one per leaf, each a button that filters the page, and the capacity."""
+    groups = waterfall_lines(data)
+    with_cost = cost_total(data) is not None
+    rows = "".join(_group_rows(group, data, with_cost) for group in groups)
+    heads = ["cause", "", "share", "time", *(["cost"] if with_cost else []), "known"]
+    head = "".join(
+        f"<th scope=col{' class=number' if name in {'share', 'time', 'cost'} else ''}>{name}</th>"
+        for name in heads
+    )
+    total = (
+        '<tr class="total"><th scope=row>capacity</th><td></td><td class="number share">100.0 %</td>'
+        f"{_time_cell(data.capacity_ns, data)}{_cost_cell(cost_total(data), data, with_cost)}<td></td></tr>"
+    )
+    return (
+        f'<div class="scroll"><table id="waterfall"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody><tfoot>{total}</tfoot></table></div>"
+    )
 
 
-def _asset(name: str) -> str:
-    return files("unidle.report").joinpath("assets", name).read_text(encoding="utf-8")
+def _group_rows(group: GroupLine, data: ReportData, with_cost: bool) -> str:
+    alone = len(group.leaves) == 1 and group.leaves[0].leaf == group.group
+    head = (
+        f'<tr class="group"><th scope=row>{_button("group", group.group)}</th>'
+        f"{_lane(group.leaves, data)}<td class='number share'>{group.share}</td>{_time_cell(group.ns, data)}"
+        f"{_cost_cell(group.cost, data, with_cost)}{_known(group.leaves[0]) if alone else '<td></td>'}</tr>"
+    )
+    return head if alone else head + "".join(_leaf_row(leaf, data, with_cost) for leaf in group.leaves)
 
 
-def _text(text: str) -> str:
-    return escape(visible(text))
+def _leaf_row(leaf: LeafLine, data: ReportData, with_cost: bool) -> str:
+    return (
+        f'<tr class="leaf"><th scope=row>{_button("leaf", leaf.leaf)}</th>'
+        f"{_lane([leaf], data)}<td class='number share'>{leaf.share}</td>{_time_cell(leaf.ns, data)}"
+        f"{_cost_cell(leaf.cost, data, with_cost)}{_known(leaf)}</tr>"
+    )
+
+
+def _button(kind: str, name: str) -> str:
+    about = describe(name) if kind == "leaf" else ""
+    title = f' title="{escaped(about)}"' if about else ""
+    shown = escaped(name).replace("_", "_<wbr>")
+    return f'<button type="button" data-{kind}="{escaped(name)}"{title}>{shown}</button>'
+
+
+def _bar(leaf: LeafLine, data: ReportData) -> str:
+    """One piece per way of knowing, so that only what is modelled is hatched."""
+    colour = leaf_colour(leaf.leaf, leaf.group)
+    before = leaf.before_ns
+    pieces = []
+    for how, ns in leaf.by_how:
+        left, width = 100 * before / data.capacity_ns, 100 * ns / data.capacity_ns
+        hatched = " hatched" if how == "modelled" or leaf.group == "unseen" else ""
+        style = f"left:min({left:.4f}%,100% - 2px);width:{width:.4f}%;--c:{colour}"
+        pieces.append(f'<i class="bar{hatched}" style="{style}"></i>')
+        before += ns
+    return "".join(pieces)
+
+
+def _lane(leaves: Iterable[LeafLine], data: ReportData) -> str:
+    return f"<td class=run><div class=lane>{''.join(_bar(leaf, data) for leaf in leaves)}</div></td>"
+
+
+def _known(leaf: LeafLine) -> str:
+    if len(leaf.by_how) == 1:
+        return f'<td class="known quiet">{leaf.by_how[0][0]}</td>'
+    parts = ", ".join(f"{100 * ns / leaf.ns:.0f} % {how}" for how, ns in leaf.by_how)
+    return f'<td class="known mixed quiet">{parts}</td>'
+
+
+def _time_cell(ns: int, data: ReportData) -> str:
+    return f'<td class="number time" data-exact="{exact_ns(ns)}">{device_time(ns, data.time_unit)}</td>'
+
+
+def _cost_cell(cost: float | None, data: ReportData, shown: bool) -> str:
+    return f'<td class="number cost">{escaped(money(cost, data.currency))}</td>' if shown else ""

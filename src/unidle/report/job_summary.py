@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from unidle.control.queries.describe import how_to_measure
 from unidle.ledger.taxonomy import GROUP_COLOURS, GROUP_OF
+from unidle.page.frame import visible
 from unidle.report.palette import ansi_256
-from unidle.report.text import device_time, duration, number, percent, visible
+from unidle.report.text import device_time, duration, number, percent
 from unidle.report.totals import WINS
 from unidle.words import counted
 

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from unidle.ledger.taxonomy import GROUP_OF
+from unidle.page.frame import visible
 from unidle.report.advice import shell_line
 from unidle.report.bars import Packed
 from unidle.report.model import AttemptLine, EventLine, ReportData
 from unidle.report.palette import ink_on, leaf_colour, rgb
 from unidle.report.plot import figures
 from unidle.report.tables import NAME_LIMIT, TEXT_LIMIT, Table
-from unidle.report.text import visible
 from unidle.report.totals import describe
 
 MAX_MARKS = 20_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from statistics import median
 from typing import Final
 
+from unidle.page.frame import escaped, visible
 from unidle.report.model import Curve, EventLine, EventMark, JobStory
-from unidle.report.text import duration, visible
+from unidle.report.text import duration
 
 SIGNS: Final[dict[EventMark, str]] = {
     "failure": "\u00d7",
@@ -149,7 +149,7 @@ def _sign(story: JobStory, x: float, near: Sequence[EventLine]) -> str:
         f"{duration(e.time_ns - story.start_ns)}: {e.kind}{f', {e.text}' if e.text else ''}" for e in near[:6]
     ]
     texts += [f"{len(near) - 6} more"] if len(near) > 6 else []
-    title = escape(visible("; ".join(texts), 500))
+    title = escaped(visible("; ".join(texts), 500))
     return f'<i style="left:clamp(7px,{x / 10:g}%,100% - 7px)" title="{title}">{SIGNS[worst]}</i>'
 
 

@@ -17,9 +17,10 @@ from typing import BinaryIO, Final
 
 from unidle.engine.local import rundir
 from unidle.guard.failure import failure_of, meaning_in_words, others_in_words
+from unidle.page.frame import visible
 from unidle.report.model import Curve, Hang, JobStory, Problem
 from unidle.report.secrets import Mask
-from unidle.report.text import duration, visible
+from unidle.report.text import duration
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView
 from unidle.words import counted, plural

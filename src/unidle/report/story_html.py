@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
+from unidle.page.frame import escaped
 from unidle.report.model import EventLine, Hang, JobStory, Problem, ReportData
 from unidle.report.plot import figures, plots
-from unidle.report.text import number, visible
+from unidle.report.text import number
 from unidle.words import plural
 
 
@@ -24,10 +24,10 @@ def stories(data: ReportData) -> str:
         if len(data.stories) == 1:
             parts.append(body)
         else:
-            state = f' <span class="state">{_text(line.state)}</span>' if line else ""
-            why = f" <span class=quiet>{_text(line.reason)}</span>" if line and line.reason else ""
+            state = f' <span class="state">{escaped(line.state)}</span>' if line else ""
+            why = f" <span class=quiet>{escaped(line.reason)}</span>" if line and line.reason else ""
             parts.append(
-                f"<details><summary><b><bdi>{_text(story.job)}</bdi></b>{state}{why}</summary>{body}</details>"
+                f"<details><summary><b><bdi>{escaped(story.job)}</bdi></b>{state}{why}</summary>{body}</details>"
             )
     older = len(data.jobs) - len(data.stories)
     note = (
@@ -47,10 +47,10 @@ def _problem(problem: Problem | None) -> str:
     if problem is None:
         return ""
     named = f"attempt {problem.attempt}: " if problem.attempt else ""
-    head = f"<p><b>{named}<bdi>{_text(problem.headline)}</bdi></b></p>"
-    note = f'<p class="quiet">{_text(problem.note)}</p>' if problem.note else ""
-    more = f" <code>{_text(problem.next)}</code>" if problem.next else ""
-    advice = f"<p>{_text(problem.help)}{more}</p>" if problem.help or more else ""
+    head = f"<p><b>{named}<bdi>{escaped(problem.headline)}</bdi></b></p>"
+    note = f'<p class="quiet">{escaped(problem.note)}</p>' if problem.note else ""
+    more = f" <code>{escaped(problem.next)}</code>" if problem.next else ""
+    advice = f"<p>{escaped(problem.help)}{more}</p>" if problem.help or more else ""
     whose = "the rank that printed an error" if problem.rank is None else f"rank {problem.rank}"
     lines = _lines(f"last lines of {whose}", problem.lines)
     return f'<div class="problem">{head}{lines}{note}{advice}</div>'
@@ -60,23 +60,21 @@ def _hang(hang: Hang | None) -> str:
     if hang is None:
         return ""
     frames = "".join(_lines(f"rank {rank}, deepest last", lines) for rank, lines in hang.frames)
-    return f'<div class="problem"><p><b>attempt {hang.attempt} hung:</b> <bdi>{_text(hang.text)}</bdi></p>{frames}</div>'
+    return f'<div class="problem"><p><b>attempt {hang.attempt} hung:</b> <bdi>{escaped(hang.text)}</bdi></p>{frames}</div>'
 
 
 def _lines(title: str, lines: Sequence[str]) -> str:
     if not lines:
         return ""
-    body = "\n".join(map(_text, lines))
-    return f'<p class="quiet">{_text(title)}</p><pre dir="ltr">{body}</pre>'
+    body = "\n".join(map(escaped, lines))
+    return f'<p class="quiet">{escaped(title)}</p><pre dir="ltr">{body}</pre>'
 
 
 def _what(story: JobStory) -> str:
-    facts = "".join(f"<dt>{_text(name)}</dt><dd><bdi>{_text(text)}</bdi></dd>" for name, text in story.facts)
-    env = "\n".join(f"{_text(name)}={_text(value)}" for name, value in story.env)
+    facts = "".join(
+        f"<dt>{escaped(name)}</dt><dd><bdi>{escaped(text)}</bdi></dd>" for name, text in story.facts
+    )
+    env = "\n".join(f"{escaped(name)}={escaped(value)}" for name, value in story.env)
     shown = f"<dt>environment</dt><dd><pre>{env}</pre></dd>" if env else ""
-    command = f"<dt>command</dt><dd><code>{_text(story.command)}</code></dd>"
+    command = f"<dt>command</dt><dd><code>{escaped(story.command)}</code></dd>"
     return f'<dl class="facts">{command}{facts}{shown}</dl>'
-
-
-def _text(text: str) -> str:
-    return escape(visible(text))

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from unidle.ledger.taxonomy import GROUP_OF
+from unidle.page.frame import visible
 from unidle.report.bars import Packed
 from unidle.report.model import AttemptLine, EventLine, JobLine, ReportData
 from unidle.report.palette import group_order
-from unidle.report.text import clock_time, device_time, duration, number, visible
+from unidle.report.text import clock_time, device_time, duration, number
 from unidle.words import counted
 
 MAX_ROWS: Final = 20_000

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from unidle.ledger.taxonomy import GROUP_COLOURS
+from unidle.page.frame import visible
 from unidle.report.advice import Advice, best_advice, shell_lines, steps_advice
 from unidle.report.model import ReportData
 from unidle.report.palette import ansi_256
-from unidle.report.text import clock_time, device_time, duration, money, percent, visible
+from unidle.report.text import clock_time, device_time, duration, money, percent
 from unidle.report.totals import GroupLine, LeafLine, cost_total, waterfall_lines
 from unidle.words import counted
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -13,9 +12,6 @@ MIN_NS = 60 * S_NS
 HOUR_NS = 60 * MIN_NS
 DAY_NS = 24 * HOUR_NS
 DEVICE_HOURS_FROM_NS = 10_000 * S_NS
-
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_JOINERS = frozenset("\u200c\u200d")  # they shape words in several scripts and show nothing by themselves
 
 
 def number(value: float, digits: int = 0) -> str:
@@ -115,20 +111,3 @@ def clock_time(ns: int | None, *, seconds_only: bool = False) -> str:
 def exact_ns(ns: int) -> str:
     """Every digit: ``3,250,000,000 ns``."""
     return f"{number(ns)} ns"
-
-
-def visible(text: str, limit: int | None = None) -> str:
-    """One line that is safe to show: control, bidi and surrogate characters become U+FFFD.
-
-    At most ``limit`` characters are kept; a cut is shown by an ellipsis.
-    """
-    clean = "".join(_visible(c) for c in text)
-    return clean if limit is None or len(clean) <= limit else clean[: limit - 1] + "…"
-
-
-def _visible(character: str) -> str:
-    if character in "\t\n\r":
-        return " "
-    if character in _JOINERS or unicodedata.category(character) not in _HIDDEN:
-        return character
-    return "\ufffd"

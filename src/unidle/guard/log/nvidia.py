@@ -68,7 +68,7 @@ def read(message: str, memory: Memory, now: Now) -> Finding | None:
         device, memory.named = normal(found[1]) if found[1] else memory.named, ""
         return _lost(device, memory, now)
     if _IS_LOST.match(message):
-        return None if memory.gone(now) else _lost(first(message), memory, now)
+        return None if memory.gone(now) and not memory.repeats else _lost(first(message), memory, now)
     if found := _INACCESSIBLE.match(message):
         return _lost(normal(found[1] or found[2]), memory, now)
     return _other(message, memory, now)
@@ -82,7 +82,10 @@ def _other(message: str, memory: Memory, now: Now) -> Finding | None:
         )
         hit = now.finding("gpu_init", None, device, "culprit", "reboot_node", text, "fatal", 55)
         cause = memory.fault(device, now) or memory.gone(now)
-        return None if cause is not None and cause.kind == "gpu_init" else explained(hit, cause)
+        if cause is not None and cause.kind == "gpu_init":
+            same = f"the same failure as on line {cause.line}"
+            return hit.as_symptom(same, cause, rank=0) if memory.repeats else None
+        return explained(hit, cause)
     if _UVM_FATAL.match(message):
         text = "the driver's memory manager met a fatal error: only a restart of the machine clears it"
         hit = now.finding("driver", None, "", "culprit", "reboot_node", text, "fatal", 72)

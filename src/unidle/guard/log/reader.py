@@ -39,10 +39,13 @@ _PARTITION: Final = re.compile(r"(nvme\d+n\d+)p\d+$|((?:sd|vd|hd|xvd)[a-z]+)\d+$
 
 
 class Reader:
-    """Findings of one log, in order. One reader per log: it remembers faults, open events and the boot."""
+    """Findings of one log, in order. One reader per log: it remembers faults, open events and the boot.
 
-    def __init__(self) -> None:
-        self._memory = Memory()
+    ``repeats``: a fault that is reported again within a minute is a symptom, for who knows whether it was repaired meanwhile.
+    """
+
+    def __init__(self, *, repeats: bool = False) -> None:
+        self._memory = Memory(repeats=repeats)
 
     def read(self, line: LogLine) -> Finding | None:
         """The finding in one line; None without one, or if its event was already reported."""

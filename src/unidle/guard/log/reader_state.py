@@ -62,6 +62,7 @@ class Memory:
     switches: dict[tuple[str, int], Open] = field(default_factory=dict)
     named: str = ""  # the GPU of a message of several lines
     aliases: dict[str, str] = field(default_factory=dict)  # network interface to PCI address
+    repeats: bool = False  # see Reader
 
     def dated(self, entry: LogEntry) -> LogEntry:
         """The entry; a time of day that went back is of the day after that of the line before."""

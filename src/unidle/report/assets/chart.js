@@ -6,7 +6,7 @@ class Chart {
   constructor(element, gantt, { describe, describeMarks, pinned, chosen, moved, unfold }) {
     Object.assign(this, { element, gantt, describe, describeMarks, pinned, chosen, moved, unfold });
     this.rest = element.querySelector(".rest");
-    this.tip = document.getElementById("tip");
+    this.tip = byId("tip");
     this.minimum = Math.max(100 / gantt.report.unit, 1);
     element.addEventListener("scroll", () => this.draw());
     element.addEventListener("wheel", (event) => this.wheel(event), { passive: false });

@@ -1,13 +1,4 @@
-"use strict";
 // What the file carries: deflated JSON, and the bars as six columns of LEB128 numbers (report/bars.py).
-
-async function inflate(base64) {
-  const text = atob(base64);
-  const bytes = new Uint8Array(text.length);
-  for (let k = 0; k < text.length; k++) bytes[k] = text.charCodeAt(k);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
 
 function readColumn(bytes, from, column) {
   let at = from;
@@ -48,9 +39,8 @@ function decodeBars(bytes, counts) {
 }
 
 async function readReport() {
-  const text = (id) => document.getElementById(id).textContent;
-  const report = JSON.parse(new TextDecoder().decode(await inflate(text("data"))));
-  report.bars = decodeBars(text("bars") ? await inflate(text("bars")) : new Uint8Array(0), report.counts);
+  const report = JSON.parse(new TextDecoder().decode(await inflated("data")));
+  report.bars = decodeBars(new Uint8Array(await inflated("bars")), report.counts);
   report.startNs = BigInt(report.start);
   return report;
 }

@@ -1,11 +1,6 @@
 // What is chosen, and the parts of the page that follow it. The choice lives in the address hash.
 
 const PAGE = 200;
-const make = (name, properties = {}, ...children) => {
-  const element = Object.assign(document.createElement(name), properties);
-  element.append(...children);
-  return element;
-};
 
 class Page {
   constructor(report) {
@@ -19,8 +14,8 @@ class Page {
     this.bindWaterfall();
     this.bindTools();
     this.bindTables();
-    if (document.getElementById("chart")) this.startChart();
-    new Plots(report, document.getElementById("tip"));
+    if (byId("chart")) this.startChart();
+    new Plots(report, byId("tip"));
     this.apply();
     addEventListener("hashchange", () => {
       if (location.hash === this.hash) return;
@@ -111,7 +106,7 @@ class Page {
     for (const button of document.querySelectorAll("#waterfall button")) {
       const change = button.dataset.leaf ? { leaf: button.dataset.leaf } : { group: button.dataset.group };
       button.addEventListener("click", () => this.choose(change));
-      const row = button.closest("tr"), tip = document.getElementById("tip"), about = button.title || "all its causes";
+      const row = button.closest("tr"), tip = byId("tip"), about = button.title || "all its causes";
       button.removeAttribute("title"); // the tip says it, and more
       const show = () => {
         if (!tip) return;
@@ -142,7 +137,7 @@ class Page {
   }
 
   drawFilters() {
-    const bar = document.getElementById("filters");
+    const bar = byId("filters");
     const chips = Object.entries(this.chosen).filter(([, value]) => value !== undefined).map(([name, value]) => {
       const chip = make("button", { type: "button", textContent: `${name} ${this.plain(name, value)} \u00d7`, title: `no longer only ${name} ${value}` });
       chip.addEventListener("click", () => this.choose({ [name]: value }));
@@ -173,8 +168,8 @@ class Page {
   // ---- the chart
 
   startChart() {
-    for (const id of ["tools", "chart", "hint"]) document.getElementById(id).hidden = false;
-    const element = document.getElementById("chart");
+    for (const id of ["tools", "chart", "hint"]) byId(id).hidden = false;
+    const element = byId("chart");
     const gantt = new Gantt(element.querySelector("canvas"), this.report);
     gantt.compact = this.compact;
     this.chart = new Chart(element, gantt, {
@@ -202,7 +197,7 @@ class Page {
     if (bucket) said.push(`Bars shorter than ${duration(bucket)} are merged into the cause that has most of that time.`);
     if (this.report.unit > 1) said.push(`Edges are rounded to ${duration(this.report.unit)}.`);
     if (said.length) said.push("The waterfall and the tables are exact.");
-    document.getElementById("thinned").textContent = said.join(" ");
+    byId("thinned").textContent = said.join(" ");
   }
 
   updateChart() {
@@ -212,12 +207,12 @@ class Page {
     gantt.cursor = null;
     gantt.compact = this.compact;
     gantt.showsMark = (mark) => (job === undefined || (mark[4] >= 0 && this.report.jobs[mark[4]][0] === job)) && (!attempt || String(mark[5]) === attempt);
-    document.getElementById("compact").checked = this.compact;
-    const fold = document.getElementById("fold");
+    byId("compact").checked = this.compact;
+    const fold = byId("fold");
     fold.checked = !this.idleOpen;
     fold.closest("label").hidden = this.folds.size === 0;
-    document.getElementById("order").value = this.order;
-    document.getElementById("find").value = this.find;
+    byId("order").value = this.order;
+    byId("find").value = this.find;
     this.chart.layout();
   }
 
@@ -314,7 +309,7 @@ class Page {
   }
 
   pinned(bar, track) {
-    const detail = document.getElementById("detail");
+    const detail = byId("detail");
     detail.replaceChildren(...(bar >= 0 ? [this.describeBar(bar, track)] : []));
     if (bar < 0) return;
     detail.style.setProperty("--c", this.report.leaves[this.report.contexts[this.report.bars.context[bar]][0]][2]);
@@ -323,9 +318,9 @@ class Page {
   }
 
   bindTools() {
-    const tools = document.getElementById("tools");
+    const tools = byId("tools");
     if (!tools) return;
-    const bind = (id, type, act) => document.getElementById(id).addEventListener(type, (event) => { act(event.target); this.apply(); });
+    const bind = (id, type, act) => byId(id).addEventListener(type, (event) => { act(event.target); this.apply(); });
     bind("find", "input", (target) => { this.find = target.value; });
     bind("order", "change", (target) => { this.order = target.value; });
     bind("compact", "change", (target) => { this.compact = target.checked; });

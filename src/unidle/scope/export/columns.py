@@ -5,9 +5,6 @@ Columns are little-endian numbers, deflated. The tree is in depth-first order, s
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from unidle.page.frame import deflated
 from unidle.scope.export import names
 from unidle.scope.export.protobuf import RowTable
 from unidle.scope.merge import Interned
@@ -61,10 +59,6 @@ class PageColumns:
 
 def _wide_first(column: tuple[str, tuple[str, Any]]) -> tuple[str, str]:
     return column[1][0], column[0]  # "f8" before "u4": doubles have to start at a multiple of 8
-
-
-def deflated(raw: bytes) -> str:
-    return base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
 
 
 def pack(profile: Profile, before: Profile | None, category: Category | None) -> tuple[dict[str, Any], str]:
@@ -233,8 +227,3 @@ def _write_frames(columns: PageColumns, interned: Interned) -> list[object]:
     columns.whole("function", numbers)
     columns.whole("line", lines)
     return functions.rows
-
-
-def as_json(told: object) -> str:
-    """Deflated JSON. ASCII inside, so half a surrogate pair does no harm."""
-    return deflated(json.dumps(told, separators=(",", ":")).encode())

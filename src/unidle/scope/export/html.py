@@ -1,20 +1,14 @@
-"""One self-contained HTML file: a flame graph with search, zoom, filters and difference.
-
-The file loads nothing from outside itself, and a content policy forbids it to. Its data is deflated JSON and numbers
-in base64, so no name that a program chose ever stands inside a script.
-"""
+"""One self-contained HTML file: a flame graph with search, zoom, filters and difference."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
-from importlib.resources import files
 from typing import Final
 
+from unidle.page.frame import asset, deflated, escaped, page
 from unidle.scope.export import columns, names
 from unidle.scope.export.columns import Category
 from unidle.scope.export.encode import uncollected
-from unidle.scope.export.page import head
 from unidle.scope.model import Profile
 
 _SCRIPTS: Final = ("data.js", "tree.js", "flame.js", "save.js", "table.js", "page.js")
@@ -64,19 +58,16 @@ def write(
         "colours": _colours([*(budget or {}), *told["categories"]]),
         "quality": names.quality_line(profile),
     }
-    script = "\n".join(_asset(name) for name in _SCRIPTS)
-    parts = (
-        head(shown, _asset("page.css"), script),
+    body = (
         _header(profile, before, shown, before_name),
         _serving(serving),
         _budget(budget, told["colours"]),
-        _asset("page.html"),
+        asset("unidle.scope.export", "page.html"),
         _footer(profile, before, before_name),
-        f'<script type="text/plain" id="data">{columns.as_json(told)}</script>',
-        f'<script type="text/plain" id="columns">{packed}</script>',
-        f"<script>{script}</script></body></html>\n",
     )
-    return "\n".join(parts).encode("utf-8", "backslashreplace")
+    carried = {"data": deflated(told), "columns": packed}
+    text = page(shown, body, package="unidle.scope.export", scripts=_SCRIPTS, data=carried)
+    return text.encode("utf-8", "backslashreplace")
 
 
 def visible_title(profile: Profile, title: str) -> str:
@@ -100,9 +91,9 @@ def _header(profile: Profile, before: Profile | None, title: str, before_name: s
         f"tier {profile.tier}",
     ]
     if before is not None:
-        short.append(f"compared with <bdi>{escape(names.visible(before_name))}</bdi>")
+        short.append(f"compared with <bdi>{escaped(names.visible(before_name))}</bdi>")
     return (
-        f"<header><h1><bdi>{escape(title)}</bdi></h1>"
+        f"<header><h1><bdi>{escaped(title)}</bdi></h1>"
         f'<p class="quiet" id="quality">{" · ".join(short)}</p></header>'
     )
 
@@ -111,9 +102,9 @@ def _budget(budget: Mapping[str, float] | None, colours: Mapping[str, str]) -> s
     if not budget:
         return ""
     rows = "".join(
-        f'<li><button data-category="{escape(name)}" aria-pressed="false">'
+        f'<li><button data-category="{escaped(name)}" aria-pressed="false">'
         f'<span class="lane"><span class="bar" style="--c:{colours[names.visible(name)]};width:{min(100.0, pct):.2f}%"></span></span>'
-        f"<b>{pct:.1f} %</b> <bdi>{escape(names.visible(name).replace('_', ' '))}</bdi></button></li>"
+        f"<b>{pct:.1f} %</b> <bdi>{escaped(names.visible(name).replace('_', ' '))}</bdi></button></li>"
         for name, pct in sorted(budget.items(), key=lambda row: -row[1])
         if pct >= 0.05
     )
@@ -124,7 +115,7 @@ def _serving(facts: Sequence[tuple[str, str]]) -> str:
     if not facts:
         return ""
     rows = "".join(
-        f"<dt>{escape(names.visible(name))}</dt><dd>{escape(names.visible(text))}</dd>"
+        f"<dt>{escaped(names.visible(name))}</dt><dd>{escaped(names.visible(text))}</dd>"
         for name, text in facts
     )
     return f'<section id="serving"><h2>Requests to the model</h2><dl class="facts">{rows}</dl></section>'
@@ -139,10 +130,10 @@ def _footer(profile: Profile, before: Profile | None, before_name: str) -> str:
 
 def _facts(title: str, profile: Profile) -> str:
     rows = "".join(
-        f"<dt>{escape(name)}</dt><dd><bdi>{escape(value)}</bdi></dd>"
+        f"<dt>{escaped(name)}</dt><dd><bdi>{escaped(value)}</bdi></dd>"
         for name, value in names.quality(profile).items()
     )
-    return f'<section><h2>{escape(title)}</h2><dl class="facts">{rows}</dl></section>'
+    return f'<section><h2>{escaped(title)}</h2><dl class="facts">{rows}</dl></section>'
 
 
 def _colours(categories: list[str]) -> dict[str, str]:
@@ -151,7 +142,3 @@ def _colours(categories: list[str]) -> dict[str, str]:
         further = _FURTHER[len(colours) % len(_FURTHER)]
         colours[name] = CATEGORY_COLOURS.get(name, further)
     return colours
-
-
-def _asset(name: str) -> str:
-    return files("unidle.scope.export").joinpath("assets", name).read_text(encoding="utf-8")

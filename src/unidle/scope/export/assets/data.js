@@ -1,12 +1,4 @@
-"use strict";
 // What the file carries, and how its numbers are written.
-
-async function inflated(id) {
-  const text = atob(document.getElementById(id).textContent), bytes = new Uint8Array(text.length);
-  for (let k = 0; k < bytes.length; k++) bytes[k] = text.charCodeAt(k);
-  const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Response(plain).arrayBuffer();
-}
 
 async function readProfile() {
   const [json, raw] = await Promise.all([inflated("data"), inflated("columns")]);

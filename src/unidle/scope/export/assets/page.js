@@ -1,11 +1,5 @@
 // What is chosen, and the parts of the page that follow it. The choice lives in the address fragment.
 
-const byId = (id) => document.getElementById(id);
-const make = (name, properties = {}, ...children) => {
-  const element = Object.assign(document.createElement(name), properties);
-  element.append(...children);
-  return element;
-};
 const TEXTS = { show: "all", thread: "", compare: "", colour: "kind", find: "", sort: "" };
 const NUMBERS = { group: -1, device: -1, category: -1 };
 const FLAGS = ["inverted", "upward", "lines", "topLines"];
