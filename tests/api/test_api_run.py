@@ -17,7 +17,7 @@ import pytest
 import unidle
 from api.functions import environment, fail_in_rank_1, run_script, train
 from unidle.api import controller_process
-from unidle.api.serve import Order
+from unidle.api.serve import ServeOrder
 from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -169,7 +169,7 @@ def test_the_end_of_a_job_is_not_that_of_the_one_before(store: Path, tmp_path: P
     other, first, second = (
         unidle.submit(words, store=store, hold=True) for words in (until("other"), ["true"], until("second"))
     )
-    server = controller_process.Server(Order(str(store), cpu_devices=3), first.id)
+    server = controller_process.Server(ServeOrder(str(store), cpu_devices=3), first.id)
     stdout = server._process.stdout
     assert stdout is not None
     assert select.select([stdout], [], [], 60)[0], "the answer that it stays"

@@ -8,28 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.api.lines import LINE_BYTES, Lines
+from unidle.api.lines import LINE_BYTES, RankLines
 from unidle.cli.lines import for_terminal
 from unidle.cli.profile_live import safe
 
 
 @given(st.lists(st.binary(max_size=20), max_size=20))
 def test_lines_are_those_of_the_whole_however_it_is_cut(chunks: list[bytes]) -> None:
-    lines = Lines(b"[1] ")
+    lines = RankLines(b"[1] ")
     found = [line for chunk in chunks for line in lines.feed(chunk)] + lines.rest()
     whole = b"".join(chunks).split(b"\n")
     assert found == [b"[1] " + line for line in (whole if whole[-1] else whole[:-1])]
 
 
 def test_a_line_without_an_end_is_shown_in_pieces_of_bounded_size() -> None:
-    lines = Lines()
+    lines = RankLines()
     found = [line for _ in range(40) for line in lines.feed(b"x" * 100_000)]
     assert max(map(len, found)) <= LINE_BYTES + 100_000
     assert sum(map(len, found + lines.rest())) == 4_000_000
 
 
 def test_a_progress_bar_of_hours_is_not_kept() -> None:
-    lines = Lines(bars=True)
+    lines = RankLines(bars=True)
     for k in range(10_000):
         assert lines.feed(b"\r%d %%" % k) == []
     assert (lines.open_line(), lines.rest()) == (b"9999 %", [b"\r9999 %"])

@@ -15,7 +15,7 @@ import pytest
 
 from sim.worlds import fleet_of
 from unidle.control.gangs import profiler as of_profiler
-from unidle.control.session import Session, take_up
+from unidle.control.session import ControllerSession, take_up
 from unidle.engine.local import process_tree
 from unidle.events import types as ev
 from unidle.fleet.policies import ProfilePolicy
@@ -39,7 +39,7 @@ class World:
     """A store that is driven within the test's process."""
 
     address: str
-    session: Session
+    session: ControllerSession
     events: list[ev.Event]
 
     def run(self, until: Callable[[], object], what: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from unidle import errors
-from unidle.api.serve import Order
+from unidle.api.serve import ServeOrder
 from unidle.errors import BadInput, StoreError, StoreHeld, UnidleError
 
 _END_S: Final = 10.0
@@ -31,7 +31,7 @@ class Server:
     Errors: those of the controller, such as :class:`StoreHeld`.
     """
 
-    def __init__(self, order: Order, job: str) -> None:
+    def __init__(self, order: ServeOrder, job: str) -> None:
         self.order = order
         self._jobs = {job}
         self._sent = 1  # jobs, whether they have ended or not
@@ -123,7 +123,7 @@ _LOCK: Final = threading.Lock()
 _SERVERS: dict[str, Server] = {}
 
 
-def serve(order: Order, job: str) -> Server | None:
+def serve(order: ServeOrder, job: str) -> Server | None:
     """This process's controller of the store, which now has the job; None if another process drives the store.
 
     Errors: :class:`BadInput` where it was started for another fleet; else see :class:`Server`.
@@ -148,7 +148,7 @@ def serve(order: Order, job: str) -> Server | None:
         return server
 
 
-def is_served(order: Order) -> bool:
+def is_served(order: ServeOrder) -> bool:
     """Whether this process's own controller serves the store, on the same devices."""
     with _LOCK:
         server = _SERVERS.get(order.store)

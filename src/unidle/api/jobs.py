@@ -22,9 +22,9 @@ from unidle.api.fleets import (
 from unidle.api.function_call import command_of, packed, write_call
 from unidle.api.job_fields import Command, JobFields, spec_of
 from unidle.api.job_object import Job, raise_if_failed
-from unidle.api.job_watch import LOOK_S, Watch
+from unidle.api.job_watch import LOOK_S, JobWatch
 from unidle.api.logs import Output
-from unidle.api.serve import Order
+from unidle.api.serve import ServeOrder
 from unidle.api.stores import (
     address_of,
     data_dir,
@@ -93,7 +93,7 @@ def run(
     store_mode = mode_of(mode, "mode")
     new = _New.of(target, args, kwargs, fields, "unidle.run")
     _check_logs(logs, new.spec.ranks)
-    order = Order(
+    order = ServeOrder(
         address_of(store), None if fleet is None else os.path.abspath(fleet), cpu_devices, profile,  # noqa: PTH100
         needed=0 if new.spec.device == "gpu" else new.spec.devices,
     )  # fmt: skip
@@ -227,13 +227,13 @@ def _check_cpu_devices(number: object) -> None:
         )  # fmt: skip
 
 
-def _refuse(spec: JobSpec, order: Order) -> None:
+def _refuse(spec: JobSpec, order: ServeOrder) -> None:
     """What can never run is refused before it is in the store: on the fleet of who drives that, else on the one named."""
     driven = _driven(order.store)
     if driven is None:
         refuse_impossible(spec, find_fleet_and_channels(order.fleet, order.cpu_devices, order.needed)[0])
         return
-    if not order.alike(Order(order.store)) and not is_served(order):
+    if not order.alike(ServeOrder(order.store)) and not is_served(order):
         raise StoreHeld(
             "another process drives the store, on its own devices", field="fleet, cpu_devices, profile",
             value=without_password(order.store), remedy="leave them out, or name another store",
@@ -266,19 +266,19 @@ def _known_fleet(address: str) -> Fleet:
         opened.close()
 
 
-def _until_taken(job: Job[Any], order: Order) -> None:
+def _until_taken(job: Job[Any], order: ServeOrder) -> None:
     """Until the job is in the log: from then on its controller does not end before it."""
-    with Watch(job.store, job.id) as watch:
+    with JobWatch(job.store, job.id) as watch:
         while watch.news() is None:
             if watch.is_free():
                 serve(order, job.id)
             time.sleep(LOOK_S)
 
 
-def _to_its_end(job: Job[Any], order: Order, logs: Logs) -> JobView:
+def _to_its_end(job: Job[Any], order: ServeOrder, logs: Logs) -> JobView:
     """Wait, and print lines as they come. Errors: CannotRun where it can never start."""
     ranks = None if logs == "all" else [] if logs == "none" else [int(logs)]
-    with Watch(job.store, job.id) as watch:
+    with JobWatch(job.store, job.id) as watch:
         output = Output(watch.store, job.id, ranks, first=1)
         try:
             while True:

@@ -7,7 +7,7 @@ from typing import Final
 LINE_BYTES: Final = 1 << 20  # a longer line is given in pieces
 
 
-class Lines:
+class RankLines:
     """The lines of one rank's output; ``prefix`` precedes each.
 
     With ``bars``, text that a carriage return has overwritten is dropped, so that a progress bar is one line.

@@ -1,7 +1,7 @@
 """``python -m unidle.api.serve``: the controller of a store, for as long as a Python process needs one.
 
 A process of its own, so that the caller's signals, forks and long computations do not reach it. Standard input has one
-JSON object a line: first the :class:`Order`, then ``{"job": ID}`` for each job that belongs to the caller, and
+JSON object a line: first the :class:`ServeOrder`, then ``{"job": ID}`` for each job that belongs to the caller, and
 ``{"kill": ID}``. Standard output has one line once the store is held, ``{"serving": PID}`` or an error, and ``{"stays": N}`` each time
 when the first N jobs of the caller have ended and those of others have not.
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from unidle.store.protocol import Store
 
 
-class Order(msgspec.Struct, frozen=True):
+class ServeOrder(msgspec.Struct, frozen=True):
     """What to serve. ``place`` false: only end jobs, on the fleet recorded in the store.
 
     ``needed``: CPU devices that the first job needs, if no number is given.
@@ -41,7 +41,7 @@ class Order(msgspec.Struct, frozen=True):
     place: bool = True
     needed: int = 0
 
-    def alike(self, other: Order) -> bool:
+    def alike(self, other: ServeOrder) -> bool:
         """Whether both are for the same devices, without regard to what a job needs."""
         return msgspec.structs.replace(self, needed=0) == msgspec.structs.replace(other, needed=0)
 
@@ -50,7 +50,7 @@ def main() -> None:
     """Serve as ordered, and answer on standard output."""
     try:
         with open(0, "rb", buffering=0, closefd=False) as orders:  # takes one line, and leaves those after it
-            order = msgspec.json.decode(orders.readline(), type=Order)
+            order = msgspec.json.decode(orders.readline(), type=ServeOrder)
         _serve(order)
     except UnidleError as error:
         _answer({"kind": type(error).__name__, **error.to_json()})
@@ -62,7 +62,7 @@ def _answer(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _serve(order: Order) -> None:
+def _serve(order: ServeOrder) -> None:
     from unidle.api.fleets import looked_at
     from unidle.api.stores import data_dir
     from unidle.control.session import take_up
@@ -80,7 +80,7 @@ def _serve(order: Order) -> None:
     store.close()
 
 
-def _fleet(order: Order, store: Store) -> tuple[Fleet, tuple[Channel, ...]]:
+def _fleet(order: ServeOrder, store: Store) -> tuple[Fleet, tuple[Channel, ...]]:
     from unidle.api.fleets import find_fleet_and_channels
     from unidle.api.stores import read_view
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final, TextIO
 
-from unidle.api.lines import Lines
+from unidle.api.lines import RankLines
 from unidle.cli.lines import for_terminal
 from unidle.cli.live import Live
 from unidle.engine.local import rundir
@@ -34,7 +34,7 @@ class JobOutput:
     def __init__(self, root: Path, job: str, ranks: Collection[int], live: Live, to: TextIO) -> None:
         self._root, self._job, self._ranks, self._live, self._to = root, job, ranks, live, to
         self._terminal = to.isatty()
-        self._readers: dict[int, tuple[LogReader, Lines]] = {}
+        self._readers: dict[int, tuple[LogReader, RankLines]] = {}
         self._next: list[tuple[int, int]] = []  # attempts to follow after the present one, with their ranks
         self._ended = False  # the present attempt
         self._wake, self._caught_up = threading.Event(), threading.Event()
@@ -109,7 +109,7 @@ class JobOutput:
         several = len(self._ranks) > 1
         for rank in sorted(rank for rank in self._ranks if rank < ranks):
             reader = LogReader(rundir.rank_dir(self._root, self._job, attempt, rank))
-            self._readers[rank] = reader, Lines(b"[%d] " % rank if several else b"", bars=self._terminal)
+            self._readers[rank] = reader, RankLines(b"[%d] " % rank if several else b"", bars=self._terminal)
 
     def _end_attempt(self) -> None:
         for reader, lines in self._readers.values():
@@ -130,7 +130,7 @@ class JobOutput:
             if self._terminal:
                 self._say_passed_over()
 
-    def _show(self, reader: LogReader, lines: Lines) -> bool:
+    def _show(self, reader: LogReader, lines: RankLines) -> bool:
         if self._terminal and reader.unread_bytes() > _BEHIND_BYTES:
             skipped = reader.skip_to_last(_SHOWN_BYTES)
             self._passed_over += skipped or 0
@@ -147,7 +147,7 @@ class JobOutput:
             self._copy(data)
         return True
 
-    def _write(self, whole: list[bytes], lines: Lines) -> None:
+    def _write(self, whole: list[bytes], lines: RankLines) -> None:
         if self._terminal:
             shown = [for_terminal(line) + "\n" for line in whole]
             self._live.lines(self._to, "".join(shown), for_terminal(lines.open_line()).strip())

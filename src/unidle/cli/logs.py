@@ -28,7 +28,7 @@ from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.api.logs import Wanted
+    from unidle.api.logs import LogSelection
     from unidle.store.protocol import Store
     from unidle.view.jobs import AttemptView, JobView
 
@@ -78,8 +78,8 @@ def logs(
     Several ranks are merged in order of time. Times of lines are accurate to 250 ms; in a file that fills for hours, to
     1/4096 of that. With --grep, --tail counts the lines that match.
     """
-    from unidle.api.job_watch import Watch
-    from unidle.api.logs import Wanted
+    from unidle.api.job_watch import JobWatch
+    from unidle.api.logs import LogSelection
 
     match = _pattern(grep)
     opened = read_store(store)
@@ -96,9 +96,9 @@ def logs(
         )  # fmt: skip
     else:
         _say_dropped_bytes(found.attempts[(attempt or len(found.attempts)) - 1], ranks)
-    wanted = Wanted(since_ns, tail, match)
+    wanted = LogSelection(since_ns, tail, match)
     if follow:
-        with Watch(store_address(store), found.id) as watch:
+        with JobWatch(store_address(store), found.id) as watch:
             _copy(watch.store, watch.news, found.id, ranks, attempt, wanted, follow=True)
     else:
         _copy(opened, lambda: found, found.id, ranks, attempt, wanted, follow=False)
@@ -106,7 +106,7 @@ def logs(
 
 def _copy(
     store: Store, news: Callable[[], JobView | None], job: str, ranks: Sequence[int], attempt: int | None,
-    wanted: Wanted, *, follow: bool,
+    wanted: LogSelection, *, follow: bool,
 ) -> None:  # fmt: skip
     """Copy what was printed to standard output; ``follow`` continues until the job, or the one attempt, has
     ended. ``news`` is the job as it is at each call.

@@ -35,7 +35,7 @@ from unidle.cli.replay_options import (
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.control.replay.outcome import Outcome
+    from unidle.control.replay.outcome import ReplayOutcome
     from unidle.control.replay.workload import Assumptions, Scenario
     from unidle.files.renames import Renames
 
@@ -161,7 +161,7 @@ def _names(policy: str) -> list[str]:
 
 def _outcomes(
     scenario: Scenario, assumed: Assumptions, names: list[str], save: str | None, until_h: float | None
-) -> dict[str, Outcome]:
+) -> dict[str, ReplayOutcome]:
     from unidle.control.replay.outcome import outcome_of
     from unidle.control.replay.workload import replay
     from unidle.view.source import ledger_source
@@ -177,7 +177,7 @@ def _outcomes(
 
 
 def _show(
-    scenario: Scenario, assumed: Assumptions, found: dict[str, Outcome], recorded: dict[str, Outcome],
+    scenario: Scenario, assumed: Assumptions, found: dict[str, ReplayOutcome], recorded: dict[str, ReplayOutcome],
     as_json: bool, until_h: float | None,
 ) -> None:  # fmt: skip
     from dataclasses import asdict

@@ -16,7 +16,7 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.control.replay.ettr import FaultOutcome
-    from unidle.control.replay.faults import Case, Replay, Ways
+    from unidle.control.replay.faults import CapabilityCosts, FaultReplay, ReplayCase
 
 _MOST_NODES = 100_000
 _WORDS = {
@@ -69,20 +69,20 @@ def faults(
     """Replay recorded faults on a gang, and compare recovery capabilities. The output has effective training
     time, lost work and cost, with and without each capability.
     """
-    from unidle.control.replay.faults import Replay, Terms, Ways, runs
+    from unidle.control.replay.faults import CapabilityCosts, FaultReplay, ReplayTerms, runs
     from unidle.files.fault_trace import load_fault_trace
 
-    ways = Ways(
+    ways = CapabilityCosts(
         spares, _on(peer_copies, "--peer-copies"), _every(checkpoint_every), _on(warm, "--warm"), _on(preflight, "--preflight")
     )  # fmt: skip
-    terms = Terms(
+    terms = ReplayTerms(
         write_s, restart_s, warm_s, restore_s, copy_s, copy_restore_s, detect_s, preflight_s, burn_in_s, relapse_s, recall,
         step_s, steps, gpus_per_node, price,
     )  # fmt: skip
     sizes = whole_numbers(gang, "--gang", least=1, most=_MOST_NODES)
     drawn = whole_numbers(seeds, "--seeds", least=0, most=10**9)
     more = [_length(part, "--intervals") for part in intervals.split(",")] if intervals is not None else []
-    replay = Replay(load_fault_trace(trace), servers, terms)
+    replay = FaultReplay(load_fault_trace(trace), servers, terms)
     cases = _cases(replay, sizes, drawn, _ways(ways, fixed_every, more, compare))
     if save is None:
         found = list(runs(replay, cases, jobs or len(os.sched_getaffinity(0))))
@@ -94,23 +94,29 @@ def faults(
         _say(replay, found)
 
 
-def _ways(ways: Ways, fixed_s: float, intervals: list[float], compare: bool) -> dict[str, Ways]:
+def _ways(
+    ways: CapabilityCosts, fixed_s: float, intervals: list[float], compare: bool
+) -> dict[str, CapabilityCosts]:
     from unidle.control.replay.faults import variants
 
     every = variants(ways, fixed_s, intervals)
     return every if compare else {name: one for name, one in every.items() if name == "as_given" or name.startswith("every_")}  # fmt: skip
 
 
-def _cases(replay: Replay, sizes: list[int], seeds: list[int], ways: dict[str, Ways]) -> list[Case]:
-    from unidle.control.replay.faults import Case
+def _cases(
+    replay: FaultReplay, sizes: list[int], seeds: list[int], ways: dict[str, CapabilityCosts]
+) -> list[ReplayCase]:
+    from unidle.control.replay.faults import ReplayCase
 
-    cases = [Case(name, size, seed, way) for size in sizes for name, way in ways.items() for seed in seeds]
+    cases = [
+        ReplayCase(name, size, seed, way) for size in sizes for name, way in ways.items() for seed in seeds
+    ]
     for case in cases:
         replay.nodes(case)  # says at once what does not fit
     return cases
 
 
-def _kept(replay: Replay, case: Case, save: str) -> FaultOutcome:
+def _kept(replay: FaultReplay, case: ReplayCase, save: str) -> FaultOutcome:
     store = store_of_replay(save, f"{case.gang}-{case.name}-{case.seed}")
     try:
         return replay.run(case, store)
@@ -142,7 +148,9 @@ def _length(text: str, field: str, or_: str = "") -> float:
 # -- what came of it -----------------------------------------------------------------------------------
 
 
-def _grouped(found: list[tuple[Case, FaultOutcome]]) -> dict[int, dict[str, list[tuple[int, FaultOutcome]]]]:
+def _grouped(
+    found: list[tuple[ReplayCase, FaultOutcome]],
+) -> dict[int, dict[str, list[tuple[int, FaultOutcome]]]]:
     """Outcomes with their seeds, by size and ways, in the order of the cases."""
     sizes: dict[int, dict[str, list[tuple[int, FaultOutcome]]]] = {}
     for case, outcome in found:
@@ -150,7 +158,7 @@ def _grouped(found: list[tuple[Case, FaultOutcome]]) -> dict[int, dict[str, list
     return sizes
 
 
-def _as_json(replay: Replay, found: list[tuple[Case, FaultOutcome]]) -> dict[str, Any]:
+def _as_json(replay: FaultReplay, found: list[tuple[ReplayCase, FaultOutcome]]) -> dict[str, Any]:
     gangs = []
     for size, variants in _grouped(found).items():
         given = variants["as_given"]
@@ -195,7 +203,7 @@ def _of(outcomes: list[tuple[int, FaultOutcome]], name: str) -> float:
     return float(_mean(outcomes)[name] or 0.0)
 
 
-def _say(replay: Replay, found: list[tuple[Case, FaultOutcome]]) -> None:
+def _say(replay: FaultReplay, found: list[tuple[ReplayCase, FaultOutcome]]) -> None:
     heads = [
         "", "ETTR %", "worth", "placed %", "formula %", "save every", "restarts", "wait h", "lost GPU-h",
         f"paid k{replay.terms.currency}", "per useful GPU-h",

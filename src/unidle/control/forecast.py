@@ -16,12 +16,9 @@ from unidle.predict import Estimate
 from unidle.predict.by_gpu_model import Forecast, forecasts, price_of
 from unidle.predict.outcome import paid_micro
 from unidle.predict.run_time import RunHistory, quantile_estimate, remaining_ns
-from unidle.predict.start import Departure
-from unidle.predict.start import Waiter
-from unidle.predict.start import planned_starts
+from unidle.predict.start import Departure, Waiter, planned_starts
 from unidle.view.accounts import durable_points
-from unidle.view.jobs import AttemptView
-from unidle.view.jobs import JobView
+from unidle.view.jobs import AttemptView, JobView
 from unidle.view.kept import free_for_most
 from unidle.view.speeds import attempt_run, job_runs, slices_under, width_ppm
 from unidle.view.state import View

@@ -22,16 +22,16 @@ from unidle.control.gangs.idle import IdleWatch
 from unidle.control.inbox import (
     INBOX_EVERY_NS,
     CancelRequest,
+    Inbox,
     KeepRequest,
     RemoveRequest,
-    Requests,
     SubmitRequest,
     refused,
 )
 from unidle.control.nodes import maintenance
-from unidle.control.nodes.maintenance import NodeCare
+from unidle.control.nodes.maintenance import NodeMaintenance
 from unidle.control.recorder import Recorder, Watcher
-from unidle.control.work_queue import Agenda
+from unidle.control.work_queue import WorkQueue
 from unidle.engine.protocol import (
     CheckpointLook,
     Engine,
@@ -54,7 +54,7 @@ from unidle.view.state import View
 
 if TYPE_CHECKING:
     from unidle.control.gangs.profiler import Profiler
-    from unidle.control.gangs.progress_watch import GuardWatch
+    from unidle.control.gangs.progress_watch import ProgressWatch
     from unidle.control.gangs.stacks import GangStacks
     from unidle.control.nodes.detectors import Detectors
     from unidle.control.nodes.late_detectors import LateDetectors
@@ -74,7 +74,7 @@ class Controller:
         self, store: Store, lease: Lease, engine: Engine, policy: Policy, clock: Clock,
         *, inbox_every_ns: int | None = INBOX_EVERY_NS,
         sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
-        forecaster: Forecaster | None = None, care: NodeCare | None = None, notices: NoticeDispatcher | None = None,
+        forecaster: Forecaster | None = None, care: NodeMaintenance | None = None, notices: NoticeDispatcher | None = None,
         detectors: Detectors | LateDetectors | None = None, profiler: Profiler | None = None,
         stacks: GangStacks | None = None, retention: Retention | None = None,
     ) -> None:  # fmt: skip
@@ -90,13 +90,13 @@ class Controller:
         self.view = snapshot.load_view(store) if view is None else view
         self._recorder = Recorder(store, lease, clock, self.view, notices, watcher)
         self._emit = self._recorder.emit
-        self._requests = Requests(store, clock, self._recorder, inbox_every_ns)
+        self._requests = Inbox(store, clock, self._recorder, inbox_every_ns)
         self._commands: list[Callable[[], None]] = []
-        self._agenda = Agenda()
+        self._agenda = WorkQueue()
         self._holders = IdleWatch()
-        self._guard: GuardWatch | None = None
+        self._guard: ProgressWatch | None = None
         self._sizes = ElasticSizes()
-        self._care = care if care is not None else NodeCare()
+        self._care = care if care is not None else NodeMaintenance()
         self._place = True
         self._quiet: list[str] = []  # jobs that may rest after this turn
         self._accepting = True
@@ -279,9 +279,9 @@ class Controller:
 
     def _take_vitals(self, seen: GangVitals) -> None:
         if self._guard is None:  # most short runs end before the first look
-            from unidle.control.gangs.progress_watch import GuardWatch
+            from unidle.control.gangs.progress_watch import ProgressWatch
 
-            self._guard = GuardWatch()
+            self._guard = ProgressWatch()
         for said in self._guard.look(self.view, seen):
             self._emit(said)
             self._agenda.touch(seen.job)

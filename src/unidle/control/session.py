@@ -15,7 +15,7 @@ from unidle.control.forecast import Forecaster
 from unidle.control.gangs.stacks import GangStacks
 from unidle.control.loop import Controller
 from unidle.control.nodes.late_detectors import LateDetectors
-from unidle.control.nodes.maintenance import NodeCare
+from unidle.control.nodes.maintenance import NodeMaintenance
 from unidle.control.recorder import Watcher
 from unidle.control.store_files import make_run_root, refuse_foreign, refuse_strays, say_line, state_dir
 from unidle.engine.local.engine import LocalEngine
@@ -26,7 +26,7 @@ from unidle.view.snapshot import renewed_view
 
 if TYPE_CHECKING:
     from unidle.control.gangs.profiler import Profiler
-    from unidle.control.nodes.hooks import Hands
+    from unidle.control.nodes.hooks import HookEngine
     from unidle.control.retention.policy import Retention
     from unidle.files.fleet_notices import Channel
     from unidle.notices.dispatcher import NoticeDispatcher
@@ -39,7 +39,7 @@ _STEP_NS: Final = 86_400_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ControllerSession:
     controller: Controller
     engine: LocalEngine
     clock: RealClock
@@ -49,7 +49,7 @@ class Session:
 def take_up(
     store: Store, fleet: Fleet, data_dir: Path, purpose: str, watcher: Watcher | None = None,
     channels: Sequence[Channel] = (), profile_to: str = "", say: Callable[[str], None] | None = None,
-) -> Iterator[Session]:  # fmt: skip
+) -> Iterator[ControllerSession]:  # fmt: skip
     """Hold the store while the block runs. What runs when it ends keeps running. ``channels`` receive notices.
 
     ``profile_to`` is the store's address with its password (``store.url`` has none). The profiler uses it to record
@@ -77,12 +77,12 @@ def take_up(
             store, lease, engine, Unidle(), clock,
             watcher=watcher, view=view, forecaster=Forecaster.of(view), notices=desk, detectors=detectors,
             profiler=profiler, stacks=stacks, retention=retention,
-            care=NodeCare(lambda: _hands(state_dir(store, data_dir)), f"{os.getpid()}-{view.seq}"),
+            care=NodeMaintenance(lambda: _hands(state_dir(store, data_dir)), f"{os.getpid()}-{view.seq}"),
         )  # fmt: skip
         try:
             controller.start(f"{purpose} (pid {os.getpid()})", boot_id(), clock.offset_ns)
             detectors.start()
-            yield Session(controller, engine, clock)
+            yield ControllerSession(controller, engine, clock)
             controller.stop("done")
             detectors.close(logged=True)
             if desk is not None:
@@ -117,9 +117,9 @@ def _clock_of_log(view: View) -> int | None:
 def _profiler(address: str, fleet: Fleet, root: Path, lease: Lease, clock: RealClock) -> Profiler | None:
     if not address or not fleet.profile.on:
         return None
-    from unidle.control.gangs.profiler import Orders, Profiler
+    from unidle.control.gangs.profiler import Profiler, ProfilerOrders
 
-    orders = Orders(address, str(root), lease.token, clock.offset_ns, fleet.profile)
+    orders = ProfilerOrders(address, str(root), lease.token, clock.offset_ns, fleet.profile)
     return Profiler(orders, root.parent / "profiler.err")
 
 
@@ -141,7 +141,7 @@ def _retention(
     return Retention(state, RetentionWorker(address, state, lease.token), clock, say or say_line)
 
 
-def _hands(place: Path) -> Hands:
+def _hands(place: Path) -> HookEngine:
     from unidle.control.nodes.hooks import HookRunner
 
     return HookRunner(place / "remedies")

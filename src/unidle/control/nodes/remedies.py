@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from unidle.control.nodes.hooks import Hands, Order, Outcome
+from unidle.control.nodes.hooks import HookEngine, HookOrder, HookOutcome
 from unidle.control.nodes.storage_watch import directories_of
 from unidle.events import types as ev
 from unidle.events.guard import CareState
@@ -65,10 +65,10 @@ class _Known:
 class RemedyWatch:
     """``hands`` carry out remedies and checks; without them nothing can be repaired or proved."""
 
-    def __init__(self, hands: Hands | None = None) -> None:
+    def __init__(self, hands: HookEngine | None = None) -> None:
         self._hands = hands
         self._known: _Known | None = None
-        self._orders: dict[str, Order] = {}  # of what is under way
+        self._orders: dict[str, HookOrder] = {}  # of what is under way
         self._next_ns: int | None = None
         self._now_ns = 0
 
@@ -244,7 +244,7 @@ class RemedyWatch:
             if at_ns is not None and at_ns > now_ns and (self._next_ns is None or at_ns < self._next_ns):
                 self._next_ns = at_ns
 
-    def _order(self, view: View, here: CareView) -> Order:
+    def _order(self, view: View, here: CareView) -> HookOrder:
         policy, known = view.fleet.guard, self._fleet(view)
         if here.busy in RUNGS:
             hook = next(hook for rung, hook in policy.remedies.items() if rung == here.busy)
@@ -257,7 +257,7 @@ class RemedyWatch:
                 used_directories(view, waiting=True),
             )  # fmt: skip
         device = here.target if here.target != here.node else ""
-        return Order(
+        return HookOrder(
             name_of(here), filled(words, known.nodes.get(here.node), here.node, device), hook.timeout_ns
         )
 
@@ -303,7 +303,7 @@ def filled(words: tuple[str, ...], node: Node | None, name: str, device: str) ->
     return tuple(found)
 
 
-def judged(what: str, outcome: Outcome) -> RemedyResult:
+def judged(what: str, outcome: HookOutcome) -> RemedyResult:
     """The result of an outcome. Exit codes of a check: 0 fit, 1 unfit, others undetermined; of a remedy: 0 done."""
     last = (outcome.text.strip().splitlines() or [""])[-1][:_TEXT]
     if outcome.late:

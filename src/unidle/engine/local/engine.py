@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from unidle.clock import RealClock
 from unidle.engine.local import cgroups, descriptors, injection, launch, rundir
 from unidle.engine.local.rank_watch import Logged, RankWatch, Supervisors
-from unidle.engine.local.sidecars.gang_sidecars import Between
+from unidle.engine.local.sidecars.gang_sidecars import GangSidecars
 from unidle.engine.protocol import (
     CheckpointLook,
     LiveAttempt,
@@ -90,7 +90,7 @@ class LocalEngine:
         self._uses: Utilisation | None = None
         self._vitals: VitalsWatch | None = None
         self._warm: WarmPool | None = None
-        self._between = Between(self._root, fleet, self._spaces)
+        self._between = GangSidecars(self._root, fleet, self._spaces)
         self._read_ns = 0
 
     def fleet(self) -> Fleet:
@@ -248,11 +248,11 @@ class LocalEngine:
             gang.first_ns = gang.first_ns or now_ns
             if not pids or now_ns - gang.first_ns < LOOK_AFTER_NS:
                 return
-            from unidle.engine.local.vitals.reachability import Reach
+            from unidle.engine.local.vitals.reachability import Reachability
             from unidle.engine.local.vitals.sampler import VitalsWatch
 
             addresses = {node.id: node.address for node in self._fleet.nodes if node.address}
-            self._vitals = VitalsWatch(self._clock.offset_ns, lambda: Reach(self._spaces, addresses))
+            self._vitals = VitalsWatch(self._clock.offset_ns, lambda: Reachability(self._spaces, addresses))
         gang.followed = True
         self._vitals.follow(key, pids, gang.nodes)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from unidle.clock import boot_id
 from unidle.engine.local import netns, rundir
 from unidle.engine.local.devices.visible import visible_devices
-from unidle.engine.local.rundir import Orders
+from unidle.engine.local.rundir import SupervisorOrders
 from unidle.engine.protocol import StartGang
 from unidle.fleet import Fleet, Node, device_of
 from unidle.jobs import JobSpec, Limits, Role, role_of
@@ -229,11 +229,11 @@ def orders_for(
     groups: dict[str, str],
     clock_offset_ns: int,
     limits: Limits | None = None,
-) -> Orders:
+) -> SupervisorOrders:
     """The orders of one rank; ``limits`` are in force instead of the job's, which they are no looser than."""
     spec = command.spec
     limits = limits or spec.limits
-    return Orders(
+    return SupervisorOrders(
         argv=list(spec.command),
         workdir=str(Path(spec.workdir).absolute()),
         env=env,

@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 
-from ..cgroups import Group
+from ..cgroups import ControlGroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def spawn(
     out: int,
     err: int,
     keep: list[int],
-    group: Group,
+    group: ControlGroup,
     become: Callable[[list[str], dict[str, str]], None] | None = None,
 ) -> tuple[int, list[str]]:
     """Start ``argv`` in ``workdir``; returns its pid and the control groups that refused it.
@@ -72,7 +72,7 @@ def _run_child(
     out: int,
     err: int,
     keep: list[int],
-    group: Group,
+    group: ControlGroup,
     tell: int,
     parent: int,
     become: Callable[[list[str], dict[str, str]], None] | None,
