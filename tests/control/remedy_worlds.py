@@ -13,6 +13,7 @@ from unidle.control.loop import Controller
 from unidle.control.nodes.hooks import HookOrder, HookOutcome
 from unidle.control.nodes.maintenance import NodeMaintenance
 from unidle.control.nodes.remedies import GuardRequest
+from unidle.control.services import Services, Timing
 from unidle.events import types as ev
 from unidle.jobs import Reason
 from unidle.ledger.columns import rows as part_rows
@@ -74,8 +75,8 @@ class RemedyWorld(IdleWorld):
         hands = self.hands
         self.lease = self.store.acquire("test")
         self.controller = Controller(
-            self.store, self.lease, self.engine, Unidle(), self.clock, inbox_every_ns=None,
-            care=NodeMaintenance(lambda: hands, str(self.store.last()[0])),
+            self.store, self.lease, self.engine, Unidle(), self.clock,
+            Services(NodeMaintenance(lambda: hands, str(self.store.last()[0]))), Timing(inbox_every_ns=None),
         )  # fmt: skip
         self.controller.start("test")
 
@@ -95,9 +96,9 @@ class RemedyWorld(IdleWorld):
         }
         request = GuardRequest(verb, target, "ann", **times, **more)
         body = msgspec.json.encode(request)
-        for event in self.controller._care.asked(self.controller.view, body, self.clock.now_ns()):
+        for event in self.controller._services.nodes.asked(self.controller.view, body, self.clock.now_ns()):
             self.controller._emit(event)
-        self.controller._place = True
+        self.controller._state.place = True
 
     def device_s(self, device: str) -> dict[str, float]:
         """Seconds of one device by leaf; the whole ledger has to add up."""

@@ -9,6 +9,7 @@ from unidle.clock import VirtualClock
 from unidle.control import loop
 from unidle.control.inbox import INBOX_AT_ONCE, CancelRequest, SubmitRequest, add_submitted
 from unidle.control.loop import Controller
+from unidle.control.services import Timing
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import seeded
 from unidle.fleet import Device, Fleet, Node
@@ -88,7 +89,9 @@ def test_a_request_that_is_nested_too_deeply_is_refused_and_the_next_one_is_take
 def _drive(store: MemoryStore) -> Controller:
     clock = VirtualClock(START_NS)
     engine = SimEngine(FLEET, clock, seeded(1, mean_work_s=2, step_s=1))
-    controller = Controller(store, store.acquire("test"), engine, Unidle(), clock, inbox_every_ns=0)
+    controller = Controller(
+        store, store.acquire("test"), engine, Unidle(), clock, timing=Timing(inbox_every_ns=0)
+    )
     controller.start("test")
     while not controller.idle():
         controller.turn()

@@ -10,6 +10,7 @@ from unidle.clock import VirtualClock
 from unidle.control.forecast import Forecaster
 from unidle.control.loop import Controller
 from unidle.control.recorder import Watcher
+from unidle.control.services import Services, Timing
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import Fault, Workload
 from unidle.fleet import Fleet
@@ -61,10 +62,13 @@ def simulate(
     """
     clock = VirtualClock(start_ns)
     engine = SimEngine(fleet, clock, workload, faults, detect_ns)
-    controller = Controller(
-        store, store.acquire("simulate"), engine, policy, clock,
-        inbox_every_ns=None, sighting_every_ns=_YEAR_NS, watcher=watcher, forecaster=forecaster,
-    )  # fmt: skip
+    services, timing = (
+        Services(forecaster=forecaster),
+        Timing(inbox_every_ns=None, sighting_every_ns=_YEAR_NS),
+    )
+    controller = Controller(store, store.acquire("simulate"), engine, policy, clock, services, timing)
+    if watcher is not None:
+        controller.watch(watcher)
     controller.start("simulate", policy_name=policy_name)
     for at_ns, ask in _asks(arrivals):
         if until_ns is not None and at_ns > until_ns:
