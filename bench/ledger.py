@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from unidle.ledger.columns import LEAF_CODE, RowColumns
 from unidle.ledger.export import write_csv, write_jsonl, write_parquet
 from unidle.ledger.perfetto import write_perfetto
 from unidle.ledger.query import summary
-from unidle.ledger.segments import seal
+from unidle.ledger.segments import seal, unseal
 from unidle.ledger.select import TimeRange
 from unidle.ledger.sources import LiveRows, SegmentedRows, span
 from unidle.ledger.tables import NO_JOB, JobInfo, SliceInfo, SliceTable
@@ -50,6 +51,7 @@ GROUPINGS = (
 SEALED_GROUPINGS = (("leaf",), ("queue", "user", "leaf"), ("device", "leaf"))
 SECONDS, BYTES = 3.0, 2_000_000_000
 EXPORTED_ROWS = 500_000
+SEGMENT_ROWS, SEGMENT_RUNS = 1_000_000, 5
 LIVE_RUNS = 2
 PEER = "Polars group_by of codes in the same files, without window, weights, names or check"
 
@@ -208,6 +210,7 @@ def bench(arguments: argparse.Namespace) -> Iterable[Row]:
         goal, holds = f"<= {SECONDS:g} s", f["s"] <= SECONDS
         yield _row(f"{millions} by {', '.join(f['by'])}", "s", f["s"], goal, holds=holds, runs=LIVE_RUNS)
     yield _memory(f"{millions}: peak memory", figures)
+    yield from _segment_rows()
     yield from _sealed_rows(arguments)
     yield from _export_rows()
 
@@ -216,6 +219,22 @@ def _memory(what: str, figures: list[dict[str, Any]], peers: list[dict[str, Any]
     most = max(f["bytes"] for f in figures)
     peer = max(f["bytes"] for f in peers) / 1e9 if peers else None
     return _row(what, "GB", most / 1e9, f"<= {BYTES / 1e9:g} GB", holds=most <= BYTES, peer=peer)
+
+
+def _segment_rows() -> Iterator[Row]:
+    """One segment, compared with Polars writing and reading the same columns."""
+    columns = made_rows(SEGMENT_ROWS, START_NS, 0)
+    body, millions = seal(columns), f"{SEGMENT_ROWS / 1e6:g} M rows"
+    frame = pl.read_parquet(io.BytesIO(body))
+    peers = (
+        lambda: frame.write_parquet(io.BytesIO(), compression="zstd", row_group_size=1 << 18),
+        lambda: pl.read_parquet(io.BytesIO(body)),
+    )
+    ours: tuple[Callable[[], object], ...] = (partial(seal, columns), partial(unseal, body))
+    for what, own, peer in zip(("seal", "read the segment of"), ours, peers, strict=True):
+        took, peer_took = seconds(own, SEGMENT_RUNS), seconds(peer, SEGMENT_RUNS)
+        row = _row(f"{what} {millions}", "s", took, peer=peer_took, runs=SEGMENT_RUNS)
+        yield replace(row, peer_name="Polars")
 
 
 def _sealed_rows(arguments: argparse.Namespace) -> Iterator[Row]:

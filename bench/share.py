@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from _mig_pool import MigPool, Spot
 from _table import Row, main
 from unidle.events import types as ev
 from unidle.events.marks import Mark
@@ -28,7 +29,6 @@ from unidle.share.idle import decide_idle
 from unidle.share.interference import known_loads
 from unidle.share.mig import fits, reconfigure
 from unidle.share.mig_models import GIB, Instance, MigModel, mig_models
-from unidle.share.mig_pool import MigPool, Spot
 from unidle.share.modes import Mode
 from unidle.share.offers import Gpu, Resident, SharePolicy, Wish
 from unidle.view.fold import apply

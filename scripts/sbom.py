@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 CARGO_LOCK = ROOT / "native" / "Cargo.lock"
 EXTRAS = (
+    "polars",
     "postgres",
     "train",
 )  # those that `make lock` locks; the extras scope and span are wheels of their own

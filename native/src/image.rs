@@ -14,7 +14,7 @@ use crate::ranges::Ranges;
 use crate::symbols::{
     debug, demangle, find_by_name, is_stub_name, roots, stubs_at, Methods, Stubs, Symbol, Symbols,
 };
-use crate::unwind::{Arch, Cfa, Found, UnwindTable};
+use crate::unwind::{Arch, Cfa, FoundRule, UnwindTable};
 
 /// The function that runs Python code.
 pub const LOOP: &str = "_PyEval_EvalFrameDefault";
@@ -24,7 +24,7 @@ const START_MAX: u64 = 64;
 
 /// The name of a function, and where it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedFunction {
     pub start: u64,
     pub size: u64,
     /// As the linker knows it.
@@ -33,7 +33,7 @@ pub struct Named {
 
 /// Symbols that were asked for: what a recording keeps of a symbol table. Start, size, name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct AskedSymbols {
     /// Functions by an address in them.
     pub functions: Vec<(u64, u64, String)>,
     /// Symbols by their name.
@@ -53,14 +53,14 @@ pub struct Image {
     /// What Python calls the functions of a file that belongs to it.
     methods: OnceLock<Methods>,
     /// Symbols come from there, and what was asked is kept.
-    plain: Option<(Arc<Image>, Mutex<Told>)>,
+    plain: Option<(Arc<Image>, Mutex<AskedSymbols>)>,
     /// Symbols by name come from here.
     asked: Option<Vec<(u64, u64, String)>>,
     /// Parts of the interpreter's loop that the compiler moved elsewhere and that have no symbol.
     loop_parts: OnceLock<Vec<(u64, u64)>>,
     /// What was found before: samples fall into the same functions again and again.
-    rows: Mutex<Ranges<Found>>,
-    named: Mutex<Ranges<Arc<Named>>>,
+    rows: Mutex<Ranges<FoundRule>>,
+    named: Mutex<Ranges<Arc<NamedFunction>>>,
     /// Demangled names by the start of their function.
     shown: Mutex<FxHashMap<u64, Arc<str>>>,
 }
@@ -94,25 +94,26 @@ impl Image {
     }
 
     /// A file of which only those symbols are known.
-    pub(crate) fn told_before(name: &str, source: Arc<dyn Source>, told: Told) -> Option<Image> {
+    pub(crate) fn told_before(name: &str, source: Arc<dyn Source>, told: AskedSymbols) -> Option<Image> {
         let mut image = Self::new(name, source)?;
         let _ = image.symbols.set(Symbols::of_list(told.functions));
         image.asked = Some(told.asked);
         Some(image)
     }
 
-    pub(crate) fn told(&self) -> Told {
-        let told = |(_, told): &(_, Mutex<Told>)| told.lock().unwrap_or_else(|e| e.into_inner()).clone();
+    pub(crate) fn told(&self) -> AskedSymbols {
+        let told =
+            |(_, told): &(_, Mutex<AskedSymbols>)| told.lock().unwrap_or_else(|e| e.into_inner()).clone();
         self.plain.as_ref().map(told).unwrap_or_default()
     }
 
-    fn tell(&self, note: impl FnOnce(&mut Told)) {
+    fn tell(&self, note: impl FnOnce(&mut AskedSymbols)) {
         if let Some((_, told)) = &self.plain {
             note(&mut told.lock().unwrap_or_else(|e| e.into_inner()));
         }
     }
 
-    pub fn unwind(&self, vaddr: u64) -> Option<Found> {
+    pub fn unwind(&self, vaddr: u64) -> Option<FoundRule> {
         let known = self.rows.lock().unwrap_or_else(|e| e.into_inner()).find(vaddr);
         if known.is_some() {
             return known;
@@ -136,7 +137,7 @@ impl Image {
         self.elsewhere.get_or_init(|| debug::unpacked(&self.elf)).as_ref()
     }
 
-    pub fn symbol(&self, vaddr: u64) -> Option<Arc<Named>> {
+    pub fn symbol(&self, vaddr: u64) -> Option<Arc<NamedFunction>> {
         let known = self.named.lock().unwrap_or_else(|e| e.into_inner()).find(vaddr);
         if known.is_some() {
             return known;
@@ -151,7 +152,7 @@ impl Image {
                 told.functions.push(entry);
             }
         });
-        let named = Arc::new(Named {
+        let named = Arc::new(NamedFunction {
             start: symbol.start,
             size,
             raw: symbol.name,
@@ -226,7 +227,7 @@ impl Image {
     }
 
     /// The name for people of the function that a symbol names.
-    pub fn shown(&self, named: &Named) -> Arc<str> {
+    pub fn shown(&self, named: &NamedFunction) -> Arc<str> {
         let mut shown = self.shown.lock().unwrap_or_else(|e| e.into_inner());
         shown
             .entry(named.start)

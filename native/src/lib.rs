@@ -2,6 +2,7 @@
 
 pub mod blocked;
 pub mod calls;
+pub mod clock;
 pub mod code;
 pub mod elf;
 pub mod hostile;
@@ -10,10 +11,11 @@ pub mod kernel;
 pub mod look;
 pub mod maps;
 pub mod memory;
-pub mod own;
+pub mod own_cost;
 pub mod perf;
 pub mod processes;
 pub mod procfs;
+pub mod profile;
 #[cfg(feature = "python")]
 mod py;
 pub mod python;
@@ -25,6 +27,7 @@ pub mod sample;
 pub mod session;
 pub mod signals;
 pub mod splice;
+pub mod stacks;
 pub mod symbols;
 pub mod table;
 pub mod target;

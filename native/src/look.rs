@@ -6,14 +6,15 @@ use std::time::Duration;
 use crate::calls::Wanted;
 use crate::procfs::refused;
 use crate::procfs::session::ProcfsSession;
-use crate::session::{Options, Session, Taken};
+use crate::profile::{Options, Profile};
+use crate::session::Session;
 
 /// A look that goes on, of whatever tier.
 pub trait Look: Send {
     /// Looks for that long, or until every process has ended. Gives how many live.
     fn run(&mut self, time: Duration) -> io::Result<usize>;
     fn add(&mut self, pid: u32) -> io::Result<()>;
-    fn take(&mut self) -> Taken;
+    fn take(&mut self) -> Profile;
     /// `(name, runs, nanoseconds)` of every BPF program so far.
     fn program_costs(&self) -> Vec<(String, u64, u64)> {
         Vec::new()
@@ -29,7 +30,7 @@ impl Look for Session {
         Session::add(self, pid)
     }
 
-    fn take(&mut self) -> Taken {
+    fn take(&mut self) -> Profile {
         Session::take(self)
     }
 
@@ -50,7 +51,7 @@ impl Look for ProcfsSession {
         ProcfsSession::add(self, pid)
     }
 
-    fn take(&mut self) -> Taken {
+    fn take(&mut self) -> Profile {
         ProcfsSession::take(self)
     }
 }

@@ -8,11 +8,21 @@ use rustc_hash::FxHashMap;
 
 use crate::python::PyConfig;
 use crate::sample::{RawSample, Resolved};
-use crate::session::ProcessRow;
 use crate::table::Table;
 use crate::target::Target;
 
-/// A row of `Profile.processes`, and what is needed to look into the process.
+/// A row of `Profile.processes`.
+pub struct ProcessRow {
+    pub pid: u32,
+    pub command: String,
+    pub parent: u32,
+    pub python: String,
+    pub rank: Option<i64>,
+    pub job: String,
+    pub ended: bool,
+}
+
+/// What a row tells, and what is needed to look into the process.
 #[derive(Default)]
 pub struct Process {
     pub command: String,

@@ -8,8 +8,11 @@ use pyo3::exceptions::{PyOSError, PyPermissionError, PyProcessLookupError, PyVal
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
+use crate::calls::python::{add_spans_and_memory, rows};
 use crate::look::{self, Look, Started, TIERS};
-use crate::session::{Options, Taken};
+use crate::profile::{Options, Profile};
+use crate::quality::ProfileQuality;
+use crate::table::Rows;
 
 /// The form of [`Session::take`]'s answer. The Python side takes exactly this one.
 const FORM: u32 = 2;
@@ -150,29 +153,11 @@ fn raised(error: io::Error) -> PyErr {
     }
 }
 
-fn columns<'py>(py: Python<'py>, taken: Taken) -> PyResult<Bound<'py, PyDict>> {
+fn columns<'py>(py: Python<'py>, taken: Profile) -> PyResult<Bound<'py, PyDict>> {
     let told = PyDict::new(py);
     told.set_item("start_ns", taken.start_ns)?;
     told.set_item("end_ns", taken.end_ns)?;
-    let frames = taken
-        .rows
-        .frames
-        .iter()
-        .map(|f| (f.kind.name(), &f.function, &f.file, f.line, &f.module));
-    told.set_item("frames", rows(py, frames)?)?;
-    let stacks: Vec<_> = taken
-        .rows
-        .stacks
-        .into_iter()
-        .map(|stack| PyTuple::new(py, stack))
-        .collect::<PyResult<_>>()?;
-    told.set_item("stacks", PyList::new(py, stacks)?)?;
-    let samples = taken
-        .rows
-        .samples
-        .iter()
-        .map(|(pid, tid, stack, state, count, ns)| (pid, tid, stack, state.name(), count, ns));
-    told.set_item("samples", rows(py, samples)?)?;
+    add_samples(py, &told, taken.rows)?;
     let threads = taken.threads.iter().map(|((pid, tid), t)| {
         let times = &t.times;
         (
@@ -185,43 +170,38 @@ fn columns<'py>(py: Python<'py>, taken: Taken) -> PyResult<Bound<'py, PyDict>> {
         .into_iter()
         .map(|p| (p.pid, p.command, p.parent, p.python, p.rank, p.job, p.ended));
     told.set_item("processes", rows(py, processes)?)?;
-    let calls = taken
-        .calls
-        .calls
+    let quality = quality(py, taken.quality)?;
+    quality.set_item("spans_dropped", taken.calls.spans_dropped)?;
+    told.set_item("quality", quality)?;
+    let mut calls = taken.calls;
+    let counted = std::mem::take(&mut calls.calls)
         .into_iter()
         .map(|c| (c.pid, c.tid, c.name, c.kind, c.count, c.ns, c.bytes));
-    told.set_item("calls", rows(py, calls)?)?;
-    let spans = taken
-        .calls
-        .spans
-        .into_iter()
-        .map(|s| (s.pid, s.tid, s.name, s.kind, s.start_ns, s.end_ns, s.bytes));
-    told.set_item("spans", rows(py, spans)?)?;
-    let places: Vec<(u32, u32, String)> = taken
-        .calls
-        .memory
+    told.set_item("calls", rows(py, counted)?)?;
+    add_spans_and_memory(py, &told, calls)?;
+    Ok(told)
+}
+
+fn add_samples<'py>(py: Python<'py>, told: &Bound<'py, PyDict>, taken: Rows) -> PyResult<()> {
+    let frames = taken
+        .frames
         .iter()
-        .map(|m| (m.pid, m.stack, m.device.clone()))
-        .collect();
-    let moments = taken.calls.moments.into_iter().filter_map(|m| {
-        let (pid, stack, device) = places.get(m.row)?.clone();
-        Some((pid, stack, device, m.time_ns, m.live_bytes, m.live))
-    });
-    told.set_item("moments", rows(py, moments)?)?;
-    told.set_item("cuts", taken.calls.cuts)?;
-    let memory = taken.calls.memory.into_iter().map(|m| {
-        (
-            m.pid,
-            m.stack,
-            m.device,
-            m.allocated_bytes,
-            m.allocations,
-            m.live_bytes,
-            m.live,
-        )
-    });
-    told.set_item("memory", rows(py, memory)?)?;
-    let q = taken.quality;
+        .map(|f| (f.kind.name(), &f.function, &f.file, f.line, &f.module));
+    told.set_item("frames", rows(py, frames)?)?;
+    let stacks: Vec<_> = taken
+        .stacks
+        .into_iter()
+        .map(|stack| PyTuple::new(py, stack))
+        .collect::<PyResult<_>>()?;
+    told.set_item("stacks", PyList::new(py, stacks)?)?;
+    let samples = taken
+        .samples
+        .iter()
+        .map(|(pid, tid, stack, state, count, ns)| (pid, tid, stack, state.name(), count, ns));
+    told.set_item("samples", rows(py, samples)?)
+}
+
+fn quality<'py>(py: Python<'py>, q: ProfileQuality) -> PyResult<Bound<'py, PyDict>> {
     let quality = PyDict::new(py);
     quality.set_item("samples", q.samples)?;
     quality.set_item("drops", q.drops)?;
@@ -231,18 +211,9 @@ fn columns<'py>(py: Python<'py>, taken: Taken) -> PyResult<Bound<'py, PyDict>> {
     quality.set_item("bpf_cpu_pct", q.bpf_cpu_pct)?;
     quality.set_item("agent_cpu_pct", q.agent_cpu_pct)?;
     quality.set_item("attach_cpu_s", q.attach_cpu_s)?;
-    quality.set_item("spans_dropped", taken.calls.spans_dropped)?;
     quality.set_item("first_sample_ns", q.first_sample_ns)?;
     quality.set_item("notes", q.notes)?;
-    told.set_item("quality", quality)?;
-    Ok(told)
-}
-
-fn rows<'py, R>(py: Python<'py>, rows: impl Iterator<Item = R>) -> PyResult<Bound<'py, PyList>>
-where
-    R: IntoPyObject<'py>,
-{
-    PyList::new(py, rows.collect::<Vec<_>>())
+    Ok(quality)
 }
 
 /// Names of the BPF programs that the kernel has now, of whoever loaded them.
@@ -260,7 +231,7 @@ fn demangled(names: Vec<String>) -> Vec<String> {
 #[pymodule]
 fn unidle_scope(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Session>()?;
-    m.add_class::<crate::calls::python::Calls>()?;
+    m.add_class::<crate::calls::python::PyCalls>()?;
     m.add_function(wrap_pyfunction!(crate::calls::python::probes_of, m)?)?;
     m.add_function(wrap_pyfunction!(loaded_programs, m)?)?;
     m.add_function(wrap_pyfunction!(demangled, m)?)?;

@@ -1,12 +1,12 @@
 //! How far the figures can be trusted: what was counted, lost and spent.
 
 use crate::kernel::{Counters, Kernel};
-use crate::own::OwnCost;
+use crate::own_cost::OwnCost;
 use crate::sample::Resolved;
 
 pub struct Quality {
     start_ns: u64,
-    pub seen: Seen,
+    pub seen: SampleCounts,
     first_sample_ns: Option<u64>,
     counters: Counters,
     run_ns: Option<u64>,
@@ -15,7 +15,7 @@ pub struct Quality {
 
 /// What is counted between two takes.
 #[derive(Default)]
-pub struct Seen {
+pub struct SampleCounts {
     samples: u64,
     rooted: u64,
     native: u64,
@@ -31,14 +31,14 @@ pub struct Seen {
 
 /// What [`Quality::take`] tells: percentages, and nothing where it is not known.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct ProfileQuality {
     pub samples: u64,
     pub drops: u64,
     pub rooted_pct: f64,
     pub symbolised_pct: f64,
     pub merge_mismatch_pct: f64,
     pub bpf_cpu_pct: Option<f64>,
-    /// Of this whole process, without what [`Told::attach_cpu_s`] says.
+    /// Of this whole process, without what [`ProfileQuality::attach_cpu_s`] says.
     pub agent_cpu_pct: Option<f64>,
     /// Seconds of its processor time from the start of the session until everything was attached.
     pub attach_cpu_s: Option<f64>,
@@ -89,7 +89,7 @@ impl Quality {
             start_ns,
             run_ns: kernel.run_ns(),
             counters: kernel.counters(),
-            seen: Seen::default(),
+            seen: SampleCounts::default(),
             first_sample_ns: None,
             own,
         }
@@ -110,12 +110,18 @@ impl Quality {
     }
 
     /// The quality of the window that ends now, and the start of the next one.
-    pub fn take(&mut self, kernel: &Kernel, window_ns: u64, crowded: u64, notes: Vec<String>) -> Told {
+    pub fn take(
+        &mut self,
+        kernel: &Kernel,
+        window_ns: u64,
+        crowded: u64,
+        notes: Vec<String>,
+    ) -> ProfileQuality {
         let run_ns = kernel.run_ns();
         let counters = kernel.counters();
         let old = std::mem::replace(&mut self.counters, counters);
         let percent_of_window = |ns: u64| ns as f64 * 100.0 / window_ns.max(1) as f64;
-        let told = Told {
+        let told = ProfileQuality {
             samples: self.seen.samples,
             drops: counters.drops - old.drops,
             rooted_pct: percent(self.seen.rooted, self.seen.samples),
@@ -130,7 +136,7 @@ impl Quality {
             first_sample_ns: self.first_sample_ns,
             notes: self.notes(&old, &counters, crowded, notes),
         };
-        self.seen = Seen::default();
+        self.seen = SampleCounts::default();
         self.run_ns = run_ns;
         told
     }
@@ -174,21 +180,24 @@ impl Quality {
                 "samples had one stack too many and stand under (other stacks)",
             ),
         ];
-        notes.extend(
-            counts
-                .into_iter()
-                .filter(|(n, _)| *n > 0)
-                .map(|(n, what)| format!("{what}: {n}")),
-        );
+        notes.extend(counted(counts));
         notes
     }
+}
+
+/// One line for each thing that happened.
+pub fn counted<const N: usize>(counts: [(u64, &'static str); N]) -> impl Iterator<Item = String> {
+    counts
+        .into_iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, what)| format!("{what}: {n}"))
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
     percent_or(part, whole, 100.0)
 }
 
-fn percent_or(part: u64, whole: u64, empty: f64) -> f64 {
+pub fn percent_or(part: u64, whole: u64, empty: f64) -> f64 {
     if whole == 0 {
         empty
     } else {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use rustc_hash::FxHashMap;
 
 use crate::elf::Source;
-use crate::image::{Image, Told};
+use crate::image::{AskedSymbols, Image};
 use crate::maps::Mapping;
 use crate::memory::{Memory, RecordedMemory};
 use crate::sample::{Frames, Outer, PyFrameRaw, RawSample, Regs, Resolved};
@@ -23,7 +23,7 @@ pub struct RecordedFile {
     pub len: u64,
     /// By offset.
     pub pieces: RecordedMemory,
-    pub told: Told,
+    pub told: AskedSymbols,
 }
 
 /// A sample and all that belongs to it.
@@ -161,20 +161,11 @@ impl Recording {
         let memory = r.pieces()?;
         let files = r.list(24, |r| {
             let start = r.u64()?;
-            let name = String::from_utf8_lossy(r.bytes()?).into_owned();
+            let name = r.text()?;
             let (len, pieces) = (r.u64()?, r.pieces()?);
-            let symbols = |r: &mut Reader<'_>| {
-                r.list(24, |r| {
-                    Some((
-                        r.u64()?,
-                        r.u64()?,
-                        String::from_utf8_lossy(r.bytes()?).into_owned(),
-                    ))
-                })
-            };
-            let told = Told {
-                functions: symbols(r)?,
-                asked: symbols(r)?,
+            let told = AskedSymbols {
+                functions: r.symbols()?,
+                asked: r.symbols()?,
             };
             Some((
                 start,
@@ -222,6 +213,14 @@ impl Writer {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    fn text(&mut self) -> Option<String> {
+        Some(String::from_utf8_lossy(self.bytes()?).into_owned())
+    }
+
+    fn symbols(&mut self) -> Option<Vec<(u64, u64, String)>> {
+        self.list(24, |r| Some((r.u64()?, r.u64()?, r.text()?)))
+    }
+
     fn u64(&mut self) -> Option<u64> {
         let (head, rest) = self.0.split_first_chunk::<8>()?;
         self.0 = rest;

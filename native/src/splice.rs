@@ -55,14 +55,6 @@ struct Run {
 pub fn splice(native: &[Native], raw: &[PyFrameRaw], shown: &[Option<FrameId>], reach: Reach) -> Spliced {
     let runs = runs_of(raw);
     let mut loops = loops_of(native);
-    let python = |run: &Run| {
-        shown
-            .get(run.from..run.to)
-            .unwrap_or_default()
-            .iter()
-            .flatten()
-            .copied()
-    };
     let cut = reach.python_cut || runs.last().is_some_and(|r| !r.ends);
 
     // The leaf may just enter or leave the loop: then the chain does not hold (or no longer holds) its frames.
@@ -87,24 +79,44 @@ pub fn splice(native: &[Native], raw: &[PyFrameRaw], shown: &[Option<FrameId>], 
         out.frames = in_one_block(native, &loops, shown);
         return out;
     }
+    out.frames = in_turn(native, &loops, &runs, shown);
+    out
+}
+
+/// The native frames, with those of Python in the place of each loop, what is left of Python's at the root end.
+fn in_turn(
+    native: &[Native],
+    loops: &[(usize, usize)],
+    runs: &[Run],
+    shown: &[Option<FrameId>],
+) -> Vec<FrameId> {
+    let python = |run: &Run| {
+        shown
+            .get(run.from..run.to)
+            .unwrap_or_default()
+            .iter()
+            .flatten()
+            .copied()
+    };
+    let mut frames = Vec::new();
     let mut next = 0;
     for (i, n) in native.iter().enumerate() {
         let here = loops.get(next).filter(|l| (l.0..=l.1).contains(&i));
         match (here, runs.get(next)) {
             (Some(&(_, last)), Some(run)) => {
                 if i == last {
-                    out.frames.extend(python(run));
+                    frames.extend(python(run));
                     next += 1;
                 }
             }
             _ if n.class == Class::Stub => {}
-            _ => out.frames.push(n.frame),
+            _ => frames.push(n.frame),
         }
     }
     for run in runs.iter().skip(next.max(loops.len().min(runs.len()))) {
-        out.frames.extend(python(run));
+        frames.extend(python(run));
     }
-    out
+    frames
 }
 
 /// The chain cut into runs. 3.11: a run ends with the frame that the loop was entered with; 3.12 and later: before the

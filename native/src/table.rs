@@ -30,12 +30,12 @@ impl State {
 
 /// Distinct stacks, each once, root first.
 #[derive(Debug, Default)]
-pub struct Stacks {
+pub struct StackNumbers {
     list: Vec<std::sync::Arc<[FrameId]>>,
     numbers: FxHashMap<std::sync::Arc<[FrameId]>, StackId>,
 }
 
-impl Stacks {
+impl StackNumbers {
     /// The number of this stack; nothing where it is new and there are `bound` already.
     pub fn intern(&mut self, frames: &[FrameId], bound: usize) -> Option<StackId> {
         if let Some(&id) = self.numbers.get(frames) {
@@ -77,7 +77,7 @@ pub type ThreadKey = (u32, u32);
 #[derive(Debug)]
 pub struct Table {
     pub frames: Frames,
-    stacks: Stacks,
+    stacks: StackNumbers,
     samples: FxHashMap<(ThreadKey, State, StackId), Sum>,
     /// Samples whose stack found no room.
     pub crowded: u64,
@@ -110,7 +110,7 @@ impl Table {
     pub fn new(bound: usize) -> Table {
         Table {
             frames: Frames::default(),
-            stacks: Stacks::default(),
+            stacks: StackNumbers::default(),
             samples: FxHashMap::default(),
             crowded: 0,
             bound,
@@ -212,7 +212,7 @@ impl Table {
     /// Forgets the stacks, so that what was seen long ago holds no memory. Frames stay: targets remember their numbers,
     /// and there are only as many as there is code.
     fn clear(&mut self) {
-        self.stacks = Stacks::default();
+        self.stacks = StackNumbers::default();
         self.generation += 1;
     }
 }

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use crate::code::{CodeOf, Modules};
 use crate::memory::Paged;
-use crate::python::{self, Codes, Layout, PyConfig, Wanted};
+use crate::python::{self, Codes, Layout, PyConfig, WantedThread};
 use crate::sample::{Frame, FrameId, Frames, Kind, PyFrameRaw, RawSample, Regs, Resolved};
 use crate::splice::{splice, Class, Native, Reach};
 use crate::unwind::{walk_again, Arch, Registers, Stack, Trail, Walked};
@@ -96,7 +96,7 @@ impl Target {
         };
         // Frames lie next to each other.
         let memory = &Paged::new(self.world.memory());
-        let mut wanted = Wanted {
+        let mut wanted = WantedThread {
             thread_id: fsbase.filter(|&f| f != 0),
             native_id: None,
         };

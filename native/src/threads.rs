@@ -15,6 +15,12 @@ pub struct Times {
 }
 
 impl Times {
+    /// By state, on a CPU first; nothing of the states that are not looked at.
+    pub fn known(&self, off_cpu: bool) -> [Option<u64>; 3] {
+        let off = |ns| off_cpu.then_some(ns);
+        [Some(self.on), off(self.off), off(self.runq)]
+    }
+
     pub fn total(&self) -> u64 {
         self.on + self.off + self.runq
     }
@@ -137,6 +143,13 @@ impl Seen {
 fn comm(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// Rows in the order of processes and threads.
+pub fn sorted(rows: FxHashMap<ThreadKey, ThreadRow>) -> Vec<(ThreadKey, ThreadRow)> {
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    rows.sort_unstable_by_key(|(key, _)| *key);
+    rows
 }
 
 /// Rows by thread. A number that was used twice in one window (a thread that ended and one that began, or an exec by a

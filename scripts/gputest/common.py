@@ -20,9 +20,7 @@ from typing import Any, Final, Literal
 WORK: Final = Path(__file__).with_name("work.py")
 TOKEN: Final = "UNIDLE_TEST_GPU_TOKEN"
 """In the environment of all that a run starts: what is left behind is found by it."""
-MODULES: Final = (
-    "alembic", "mako", "msgspec", "numpy", "pynvml", "rich", "sqlalchemy", "typer", "yaml",
-)  # fmt: skip
+MODULES: Final = ("msgspec", "numpy", "pynvml", "rich", "typer", "yaml")
 State = Literal["ran", "failed", "missing"]
 
 

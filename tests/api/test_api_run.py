@@ -18,6 +18,10 @@ import unidle
 from api.functions import environment, fail_in_rank_1, run_script, train
 from unidle.api import controller_process
 from unidle.api.serve import ServeOrder
+from unidle.api.results import LedgerRows
+from unidle.ledger.columns import empty
+from unidle.ledger.query import summary
+from unidle.ledger.sources import LiveRows
 from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -45,6 +49,16 @@ def test_a_wrong_mode_is_refused_before_there_is_a_store(store: Path, mode: obje
         with pytest.raises(unidle.BadInput, match=r"mode: .*is not the mode of a file.*0600 to 0666"):
             begin(["true"], store=store, mode=mode)  # type: ignore[operator]
     assert not store.exists()
+
+
+def test_frames_need_polars_and_say_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    rows = LedgerRows(("leaf",), summary(LiveRows(empty())))
+    assert rows.rows("dict") == []
+    with pytest.raises(
+        unidle.errors.BadInput, match=r"rows: .* pip install 'unidle\[polars\]', or rows=\"dict\""
+    ):
+        rows.rows("polars")
 
 
 def test_a_function_runs_in_every_rank_and_can_be_asked_about(

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from unidle.cli.commands import app
-from unidle.cli.help import Commands, Group, short_help
+from unidle.cli.help import CommandGroup, Commands, short_help
 from unidle.cli.index import COMMANDS, EXIT_CODES, SECTIONS
 from unidle.cli.overview import answer, overview
 
@@ -48,7 +48,7 @@ def test_the_overview_is_what_the_parser_would_show(root: Any, width: int) -> No
     formatter = context.make_formatter()
     root.format_usage(context, formatter)
     root.format_help_text(context, formatter)
-    Group.format_options(root, context, formatter)
+    CommandGroup.format_options(root, context, formatter)
     with formatter.section("Exit codes"):
         formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
     formatter.write("\n`unidle COMMAND --help` describes a command.\n")

@@ -15,7 +15,7 @@ from unidle.cli.job_words import (
     JobCommand,
     JobFileArgument,
     JobOptions,
-    Program,
+    TypedProgram,
     _warn_of_options,
     ranks_of,
 )
@@ -43,7 +43,7 @@ def parsed(*words: str, after: tuple[str, ...] | None = None) -> tuple[str | Non
 
 def test_all_that_follows_a_program_belongs_to_it() -> None:
     words = ("python", "x.py", "--ranks", "9", "--help", "-x", "job.yaml")
-    assert parsed("--ranks", "2", "--env", "A=B", *words) == (None, 2, Program(words))
+    assert parsed("--ranks", "2", "--env", "A=B", *words) == (None, 2, TypedProgram(words))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,11 @@ def test_options_stand_on_both_sides_of_a_job_file() -> None:
 
 
 def test_a_double_dash_after_a_program_is_the_programs() -> None:
-    assert parsed("x.py", "-a", after=("-b", "--")) == (None, None, Program(("x.py", "-a", "--", "-b", "--")))
+    assert parsed("x.py", "-a", after=("-b", "--")) == (
+        None,
+        None,
+        TypedProgram(("x.py", "-a", "--", "-b", "--")),
+    )
 
 
 def test_a_command_after_a_double_dash_is_taken_as_it_is() -> None:
@@ -88,7 +92,7 @@ def test_a_command_after_a_double_dash_is_taken_as_it_is() -> None:
 
 @given(st.lists(st.text(max_size=5), max_size=6))
 def test_the_words_of_a_program_arrive_whole(arguments: list[str]) -> None:
-    assert parsed("--ranks", "2", "program", *arguments)[2] == Program(("program", *arguments))
+    assert parsed("--ranks", "2", "program", *arguments)[2] == TypedProgram(("program", *arguments))
 
 
 def test_options_become_fields_of_a_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,8 +60,8 @@ def _is_zombie(pid: int) -> bool:
 def test_the_next_controller_waits_for_what_the_last_one_began(tmp_path: Path) -> None:
     """A process begins it and is killed with -9; it goes on, and another one takes its answer."""
     script = (
-        "import os, signal\nfrom pathlib import Path\nfrom unidle.control.nodes.hooks import HookRunner, Order\n"
-        f"HookRunner(Path({str(tmp_path / 'hooks')!r})).begin(Order('a', ('sh', '-c', 'sleep 0.5; echo late'), 10**10))\n"
+        "import os, signal\nfrom pathlib import Path\nfrom unidle.control.nodes.hooks import HookOrder, HookRunner\n"
+        f"HookRunner(Path({str(tmp_path / 'hooks')!r})).begin(HookOrder('a', ('sh', '-c', 'sleep 0.5; echo late'), 10**10))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     ended = subprocess.run([sys.executable, "-c", script], check=False)

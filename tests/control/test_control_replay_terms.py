@@ -14,8 +14,7 @@ from unidle.control.replay.recorded import scenario_of_store
 from unidle.control.replay.workload import Assumptions, Scenario, replay, scenario_of, told
 from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping
-from unidle.files.renames import Renames
-from unidle.files.trace import COLUMNS, OPTIONAL, load_trace
+from unidle.files.trace import COLUMNS, OPTIONAL, Renames, load_trace
 from unidle.fleet import Fleet
 from unidle.place.policy import policy_names
 from unidle.store.memory import MemoryStore

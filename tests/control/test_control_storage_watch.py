@@ -13,7 +13,8 @@ from unidle.control.gangs.storage_stalls import STALLED_NS, mount_stalls
 from unidle.control.nodes.storage_watch import StorageWatch, directories_of
 from unidle.events import types as ev
 from unidle.jobs import JobSpec, Reason
-from unidle.probe.mount_watch import ASK_EVERY_NS, Mount, MountState
+from unidle.probe.mount_table import Mount
+from unidle.probe.mount_watch import ASK_EVERY_NS, MountState
 from unidle.view.incidents import incidents
 from view.telling import Telling
 from waiting import wait_until

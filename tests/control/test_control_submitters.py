@@ -17,6 +17,7 @@ import pytest
 import needs
 import places
 from loop.drive import Loop
+from store.first_version import made_by_the_first_version
 from unidle.control.inbox import SubmitRequest, signed
 from unidle.control.queries import describe
 from unidle.engine.sim.workload import SimJob
@@ -26,12 +27,12 @@ from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec
 from unidle.login import login_name
 from unidle.store import migrate, schema
-from unidle.store.checksum import blob_crc, fields_crc
+from unidle.store.checksum import blob_crc
 from unidle.store.memory import MemoryStore
 from unidle.store.open import open_store
 from unidle.store.sql import SqlStore
 from unidle.store.sqlite import SqliteDatabase
-from unidle.store.statements import ADD_REQUEST, ADD_SIGNED_REQUEST, FIRST_WRITER
+from unidle.store.statements import ADD_REQUEST, ADD_SIGNED_REQUEST
 
 JOB = JobSpec(("train",), user=login_name())
 FLEET = Fleet(
@@ -180,16 +181,10 @@ def test_another_user_of_the_machine_cannot_submit_for_others(tmp_path: Path) ->
 
 def test_what_an_older_version_kept_is_read_as_it_is_and_then_upgraded(tmp_path: Path) -> None:
     """Requests without a sender; also by who may only read the store, which upgrades nothing."""
-    scripts = tmp_path / "migrations"
-    shutil.copytree(
-        migrate.SCRIPTS,
-        scripts,
-        ignore=shutil.ignore_patterns("__pycache__", "r0004.py", "r0005.py", "r0006.py"),
-    )
     path = tmp_path / "old.db"
     with closing(SqliteDatabase(path, create=True)) as database:
-        migrate.run(database, scripts)
-        database.execute(FIRST_WRITER, (fields_crc(0, None, 0, 0, 0),))
+        made_by_the_first_version(database)
+        migrate.run(database, [step for step in migrate.REVISIONS if step.id <= "0003"])
         database.insert(ADD_REQUEST, (1, "submit", b"{}", blob_crc(b"{}", 1, "submit")))
     with closing(open_store(str(path), create=False, read_only=True)) as store:
         assert [(r.body, r.sender) for r in store.requests()] == [(b"{}", "")]

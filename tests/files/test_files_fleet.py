@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping, fleet_to_yaml, load_fleet
 from unidle.files.load import Bounds
-from unidle.files.ranges import expand
 from unidle.files.tree import parse
+from unidle.files.values import expand
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Link, Node, Tier
 from unidle.fleet.policies import IdlePolicy, IdleTerms, WatchSources
 

@@ -10,12 +10,12 @@ import pytest
 from unidle.errors import BadInput
 from unidle.events import types as ev
 from unidle.files.fleet import fleet_and_notices_from_mapping, load_fleet_and_notices
-from unidle.files.fleet_notices import KINDS, WINDOW_NS, Channel, Command, LogFile, Webhook
+from unidle.files.fleet_notices import KINDS, WINDOW_NS, CommandChannel, LogFile, NoticeChannel, Webhook
 
 NODES = [{"id": "n", "devices": {"count": 1, "kind": "cpu"}}]
 
 
-def channels(*parts: dict[str, Any]) -> tuple[Channel, ...]:
+def channels(*parts: dict[str, Any]) -> tuple[NoticeChannel, ...]:
     return fleet_and_notices_from_mapping({"nodes": NODES, "notices": list(parts)}, "fleet")[1]
 
 
@@ -40,7 +40,7 @@ def test_a_webhook_a_log_and_a_command(tmp_path: Path) -> None:
         KINDS,
         WINDOW_NS,
     )
-    assert (command.to, command.name) == (Command(("to-chat", "--room", "7")), "chat")
+    assert (command.to, command.name) == (CommandChannel(("to-chat", "--room", "7")), "chat")
 
 
 def test_a_channel_keeps_its_name_and_two_addresses_have_two_names_that_do_not_tell_them() -> None:

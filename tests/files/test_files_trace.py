@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping
-from unidle.files.renames import Renames
-from unidle.files.trace import COLUMNS, Trace
+from unidle.files.trace import COLUMNS, JobTrace, Renames
 from unidle.files.trace import load_trace as read_trace
 from unidle.files.trace_fits import check_fits, without_misfits
 from unidle.fleet import Fleet
@@ -39,7 +38,7 @@ def fleet() -> Fleet:
     )  # fmt: skip
 
 
-def load_trace(path: Path | str, on: Fleet | None = None, renames: Renames | None = None) -> Trace:
+def load_trace(path: Path | str, on: Fleet | None = None, renames: Renames | None = None) -> JobTrace:
     """The trace, each job of which fits on the fleet."""
     trace = read_trace(path, renames)
     if on is not None:

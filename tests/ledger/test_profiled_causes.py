@@ -14,7 +14,6 @@ from unidle.ledger.profiled_causes import (
     BETWEEN_MOST_NS,
     CARVED,
     Look,
-    apportion,
     carve,
     coarser,
     fitted,
@@ -93,14 +92,6 @@ def test_every_part_of_a_window_has_its_share():
     for part in range(8):
         inside = [b for b in found if part * 20 * S <= b.start_ns < (part + 1) * 20 * S]
         assert sums(inside)["data_stall"] == 5 * S
-
-
-@given(st.integers(0, 10**12), st.lists(st.integers(0, 10**12), min_size=1, max_size=6))
-def test_whole_parts_sum_to_the_total(total, weights):
-    parts = apportion(total, weights)
-    assert sum(parts) == (total if sum(weights) else 0)
-    if total <= sum(weights):
-        assert all(part <= weight for part, weight in zip(parts, weights, strict=True))
 
 
 times = st.integers(0, 400)

@@ -15,7 +15,7 @@ from notices.receiver import Receiver, receiver
 from unidle.errors import BadInput
 from unidle.events import types as ev
 from unidle.files.fleet import fleet_and_notices_from_mapping
-from unidle.files.fleet_notices import Channel
+from unidle.files.fleet_notices import NoticeChannel
 from unidle.jobs import Reason
 from unidle.notices.dedup import BURST
 from unidle.notices.dispatcher import NAME, NoticeDispatcher, load
@@ -28,7 +28,7 @@ WHY = Reason("why", "because")
 S = 1_000_000_000
 
 
-def channels_of(*parts: dict[str, Any]) -> tuple[Channel, ...]:
+def channels_of(*parts: dict[str, Any]) -> tuple[NoticeChannel, ...]:
     nodes = [{"id": "n", "devices": {"count": 1, "kind": "cpu"}}]
     return fleet_and_notices_from_mapping({"nodes": nodes, "notices": list(parts)}, "fleet")[1]
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from typing import Any
-
 from hypothesis import strategies as st
 
 from unidle.jobs.packing import NodeSize, PodDemand
@@ -55,15 +50,3 @@ nodes = st.lists(
     min_size=1,
     max_size=8,
 ).map(lambda rows: [row._replace(name=f"n{k}") for k, row in enumerate(rows)])
-
-
-def bench_module(name: str) -> Any:
-    """A module of ``bench/``, which is no package."""
-    path = Path(__file__).resolve().parents[2] / "bench" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"bench{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benches import bench_module
 from pack import fleets
-from pack.fleets import bench_module, node, part, whole
+from pack.fleets import node, part, whole
 from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.experiment import prepare, replay
 from unidle.place.pack.packer import NodePool, Packer

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import needs
 from fuse import StubbornMount, stubborn
-from unidle.probe.mount_watch import ASK_EVERY_NS, Mount, MountState, MountWatch, mount_of, remote_mounts
+from unidle.probe.mount_table import Mount
+from unidle.probe.mount_watch import ASK_EVERY_NS, MountState, MountWatch, mount_of, remote_mounts
 from waiting import wait_until
 
 S = 1_000_000_000

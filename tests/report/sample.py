@@ -8,13 +8,13 @@ from collections import defaultdict
 from unidle.ledger.taxonomy import GROUP_OF
 from unidle.report.model import (
     AttemptLine,
-    Bar,
     DeviceTrack,
     EventLine,
     JobLine,
-    LeafTotal,
-    Ratio,
+    LeafTime,
+    RatioLine,
     ReportData,
+    TimelineBar,
 )
 
 START_NS = 1_790_000_000_000_000_000
@@ -23,12 +23,12 @@ MS = 1_000_000
 PRICE_PER_HOUR = 2.4
 
 
-def bar(start_s: float, end_s: float, leaf: str, **more: object) -> Bar:
+def bar(start_s: float, end_s: float, leaf: str, **more: object) -> TimelineBar:
     at = [START_NS + round(t * 1_000) * MS for t in (start_s, end_s)]
-    return Bar(at[0], at[1], leaf, GROUP_OF[leaf], **more)  # type: ignore[arg-type]
+    return TimelineBar(at[0], at[1], leaf, GROUP_OF[leaf], **more)  # type: ignore[arg-type]
 
 
-def _steps(start_s: float, first: int, last: int, leaf: str, attempt: int) -> list[Bar]:
+def _steps(start_s: float, first: int, last: int, leaf: str, attempt: int) -> list[TimelineBar]:
     return [
         bar(
             start_s + k * 0.25,
@@ -43,7 +43,7 @@ def _steps(start_s: float, first: int, last: int, leaf: str, attempt: int) -> li
     ]
 
 
-def _gang_bars(rank: int) -> list[Bar]:
+def _gang_bars(rank: int) -> list[TimelineBar]:
     mine = {"job": "job-1", "attempt": 1}
     again = {"job": "job-1", "attempt": 2}
     ready = 5.4 + 0.2 * rank
@@ -67,7 +67,7 @@ def _gang_bars(rank: int) -> list[Bar]:
     ]
 
 
-def _free_bars(k: int) -> list[Bar]:
+def _free_bars(k: int) -> list[TimelineBar]:
     if k == 7:
         return [
             bar(0, 60, "no_demand"),
@@ -82,20 +82,20 @@ def tracks() -> tuple[DeviceTrack, ...]:
     return tuple(DeviceTrack(f"host/{k}", "host", "cpu", tuple(own)) for k, own in enumerate(bars))
 
 
-def totals(devices: tuple[DeviceTrack, ...], price: float | None = PRICE_PER_HOUR) -> tuple[LeafTotal, ...]:
+def totals(devices: tuple[DeviceTrack, ...], price: float | None = PRICE_PER_HOUR) -> tuple[LeafTime, ...]:
     """The leaves of the tracks, one total per leaf and way it is known."""
     sums: dict[tuple[str, str, str], int] = defaultdict(int)
     for track in devices:
         for b in track.bars:
             sums[b.leaf, b.group, b.how] += (b.end_ns - b.start_ns) * track.share_ppm // 1_000_000
     return tuple(
-        LeafTotal(leaf, group, ns, how, None if price is None else ns / 3.6e12 * price)  # type: ignore[arg-type]
+        LeafTime(leaf, group, ns, how, None if price is None else ns / 3.6e12 * price)  # type: ignore[arg-type]
         for (leaf, group, how), ns in sums.items()
     )
 
 
-def ratio(name: str, part: int, whole: int, definition: str) -> Ratio:
-    return Ratio(name, part / whole if whole else None, part, whole, definition)
+def ratio(name: str, part: int, whole: int, definition: str) -> RatioLine:
+    return RatioLine(name, part / whole if whole else None, part, whole, definition)
 
 
 def report(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from report.sample import START_NS, large, report
 from unidle.ledger.taxonomy import GROUP_OF
 from unidle.page.frame import deflated
-from unidle.report.bars import Packed, pack
-from unidle.report.model import Bar, DeviceTrack
+from unidle.report.bars import PackedBars, pack
+from unidle.report.model import DeviceTrack, TimelineBar
 
 Decoded = tuple[int, int, str, int, int, int]  # start, end, leaf, first step, last step, pure
 
@@ -33,12 +33,12 @@ BARS = st.lists(
 def track_of(parts: list[tuple[int, int, str, str, int]], name: str = "n/0") -> DeviceTrack:
     bars, at = [], START_NS
     for gap, length, leaf, job, step in parts:
-        bars.append(Bar(at + gap, at + gap + length, leaf, GROUP_OF[leaf], job, 1, step))
+        bars.append(TimelineBar(at + gap, at + gap + length, leaf, GROUP_OF[leaf], job, 1, step))
         at += gap + length
     return DeviceTrack(name, "n", "cpu", tuple(bars))
 
 
-def decode(packed: Packed) -> list[list[Decoded]]:
+def decode(packed: PackedBars) -> list[list[Decoded]]:
     data = zlib.decompress(base64.b64decode(packed.blob)) if packed.blob else b""
     numbers, value, shift = [], 0, 0
     for octet in data:
@@ -116,14 +116,16 @@ def test_a_merged_bar_has_the_leaf_with_most_time_and_says_how_pure_it_is() -> N
 
 
 def test_bars_outside_the_window_are_cut() -> None:
-    track = DeviceTrack("n/0", "n", "cpu", (Bar(0, 50, "useful", "step"), Bar(50, 100, "hang", "held")))
+    track = DeviceTrack(
+        "n/0", "n", "cpu", (TimelineBar(0, 50, "useful", "step"), TimelineBar(50, 100, "hang", "held"))
+    )
     assert decode(pack([track], 40, 60)) == [
         [(0, 10, "useful", -1, -1, 1000), (10, 20, "hang", -1, -1, 1000)]
     ]
 
 
 def test_shares_of_a_cut_device_weigh_its_sums() -> None:
-    bars = (Bar(START_NS, START_NS + 1_000, "useful", "step"),)
+    bars = (TimelineBar(START_NS, START_NS + 1_000, "useful", "step"),)
     track = DeviceTrack("n/0", "n", "H100", bars, slice="n/0#1", share_ppm=250_000)
     assert pack([track], START_NS, START_NS + 1_000).leaf_ns == ({"useful": 250},)
 
@@ -135,7 +137,7 @@ def test_no_bars_are_no_blob() -> None:
 
 def test_a_window_of_years_still_fits_a_browsers_numbers() -> None:
     year_ns = 366 * 86_400 * 10**9
-    track = DeviceTrack("n/0", "n", "cpu", (Bar(START_NS, START_NS + year_ns, "useful", "step"),))
+    track = DeviceTrack("n/0", "n", "cpu", (TimelineBar(START_NS, START_NS + year_ns, "useful", "step"),))
     packed = pack([track], START_NS, START_NS + year_ns)
     assert packed.unit_ns == 1_000
     assert year_ns // packed.unit_ns < 2**53

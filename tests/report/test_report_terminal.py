@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from report.sample import START_NS, bar, report
 from unidle.errors import UnidleError
 from unidle.ledger.taxonomy import GROUP_OF, GROUPS
-from unidle.report.model import DeviceTrack, LeafTotal, ReportData
+from unidle.report.model import DeviceTrack, LeafTime, ReportData
 from unidle.report.terminal import waterfall
 from unidle.report.totals import waterfall_lines
 
@@ -21,7 +21,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 LEAVES = [leaf for leaves in GROUPS.values() for leaf in leaves]
 TOTALS = st.lists(
     st.builds(
-        lambda leaf, ns, how, cost: LeafTotal(leaf, GROUP_OF[leaf], ns, how, cost),
+        lambda leaf, ns, how, cost: LeafTime(leaf, GROUP_OF[leaf], ns, how, cost),
         st.sampled_from(LEAVES),
         st.integers(0, 10**17),
         st.sampled_from(["measured", "inferred", "modelled"]),
@@ -31,7 +31,7 @@ TOTALS = st.lists(
 )
 
 
-def data_of(leaves: list[LeafTotal], title: str = "t", store: str = "s.db") -> ReportData:
+def data_of(leaves: list[LeafTime], title: str = "t", store: str = "s.db") -> ReportData:
     capacity = sum(leaf.ns for leaf in leaves)
     return ReportData(title, START_NS, store, START_NS, START_NS + 10**12, capacity, tuple(leaves))
 
@@ -51,14 +51,14 @@ def test_colour_changes_nothing_but_colour() -> None:
 @settings(deadline=None)
 @given(TOTALS, st.text(max_size=200), st.text(max_size=200), st.integers(20, 200), st.booleans())
 def test_no_line_is_wider_than_asked(
-    leaves: list[LeafTotal], title: str, store: str, width: int, colour: bool
+    leaves: list[LeafTime], title: str, store: str, width: int, colour: bool
 ) -> None:
     shown = ANSI.sub("", waterfall(data_of(leaves, title, store), width, colour))
     assert max(cell_len(line) for line in shown.splitlines()) <= max(width, 60)
 
 
 @given(TOTALS)
-def test_groups_and_leaves_add_up_to_the_capacity(leaves: list[LeafTotal]) -> None:
+def test_groups_and_leaves_add_up_to_the_capacity(leaves: list[LeafTime]) -> None:
     data = data_of(leaves)
     groups = waterfall_lines(data)
     assert sum(group.ns for group in groups) == data.capacity_ns
@@ -74,9 +74,9 @@ def test_groups_and_leaves_add_up_to_the_capacity(leaves: list[LeafTotal]) -> No
 
 def test_leaves_of_half_a_percent_or_less_are_summed() -> None:
     leaves = [
-        LeafTotal("useful", "step", 9_900),
-        LeafTotal("hang", "held", 51),
-        LeafTotal("idle", "held", 49),
+        LeafTime("useful", "step", 9_900),
+        LeafTime("hang", "held", 51),
+        LeafTime("idle", "held", 49),
     ]
     shown = waterfall(data_of(leaves))
     assert "held hang" in shown
@@ -85,7 +85,7 @@ def test_leaves_of_half_a_percent_or_less_are_summed() -> None:
 
 
 def test_what_was_not_measured_is_marked() -> None:
-    leaves = [LeafTotal("useful", "step", 50, "modelled"), LeafTotal("hang", "held", 50, "inferred")]
+    leaves = [LeafTime("useful", "step", 50, "modelled"), LeafTime("hang", "held", 50, "inferred")]
     shown = waterfall(data_of(leaves))
     assert "step useful≈" in shown
     assert "░" in shown
@@ -107,4 +107,4 @@ def test_the_last_line_is_the_command_that_helps_most() -> None:
 
 def test_leaves_that_do_not_sum_to_the_capacity_are_refused() -> None:
     with pytest.raises(UnidleError, match="the leaves sum to 5 ns, the capacity is 6 ns"):
-        ReportData("t", 0, "s", 0, 1, 6, (LeafTotal("useful", "step", 5),))
+        ReportData("t", 0, "s", 0, 1, 6, (LeafTime("useful", "step", 5),))

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from pathlib import Path
-from typing import Any
 
-BENCH = Path(__file__).resolve().parent.parent.parent / "bench"
+from benches import bench_module
 
-
-def loaded(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"bench{name}", BENCH / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-stacks = loaded("_stacks")
+stacks = bench_module("_stacks")
 PERF = """\
  77
 \tffffffff81000001 do_syscall_64+0x5 ([kernel.kallsyms])

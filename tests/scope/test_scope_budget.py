@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scope.worlds import STD, TORCH, World, at
-from unidle.scope.budget import allot, budgets_of, percentages
+from unidle.scope.budget import budgets_of, percentages
 from unidle.scope.merge import merge
 from unidle.scope.model import Profile
-from unidle.scope.rules import CATEGORIES, RuleSet, shipped
+from unidle.scope.rules import CATEGORIES, RuleSet
+from unidle.scope.rules_file import shipped
 
 RULES = RuleSet(shipped())
 FORWARD = (
@@ -94,16 +95,6 @@ def test_two_looks_merged_have_the_time_of_both(a: list, b: list) -> None:
                 assert found.ns[category] == sum(
                     p.threads[key].ns[category] for p in parts if key in p.threads
                 )
-
-
-@given(st.integers(0, 10**12), st.lists(st.integers(0, 10**9), min_size=1, max_size=30))
-def test_what_is_allotted_is_all_and_within_one_of_its_share(total: int, weights: list[int]) -> None:
-    parts = allot(total, weights)
-    whole = sum(weights)
-    assert sum(parts) == (total if whole else 0)
-    for part, weight in zip(parts, weights, strict=True):
-        assert whole == 0 or abs(part * whole - total * weight) < whole
-        assert weight or not part or not whole
 
 
 @given(st.dictionaries(st.sampled_from(CATEGORIES), st.integers(0, 10**15)), st.integers(0, 3))

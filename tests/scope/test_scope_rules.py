@@ -12,14 +12,12 @@ from unidle.scope.rules import (
     UNKNOWN,
     RuleSet,
     StackRule,
-    all_rules,
     frame_of,
     leaf_of,
-    load_rules,
     pattern_of,
     plain_name,
-    shipped,
 )
+from unidle.scope.rules_file import all_rules, load_rules, shipped
 
 SHIPPED = RuleSet(shipped())
 

@@ -11,7 +11,8 @@ from scope.worlds import STD, TORCH, World, at
 from unidle.scope.bottlenecks import Machine
 from unidle.scope.model import Frame, Profile
 from unidle.scope.profile_json import answer
-from unidle.scope.rules import CATEGORIES, RuleSet, shipped
+from unidle.scope.rules import CATEGORIES, RuleSet
+from unidle.scope.rules_file import shipped
 from unidle.scope.screen import screen
 from unidle.scope.summary import report_of
 

@@ -18,7 +18,7 @@ from unidle.events import types as ev
 from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.scope import history
 from unidle.scope.continuous import windows
-from unidle.scope.rules import all_rules
+from unidle.scope.rules_file import all_rules
 from unidle.store.open import open_store
 from unidle.store.profiles import ProfileRow, ProfileShelf
 from unidle.store.protocol import NewEvent

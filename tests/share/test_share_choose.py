@@ -16,7 +16,7 @@ from unidle import share
 from unidle.fleet import WHOLE_PPM, Device
 from unidle.jobs import Select, Share, Where
 from unidle.share.choose import Choice, choose
-from unidle.share.interference import known_loads
+from unidle.share.interference import Pair, PairSlowdown, known_loads
 from unidle.share.mig_models import GIB, mig_models, model_of
 from unidle.share.modes import GUARANTEES, Oversubscription
 from unidle.share.offers import Gpu, Resident, SharePolicy, Wish
@@ -149,9 +149,8 @@ def test_what_was_observed_changes_the_choice() -> None:
     after = placed(gpus, first, "a", wish)
     joined = choose(wish, after, TABLE)
     assert isinstance(joined, Choice) and joined.device == "n/0"
-    learnt = TABLE
-    for _ in range(10):
-        learnt = learnt.observed("mps", "small-inference", "small-inference", 100, 300)
+    pair: Pair = ("mps", "small-inference", "small-inference")
+    learnt = replace(TABLE, seen={**TABLE.seen, pair: PairSlowdown(3_000_000, 10)})
     apart = choose(wish, after, learnt)
     assert isinstance(apart, Choice) and apart.device == "n/1"
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.errors import BadInput
 from unidle.fleet import WHOLE_PPM
-from unidle.share.interference import Interference, Load, Tenant, known_loads, modelled_ppm, parse_loads
+from unidle.share.interference import (
+    Interference,
+    Load,
+    PairSlowdown,
+    Tenant,
+    known_loads,
+    modelled_ppm,
+    parse_loads,
+)
 from unidle.share.modes import Mode
 
 TABLE = known_loads()
@@ -38,8 +48,8 @@ def test_what_was_seen_corrects_the_model_the_more_the_oftener() -> None:
     before = known.slowdown("mps", Tenant(HALF), [Tenant(MOST)])
     assert before == (1_400_000, "modelled")
     ppms = []
-    for _ in range(20):
-        known = known.observed("mps", "half", "most", 1_000, 2_000)
+    for times in range(1, 21):
+        known = replace(known, seen={("mps", "half", "most"): PairSlowdown(2_000_000, times)})
         ppms.append(known.slowdown("mps", Tenant(HALF), [Tenant(MOST)]))
     assert ppms[0].how == "inferred" and 1_400_000 < ppms[0].ppm < ppms[-1].ppm < 2_000_000
     assert known.slowdown("mps", Tenant(MOST), [Tenant(HALF)]) == (
@@ -47,11 +57,6 @@ def test_what_was_seen_corrects_the_model_the_more_the_oftener() -> None:
         "modelled",
     )  # of this side nothing was seen
     assert known.slowdown("time", Tenant(HALF), [Tenant(MOST)]).how == "modelled"
-
-
-def test_observations_leave_the_table_they_came_to_as_it_was() -> None:
-    TABLE.observed("mps", "notebook", "notebook", 10, 10)
-    assert ("mps", "notebook", "notebook") not in TABLE.seen
 
 
 def test_an_unknown_load_fills_what_it_is_given() -> None:
@@ -65,12 +70,6 @@ def test_published_pairs_count_against_the_model() -> None:
     one, other = TABLE.slowdown("mps", small, [large]), TABLE.slowdown("mps", large, [small])
     assert one.how == other.how == "inferred"
     assert one.ppm > other.ppm  # the smaller one suffers more, as was measured
-
-
-@pytest.mark.parametrize(("alone", "shared"), [(0, 5), (5, 0), (-1, 5)])
-def test_times_that_no_step_can_take_are_bad_input(alone: int, shared: int) -> None:
-    with pytest.raises(BadInput, match="positive"):
-        TABLE.observed("mps", "notebook", "notebook", alone, shared)
 
 
 def test_a_pair_of_a_load_that_is_missing_is_bad_input() -> None:

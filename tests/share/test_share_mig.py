@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benches import bench_module
 from unidle.errors import BadInput
 from unidle.share.mig import Reconfiguration, fits, layouts, openness, reconfigure
 from unidle.share.mig_models import GIB, Instance, MigModel, mig_models, model_of, parse_models
-from unidle.share.mig_pool import MigPool, Spot
 from unidle.share.refusal import PartRefused
 
 MODELS = {model.name: model for model in mig_models()}
 H100 = MODELS["H100 80GB"]
 A30 = MODELS["A30"]
+POOL = bench_module("_mig_pool")
+MigPool, Spot = POOL.MigPool, POOL.Spot
 
 
 def plan(

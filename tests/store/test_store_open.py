@@ -128,7 +128,7 @@ import resource, sys
 from unidle.store.open import open_store
 store = open_store(sys.argv[1], create=True)
 store.append(store.acquire("test"), [])
-heavy = {"sqlalchemy", "alembic", "psycopg", "numpy", "polars", "pydantic", "msgspec"} & set(sys.modules)
+heavy = {"psycopg", "numpy", "pydantic", "msgspec"} & set(sys.modules)
 assert not heavy, heavy
 """
 

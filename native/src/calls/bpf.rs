@@ -2,7 +2,9 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use crate::ring::Ring;
 
 const MAP_CREATE: i32 = 0;
 const MAP_LOOKUP: i32 = 1;
@@ -85,6 +87,11 @@ pub struct Map {
 }
 
 impl Map {
+    /// It is a ring: its reader's side.
+    pub fn ring(&self) -> io::Result<Ring> {
+        Ring::new(self.fd.as_fd(), self.max_entries)
+    }
+
     pub fn create(
         name: &str,
         kind: u32,
@@ -197,7 +204,7 @@ fn write_name(into: &mut [u8], name: &str) {
 }
 
 /// What a program is loaded from.
-pub struct Code<'a> {
+pub struct ProgramCode<'a> {
     pub name: &'a str,
     pub kind: u32,
     pub attach: u32,
@@ -210,7 +217,7 @@ pub struct Code<'a> {
     pub functions_size: u32,
 }
 
-impl Code<'_> {
+impl ProgramCode<'_> {
     /// Errors carry the end of the verifier's log.
     pub fn load(&self) -> io::Result<OwnedFd> {
         let _held = crate::signals::Held::new();
@@ -369,4 +376,16 @@ pub fn run_stats(program: &OwnedFd) -> io::Result<(u64, u64)> {
             std::ptr::read_volatile(info.as_ptr().add(25)),
         ))
     }
+}
+
+/// Taking a probe off waits until no CPU can be in it; many at once wait together.
+pub fn take_off(mut links: Vec<OwnedFd>) {
+    let share = links.len().div_ceil(64).max(1);
+    std::thread::scope(|scope| {
+        while !links.is_empty() {
+            let part = links.split_off(links.len().saturating_sub(share));
+            // Where no thread can be had the links are dropped here.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, move || drop(part));
+        }
+    });
 }

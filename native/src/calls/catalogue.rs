@@ -1,6 +1,6 @@
 //! Every group of functions that can be probed: one table.
 
-use super::groups::{Address, Functions, Group, Mark, Place, Size, What};
+use super::groups::{Address, Functions, Group, Mark, MemoryPlace, Size, What};
 
 const C_LIBRARY: &[&str] = &["libc", "ld-musl-x86_64", "ld-musl-aarch64"];
 /// A preloaded one answers in place of the C library's.
@@ -303,16 +303,16 @@ pub const GROUPS: &[Group] = &[
             .does(What::Alloc)
             .of(Size::Arg(3))
             .at(Address::Arg(1))
-            .on(Place::DeviceArg2),
+            .on(MemoryPlace::DeviceArg2),
             Functions::free(
                 "_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator4freeEPv|\
                  _ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator10raw_deleteEPv",
             )
             .at(Address::Arg(1))
-            .on(Place::Device),
+            .on(MemoryPlace::Device),
             // What tensors are freed by: the compiler puts the body of free into it.
             Functions::free("_ZN3c104cuda20CUDACachingAllocator6Native*16local_raw_deleteEPv")
-                .on(Place::Device),
+                .on(MemoryPlace::Device),
         ],
         ..GROUP
     },
@@ -323,13 +323,13 @@ pub const GROUPS: &[Group] = &[
             Functions::alloc("cudaMalloc|cudaMallocAsync|cudaMallocFromPoolAsync|cudaMallocManaged")
                 .of(Size::Arg(1))
                 .at(Address::Arg(0))
-                .on(Place::Device)
+                .on(MemoryPlace::Device)
                 .status()
                 .and_timed(),
             Functions::alloc("cudaMallocPitch")
                 .of(Size::Product(2, 3))
                 .at(Address::Arg(0))
-                .on(Place::Device)
+                .on(MemoryPlace::Device)
                 .status()
                 .and_timed(),
             Functions::alloc("cudaMallocHost|cudaHostAlloc")
@@ -338,7 +338,7 @@ pub const GROUPS: &[Group] = &[
                 .status()
                 .and_timed(),
             Functions::free("cudaFree|cudaFreeAsync")
-                .on(Place::Device)
+                .on(MemoryPlace::Device)
                 .and_timed()
                 .c(),
             Functions::free("cudaFreeHost").and_timed().c(),
@@ -353,7 +353,7 @@ pub const GROUPS: &[Group] = &[
             Functions::alloc("cuMemAlloc_v2|cuMemAllocAsync|cuMemAllocFromPoolAsync|cuMemAllocManaged")
                 .of(Size::Arg(1))
                 .at(Address::Arg(0))
-                .on(Place::Device)
+                .on(MemoryPlace::Device)
                 .status()
                 .and_timed(),
             Functions::alloc("cuMemAllocHost_v2|cuMemHostAlloc")
@@ -362,7 +362,7 @@ pub const GROUPS: &[Group] = &[
                 .status()
                 .and_timed(),
             Functions::free("cuMemFree_v2|cuMemFreeAsync")
-                .on(Place::Device)
+                .on(MemoryPlace::Device)
                 .and_timed()
                 .c(),
             Functions::free("cuMemFreeHost").and_timed().c(),
@@ -382,17 +382,19 @@ pub const GROUPS: &[Group] = &[
         // What allocators take of the kernel, and programs past them: arenas of small Python objects, blocks of their own for
         // large ones, the heap. Few calls, so they are cheap to follow where `malloc` is not.
         functions: &[
-            Functions::alloc("mmap|mmap64").of(Size::Arg(1)).on(Place::Pages),
+            Functions::alloc("mmap|mmap64")
+                .of(Size::Arg(1))
+                .on(MemoryPlace::Pages),
             Functions::alloc("mremap")
                 .does(What::Realloc)
                 .of(Size::Arg(2))
                 .at(Address::Arg(0))
-                .on(Place::Pages),
+                .on(MemoryPlace::Pages),
             Functions::alloc("sbrk")
                 .does(What::Break)
                 .of(Size::Arg(0))
-                .on(Place::Pages),
-            Functions::free("munmap").on(Place::Pages),
+                .on(MemoryPlace::Pages),
+            Functions::free("munmap").on(MemoryPlace::Pages),
         ],
         ..GROUP
     },

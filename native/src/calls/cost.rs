@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
-use super::functions::{Entry, Exit, Found};
-use super::kernel::{Kernel, Program};
+use super::functions::{Entry, Exit, FoundFunction};
 use super::maps;
+use super::object::{CallsObject, Program};
 
 /// Nanoseconds of one hit with a program that leaves at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,7 +38,7 @@ impl Cost {
     }
 
     /// Mean cost of an entry and of an exit of these functions.
-    pub fn of(&self, found: &[Found]) -> (f64, f64) {
+    pub fn of(&self, found: &[FoundFunction]) -> (f64, f64) {
         let n = found.len().max(1) as f64;
         let entries: f64 = found.iter().map(|f| self.of_entry(f.entry)).sum();
         let exits: Vec<f64> = found
@@ -127,7 +127,7 @@ type Function = unsafe extern "C" fn();
 ///
 /// The probes go to `keep`: to take one off waits for every CPU, which takes longer than all the rest, and nobody calls
 /// these functions again.
-pub fn measure(kernel: &mut Kernel, keep: &mut Vec<OwnedFd>) -> io::Result<Cost> {
+pub fn measure(kernel: &mut CallsObject, keep: &mut Vec<OwnedFd>) -> io::Result<Cost> {
     let mut one = |function, on_return| one(kernel, keep, function, on_return);
     Ok(Cost {
         nop: one(unidle_calls_nop, false)?,
@@ -137,7 +137,12 @@ pub fn measure(kernel: &mut Kernel, keep: &mut Vec<OwnedFd>) -> io::Result<Cost>
     })
 }
 
-fn one(kernel: &mut Kernel, keep: &mut Vec<OwnedFd>, function: Function, on_return: bool) -> io::Result<f64> {
+fn one(
+    kernel: &mut CallsObject,
+    keep: &mut Vec<OwnedFd>,
+    function: Function,
+    on_return: bool,
+) -> io::Result<f64> {
     let address = function as usize as u64;
     let pid = std::process::id();
     let mapping = maps::executable(pid)?

@@ -43,7 +43,7 @@ pub enum Exit {
 
 /// A function that a group wants.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundFunction {
     pub symbol: String,
     pub functions: &'static Functions,
     /// Of its first instruction in the file.
@@ -55,14 +55,14 @@ pub struct Found {
 /// All functions of a file that these groups want, in the order of the groups. Errors: no ELF file of 64 bits.
 ///
 /// The file may be anything: it is read in pieces and nothing in it is trusted.
-pub fn find(path: &Path, groups: &[&'static Group]) -> io::Result<Vec<Vec<Found>>> {
+pub fn find(path: &Path, groups: &[&'static Group]) -> io::Result<Vec<Vec<FoundFunction>>> {
     let source: Arc<dyn Source> = Arc::new(FileSource::new(File::open(path)?)?);
     let elf = Elf::parse(source).ok_or_else(|| io::Error::other("no ELF file of 64 bits"))?;
     Ok(find_in(&elf, groups))
 }
 
 /// As above, in a file whose headers are read.
-pub fn find_in(elf: &Elf, groups: &[&'static Group]) -> Vec<Vec<Found>> {
+pub fn find_in(elf: &Elf, groups: &[&'static Group]) -> Vec<Vec<FoundFunction>> {
     let patterns: Vec<Patterns> = groups.iter().map(|g| Patterns::of(g)).collect();
     let mut found: Vec<Vec<Candidate>> = groups.iter().map(|_| Vec::new()).collect();
     for (table, local) in [(".dynsym", false), (".symtab", true)] {
@@ -86,7 +86,7 @@ pub fn find_in(elf: &Elf, groups: &[&'static Group]) -> Vec<Vec<Found>> {
     let cold = cold_parts(elf, away);
     let finish = |c: Candidate| {
         let exit = c.exit(&cold);
-        Found {
+        FoundFunction {
             symbol: c.symbol,
             functions: c.functions,
             offset: c.offset,

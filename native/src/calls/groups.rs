@@ -19,7 +19,7 @@ pub enum What {
 
 /// Where a block of memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MemoryPlace {
     Host = 0,
     /// The device that the thread set last.
     Device = 1,
@@ -67,7 +67,7 @@ pub struct Functions {
     pub what: What,
     pub size: Size,
     pub address: Address,
-    pub place: Place,
+    pub place: MemoryPlace,
     /// Its time is taken where all its exits can be seen.
     pub timed: bool,
     /// Every call is told on the time line.
@@ -90,7 +90,7 @@ impl Functions {
             what: What::Count,
             size: Size::None,
             address: Address::Return,
-            place: Place::Host,
+            place: MemoryPlace::Host,
             timed: false,
             span: false,
             mark: None,
@@ -134,7 +134,7 @@ impl Functions {
         Functions { address, ..self }
     }
 
-    pub const fn on(self, place: Place) -> Functions {
+    pub const fn on(self, place: MemoryPlace) -> Functions {
         Functions { place, ..self }
     }
 

@@ -5,7 +5,9 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::bpf::Map;
-use super::FIRST_FUNCTION;
+
+/// Number of the first function that is not the kernel object's own (TCP, files).
+pub const FIRST_FUNCTION: u32 = 256;
 
 /// The map `hits`, which is mapped: entries and exits of each function in turn.
 #[derive(Debug)]

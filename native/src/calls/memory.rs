@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::kernel::{self, Allocating, Kernel, Live, LiveKey, SiteKey, SiteSum, StackHead};
 use super::maps::Mapping;
 use super::memory_growth::Growth;
-use super::{HeldRow, MomentRow, Resolver, Rows};
+use super::object::{self, Allocating, CallsObject, Live, LiveKey, SiteKey, SiteSum, StackHead};
+use super::{CallRows, HeldRow, MomentRow, Resolver};
+use crate::clock::monotonic_ns;
 use crate::sample::{Outer, PyFrameRaw, RawSample, Regs};
-use crate::session::monotonic_ns;
 
 /// `PY_FRAMES_MAX` of python.h.
 const PYTHON_MAX: usize = 128;
@@ -22,7 +22,7 @@ const DEVICE_PAGES: u32 = 0xffff_fffe;
 
 /// What is known of call sites.
 #[derive(Default)]
-pub struct Memory {
+pub struct CallSites {
     stacks: FxHashMap<(u64, u32), u32>,
     previous: FxHashMap<SiteKey, SiteSum>,
     text: Vec<u64>,
@@ -32,9 +32,9 @@ pub struct Memory {
 /// By process, stack and device: the row, and the sites in it.
 type Joined = FxHashMap<(u32, u32, u32), (HeldRow, Vec<SiteKey>)>;
 
-impl Memory {
+impl CallSites {
     /// Tells the kernel where program text is, so that it knows return addresses when it sees them.
-    pub fn text(&mut self, kernel: &Kernel, mappings: &[Mapping]) -> io::Result<()> {
+    pub fn text(&mut self, kernel: &CallsObject, mappings: &[Mapping]) -> io::Result<()> {
         self.text.resize(TEXT_WORDS, 0);
         let map = kernel.map("text")?;
         let before = self.text.iter().map(|w| w.count_ones()).sum::<u32>();
@@ -77,7 +77,7 @@ impl Memory {
     }
 
     /// Keeps what lives now, where a moment is due.
-    pub fn moment(&mut self, kernel: &Kernel) -> io::Result<()> {
+    pub fn moment(&mut self, kernel: &CallsObject) -> io::Result<()> {
         if self.growth.is_due() {
             let began = Instant::now();
             let sums = kernel.map("sites")?.all::<SiteKey, SiteSum>()?;
@@ -87,13 +87,45 @@ impl Memory {
     }
 
     /// A row for each place and device: what it allocated since the last call, and what is live now.
-    pub fn rows(&mut self, kernel: &Kernel, resolver: &mut dyn Resolver, into: &mut Rows) -> io::Result<()> {
-        let mut joined = Joined::default();
+    pub fn rows(
+        &mut self,
+        kernel: &CallsObject,
+        resolver: &mut dyn Resolver,
+        into: &mut CallRows,
+    ) -> io::Result<()> {
         let began = Instant::now();
         let sums = kernel.map("sites")?.all::<SiteKey, SiteSum>()?;
         let now_ns = monotonic_ns();
         self.growth.add(now_ns, &sums, began.elapsed());
-        for &(key, now) in &sums {
+        for (row, keys) in self.since_last(&sums, resolver) {
+            // What is gone at the end has not grown.
+            let series = if row.live > 0 {
+                self.growth.of(&keys)
+            } else {
+                Vec::new()
+            };
+            let at = into.memory.len();
+            into.moments
+                .extend(series.into_iter().map(|(time_ns, (live_bytes, live))| MomentRow {
+                    row: at,
+                    time_ns,
+                    live_bytes,
+                    live,
+                }));
+            into.memory.push(row);
+        }
+        self.growth.begin(now_ns, &sums);
+        Ok(())
+    }
+
+    /// A row for each stack and device, with its call sites, in order.
+    fn since_last(
+        &mut self,
+        sums: &[(SiteKey, SiteSum)],
+        resolver: &mut dyn Resolver,
+    ) -> Vec<(HeldRow, Vec<SiteKey>)> {
+        let mut joined = Joined::default();
+        for &(key, now) in sums {
             let before = self.previous.insert(key, now).unwrap_or_default();
             if now.allocations == before.allocations && now.live == 0 {
                 continue;
@@ -120,29 +152,11 @@ impl Memory {
         }
         let mut rows: Vec<(HeldRow, Vec<SiteKey>)> = joined.into_values().collect();
         rows.sort_by(|(a, _), (b, _)| (a.pid, &a.device, a.stack).cmp(&(b.pid, &b.device, b.stack)));
-        for (row, keys) in rows {
-            // What is gone at the end has not grown.
-            let series = if row.live > 0 {
-                self.growth.of(&keys)
-            } else {
-                Vec::new()
-            };
-            let at = into.memory.len();
-            into.moments
-                .extend(series.into_iter().map(|(time_ns, (live_bytes, live))| MomentRow {
-                    row: at,
-                    time_ns,
-                    live_bytes,
-                    live,
-                }));
-            into.memory.push(row);
-        }
-        self.growth.begin(now_ns, &sums);
-        Ok(())
+        rows
     }
 
     /// Calls whose end will not be seen any more: without this, what their threads allocate next would be part of them.
-    pub fn end_open_calls(&self, kernel: &Kernel) {
+    pub fn end_open_calls(&self, kernel: &CallsObject) {
         let Ok(map) = kernel.map("allocs") else {
             return;
         };
@@ -152,7 +166,7 @@ impl Memory {
     }
 
     /// Lets go of what these processes had.
-    pub fn forget(&mut self, kernel: &Kernel, ended: &FxHashSet<u32>) {
+    pub fn forget(&mut self, kernel: &CallsObject, ended: &FxHashSet<u32>) {
         if let Ok(map) = kernel.map("sites") {
             for key in self.previous.keys().filter(|k| ended.contains(&k.tgid)) {
                 let _ = map.delete(key);
@@ -184,7 +198,7 @@ fn device(number: u32) -> String {
 
 /// Head, Python frames (leaf first) and stack of a record; nothing where it is cut short.
 fn parse(record: &[u8]) -> Option<(StackHead, Vec<PyFrameRaw>, &[u8])> {
-    let head: StackHead = kernel::read(record)?;
+    let head: StackHead = object::read(record)?;
     let frames = record.get(size_of::<StackHead>()..)?;
     let stack = frames.get(PYTHON_MAX * PY_FRAME..)?;
     let word = |bytes: &[u8], at: usize| -> Option<u64> {

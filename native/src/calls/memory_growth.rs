@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use super::kernel::{SiteKey, SiteSum};
+use super::object::{SiteKey, SiteSum};
 
 pub const MOST: usize = 64;
 const FIRST_EVERY: Duration = Duration::from_millis(250);

@@ -4,38 +4,36 @@
 //! and takes probes off again that cost more than the budget. Every probe hangs on a file descriptor of this process:
 //! when it ends, however it ends, the kernel takes all of them off.
 
+mod attach;
 mod bandwidth;
 mod bpf;
+mod budget;
 mod catalogue;
 mod cookie;
 mod cost;
 mod exits;
 mod functions;
-mod govern;
-mod governing;
+mod governor;
 mod groups;
 mod hits;
-mod kernel;
 mod listeners;
 mod memory;
 mod memory_growth;
+mod object;
 mod probing;
 #[cfg(feature = "python")]
 pub mod python;
 mod rdma;
-mod ring;
 mod rows;
 mod runs;
 mod served;
-mod taking;
+mod take;
 mod wanted;
 mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -44,12 +42,13 @@ use crate::elf::Elf;
 use crate::maps::{self, CodeWatch, FileId};
 use catalogue::GROUPS;
 use cost::Cost;
-use functions::Found;
+use functions::FoundFunction;
 use groups::Mark;
-use kernel::{CallKey, CallSum, Kernel, Passed, SpanEvent};
-use memory::Memory;
-pub use rows::{CallRow, HeldRow, MomentRow, Resolver, Rows, SpanRow};
-use served::{Event, Served};
+use hits::FIRST_FUNCTION;
+use memory::CallSites;
+use object::{CallKey, CallSum, CallsObject, Passed, SpanEvent};
+pub use rows::{CallRow, CallRows, HeldRow, MomentRow, Resolver, SpanRow};
+use served::{Served, ServerEvent};
 pub use wanted::Wanted;
 
 /// How many functions of a file any group wants.
@@ -58,8 +57,6 @@ pub(crate) fn functions_of(elf: &Elf) -> usize {
     functions::find_in(elf, &groups).iter().map(Vec::len).sum()
 }
 
-/// Number of the first function that is not the kernel object's own (TCP, files).
-const FIRST_FUNCTION: u32 = 256;
 /// What the kernel's program puts for a process that began another program.
 const ANEW: u32 = 2;
 /// What follows memory is worth little when it is cut: it goes when it costs too much for this many judgements in a row.
@@ -67,10 +64,8 @@ const MEMORY_STRIKES: u32 = 6;
 /// And `malloc` when it was seen for long enough to tell what grows.
 const MALLOC_STRIKES: u32 = 10;
 const TCP: [&str; 3] = ["send", "receive", "retransmit"];
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often the kernel's list of processes is read where [`Calls::forked`] tells of new ones.
 const LIST_EVERY: Duration = Duration::from_secs(1);
-const GOVERN_EVERY: Duration = Duration::from_millis(250);
 /// Probes of a group that are attached one by one where they cannot be attached together: each takes 50 ms to take off.
 const SINGLE_MAX: usize = 128;
 
@@ -102,7 +97,7 @@ struct Set {
     file: File,
     /// Of one process only (0: of all): other programs must not pay for what follows every allocation and operator.
     owner: u32,
-    functions: Vec<(u32, Found)>,
+    functions: Vec<(u32, FoundFunction)>,
     links: Vec<OwnedFd>,
 }
 
@@ -116,7 +111,7 @@ struct Process {
 
 /// Everything that is probed on behalf of one session.
 pub struct Calls {
-    kernel: Kernel,
+    kernel: CallsObject,
     wanted: Wanted,
     cost: Cost,
     active: BTreeMap<usize, Active>,
@@ -130,8 +125,8 @@ pub struct Calls {
     previous: FxHashMap<CallKey, CallSum>,
     spans: Vec<SpanRow>,
     spans_dropped: u64,
-    lost: [u64; kernel::LOST.len()],
-    memory: Memory,
+    lost: [u64; object::LOST.len()],
+    memory: CallSites,
     served: Served,
     ports: BTreeMap<String, rdma::Port>,
     /// Memory that is not followed any more, and since when.
@@ -148,78 +143,6 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Probes what is wanted in these processes. Errors: not permitted, no BPF, none of the processes lives.
-    pub fn attach(pids: &[u32], wanted: Wanted, resolver: &mut dyn Resolver) -> io::Result<Calls> {
-        let _types = crate::kernel::btf(); // held until everything is attached
-        let mut kernel = Kernel::load(wanted.multi, &|map, n| entries(&wanted, map, n))?;
-        let mut links = Vec::new();
-        let mut notes = Vec::new();
-        match bpf::enable_stats() {
-            Ok(fd) => links.push(fd),
-            Err(error) => notes.push(format!("calls: the kernel does not measure programs: {error}")),
-        }
-        let cost = if wanted.groups.is_empty() {
-            Cost::UNKNOWN
-        } else {
-            cost::measure(&mut kernel, &mut links).unwrap_or_else(|error| {
-                notes.push(format!(
-                    "calls: the cost of a probe could not be measured: {error}"
-                ));
-                Cost::UNKNOWN
-            })
-        };
-        let now = Instant::now();
-        let mut calls = Calls {
-            kernel,
-            wanted,
-            cost,
-            active: BTreeMap::new(),
-            links,
-            processes: BTreeMap::new(),
-            ended: Vec::new(),
-            files: FxHashSet::default(),
-            functions: Vec::new(),
-            numbers: FxHashMap::default(),
-            previous: FxHashMap::default(),
-            spans: Vec::new(),
-            spans_dropped: 0,
-            lost: Default::default(),
-            memory: Memory::default(),
-            served: Served::default(),
-            ports: BTreeMap::new(),
-            cuts: Vec::new(),
-            notes,
-            looked: now,
-            listed: now,
-            hears_forks: false,
-            list_now: false,
-            governed: now,
-            runs: Default::default(),
-            hits: FxHashMap::default(),
-        };
-        calls.trace();
-        let mut last = io::Error::from_raw_os_error(libc::ESRCH);
-        for &pid in pids {
-            if let Err(error) = calls.add(pid, resolver) {
-                last = error;
-            }
-        }
-        if calls.processes.is_empty() {
-            return Err(last);
-        }
-        calls.say_what_is_missing();
-        Ok(calls)
-    }
-
-    /// Watches one more process. Errors: it is gone, or may not be looked at.
-    pub fn add(&mut self, pid: u32, resolver: &mut dyn Resolver) -> io::Result<()> {
-        CodeWatch::default().changed(pid)?;
-        self.kernel.map("watched")?.put(&pid, &1u32)?;
-        self.processes.entry(pid).or_default();
-        self.look_for_server(&[pid])?;
-        self.look(pid, resolver)
-    }
-
     /// From here on every child of a watched process is told of by [`Calls::forked`]: they need not be looked for.
     pub fn hear_forks(&mut self) {
         self.hears_forks = true;
@@ -253,55 +176,9 @@ impl Calls {
         on.map(|(&n, a)| (GROUPS[n].name, a.probes())).collect()
     }
 
-    fn trace(&mut self) {
-        let mut wanted: Vec<(&str, &str)> = Vec::new();
-        if self.wanted.follow {
-            wanted.extend([("forked", "sched_process_fork"), ("execed", "sched_process_exec")]);
-        }
-        if self.wanted.tcp {
-            wanted.extend([
-                ("tcp_sent", "sock_send_length"),
-                ("tcp_received", "sock_recv_length"),
-                ("tcp_again", "tcp_retransmit_skb"),
-            ]);
-        }
-        if self.wanted.files {
-            wanted.extend([("call_begins", "sys_enter"), ("call_ends", "sys_exit")]);
-        }
-        for (program, tracepoint) in wanted {
-            match self.kernel.trace(program, tracepoint) {
-                Ok(link) => self.links.push(link),
-                Err(error) => self
-                    .notes
-                    .push(format!("{tracepoint}: does not load here: {error}")),
-            }
-        }
-        if self.wanted.rdma {
-            self.ports = rdma::ports(Path::new("/sys/class/infiniband"));
-        }
-    }
-
     fn note(&mut self, line: String) {
         if !self.notes.contains(&line) {
             self.notes.push(line);
-        }
-    }
-
-    /// Empties the rings, looks for new libraries and processes, and lets the governor judge. To be called some times a
-    /// second; it does nothing that is not due.
-    pub fn poll(&mut self, resolver: &mut dyn Resolver) {
-        self.drain(resolver);
-        if self.looked.elapsed() >= LOOK_EVERY {
-            self.looked = Instant::now();
-            self.follow(resolver);
-        }
-        if self.governed.elapsed() >= GOVERN_EVERY {
-            self.govern();
-        }
-        if self.wanted.memory() {
-            if let Err(error) = self.memory.moment(&self.kernel) {
-                self.note(format!("memory: {error}"));
-            }
         }
     }
 
@@ -316,14 +193,14 @@ impl Calls {
         let mut told = Vec::new();
         let mut events = Vec::new();
         kernel.spans.drain(|record| {
-            let Some(event) = kernel::read::<SpanEvent>(record) else {
+            let Some(event) = object::read::<SpanEvent>(record) else {
                 return;
             };
             let Some(function) = functions.get(event.function.wrapping_sub(FIRST_FUNCTION) as usize) else {
                 return;
             };
             if let Some(mark) = function.mark {
-                return events.push(Event::Mark(mark, event));
+                return events.push(ServerEvent::Mark(mark, event));
             }
             served.trains |= function.kind == "backward";
             told.push(SpanRow {
@@ -338,7 +215,7 @@ impl Calls {
         });
         kernel
             .traffic
-            .drain(|record| events.extend(kernel::read::<Passed>(record).map(Event::Passed)));
+            .drain(|record| events.extend(object::read::<Passed>(record).map(ServerEvent::Passed)));
         told.extend(served.seen(events));
         kernel.stacks.drain(|record| memory.stack(record, resolver));
         let room = self.wanted.max_spans.saturating_sub(self.spans.len());
@@ -359,16 +236,6 @@ impl Calls {
     }
 }
 
-/// How many entries a map of the kernel object gets: an empty table of four million blocks is 64 MiB to clear.
-fn entries(wanted: &Wanted, map: &str, most: u32) -> u32 {
-    const PAGE_MAX: u32 = 64 << 10; // a ring has at least one page, of whatever machine
-    match map {
-        "lives" | "sites" | "allocs" if !wanted.memory() => 1,
-        "stacks" if !wanted.memory() => PAGE_MAX,
-        _ => most,
-    }
-}
-
 impl Drop for Calls {
     fn drop(&mut self) {
         let mut links = std::mem::take(&mut self.links);
@@ -378,6 +245,6 @@ impl Drop for Calls {
                 .flat_map(|a| a.sets)
                 .flat_map(|s| s.links),
         );
-        governing::take_off(links);
+        bpf::take_off(links);
     }
 }

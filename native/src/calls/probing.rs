@@ -11,10 +11,10 @@ use std::time::Instant;
 use rustc_hash::FxHashSet;
 
 use super::catalogue::{GROUPS, OWN_MALLOC};
-use super::functions::{self, Exit, Found};
-use super::governing::{group_named, MALLOC};
+use super::functions::{self, Exit, FoundFunction};
 use super::groups::{self, Group};
-use super::kernel::{Kernel, Program};
+use super::object::{CallsObject, Program};
+use super::wanted::{group_named, MALLOC};
 use super::{cookie, maps, wanted, Active, Calls, Function, Resolver, Set, FIRST_FUNCTION, SINGLE_MAX};
 
 impl Calls {
@@ -36,22 +36,8 @@ impl Calls {
             .into_iter()
             .flat_map(|last| mappings.iter().map(move |m| (m, last)));
         for (mapping, is_last) in passes {
-            let has = |library: &str| libraries.iter().any(|l| groups::is_library(l, library));
-            let groups: Vec<usize> = self
-                .wanted
-                .groups
-                .iter()
-                .copied()
-                .filter(|&n| {
-                    GROUPS[n]
-                        .libraries
-                        .iter()
-                        .any(|l| groups::is_library(mapping.name(), l))
-                })
-                .filter(|&n| !GROUPS[n].unless.is_some_and(has) && GROUPS[n].only_with.is_none_or(has))
-                .filter(|&n| !self.files.contains(&(n, mapping.file(), self.owner(n, pid))))
-                .filter(|&n| (GROUPS[n].name == MALLOC) == is_last)
-                .collect();
+            let mut groups = self.new_groups(pid, mapping, &libraries);
+            groups.retain(|&n| (GROUPS[n].name == MALLOC) == is_last);
             if groups.is_empty() {
                 continue;
             }
@@ -68,6 +54,22 @@ impl Calls {
             process.looked = true;
         }
         Ok(())
+    }
+
+    /// What is wanted of a file that was not looked at yet for it.
+    fn new_groups(&self, pid: u32, mapping: &maps::Mapping, libraries: &BTreeSet<String>) -> Vec<usize> {
+        let has = |library: &str| libraries.iter().any(|l| groups::is_library(l, library));
+        let wanted = self.wanted.groups.iter().copied();
+        wanted
+            .filter(|&n| {
+                GROUPS[n]
+                    .libraries
+                    .iter()
+                    .any(|l| groups::is_library(mapping.name(), l))
+            })
+            .filter(|&n| !GROUPS[n].unless.is_some_and(has) && GROUPS[n].only_with.is_none_or(has))
+            .filter(|&n| !self.files.contains(&(n, mapping.file(), self.owner(n, pid))))
+            .collect()
     }
 
     /// Whose probes they are: those that are hit most are a process's own, others anybody's (0) who runs the code.
@@ -133,7 +135,7 @@ impl Calls {
     }
 
     /// The function's number in the kernel's tables. Nothing: there is no room for more.
-    fn number(&mut self, found: &Found) -> Option<u32> {
+    fn number(&mut self, found: &FoundFunction) -> Option<u32> {
         let kind = found.functions.kind;
         let key = (groups::shown(&found.symbol), kind);
         if let Some(&n) = self.numbers.get(&key) {
@@ -152,13 +154,13 @@ impl Calls {
         Some(n)
     }
 
-    fn probe_group(&mut self, n: usize, pid: u32, path: &Path, found: Vec<Found>) -> io::Result<()> {
+    fn probe_group(&mut self, n: usize, pid: u32, path: &Path, found: Vec<FoundFunction>) -> io::Result<()> {
         if found.is_empty() || self.active.get(&n).is_some_and(|a| a.off) {
             return Ok(());
         }
         let found = self.bounded(n, found);
         let all = found.len();
-        let functions: Vec<(u32, Found)> = found
+        let functions: Vec<(u32, FoundFunction)> = found
             .into_iter()
             .filter_map(|f| Some((self.number(&f)?, f)))
             .collect();
@@ -201,7 +203,7 @@ impl Calls {
     }
 
     /// Where probes are attached one by one there is a limit to how many: the operators that most programs use first.
-    fn bounded(&mut self, n: usize, mut found: Vec<Found>) -> Vec<Found> {
+    fn bounded(&mut self, n: usize, mut found: Vec<FoundFunction>) -> Vec<FoundFunction> {
         if self.kernel.program(Program::Enter).is_ok() && self.kernel.multi || found.len() <= SINGLE_MAX {
             return found;
         }
@@ -234,7 +236,7 @@ impl Calls {
 
 impl Active {
     pub(super) fn probes(&self) -> usize {
-        let sites = |f: &Found| {
+        let sites = |f: &FoundFunction| {
             1 + match &f.exit {
                 Exit::At(exits) => exits.len(),
                 Exit::Return => 1,
@@ -250,7 +252,7 @@ impl Set {
     /// Puts probes at those of its functions that `keep` says, for group `n` at its time `epoch`.
     pub(super) fn link(
         &self,
-        kernel: &mut Kernel,
+        kernel: &mut CallsObject,
         n: usize,
         epoch: u8,
         keep: impl Fn(u32) -> bool,

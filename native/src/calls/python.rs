@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use super::catalogue::GROUPS;
 use super::functions::{self, Exit};
 use super::groups::{self, Group};
-use super::{Resolver, Wanted};
+use super::{CallRows, Resolver, Wanted};
 use crate::python::PyConfig;
 use crate::sample::{FrameId, Frames, RawSample};
 use crate::target::Target;
@@ -69,8 +69,8 @@ impl Resolver for Own {
 }
 
 /// Counts calls of running processes. ``wanted`` switches things on: ``{"operators": True, "budget_pct": 5.0}``.
-#[pyclass(module = "unidle_scope")]
-pub struct Calls {
+#[pyclass(name = "Calls", module = "unidle_scope")]
+pub struct PyCalls {
     inner: Mutex<Inner>,
 }
 
@@ -80,14 +80,14 @@ struct Inner {
     resolver: Own,
 }
 
-impl Calls {
+impl PyCalls {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[pymethods]
-impl Calls {
+impl PyCalls {
     #[new]
     #[pyo3(signature = (pids, wanted=None))]
     fn new(py: Python<'_>, pids: Vec<u32>, wanted: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
@@ -104,7 +104,7 @@ impl Calls {
             Some(libc::EPERM | libc::EACCES) => PyPermissionError::new_err(format!("calls: {error}")),
             _ => PyOSError::new_err(format!("calls: {error}")),
         })?;
-        Ok(Calls {
+        Ok(PyCalls {
             inner: Mutex::new(inner),
         })
     }
@@ -149,53 +149,24 @@ impl Calls {
             let rows = inner.calls.as_mut()?.take(&mut inner.resolver);
             Some(rows)
         });
-        let Some(rows) = taken else {
+        let Some(mut taken) = taken else {
             return Err(PyValueError::new_err("calls: is closed"));
         };
         let inner = &*self.inner();
-        let list = PyList::empty(py);
-        for r in rows.calls {
-            list.append((r.pid, r.tid, r.name, r.kind, r.count, r.ns, r.bytes, None::<u32>))?;
-        }
-        out.set_item("calls", list)?;
-        let list = PyList::empty(py);
-        for r in rows.spans {
-            list.append((r.pid, r.tid, r.name, r.kind, r.start_ns, r.end_ns, r.bytes))?;
-        }
-        out.set_item("spans", list)?;
-        let list = PyList::empty(py);
-        let held: Vec<(u32, u32, String)> = rows
-            .memory
+        let spans_dropped = taken.spans_dropped;
+        let counted = std::mem::take(&mut taken.calls)
+            .into_iter()
+            .map(|r| (r.pid, r.tid, r.name, r.kind, r.count, r.ns, r.bytes, None::<u32>));
+        out.set_item("calls", rows(py, counted)?)?;
+        add_spans_and_memory(py, &out, taken)?;
+        let frames = inner
+            .resolver
+            .frames
             .iter()
-            .map(|r| (r.pid, r.stack, r.device.clone()))
-            .collect();
-        for r in rows.memory {
-            list.append((
-                r.pid,
-                r.stack,
-                r.device,
-                r.allocated_bytes,
-                r.allocations,
-                r.live_bytes,
-                r.live,
-            ))?;
-        }
-        out.set_item("memory", list)?;
-        let list = PyList::empty(py);
-        for m in rows.moments {
-            if let Some(r) = held.get(m.row) {
-                list.append((r.0, r.1, &r.2, m.time_ns, m.live_bytes, m.live))?;
-            }
-        }
-        out.set_item("moments", list)?;
-        out.set_item("cuts", rows.cuts)?;
-        let list = PyList::empty(py);
-        for f in inner.resolver.frames.iter() {
-            list.append((f.kind.name(), &f.function, &f.file, f.line, &f.module))?;
-        }
-        out.set_item("frames", list)?;
+            .map(|f| (f.kind.name(), &f.function, &f.file, f.line, &f.module));
+        out.set_item("frames", rows(py, frames)?)?;
         out.set_item("stacks", inner.resolver.stacks.clone())?;
-        out.set_item("spans_dropped", rows.spans_dropped)?;
+        out.set_item("spans_dropped", spans_dropped)?;
         out.set_item(
             "notes",
             inner.calls.as_ref().map(super::Calls::notes).unwrap_or_default(),
@@ -330,4 +301,42 @@ pub fn wanted_of(told: Option<&Bound<'_, PyDict>>) -> PyResult<Wanted> {
         }
     }
     Ok(wanted)
+}
+
+/// Spans, memory, its moments and its cuts.
+pub fn add_spans_and_memory<'py>(
+    py: Python<'py>,
+    told: &Bound<'py, PyDict>,
+    taken: CallRows,
+) -> PyResult<()> {
+    let spans = taken
+        .spans
+        .into_iter()
+        .map(|s| (s.pid, s.tid, s.name, s.kind, s.start_ns, s.end_ns, s.bytes));
+    told.set_item("spans", rows(py, spans)?)?;
+    let moments = taken.moments.into_iter().filter_map(|m| {
+        let of = taken.memory.get(m.row)?;
+        Some((of.pid, of.stack, &of.device, m.time_ns, m.live_bytes, m.live))
+    });
+    told.set_item("moments", rows(py, moments)?)?;
+    told.set_item("cuts", taken.cuts)?;
+    let memory = taken.memory.iter().map(|m| {
+        (
+            m.pid,
+            m.stack,
+            &m.device,
+            m.allocated_bytes,
+            m.allocations,
+            m.live_bytes,
+            m.live,
+        )
+    });
+    told.set_item("memory", rows(py, memory)?)
+}
+
+pub fn rows<'py, R>(py: Python<'py>, rows: impl Iterator<Item = R>) -> PyResult<Bound<'py, PyList>>
+where
+    R: IntoPyObject<'py>,
+{
+    PyList::new(py, rows.collect::<Vec<_>>())
 }

@@ -51,7 +51,7 @@ pub struct HeldRow {
 /// A row of `Profile.moments`: what lived of a row of memory at a moment. Unchanged ones are left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MomentRow {
-    /// Its place in `Rows.memory`.
+    /// Its place in `CallRows.memory`.
     pub row: usize,
     pub time_ns: u64,
     pub live_bytes: u64,
@@ -59,7 +59,7 @@ pub struct MomentRow {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Rows {
+pub struct CallRows {
     pub calls: Vec<CallRow>,
     pub spans: Vec<SpanRow>,
     pub memory: Vec<HeldRow>,

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::groups::Mark;
-use super::kernel::{Kernel, Passed, SpanEvent};
 use super::listeners::{shown, Listeners, PATH_MAX};
+use super::object::{CallsObject, Passed, SpanEvent};
 use super::runs::Runs;
 use super::weights::{self, Parameters};
 use super::{bandwidth, CallRow, Resolver, SpanRow};
@@ -20,7 +20,7 @@ const AF_UNIX: u16 = 1;
 const AF_INET: u16 = 2;
 
 /// What the rings tell of a server.
-pub enum Event {
+pub enum ServerEvent {
     Passed(Passed),
     Mark(Mark, SpanEvent),
 }
@@ -49,7 +49,7 @@ impl Served {
     }
 
     /// Looks where a process listens. Gives whether any does.
-    pub fn look(&mut self, kernel: &Kernel, pid: u32) -> io::Result<bool> {
+    pub fn look(&mut self, kernel: &CallsObject, pid: u32) -> io::Result<bool> {
         // One that has ended meanwhile listens nowhere.
         let found = Listeners::of(pid).unwrap_or_default();
         let unix = (!found.paths.is_empty()).then_some(PORT_UNIX);
@@ -108,16 +108,16 @@ impl Served {
     }
 
     /// Events of connections and of models in the order of their times; gives the spans of the former.
-    pub fn seen(&mut self, mut events: Vec<Event>) -> Vec<SpanRow> {
+    pub fn seen(&mut self, mut events: Vec<ServerEvent>) -> Vec<SpanRow> {
         events.sort_by_key(|event| match event {
-            Event::Passed(passed) => passed.ns,
-            Event::Mark(_, span) => span.start_ns,
+            ServerEvent::Passed(passed) => passed.ns,
+            ServerEvent::Mark(_, span) => span.start_ns,
         });
         let mut spans = Vec::new();
         for event in events {
             match event {
-                Event::Passed(passed) => spans.extend(self.passed(&passed)),
-                Event::Mark(mark, s) => self.runs.mark(s.tgid, s.tid, mark, s.start_ns, s.end_ns),
+                ServerEvent::Passed(passed) => spans.extend(self.passed(&passed)),
+                ServerEvent::Mark(mark, s) => self.runs.mark(s.tgid, s.tid, mark, s.start_ns, s.end_ns),
             }
         }
         spans

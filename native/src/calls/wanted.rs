@@ -3,6 +3,8 @@
 use super::catalogue::GROUPS;
 use super::groups::{Group, What};
 
+pub const MALLOC: &str = "malloc";
+
 /// What to probe, and how much it may cost.
 #[derive(Clone, Debug)]
 pub struct Wanted {
@@ -219,6 +221,10 @@ pub fn rank_of_operator(name: &str) -> usize {
         .iter()
         .position(|c| plain.starts_with(c))
         .unwrap_or(COMMON.len())
+}
+
+pub fn group_named(name: &str) -> Option<usize> {
+    GROUPS.iter().position(|g| g.name == name)
 }
 
 #[cfg(test)]

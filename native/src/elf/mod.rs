@@ -164,21 +164,8 @@ impl Elf {
         if !self.source.read_at(o, &mut text) {
             return None;
         }
-        for s in headers {
-            let name = text.get(u32_at(s, 0)? as usize..).unwrap_or_default();
-            let end = name.iter().position(|&c| c == 0).unwrap_or(name.len()).min(256);
-            let (vaddr, offset, size) = (u64_at(s, 16)?, u64_at(s, 24)?, u64_at(s, 32)?);
-            let sane = is_sane(vaddr, size) && is_sane(offset, size);
-            self.sections.push(Section {
-                name: String::from_utf8_lossy(&name[..end]).into_owned(),
-                kind: u32_at(s, 4)?,
-                // Others refer to it by its number: it stays, as an empty one.
-                vaddr: if sane { vaddr } else { 0 },
-                offset: if sane { offset } else { 0 },
-                size: if sane { size } else { 0 },
-                link: u32_at(s, 40)?,
-                entry_size: u64_at(s, 56)?,
-            });
+        for header in headers {
+            self.sections.push(section(header, &text)?);
         }
         Some(())
     }
@@ -253,6 +240,23 @@ pub fn build_id_of_notes(mut b: &[u8]) -> Option<Vec<u8>> {
         b = b.get(value_at.checked_add(size.checked_add(3)? & !3)?..)?;
     }
     None
+}
+
+fn section(s: &[u8], names: &[u8]) -> Option<Section> {
+    let name = names.get(u32_at(s, 0)? as usize..).unwrap_or_default();
+    let end = name.iter().position(|&c| c == 0).unwrap_or(name.len()).min(256);
+    let (vaddr, offset, size) = (u64_at(s, 16)?, u64_at(s, 24)?, u64_at(s, 32)?);
+    let sane = is_sane(vaddr, size) && is_sane(offset, size);
+    Some(Section {
+        name: String::from_utf8_lossy(&name[..end]).into_owned(),
+        kind: u32_at(s, 4)?,
+        // Others refer to it by its number: it stays, as an empty one.
+        vaddr: if sane { vaddr } else { 0 },
+        offset: if sane { offset } else { 0 },
+        size: if sane { size } else { 0 },
+        link: u32_at(s, 40)?,
+        entry_size: u64_at(s, 56)?,
+    })
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod layout;
 mod names;
+mod object;
 mod shared;
 
 use std::io;
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use aya::maps::{HashMap, Map, MapData, Stack};
 use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
-use aya::programs::{BtfTracePoint, Iter, PerfEvent, ProgramError};
+use aya::programs::{Iter, PerfEvent};
 use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel};
 
 pub use layout::{
@@ -18,6 +19,8 @@ pub use layout::{
 };
 pub use names::name_of;
 pub use shared::Threads;
+
+use object::{explain, map, program, take, tracepoint, unsupported};
 
 use crate::python::PyConfig;
 use crate::ring::Ring;
@@ -265,62 +268,6 @@ fn load_programs(bpf: &mut Ebpf, btf: &Btf) -> io::Result<()> {
     clock.load().map_err(|e| explain(&e))
 }
 
-fn program<'a, P>(bpf: &'a mut Ebpf, name: &str) -> io::Result<&'a mut P>
-where
-    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
-{
-    bpf.program_mut(name)
-        .ok_or_else(|| unsupported(&format!("the BPF object has no program {name}")))?
-        .try_into()
-        .map_err(|e: ProgramError| explain(&e))
-}
-
-fn tracepoint<'a>(bpf: &'a mut Ebpf, name: &str) -> io::Result<&'a mut BtfTracePoint> {
-    program(bpf, name)
-}
-
-fn map<'a>(bpf: &'a Ebpf, name: &str) -> io::Result<&'a MapData> {
-    match bpf.map(name) {
-        Some(Map::Array(data)) => Ok(data),
-        _ => Err(unsupported(&format!("the BPF object has no array {name}"))),
-    }
-}
-
-fn take<M>(bpf: &mut Ebpf, name: &str) -> io::Result<M>
-where
-    M: TryFrom<Map, Error = aya::maps::MapError>,
-{
-    bpf.take_map(name)
-        .ok_or_else(|| unsupported(&format!("the BPF object has no map {name}")))?
-        .try_into()
-        .map_err(|e: aya::maps::MapError| explain(&e))
-}
-
 fn online_cpus() -> io::Result<Vec<u32>> {
     aya::util::online_cpus().map_err(|(_, e)| e)
-}
-
-fn unsupported(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, what.to_owned())
-}
-
-/// One line for whatever went wrong, with the kind that the Python side tells apart.
-fn explain(error: &(dyn std::error::Error + 'static)) -> io::Error {
-    let mut line = error.to_string();
-    let mut kind = io::ErrorKind::Unsupported;
-    let mut next = Some(error);
-    while let Some(e) = next {
-        if let Some(e) = e.downcast_ref::<io::Error>() {
-            if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
-                kind = io::ErrorKind::PermissionDenied;
-            }
-        }
-        let said = e.to_string();
-        if !line.contains(&said) {
-            line = format!("{line}: {said}");
-        }
-        next = e.source();
-    }
-    let line = line.lines().next().unwrap_or_default().to_owned();
-    io::Error::new(kind, line)
 }

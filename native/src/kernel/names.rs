@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, Weak};
 use aya::programs::RawTracePoint;
 use aya::Ebpf;
 
+use super::object::{explain, map, program, unsupported};
 use super::shared::Named;
-use super::{explain, map, program, unsupported};
 
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
 /// Bytes of the kernel's `union bpf_attr` as far as a test run's fields go.

@@ -105,7 +105,7 @@ impl Event {
         self.control(ENABLE, 0)
     }
 
-    pub fn send_to(&self, ring: &Ring) -> io::Result<()> {
+    pub fn send_to(&self, ring: &PerfRing) -> io::Result<()> {
         self.control(SET_OUTPUT, ring.event.as_raw_fd())
     }
 
@@ -120,7 +120,7 @@ impl Event {
 }
 
 /// The ring of one CPU, which belongs to its first event.
-pub struct Ring {
+pub struct PerfRing {
     pub event: Event,
     pub cpu: i32,
     base: *mut u8,
@@ -130,10 +130,10 @@ pub struct Ring {
 }
 
 // SAFETY: the mapping belongs to this value alone, and nothing of it depends on the thread.
-unsafe impl Send for Ring {}
+unsafe impl Send for PerfRing {}
 
-impl Ring {
-    pub fn new(event: Event, cpu: i32) -> io::Result<Ring> {
+impl PerfRing {
+    pub fn new(event: Event, cpu: i32) -> io::Result<PerfRing> {
         // SAFETY: takes a number and gives one.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let mut error = io::Error::from(io::ErrorKind::OutOfMemory);
@@ -151,7 +151,7 @@ impl Ring {
                 )
             };
             if base != libc::MAP_FAILED {
-                return Ok(Ring {
+                return Ok(PerfRing {
                     event,
                     cpu,
                     base: base.cast(),
@@ -198,7 +198,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for PerfRing {
     fn drop(&mut self) {
         // SAFETY: the mapping that `new` made, with its length.
         unsafe { libc::munmap(self.base.cast(), self.page + self.bytes) };
@@ -283,7 +283,7 @@ pub fn descriptors(wanted: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::record::Record;
+    use crate::perf::record::PerfRecord;
 
     /// A record as it lies in a ring. Of a sample's stack the first 64 bytes: a seed is to be small.
     fn whole(kind: u32, body: &[u8]) -> Vec<u8> {
@@ -310,8 +310,8 @@ mod tests {
     fn what_the_kernel_writes_is_read_and_makes_seeds() {
         // SAFETY: gives a number.
         let tid = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
-        let rings: io::Result<Vec<Ring>> = online_cpus().and_then(|cpus| {
-            let ring = |cpu| Ring::new(Event::open(tid, cpu, 4000, false)?, cpu);
+        let rings: io::Result<Vec<PerfRing>> = online_cpus().and_then(|cpus| {
+            let ring = |cpu| PerfRing::new(Event::open(tid, cpu, 4000, false)?, cpu);
             cpus.into_iter().map(ring).collect()
         });
         let Ok(mut rings) = rings else {
@@ -334,7 +334,7 @@ mod tests {
             for ring in &mut rings {
                 ring.drain(|kind, body| {
                     let read = record::parse(kind, body).expect("the kernel's own record");
-                    if let Record::Sample(sample) = &read {
+                    if let PerfRecord::Sample(sample) = &read {
                         assert_eq!((sample.pid, sample.regs.ip == 0), (std::process::id(), false));
                     }
                     if kinds.insert(kind) {

@@ -10,10 +10,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use crate::sample::{Outer, RawSample};
-use record::Record;
+use record::PerfRecord;
 
 pub use event::paranoid;
-use event::{Event, Ring};
+use event::{Event, PerfRing};
 
 /// What a reader of the rings is told of.
 pub enum Sampled<'a> {
@@ -27,7 +27,7 @@ pub enum Sampled<'a> {
 }
 
 pub struct Perf {
-    rings: Vec<Ring>,
+    rings: Vec<PerfRing>,
     events: Vec<Event>,
     hz: u32,
     /// Samples in the kernel are allowed.
@@ -86,7 +86,7 @@ impl Perf {
                         event.send_to(ring)?;
                         self.events.push(event);
                     }
-                    None => self.rings.push(Ring::new(event, *cpu)?),
+                    None => self.rings.push(PerfRing::new(event, *cpu)?),
                 }
             }
         }
@@ -146,7 +146,7 @@ impl Perf {
         let mut lost = 0;
         for ring in &mut self.rings {
             lost += ring.drain(|kind, body| match record::parse(kind, body) {
-                Some(Record::Sample(s)) => {
+                Some(PerfRecord::Sample(s)) => {
                     told(Sampled::Sample(RawSample {
                         pid: s.pid,
                         tid: s.tid,
@@ -161,16 +161,16 @@ impl Perf {
                     }));
                     0
                 }
-                Some(Record::Mapped { pid }) => {
+                Some(PerfRecord::Mapped { pid }) => {
                     told(Sampled::Mapped(pid));
                     0
                 }
-                Some(Record::Fork { pid, parent, .. }) => {
+                Some(PerfRecord::Fork { pid, parent, .. }) => {
                     told(Sampled::Forked { pid, parent });
                     0
                 }
-                Some(Record::Lost(n)) => n,
-                Some(Record::Exit { .. } | Record::Other) => 0,
+                Some(PerfRecord::Lost(n)) => n,
+                Some(PerfRecord::Exit { .. } | PerfRecord::Other) => 0,
                 None => 1,
             });
         }

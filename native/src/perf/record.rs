@@ -25,7 +25,7 @@ const CONTEXT_MAX: u64 = -4095i64 as u64;
 const CONTEXT_KERNEL: u64 = -128i64 as u64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record<'a> {
+pub enum PerfRecord<'a> {
     Sample(Sample<'a>),
     Fork { pid: u32, parent: u32, tid: u32 },
     Exit { pid: u32, tid: u32 },
@@ -64,25 +64,25 @@ impl<'a> Bytes<'a> {
 }
 
 /// The record of kind `kind` with this body (without its header). Nothing: it is shorter than it says.
-pub fn parse(kind: u32, body: &[u8]) -> Option<Record<'_>> {
+pub fn parse(kind: u32, body: &[u8]) -> Option<PerfRecord<'_>> {
     let mut bytes = Bytes(body);
     Some(match kind {
-        SAMPLE => Record::Sample(sample(&mut bytes)?),
+        SAMPLE => PerfRecord::Sample(sample(&mut bytes)?),
         FORK | EXIT => {
             let (pid, parent, tid) = (bytes.u32()?, bytes.u32()?, bytes.u32()?);
             if kind == FORK {
-                Record::Fork { pid, parent, tid }
+                PerfRecord::Fork { pid, parent, tid }
             } else {
-                Record::Exit { pid, tid }
+                PerfRecord::Exit { pid, tid }
             }
         }
-        MMAP | MMAP2 => Record::Mapped { pid: bytes.u32()? },
+        MMAP | MMAP2 => PerfRecord::Mapped { pid: bytes.u32()? },
         LOST => {
             bytes.u64()?; // the event's number
-            Record::Lost(bytes.u64()?)
+            PerfRecord::Lost(bytes.u64()?)
         }
-        LOST_SAMPLES => Record::Lost(bytes.u64()?),
-        _ => Record::Other,
+        LOST_SAMPLES => PerfRecord::Lost(bytes.u64()?),
+        _ => PerfRecord::Other,
     })
 }
 
@@ -138,7 +138,7 @@ fn registers([bp, lr, sp, ip]: [u64; N_REGS]) -> Regs {
 }
 
 /// Kind and body of a record, and the position after it.
-pub type Found<'a> = (u32, &'a [u8], u64);
+pub type RawRecord<'a> = (u32, &'a [u8], u64);
 
 /// A ring whose positions or lengths cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ pub fn next<'a>(
     tail: u64,
     head: u64,
     copy: &'a mut Vec<u8>,
-) -> Result<Option<Found<'a>>, Damaged> {
+) -> Result<Option<RawRecord<'a>>, Damaged> {
     const HEADER: u64 = 8;
     let size = ring.len() as u64;
     let there = head.wrapping_sub(tail);
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn a_sample_has_its_kernel_chain_registers_and_the_filled_part_of_its_stack() {
         let body = sample_body();
-        let Some(Record::Sample(s)) = parse(SAMPLE, &body) else {
+        let Some(PerfRecord::Sample(s)) = parse(SAMPLE, &body) else {
             panic!("a sample");
         };
         assert_eq!((s.pid, s.tid, s.time_ns), (7, 8, 123));
@@ -237,7 +237,7 @@ mod tests {
         }
         assert_eq!(parse(FORK, &[0; 11]), None);
         assert_eq!(parse(LOST, &[0; 15]), None);
-        assert_eq!(parse(99, &[]), Some(Record::Other));
+        assert_eq!(parse(99, &[]), Some(PerfRecord::Other));
     }
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(after, tail + 24);
         assert_eq!(
             parse(kind, body),
-            Some(Record::Fork {
+            Some(PerfRecord::Fork {
                 pid: 1,
                 parent: 2,
                 tid: 3

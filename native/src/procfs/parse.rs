@@ -47,16 +47,16 @@ pub fn stat(text: &str) -> Option<Stat> {
 
 /// `schedstat`: time on a CPU, time of waiting for one, and how often it was put on one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct SchedTimes {
     pub on_ns: u64,
     pub runq_ns: u64,
     pub slices: u64,
 }
 
-pub fn schedstat(text: &str) -> Option<Times> {
+pub fn schedstat(text: &str) -> Option<SchedTimes> {
     let mut fields = text.split_ascii_whitespace().map(|f| f.parse::<u64>().ok());
     let mut next = || fields.next().flatten();
-    Some(Times {
+    Some(SchedTimes {
         on_ns: next()?,
         runq_ns: next()?,
         slices: next()?,
@@ -65,7 +65,7 @@ pub fn schedstat(text: &str) -> Option<Times> {
 
 /// `syscall` (proc_pid_syscall(5)): where a thread is that does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SyscallPlace {
     Running,
     Blocked {
         /// Number of the system call, -1 where it is in none (a page fault).
@@ -76,10 +76,10 @@ pub enum Place {
     },
 }
 
-pub fn syscall(text: &str) -> Option<Place> {
+pub fn syscall(text: &str) -> Option<SyscallPlace> {
     let text = text.trim();
     if text == "running" {
-        return Some(Place::Running);
+        return Some(SyscallPlace::Running);
     }
     let fields: Vec<&str> = text.split_ascii_whitespace().collect();
     let hex = |i: usize| {
@@ -92,7 +92,7 @@ pub fn syscall(text: &str) -> Option<Place> {
         9 => ([hex(1)?, hex(2)?, hex(3)?], 7),
         _ => return None,
     };
-    Some(Place::Blocked {
+    Some(SyscallPlace::Blocked {
         call,
         arguments,
         sp: hex(rest)?,
@@ -141,17 +141,17 @@ mod tests {
         let told = "7 0x5 0x6 0x7 0x8 0x9 0xa 0x7ffc0000 0x7f11\n";
         assert_eq!(
             syscall(told),
-            Some(Place::Blocked {
+            Some(SyscallPlace::Blocked {
                 call: 7,
                 arguments: [5, 6, 7],
                 sp: 0x7ffc_0000,
                 ip: 0x7f11
             })
         );
-        assert_eq!(syscall("running\n"), Some(Place::Running));
+        assert_eq!(syscall("running\n"), Some(SyscallPlace::Running));
         assert!(matches!(
             syscall("-1 0x1 0x2"),
-            Some(Place::Blocked {
+            Some(SyscallPlace::Blocked {
                 call: -1,
                 sp: 1,
                 ip: 2,
@@ -167,7 +167,7 @@ mod tests {
     fn times_need_all_three_fields() {
         assert_eq!(
             schedstat("10 20 3\n"),
-            Some(Times {
+            Some(SchedTimes {
                 on_ns: 10,
                 runq_ns: 20,
                 slices: 3

@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::own::OwnCost;
+use crate::clock::monotonic_ns;
+use crate::own_cost::OwnCost;
 use crate::perf::{Perf, Sampled};
 use crate::procfs::agreed::agreed_frames;
 use crate::procfs::counts::Counts;
 use crate::procfs::rights::may_read;
 use crate::procfs::thread::Thread;
 use crate::procfs::watch::Watch;
-use crate::quality::Told;
+use crate::profile::{Options, Profile};
+use crate::quality::{counted, percent_or, ProfileQuality};
 use crate::sample::RawSample;
-use crate::session::{monotonic_ns, Options, Taken};
 use crate::table::{Rows, State, ThreadKey};
-use crate::threads::{merge, ThreadRow, Times};
+use crate::threads::{merge, sorted, ThreadRow, Times};
 
 /// Looks that come later than this many periods are left out: a thousand of them at once would tell of one moment.
 const LATE: u64 = 3;
@@ -164,12 +165,11 @@ impl ProcfsSession {
     }
 
     /// Everything since the last take.
-    pub fn take(&mut self) -> Taken {
+    pub fn take(&mut self) -> Profile {
         self.drain();
         let end_ns = monotonic_ns();
         self.watch.look(end_ns);
         let start_ns = std::mem::replace(&mut self.since_ns, end_ns);
-        let off_cpu = self.options.off_cpu;
         let mut exact = FxHashMap::default();
         let mut threads: FxHashMap<ThreadKey, ThreadRow> = FxHashMap::default();
         let mut unknown = Vec::new();
@@ -183,9 +183,7 @@ impl ProcfsSession {
         }
         for (key, row) in &threads {
             if !unknown.contains(key) {
-                let off = |ns| off_cpu.then_some(ns);
-                let times = [Some(row.times.on), off(row.times.off), off(row.times.runq)];
-                exact.insert(*key, times);
+                exact.insert(*key, row.times.known(self.options.off_cpu));
             }
         }
         let stacks = &mut self.watch.stacks;
@@ -203,21 +201,19 @@ impl ProcfsSession {
         notes.extend(self.watch.notes());
         notes.extend(self.notes(&counts, crowded));
         let quality = self.told_quality(&counts, notes);
-        let mut threads: Vec<_> = threads.into_iter().collect();
-        threads.sort_unstable_by_key(|(key, _)| *key);
-        Taken {
+        Profile {
             start_ns,
             end_ns,
             rows,
-            threads,
+            threads: sorted(threads),
             processes,
-            calls: crate::calls::Rows::default(),
+            calls: crate::calls::CallRows::default(),
             quality,
         }
     }
 
     fn notes(&mut self, counts: &Counts, crowded: u64) -> Vec<String> {
-        [
+        counted([
             (
                 counts.moved,
                 "looks at blocked threads were thrown away, because the thread moved meanwhile",
@@ -234,27 +230,17 @@ impl ProcfsSession {
                 crowded,
                 "samples had one stack too many and stand under (other stacks)",
             ),
-        ]
-        .into_iter()
-        .filter(|(n, _)| *n > 0)
-        .map(|(n, what)| format!("{what}: {n}"))
+        ])
         .collect()
     }
 
-    fn told_quality(&mut self, counts: &Counts, notes: Vec<String>) -> Told {
-        let percent = |part: u64, whole: u64, empty: f64| {
-            if whole == 0 {
-                empty
-            } else {
-                part as f64 * 100.0 / whole as f64
-            }
-        };
-        Told {
+    fn told_quality(&mut self, counts: &Counts, notes: Vec<String>) -> ProfileQuality {
+        ProfileQuality {
             samples: counts.samples,
             drops: std::mem::take(&mut self.lost),
-            rooted_pct: percent(counts.rooted, counts.native, 100.0),
-            symbolised_pct: 100.0 - percent(counts.unsymbolised, counts.frames, 0.0),
-            merge_mismatch_pct: percent(counts.mismatches, counts.with_python, 0.0),
+            rooted_pct: percent_or(counts.rooted, counts.native, 100.0),
+            symbolised_pct: 100.0 - percent_or(counts.unsymbolised, counts.frames, 0.0),
+            merge_mismatch_pct: percent_or(counts.mismatches, counts.with_python, 0.0),
             bpf_cpu_pct: None,
             agent_cpu_pct: Some(self.own.take_pct()),
             attach_cpu_s: Some(self.own.attach_s()),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use crate::procfs::parse::{self, Place, Stat, Times};
+use crate::procfs::parse::{self, SchedTimes, Stat, SyscallPlace};
 use crate::table::StackId;
 
 /// A small file of `/proc` that is read again and again: kept open while there are descriptors to spare.
@@ -34,7 +34,7 @@ impl Again {
 #[derive(Clone, Copy, Debug)]
 pub struct Blocked {
     pub stack: StackId,
-    pub times: Times,
+    pub times: SchedTimes,
     pub generation: u32,
 }
 
@@ -45,8 +45,8 @@ pub struct Thread {
     pub last_ns: u64,
     /// Since the last take.
     pub since_ns: u64,
-    pub taken: Times,
-    pub times: Times,
+    pub taken: SchedTimes,
+    pub times: SchedTimes,
     pub blocked: Option<Blocked>,
     /// The stack it last ran with, and the table's generation: it waits for a CPU there as well.
     pub ran: Option<(StackId, u32)>,
@@ -71,8 +71,8 @@ impl Thread {
             first_ns: now_ns,
             last_ns: now_ns,
             since_ns: now_ns,
-            taken: Times::default(),
-            times: Times::default(),
+            taken: SchedTimes::default(),
+            times: SchedTimes::default(),
             blocked: None,
             ran: None,
             runnable: false,
@@ -98,12 +98,12 @@ impl Thread {
     }
 
     /// Nothing where the thread ended or the kernel keeps no such times.
-    pub fn read_times(&self) -> Option<Times> {
+    pub fn read_times(&self) -> Option<SchedTimes> {
         let mut buffer = [0; 128];
         parse::schedstat(self.schedstat.read(&mut buffer).ok()?)
     }
 
-    pub fn place(&self) -> io::Result<Place> {
+    pub fn place(&self) -> io::Result<SyscallPlace> {
         let mut buffer = [0; 256];
         let text = self.syscall.read(&mut buffer)?;
         parse::syscall(text).ok_or_else(|| io::ErrorKind::InvalidData.into())

@@ -12,14 +12,14 @@ use rustc_hash::FxHashMap;
 
 use crate::blocked::{wait_name, Sockets};
 use crate::memory::ProcessMemory;
-use crate::processes::Processes;
 use crate::procfs::agreed::agreed_frames;
 use crate::procfs::counts::Counts;
-use crate::procfs::parse::{self, Place};
+use crate::procfs::parse::{self, SyscallPlace};
 use crate::procfs::rights::{closed_file, may_read, process_stat};
 use crate::procfs::thread::{Blocked, Thread};
 use crate::sample::{Outer, PyFrameRaw, RawSample, Regs};
-use crate::table::{State, Table, ThreadKey};
+use crate::stacks::Stacks;
+use crate::table::{State, ThreadKey};
 
 /// From the stack pointer upwards.
 pub const STACK_BYTES: usize = 32 << 10;
@@ -28,13 +28,6 @@ const KEPT_OPEN: usize = 256;
 /// Looks between two lists of threads and children, and between two looks for changed mappings.
 const LOOKS_PER_LIST: u64 = 10;
 const LOOKS_PER_REFRESH: u64 = 100;
-
-/// Where stacks are resolved, and where they are added up.
-#[derive(Default)]
-pub struct Stacks {
-    pub table: Table,
-    pub processes: Processes,
-}
 
 pub struct Watch {
     pub stacks: Stacks,
@@ -171,19 +164,18 @@ impl Watch {
         let rest = took - ran_ns - waited;
         let ran_ns = if thread.exact { ran_ns } else { took };
         let place = thread.place();
-        thread.runnable = matches!(place, Ok(Place::Running));
+        thread.runnable = matches!(place, Ok(SyscallPlace::Running));
         match place {
-            Ok(Place::Running) => {
-                let ran = thread.ran;
-                if self.on_cpu {
-                    self.running(key, ran_ns, waited, now_ns);
-                } else if let Some((stack, generation)) = ran.filter(|_| waited > 0) {
-                    if generation == self.stacks.table.generation {
-                        self.stacks.table.add(key, State::Runq, stack, 0, waited);
-                    }
+            Ok(SyscallPlace::Running) if self.on_cpu => self.running(key, ran_ns, waited, now_ns),
+            Ok(SyscallPlace::Running) => {
+                let stack = thread
+                    .ran
+                    .filter(|(_, generation)| *generation == self.stacks.table.generation);
+                if let Some((stack, _)) = stack.filter(|_| waited > 0) {
+                    self.stacks.table.add(key, State::Runq, stack, 0, waited);
                 }
             }
-            Ok(Place::Blocked {
+            Ok(SyscallPlace::Blocked {
                 call,
                 arguments,
                 sp,

@@ -10,4 +10,4 @@ pub use code::Codes;
 pub use config::PyConfig;
 pub use layout::Layout;
 pub use lines::line_at;
-pub use threads::{find_thread, frames, is_running, is_thread, Wanted};
+pub use threads::{find_thread, frames, is_running, is_thread, WantedThread};

@@ -9,7 +9,7 @@ const THREADS_MAX: usize = 4096;
 
 /// Which thread is looked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedThread {
     /// `pthread_self()`: the base of the fs segment on x86-64. Preferred: it is the same in each pid namespace.
     pub thread_id: Option<u64>,
     /// The thread's number in its own pid namespace.
@@ -17,7 +17,7 @@ pub struct Wanted {
 }
 
 /// Address of a thread's state. Of several (one in each interpreter) the one with a frame.
-pub fn find_thread(memory: &dyn Memory, c: &PyConfig, wanted: Wanted) -> Option<u64> {
+pub fn find_thread(memory: &dyn Memory, c: &PyConfig, wanted: WantedThread) -> Option<u64> {
     let mut idle = None;
     let mut interpreter = memory.u64(c.runtime.wrapping_add(c.off_interp_head.into()))?;
     for _ in 0..INTERPRETERS_MAX {
@@ -43,13 +43,13 @@ pub fn find_thread(memory: &dyn Memory, c: &PyConfig, wanted: Wanted) -> Option<
 }
 
 /// Is this the state of that thread?
-pub fn is_thread(memory: &dyn Memory, c: &PyConfig, state: u64, wanted: Wanted) -> bool {
+pub fn is_thread(memory: &dyn Memory, c: &PyConfig, state: u64, wanted: WantedThread) -> bool {
     let word = |offset: u32| memory.u64(state.wrapping_add(offset.into()));
     match wanted {
-        Wanted {
+        WantedThread {
             thread_id: Some(id), ..
         } => word(c.off_ts_thread_id) == Some(id),
-        Wanted {
+        WantedThread {
             native_id: Some(id), ..
         } => word(c.off_ts_native_id) == Some(id.into()),
         _ => false,

@@ -1,51 +1,30 @@
 //! One look at running processes with tier T0: samples from the ring, ticks for threads that do not run, exact times.
 
-mod clock;
-mod stacks;
-mod tell;
-mod ticks;
+mod take;
+mod watched;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use rustc_hash::FxHashMap;
-
-use crate::blocked::Sockets;
 use crate::calls::{Calls, Wanted};
+use crate::clock::{monotonic_ns, timer};
 use crate::kernel::{btf, Kernel, Record, SampleRecord, STACK_BYTES};
-use crate::own::OwnCost;
+use crate::own_cost::OwnCost;
+use crate::profile::Options;
 use crate::quality::{Marks, Quality};
 use crate::sample::{PyFrameRaw, RawSample};
 use crate::signals::Held;
-use crate::table::{StackId, State, ThreadKey};
-use crate::threads::{merge, Seen, ThreadRow};
-use clock::timer;
-pub use clock::{clock_ns, monotonic_ns};
-pub use stacks::Stacks;
-pub use tell::{ProcessRow, Taken};
-
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    pub hz: u32,
-    pub off_cpu: bool,
-    pub follow: bool,
-}
+use crate::stacks::Stacks;
+use crate::table::{StackId, State};
+use watched::Watched;
 
 pub struct Session {
-    options: Options,
+    watched: Watched,
     calls: Option<Calls>,
     /// What this session cannot see, one line each.
     pub misses: Vec<String>,
-    kernel: Kernel,
-    stacks: Stacks,
-    quality: Quality,
-    /// By place in BPF's table.
-    seen: Vec<Option<Seen>>,
-    ended: FxHashMap<ThreadKey, ThreadRow>,
-    sockets: Sockets,
     timer: OwnedFd,
-    tick_ns: u64,
     since_ns: u64,
     housekeeping_ns: u64,
     buffers: Buffers,
@@ -53,7 +32,6 @@ pub struct Session {
 
 #[derive(Default)]
 struct Buffers {
-    stack: Vec<u8>,
     python: Vec<PyFrameRaw>,
     kernel: Vec<u64>,
     record: Vec<u8>,
@@ -72,74 +50,59 @@ impl Session {
         let (start_ns, own) = (monotonic_ns(), OwnCost::start());
         // Held until calls are attached, too.
         let _types = btf();
-        let held = Held::new();
-        let mut kernel = Kernel::load()?;
-        let mut stacks = Stacks::default();
-        // Processes are known before anything is seen of them, so that their samples can be resolved at once.
         let pids: Vec<u32> = pids
             .iter()
             .map(|pid| process_of(*pid))
             .collect::<io::Result<_>>()?;
-        let mut found = Vec::new();
-        for &pid in &pids {
-            found.push((pid, stacks.processes.open(pid, start_ns)?));
-        }
-        kernel.attach(options.hz)?;
-        drop(held);
-        for (pid, python) in found {
-            kernel.watch(pid, options.follow, python)?;
-        }
-        kernel.enter_threads()?;
+        let (kernel, stacks) = attached(&pids, options, start_ns)?;
         let now_ns = monotonic_ns();
+        let quality = Quality::new(start_ns, own, &kernel);
         let mut session = Session {
             timer: timer(options.hz)?,
-            options,
+            watched: Watched::new(options, kernel, stacks, quality, now_ns),
             calls: None,
             misses: Vec::new(),
-            quality: Quality::new(start_ns, own, &kernel),
-            kernel,
-            stacks,
-            seen: Vec::new(),
-            ended: FxHashMap::default(),
-            sockets: Sockets::default(),
-            tick_ns: now_ns,
             since_ns: now_ns,
             housekeeping_ns: now_ns,
-            buffers: Buffers {
-                stack: vec![0; STACK_BYTES],
-                ..Buffers::default()
-            },
+            buffers: Buffers::default(),
         };
         // What blocked a moment before its process was opened may have forked since: everything after is seen by BPF.
         session.enter_children(&pids)?;
         if let Some(wanted) = wanted {
-            session.stacks.table.pinned = wanted.memory();
-            let watched: Vec<u32> = session.stacks.processes.iter().map(|(pid, _)| pid).collect();
-            match Calls::attach(&watched, wanted, &mut session.stacks) {
-                Ok(mut calls) => {
-                    calls.hear_forks();
-                    session.calls = Some(calls);
-                }
-                Err(error) => session
-                    .misses
-                    .push(format!("calls (steps, collectives, copies): {error}")),
-            }
+            session.attach_calls(wanted);
         }
-        session.quality.own.attached();
+        session.watched.quality.own.attached();
         Ok(session)
+    }
+
+    fn attach_calls(&mut self, wanted: Wanted) {
+        let stacks = &mut self.watched.stacks;
+        stacks.table.pinned = wanted.memory();
+        let pids: Vec<u32> = stacks.processes.iter().map(|(pid, _)| pid).collect();
+        match Calls::attach(&pids, wanted, stacks) {
+            Ok(mut calls) => {
+                calls.hear_forks();
+                self.calls = Some(calls);
+            }
+            Err(error) => self
+                .misses
+                .push(format!("calls (steps, collectives, copies): {error}")),
+        }
     }
 
     /// Watches one more process, and its children if children are followed.
     pub fn add(&mut self, pid: u32) -> io::Result<()> {
         let pid = process_of(pid)?;
-        let python = self.stacks.processes.open(pid, monotonic_ns())?;
-        self.kernel.watch(pid, self.options.follow, python)?;
-        self.kernel.enter_threads()?;
+        let python = self.watched.stacks.processes.open(pid, monotonic_ns())?;
+        self.watched
+            .kernel
+            .watch(pid, self.watched.options.follow, python)?;
+        self.watched.kernel.enter_threads()?;
         let entered = self.enter_children(&[pid])?;
         if let Some(calls) = &mut self.calls {
-            calls.add(pid, &mut self.stacks)?;
+            calls.add(pid, &mut self.watched.stacks)?;
             for child in entered {
-                let _ = calls.add(child, &mut self.stacks); // it may be gone by now
+                let _ = calls.add(child, &mut self.watched.stacks); // it may be gone by now
             }
         }
         Ok(())
@@ -149,31 +112,32 @@ impl Session {
     /// they are forked.
     fn enter_children(&mut self, pids: &[u32]) -> io::Result<Vec<u32>> {
         let mut entered = Vec::new();
-        if !self.options.follow {
+        if !self.watched.options.follow {
             return Ok(entered);
         }
         let mut todo = pids.to_vec();
         while let Some(parent) = todo.pop() {
             for child in children(parent) {
-                if self.kernel.is_watched(child) && self.stacks.processes.get(child).is_some() {
+                if self.watched.kernel.is_watched(child) && self.watched.stacks.processes.get(child).is_some()
+                {
                     continue;
                 }
                 // A child that ends while it is being entered was seen by nobody.
-                if let Ok(python) = self.stacks.processes.open(child, monotonic_ns()) {
-                    self.kernel.watch(child, true, python)?;
+                if let Ok(python) = self.watched.stacks.processes.open(child, monotonic_ns()) {
+                    self.watched.kernel.watch(child, true, python)?;
                     todo.push(child);
                     entered.push(child);
                 }
             }
         }
         if !entered.is_empty() {
-            self.kernel.enter_threads()?;
+            self.watched.kernel.enter_threads()?;
         }
         Ok(entered)
     }
 
     pub fn live(&self) -> usize {
-        self.stacks.processes.live()
+        self.watched.stacks.processes.live()
     }
 
     /// Looks for that long, or until every process has ended. Gives how many live.
@@ -187,7 +151,7 @@ impl Session {
             }
             let left_ms = (until_ns - now_ns).div_ceil(1_000_000).min(POLL_MS as u64) as i32;
             if self.wait(left_ms)? {
-                self.tick();
+                self.watched.tick();
             }
             if now_ns >= self.housekeeping_ns {
                 self.housekeeping_ns = now_ns + HOUSEKEEPING_NS;
@@ -195,14 +159,14 @@ impl Session {
             }
             self.look_for_python(now_ns);
             if let Some(calls) = &mut self.calls {
-                calls.poll(&mut self.stacks);
+                calls.poll(&mut self.watched.stacks);
             }
         }
     }
 
     /// Waits for an event, a tick or the time. True: a tick is due.
     fn wait(&mut self, timeout_ms: i32) -> io::Result<bool> {
-        let mut fds = [self.timer.as_raw_fd(), self.kernel.ring_fd()].map(|fd| libc::pollfd {
+        let mut fds = [self.timer.as_raw_fd(), self.watched.kernel.ring_fd()].map(|fd| libc::pollfd {
             fd,
             events: libc::POLLIN,
             revents: 0,
@@ -235,7 +199,7 @@ impl Session {
         let mut n = 0u32;
         loop {
             let buffers = &mut self.buffers;
-            let copied = self.kernel.next_into(&mut buffers.record);
+            let copied = self.watched.kernel.next_into(&mut buffers.record);
             if !copied {
                 return;
             }
@@ -244,15 +208,15 @@ impl Session {
                 Some(Record::Sample(sample)) => self.sampled(&sample),
                 Some(Record::Forked { pid, parent }) => self.forked(pid, parent),
                 Some(Record::Execed { pid }) => {
-                    self.stacks.processes.execed(pid, monotonic_ns());
+                    self.watched.stacks.processes.execed(pid, monotonic_ns());
                     if let Some(calls) = &mut self.calls {
                         calls.execed();
                     }
                 }
                 Some(Record::Exited { pid }) => {
-                    self.stacks.processes.exited(pid, monotonic_ns());
+                    self.watched.stacks.processes.exited(pid, monotonic_ns());
                 }
-                None => self.quality.seen.unreadable += 1,
+                None => self.watched.quality.seen.unreadable += 1,
             }
             self.buffers.record = record;
             n += 1;
@@ -264,7 +228,7 @@ impl Session {
 
     fn forked(&mut self, pid: u32, parent: u32) {
         let now_ns = monotonic_ns();
-        self.stacks.processes.forked(pid, parent, now_ns);
+        self.watched.stacks.processes.forked(pid, parent, now_ns);
         if let Some(calls) = &mut self.calls {
             calls.forked(pid);
         }
@@ -272,7 +236,11 @@ impl Session {
 
     fn sampled(&mut self, record: &SampleRecord<'_>) {
         // Before symbols are read, which takes a while: until BPF knows where Python's frames are, samples have none.
-        let process = self.stacks.processes.known(record.pid, None, record.time_ns);
+        let process = self
+            .watched
+            .stacks
+            .processes
+            .known(record.pid, None, record.time_ns);
         let now_ns = monotonic_ns();
         if process.may_have_python(now_ns) {
             self.look_for_python(now_ns);
@@ -292,37 +260,42 @@ impl Session {
             // Outer callers beyond the copy have not moved since; if they have, the stack does not reach its root.
             live: record.stack.len() == STACK_BYTES || !record.outer.pieces.is_empty(),
         };
-        let resolved = self.stacks.processes.resolve(&sample, &mut self.stacks.table);
+        let resolved = self
+            .watched
+            .stacks
+            .processes
+            .resolve(&sample, &mut self.watched.stacks.table);
         let marks = if record.regs.sp == 0 {
             Marks::NOTHING
         } else {
             Marks::of(&resolved, !sample.python.is_empty())
         };
-        self.quality.sampled(marks, record.time_ns);
+        self.watched.quality.sampled(marks, record.time_ns);
         let stack = self.stack_of(&resolved.frames, "(not resolved)");
-        let period_ns = self.period_ns();
-        self.stacks
+        let period_ns = self.watched.period_ns();
+        self.watched
+            .stacks
             .table
             .add((record.pid, record.tid), State::On, stack, 1, period_ns);
     }
 
-    fn period_ns(&self) -> u64 {
-        1_000_000_000 / u64::from(self.options.hz.max(1))
-    }
-
     fn stack_of(&mut self, frames: &[u32], otherwise: &str) -> StackId {
         if frames.is_empty() {
-            return self.stacks.table.named_stack(otherwise);
+            return self.watched.stacks.table.named_stack(otherwise);
         }
-        self.stacks.table.stack(frames)
+        self.watched.stacks.table.stack(frames)
     }
 
     fn look_for_python(&mut self, now_ns: u64) {
-        for (pid, config) in self.stacks.processes.look_for_python(now_ns) {
-            if self.kernel.is_watched(pid)
-                && self.kernel.watch(pid, self.options.follow, Some(config)).is_err()
+        for (pid, config) in self.watched.stacks.processes.look_for_python(now_ns) {
+            if self.watched.kernel.is_watched(pid)
+                && self
+                    .watched
+                    .kernel
+                    .watch(pid, self.watched.options.follow, Some(config))
+                    .is_err()
             {
-                self.quality.seen.unreadable += 1;
+                self.watched.quality.seen.unreadable += 1;
             }
         }
     }
@@ -331,7 +304,7 @@ impl Session {
     fn keep_house(&mut self, now_ns: u64) {
         let mut gone = Vec::new();
         let mut unheard = Vec::new();
-        for (pid, process) in self.stacks.processes.iter() {
+        for (pid, process) in self.watched.stacks.processes.iter() {
             if process.ended {
                 if process.threads == 0 || now_ns > process.ended_ns + LINGER_NS {
                     gone.push(pid);
@@ -341,29 +314,32 @@ impl Session {
             }
         }
         for pid in unheard {
-            self.stacks.processes.exited(pid, now_ns);
+            self.watched.stacks.processes.exited(pid, now_ns);
         }
         for pid in gone {
-            self.kernel.unwatch(pid);
-            self.drop_threads(pid);
+            self.watched.kernel.unwatch(pid);
+            self.watched.drop_threads(pid);
         }
     }
+}
 
-    /// Places of a process that has ended and whose threads were never seen to end.
-    fn drop_threads(&mut self, pid: u32) {
-        for n in 0..self.seen.len() {
-            let Some(mut seen) = self.seen[n].take_if(|s| s.key.0 == pid) else {
-                continue;
-            };
-            if let Some(place) = self.kernel.threads.read(n) {
-                merge(&mut self.ended, seen.key, seen.tell_end(&place));
-            }
-            self.kernel.drop_thread(n, seen.key.1);
-            if let Some(process) = self.stacks.processes.get_mut(pid) {
-                process.threads = process.threads.saturating_sub(1);
-            }
-        }
+/// The programs, attached, and the processes that they watch, opened.
+fn attached(pids: &[u32], options: Options, start_ns: u64) -> io::Result<(Kernel, Stacks)> {
+    let held = Held::new();
+    let mut kernel = Kernel::load()?;
+    let mut stacks = Stacks::default();
+    // Processes are known before anything is seen of them, so that their samples can be resolved at once.
+    let mut found = Vec::new();
+    for &pid in pids {
+        found.push((pid, stacks.processes.open(pid, start_ns)?));
     }
+    kernel.attach(options.hz)?;
+    drop(held);
+    for (pid, python) in found {
+        kernel.watch(pid, options.follow, python)?;
+    }
+    kernel.enter_threads()?;
+    Ok((kernel, stacks))
 }
 
 /// The process that a number stands for: it may be that of one of its threads. Errors: `NotFound`.

@@ -10,7 +10,7 @@ mod walk;
 
 pub use prologue::{analyse, call_target, ends_in_call, Prologue, PROLOGUE_MAX};
 pub use registers::{Arch, Registers};
-pub use rule::{Cfa, Place, Rule, Stop};
-pub use table::{Found, UnwindTable};
-pub use trail::Trail;
-pub use walk::{walk, walk_again, Code, NativeFrame, Stack, Walked, FRAMES_MAX};
+pub use rule::{Cfa, RegisterPlace, Rule, Stop};
+pub use table::{FoundRule, UnwindTable};
+pub use trail::{NativeFrame, Trail};
+pub use walk::{walk, walk_again, Code, Stack, Walked, FRAMES_MAX};

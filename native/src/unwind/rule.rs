@@ -23,7 +23,7 @@ pub enum Cfa {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RegisterPlace {
     Same,
     /// For the return address: here the stack ends.
     Undefined,
@@ -42,9 +42,9 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub cfa: Cfa,
-    pub return_address: Place,
+    pub return_address: RegisterPlace,
     /// Other registers that have a place; those that are not named are unchanged or lost, as the ABI says.
-    pub places: Box<[(u8, Place)]>,
+    pub places: Box<[(u8, RegisterPlace)]>,
     /// The frame that the kernel made to call a signal handler: its caller was interrupted, it did not call.
     pub signal: bool,
 }
@@ -85,13 +85,13 @@ impl Rule {
         };
         let place = |rule: &RegisterRule<usize>| {
             Some(match rule {
-                RegisterRule::Undefined => Place::Undefined,
-                RegisterRule::SameValue => Place::Same,
-                RegisterRule::Offset(o) => Place::At(*o),
-                RegisterRule::ValOffset(o) => Place::Is(*o),
-                RegisterRule::Register(r) => Place::Register(number(*r)?),
-                RegisterRule::Expression(e) => Place::Expression(bytes(e)?),
-                RegisterRule::ValExpression(e) => Place::IsExpression(bytes(e)?),
+                RegisterRule::Undefined => RegisterPlace::Undefined,
+                RegisterRule::SameValue => RegisterPlace::Same,
+                RegisterRule::Offset(o) => RegisterPlace::At(*o),
+                RegisterRule::ValOffset(o) => RegisterPlace::Is(*o),
+                RegisterRule::Register(r) => RegisterPlace::Register(number(*r)?),
+                RegisterRule::Expression(e) => RegisterPlace::Expression(bytes(e)?),
+                RegisterRule::ValExpression(e) => RegisterPlace::IsExpression(bytes(e)?),
                 _ => return None,
             })
         };
@@ -105,7 +105,7 @@ impl Rule {
             cfa,
             return_address: match row.register(return_address) {
                 Some(rule) => place(&rule)?,
-                None => Place::Same,
+                None => RegisterPlace::Same,
             },
             places: places.into(),
             signal,
@@ -126,9 +126,9 @@ impl Rule {
             Cfa::Expression(e) => evaluate(e, None, regs, read)?,
         };
         let return_address = match &self.return_address {
-            Place::Undefined => return Err(Stop::End),
+            RegisterPlace::Undefined => return Err(Stop::End),
             // Without a place the return address is still in the link register, if there is one.
-            Place::Same => regs.link(first).ok_or(Stop::End)?,
+            RegisterPlace::Same => regs.link(first).ok_or(Stop::End)?,
             place => value(place, cfa, None, regs, read)?,
         };
         let forward = self.signal || cfa > regs.sp() || (first && cfa == regs.sp());
@@ -177,21 +177,27 @@ fn deref(b: &[u8]) -> Option<(u8, i64)> {
     None
 }
 
-fn value<F>(place: &Place, cfa: u64, old: Option<u64>, regs: &Registers, read: &mut F) -> Result<u64, Stop>
+fn value<F>(
+    place: &RegisterPlace,
+    cfa: u64,
+    old: Option<u64>,
+    regs: &Registers,
+    read: &mut F,
+) -> Result<u64, Stop>
 where
     F: FnMut(u64) -> Option<u64>,
 {
     match place {
-        Place::Same => old.ok_or(Stop::Unknown),
-        Place::Undefined => Err(Stop::Unknown),
-        Place::At(o) => read(cfa.wrapping_add_signed(*o)).ok_or(Stop::Unread),
-        Place::Is(o) => Ok(cfa.wrapping_add_signed(*o)),
-        Place::Register(r) => regs.get(*r).ok_or(Stop::Unknown),
-        Place::Expression(e) => {
+        RegisterPlace::Same => old.ok_or(Stop::Unknown),
+        RegisterPlace::Undefined => Err(Stop::Unknown),
+        RegisterPlace::At(o) => read(cfa.wrapping_add_signed(*o)).ok_or(Stop::Unread),
+        RegisterPlace::Is(o) => Ok(cfa.wrapping_add_signed(*o)),
+        RegisterPlace::Register(r) => regs.get(*r).ok_or(Stop::Unknown),
+        RegisterPlace::Expression(e) => {
             let at = evaluate(e, Some(cfa), regs, read)?;
             read(at).ok_or(Stop::Unread)
         }
-        Place::IsExpression(e) => evaluate(e, Some(cfa), regs, read),
+        RegisterPlace::IsExpression(e) => evaluate(e, Some(cfa), regs, read),
     }
 }
 

@@ -15,7 +15,7 @@ const EH_FRAME_MAX: u64 = 64 << 20;
 
 /// What a lookup found.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundRule {
     pub rule: Arc<Rule>,
     /// First address of the FDE: of the function, or of the part of it that was moved away.
     pub start: u64,
@@ -49,7 +49,7 @@ impl UnwindTable {
     }
 
     /// The rule at an address, or nothing where the file says nothing of it.
-    pub fn find(&self, vaddr: u64) -> Option<Found> {
+    pub fn find(&self, vaddr: u64) -> Option<FoundRule> {
         let (fde, next) = match &self.search {
             Some(search) => search.find(&self.elf, vaddr)?,
             None => self.find_linear(vaddr)?,
@@ -68,7 +68,7 @@ impl UnwindTable {
         Some((list[i].1, list.get(i + 1).map_or(u64::MAX, |next| next.0)))
     }
 
-    fn rule_of_fde(&self, fde_vaddr: u64, vaddr: u64) -> Option<Found> {
+    fn rule_of_fde(&self, fde_vaddr: u64, vaddr: u64) -> Option<FoundRule> {
         let fde = self.entry(fde_vaddr, FDE_MAX)?;
         let back = u32::from_le_bytes(fde.get(4..8)?.try_into().ok()?);
         let cie_vaddr = fde_vaddr.checked_add(4)?.checked_sub(u64::from(back))?;
@@ -107,7 +107,7 @@ impl UnwindTable {
             fde.cie().return_address_register(),
             fde.is_signal_trampoline(),
         )?;
-        Some(Found {
+        Some(FoundRule {
             rule: Arc::new(rule),
             start: fde.initial_address(),
             end: fde.end_address(),

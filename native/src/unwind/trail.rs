@@ -2,7 +2,15 @@
 //! with the same registers and all that was read from there on still stands on the stack.
 
 use super::registers::Registers;
-use super::walk::NativeFrame;
+
+/// One frame of the native stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NativeFrame {
+    /// The instruction pointer or return address.
+    pub ip: u64,
+    /// The address that belongs to the instruction that was interrupted or that called.
+    pub lookup: u64,
+}
 
 /// What the last walk over a thread's stack did between its last guess and the root, by unwind data alone. Holds as long
 /// as the code of the process is the same.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::prologue::{Moved, Old, Prologue};
 use super::registers::Registers;
 use super::rule::{Rule, Stop};
-use super::trail::{Steps, Trail};
+use super::trail::{NativeFrame, Steps, Trail};
 use crate::memory::Memory;
 use crate::sample::Outer;
 
@@ -44,15 +44,6 @@ pub trait Code {
     fn is_root(&mut self, addr: u64) -> bool;
     /// Unwind data led to this address, where there is no code that is known.
     fn missed(&mut self, addr: u64);
-}
-
-/// One frame of the native stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NativeFrame {
-    /// The instruction pointer or return address.
-    pub ip: u64,
-    /// The address that belongs to the instruction that was interrupted or that called.
-    pub lookup: u64,
 }
 
 /// Leaf first.

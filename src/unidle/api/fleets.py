@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from unidle.errors import BadInput, CannotRun
 
 if TYPE_CHECKING:
-    from unidle.files.fleet_notices import Channel
+    from unidle.files.fleet_notices import NoticeChannel
     from unidle.fleet import Fleet
     from unidle.jobs import JobSpec
     from unidle.store.protocol import Store
@@ -29,7 +29,7 @@ def find_fleet(path: str | None, cpu_devices: int | None) -> Fleet:
 
 def find_fleet_and_channels(
     path: str | None, cpu_devices: int | None, needed: int = 0
-) -> tuple[Fleet, tuple[Channel, ...]]:
+) -> tuple[Fleet, tuple[NoticeChannel, ...]]:
     """As :func:`find_fleet`, with the channels that the fleet file sends notices to.
 
     Without a given number, there are at least ``needed`` CPU devices.

@@ -193,8 +193,8 @@ class Job(Generic[ResultT]):
         """Its device time: a row for each value of ``by`` with ``ns``, ``seconds``, ``percent`` and ``cost``.
 
         ``by`` names dimensions as ``unidle ledger --by`` does: leaf, group, attempt, node, device, ...
-        ``percent`` is of all device time of the job; ``cost`` is None without a price. ``rows``: ``"polars"`` or
-        ``"dict"``.
+        ``percent`` is of all device time of the job; ``cost`` is None without a price. ``rows``: ``"polars"``, for
+        which the extra ``unidle[polars]`` is needed, or ``"dict"``.
         """
         from unidle.api.results import ledger_rows
 

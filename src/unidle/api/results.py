@@ -54,7 +54,7 @@ class Profiled(_Shown):
     def of(cls, profile: Profile, machine: Machine) -> Self:
         """With the built-in rules."""
         from unidle.scope.profile_json import answer
-        from unidle.scope.rules import all_rules
+        from unidle.scope.rules_file import all_rules
         from unidle.scope.screen import screen
         from unidle.scope.summary import report_of
 
@@ -90,12 +90,18 @@ class LedgerRows:
     summary: LedgerSummary
 
     def rows(self, form: str) -> pl.DataFrame | list[dict[str, Any]]:
-        """As a Polars frame or dicts. Errors: BadInput for another form."""
+        """As a Polars frame or dicts. Errors: BadInput for another form, or without Polars."""
         if form == "dict":
             return self._dicts()
         if form != "polars":
             raise BadInput("is not a form of rows", field="rows", value=form, remedy="polars or dict")
-        import polars as pl
+        try:
+            import polars as pl
+        except ModuleNotFoundError as error:
+            raise BadInput(
+                "needs Polars, which is not installed", field="rows", value=form,
+                remedy="pip install 'unidle[polars]', or rows=\"dict\"",
+            ) from error  # fmt: skip
 
         schema: dict[str, Any] = {
             **{name: pl.Int64 if name == "attempt" else pl.String for name in self.by},

@@ -23,7 +23,7 @@ from unidle.errors import UnidleError
 
 if TYPE_CHECKING:
     from unidle.control.loop import Controller
-    from unidle.files.fleet_notices import Channel
+    from unidle.files.fleet_notices import NoticeChannel
     from unidle.fleet import Fleet
     from unidle.store.protocol import Store
 
@@ -80,7 +80,7 @@ def _serve(order: ServeOrder) -> None:
     store.close()
 
 
-def _fleet(order: ServeOrder, store: Store) -> tuple[Fleet, tuple[Channel, ...]]:
+def _fleet(order: ServeOrder, store: Store) -> tuple[Fleet, tuple[NoticeChannel, ...]]:
     from unidle.api.fleets import find_fleet_and_channels
     from unidle.api.stores import read_view
 

@@ -11,13 +11,13 @@ import typer
 
 from unidle.cli import complete
 from unidle.cli.common import close_stores
-from unidle.cli.help import Commands, Group
+from unidle.cli.help import CommandGroup, Commands
 from unidle.cli.index import COMMANDS, SECTIONS
 from unidle.cli.overview import DESCRIPTION, VERSION_HELP, overview, version
 from unidle.cli.usage import USAGE_ERROR, in_one_line, is_help
 
 
-class _Root(Group):
+class _Root(CommandGroup):
     sections = SECTIONS
 
     def format_help(self, _ctx: Any, formatter: Any) -> None:

@@ -1,4 +1,4 @@
-"""``unidle guard``: what is wrong with nodes, and what to do about it."""
+"""``unidle guard``: what a log reports of nodes, how nodes are monitored, and what went wrong."""
 
 from __future__ import annotations
 
@@ -6,18 +6,36 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from unidle.cli import failures, guarded, incidents, nodes, notices
-from unidle.cli.common import JsonOption, say, show_table, warn
+from unidle.cli import complete, failures, nodes, notices
+from unidle.cli.common import (
+    JsonOption,
+    StoreOption,
+    age,
+    clock_time,
+    need_job,
+    print_json,
+    read_store,
+    read_view,
+    say,
+    say_unwatched,
+    show_table,
+    table,
+    warn,
+)
 from unidle.cli.help import Commands
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
     from unidle.guard.log import Finding
     from unidle.guard.policy_table import PolicyName
+    from unidle.view.incidents import Incident
+    from unidle.view.records import FaultView
+    from unidle.view.state import View
+
 
 guard_app = Commands(help="Show the health of nodes, and drain and repair them.")
 _BLOCK_BYTES = 1 << 18
@@ -26,11 +44,11 @@ _WIDTH = 100
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
-    guard_app.command("incidents")(incidents.incidents)
+    guard_app.command("incidents")(incidents)
     guard_app.command("failures")(failures.failures)
     nodes.register(guard_app)
     guard_app.command("notices")(notices.notices)
-    guard_app.command("watch")(guarded.watch)
+    guard_app.command("watch")(watch)
     app.add_typer(guard_app, name="guard")
 
 
@@ -147,3 +165,133 @@ def _print_table(found: list[Finding], policy: PolicyName, compare: bool) -> Non
 
 def _short(text: str) -> str:
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+# -- watch: which nodes are monitored, and what was last found wrong with them
+
+
+def watch(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Show which nodes are monitored for faults. Each has its health, its detectors and the last detected
+    fault.
+    """
+    opened = read_store(store)
+    view = read_view(opened)
+    found = [_node_as_object(view, node.id) for node in view.fleet.nodes]
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        [
+            one["node"], "not known" if one["health"] == "healthy" and not one["watched"] else one["health"],
+            "yes" if one["watched"] else "not watched", str(one["faults"]),
+            "" if one["last_fault"] is None else f"{_ago(view, one)}: {one['last_fault']['because']}",
+        ]
+        for one in found
+    ]  # fmt: skip
+    show_table(["node", "health", "watched", "faults", "last fault"], rows)
+    say_unwatched({one["node"]: one["not_watched"] for one in found})
+
+
+def _node_as_object(view: View, node: str) -> dict[str, Any]:
+    """One node as ``--json`` prints it."""
+    from unidle.view.watching import not_watched
+
+    faults = [fault for fault in view.faults if fault.node == node]
+    detectors = [
+        {"detector": name, "watched": not told.why_not, "why_not": told.why_not or None, "lost": told.lost, "since_ns": told.at_ns}
+        for name, told in sorted(view.watching.get(node, {}).items())
+    ]  # fmt: skip
+    why = not_watched(view, node)
+    return {
+        "node": node, "health": view.health.get(node, "healthy"), "watched": not why, "not_watched": why or None,
+        "detectors": detectors, "faults": len(faults), "last_fault": _fault(faults[-1]) if faults else None,
+    }  # fmt: skip
+
+
+def _fault(fault: FaultView) -> dict[str, Any]:
+    return {
+        "device": fault.device or None, "kind": fault.kind, "code": fault.code, "action": fault.action,
+        "onset_ns": fault.onset_ns, "signal_ns": fault.signal_ns, "jobs": fault.jobs, "because": fault.because.text,
+        "figures": fault.because.figures,
+    }  # fmt: skip
+
+
+def _ago(view: View, one: dict[str, Any]) -> str:
+    return f"{age(view.time_ns - one['last_fault']['signal_ns'])} before"
+
+
+# -- incidents: what went wrong with jobs, and what it cost
+
+
+def incidents(
+    store: StoreOption = None,
+    job: Annotated[
+        str | None,
+        typer.Option(
+            "--job",
+            metavar="JOB",
+            show_default=False,
+            autocompletion=complete.jobs,
+            help="Only incidents of this job.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List incidents: failures, hangs and faults of nodes. Each has the times of its start, detection and end."""
+    from unidle.view.incidents import incidents as all_incidents
+    from unidle.view.incidents import incidents_of
+
+    opened = read_store(store)
+    view = read_view(opened)
+    found = (
+        all_incidents(view) if job is None else list(incidents_of(view, need_job(view, job, removed=True)))
+    )
+    if as_json:
+        print_json([_incident_as_object(one) for one in found])
+        return
+    if not found:
+        say("no incidents")
+        return
+    for line in _incident_lines(found, view.fleet.currency):
+        say(line)
+
+
+def _incident_as_object(one: Incident) -> dict[str, Any]:
+    """One incident as ``--json`` prints it."""
+    return {
+        "job": one.job, "attempt": one.attempt, "kind": one.kind, "rank": one.rank, "node": one.node or None, "device": one.device or None, "link": one.link or None,
+        "onset_ns": one.onset_ns, "signal_ns": one.signal_ns, "verdict_ns": one.verdict_ns,
+        "resumed_ns": one.resumed_ns, "lost_steps": one.lost_steps,
+        "cost": None if one.cost_micro is None else one.cost_micro / 1e6,
+        "device_s": one.device_ns / 1e9, "because": one.because,
+    }  # fmt: skip
+
+
+def _incident_lines(found: list[Incident], currency: str) -> list[str]:
+    rows = [
+        [
+            clock_time(one.onset_ns), one.job or "-", "-" if one.attempt is None else str(one.attempt), one.kind, "" if one.rank is None else str(one.rank),
+            one.node or one.link, _after(one.onset_ns, one.verdict_ns), _after(one.onset_ns, one.resumed_ns), str(one.lost_steps),
+            f"{one.device_ns / 1e9:.1f}", "" if one.cost_micro is None else f"{one.cost_micro / 1e6:.2f} {currency}",
+        ]
+        for one in found
+    ]  # fmt: skip
+    heads = [
+        "onset",
+        "job",
+        "attempt",
+        "kind",
+        "rank",
+        "node",
+        "verdict",
+        "resumed",
+        "lost steps",
+        "device-s",
+        "cost",
+    ]
+    lines = table(heads, rows)
+    return lines + [f"{one.job or one.node}: {one.because}" for one in found]
+
+
+def _after(onset_ns: int, at_ns: int | None) -> str:
+    return "" if at_ns is None else f"+{age(max(at_ns - onset_ns, 0))}"

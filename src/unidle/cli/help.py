@@ -71,7 +71,7 @@ class Command(QuickConversion, TyperCommand):
         return _without_old_names(self, ctx, super().shell_complete(ctx, incomplete))
 
 
-class Group(QuickConversion, TyperGroup):
+class CommandGroup(QuickConversion, TyperGroup):
     """Commands in sections; ``sections`` names them in order, and commands that are in none come last."""
 
     sections: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -109,7 +109,9 @@ class Group(QuickConversion, TyperGroup):
 class Commands(typer.Typer):
     """A set of commands, or a group of them, with the help of this module."""
 
-    def __init__(self, *, cls: type[Group] = Group, no_args_is_help: bool = True, **more: Any) -> None:
+    def __init__(
+        self, *, cls: type[CommandGroup] = CommandGroup, no_args_is_help: bool = True, **more: Any
+    ) -> None:
         super().__init__(
             cls=cls, no_args_is_help=no_args_is_help, rich_markup_mode=None, pretty_exceptions_enable=False,
             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, **more,

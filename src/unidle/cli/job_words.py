@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class TypedProgram:
     """The words of a program that stood after the options, without ``--``."""
 
     words: tuple[str, ...]
@@ -31,7 +31,7 @@ class Program:
 class JobCommand(Command):
     """A command whose first word that is no option is a job file, or a program with all that follows it.
 
-    Options may stand on both sides of a job file. A program arrives as :class:`Program` in the context's object.
+    Options may stand on both sides of a job file. A program arrives as :class:`TypedProgram` in the context's object.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -42,7 +42,7 @@ class JobCommand(Command):
         if count and not is_job_file(args[-count]):
             words = tuple(args[-count:])
             # the first `--` was taken for the end of the options, but it is the program's
-            ctx.obj = Program(words if ctx.obj is None else (*words, "--", *ctx.obj))
+            ctx.obj = TypedProgram(words if ctx.obj is None else (*words, "--", *ctx.obj))
             args = args[:-count]
         return super().parse_args(ctx, args)
 
@@ -153,7 +153,7 @@ def ranks_of(option: str, text: str, ranks: int) -> tuple[int, ...]:
 
 
 def read_job(
-    path: str | None, command: tuple[str, ...] | Program | None, options: JobOptions, by: str = "run"
+    path: str | None, command: tuple[str, ...] | TypedProgram | None, options: JobOptions, by: str = "run"
 ) -> JobSpec:
     """The job that the command line of ``unidle BY`` describes. What options change in a file is printed."""
     from unidle.files.job import job_from_command
@@ -170,7 +170,7 @@ def read_job(
         for change in changes:
             warn(change)
         return spec
-    if isinstance(command, Program):
+    if isinstance(command, TypedProgram):
         _warn_of_options(command.words, by)
     return job_from_command(_typed(command or (), given, by), **given)
 
@@ -195,7 +195,7 @@ def _warn_of_options(words: Sequence[str], by: str) -> None:
             )
 
 
-def _typed(program: Program | tuple[str, ...], options: dict[str, Any], by: str) -> tuple[str, ...]:
+def _typed(program: TypedProgram | tuple[str, ...], options: dict[str, Any], by: str) -> tuple[str, ...]:
     from unidle.files.job_command import command_of, literal_command_of
 
     path = None
@@ -205,6 +205,6 @@ def _typed(program: Program | tuple[str, ...], options: dict[str, Any], by: str)
         environment = {**os.environ, **path_of_ranks(os.environ), **options.get("env", {})}
         path = environment.get("PATH", os.defpath)
     workdir = options.get("workdir", ".")
-    if isinstance(program, Program):
+    if isinstance(program, TypedProgram):
         return command_of(program.words, workdir, path)
     return literal_command_of(program, workdir, path)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unidle.cli.profile_file import Destination
-    from unidle.cli.profile_history import Answer
+    from unidle.cli.profile_history import PastView
     from unidle.cli.profile_source import Owner
     from unidle.scope.bottlenecks import Machine
     from unidle.scope.model import Profile
@@ -41,7 +41,7 @@ def profile(options: Options) -> None:
     """
     from unidle.cli.profile_file import Destination
     from unidle.cli.profile_source import add_owners, owners_of
-    from unidle.scope.rules import all_rules
+    from unidle.scope.rules_file import all_rules
 
     options.check()
     if options.injection:
@@ -127,9 +127,9 @@ def _found(options: Options) -> ProfileTarget:
 
 def _once(target: ProfileTarget, options: Options) -> tuple[Profile, Machine]:
     """The look itself. Ctrl-C ends it early and keeps what was seen."""
-    from unidle.cli.profile_live import Progress
+    from unidle.cli.profile_live import LiveLine
 
-    with Progress(options.seconds) as progress:
+    with LiveLine(options.seconds) as progress:
         return look(target, options.seconds, progress.goes_on, **options.look())
 
 
@@ -142,15 +142,15 @@ def _tell_past(options: Options, rules: RuleSet, wanted: Destination) -> None:
 
 def _tell_saved(options: Options, rules: RuleSet, wanted: Destination) -> None:
     """What changed between two profiles that were saved."""
-    from unidle.cli.profile_history import Answer
+    from unidle.cli.profile_history import PastView
 
     after, before = str(options.saved), str(options.against)
     _tell_answer(
-        Answer(_with_imports(_read(after), options), after, _read(before), before), options, rules, wanted
+        PastView(_with_imports(_read(after), options), after, _read(before), before), options, rules, wanted
     )
 
 
-def _tell_answer(past: Answer, options: Options, rules: RuleSet, wanted: Destination) -> None:
+def _tell_answer(past: PastView, options: Options, rules: RuleSet, wanted: Destination) -> None:
     from unidle.cli.profile_history import difference_json, difference_lines
     from unidle.cli.profile_live import safe
 

@@ -39,7 +39,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PastView:
     """``profile`` is the requested profile, ``source`` describes its source in one line; ``other`` is what it is
     compared with.
     """
@@ -50,7 +50,7 @@ class Answer:
     other_source: str = ""
 
 
-def answer_of(question: Question) -> Answer:
+def answer_of(question: Question) -> PastView:
     """Read it from the store.
 
     Errors: :class:`BadInput` for times and names that make no sense, :class:`CannotRun` if this job is not
@@ -70,9 +70,9 @@ def answer_of(question: Question) -> Answer:
     first = _read(shelf, view, wanted)
     against = _against(question, wanted, now_ns)
     if against is None:
-        return Answer(_profile(first), told(first))
+        return PastView(_profile(first), told(first))
     other = _read(shelf, view, against)
-    return Answer(_profile(first), told(first), _profile(other), told(other))
+    return PastView(_profile(first), told(first), _profile(other), told(other))
 
 
 def _against(question: Question, wanted: WindowQuery, now_ns: int) -> WindowQuery | None:
@@ -112,7 +112,7 @@ def told(past: PastProfile) -> str:
     return text
 
 
-def difference_lines(answer: Answer, rules: RuleSet) -> list[str]:
+def difference_lines(answer: PastView, rules: RuleSet) -> list[str]:
     """What changed from ``other`` to ``profile``, categories first, then functions; for a terminal, not coloured."""
     from unidle.cli.common import table
     from unidle.scope.memory_difference import memory_change_rows
@@ -143,7 +143,7 @@ def difference_lines(answer: Answer, rules: RuleSet) -> list[str]:
     return lines
 
 
-def difference_json(answer: Answer, rules: RuleSet) -> dict[str, Any]:
+def difference_json(answer: PastView, rules: RuleSet) -> dict[str, Any]:
     """The same for machines."""
     from unidle.scope.memory_difference import memory_change_json
 
@@ -167,7 +167,9 @@ def difference_json(answer: Answer, rules: RuleSet) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _compared(answer: Answer, rules: RuleSet) -> tuple[dict[str, float], dict[str, float], ProfileDifference]:
+def _compared(
+    answer: PastView, rules: RuleSet
+) -> tuple[dict[str, float], dict[str, float], ProfileDifference]:
     """The training threads' budgets on both sides, and how their stacks differ: the waits of helpers are not
     relevant.
     """

@@ -18,7 +18,7 @@ _COLOUR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 _EVERY_S: Final = 0.2
 
 
-class Progress:
+class LiveLine:
     """A line on a terminal while a look lasts. The first Ctrl-C ends the look early, a second one the program."""
 
     def __init__(self, seconds: float) -> None:

@@ -37,7 +37,7 @@ from unidle.words import counted
 if TYPE_CHECKING:
     from unidle.control.replay.outcome import ReplayOutcome
     from unidle.control.replay.workload import Assumptions, Scenario
-    from unidle.files.renames import Renames
+    from unidle.files.trace import Renames
 
 replay_app = Commands(help="Replay recorded jobs or faults under other policies. All figures are modelled.")
 
@@ -144,7 +144,7 @@ def _is_hours(text: str) -> bool:
 
 
 def _renames(queue_map: str | None, model_map: str | None) -> Renames:
-    from unidle.files.renames import Renames
+    from unidle.files.trace import Renames
 
     return Renames(renames(queue_map, "--queue-map"), renames(model_map, "--model-map"))
 

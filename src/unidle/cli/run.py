@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from unidle.cli.live import Live, Progress
     from unidle.control.loop import Controller
     from unidle.control.session import ControllerSession
-    from unidle.files.fleet_notices import Channel
+    from unidle.files.fleet_notices import NoticeChannel
     from unidle.fleet import Fleet
     from unidle.jobs import JobSpec, Reason
     from unidle.store.protocol import Store
@@ -134,7 +134,7 @@ def _warn_of_many(spec: JobSpec) -> None:
 class _Given:
     spec: JobSpec
     fleet: Fleet
-    channels: tuple[Channel, ...]
+    channels: tuple[NoticeChannel, ...]
     address: str
     mode: Progress
     ranks: tuple[int, ...]  # whose output is shown

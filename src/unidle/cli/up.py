@@ -34,7 +34,7 @@ from unidle.words import counted, does
 if TYPE_CHECKING:
     from unidle.cli.live import Live, Progress
     from unidle.control.session import ControllerSession
-    from unidle.files.fleet_notices import Channel
+    from unidle.files.fleet_notices import NoticeChannel
     from unidle.fleet import Fleet
     from unidle.view.state import View
 
@@ -68,7 +68,7 @@ def up(
 
 
 def _up(
-    fleet: Fleet, channels: tuple[Channel, ...], address: str, until_idle: bool, progress: Progress, discovered: bool, mode: int
+    fleet: Fleet, channels: tuple[NoticeChannel, ...], address: str, until_idle: bool, progress: Progress, discovered: bool, mode: int
 ) -> int:  # fmt: skip
     from unidle.cli.live import Live
     from unidle.control.session import take_up

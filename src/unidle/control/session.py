@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unidle.control.gangs.profiler import Profiler
     from unidle.control.nodes.hooks import HookEngine
     from unidle.control.retention.policy import Retention
-    from unidle.files.fleet_notices import Channel
+    from unidle.files.fleet_notices import NoticeChannel
     from unidle.notices.dispatcher import NoticeDispatcher
     from unidle.notices.sender import Send
     from unidle.store.protocol import Lease
@@ -60,7 +60,7 @@ class _Opened:
 @contextmanager
 def take_up(
     store: Store, fleet: Fleet, data_dir: Path, purpose: str, watcher: Watcher | None = None,
-    channels: Sequence[Channel] = (), profile_to: str = "", say: Callable[[str], None] | None = None,
+    channels: Sequence[NoticeChannel] = (), profile_to: str = "", say: Callable[[str], None] | None = None,
 ) -> Iterator[ControllerSession]:  # fmt: skip
     """Hold the store while the block runs. What runs when it ends keeps running. ``channels`` receive notices.
 
@@ -101,7 +101,7 @@ def take_up(
 
 
 def _services(
-    opened: _Opened, detectors: LateDetectors, senders: list[tuple[Channel, Send]], purpose: str, address: str,
+    opened: _Opened, detectors: LateDetectors, senders: list[tuple[NoticeChannel, Send]], purpose: str, address: str,
     say: Callable[[str], None] | None,
 ) -> Services:  # fmt: skip
     view, state = opened.view, opened.state
@@ -168,7 +168,7 @@ def _hands(place: Path) -> HookEngine:
     return HookRunner(place / "remedies")
 
 
-def _senders(channels: Sequence[Channel]) -> list[tuple[Channel, Send]]:
+def _senders(channels: Sequence[NoticeChannel]) -> list[tuple[NoticeChannel, Send]]:
     if not channels:
         return []
     from unidle.notices.sender import senders
@@ -177,7 +177,7 @@ def _senders(channels: Sequence[Channel]) -> list[tuple[Channel, Send]]:
 
 
 def _desk(
-    store: Store, lease: Lease, senders: list[tuple[Channel, Send]], health: Mapping[str, str]
+    store: Store, lease: Lease, senders: list[tuple[NoticeChannel, Send]], health: Mapping[str, str]
 ) -> NoticeDispatcher | None:
     if not senders:
         return None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from unidle.probe.mount_table import unescaped
+
 State = Literal["ok", "missing", "limited"]
 
 
@@ -44,9 +46,7 @@ def mounts(root: Path) -> list[MountedFileSystem]:
     for line in (read(root / "proc/self/mounts") or "").splitlines():
         fields = line.split(" ")
         if len(fields) >= 4:
-            # The kernel writes blanks and backslashes in paths as octal escapes.
-            path = fields[1].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
-            found.append(MountedFileSystem(path, fields[2], tuple(fields[3].split(","))))
+            found.append(MountedFileSystem(unescaped(fields[1]), fields[2], tuple(fields[3].split(","))))
     return found
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from unidle import private
 from unidle.engine.local import cgroups
+from unidle.probe.mount_table import unescaped
 
 PREFIX: Final = "unidle-drill-"
 MARKER: Final = "UNIDLE_DRILL"
@@ -212,7 +213,7 @@ def _unmount(opened: int) -> None:
     """Take the mounts below an open directory away, the innermost first."""
     place = _through(opened).readlink()  # as the kernel names it now
     lines = Path("/proc/self/mounts").read_text().splitlines()
-    mounts = [Path(line.split()[1].encode().decode("unicode_escape")) for line in lines]
+    mounts = [Path(unescaped(line.split()[1])) for line in lines]
     libc = ctypes.CDLL(None, use_errno=True)
     for mount in sorted((path for path in mounts if path.is_relative_to(place)), reverse=True):
         libc.umount2(os.fsencode(_through(opened) / mount.relative_to(place)), _MNT_DETACH | _UMOUNT_NOFOLLOW)

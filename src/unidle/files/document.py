@@ -49,7 +49,7 @@ class Breach:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Position:
     """The position of a value: its line (from 1) and, unless it is text, how it was written."""
 
     line: int
@@ -66,12 +66,12 @@ class Document:
 
     data: object
     source: str
-    marks: Mapping[int, Mapping[str | int, Mark]] = field(default_factory=dict)
+    marks: Mapping[int, Mapping[str | int, Position]] = field(default_factory=dict)
 
-    def mark(self, path: Path) -> Mark | None:
+    def mark(self, path: Path) -> Position | None:
         """The mark of the value at ``path``, or of the nearest container around it."""
         here: object = self.data
-        found: Mark | None = None
+        found: Position | None = None
         for key in path:
             found = self.marks.get(id(here), {}).get(key, found)
             if isinstance(here, dict):

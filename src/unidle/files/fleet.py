@@ -14,7 +14,7 @@ from unidle.files.fleet_guard import guard_of
 from unidle.files.fleet_idle import idle_of
 from unidle.files.fleet_links import check_gpu_links, gpu_links_of
 from unidle.files.fleet_network import label_keys, links, tiers_by_labels, unknown
-from unidle.files.fleet_notices import Channel, notices_of
+from unidle.files.fleet_notices import NoticeChannel, notices_of
 from unidle.files.fleet_profile import profile_of
 from unidle.files.fleet_queues import history_of, migration_of, queues_of, zone_of
 from unidle.files.fleet_retention import retention_of
@@ -22,8 +22,7 @@ from unidle.files.fleet_share import check_sharing, sharing_of
 from unidle.files.fleet_text import fleet_to_yaml
 from unidle.files.fleet_watch import WatchPart, check_watch, watch_of
 from unidle.files.load import base_dir_of, load_document
-from unidle.files.ranges import expand
-from unidle.files.values import MEMORY_LIMIT_BYTES, memory_bytes
+from unidle.files.values import MEMORY_LIMIT_BYTES, expand, memory_bytes
 from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
 from unidle.fleet.labels import RESERVED_KINDS
 from unidle.fleet.policies import WatchSources
@@ -52,7 +51,7 @@ def load_fleet(path: str | os.PathLike[str]) -> Fleet:
     return load_fleet_and_notices(path)[0]
 
 
-def load_fleet_and_notices(path: str | os.PathLike[str]) -> tuple[Fleet, tuple[Channel, ...]]:
+def load_fleet_and_notices(path: str | os.PathLike[str]) -> tuple[Fleet, tuple[NoticeChannel, ...]]:
     """As :func:`load_fleet`, with the receivers of notices: they are no part of the fleet, since a log of
     it must not hold their addresses."""
     builder = _Builder(load_document(path, what="fleet", bounds=BOUNDS), base_dir_of(path))
@@ -61,7 +60,7 @@ def load_fleet_and_notices(path: str | os.PathLike[str]) -> tuple[Fleet, tuple[C
 
 def fleet_and_notices_from_mapping(
     data: Mapping[str, object], source: str
-) -> tuple[Fleet, tuple[Channel, ...]]:
+) -> tuple[Fleet, tuple[NoticeChannel, ...]]:
     """As :func:`load_fleet_and_notices`, for fields that are there already."""
     builder = _Builder(Document(dict(data), source), os.curdir)
     return builder.fleet(), builder.channels

@@ -8,25 +8,15 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from unidle.files.document import Document, Path
-from unidle.files.ranges import expand
-from unidle.files.values import DURATION_SAYS, DurationText, duration_ns, duration_text
+from unidle.files.values import DurationBounds, DurationText, duration_field, duration_text, expand
 from unidle.fleet import Node
 from unidle.fleet.policies import Breaker, GuardPolicy, Hook, Lemon, Out, Rung
 from unidle.fleet.spares import alike_nodes
 from unidle.words import are, counted
 
-_SHORTEST_NS: Final = 10_000_000
-_LONGEST_NS: Final = 365 * 86_400 * 1_000_000_000
+_TIMES: Final = DurationBounds(10_000_000, 365 * 86_400 * 1_000_000_000, "0.01 s to 365 days", "10m")
 PLACES: Final = ("node", "device", "address")
 _USUAL: Final = GuardPolicy()
-
-
-def _time(text: str, example: str) -> Meta:
-    return Meta(
-        description=text,
-        examples=[example],
-        extra={"says": DURATION_SAYS, "remedy": f"for instance {example}"},
-    )
 
 
 Percent = Annotated[float, Meta(ge=0.01, le=100)]
@@ -46,12 +36,16 @@ class HookPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A command of the site. Exit code 0: done, or fit. For checks, 3: undecided. Otherwise: failed, or unfit."""
 
     command: Annotated[_Words, _words(0)] = ()
-    timeout: Annotated[DurationText | None, _time("Time limit. Default: 10m; for quick, 1m.", "10m")] = None
+    timeout: Annotated[
+        DurationText | None, duration_field("Time limit. Default: 10m; for quick, 1m.", example="10m")
+    ] = None
     tries: Annotated[
         Annotated[int, Meta(ge=1, le=100)] | None,
         Meta(description="Maximum number of attempts. Default: 2 for remedies, 3 for checks."),
     ] = None
-    pause: Annotated[DurationText | None, _time("Pause between two attempts. Default: 10s.", "10s")] = None
+    pause: Annotated[DurationText | None, duration_field("Pause between two attempts.", Hook().pause_ns)] = (
+        None
+    )
 
 
 class RungPart(HookPart, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -105,14 +99,18 @@ class BreakerPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     percent: Annotated[Percent, Meta(description="Minimum percentage of the fleet's nodes that failed.")] = (
         5.0
     )
-    within: Annotated[DurationText | None, _time("Period in which they failed. Default: 10m.", "10m")] = None
+    within: Annotated[
+        DurationText | None, duration_field("Period in which they failed.", _USUAL.breaker.within_ns)
+    ] = None
 
 
 class LemonPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A node or device that fails repeatedly is not repaired again, but left to the operator."""
 
     times: Annotated[int, Meta(ge=2, le=1000, description="Number of failures.")] = 3
-    within: Annotated[DurationText | None, _time("Period of the failures. Default: 30d.", "30d")] = None
+    within: Annotated[
+        DurationText | None, duration_field("Period of the failures.", _USUAL.lemon.within_ns)
+    ] = None
 
 
 class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -134,30 +132,33 @@ class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = "quick"
     preflight_age: Annotated[
-        DurationText | None, _time("Time for which the result of a check is valid. Default: 10m.", "10m")
+        DurationText | None,
+        duration_field("Time for which the result of a check is valid.", _USUAL.preflight_age_ns),
     ] = None
     drain: Annotated[
         DurationText | None,
-        _time("Time that jobs have to save a checkpoint before they are stopped. Default: 5m.", "5m"),
+        duration_field("Time that jobs have to save a checkpoint before they are stopped.", _USUAL.drain_ns),
     ] = None
     drain_hard: Annotated[
         DurationText | None,
-        _time("As drain, for faults that need a reboot or a replacement. Default: 30s.", "30s"),
+        duration_field("As drain, for faults that need a reboot or a replacement.", _USUAL.drain_hard_ns),
     ] = None
     suspect: Annotated[
-        DurationText | None, _time("Time for which a node stays suspect. Default: 1h.", "1h")
+        DurationText | None, duration_field("Time for which a node stays suspect.", _USUAL.suspect_ns)
     ] = None
     quarantine: Annotated[
-        DurationText | None, _time("Maximum time that a node waits for a remedy. Default: 24h.", "24h")
+        DurationText | None,
+        duration_field("Maximum time that a node waits for a remedy. Default: 24h.", example="24h"),
     ] = None
     probation: Annotated[
         DurationText | None,
-        _time(
-            "Time for which a repaired node is monitored before it returns to service. Default: 10m.", "10m"
+        duration_field(
+            "Time for which a repaired node is monitored before it returns to service.", _USUAL.probation_ns
         ),
     ] = None
     probation_every: Annotated[
-        DurationText | None, _time("Time between two short checks during probation. Default: 1m.", "1m")
+        DurationText | None,
+        duration_field("Time between two short checks during probation.", _USUAL.probation_every_ns),
     ] = None
     accept_unknown: Annotated[
         bool,
@@ -174,7 +175,8 @@ class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = 0
     spare_grace: Annotated[
-        DurationText | None, _time("Maximum grace period of a job that uses a spare node. Default: 2s.", "2s")
+        DurationText | None,
+        duration_field("Maximum grace period of a job that uses a spare node.", _USUAL.spare_grace_ns),
     ] = None
     probation_work: Annotated[
         Literal["none", "low"],
@@ -190,7 +192,7 @@ class GuardPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = LemonPart()
 
 
-_TIMES: Final = (
+_TIME_FIELDS: Final = (
     "drain", "drain_hard", "suspect", "quarantine", "probation", "probation_every", "preflight_age", "spare_grace",
 )  # fmt: skip
 
@@ -209,7 +211,7 @@ def guard_of(document: Document, part: GuardPart | None, nodes: Sequence[Node]) 
             remedies[rung] = _hook(document, given, Hook(), (*path, "remedy", rung))
     times = {
         f"{name}_ns": _duration(document, getattr(part, name), getattr(_USUAL, f"{name}_ns"), (*path, name))
-        for name in _TIMES
+        for name in _TIME_FIELDS
     }
     return GuardPolicy(
         remedies=remedies,
@@ -296,12 +298,7 @@ def _hook(document: Document, part: HookPart, usual: Hook, path: Path) -> Hook:
 
 
 def _duration(document: Document, text: str | None, usual_ns: int, path: Path) -> int:
-    if text is None:
-        return usual_ns
-    ns = duration_ns(text)
-    if not _SHORTEST_NS <= ns <= _LONGEST_NS:
-        raise document.error(path, "must be from 0.01 s to 365 days", value=text, remedy="for instance 10m")
-    return ns
+    return usual_ns if text is None else _TIMES.ns(document, path, text)
 
 
 def guard_as_data(policy: GuardPolicy) -> dict[str, object] | None:
@@ -315,7 +312,7 @@ def guard_as_data(policy: GuardPolicy) -> dict[str, object] | None:
     for name, hook, base in (("prove", policy.prove, usual.prove), ("quick", policy.quick, usual.quick)):
         if hook != base:
             found[name] = _hook_as_data(hook, base)
-    for name in _TIMES:
+    for name in _TIME_FIELDS:
         ns: int = getattr(policy, f"{name}_ns")
         if ns != getattr(usual, f"{name}_ns"):
             found[name] = duration_text(ns)

@@ -8,31 +8,26 @@ from msgspec import Meta, Struct
 
 from unidle.files.document import Document, Path
 from unidle.files.fleet_queues import QueueName, QueuePart
-from unidle.files.values import DURATION_SAYS, DurationText, duration_ns
+from unidle.files.values import DurationBounds, DurationText, duration_field
 from unidle.fleet.policies import IdlePolicy, IdleTerms
 
-_SHORTEST_NS: Final = 1_000_000_000
-_LONGEST_NS: Final = 365 * 86_400 * 1_000_000_000
-_TIMES: Final = ("after", "start", "notice")
-
-
-def _time(text: str, example: str) -> Meta:
-    return Meta(
-        description=text,
-        examples=[example],
-        extra={"says": DURATION_SAYS, "remedy": f"for instance {example}"},
-    )
+_TIMES: Final = DurationBounds(1_000_000_000, 365 * 86_400 * 1_000_000_000, "1 s to 365 days", "30m")
+_TIME_FIELDS: Final = ("after", "start", "notice")
+_USUAL: Final = IdleTerms()
 
 
 After = Annotated[
-    DurationText | None, _time("Time without work after which a job gets a notice. Default: 30m.", "30m")
+    DurationText | None, duration_field("Time without work after which a job gets a notice.", _USUAL.after_ns)
 ]
 Start = Annotated[
     DurationText | None,
-    _time("Time after which a job that has not worked yet gets a notice. Default: twice `after`.", "1h"),
+    duration_field(
+        "Time after which a job that has not worked yet gets a notice. Default: twice `after`.", example="1h"
+    ),
 ]
 Notice = Annotated[
-    DurationText | None, _time("Time from the notice to the release of the devices. Default: 15m.", "15m")
+    DurationText | None,
+    duration_field("Time from the notice to the release of the devices.", _USUAL.notice_ns),
 ]
 Release = Annotated[
     bool | None,
@@ -112,7 +107,7 @@ def idle_of(document: Document, part: IdlePart, queues: tuple[QueuePart, ...]) -
                 ("idle", "queues", name), "is exempt, so that its terms would never count", value=name,
                 remedy="remove it from one",
             )  # fmt: skip
-    terms = _terms(document, part, IdleTerms(), ("idle",))
+    terms = _terms(document, part, _USUAL, ("idle",))
     own = {
         name: _terms(document, given, terms, ("idle", "queues", name)) for name, given in part.queues.items()
     }
@@ -122,15 +117,10 @@ def idle_of(document: Document, part: IdlePart, queues: tuple[QueuePart, ...]) -
 def _terms(document: Document, part: IdlePart | IdleTermsPart, base: IdleTerms, path: Path) -> IdleTerms:
     """``base`` with what ``part`` gives."""
     times = {"after": base.after_ns, "start": base.start_ns, "notice": base.notice_ns}
-    for field in _TIMES:
+    for field in _TIME_FIELDS:
         text: str | None = getattr(part, field)
-        if text is None:
-            continue
-        times[field] = ns = duration_ns(text)
-        if not _SHORTEST_NS <= ns <= _LONGEST_NS:
-            raise document.error(
-                (*path, field), "must be from 1 s to 365 days", value=text, remedy="for instance 30m"
-            )
+        if text is not None:
+            times[field] = _TIMES.ns(document, (*path, field), text)
     if part.after is not None and part.start is None:
         times["start"] = 2 * times["after"]
     release = base.release if part.release is None else part.release

@@ -14,11 +14,11 @@ from msgspec import Meta, Struct
 
 from unidle.files.document import Document, Path
 from unidle.files.values import (
-    DURATION_SAYS,
     END,
     PRINTABLE_PATTERN,
     PRINTABLE_SAYS,
     DurationText,
+    duration_field,
     duration_ns,
 )
 
@@ -115,11 +115,7 @@ class NoticePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = KINDS
     window: Annotated[
         DurationText | None,
-        Meta(
-            description="Time within which the same notice is not sent again. Default: 10m.",
-            examples=["10m"],
-            extra={"says": DURATION_SAYS, "remedy": "for instance 10m"},
-        ),
+        duration_field("Time within which the same notice is not sent again. Default: 10m.", example="10m"),
     ] = None
 
 
@@ -141,24 +137,24 @@ class LogFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandChannel:
     argv: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class NoticeChannel:
     """One place that notices go to. ``name`` is stable as long as its section of the file is the same."""
 
     name: str
     field: str  # of the fleet file, for errors
-    to: Webhook | LogFile | Command
+    to: Webhook | LogFile | CommandChannel
     on: tuple[NoticeKind, ...] = KINDS
     window_ns: int = WINDOW_NS
 
 
-def notices_of(document: Document, parts: tuple[NoticePart, ...], base_dir: str) -> tuple[Channel, ...]:
+def notices_of(document: Document, parts: tuple[NoticePart, ...], base_dir: str) -> tuple[NoticeChannel, ...]:
     """The channels, checked. Environment variables are not read."""
-    found: dict[str, Channel] = {}
+    found: dict[str, NoticeChannel] = {}
     for index, part in enumerate(parts):
         path: Path = ("notices", index)
         channel = _channel(document, part, path, base_dir)
@@ -175,7 +171,7 @@ def _kinds(part: NoticePart) -> list[str]:
     return [kind for kind in ("webhook", "log", "command") if getattr(part, kind) is not None]
 
 
-def _channel(document: Document, part: NoticePart, path: Path, base_dir: str) -> Channel:
+def _channel(document: Document, part: NoticePart, path: Path, base_dir: str) -> NoticeChannel:
     kinds = _kinds(part)
     if len(kinds) != 1:
         raise document.error(
@@ -194,19 +190,19 @@ def _channel(document: Document, part: NoticePart, path: Path, base_dir: str) ->
     key = repr((part.webhook, to if part.webhook is None else ""))
     digest = hashlib.sha256(key.encode()).hexdigest()[:8]
     dotted = f"notices[{path[1]}]"
-    return Channel(part.name or f"{kinds[0]}:{shown}#{digest}", dotted, to, part.on, window_ns)
+    return NoticeChannel(part.name or f"{kinds[0]}:{shown}#{digest}", dotted, to, part.on, window_ns)
 
 
 def _target(
     document: Document, part: NoticePart, path: Path, base_dir: str
-) -> tuple[Webhook | LogFile | Command, str]:
+) -> tuple[Webhook | LogFile | CommandChannel, str]:
     """Where it goes, and what of that may be shown."""
     if part.command is not None:
         if not part.command[0].strip():
             raise document.error(
                 (*path, "command"), "names no program", remedy="for instance [/usr/local/bin/to-chat]"
             )
-        return Command(part.command), os.path.basename(part.command[0])[:63]  # noqa: PTH119 (one name)
+        return CommandChannel(part.command), os.path.basename(part.command[0])[:63]  # noqa: PTH119 (one name)
     if part.log is not None:
         if not part.log.strip():
             raise document.error((*path, "log"), "names no file", remedy="for instance notices.jsonl")

@@ -8,12 +8,12 @@ from msgspec import Meta, Struct
 
 from unidle.files.document import Document
 from unidle.files.values import (
-    DURATION_SAYS,
     MEMORY_LIMIT_BYTES,
     MEMORY_SAYS,
+    DurationBounds,
     DurationText,
     MemoryText,
-    duration_ns,
+    duration_field,
     duration_text,
     memory_bytes,
 )
@@ -22,8 +22,7 @@ from unidle.fleet.policies import ProfilePolicy
 _USUAL: Final = ProfilePolicy()
 _S: Final = 1_000_000_000
 _LEAST_BYTES: Final = 1 << 20
-_KEEP_LEAST_NS: Final = 60 * _S
-_KEEP_MOST_NS: Final = 365 * 86_400 * _S
+_KEEP: Final = DurationBounds(60 * _S, 365 * 86_400 * _S, "1 min to 365 days", "24h")
 
 
 class ProfilePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,11 +45,7 @@ class ProfilePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     ] = _USUAL.every_ns / _S  # fmt: skip
     keep: Annotated[
         DurationText | None,
-        Meta(
-            description="Time for which profiles are kept. Default: 7d.",
-            examples=["24h"],
-            extra={"says": DURATION_SAYS, "remedy": "for instance 24h"},
-        ),
+        duration_field("Time for which profiles are kept. Default: 7d.", example="24h"),
     ] = None
     most_bytes: Annotated[
         Annotated[int, Meta(ge=_LEAST_BYTES, le=MEMORY_LIMIT_BYTES, description="Bytes.")] | MemoryText,
@@ -70,11 +65,7 @@ def profile_of(document: Document, part: ProfilePart) -> ProfilePolicy:
             ("profile", "seconds"), "a sample period lasts longer than the time from one to the next", value=part.seconds,
             remedy="make every_s larger",
         )  # fmt: skip
-    keep_ns = _USUAL.keep_ns if part.keep is None else duration_ns(part.keep)
-    if not _KEEP_LEAST_NS <= keep_ns <= _KEEP_MOST_NS:
-        raise document.error(
-            ("profile", "keep"), "must be from 1 min to 365 days", value=part.keep, remedy="for instance 24h"
-        )
+    keep_ns = _USUAL.keep_ns if part.keep is None else _KEEP.ns(document, ("profile", "keep"), part.keep)
     most_bytes = memory_bytes(part.most_bytes)
     if not _LEAST_BYTES <= most_bytes <= MEMORY_LIMIT_BYTES:
         raise document.error(

@@ -8,28 +8,19 @@ from msgspec import Meta, Struct
 
 from unidle.files.document import Document
 from unidle.files.values import (
-    DURATION_SAYS,
     MEMORY_LIMIT_BYTES,
     MEMORY_SAYS,
+    DurationBounds,
     DurationText,
     MemoryText,
-    duration_ns,
+    duration_field,
     duration_text,
     memory_bytes,
 )
 from unidle.fleet.policies import HOUR_NS, RetentionPolicy
 
 _LEAST_BYTES: Final = 1 << 20
-_SHORTEST_NS: Final = 1_000_000_000
-_LONGEST_NS: Final = 10 * 365 * 24 * HOUR_NS
-
-
-def _time(text: str, example: str) -> Meta:
-    return Meta(
-        description=text,
-        examples=[example],
-        extra={"says": DURATION_SAYS, "remedy": f"for instance {example}"},
-    )
+_TIMES: Final = DurationBounds(1_000_000_000, 10 * 365 * 24 * HOUR_NS, "1 s to 3650 days", "30d")
 
 
 class RetentionPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -37,7 +28,9 @@ class RetentionPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     age: Annotated[
         DurationText | None,
-        _time("Time since the end of a job after which it is removed. Default: no limit.", "30d"),
+        duration_field(
+            "Time since the end of a job after which it is removed. Default: no limit.", example="30d"
+        ),
     ] = None
     size: Annotated[
         Annotated[int, Meta(ge=_LEAST_BYTES, le=MEMORY_LIMIT_BYTES, description="Bytes.")]
@@ -55,10 +48,10 @@ class RetentionPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = None
     compress: Annotated[
         DurationText | bool | None,
-        _time(
+        duration_field(
             "Time since the end of a job after which its logs and journals are compressed into the store; false: they "
-            "stay as files. Default: 1h.",
-            "1h",
+            "stay as files.",
+            HOUR_NS,
         ),
     ] = None
 
@@ -71,23 +64,14 @@ def retention_of(document: Document, part: RetentionPart | None) -> RetentionPol
     if part.compress is False:
         compress_ns = None
     elif isinstance(part.compress, str):
-        compress_ns = _duration(document, part.compress, "compress")
-    age_ns = None if part.age is None else _duration(document, part.age, "age")
+        compress_ns = _TIMES.ns(document, ("retention", "compress"), part.compress)
+    age_ns = None if part.age is None else _TIMES.ns(document, ("retention", "age"), part.age)
     size_bytes = None if part.size is None else memory_bytes(part.size)
     if size_bytes is not None and not _LEAST_BYTES <= size_bytes <= MEMORY_LIMIT_BYTES:
         raise document.error(
             ("retention", "size"), "must be from 1MiB to 1 PiB", value=part.size, remedy="for instance 20GB"
         )
     return RetentionPolicy(age_ns, size_bytes, part.jobs, compress_ns)
-
-
-def _duration(document: Document, text: str, field: str) -> int:
-    ns = duration_ns(text)
-    if not _SHORTEST_NS <= ns <= _LONGEST_NS:
-        raise document.error(
-            ("retention", field), "must be from 1 s to 3650 days", value=text, remedy="for instance 30d"
-        )
-    return ns
 
 
 def retention_as_data(policy: RetentionPolicy) -> dict[str, object] | None:

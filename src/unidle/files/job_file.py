@@ -6,13 +6,22 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from unidle.files.job_place import HardwarePart, RequestsPart, SelectPart, SharePart, TopologyPart
-from unidle.files.job_retry import RestartPart
+from unidle.files.job_parts import (
+    CheckpointPart,
+    HardwarePart,
+    LayoutPart,
+    LimitsPart,
+    PathText,
+    ProgressPart,
+    RanksPart,
+    RequestsPart,
+    RestartPart,
+    SelectPart,
+    SharePart,
+    TopologyPart,
+)
 from unidle.files.values import (
     END,
-    MEMORY_LIMIT_BYTES,
-    MEMORY_SAYS,
-    MemoryText,
     Name,
     number,
 )
@@ -35,7 +44,6 @@ RESERVED_ENV: Final = (
     "ASCEND_RT_VISIBLE_DEVICES",
 )
 RESERVED_ENV_PREFIXES: Final = ("TORCHELASTIC_", "UNIDLE_")
-PATTERN_LENGTH: Final = 1000
 
 _RESERVED = rf"(?!(?:{'|'.join(RESERVED_ENV)}){END})(?!{'|'.join(RESERVED_ENV_PREFIXES)})"
 _RANGES: Final = rf"^[0-9]{{1,6}}(-[0-9]{{1,6}})?(,[0-9]{{1,6}}(-[0-9]{{1,6}})?)*{END}"
@@ -48,15 +56,6 @@ def is_reserved_env(name: str) -> bool:
 
 
 Argument = Annotated[str, Meta(max_length=131_071, extra={"says": "text"})]
-PathText = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=4095,
-        pattern=r"^[^~]",
-        extra={"says": "a path", "remedy": "~ is not expanded: write the path in full"},
-    ),
-]
 EnvName = Annotated[
     str,
     Meta(
@@ -68,88 +67,6 @@ EnvName = Annotated[
     ),
 ]
 EnvValue = Annotated[str, Meta(max_length=131_071, extra={"says": "text", "remedy": "put it in quotes"})]
-
-
-class LayoutPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sizes of the parallel groups. ``tp * dp * pp`` must equal ``ranks``."""
-
-    tp: Annotated[int, number(1, 100_000, "Tensor-parallel size.")] = 1
-    dp: Annotated[int, number(1, 100_000, "Data-parallel size.")] = 1
-    pp: Annotated[int, number(1, 100_000, "Pipeline-parallel size.")] = 1
-
-
-class CheckpointPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Checkpoints of the job."""
-
-    path: Annotated[
-        PathText,
-        Meta(
-            description="Directory (or file) that the job saves checkpoints to, relative to workdir. It does not have to "
-            "exist yet.",
-            examples=["checkpoints"],
-        ),
-    ]
-    memory: Annotated[
-        bool,
-        Meta(
-            description="Whether a process on each node of the gang keeps copies in memory of the checkpoints that "
-            "`unidle.rank.checkpoint` saves to `path`, until the job ends."
-        ),
-    ] = False
-    quarantine_bad: Annotated[
-        bool,
-        Meta(
-            description="Whether an incomplete or damaged newest checkpoint is moved away before a restart, so that the "
-            "script loads the previous one."
-        ),
-    ] = False
-
-
-class ProgressPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How steps are read from the job's output."""
-
-    pattern: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=PATTERN_LENGTH,
-            description="Python regular expression that is searched in each line of output. The group named step, "
-            "otherwise the first group, is the number of the step. Without a group, each match is one step. "
-            "Groups named epoch and total (steps of an epoch) are optional.",
-            examples=["step=(?P<step>[0-9]+)"],
-        ),
-    ]
-
-
-class RanksPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Bounds of the number of ranks of an elastic job."""
-
-    min: Annotated[int, number(1, 100_000, "Minimum number of ranks.", examples=[2])]
-    max: Annotated[int, number(1, 100_000, "Maximum number of ranks.", examples=[4])]
-
-
-class LimitsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Resource limits of each rank, enforced by cgroups if the machine supports them."""
-
-    memory: Annotated[
-        Annotated[int, Meta(ge=2**20, le=MEMORY_LIMIT_BYTES, description="Bytes.")] | MemoryText | None,
-        Meta(
-            description="Maximum memory, at least 1 MiB. Default: unlimited.",
-            examples=["512MiB", "2GB"],
-            extra={"says": f"{MEMORY_SAYS}, from 1 MiB to 1 PiB"},
-        ),
-    ] = None
-    cpus: Annotated[
-        Annotated[float, Meta(ge=0.01, le=100_000)] | None,
-        Meta(
-            description="Maximum number of CPU cores; 0.5 is half of one core. Default: unlimited.",
-            examples=[1.5],
-        ),
-    ] = None
-    pids: Annotated[
-        Annotated[int, Meta(ge=1, le=4_194_304)] | None,
-        Meta(description="Maximum number of processes and threads. Default: unlimited.", examples=[512]),
-    ] = None
 
 
 class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from unidle.files.clusters import ClustersFile
-from unidle.files.drill_file import DrillFile
+from unidle.files.drill import DrillFile
 from unidle.files.fleet_file import FleetFile
 from unidle.files.job_file import JobFile
 

@@ -39,7 +39,7 @@ Stop = Literal[
 ]
 
 
-class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+class AttemptState(msgspec.Struct, frozen=True, omit_defaults=True):
     """One attempt of a job: where, since when, when its first step began and when it last saved its work.
 
     ``stop``: why it is to be stopped, and for which job. One that has ended keeps its places only where the job
@@ -56,7 +56,7 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_ns: int | None = None
 
 
-class Kept(msgspec.Struct, frozen=True):
+class DevicesHeld(msgspec.Struct, frozen=True):
     """Devices of a kind, by node, that are kept for a waiting job."""
 
     kind: str
@@ -85,10 +85,10 @@ class OpenJob(msgspec.Struct, frozen=True, omit_defaults=True):
     submitted_ns: int
     waiting_since_ns: int = 0
     not_before_ns: int = 0
-    holds: Attempt | None = None
-    kept: Kept | None = None
+    holds: AttemptState | None = None
+    kept: DevicesHeld | None = None
     run_time: RunTime | None = None
-    past: tuple[Attempt, ...] = ()
+    past: tuple[AttemptState, ...] = ()
 
 
 class RunTimes(msgspec.Struct, frozen=True):

@@ -14,13 +14,13 @@ import csv
 import difflib
 import math
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, TextIO, TypeVar
 
+from unidle.errors import BadInput
 from unidle.files.document import BadFile, printable
 from unidle.files.load import opened_text, source_name
-from unidle.files.renames import Renames
 from unidle.words import counted
 
 COLUMNS: Final = (
@@ -39,6 +39,31 @@ _YES_NO: Final = {
 }
 
 _T = TypeVar("_T")
+_SHOWN: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Renames:
+    """``queues`` and ``models``: by the name that the jobs have, the one to read instead."""
+
+    queues: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
+
+    def queue(self, name: str) -> str:
+        return self.queues.get(name, name)
+
+    def of_models(self, names: Iterable[str]) -> tuple[str, ...]:
+        """In the same order, each once."""
+        return tuple(dict.fromkeys(self.models.get(name, name) for name in names))
+
+    def check(self, queues: Iterable[str], models: Iterable[str]) -> None:
+        """:class:`BadInput` for a name that no job has: it is a slip, and would do nothing."""
+        asked = (("--queue-map", self.queues, set(queues)), ("--model-map", self.models, set(models)))
+        for option, names, known in asked:
+            strange = next((name for name in names if name not in known), None)
+            if strange is not None:
+                has = ", ".join(sorted(known)[:_SHOWN]) or "none"
+                raise BadInput("no job names it", field=option, value=strange, remedy=f"jobs name {has}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +108,7 @@ class TraceJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class JobTrace:
     """Jobs in the order of the file, which ``source`` names in errors."""
 
     source: str
@@ -94,7 +119,7 @@ class Trace:
         return BadFile(f"{self.source}:{job.line}", problem, field=field, value=value, remedy=remedy)
 
 
-def load_trace(path: str | os.PathLike[str], renames: Renames | None = None) -> Trace:
+def load_trace(path: str | os.PathLike[str], renames: Renames | None = None) -> JobTrace:
     """The jobs of the CSV file ``path``, with other names where ``renames`` has them.
 
     Errors: :class:`unidle.errors.BadInput` with file, line, field, value and remedy: the first in
@@ -103,7 +128,7 @@ def load_trace(path: str | os.PathLike[str], renames: Renames | None = None) -> 
     source = source_name(path)
     try:
         with opened_text(path, what="trace") as stream:
-            trace = Trace(source, tuple(_read(stream, source)))
+            trace = JobTrace(source, tuple(_read(stream, source)))
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise BadFile(source, f"not text in UTF-8: byte 0x{byte:02x}", remedy="save it as UTF-8") from None
@@ -112,12 +137,12 @@ def load_trace(path: str | os.PathLike[str], renames: Renames | None = None) -> 
     return trace
 
 
-def _renamed(trace: Trace, names: Renames) -> Trace:
+def _renamed(trace: JobTrace, names: Renames) -> JobTrace:
     names.check((job.queue for job in trace.jobs), (model for job in trace.jobs for model in job.models))
     jobs = (
         replace(job, queue=names.queue(job.queue), models=names.of_models(job.models)) for job in trace.jobs
     )
-    return Trace(trace.source, tuple(jobs))
+    return JobTrace(trace.source, tuple(jobs))
 
 
 def _read(stream: TextIO, source: str) -> Iterator[TraceJob]:

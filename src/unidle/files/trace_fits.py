@@ -6,26 +6,26 @@ from collections.abc import Iterable
 from typing import Final
 
 from unidle.files.document import BadFile
-from unidle.files.trace import Trace, TraceJob
+from unidle.files.trace import JobTrace, TraceJob
 from unidle.fleet import Fleet
 from unidle.share.select import names_model
 
 
-def check_fits(trace: Trace, fleet: Fleet) -> None:
+def check_fits(trace: JobTrace, fleet: Fleet) -> None:
     """Refuse a job of models or of a queue that the fleet does not have, and a job larger than any node or than the fleet."""
     for error in _misfits(trace, fleet).values():
         raise error
 
 
-def without_misfits(trace: Trace, fleet: Fleet) -> tuple[Trace, int]:
+def without_misfits(trace: JobTrace, fleet: Fleet) -> tuple[JobTrace, int]:
     """The jobs that some state of the fleet holds, and how many are left out. Errors: names as in :func:`check_fits`."""
     misfits = _misfits(trace, fleet)
     if len(misfits) == len(trace.jobs):
         raise next(iter(misfits.values()))
-    return Trace(trace.source, tuple(job for job in trace.jobs if job.job not in misfits)), len(misfits)
+    return JobTrace(trace.source, tuple(job for job in trace.jobs if job.job not in misfits)), len(misfits)
 
 
-def _misfits(trace: Trace, fleet: Fleet) -> dict[str, BadFile]:
+def _misfits(trace: JobTrace, fleet: Fleet) -> dict[str, BadFile]:
     """Why jobs are larger than any node or than the fleet."""
     sizes = _Sizes(fleet)
     parents = {queue.parent for queue in fleet.queues}
@@ -60,7 +60,7 @@ class _Sizes:
             for n in nodes
         ]
 
-    def misfit(self, trace: Trace, job: TraceJob) -> BadFile | None:
+    def misfit(self, trace: JobTrace, job: TraceJob) -> BadFile | None:
         """Why no state of the fleet holds the job; None where one does. Errors: for models of which it has none."""
         if job.models and not _matching(self._models, job.models):
             known = ", ".join(m or "(none)" for m in self._models) or "none: it has no GPU"
@@ -80,7 +80,7 @@ class _Sizes:
             return trace.error(job, "ranks", text, job.ranks, _TOO_LARGE)
         return self._rank_misfit(trace, job)
 
-    def _rank_misfit(self, trace: Trace, job: TraceJob) -> BadFile:
+    def _rank_misfit(self, trace: JobTrace, job: TraceJob) -> BadFile:
         """Why no node holds a single rank."""
         each, cpu, least = job.gpus_each, job.cpu_milli_each, job.memory_bytes_each >> 20
         largest = max((_matching(models, job.models) for models, _, _ in self._nodes), default=0)

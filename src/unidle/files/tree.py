@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from unidle.files.document import BadFile, Bounds, Document, Mark, Path, printable
+from unidle.files.document import BadFile, Bounds, Document, Path, Position, printable
 
 _CORE: Final = "tag:yaml.org,2002:"
 _SCALAR_TAGS: Final[dict[str, tuple[type, ...]]] = {
@@ -58,7 +58,7 @@ class _Reader:
         self._values = 0
         self._deepest = 0
         self._anchors: dict[str, tuple[object, int, int]] = {}
-        self.marks: dict[int, dict[str | int, Mark]] = {}
+        self.marks: dict[int, dict[str | int, Position]] = {}
 
     def document(self) -> object:
         self._events.get_event()  # stream start
@@ -74,12 +74,12 @@ class _Reader:
             )
         return data
 
-    def _value(self, path: Path, depth: int) -> tuple[object, Mark]:
+    def _value(self, path: Path, depth: int) -> tuple[object, Position]:
         event = self._events.get_event()
         line = event.start_mark.line + 1
         self._count(1, depth, line)
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(str(event.anchor), depth, line), Mark(line)
+            return self._alias(str(event.anchor), depth, line), Position(line)
         values_before, deepest_before = self._values, self._deepest
         self._deepest = depth
         written = None
@@ -97,7 +97,7 @@ class _Reader:
             below = self._deepest - depth
             self._anchors[event.anchor] = (data, self._values - values_before, below)
         self._deepest = max(self._deepest, deepest_before)
-        return data, Mark(line, written)
+        return data, Position(line, written)
 
     def _count(self, values: int, deepest: int, line: int) -> None:
         self._values += values
@@ -148,11 +148,11 @@ class _Reader:
                 )
             value, mark = self._value((*path, key), depth + 1)
             members[key] = value
-            marks[key] = Mark(key_mark.line, mark.written)
+            marks[key] = Position(key_mark.line, mark.written)
         self._events.get_event()
         return members
 
-    def _key(self, path: Path, depth: int) -> tuple[str, Mark]:
+    def _key(self, path: Path, depth: int) -> tuple[str, Position]:
         key, mark = self._value(path, depth + 1)
         if not isinstance(key, str):
             written = mark.written if mark.written is not None else "a list or mapping"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
+
+from unidle.files.document import Document, Path
 
 # In JSON Schema, as in Python, "$" alone would let a final line feed pass.
 END: Final = r"$(?!\n)"
@@ -97,6 +101,37 @@ def duration_text(ns: int) -> str:
     return f"{whole}.{part:09d}".rstrip("0") + "s"
 
 
+def duration_field(text: str, usual_ns: int | None = None, *, example: str = "") -> Meta:
+    """What a time in a file is. ``usual_ns``: its default, which is then named, and is the example, too."""
+    if usual_ns is not None:
+        example = duration_text(usual_ns)
+        text = f"{text} Default: {example}."
+    return Meta(
+        description=text,
+        examples=[example],
+        extra={"says": DURATION_SAYS, "remedy": f"for instance {example}"},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DurationBounds:
+    """Limits on a time, and an error's words for them."""
+
+    least_ns: int
+    most_ns: int
+    says: str
+    example: str
+
+    def ns(self, document: Document, path: Path, text: str) -> int:
+        """The time in ns. Errors: :class:`unidle.errors.BadInput`."""
+        found = duration_ns(text)
+        if self.least_ns <= found <= self.most_ns:
+            return found
+        raise document.error(
+            path, f"must be from {self.says}", value=text, remedy=f"for instance {self.example}"
+        )
+
+
 def as_name(text: str, otherwise: str) -> str:
     """``text`` made into a valid name, ``otherwise`` where nothing of it is left."""
     name = re.sub(r"[^a-z0-9._-]+", "-", text.casefold())[:NAME_LENGTH].strip("-._")
@@ -112,3 +147,44 @@ Name = Annotated[
     str,
     Meta(pattern=NAME_PATTERN, min_length=1, max_length=NAME_LENGTH, extra={"says": NAME_SAYS}),
 ]
+
+
+_PART: Final = re.compile(r"\[([^\[\]]*)\]")
+_ITEM: Final = re.compile(
+    r"([0-9]{1,4000})(?:-([0-9]{1,4000}))?"
+)  # longer ones Python does not read as numbers
+
+
+def expand(text: str, limit: int) -> list[str]:
+    """The names that ``text`` denotes, in order; the last range varies fastest.
+
+    Errors: ``ValueError`` with the problem in words, also for more than ``limit`` names.
+    """
+    pieces = _PART.split(text)
+    if any(c in piece for piece in pieces[::2] for c in "[]"):
+        raise ValueError("the brackets do not pair up")
+    columns: list[list[str]] = []
+    count = 1
+    for index, piece in enumerate(pieces):
+        column = _numbers(piece, limit) if index % 2 else [piece]
+        count *= len(column)
+        if count > limit:
+            raise ValueError(f"it expands to more than {limit:,} names")
+        columns.append(column)
+    return ["".join(parts) for parts in itertools.product(*columns)]
+
+
+def _numbers(text: str, limit: int) -> list[str]:
+    numbers: list[str] = []
+    for item in text.split(","):
+        found = _ITEM.fullmatch(item.strip())
+        if found is None:
+            raise ValueError(f"[{text}] is not a range such as [1-4] or [1,3-5]")
+        first, last = found[1], found[2] or found[1]
+        if int(last) < int(first):
+            raise ValueError(f"[{text}] runs backwards")
+        if int(last) - int(first) >= limit:
+            raise ValueError(f"it expands to more than {limit:,} names")
+        width = len(first) if first.startswith("0") else 0
+        numbers += [str(n).zfill(width) for n in range(int(first), int(last) + 1)]
+    return numbers

@@ -144,25 +144,8 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
         ]
     if (refused := _refused(attempt)) is not None:
         return [ended(job.id, attempt.number, "failed", refused), ev.Requeued(job.id, refused)]
-    if stop is not None and (
-        stop.why in ("service_stopped", "preempted", "moved", "node_sick") or stop.requeue
-    ):
-        then = by_policy(job, "evict", stop.because, now_ns) if stop.why in ("preempted", "moved") else None
-        left = ended(job.id, attempt.number, "preempted", stop.because)
-        return [left, then or ev.Requeued(job.id, stop.because)]
-    if stop is not None and stop.why == "timeout":
-        then = by_policy(job, "timeout", stop.because, now_ns)
-        if then is not None:
-            return [ended(job.id, attempt.number, "failed", stop.because), then]
-    if stop is not None and stop.why in ("timeout", "idle"):
-        state: Literal["failed", "cancelled"] = "failed" if stop.why == "timeout" else "cancelled"
-        return [ended(job.id, attempt.number, state, stop.because), ev.JobEnded(job.id, state, stop.because)]
-    if stop is not None and stop.why == "hung":
-        figures = {**stop.because.figures, "kind": kind_of_hang(attempt)}
-        because = Reason(stop.because.code, stop.because.text, figures)
-        failed = ended(job.id, attempt.number, "failed", because)
-        then = by_policy(job, "hang", stop.because, now_ns, stop.culprit)
-        return [failed, then or _again_or_fail(job, stop.because, now_ns)]
+    if stop is not None and (followed := _after_stop(job, attempt, stop, now_ns)) is not None:
+        return followed
     culprit = find_culprit(attempt, ignored)  # again, because all ends are known now
     if culprit is None:
         culprit = stop.culprit if stop is not None and stop.culprit is not None else 0
@@ -171,6 +154,29 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
         ended(job.id, attempt.number, "failed", because),
         _retry_or_fail(job, attempt, culprit, because, now_ns),
     ]
+
+
+def _after_stop(job: JobView, attempt: AttemptView, stop: ev.StopAsked, now_ns: int) -> list[ev.Event] | None:
+    """What follows from why the attempt was stopped; None where its own failure decides."""
+    ended = ev.AttemptEnded
+    if stop.why in ("service_stopped", "preempted", "moved", "node_sick") or stop.requeue:
+        then = by_policy(job, "evict", stop.because, now_ns) if stop.why in ("preempted", "moved") else None
+        left = ended(job.id, attempt.number, "preempted", stop.because)
+        return [left, then or ev.Requeued(job.id, stop.because)]
+    if stop.why == "timeout":
+        then = by_policy(job, "timeout", stop.because, now_ns)
+        if then is not None:
+            return [ended(job.id, attempt.number, "failed", stop.because), then]
+    if stop.why in ("timeout", "idle"):
+        state: Literal["failed", "cancelled"] = "failed" if stop.why == "timeout" else "cancelled"
+        return [ended(job.id, attempt.number, state, stop.because), ev.JobEnded(job.id, state, stop.because)]
+    if stop.why == "hung":
+        figures = {**stop.because.figures, "kind": kind_of_hang(attempt)}
+        because = Reason(stop.because.code, stop.because.text, figures)
+        failed = ended(job.id, attempt.number, "failed", because)
+        then = by_policy(job, "hang", stop.because, now_ns, stop.culprit)
+        return [failed, then or _again_or_fail(job, stop.because, now_ns)]
+    return None
 
 
 def _refused(attempt: AttemptView) -> Reason | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from typing import Final
 
 from unidle.fleet.policies import GuardPolicy
 from unidle.guard.remedy_model import CHECK, DRAINED, Set
 from unidle.jobs import JobSpec, Reason
 from unidle.view.care import CareView, Window
 
-Verb = Literal["drain", "return", "maintain", "cordon", "uncordon"]
 DRAIN_NS: Final = 3_600_000_000_000
 
 

@@ -13,7 +13,6 @@ from typing import Final, Literal
 
 Tier = Literal["quick", "standard", "burn-in"]
 Action = Literal["start", "again", "elsewhere", "taint"]
-TAINT: Final = "unidle/unfit"
 _RANK: Final[dict[Tier, int]] = {"quick": 0, "standard": 1, "burn-in": 2}
 _S: Final = 1_000_000_000
 

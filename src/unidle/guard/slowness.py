@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from operator import attrgetter
 from statistics import fmean, median
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final
 
 from unidle.guard.fault_location import at_fault
+from unidle.guard.gang_windows import Baseline, GangWindow, LinkUse, latest, link_uses, window_of
 from unidle.jobs.vitals import GangVitals, Pair
 from unidle.words import counted
 
@@ -63,51 +63,6 @@ class Slow:
     pairs: tuple[Pair, ...] = ()
 
 
-class _Use(NamedTuple):
-    """How a connection is used: part of the time that data was on its way, and its round trip."""
-
-    busy: float
-    rtt_ns: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Window:
-    from_ns: int
-    at_ns: int
-    waiting: dict[int, float]
-    held: dict[int, float]  # by a CPU quota
-    links: dict[Pair, _Use] | None  # None: not looked at
-
-
-_K = TypeVar("_K", bound=Hashable)
-
-
-@dataclass(slots=True)
-class _Calm(Generic[_K]):
-    """The most that was seen of each thing (some figures) while steps were short.
-
-    Steps are known to be longer only some time after something is slow, so what is seen counts when that has passed.
-    """
-
-    _known: dict[_K, tuple[float, ...]] = field(default_factory=dict)
-    _waiting: deque[tuple[int, Mapping[_K, tuple[float, ...]]]] = field(default_factory=deque)
-
-    def learn(self, now: Mapping[_K, tuple[float, ...]], at_ns: int, after_ns: int) -> None:
-        self._waiting.append((at_ns, now))
-        while self._waiting[0][0] < at_ns - after_ns:
-            for key, figures in self._waiting.popleft()[1].items():
-                self._known[key] = tuple(map(max, figures, self._known.get(key, figures)))
-
-    def disturbed(self) -> None:
-        """Steps are long now: of what waits only the first may be believed, and only where nothing is known."""
-        while len(self._waiting) > 1:
-            self._waiting.pop()
-
-    def of(self, key: _K) -> tuple[float, ...] | None:
-        first = self._waiting[0][1] if self._waiting else {}
-        return self._known.get(key) or first.get(key)
-
-
 @dataclass(slots=True)
 class SlowJudge:
     """Judges one attempt. ``groups`` are ranks that do the same work; each is compared with its group.
@@ -117,12 +72,12 @@ class SlowJudge:
 
     groups: Sequence[Sequence[int]]
     nodes: Sequence[str] = ()
-    _windows: deque[_Window] = field(default_factory=deque)
+    _windows: deque[GangWindow] = field(default_factory=deque)
     _steps: deque[int] = field(default_factory=lambda: deque(maxlen=_STEPS))
     _best_ns: float = 0.0  # the shortest usual step so far
     _disturbed_ns: int = 0  # when steps were long for the last time
-    _links: _Calm[Pair] = field(default_factory=_Calm)
-    _gaps: _Calm[int] = field(default_factory=_Calm)
+    _links: Baseline[Pair] = field(default_factory=Baseline)
+    _gaps: Baseline[int] = field(default_factory=Baseline)
     _standing: Slow | None = None
     _times: int = 0  # looks in a row that found it
 
@@ -131,7 +86,7 @@ class SlowJudge:
         for at_ns in steps_ns:
             if not self._steps or at_ns > self._steps[-1]:
                 self._steps.append(at_ns)
-        self._windows.append(_window(seen))
+        self._windows.append(window_of(seen))
         if len(self._steps) <= NEED_STEPS:
             return None
         steps = list(self._steps)
@@ -145,9 +100,9 @@ class SlowJudge:
         long_ns = median(gaps[-_MEDIAN_STEPS:])
         self._best_ns = min(self._best_ns or long_ns, long_ns)
         between = self._usual(step_ns, seen.at_ns - keep_ns, USUAL_TIMES)
-        usual = _latest(between, need_ns)
-        late = _latest(list(self._windows), need_ns)
-        links = _uses(late)
+        usual = latest(between, need_ns)
+        late = latest(list(self._windows), need_ns)
+        links = link_uses(late)
         self._learn(usual, late, links, max(step_ns, long_ns), seen.at_ns)
         if not usual or usual[0].from_ns < seen.at_ns - 2 * need_ns:
             rank = self._unevenly(step_ns, seen.at_ns - 2 * need_ns, need_ns)
@@ -159,9 +114,9 @@ class SlowJudge:
 
     def _learn(
         self,
-        usual: Sequence[_Window],
-        late: Sequence[_Window],
-        links: Mapping[Pair, _Use],
+        usual: Sequence[GangWindow],
+        late: Sequence[GangWindow],
+        links: Mapping[Pair, LinkUse],
         step_ns: float,
         at_ns: int,
     ) -> None:
@@ -176,27 +131,27 @@ class SlowJudge:
             gaps = {rank: (gap,) for rank, gap in self._gaps_of(usual).items()}
             self._gaps.learn(gaps, at_ns, after_ns)
         elif not usual and not self._disturbed_ns:  # better than nothing, should a link become slow soon
-            begun = _uses([window for window in self._windows if window.from_ns >= self._steps[0]])
+            begun = link_uses([window for window in self._windows if window.from_ns >= self._steps[0]])
             if begun:
                 self._links.learn(begun, at_ns, after_ns)
 
     def _evenly(
-        self, between: Sequence[_Window], usual: Sequence[_Window], step_ns: float, need_ns: int
+        self, between: Sequence[GangWindow], usual: Sequence[GangWindow], step_ns: float, need_ns: int
     ) -> Slow | None:
         """The slow rank, by looks between usual steps: a strong sign soon, a weak one after longer."""
         now = self._gaps_of(usual)  # what was so for long has to be so still
-        spans = [(_latest(between, int(times * need_ns)), least) for times, least in GAPS]
+        spans = [(latest(between, int(times * need_ns)), least) for times, least in GAPS]
         ranks = (self._rank(span, self._gaps_of(span), now, step_ns, least) for span, least in spans if span)
         return next((one for one in ranks if one is not None), None)
 
     def _unevenly(self, step_ns: float, from_ns: int, need_ns: int) -> Slow | None:
         """The slow rank where hardly any look lies between usual steps only."""
         times, least = LOOSE_GAP
-        looks = _latest(self._usual(step_ns, from_ns, LOOSE_TIMES), int(times * need_ns))
+        looks = latest(self._usual(step_ns, from_ns, LOOSE_TIMES), int(times * need_ns))
         gaps = self._gaps_in_most(looks)
         return self._rank(looks, gaps, gaps, step_ns, least) if looks else None
 
-    def _usual(self, step_ns: float, from_ns: int, times: float) -> list[_Window]:
+    def _usual(self, step_ns: float, from_ns: int, times: float) -> list[GangWindow]:
         """Looks that lie between steps of usual length, or up to so many times that."""
         steps = list(self._steps)
         late = steps[max(bisect_right(steps, from_ns) - 1, 0) :]
@@ -217,7 +172,7 @@ class SlowJudge:
                 found.append(window)
         return found
 
-    def _gaps_of(self, usual: Sequence[_Window]) -> dict[int, float]:
+    def _gaps_of(self, usual: Sequence[GangWindow]) -> dict[int, float]:
         """By how much of the time each rank waits less than those that do the same."""
         found = {}
         for group in self.groups:
@@ -231,7 +186,7 @@ class SlowJudge:
                     found[rank] = _other(ordered, k, least) - mean
         return found
 
-    def _gaps_in_most(self, looks: Sequence[_Window]) -> dict[int, float]:
+    def _gaps_in_most(self, looks: Sequence[GangWindow]) -> dict[int, float]:
         """The same, as most of the looks have it."""
         each: dict[int, list[float]] = {}
         for group in self.groups:
@@ -244,7 +199,7 @@ class SlowJudge:
         return {rank: sorted(gaps, reverse=True)[int(LOOSE_PART * len(gaps))] for rank, gaps in each.items()}
 
     def _rank(
-        self, usual: Sequence[_Window], gaps: Mapping[int, float], now: Mapping[int, float], step_ns: float, least: float
+        self, usual: Sequence[GangWindow], gaps: Mapping[int, float], now: Mapping[int, float], step_ns: float, least: float
     ) -> Slow | None:  # fmt: skip
         gaps, worst = {rank: min(gap, now.get(rank, gap)) for rank, gap in gaps.items()}, None
         for group in self.groups:
@@ -269,13 +224,13 @@ class SlowJudge:
             worst = Slow(slow, 0, gaps[slow], text)
         return worst
 
-    def _link(self, now: Mapping[Pair, _Use], step_ns: float) -> Slow | None:
+    def _link(self, now: Mapping[Pair, LinkUse], step_ns: float) -> Slow | None:
         """Connections on which data takes much longer than it did while steps were short."""
         if step_ns < LINK_SLOWER * self._best_ns:
             return None
-        before = {pair: _Use(*calm) for pair in now if (calm := self._links.of(pair))}
+        before = {pair: LinkUse(*calm) for pair in now if (calm := self._links.of(pair))}
         worse = {
-            pair: _Use(now[pair].busy - calm.busy, now[pair].rtt_ns - calm.rtt_ns)
+            pair: LinkUse(now[pair].busy - calm.busy, now[pair].rtt_ns - calm.rtt_ns)
             for pair, calm in before.items()
             if _is_worse(now[pair], calm)
         }
@@ -308,7 +263,7 @@ class SlowJudge:
 
     def _fine_ns(self, pairs: Sequence[Pair]) -> int:
         """When the last look began that saw these links as they always were: steps may be longer since before."""
-        usual = {pair: _Use(*calm) for pair in pairs if (calm := self._links.of(pair))}
+        usual = {pair: LinkUse(*calm) for pair in pairs if (calm := self._links.of(pair))}
         for window in reversed(self._windows):
             uses = [
                 (use, usual[pair])
@@ -343,52 +298,19 @@ def _what(found: Slow) -> tuple[int | None, tuple[Pair, ...]]:
     return found.rank, found.pairs if found.rank is None else ()
 
 
-def _window(seen: GangVitals) -> _Window:
-    span_ns = max(seen.at_ns - seen.from_ns, 1)
-    links: dict[Pair, _Use] = {}
-    for rank in seen.ranks:
-        for link in rank.links:
-            if link.peer < 0:
-                continue
-            pair = (min(rank.rank, link.peer), max(rank.rank, link.peer))
-            known = links.get(pair, _Use(0.0, 0))  # of both directions the worse
-            links[pair] = _Use(max(link.busy_ns / span_ns, known.busy), max(link.rtt_ns, known.rtt_ns))
-    waiting, held = (
-        {r.rank: min(ns(r) / span_ns, 1.0) for r in seen.ranks}
-        for ns in (attrgetter("waiting_ns"), attrgetter("throttled_ns"))
-    )
-    return _Window(seen.from_ns, seen.at_ns, waiting, held, links if seen.links_read else None)
-
-
-def _uses(windows: Sequence[_Window]) -> dict[Pair, _Use]:
-    """How the connections were used that were seen more than once."""
-    seen: dict[Pair, list[_Use]] = {}
-    read = [window.links for window in windows if window.links is not None]
-    for links in read:
-        for pair, use in links.items():
-            seen.setdefault(pair, []).append(use)
-    return {
-        pair: _Use(
-            sum(use.busy for use in uses) / len(read), median([u.rtt_ns for u in uses if u.rtt_ns] or [0])
-        )
-        for pair, uses in seen.items()
-        if len(uses) > 1
-    }
-
-
-def _is_worse(now: _Use, calm: _Use) -> bool:
+def _is_worse(now: LinkUse, calm: LinkUse) -> bool:
     return (_is_later(now, calm) and now.busy >= calm.busy + BUSY_TOO) or _is_busier(now, calm)
 
 
-def _is_later(now: _Use, calm: _Use) -> bool:
+def _is_later(now: LinkUse, calm: LinkUse) -> bool:
     return now.rtt_ns >= RTT_TIMES * calm.rtt_ns and now.rtt_ns - calm.rtt_ns >= RTT_MORE_NS
 
 
-def _is_busier(now: _Use, calm: _Use) -> bool:
+def _is_busier(now: LinkUse, calm: LinkUse) -> bool:
     return now.busy >= calm.busy + BUSY_MORE
 
 
-def _as_bad(worse: Mapping[Pair, _Use]) -> list[Pair]:
+def _as_bad(worse: Mapping[Pair, LinkUse]) -> list[Pair]:
     """Those that became worse by about as much as the worst."""
     if not worse:
         return []
@@ -398,21 +320,11 @@ def _as_bad(worse: Mapping[Pair, _Use]) -> list[Pair]:
     )  # fmt: skip
 
 
-def _steadily_least(rank: int, group: Collection[int], usual: Sequence[_Window]) -> bool:
+def _steadily_least(rank: int, group: Collection[int], usual: Sequence[GangWindow]) -> bool:
     steady = [w for w in usual if rank in w.waiting and len(w.waiting) > 1]
     lowest = sum(w.waiting[rank] <= median(w.waiting[r] for r in group if r in w.waiting) for w in steady)
     return lowest >= STEADY * len(steady)
 
 
-def _words(use: _Use) -> str:
+def _words(use: LinkUse) -> str:
     return f"round trip {use.rtt_ns / 1e6:.1f} ms, busy {use.busy:.0%}"
-
-
-def _latest(windows: Sequence[_Window], length_ns: int) -> Sequence[_Window]:
-    """The last ones that are so long together; none where all of them are shorter."""
-    covered_ns = 0
-    for k, window in enumerate(reversed(windows), 1):
-        covered_ns += window.at_ns - window.from_ns
-        if covered_ns >= length_ns:
-            return windows[-k:]
-    return ()

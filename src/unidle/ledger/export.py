@@ -6,13 +6,14 @@ and whole otherwise, wherever segments were cut. The rows of one slice are in or
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import numpy as np
 
 from unidle.ledger.columns import (
-    DTYPES,
     HOWS,
     LEAVES,
     Array,
@@ -27,10 +28,13 @@ from unidle.ledger.select import Selection, TimeRange
 from unidle.ledger.sources import LedgerSource
 
 if TYPE_CHECKING:
-    import polars as pl
+    from unidle.ledger.parquet.writer import NumberColumn, TextColumn
 
 FIELDS: Final = LedgerRow._fields
 ROWS_AT_ONCE: Final = 1 << 18
+_ROWS_OF_TEXT: Final = 1 << 14
+_NO_VALUE: Final = {"attempt": 0, "step": -1}
+_QUOTED: Final = re.compile(r'[",\r\n]')
 
 
 def standing_rows(
@@ -57,8 +61,9 @@ def write_jsonl(
     where: Mapping[str, Collection[str | int]] | None = None,
 ) -> None:
     """One JSON object per row and line, with the fields of ``LedgerRow`` in its order; null for none."""
+    form = "{" + ",".join(f'"{name}":%s' for name in FIELDS) + "}\n"
     for rows in standing_rows(source, window, where):
-        frame(rows).write_ndjson(out)
+        _write_text(rows, out, form, _as_json, "null")
 
 
 def write_csv(
@@ -68,9 +73,10 @@ def write_csv(
     where: Mapping[str, Collection[str | int]] | None = None,
 ) -> None:
     """A header and one line per row (RFC 4180 quoting, line feeds); an empty field for none."""
-    frame(empty()).write_csv(out)
+    out.write(",".join(FIELDS).encode() + b"\n")
+    form = ",".join(["%s"] * len(FIELDS)) + "\n"
     for rows in standing_rows(source, window, where):
-        frame(rows).write_csv(out, include_header=False)
+        _write_text(rows, out, form, _as_csv, "")
 
 
 def write_parquet(
@@ -80,42 +86,67 @@ def write_parquet(
     where: Mapping[str, Collection[str | int]] | None = None,
 ) -> None:
     """One Parquet file with names, not codes, in it (zstd, null for none)."""
-    from polars.io.plugins import register_io_source
+    from unidle.ledger.parquet.writer import ParquetWriter
 
-    def frames(
-        columns: list[str] | None, predicate: pl.Expr | None, limit: int | None, batch_rows: int | None
-    ) -> Iterator[pl.DataFrame]:
-        del columns, predicate, limit, batch_rows  # the sink asks for everything
-        for rows in standing_rows(source, window, where):
-            yield frame(rows)
-
-    schema = frame(empty()).schema
-    register_io_source(frames, schema=schema).sink_parquet(out, compression="zstd", statistics=True)
+    writer = ParquetWriter(out)
+    writer.group(_columns(empty()))
+    for rows in standing_rows(source, window, where):
+        writer.group(_columns(rows))
+    writer.close()
 
 
-def frame(rows: RowColumns) -> pl.DataFrame:
-    """Rows with their names, one column per field of ``LedgerRow``."""
-    import polars as pl
+def _columns(rows: RowColumns) -> dict[str, TextColumn | NumberColumn]:
+    """One column per field of ``LedgerRow``."""
+    from unidle.ledger.parquet.writer import NumberColumn, TextColumn
 
+    named, found = _named(rows), dict[str, TextColumn | NumberColumn]()
+    for name in FIELDS:
+        if name in named:
+            found[name] = TextColumn(*named[name])
+        else:
+            values = _numbers(rows, name).astype(np.int64)
+            absent = values == _NO_VALUE[name] if name in _NO_VALUE else None
+            found[name] = NumberColumn(values, absent)
+    return found
+
+
+def _write_text(rows: RowColumns, out: BinaryIO, form: str, of_name: Callable[[str], str], none: str) -> None:
+    for part in rows.parts(_ROWS_OF_TEXT):
+        named = _named(part)
+        texts: list[list[str]] = []
+        for name in FIELDS:
+            if name in named:
+                codes, names = named[name]
+                used, places = np.unique(codes, return_inverse=True)
+                known = [none if (text := names[code]) is None else of_name(text) for code in used.tolist()]
+                texts.append([known[place] for place in places.tolist()])
+            else:
+                numbers = list(map(str, _numbers(part, name).tolist()))
+                absent = str(_NO_VALUE.get(name, ""))
+                texts.append([none if text == absent else text for text in numbers] if absent else numbers)
+        out.write("".join(map(form.__mod__, zip(*texts, strict=True))).encode())
+
+
+def _named(rows: RowColumns) -> dict[str, tuple[Array, Sequence[str | None]]]:
+    """The fields that are texts: codes, and the text of each code."""
     names = rows.slices.names
-    named = {
-        "device": _named(names.devices, rows["slice"]),
-        "slice": _named(names.ids, rows["slice"]),
-        "leaf": _named(LEAVES, rows["leaf"]),
-        "job": _named([job.id or None for job in rows.jobs], rows["job"]),
-        "how": _named(HOWS, rows["how"]),
-        "observer": _named(rows.observers, rows["observer"]),
+    return {
+        "device": (rows["slice"], names.devices),
+        "slice": (rows["slice"], names.ids),
+        "leaf": (rows["leaf"], LEAVES),
+        "job": (rows["job"], [job.id or None for job in rows.jobs]),
+        "how": (rows["how"], HOWS),
+        "observer": (rows["observer"], rows.observers),
     }
-    numbers = {
-        **{name: pl.Series(rows[name], dtype=pl.Int64) for name in DTYPES if name not in named},
-        "share_ppm": pl.Series(rows.slices.share_ppm[rows["slice"]], dtype=pl.Int64),
-    }
-    return pl.DataFrame({name: named.get(name, numbers.get(name)) for name in FIELDS}).with_columns(
-        pl.col("attempt").replace(0, None), pl.col("step").replace(-1, None)
-    )
 
 
-def _named(names: Collection[str | None], codes: Array) -> pl.Series:
-    import polars as pl
+def _numbers(rows: RowColumns, name: str) -> Array:
+    return rows.slices.share_ppm[rows["slice"]] if name == "share_ppm" else rows[name]
 
-    return pl.Series(names, dtype=pl.String).gather(codes)
+
+def _as_json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _as_csv(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if not text or _QUOTED.search(text) else text

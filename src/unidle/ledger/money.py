@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,16 +34,3 @@ class Cost:
 def to_micro(price: float) -> int:
     """A price in millionths of the currency."""
     return round(price * MICRO)
-
-
-def apportion(numerators: Sequence[int], denominator: int) -> list[int]:
-    """Round ``numerators[i] / denominator >= 0`` to integers that sum to the rounded total.
-
-    Each is rounded down; what the total then lacks goes to the largest remainders.
-    """
-    amounts = [n // denominator for n in numerators]
-    total = (2 * sum(numerators) + denominator) // (2 * denominator)
-    by_rest = sorted(range(len(amounts)), key=lambda i: (-(numerators[i] % denominator), i))
-    for i in by_rest[: total - sum(amounts)]:
-        amounts[i] += 1
-    return amounts

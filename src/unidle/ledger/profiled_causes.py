@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from unidle.ledger.apportion import by_weight
 from unidle.ledger.taxonomy import How
 
 
@@ -54,29 +55,12 @@ class _Window(NamedTuple):
     how: How
 
 
-def apportion(total: int, weights: Sequence[int]) -> list[int]:
-    """``total`` in whole parts proportional to ``weights`` (largest remainder; of equal ones the first).
-
-    The parts sum to ``total`` exactly, unless all weights are 0. Where ``total`` is at most the sum of the weights
-    no part is larger than its weight.
-    """
-    whole = sum(weights)
-    if not whole:
-        return [0] * len(weights)
-    parts = [total * weight // whole for weight in weights]
-    rest = total - sum(parts)
-    order = sorted(range(len(weights)), key=lambda k: (-(total * weights[k] % whole), k))
-    for k in order[:rest]:
-        parts[k] += 1
-    return parts
-
-
 def fitted(parts: Mapping[str, int], length_ns: int) -> tuple[tuple[str, int], ...]:
     """``parts`` that are of :data:`CARVED` and positive, in its order, made smaller where they exceed ``length_ns``."""
     kept = [(leaf, parts[leaf]) for leaf in CARVED if parts.get(leaf, 0) > 0]
     amounts = [ns for _, ns in kept]
     if sum(amounts) > length_ns:
-        amounts = apportion(max(length_ns, 0), amounts)
+        amounts = by_weight(max(length_ns, 0), amounts)
     return tuple((leaf, ns) for (leaf, _), ns in zip(kept, amounts, strict=True) if ns)
 
 
@@ -138,7 +122,7 @@ def _laid(pieces: list[CauseInterval], window: _Window) -> Iterator[CauseInterva
     for place in _places(pieces):
         done_ns += sum(p.end_ns - p.start_ns for p in place if p.leaf in _CARVED_FROM)
         due_ns = total_ns * done_ns // useful_ns - given_ns
-        here = apportion(due_ns, wanted)
+        here = by_weight(due_ns, wanted)
         given_ns += due_ns
         wanted = [ns - took for ns, took in zip(wanted, here, strict=True)]
         yield from _filled(place, here, window.how)
@@ -157,7 +141,7 @@ def _wanted(pieces: Sequence[CauseInterval], window: _Window, useful_ns: int) ->
     more_ns = max(there["exposed_local"] - wanted["exposed_local"], 0)
     there["straggler_wait"] += more_ns
     amounts = [max(wanted[leaf] - there[leaf], 0) for leaf in CARVED]
-    return amounts if sum(amounts) <= useful_ns else apportion(useful_ns, amounts)
+    return amounts if sum(amounts) <= useful_ns else by_weight(useful_ns, amounts)
 
 
 def _places(pieces: list[CauseInterval]) -> Iterator[list[CauseInterval]]:

@@ -11,8 +11,9 @@ import numpy as np
 
 from unidle.errors import StoreDamaged
 from unidle.ledger.answers import GroupTotal, LeafTotal, LedgerSummary
+from unidle.ledger.apportion import quotients
 from unidle.ledger.columns import HOWS, LEAVES, RowColumns
-from unidle.ledger.money import HOUR_NS, Cost, Prices, apportion, to_micro
+from unidle.ledger.money import HOUR_NS, Cost, Prices, to_micro
 from unidle.ledger.ratios import RATIOS, Ratio, ratio_of, ratios_of
 from unidle.ledger.select import (
     FAILURE,
@@ -242,7 +243,7 @@ class _Answer:
         if not numerators:
             return None
         codes = sorted(numerators)
-        amounts = apportion([numerators[code] for code in codes], HOUR_NS)
+        amounts = quotients([numerators[code] for code in codes], HOUR_NS)
         leaves = {LEAVES[code]: amount for code, amount in zip(codes, amounts, strict=True)}
         return Cost(self._sums.prices.currency, sum(amounts), leaves, unpriced)
 
@@ -255,7 +256,7 @@ class _Answer:
         order = sorted(
             ns_of, key=lambda labels: [_rank(d, v) for d, v in zip(self._sums.by, labels, strict=True)]
         )
-        costs = apportion([money[labels] for labels in order], HOUR_NS) if priced else repeat(None)
+        costs = quotients([money[labels] for labels in order], HOUR_NS) if priced else repeat(None)
         return tuple(
             GroupTotal(labels, ns_of[labels], cost) for labels, cost in zip(order, costs, strict=False)
         )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from unidle.ledger.taxonomy import GROUP_OF, GROUPS
+from unidle.ledger.taxonomy import GROUP_OF
 
 # What the device was bought for. Activation recompute is not in it: it is work that the layout
 # chose to repeat, and a leaf of its own so that it can be won back. Time without a step that was seen
@@ -110,9 +110,3 @@ def ratio_of(definition: RatioDefinition, leaves_ns: Mapping[str, int]) -> Ratio
         sum(leaves_ns.get(leaf, 0) for leaf in definition.numerator),
         sum(leaves_ns.get(leaf, 0) for leaf in definition.denominator),
     )
-
-
-def groups_of(leaves: tuple[str, ...]) -> list[str]:
-    """A set of leaves as words, with whole groups by their name: for pages and help."""
-    whole = [g for g, members in GROUPS.items() if set(members) <= set(leaves)]
-    return whole + [leaf for leaf in leaves if GROUP_OF[leaf] not in whole]

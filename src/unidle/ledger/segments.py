@@ -29,7 +29,7 @@ _REMEDY: Final = "segments are derived: `unidle store compact` folds them again 
 
 def seal(columns: RowColumns, row_group_rows: int = 1 << 18) -> bytes:
     """Rows that stand as Parquet bytes, by slice and start, with statistics per row group."""
-    import polars as pl
+    from unidle.ledger.parquet.writer import NumberColumn, ParquetWriter
 
     if (columns["sign"] < 0).any():
         raise UnidleError("only rows that stand can be sealed", field="sign", remedy="net the postings first")
@@ -45,13 +45,10 @@ def seal(columns: RowColumns, row_group_rows: int = 1 << 18) -> bytes:
     }
     sightings = [table.share_ppm.tolist(), table.first_ns.tolist(), table.last_ns.tolist()]
     out = io.BytesIO()
-    pl.DataFrame({name: columns[name] for name in _STORED}).write_parquet(
-        out,
-        compression="zstd",
-        statistics=True,
-        row_group_size=row_group_rows,
-        metadata={_NAMES: json.dumps(tables), _SIGHTINGS: json.dumps(sightings)},
-    )
+    writer = ParquetWriter(out, {_NAMES: json.dumps(tables), _SIGHTINGS: json.dumps(sightings)})
+    for part in columns.parts(row_group_rows) if len(columns) else (columns,):
+        writer.group({name: NumberColumn(part[name]) for name in _STORED})
+    writer.close()
     return out.getvalue()
 
 
@@ -60,25 +57,24 @@ def unseal(body: bytes, *, detail: bool = True) -> RowColumns:
 
     :class:`StoreDamaged` when the bytes are not a segment that this version can read.
     """
-    import polars as pl
+    from unidle.ledger.parquet.reader import read
 
     wanted = [name for name in _STORED if detail or name not in _DETAIL]
     try:
-        metadata = pl.read_parquet_metadata(io.BytesIO(body))
-        frame = pl.read_parquet(io.BytesIO(body), columns=wanted)
-        names = _names(metadata[_NAMES])
-        share, first, last = (np.array(column, np.int64) for column in json.loads(metadata[_SIGHTINGS]))
-    except (pl.exceptions.PolarsError, OSError, KeyError, ValueError, TypeError) as error:
+        table = read(body, wanted)
+        names = _names(table.metadata[_NAMES])
+        share, first, last = (np.array(column, np.int64) for column in json.loads(table.metadata[_SIGHTINGS]))
+        data = {name: table.columns[name].astype(DTYPES[name], copy=False) for name in wanted}
+        for name, recode in (("leaf", names.leaves), ("how", names.hows)):
+            data[name] = data[name] if recode is None else recode[data[name]]
+    except (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise StoreDamaged(f"not a readable ledger segment: {error}", remedy=_REMEDY) from error
-    data: dict[str, Array] = {name: frame[name].to_numpy() for name in wanted}
-    for name, recode in (("leaf", names.leaves), ("how", names.hows)):
-        data[name] = data[name] if recode is None else recode[data[name]]
     for name in DTYPES:
         if name not in data:  # one value for all rows takes no memory
             blank = {"step": -1, "sign": 1}.get(name, 0)
-            data[name] = np.broadcast_to(np.array(blank, DTYPES[name]), len(frame))
-    table = SliceTable(names.slices, share, first, last)
-    return RowColumns(data, table, names.jobs, names.observers if detail else ("",))
+            data[name] = np.broadcast_to(np.array(blank, DTYPES[name]), table.rows)
+    slices = SliceTable(names.slices, share, first, last)
+    return RowColumns(data, slices, names.jobs, names.observers if detail else ("",))
 
 
 class _Names:

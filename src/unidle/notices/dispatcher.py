@@ -15,7 +15,7 @@ import msgspec
 
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
-from unidle.files.fleet_notices import Channel
+from unidle.files.fleet_notices import NoticeChannel
 from unidle.notices import derive
 from unidle.notices.dedup import Deduplicator
 from unidle.notices.model import Notice
@@ -48,7 +48,7 @@ class NoticeBookmark(msgspec.Struct):
 
 
 class _Desk(msgspec.Struct):
-    channel: Channel
+    channel: NoticeChannel
     temper: Deduplicator
     line: SendQueue
     crew: SenderThreads
@@ -58,7 +58,11 @@ class NoticeDispatcher:
     """Sends notices of the events of a store, which this process holds, to the channels."""
 
     def __init__(
-        self, store: Store, lease: Lease, channels: Sequence[tuple[Channel, Send]], health: Mapping[str, str]
+        self,
+        store: Store,
+        lease: Lease,
+        channels: Sequence[tuple[NoticeChannel, Send]],
+        health: Mapping[str, str],
     ) -> None:
         """``health``: of the nodes and devices that are not healthy now. Errors: :class:`unidle.errors.StoreError`."""
         self._store, self._lease = store, lease
@@ -166,7 +170,7 @@ def load(store: Store) -> tuple[NoticeBookmark, int]:
     return NoticeBookmark(derive.DerivationState()), store.last()[0]
 
 
-def _desk(channel: Channel, send: Send, kept: ChannelState | None) -> _Desk:
+def _desk(channel: NoticeChannel, send: Send, kept: ChannelState | None) -> _Desk:
     kept = kept or ChannelState(Deduplicator(channel.window_ns))
     kept.temper.window_ns = channel.window_ns
     line = SendQueue(kept.pending, kept.record)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, MutableMapping
 from typing import Final, TypeAlias
 
 from unidle.errors import BadInput
-from unidle.files.fleet_notices import Channel, Command, LogFile, Webhook, url_problem
+from unidle.files.fleet_notices import CommandChannel, LogFile, NoticeChannel, Webhook, url_problem
 from unidle.notices.model import Notice, encode
 from unidle.notices.send_queue import Delivery, SendQueue
 
@@ -23,8 +23,8 @@ Send: TypeAlias = Callable[[Notice], Delivery]
 
 
 def senders(
-    channels: Iterable[Channel], environ: MutableMapping[str, str] = os.environ
-) -> list[tuple[Channel, Send]]:
+    channels: Iterable[NoticeChannel], environ: MutableMapping[str, str] = os.environ
+) -> list[tuple[NoticeChannel, Send]]:
     """How each channel delivers one notice.
 
     Variables that hold a secret are taken out of ``environ``, so that neither jobs nor hooks inherit them.
@@ -37,7 +37,7 @@ def senders(
     return found
 
 
-def _sender(channel: Channel, environ: MutableMapping[str, str], used: set[str]) -> Send:
+def _sender(channel: NoticeChannel, environ: MutableMapping[str, str], used: set[str]) -> Send:
     to = channel.to
     if isinstance(to, Webhook):
         return _poster(channel.field, to, environ, used)
@@ -53,7 +53,7 @@ def _sender(channel: Channel, environ: MutableMapping[str, str], used: set[str])
     return _runner(to)
 
 
-def _runner(to: Command) -> Send:
+def _runner(to: CommandChannel) -> Send:
     def run(notice: Notice) -> Delivery:
         from unidle.notices.sender import run
 
@@ -135,7 +135,7 @@ class SenderThreads:
             self._line.settle(entry, answer)
 
 
-def in_flight_most(channel: Channel) -> int:
+def in_flight_most(channel: NoticeChannel) -> int:
     """How many deliveries of a channel may be under way at once."""
     return IN_FLIGHT_MOST if isinstance(channel.to, Webhook) else 1
 

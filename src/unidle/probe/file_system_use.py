@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from unidle.probe.mount_watch import unescaped
+from unidle.probe.mount_table import Mount, mount_point, mounts_in
 
 _SYSTEM: Final = (  # looked up in the table of mounts, never opened
     "/", "/boot", "/dev/shm", "/etc", "/home", "/opt", "/root", "/run", "/tmp", "/usr", "/usr/lib", "/usr/local",  # noqa: S108
@@ -45,7 +45,9 @@ def used_at(device: str, places: Iterable[str] = (), root: Path = Path("/")) -> 
     if not on[0]:
         return ""
     needed = (*_SYSTEM, str(Path.home()), tempfile.gettempdir(), *places)
-    return next((path for path in (*needed, *_of_processes(proc)) if _above(path, tables[0]) in on[0]), "")
+    return next(
+        (path for path in (*needed, *_of_processes(proc)) if mount_point(path, tables[0]) in on[0]), ""
+    )
 
 
 def _tables(proc: str) -> list[str]:
@@ -67,19 +69,7 @@ def _tables(proc: str) -> list[str]:
 
 def _places(text: str, sys: str) -> dict[str, frozenset[str]]:
     """The names of the devices of a table, by the place that they are mounted at; a later mount hides an earlier one."""
-    found: dict[str, frozenset[str]] = {}
-    for line in text.splitlines():
-        fields = line.split(" ")
-        if len(fields) > 4:
-            found[unescaped(fields[4])] = frozenset(_names(line, sys))
-    return found
-
-
-def _above(path: str, places: dict[str, frozenset[str]]) -> str:
-    """The mount point that holds ``path`` (absolute)."""
-    while path not in places and path.strip("/"):
-        path = path.rpartition("/")[0]
-    return path or "/"
+    return {mount.place: frozenset(_names(mount, number, sys)) for mount, number in mounts_in(text)}
 
 
 def _of_processes(proc: str) -> Iterator[str]:
@@ -106,12 +96,10 @@ def _namespace(process: str) -> str | None:
         return None
 
 
-def _names(line: str, sys: str) -> list[str]:
-    fields, _, rest = line.partition(" - ")
-    number, source = fields.split(" ")[2:3], rest.split(" ")[1:2]
-    found = [Path(text).resolve().name for text in source if text.startswith("/")]
+def _names(mount: Mount, number: str, sys: str) -> list[str]:
+    found = [Path(mount.source).resolve().name] if mount.source.startswith("/") else []
     try:
-        found += [Path(sys, "dev/block", text).readlink().name for text in number]
+        found.append(Path(sys, "dev/block", number).readlink().name)
     except OSError:
         pass  # not of a block device
     return found

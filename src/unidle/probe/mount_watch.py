@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from unidle.probe.mount_table import Mount, mount_point, mounts_in
+
 ASK_EVERY_NS: Final = 10_000_000_000
 _TABLE_EVERY_NS: Final = 5_000_000_000
 _MOST_LINKS: Final = 40  # as many symbolic links on one path as the kernel follows
@@ -43,14 +45,6 @@ os._exit(0)
 """
 
 
-class Mount(NamedTuple):
-    """One line of the kernel's table of mounts that is asked: where it is, its type, and what is mounted."""
-
-    place: str
-    kind: str
-    source: str
-
-
 class MountState(NamedTuple):
     """Since when a mount has not answered, or only with ``error`` (of ``errno``); None: it answers."""
 
@@ -61,14 +55,9 @@ class MountState(NamedTuple):
 def remote_mounts(mountinfo: str) -> dict[str, Mount | None]:
     """All mounts of a ``/proc/self/mountinfo`` by place, None for those of the machine itself; a later one hides an earlier."""
     found: dict[str, Mount | None] = {}
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        left, right = before.split(" "), after.split(" ")
-        if len(left) < 5 or len(right) < 2:
-            continue
-        place, kind, source = unescaped(left[4]), right[0], unescaped(right[1])
-        remote = kind in _REMOTE or (kind.startswith("fuse.") and kind not in _OWN)
-        found[place] = Mount(place, kind, source) if remote else None
+    for mount, _ in mounts_in(mountinfo):
+        remote = mount.kind in _REMOTE or (mount.kind.startswith("fuse.") and mount.kind not in _OWN)
+        found[mount.place] = mount if remote else None
     return found
 
 
@@ -86,11 +75,11 @@ def mount_of(path: str, mounts: Mapping[str, Mount | None]) -> Mount | None:
                 here = here.rpartition("/")[0]
                 continue
             here = f"{here}/{one}"
-            if _above(here, mounts) is not None:
-                return _above(os.path.normpath("/".join((here, *todo))), mounts)
+            if mounts.get(mount_point(here, mounts)) is not None:
+                return mounts.get(mount_point(os.path.normpath("/".join((here, *todo))), mounts))
             target = _link_at(here)
         if not target:
-            return _above(here, mounts)
+            return mounts.get(mount_point(here, mounts))
         here = "" if target.startswith("/") else here.rpartition("/")[0]
         todo = _parts(target) + todo
     return None
@@ -104,26 +93,8 @@ def _link_at(path: str) -> str:
         return ""
 
 
-def _above(path: str, mounts: Mapping[str, Mount | None]) -> Mount | None:
-    """The innermost mount above a path, where that is to be asked."""
-    place = path
-    while place and place not in mounts:
-        place = place.rpartition("/")[0]
-    return mounts.get(place or "/")
-
-
 def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
-
-
-def unescaped(escaped: str) -> str:
-    """A path of the table as it is: blanks, tabs, line ends and backslashes are octal in the table."""
-    return os.fsdecode(
-        b"".join(
-            bytes([int(part[:3], 8)]) + os.fsencode(part[3:]) if k else os.fsencode(part)
-            for k, part in enumerate(escaped.split("\\"))
-        )
-    )
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedBars:
     """``blob`` is base64 of a deflated run of LEB128 numbers, see :func:`_blob`."""
 
     contexts: tuple[Context, ...]
@@ -64,7 +64,9 @@ class Packed:
     leaf_ns: tuple[dict[str, int], ...]  # per track, share-weighted, exact
 
 
-def pack(tracks: Sequence[DeviceTrack], start_ns: int, end_ns: int, limit: int = MAX_BLOB_CHARS) -> Packed:
+def pack(
+    tracks: Sequence[DeviceTrack], start_ns: int, end_ns: int, limit: int = MAX_BLOB_CHARS
+) -> PackedBars:
     """The bars of ``tracks`` inside ``[start_ns, end_ns)`` in at most ``limit`` characters, if at all possible."""
     columns, contexts = _read(tracks, start_ns, end_ns)
     leaves = sorted({context[0] for context in contexts})
@@ -79,7 +81,7 @@ def pack(tracks: Sequence[DeviceTrack], start_ns: int, end_ns: int, limit: int =
         if len(blob) <= limit:
             break
     counts = np.bincount(thinned.track, minlength=len(tracks))
-    return Packed(
+    return PackedBars(
         contexts=contexts,
         counts=tuple(counts.tolist()),
         blob=blob,

@@ -18,14 +18,14 @@ from unidle.ledger.taxonomy import GROUP_OF
 from unidle.report.job_summary import steps_done_again
 from unidle.report.model import (
     AttemptLine,
-    Bar,
     DeviceTrack,
     EventLine,
     EventMark,
     JobLine,
-    LeafTotal,
-    Ratio,
+    LeafTime,
+    RatioLine,
     ReportData,
+    TimelineBar,
 )
 from unidle.report.secrets import Mask
 from unidle.report.stories import STORIES_SHOWN, story_of
@@ -95,7 +95,7 @@ def _touches(job: JobView, window: TimeRange) -> bool:
     return job.submitted_ns <= window.end_ns and (job.ended_ns is None or job.ended_ns >= window.start_ns)
 
 
-def _leaves(summary: LedgerSummary) -> tuple[LeafTotal, ...]:
+def _leaves(summary: LedgerSummary) -> tuple[LeafTime, ...]:
     totals: dict[str, int] = {}
     for item in summary.leaves:
         totals[item.leaf] = totals.get(item.leaf, 0) + item.ns
@@ -105,16 +105,16 @@ def _leaves(summary: LedgerSummary) -> tuple[LeafTotal, ...]:
         if summary.cost is not None and totals[item.leaf]:
             micro = summary.cost.leaves_micro.get(item.leaf, 0)
             cost = micro * item.ns / totals[item.leaf] / 1_000_000
-        lines.append(LeafTotal(item.leaf, item.group, item.ns, item.how, cost))
+        lines.append(LeafTime(item.leaf, item.group, item.ns, item.how, cost))
     return tuple(lines)
 
 
-def _ratios(summary: LedgerSummary) -> tuple[Ratio, ...]:
+def _ratios(summary: LedgerSummary) -> tuple[RatioLine, ...]:
     from unidle.ledger.ratios import RATIOS
 
     told = {name: definition.text for name, definition in RATIOS.items()}
     return tuple(
-        Ratio(name, ratio.value, ratio.numerator_ns, ratio.denominator_ns, told.get(name, ""))
+        RatioLine(name, ratio.value, ratio.numerator_ns, ratio.denominator_ns, told.get(name, ""))
         for name, ratio in summary.ratios.items()
     )
 
@@ -123,14 +123,14 @@ def _tracks(source: LedgerSource, window: TimeRange, where: Where | None) -> tup
     from unidle.ledger.columns import rows
     from unidle.ledger.export import standing_rows
 
-    bars: dict[str, list[Bar]] = {}
+    bars: dict[str, list[TimelineBar]] = {}
     about: dict[str, tuple[str, str, str, int]] = {}
     for part in standing_rows(source, window, where):
         for info in part.slices.infos():
             about[info.id] = (info.device, info.node, info.model, info.share_ppm)
         for row in rows(part):
             bars.setdefault(row.slice, []).append(
-                Bar(row.start_ns, row.end_ns, row.leaf, GROUP_OF[row.leaf], row.job or "", row.attempt or 0,
+                TimelineBar(row.start_ns, row.end_ns, row.leaf, GROUP_OF[row.leaf], row.job or "", row.attempt or 0,
                     -1 if row.step is None else row.step, row.how, row.observer)
             )  # fmt: skip
     return tuple(

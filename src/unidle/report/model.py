@@ -12,7 +12,7 @@ from unidle.ledger.taxonomy import How
 EventMark = Literal["", "failure", "kill", "restart", "checkpoint"]
 
 
-class Bar(NamedTuple):
+class TimelineBar(NamedTuple):
     """One interval of a track with one leaf; a tuple, because a report may hold millions."""
 
     start_ns: int
@@ -27,7 +27,7 @@ class Bar(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LeafTotal:
+class LeafTime:
     """Share-weighted device time of one leaf; a leaf known in two ways may come twice."""
 
     leaf: str
@@ -38,7 +38,7 @@ class LeafTotal:
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
+class RatioLine:
     """A ratio of sums of leaves; ``value`` is None where the denominator is 0."""
 
     name: str
@@ -55,7 +55,7 @@ class DeviceTrack:
     device: str
     node: str
     model: str
-    bars: tuple[Bar, ...]
+    bars: tuple[TimelineBar, ...]
     slice: str = ""  # "" for a whole device
     share_ppm: int = WHOLE_PPM
 
@@ -173,8 +173,8 @@ class ReportData:
     window_start_ns: int
     window_end_ns: int
     capacity_ns: int
-    leaves: tuple[LeafTotal, ...]
-    ratios: tuple[Ratio, ...] = ()
+    leaves: tuple[LeafTime, ...]
+    ratios: tuple[RatioLine, ...] = ()
     currency: str = "USD"
     devices: tuple[DeviceTrack, ...] = ()
     jobs: tuple[JobLine, ...] = ()

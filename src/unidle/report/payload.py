@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from unidle.ledger.taxonomy import GROUP_OF
 from unidle.page.frame import visible
 from unidle.report.advice import shell_line
-from unidle.report.bars import Packed
+from unidle.report.bars import PackedBars
 from unidle.report.model import AttemptLine, EventLine, ReportData
 from unidle.report.palette import ink_on, leaf_colour, rgb
 from unidle.report.plot import figures
@@ -20,7 +20,7 @@ MAX_MARKS = 20_000
 Json = dict[str, object]
 
 
-def payload(data: ReportData, packed: Packed, tables: Sequence[Table]) -> Json:
+def payload(data: ReportData, packed: PackedBars, tables: Sequence[Table]) -> Json:
     """Times are whole ``unit_ns`` since the window's start; the start itself is text (beyond 2 ** 53)."""
     jobs = sorted({context[1] for context in packed.contexts} | {row.job for t in tables for row in t.rows})
     job_index = {job: k for k, job in enumerate(jobs)}
@@ -78,7 +78,7 @@ def _leaf(leaf: str) -> list[str]:
     return [leaf, group, colour, ink_on(rgb(colour)), describe(leaf)]
 
 
-def _thinned(packed: Packed) -> Json:
+def _thinned(packed: PackedBars) -> Json:
     return {
         "in": packed.bars_in,
         "out": packed.bars_out,

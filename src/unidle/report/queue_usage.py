@@ -24,7 +24,7 @@ IN_USE: Final = tuple(group for group in GROUPS if group not in ("unseen", "down
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class QueueUsage:
     """One queue in one month (``2026-11``, local). ``groups_ns`` are the groups of leaves of its jobs' rows.
 
     ``cost_micro`` is None if nothing of that month has a price. ``own`` is whether jobs ran in the queue
@@ -72,7 +72,7 @@ def months(window: TimeRange, zone: Zone = UTC) -> Iterator[tuple[str, TimeRange
 def usage(
     source: LedgerSource, parents: Mapping[str, str | None], *, window: TimeRange | None = None,
     zone: Zone = UTC, prices: Prices | None = None, devices: Collection[str] | None = None,
-) -> list[Usage]:  # fmt: skip
+) -> list[QueueUsage]:  # fmt: skip
     """Device time that jobs held, by month and queue, departments with all that is below them.
 
     ``parents`` maps each queue to its parent (None: it stands on its own); queues that it does not
@@ -82,7 +82,7 @@ def usage(
     where: dict[str, Collection[str | int]] = {"group": IN_USE}
     if devices is not None:
         where["device"] = devices
-    rows: list[Usage] = []
+    rows: list[QueueUsage] = []
     for month, part in months(window or source.extent(), zone):
         answer = summary(source, part, ("queue", "group"), where=where, prices=prices)
         groups: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -98,7 +98,7 @@ def usage(
                 if total.cost_micro is not None:
                     money[queue] = (money[queue] or 0) + total.cost_micro
         rows += [
-            Usage(
+            QueueUsage(
                 month, queue, sum(groups[queue].values()), dict(groups[queue]), money[queue], prices.currency,
                 queue in own,
             )

@@ -9,7 +9,7 @@ from typing import Final
 
 from unidle.ledger.taxonomy import GROUP_OF
 from unidle.page.frame import visible
-from unidle.report.bars import Packed
+from unidle.report.bars import PackedBars
 from unidle.report.model import AttemptLine, EventLine, JobLine, ReportData
 from unidle.report.palette import group_order
 from unidle.report.text import clock_time, device_time, duration, number
@@ -48,7 +48,7 @@ class Table:
     left_out: int = 0
 
 
-def tables(data: ReportData, packed: Packed) -> tuple[Table, ...]:
+def tables(data: ReportData, packed: PackedBars) -> tuple[Table, ...]:
     return _jobs(data), _attempts(data), _events(data), _devices(data, packed)
 
 
@@ -138,7 +138,7 @@ def _event_row(line: EventLine) -> TableRow:
     return TableRow(cells, line.job, line.attempt)
 
 
-def _devices(data: ReportData, packed: Packed) -> Table:
+def _devices(data: ReportData, packed: PackedBars) -> Table:
     by_track = [_group_sums(sums) for sums in packed.leaf_ns]
     groups = [group for group in group_order() if any(group in sums for sums in by_track)]
     rows = []

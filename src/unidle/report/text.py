@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from unidle.ledger.apportion import quotients
+
 US_NS = 1_000
 MS_NS = 1_000_000
 S_NS = 1_000_000_000
@@ -76,11 +78,7 @@ def shares(parts: Sequence[int], whole: int) -> list[str]:
     """
     if whole == 0:
         return ["-"] * len(parts)
-    tenths = [part * 1_000 // whole for part in parts]
-    missing = (sum(parts) * 1_000 + whole // 2) // whole - sum(tenths)
-    by_remainder = sorted(range(len(parts)), key=lambda k: (-(parts[k] * 1_000 % whole), k))
-    for k in by_remainder[:missing]:
-        tenths[k] += 1
+    tenths = quotients([part * 1_000 for part in parts], whole)
     return [
         "<0.1 %" if part and not tenth else f"{tenth // 10}.{tenth % 10} %"
         for part, tenth in zip(parts, tenths, strict=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from unidle.ledger.taxonomy import GROUP_OF, GROUPS, How
-from unidle.report.model import LeafTotal, ReportData
+from unidle.report.model import LeafTime, ReportData
 from unidle.report.palette import group_order
 from unidle.report.text import shares
 
@@ -45,7 +45,7 @@ class GroupLine:
 
 def waterfall_lines(data: ReportData) -> tuple[GroupLine, ...]:
     """Groups from useful to unseen, in each its leaves from large to small; nothing that is 0."""
-    by_leaf: dict[str, list[LeafTotal]] = defaultdict(list)
+    by_leaf: dict[str, list[LeafTime]] = defaultdict(list)
     for total in data.leaves:
         if total.ns:
             by_leaf[total.leaf].append(total)
@@ -68,7 +68,7 @@ def _group_lines(lines: dict[str, list[LeafLine]], capacity_ns: int) -> tuple[Gr
     )
 
 
-def _leaf_line(parts: list[LeafTotal], before_ns: int, share: str) -> LeafLine:
+def _leaf_line(parts: list[LeafTime], before_ns: int, share: str) -> LeafLine:
     by_how: dict[How, int] = defaultdict(int)
     for part in parts:
         by_how[part.how] += part.ns
@@ -83,16 +83,16 @@ def _leaf_line(parts: list[LeafTotal], before_ns: int, share: str) -> LeafLine:
     )
 
 
-def _ns(parts: Iterable[LeafTotal]) -> int:
+def _ns(parts: Iterable[LeafTime]) -> int:
     return sum(part.ns for part in parts)
 
 
-def _sum_cost(parts: Iterable[LeafTotal | LeafLine]) -> float | None:
+def _sum_cost(parts: Iterable[LeafTime | LeafLine]) -> float | None:
     costs = [part.cost for part in parts if part.cost is not None]
     return sum(costs) if costs else None
 
 
-def _leaf_order(parts: list[LeafTotal]) -> tuple[int, int, int, str]:
+def _leaf_order(parts: list[LeafTime]) -> tuple[int, int, int, str]:
     groups = group_order()
     group, leaf = parts[0].group, parts[0].leaf
     place = groups.index(group) if group in groups else len(groups)

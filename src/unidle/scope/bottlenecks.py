@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,10 +9,11 @@ from typing import Final
 
 from unidle.scope.budget import Budgets, Cell, ThreadBudget, helpers_of, percentages
 from unidle.scope.line_times import LineTime, lines_of
-from unidle.scope.model import Frame, Profile
+from unidle.scope.model import Profile
 from unidle.scope.rank_views import compare
 from unidle.scope.ranks import Blame, Comparison
-from unidle.scope.rules import Category, StackRule, leaf_of
+from unidle.scope.rules import Category, StackRule
+from unidle.scope.small_operators import split_at_operators
 from unidle.words import counted, does
 
 LEAST_SHARE: Final = 0.05
@@ -24,13 +24,6 @@ _FEW_LINES: Final = 2
 # What is shown as small operators, where they are the cause.
 _WORK: Final = ("forward", "backward", "optimizer", "operators")
 _AROUND: Final = frozenset({"python-code", "python-in-library", *_WORK})
-# Functions that do an operator's arithmetic; what else PyTorch spends is bookkeeping around it.
-_ARITHMETIC: Final = re.compile(
-    r"gemm|gemv|conv|kernel|vectorized|omp_fn|mkl_|dnnl|blas|axpy|softmax|_avx|avx512|loop2d|memcpy|memmove|memset|copy_|"
-    r"fft|lapack|getrf|potrf|sort|svd|dot_|reduce|parallel|norm|dropout|embedding|random|uniform|normal|bernoulli|cumsum",
-    re.IGNORECASE,
-)
-_OF_TORCH: Final = re.compile(r"libtorch|libc10|_C\.cpython")
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,18 +376,7 @@ def _native_team(profile: Profile, cell: Cell) -> bool:
 
 def _small_operators(profile: Profile, thread: ThreadBudget) -> Bottleneck | None:
     """Python and PyTorch's bookkeeping around operators that are too small, where they take more than the arithmetic does."""
-    around: list[Cell] = []
-    arithmetic = 0
-    for cell in thread.cells:
-        if cell.state != "on" or cell.stack is None or cell.rule.category not in ("python", "compute"):
-            continue
-        stack = profile.stack(cell.stack)
-        if not _near_tensors(stack):
-            continue
-        if _is_arithmetic(stack):
-            arithmetic += cell.ns
-        else:
-            around.append(cell)
+    around, arithmetic = split_at_operators(profile, thread)
     of_torch = sum(c.ns for c in around if c.rule.category == "compute")
     lost = sum(cell.ns for cell in around)
     share = lost / thread.wall_ns if thread.wall_ns else 0.0
@@ -406,19 +388,6 @@ def _small_operators(profile: Profile, thread: ThreadBudget) -> Bottleneck | Non
         details=(f"the operators' own arithmetic takes {100 * arithmetic / thread.wall_ns:.0f} %",),
         do="fewer and larger operators (batch the loop into one tensor), torch.compile, foreach or fused optimizers",
     )  # fmt: skip
-
-
-def _near_tensors(stack: Sequence[Frame]) -> bool:
-    """Whether the code is at a tensor operator: native code of PyTorch is in the stack, or the line runs PyTorch's Python."""
-    return any((f.kind == "native" and _OF_TORCH.match(f.module)) or "/torch/" in f.file for f in stack)
-
-
-def _is_arithmetic(stack: Sequence[Frame]) -> bool:
-    at = leaf_of(stack)
-    if at is None or stack[at].kind == "python":
-        return False
-    deepest = [frame for frame in stack[max(at - 3, 0) :] if frame.kind == "native"]
-    return any(_ARITHMETIC.search(frame.function.partition("<")[0]) for frame in deepest)
 
 
 def _range(shares: Sequence[float]) -> str:

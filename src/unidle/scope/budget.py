@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
+from unidle.ledger.apportion import by_weight
 from unidle.scope.code_place import CodePlace, place_of
 from unidle.scope.model import Profile, State, Thread
 from unidle.scope.process_roles import Key, ProcessRoles, roles_of
@@ -177,21 +178,8 @@ def percentages(ns: Mapping[Category, int], places: int = 2) -> dict[str, float]
     weights = [max(ns.get(category, 0), 0) for category in CATEGORIES]
     if not any(weights):
         weights[-1] = 1
-    parts = allot(100 * unit, weights)
+    parts = by_weight(100 * unit, weights)
     return {category: part / unit for category, part in zip(CATEGORIES, parts, strict=True)}
-
-
-def allot(total: int, weights: Sequence[int]) -> list[int]:
-    """``total`` in whole parts in proportion to the weights: the largest remainders get what is left, the first of equals."""
-    whole = sum(weights)
-    if whole <= 0:
-        return [0] * len(weights)
-    parts = [total * weight // whole for weight in weights]
-    left = total - sum(parts)
-    last = sorted(range(len(weights)), key=lambda n: (-(total * weights[n] % whole), n))
-    for n in last[:left]:
-        parts[n] += 1
-    return parts
 
 
 def _cells(
@@ -222,10 +210,10 @@ def _cells(
             of_rule[order.get(rule.name, len(order)), rule.category].append((rule, stack, ns))
         numbers = sorted(of_rule)
         for n, part in zip(
-            numbers, allot(total, [sum(ns for *_, ns in of_rule[n]) for n in numbers]), strict=True
+            numbers, by_weight(total, [sum(ns for *_, ns in of_rule[n]) for n in numbers]), strict=True
         ):
             rows = sorted(of_rule[n], key=lambda row: (-row[2], name(row[1])))
-            for (rule, stack, _), ns in zip(rows, allot(part, [ns for *_, ns in rows]), strict=True):
+            for (rule, stack, _), ns in zip(rows, by_weight(part, [ns for *_, ns in rows]), strict=True):
                 cells.append(Cell(rule, stack, state, ns))
     return tuple(cells)
 
@@ -261,7 +249,7 @@ def _resolved(
             ns[rule.category] += total
             continue
         weights = [mix[category] for category in CATEGORIES]
-        for category, part in zip(CATEGORIES, allot(total, weights), strict=True):
+        for category, part in zip(CATEGORIES, by_weight(total, weights), strict=True):
             ns[category] += part
     return ns
 

@@ -16,7 +16,6 @@ from unidle.words import counted
 _UNKNOWN: Final = CodePlace("(unknown)")
 _MOST: Final = 6
 _MOST_GROWTHS: Final = 4
-_AT_PAGES: Final = ", pages"
 _COVERS: Final = (
     "pages: what the process takes from the system in whole, among it the arenas of Python's objects up to 512 bytes, "
     "which never reach malloc: a line is reported when it needs a new one"
@@ -45,8 +44,7 @@ class LineMemory:
 
     @property
     def text(self) -> str:
-        at = {"host": "", PAGES: _AT_PAGES}.get(self.device, f" on {self.device}")
-        return self.place.text + at
+        return _where(self.place, self.device)
 
 
 def sites_of(profile: Profile) -> list[LineMemory]:
@@ -133,7 +131,7 @@ def growth_lines(
         subsequent_indent="  ",
     )
     for n, one in enumerate(growths[:_MOST_GROWTHS]):
-        lines.append(f"  {_rate(one)}  {_where(one)}"[:width])
+        lines.append(f"  {_rate(one)}  {_where(one.place, one.device)}"[:width])
         text = source(one.place.file, one.place.line) if source and n == 0 else None
         if text and text.strip():
             lines.append(f"      > {text.strip()}"[:width])
@@ -153,9 +151,8 @@ def _rate(one: MemoryGrowth) -> str:
     return f"{size(round(one.bytes_s))}/s{step}"
 
 
-def _where(one: MemoryGrowth) -> str:
-    at = {"host": "", PAGES: _AT_PAGES}.get(one.device, f" on {one.device}")
-    return one.place.text + at
+def _where(place: CodePlace, device: str) -> str:
+    return place.text + {"host": "", PAGES: ", pages"}.get(device, f" on {device}")
 
 
 def _evidence(one: MemoryGrowth) -> str:

@@ -225,7 +225,7 @@ class Profile:
         return made
 
     def _check(self) -> None:
-        from unidle.scope.samples import rows_of  # which stands above this module
+        from unidle.scope.samples import rows_of  # NumPy is loaded only where a profile is read
 
         rows_of(self.samples)
         frames, stacks = len(self.frames), len(self.stacks)

@@ -7,20 +7,13 @@ intersection of its names' sets, a stack's the union of its frames'.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import translate
-from functools import cache
-from importlib.resources import files
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from unidle.scope.model import Frame, FrameKind, State
-
-if TYPE_CHECKING:
-    from unidle.files.document import Document
 
 Category = Literal[
     "checkpoint_io", "collective", "copy", "device_sync", "data", "compute", "python", "cpu_contention", "lock", "idle",
@@ -343,46 +336,3 @@ def _anywhere(files: str) -> str:
 
 def _one_of(globs: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(translate(one) for one in globs), re.DOTALL)
-
-
-@cache
-def shipped() -> tuple[StackRule, ...]:
-    """The rules that unidle brings."""
-    from unidle.files.document import Bounds
-    from unidle.files.tree import parse
-
-    text = files(__package__).joinpath("rules.yaml").read_text("utf-8")
-    return rules_of(parse(text, "rules.yaml", "rules", Bounds()), source="unidle")
-
-
-def load_rules(path: str | os.PathLike[str]) -> tuple[StackRule, ...]:
-    """The rules of a user's YAML or JSON file (``-``: standard input).
-
-    Errors: :class:`unidle.errors.BadInput` with line, field, value and remedy.
-    """
-    from unidle.files.document import Bounds
-    from unidle.files.load import load_document, source_name
-
-    return rules_of(load_document(path, what="rules", bounds=Bounds()), source=source_name(path))
-
-
-def own_rules_file() -> Path:
-    """Where a user's own rules lie, if there are any."""
-    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "unidle" / "profile-rules.yaml"
-
-
-def all_rules(*given: str | os.PathLike[str]) -> RuleSet:
-    """The rules of files given, then the user's own, then the shipped ones. Errors: as of :func:`load_rules`."""
-    first = [rule for path in given for rule in load_rules(path)]
-    own = own_rules_file()
-    if own.is_file():
-        first += load_rules(own)
-    return RuleSet((*first, *shipped()))
-
-
-def rules_of(document: Document, source: str) -> tuple[StackRule, ...]:
-    """``{rules: [...]}`` as rules. Errors: :class:`unidle.errors.BadInput`."""
-    from unidle.scope.rules_file import read_rules
-
-    return tuple(replace(rule, source=source) for rule in read_rules(document))

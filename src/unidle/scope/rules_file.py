@@ -1,20 +1,28 @@
-"""From a rules file to rules, or to one clear error."""
+"""From rules files to rules, or to one clear error: the shipped one (``rules.yaml``), the user's own, and those given."""
 
 from __future__ import annotations
 
+import os
+import pathlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from importlib import resources
 from typing import Annotated, Final, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
 from unidle.files.check import convert
-from unidle.files.document import Breach, Document, Path
+from unidle.files.document import Bounds, Breach, Document, Path
+from unidle.files.load import load_document, source_name
+from unidle.files.tree import parse
 from unidle.scope.model import State
 from unidle.scope.rules import (
     CATEGORIES,
     Category,
     Example,
     FramePattern,
+    RuleSet,
     StackRule,
     ThreadKind,
     frame_of,
@@ -61,6 +69,41 @@ class _RulePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
     rules: Annotated[tuple[_RulePart, ...], Meta(min_length=1, max_length=2000)]
+
+
+@cache
+def shipped() -> tuple[StackRule, ...]:
+    """The rules that unidle brings."""
+    text = resources.files(__package__).joinpath("rules.yaml").read_text("utf-8")
+    return rules_of(parse(text, "rules.yaml", "rules", Bounds()), source="unidle")
+
+
+def load_rules(path: str | os.PathLike[str]) -> tuple[StackRule, ...]:
+    """The rules of a user's YAML or JSON file (``-``: standard input).
+
+    Errors: :class:`unidle.errors.BadInput` with line, field, value and remedy.
+    """
+    return rules_of(load_document(path, what="rules", bounds=Bounds()), source=source_name(path))
+
+
+def own_rules_file() -> pathlib.Path:
+    """Where a user's own rules lie, if there are any."""
+    base = os.environ.get("XDG_CONFIG_HOME") or str(pathlib.Path.home() / ".config")
+    return pathlib.Path(base) / "unidle" / "profile-rules.yaml"
+
+
+def all_rules(*given: str | os.PathLike[str]) -> RuleSet:
+    """The rules of files given, then the user's own, then the shipped ones. Errors: as of :func:`load_rules`."""
+    first = [rule for path in given for rule in load_rules(path)]
+    own = own_rules_file()
+    if own.is_file():
+        first += load_rules(own)
+    return RuleSet((*first, *shipped()))
+
+
+def rules_of(document: Document, source: str) -> tuple[StackRule, ...]:
+    """``{rules: [...]}`` as rules. Errors: :class:`unidle.errors.BadInput`."""
+    return tuple(replace(rule, source=source) for rule in read_rules(document))
 
 
 def read_rules(document: Document) -> Iterator[StackRule]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from unidle.scope.model import Sample, State
-
 Column = npt.NDArray[np.int64]
 
-STATE_ORDER: Final[tuple[State, ...]] = ("on", "off", "runq")
+STATE_ORDER: Final[tuple[Literal["on", "off", "runq"], ...]] = ("on", "off", "runq")
 _NUMBERS: Final = {state: number for number, state in enumerate(STATE_ORDER)}
 _ROOM: Final = 1 << 62
 
@@ -54,8 +52,11 @@ class Rows:
         return Rows(*kept, *sums)
 
 
-def rows_of(samples: Sequence[Sample]) -> Rows:
-    """Raises KeyError, TypeError, ValueError or OverflowError for what is no sample (of a file that was made by others)."""
+def rows_of(samples: Sequence[Any]) -> Rows:
+    """The columns of :class:`unidle.scope.model.Sample`.
+
+    Raises KeyError, TypeError, ValueError or OverflowError for what is no sample (of a file that was made by others).
+    """
     return Rows(
         _column(samples, "pid"), _column(samples, "tid"), _column(samples, "stack"),
         np.fromiter(map(_NUMBERS.__getitem__, map(attrgetter("state"), samples)), np.int64, len(samples)),

@@ -62,7 +62,8 @@ def main() -> int:
 
     What takes time to load is loaded before orders come: it may be started when a gang only begins to look suspicious.
     """
-    from unidle.scope.rules import RuleSet, shipped
+    from unidle.scope.rules import RuleSet
+    from unidle.scope.rules_file import shipped
     from unidle.scope.tiers import native  # noqa: F401
 
     with suppress(ImportError):

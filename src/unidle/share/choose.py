@@ -126,18 +126,6 @@ def _choice(offer: PartOption, offers: int, against: Counter[str], instead: Sequ
         text += "; instead " + ", ".join(f"{o.mode} on {o.gpu.device.id} {_cost(o)}" for o in instead)
     if against:
         text += f"; ruled out: {in_the_way(against, _SHOWN)}"
-    figures: dict[str, int | float | str] = {
-        "price_ppm": offer.price_ppm,
-        "slowdown_ppm": offer.slowdown_ppm,
-        "others_ppm": offer.worst_other_ppm,
-        "compute_ppm": offer.compute_ppm,
-        "memory_bytes": offer.memory_bytes,
-        "beside": beside,
-        "ways": offers,
-        "refused": sum(against.values()),
-        "how": offer.how,
-    }
-    figures |= {f"instead_{o.mode}_{o.gpu.device.id}_ppm": o.price_ppm for o in instead}
     return Choice(
         gpu.device.id,
         offer.mode,
@@ -147,8 +135,25 @@ def _choice(offer: PartOption, offers: int, against: Counter[str], instead: Sequ
         offer.slowdown_ppm,
         offer.worst_other_ppm,
         offer.plan,
-        Reason(f"share_{offer.mode}", text, figures),
+        Reason(f"share_{offer.mode}", text, _figures(offer, offers, against, instead)),
     )
+
+
+def _figures(
+    offer: PartOption, offers: int, against: Counter[str], instead: Sequence[PartOption]
+) -> dict[str, int | float | str]:
+    figures: dict[str, int | float | str] = {
+        "price_ppm": offer.price_ppm,
+        "slowdown_ppm": offer.slowdown_ppm,
+        "others_ppm": offer.worst_other_ppm,
+        "compute_ppm": offer.compute_ppm,
+        "memory_bytes": offer.memory_bytes,
+        "beside": len(offer.gpu.residents),
+        "ways": offers,
+        "refused": sum(against.values()),
+        "how": offer.how,
+    }
+    return figures | {f"instead_{o.mode}_{o.gpu.device.id}_ppm": o.price_ppm for o in instead}
 
 
 def _none(gpus: int, against: Counter[str], examples: Mapping[str, Reason]) -> PartRefused:

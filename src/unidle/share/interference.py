@@ -32,7 +32,6 @@ from unidle.share.modes import Mode
 
 UNKNOWN: Final = "unknown"
 PRIOR_WEIGHT: Final = 2  # the model counts as much as this many observations
-_LOWEST_PPM: Final = WHOLE_PPM // 2  # a pair that ran twice as fast together was not measured well
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ Pair = tuple[Mode, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """Known loads and the slow-downs of pairs that were seen. Immutable; see :meth:`observed`."""
+    """Known loads and the slow-downs of pairs that were seen. Immutable."""
 
     loads: Mapping[str, Load]
     seen: Mapping[Pair, PairSlowdown]
@@ -102,24 +101,6 @@ class Interference:
         if known is None:
             return Load(name or UNKNOWN, asked_ppm, asked_ppm * 7 // 8, asked_ppm)
         return replace(known, sm_ppm=min(known.sm_ppm, asked_ppm))
-
-    def observed(self, mode: Mode, load: str, other: str, alone_ns: int, shared_ns: int) -> Interference:
-        """A table that also has this measurement: a step took ``alone_ns`` alone and ``shared_ns`` next to ``other``.
-
-        Both come from the ledger's rows of steps. Errors: :class:`BadInput` for times that are not positive.
-        """
-        if alone_ns <= 0 or shared_ns <= 0:
-            raise BadInput(
-                "a step's time must be positive",
-                field="alone_ns" if alone_ns <= 0 else "shared_ns",
-                value=min(alone_ns, shared_ns),
-                remedy="take the median of steps that were seen whole",
-            )
-        ppm = max(_LOWEST_PPM, shared_ns * WHOLE_PPM // alone_ns)
-        before = self.seen.get((mode, load, other), PairSlowdown(0, 0))
-        times = before.times + 1
-        mean = (before.mean_ppm * before.times + ppm) // times
-        return Interference(self.loads, {**self.seen, (mode, load, other): PairSlowdown(mean, times)})
 
     def slowdown(self, mode: Mode, own: Tenant, others: Sequence[Tenant]) -> Slowdown:
         """How much slower ``own`` runs in its part while ``others`` run in theirs."""

@@ -69,21 +69,17 @@ def reconfigure(
     layout, destroy = best
     create = tuple((Counter(layout) - Counter(idle)).elements())
     kept = tuple((Counter(idle) - Counter(destroy)).elements())
-    left = model.memory - (used | _mask(model, layout) | _mask(model, kept)).bit_count()
-    reason = Reason(
-        "mig_placed",
-        f"{_list(layout)} on {model.name}: {len(create)} created, {len(layout) - len(create)} used again, "
-        f"{len(destroy)} destroyed, {len(in_use)} in use left alone; {left} of {model.memory} memory slices free",
-        {
-            "created": len(create),
-            "reused": len(layout) - len(create),
-            "destroyed": len(destroy),
-            "in_use": len(in_use),
-            "free_slices": left,
-            "occupied_before": occupied.bit_count(),
-        },
+    free = model.memory - (used | _mask(model, layout) | _mask(model, kept)).bit_count()
+    reused = len(layout) - len(create)
+    text = (
+        f"{_list(layout)} on {model.name}: {len(create)} created, {reused} used again, {len(destroy)} destroyed, "
+        f"{len(in_use)} in use left alone; {free} of {model.memory} memory slices free"
     )
-    return Reconfiguration(destroy, create, layout, reason)
+    figures: dict[str, int | float | str] = {
+        "created": len(create), "reused": reused, "destroyed": len(destroy), "in_use": len(in_use),
+        "free_slices": free, "occupied_before": occupied.bit_count(),
+    }  # fmt: skip
+    return Reconfiguration(destroy, create, layout, Reason("mig_placed", text, figures))
 
 
 def layouts(

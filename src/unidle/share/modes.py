@@ -22,6 +22,7 @@ from typing import Final, Literal
 
 from unidle.fleet import WHOLE_PPM, CutMode, Device, Node, declared_ppm, device_of
 from unidle.jobs import Share
+from unidle.ledger.apportion import by_weight
 from unidle.share.mig import Reconfiguration, reconfigure
 from unidle.share.mig_models import MIB, Instance, MigModel
 from unidle.share.refusal import PartRefused, gib_of, refused, times_of
@@ -159,11 +160,7 @@ def shares_of(asked_ppm: Sequence[int]) -> tuple[int, ...]:
     if total < WHOLE_PPM:
         return (*asked_ppm, WHOLE_PPM - total)
     spare = WHOLE_PPM - len(asked_ppm)  # each has 1 for sure
-    floors = [1 + ask * spare // total for ask in asked_ppm]
-    by_remainder = sorted(range(len(asked_ppm)), key=lambda k: (-(asked_ppm[k] * spare % total), k))
-    for k in by_remainder[: WHOLE_PPM - sum(floors)]:
-        floors[k] += 1
-    return tuple(floors)
+    return tuple(1 + part for part in by_weight(spare, asked_ppm))
 
 
 def mps_environment(part: GpuPart, pipe_directory: str, log_directory: str) -> dict[str, str]:
@@ -256,28 +253,14 @@ def _cut_mig(device: Device, shares: Sequence[Share], mig: MigModel | None) -> P
         compute = (*compute[:-2], compute[-2] + compute[-1])  # sevenths do not divide a million
     memory = _pad(shares_of([p.memory * WHOLE_PPM // mig.memory for p in profiles]), len(profiles))
     parts = [
-        GpuPart(
-            compute[k],
-            memory[k],
-            mig.compute_ppm(profile),
-            mig.bytes_of(profile),
-            plan.serve[k],
-        )
+        GpuPart(compute[k], memory[k], mig.compute_ppm(profile), mig.bytes_of(profile), plan.serve[k])
         for k, profile in enumerate(profiles)
     ]
-    if len(compute) > len(parts) or len(memory) > len(parts):
-        last = len(parts)
-        parts.append(
-            GpuPart(
-                compute[last] if len(compute) > last else 0,
-                memory[last] if len(memory) > last else 0,
-                0,
-                0,
-                rest=True,
-            )
-        )
+    count = len(parts)
+    if max(len(compute), len(memory)) > count:
+        parts.append(GpuPart(sum(compute[count:]), sum(memory[count:]), 0, 0, rest=True))
     promised = sum(p.compute for p in profiles) * WHOLE_PPM // mig.compute
-    return PartPlan(device.id, "mig", _drop_empty_rest(parts), promised, sum(memory[: len(profiles)]), plan)
+    return PartPlan(device.id, "mig", _drop_empty_rest(parts), promised, sum(memory[:count]), plan)
 
 
 def profile_for(share: Share, mig: MigModel) -> str | PartRefused:

@@ -69,12 +69,6 @@ class Database(Protocol):
     def lock_tables(self) -> None:
         """Inside a transaction: prevent others from creating or upgrading tables until it ends."""
 
-    def sqlalchemy(self) -> tuple[str, str, Any]:
-        """For migrations: SQLAlchemy's name of the dialect, how a transaction begins, the connection."""
-
-    def translated(self) -> AbstractContextManager[None]:
-        """Turn the driver's errors into :class:`unidle.errors.StoreError`."""
-
     def close(self) -> None: ...
 
 

@@ -1,23 +1,96 @@
-"""Upgrading a store of an older version. Alembic is imported only here, and only if needed."""
+"""Upgrading a store of an older version."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from unidle.errors import StoreError, StoreHeld
+from unidle.store import statements as sql
 from unidle.store.database import Database
-from unidle.store.schema import REVISION, VERSION_TABLE
+from unidle.store.schema import FIRST_REVISION, REVISION
 from unidle.store.sql import SqlStore
 
-SCRIPTS: Final = Path(__file__).parent / "migrations"
+
+class Revision(NamedTuple):
+    """Statements that bring a store of the revision before to ``id``, with the dialect's types as in ``schema.TABLES``.
+
+    A released revision never changes. The last one leads to the same tables as ``schema.TABLES``.
+    """
+
+    id: str
+    statements: tuple[str, ...]
+    if_signed: tuple[str, ...] = ()
+    """After these, where the database itself records the sender of a request."""
+
+
+REVISIONS: Final = (
+    Revision(
+        "0002",
+        (
+            """CREATE TABLE unidle_bookmarks (
+                name VARCHAR(64) NOT NULL PRIMARY KEY,
+                seq {int} NOT NULL,
+                crc {int} NOT NULL,
+                body {blob} NOT NULL)""",
+        ),
+    ),
+    Revision(
+        "0003",
+        (
+            """CREATE TABLE unidle_profiles (
+                job TEXT NOT NULL,
+                start_ns {int} NOT NULL,
+                attempt {int} NOT NULL,
+                rank {int} NOT NULL,
+                end_ns {int} NOT NULL,
+                looks {int} NOT NULL,
+                n_bytes {int} NOT NULL,
+                crc {int} NOT NULL,
+                body {blob} NOT NULL,
+                PRIMARY KEY (job, start_ns, attempt, rank))""",
+        ),
+    ),
+    Revision(
+        "0004",
+        ("ALTER TABLE unidle_requests ADD COLUMN sender TEXT DEFAULT '' NOT NULL",),
+        # not before: the senders of the requests that are there are unknown
+        ("ALTER TABLE unidle_requests ALTER COLUMN sender SET DEFAULT {user}",),
+    ),
+    Revision(
+        "0005",
+        (
+            """CREATE TABLE unidle_archives (
+                job TEXT NOT NULL,
+                part {int} NOT NULL,
+                is_last {int} NOT NULL,
+                n_bytes {int} NOT NULL,
+                crc {int} NOT NULL,
+                body {blob} NOT NULL,
+                PRIMARY KEY (job, part))""",
+        ),
+    ),
+    Revision(
+        "0006",
+        (
+            """CREATE TABLE unidle_view_rows (
+                fold_version {int} NOT NULL,
+                part VARCHAR(32) NOT NULL,
+                key TEXT NOT NULL,
+                position {int} NOT NULL,
+                seq {int} NOT NULL,
+                crc {int} NOT NULL,
+                body {blob} NOT NULL,
+                PRIMARY KEY (fold_version, part, key))""",
+            "CREATE INDEX unidle_view_rows_position ON unidle_view_rows (fold_version, part, position)",
+        ),
+    ),
+)
 
 
 def upgrade(database: Database, revision: str, *, read_only: bool) -> None:
     """Bring the tables from ``revision`` to :data:`REVISION`, all or nothing."""
-    if revision > REVISION or not revision:
+    if revision not in (FIRST_REVISION, *(step.id for step in REVISIONS)):
         raise StoreError(
             "the store is of a newer version than this unidle",
             field=database.url,
@@ -38,40 +111,16 @@ def upgrade(database: Database, revision: str, *, read_only: bool) -> None:
             field=database.url,
             remedy="wait until it ends, or stop it",
         )
-    run(database, SCRIPTS)
+    run(database, REVISIONS)
 
 
-def run(database: Database, scripts: Path) -> None:
-    """Carry out every revision in ``scripts`` that the database lacks, in one transaction."""
-    from alembic.config import Config
-    from alembic.runtime.environment import EnvironmentContext
-    from alembic.runtime.migration import MigrationContext, RevisionStep
-    from alembic.script import ScriptDirectory
-    from sqlalchemy import create_engine
-    from sqlalchemy.pool import StaticPool
-
-    directory = ScriptDirectory(str(scripts))
-
-    def steps(have: Any, _context: MigrationContext) -> list[RevisionStep]:
-        return directory._upgrade_revs("head", have)  # noqa: SLF001 (as alembic's own commands do)
-
-    dialect, begin, connection = database.sqlalchemy()
-    engine = create_engine(f"{dialect}://", creator=lambda: connection, poolclass=StaticPool)
-    with database.translated(), _unwrapped(), engine.connect() as bound:
-        bound.exec_driver_sql(begin)
+def run(database: Database, revisions: Iterable[Revision]) -> None:
+    """Carry out every revision that the database lacks, in one transaction."""
+    with database.transaction():
         database.lock_tables()
-        with EnvironmentContext(Config(), directory, fn=steps) as environment:
-            environment.configure(connection=bound, version_table=VERSION_TABLE, transactional_ddl=False)
-            environment.run_migrations()
-        bound.commit()
-
-
-@contextmanager
-def _unwrapped() -> Iterator[None]:
-    """Turn SQLAlchemy's errors back into those of the driver."""
-    from sqlalchemy.exc import DBAPIError
-
-    try:
-        yield
-    except DBAPIError as error:
-        raise error.orig or error from error
+        have = database.query(sql.REVISION_IS)[0][0]  # another process may have been faster
+        for step in revisions:
+            if step.id > have:
+                for statement in (*step.statements, *(step.if_signed if database.signs_requests else ())):
+                    database.execute(statement.format(**database.types))
+                database.execute(sql.SET_REVISION, (step.id,))

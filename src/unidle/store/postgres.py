@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from unidle.errors import BadInput, ConnectionLost, StoreDamaged, StoreError
@@ -152,9 +152,6 @@ class PostgresDatabase:
 
     def lock_tables(self) -> None:
         self.query("SELECT pg_advisory_xact_lock(?)", (_ADVISORY_KEY,))
-
-    def sqlalchemy(self) -> tuple[str, str, Any]:
-        return "postgresql+psycopg", "BEGIN", self._connection
 
     def close(self) -> None:
         self._connection.close()

@@ -2,7 +2,7 @@
 
 Every row carries ``crc``. The one row of ``unidle_writer`` is both the lease and the head of the
 log: an append changes it in the same transaction, so a log that lost its tail is detected.
-A change here needs a revision in ``migrations/versions`` and a new :data:`REVISION`.
+A change here needs a new :data:`REVISION`, and its statements in ``migrate.py``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from typing import Final
 
 REVISION: Final = "0006"
+FIRST_REVISION: Final = "0001"
 READABLE: Final = ("0003", "0004", "0005")
 """Older revisions that are read as they are; they are upgraded when the store is opened for writing."""
 UNSIGNED: Final = ("0003",)
 """Of these the ones whose requests have no sender."""
-VERSION_TABLE: Final = "unidle_schema"  # alembic's table of the current revision
+VERSION_TABLE: Final = "unidle_schema"  # holds the current revision
 
 # {key}, {serial}, {int}, {blob} and {user} are the dialect's: see Dialect.types. The sender of a request is not in its
 # checksum: PostgreSQL writes it by itself.

@@ -221,9 +221,6 @@ class SqliteDatabase:
     def lock_tables(self) -> None:
         """Nothing to do: BEGIN IMMEDIATE keeps every other writer out."""
 
-    def sqlalchemy(self) -> tuple[str, str, sqlite3.Connection]:
-        return "sqlite", "BEGIN IMMEDIATE", self._connection
-
     def close(self) -> None:
         self._connection.close()
         self._kept.release()

@@ -6,6 +6,7 @@ from typing import Final
 
 REVISION_IS: Final = "SELECT version_num FROM unidle_schema"
 STAMP: Final = "INSERT INTO unidle_schema (version_num) VALUES (?)"
+SET_REVISION: Final = "UPDATE unidle_schema SET version_num = ?"
 
 FIRST_WRITER: Final = (
     "INSERT INTO unidle_writer (id, token, holder, expires_ns, last_seq, last_time_ns, crc)"

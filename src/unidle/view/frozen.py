@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from unidle.events import types as ev
-from unidle.files.snapshot import Attempt, Kept, OpenJob, Pair, PlacementSnapshot, RunTime, RunTimes
+from unidle.files.snapshot import (
+    AttemptState,
+    DevicesHeld,
+    OpenJob,
+    Pair,
+    PlacementSnapshot,
+    RunTime,
+    RunTimes,
+)
 from unidle.fleet import Fleet
 from unidle.jobs import Reason
 from unidle.view.fold import apply
@@ -74,13 +82,13 @@ def _take_up(view: View, told: OpenJob, now_ns: int) -> None:
         view.queue.add(job)
 
 
-def _hold(view: View, job: JobView, holds: Attempt, now_ns: int) -> None:
+def _hold(view: View, job: JobView, holds: AttemptState, now_ns: int) -> None:
     number = len(job.attempts) + 1
     _tell(view, ev.AttemptPlaced(job.id, number, holds.places, _AGAIN), now_ns)
     job.attempts[-1] = _attempt(job.id, number, holds)
 
 
-def _attempt(job: str, number: int, told: Attempt) -> AttemptView:
+def _attempt(job: str, number: int, told: AttemptState) -> AttemptView:
     ranks = [RankView() for _ in told.places] or [RankView()]
     ranks[0].ready_ns = told.begun_ns
     if told.saved_ns is not None:
@@ -109,14 +117,14 @@ def _job(view: View, job: JobView) -> OpenJob:
     return OpenJob(
         job.id, job.spec, job.submitted_ns, job.waiting_since_ns, job.not_before_ns,
         _held(last) if last is not None and last.live else None,
-        None if promise is None else Kept(promise.kind, promise.devices, promise.expires_ns),
+        None if promise is None else DevicesHeld(promise.kind, promise.devices, promise.expires_ns),
         run, tuple(_held(a, places=a is last and _knows(view, a)) for a in past[-PAST_KEPT:]),
     )  # fmt: skip
 
 
-def _held(attempt: AttemptView, *, places: bool = True) -> Attempt:
+def _held(attempt: AttemptView, *, places: bool = True) -> AttemptState:
     stop = attempt.stop
-    return Attempt(
+    return AttemptState(
         attempt.placed_ns, attempt.places if places else (), attempt.begun_ns, attempt.saved_ns,
         stop.why if stop is not None else None, attempt.stop_ns, stop.for_job if stop is not None else None,
         attempt.ended_ns,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from place.queues import BOTH, tree, trees
 from unidle.errors import BadInput
 from unidle.fleet.queues import UTC, QueueSpec, TimeWindow, Zone, weekly
-from unidle.place.queue.spec import by_weight, fill, minute_of_week, next_edge_ns
+from unidle.place.queue.spec import fill, minute_of_week, next_edge_ns
 from unidle.place.queue.tree import ROOT, QueueTree
 
 MINUTE = 60_000_000_000
@@ -77,16 +77,6 @@ def test_deserved_shares_are_integers_that_sum_to_the_capacity(made: QueueTree, 
             assert all(quota.deserved[k][r] >= quota.guarantee[k][r] for k in below)
     assert quota.deserved[ROOT] == (capacity[0] * 1000, capacity[1] * 1000)
     assert made.quota((capacity[0] * 1000, capacity[1] * 1000), 0) == quota
-
-
-@given(st.integers(0, 1000), st.lists(st.integers(0, 9), min_size=1, max_size=8))
-def test_parts_by_weight_sum_to_the_whole_and_are_within_one_of_exact(total: int, weights: list[int]):
-    parts = by_weight(total, weights)
-    if sum(weights):
-        assert sum(parts) == total
-        assert all(
-            abs(p * sum(weights) - total * w) < sum(weights) for p, w in zip(parts, weights, strict=True)
-        )
 
 
 @given(

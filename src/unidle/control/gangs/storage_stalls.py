@@ -15,7 +15,8 @@ from unidle.view.state import View
 from unidle.words import plural
 
 if TYPE_CHECKING:
-    from unidle.probe.mount_watch import Mount, MountState
+    from unidle.probe.mount_table import Mount
+    from unidle.probe.mount_watch import MountState
 
 STALLED_NS: Final = 10_000_000_000
 """One read or write that takes longer: a slow disk is at other places in between."""

@@ -11,7 +11,7 @@ from unidle.control.queries.health_log import spells
 from unidle.control.replay.simulate import Arrival
 from unidle.control.replay.workload import NO_ROOM, Scenario
 from unidle.errors import BadInput
-from unidle.files.renames import Renames
+from unidle.files.trace import Renames
 from unidle.fleet import Fleet, as_declared
 from unidle.jobs import JobSpec, Restart, Select
 from unidle.ledger.query import summary

@@ -11,7 +11,7 @@ from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.workload import Fault, S, SimJob, Workload, seeded_faults
 from unidle.errors import BadInput
-from unidle.files.trace import Trace, TraceJob
+from unidle.files.trace import JobTrace, TraceJob
 from unidle.files.trace_fits import check_fits, without_misfits
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Requests, Restart, Select, Where
@@ -79,7 +79,7 @@ class Assumptions:
     estimate_factor: float = 1.0
 
 
-def scenario_of(trace: Trace, fleet: Fleet, *, skip_misfits: bool = False) -> Scenario:
+def scenario_of(trace: JobTrace, fleet: Fleet, *, skip_misfits: bool = False) -> Scenario:
     """A trace as jobs to replay.
 
     Errors: :class:`unidle.errors.BadInput` for a queue or model that the fleet lacks, for a job that no
@@ -115,7 +115,7 @@ def _spec(job: TraceJob) -> JobSpec:
     )
 
 
-def _check_limits(trace: Trace, fleet: Fleet, arrivals: tuple[Arrival, ...]) -> None:
+def _check_limits(trace: JobTrace, fleet: Fleet, arrivals: tuple[Arrival, ...]) -> None:
     if not fleet.queues:
         return
     from unidle.place.admission import never

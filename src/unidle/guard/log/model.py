@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 Role = Literal["culprit", "symptom", "info"]
 Action = Literal[
@@ -41,6 +41,15 @@ class LogLine:
     number: int
     data: bytes
     boot: str = ""
+
+
+class Grade(NamedTuple):
+    """How a finding counts: its role, what to do, how bad it is, and how near to a root cause (see :class:`Finding`)."""
+
+    role: Role
+    action: Action
+    severity: Severity
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from unidle.guard.log.model import Action, Finding, Severity
+from unidle.guard.log.model import Action, Finding, Grade, Severity
 from unidle.guard.log.nvlink5 import Decoded, decode
 from unidle.guard.log.pci import ADDRESS, first, normal
 from unidle.guard.log.reader_state import Memory, Now
@@ -80,7 +80,7 @@ def _other(message: str, memory: Memory, now: Now) -> Finding | None:
         text = (
             "the GPU could not be initialised: it cannot be used until it was reset or the machine restarted"
         )
-        hit = now.finding("gpu_init", None, device, "culprit", "reboot_node", text, "fatal", 55)
+        hit = now.finding("gpu_init", None, device, Grade("culprit", "reboot_node", "fatal", 55), text)
         cause = memory.fault(device, now) or memory.gone(now)
         if cause is not None and cause.kind == "gpu_init":
             same = f"the same failure as on line {cause.line}"
@@ -88,22 +88,22 @@ def _other(message: str, memory: Memory, now: Now) -> Finding | None:
         return explained(hit, cause)
     if _UVM_FATAL.match(message):
         text = "the driver's memory manager met a fatal error: only a restart of the machine clears it"
-        hit = now.finding("driver", None, "", "culprit", "reboot_node", text, "fatal", 72)
+        hit = now.finding("driver", None, "", Grade("culprit", "reboot_node", "fatal", 72), text)
         return explained(hit, memory.gone(now))
     if _LOCKED.match(message):
         text = "a channel of the GPU does not move: its work may hang"
         return explained(
-            now.finding("driver", None, "", "culprit", "watch", text, "error", 25), memory.gone(now)
+            now.finding("driver", None, "", Grade("culprit", "watch", "error", 25), text), memory.gone(now)
         )
     if _MISMATCH.match(message):
         text = "library and kernel module of the driver have different versions: load the module that was installed, or restart"
-        return now.finding("driver", None, "", "culprit", "update_software", text, "error", 40)
+        return now.finding("driver", None, "", Grade("culprit", "update_software", "error", 40), text)
     return None
 
 
 def _lost(device: str, memory: Memory, now: Now) -> Finding:
     text = "the GPU has fallen off the bus: it answers no more until the machine was restarted"
-    hit = now.finding("gpu_lost", None, device, "culprit", "reboot_node", text, "fatal", 90)
+    hit = now.finding("gpu_lost", None, device, Grade("culprit", "reboot_node", "fatal", 90), text)
     before = memory.gone(now)
     if before is not None and (before.device == device or not device or not before.device):
         why = f"the same loss as on line {before.line}"
@@ -133,7 +133,7 @@ def _read_xid(found: re.Match[str], memory: Memory, now: Now) -> Finding:
         return _recovery(device, rest, memory, now)
     known = xid(code)
     text = known.sentence
-    hit = now.finding("xid", code, device, known.role, known.action, text, known.severity, known.rank)
+    hit = now.finding("xid", code, device, known.grade, text)
     if code == PREVIOUS:
         return _cleaned_up(hit, rest, memory, now)
     if code in NVLINK5:
@@ -179,7 +179,7 @@ def _recovery(device: str, rest: str, memory: Memory, now: Now) -> Finding:
     found = _RECOVERY.search(rest)
     if found is None:
         text = f"Xid 154: {known.words}; {IN_WORDS['watch']}"
-        return now.finding("xid", RECOVERY, device, "info", "watch", text, "warning", known.rank)
+        return now.finding("xid", RECOVERY, device, Grade("info", "watch", "warning", known.rank), text)
     action, asked = _asked(int(found[3], 16), found[4])
     cause = memory.fault(device, now) or (memory.gone(now) if not device else None)
     text = f"Xid 154: the driver requests {asked}"
@@ -188,8 +188,9 @@ def _recovery(device: str, rest: str, memory: Memory, now: Now) -> Finding:
         text += f", after {cause.kind}{code} on line {cause.line}"
     lone = cause is None and action != "ignore"
     return now.finding(
-        "xid", RECOVERY, device, "culprit" if lone else "info", action, text,
-        "info" if action == "ignore" else "error", known.rank, cause, verdict=action,
+        "xid", RECOVERY, device,
+        Grade("culprit" if lone else "info", action, "info" if action == "ignore" else "error", known.rank),
+        text, cause, verdict=action,
     )  # fmt: skip
 
 

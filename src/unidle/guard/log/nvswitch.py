@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from unidle.guard.log.model import Action, Finding, Role, Severity
+from unidle.guard.log.model import Action, Finding, Grade, Role, Severity
 from unidle.guard.log.nvidia import explained
 from unidle.guard.log.pci import ADDRESS, first, normal
 from unidle.guard.log.reader_state import Memory, Now, Open, near
@@ -66,7 +66,7 @@ def read_fabric(message: str, memory: Memory, now: Now) -> Finding | None:
         return _opened(hit, memory, now, severities=1, data=1)
     if _ABORTS.match(message):
         text = "the fabric manager gave up: no GPU behind an NVSwitch can start work"
-        return now.finding("fabric", None, "", "culprit", "restart_service", text, "fatal", 60)
+        return now.finding("fabric", None, "", Grade("culprit", "restart_service", "fatal", 60), text)
     return None
 
 
@@ -100,4 +100,4 @@ def _finding(now: Now, device: str, code: int, fatal: bool | None, link: str, wo
     else:
         role, action, severity, rank = "info", "ignore", "info", 5
         text = f"SXid {code}{at}: not fatal{what}"
-    return now.finding("sxid", code, device, role, action, text, severity, rank)
+    return now.finding("sxid", code, device, Grade(role, action, severity, rank), text)

@@ -41,7 +41,7 @@ _PARTITION: Final = re.compile(r"(nvme\d+n\d+)p\d+$|((?:sd|vd|hd|xvd)[a-z]+)\d+$
 class Reader:
     """Findings of one log, in order. One reader per log: it remembers faults, open events and the boot.
 
-    ``repeats``: a fault that is reported again within a minute is a symptom, for who knows whether it was repaired meanwhile.
+    ``repeats``: a fault that is reported again within a minute is a symptom: it may have been repaired meanwhile.
     """
 
     def __init__(self, *, repeats: bool = False) -> None:

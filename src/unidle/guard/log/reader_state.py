@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from unidle.guard.log.header import LogEntry
-from unidle.guard.log.model import Action, Finding, Role, Severity
+from unidle.guard.log.model import Finding, Grade
 
 NEAR_NS: Final = 60_000_000_000
 """How long a fault explains what comes after it on the same device."""
@@ -26,11 +26,11 @@ class Now:
     boot: int = 0
 
     def finding(
-        self, kind: str, code: int | None, device: str, role: Role, action: Action, because: str,
-        severity: Severity, rank: int, cause: Finding | None = None, verdict: str = "",
+        self, kind: str, code: int | None, device: str, grade: Grade, because: str,
+        cause: Finding | None = None, verdict: str = "",
     ) -> Finding:  # fmt: skip
         """A finding on this line, with its stamp."""
-        entry = self.entry
+        entry, (role, action, severity, rank) = self.entry, grade
         return Finding(
             self.line, kind, code, device, role, action, because, severity, rank, entry.stamp_ns, entry.clock, self.boot,
             cause.line if cause else None, cause.code if cause else None, verdict,

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from unidle.guard.log.model import Action, Finding, Role, Severity
+from unidle.guard.log.model import Action, Finding, Grade, Role, Severity
 from unidle.guard.log.pci import ADDRESS, first
 from unidle.guard.log.reader_state import Now
 
@@ -24,10 +24,7 @@ class LogRule:
     kind: str
     needle: str
     pattern: re.Pattern[str]
-    role: Role
-    action: Action
-    severity: Severity
-    rank: int
+    grade: Grade
     words: str
 
     def read(self, now: Now, message: str) -> Finding | None:
@@ -39,15 +36,14 @@ class LogRule:
         device = groups.get("device") or first(message)
         about = device or groups.get("who") or ""
         text = f"{about}: {self.words}" if about else self.words
-        return now.finding(self.kind, None, device, self.role, self.action, text, self.severity, self.rank)
+        return now.finding(self.kind, None, device, self.grade, text)
 
 
 def rule(kind: str, needle: str, pattern: str, level: str, action: Action, rank: int, words: str) -> LogRule:
     """``level``: role and severity in two letters: c, s or i for the role, then i, w, e or f."""
     roles: dict[str, Role] = {"c": "culprit", "s": "symptom", "i": "info"}
-    return LogRule(
-        kind, needle, re.compile(pattern), roles[level[0]], action, _SEVERITIES[level[1]], rank, words
-    )
+    grade = Grade(roles[level[0]], action, _SEVERITIES[level[1]], rank)
+    return LogRule(kind, needle, re.compile(pattern), grade, words)
 
 
 _HW: Final = r"(?:\{\d+\})?(?:mce: )?\[Hardware Error\]: "

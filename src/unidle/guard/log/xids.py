@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from unidle.guard.log.model import Action, Role, Severity
+from unidle.guard.log.model import Action, Grade, Role, Severity
 
 LOST: Final = 79
 PREVIOUS: Final = 45
@@ -127,6 +127,10 @@ class Xid:
     words: str
     sentence: str
     severity: Severity
+
+    @property
+    def grade(self) -> Grade:
+        return Grade(self.role, self.action, self.severity, self.rank)
 
 
 @cache

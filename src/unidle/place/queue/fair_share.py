@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from unidle.ledger.apportion import by_weight
 from unidle.place.model import Amounts
 from unidle.place.queue.entitlement import Entitlement
-from unidle.place.queue.spec import by_weight
 from unidle.place.queue.tree import ROOT, QueueTree
 from unidle.view.usage import decay_ppb
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from unidle.errors import BadInput
 from unidle.fleet.queues import DAY_MINUTES, WEEK_MINUTES, Given, QueueSpec, Weekly, Zone
+from unidle.ledger.apportion import by_weight
 
 KINDS: Final = ("exclusive", "pooled", "public")
 AMOUNTS: Final = ("guarantee", "deserved", "limit", "lend", "borrow")
@@ -135,22 +136,6 @@ def next_edge_ns(now_ns: int, zone: Zone, windows: Iterable[Weekly]) -> int | No
     at_ns = now_ns - into_minute + wait * MINUTE_NS
     change_ns = zone.next_change_ns(now_ns)
     return at_ns if change_ns is None else min(at_ns, change_ns)
-
-
-def by_weight(total: int, weights: Sequence[int]) -> list[int]:
-    """``total`` shared by weight; each part is within 1 of its exact share, and they sum to ``total``.
-
-    What rounding down leaves goes to the largest remainders, the first of equals first. All parts
-    are 0 where all weights are.
-    """
-    whole = sum(weights)
-    if whole <= 0:
-        return [0] * len(weights)
-    parts = [total * weight // whole for weight in weights]
-    by_rest = sorted(range(len(parts)), key=lambda k: (-(total * weights[k] % whole), k))
-    for k in by_rest[: total - sum(parts)]:
-        parts[k] += 1
-    return parts
 
 
 def fill(total: int, floors: Sequence[int], caps: Sequence[int], weights: Sequence[int]) -> list[int]:

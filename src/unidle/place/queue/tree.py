@@ -12,8 +12,9 @@ from typing import Final
 
 from unidle.errors import BadInput
 from unidle.fleet.queues import UTC, Given, QueueSpec, Zone
+from unidle.ledger.apportion import by_weight
 from unidle.place.model import Amounts
-from unidle.place.queue.spec import MILLI, by_weight, check, fill, minute_of_week, next_edge_ns, to_milli
+from unidle.place.queue.spec import MILLI, check, fill, minute_of_week, next_edge_ns, to_milli
 
 ROOT: Final = 0
 UNBOUNDED: Final = 1 << 60

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from unidle.ledger.profiled_causes import CARVED, apportion
+from unidle.ledger.apportion import by_weight
+from unidle.ledger.profiled_causes import CARVED
 from unidle.scope.budget import Budgets, budgets_of, percentages
 from unidle.scope.model import Profile
 from unidle.scope.rank_views import compare
-from unidle.scope.rules import RuleSet, all_rules
+from unidle.scope.rules import RuleSet
+from unidle.scope.rules_file import all_rules
 from unidle.scope.steps import steps_of
 
 SAMPLES_LEAST: Final = 20  # of the training thread: with fewer its time is not split
@@ -105,5 +107,5 @@ def _whole(shares: Mapping[str, float], window_ns: int) -> dict[str, int]:
     """Shares of a window in whole nanoseconds: none is off by more than one, and together they fit into it."""
     parts_per_billion = [round(shares[leaf] * 10**9) for leaf in shares]
     rest = max(10**9 - sum(parts_per_billion), 0)
-    parts = apportion(window_ns, [*parts_per_billion, rest])
+    parts = by_weight(window_ns, [*parts_per_billion, rest])
     return {leaf: ns for leaf, ns in zip(shares, parts, strict=False) if ns}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from unidle.ledger.columns import RowColumns, from_entries
+from collections import defaultdict
+from collections.abc import Mapping
+
+from unidle.fleet import CutMode
+from unidle.ledger.columns import LEAVES, RowColumns, from_entries
 from unidle.ledger.rows import Entry
 from unidle.ledger.tables import JobInfo, SliceInfo
-from unidle.share.interference import Tenant, known_loads
-from unidle.share.observe import Observation, learn, observations
+from unidle.ledger.taxonomy import GROUP_OF
+from unidle.share.colocation import Observation, PairedSteps, Work
 
 SLICES = [SliceInfo(f"n/0#{k}", "n/0", "n", 500_000, 0, 10**9) for k in range(2)]
 LOADS = {"a": "small-inference", "b": "llm-decode"}
@@ -28,6 +32,26 @@ def steps(
         )
         for k in range(count)
     ]
+
+
+def observations(
+    seen: RowColumns, load_of: Mapping[str, str], mode_of: Mapping[str, CutMode]
+) -> tuple[Observation, ...]:
+    """What rows show: work that the ledger only infers is company, too."""
+    works = [GROUP_OF[leaf] in ("step", "serve", "fill") for leaf in LEAVES]
+    found: dict[str, dict[str, Work]] = defaultdict(lambda: defaultdict(Work))
+    names = ("slice", "start_ns", "end_ns", "leaf", "job", "step")
+    for piece, start, end, leaf, job, step in zip(*(seen[name].tolist() for name in names), strict=True):
+        device = seen.slices.names.devices[piece]
+        if works[leaf] and job and device in mode_of:
+            tenant = found[device][seen.jobs[job].id]
+            tenant.work.append((start, end))
+            if step >= 0:
+                tenant.steps[start, end] = step
+    pairs = PairedSteps(load_of)
+    for device, tenants in found.items():
+        pairs.add(tenants, mode_of[device], tenants.keys() & load_of.keys())
+    return pairs.observations()
 
 
 def rows(*parts: list[Entry]) -> RowColumns:
@@ -68,12 +92,3 @@ def test_few_steps_unknown_loads_and_whole_devices_say_nothing() -> None:
     unknown = rows(steps("a", 0, 0, 9, 100), steps("a", 0, 900, 9, 180, first=9), steps("b", 1, 0, 27, 100))
     assert observations(unknown, {"a": "notebook"}, {"n/0": "mps"}) == ()  # it was never alone
     assert observations(more, LOADS, {}) == ()
-
-
-def test_what_is_learnt_changes_what_is_expected() -> None:
-    table = known_loads()
-    own, other = Tenant(table.load("small-inference")), Tenant(table.load("llm-decode"))
-    before = table.slowdown("mps", own, [other])
-    after = learn(table, [Observation("a", "mps", "small-inference", "llm-decode", 100, 180, 10)] * 3)
-    assert after.slowdown("mps", own, [other]).ppm > before.ppm
-    assert after.slowdown("mps", own, [other]).how == "inferred"

@@ -5,17 +5,17 @@ use std::path::Path;
 use rustc_hash::FxHashSet;
 
 use super::groups::FILE_CALLS;
-use super::kernel::{self, CallKey, CallSum};
-use super::{rdma, CallRow, Calls, Resolver, Rows, FIRST_FUNCTION, TCP};
+use super::object::{self, CallKey, CallSum};
+use super::{rdma, CallRow, CallRows, Calls, Resolver, FIRST_FUNCTION, TCP};
 
 impl Calls {
     /// What came since the last take.
-    pub fn take(&mut self, resolver: &mut dyn Resolver) -> Rows {
+    pub fn take(&mut self, resolver: &mut dyn Resolver) -> CallRows {
         self.drain(resolver);
-        let mut rows = Rows {
+        let mut rows = CallRows {
             spans: std::mem::take(&mut self.spans),
             spans_dropped: std::mem::take(&mut self.spans_dropped),
-            ..Rows::default()
+            ..CallRows::default()
         };
         self.count(&mut rows.calls);
         if self.wanted.memory() {
@@ -101,8 +101,8 @@ impl Calls {
         self.ports = now;
     }
 
-    fn losses(&mut self, rows: &mut Rows) {
-        for (at, what) in kernel::LOST.into_iter().enumerate() {
+    fn losses(&mut self, rows: &mut CallRows) {
+        for (at, what) in object::LOST.into_iter().enumerate() {
             let now = self.kernel.sum("lost", at as u32);
             let more = now.saturating_sub(self.lost[at]);
             self.lost[at] = now;

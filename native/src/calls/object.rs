@@ -8,9 +8,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use aya_obj::btf::{BtfFeatures, BtfKind};
 use aya_obj::Object;
 
-use super::bpf::{self, Code, Map, Plain};
+use super::bpf::{self, Map, Plain, ProgramCode};
 use super::hits::Hits;
-use super::ring::Ring;
+use crate::ring::Ring;
 
 static OBJECT: &[u8] = include_bytes!("../../bpf/calls.bpf.o");
 
@@ -149,7 +149,7 @@ pub const LOST: [&str; 7] = [
 ];
 
 /// The loaded object.
-pub struct Kernel {
+pub struct CallsObject {
     object: Object,
     object_btf: Option<OwnedFd>,
     maps: HashMap<String, Map>,
@@ -163,9 +163,9 @@ pub struct Kernel {
     cpus: usize,
 }
 
-impl Kernel {
+impl CallsObject {
     /// Makes the maps, with as many entries as `entries` says of each, and gets the code ready. Errors: not permitted, or a kernel without BPF.
-    pub fn load(multi: bool, entries: &dyn Fn(&str, u32) -> u32) -> io::Result<Kernel> {
+    pub fn load(multi: bool, entries: &dyn Fn(&str, u32) -> u32) -> io::Result<CallsObject> {
         let mut object = Object::parse(OBJECT).map_err(other)?;
         let btf = crate::kernel::btf().ok();
         let features = BtfFeatures::new(true, true, true, true, true, true, true, true);
@@ -176,18 +176,7 @@ impl Kernel {
         if let Some(btf) = &btf {
             object.relocate_btf(btf).map_err(caused)?;
         }
-        let mut maps = HashMap::new();
-        for (name, map) in &object.maps {
-            let made = Map::create(
-                name,
-                map.map_type(),
-                map.key_size(),
-                map.value_size(),
-                entries(name, map.max_entries()),
-                map.map_flags(),
-            )?;
-            maps.insert(name.clone(), made);
-        }
+        let maps = maps_of(&object, entries)?;
         let text = object.functions.keys().map(|(section, _)| *section).collect();
         let definitions = object.maps.clone();
         object
@@ -199,10 +188,10 @@ impl Kernel {
             )
             .map_err(other)?;
         object.relocate_calls(&text).map_err(other)?;
-        let ring = |name: &str| Ring::open(maps.get(name).ok_or_else(|| other(name))?);
+        let ring = |name: &str| maps.get(name).ok_or_else(|| other(name))?.ring();
         let (spans, traffic, stacks) = (ring("spans")?, ring("traffic")?, ring("stacks")?);
         let hits = Hits::open(maps.get("hits").ok_or_else(|| other("hits"))?)?;
-        Ok(Kernel {
+        Ok(CallsObject {
             object,
             object_btf,
             maps,
@@ -287,7 +276,7 @@ impl Kernel {
             )
         };
         let functions = function.func_info.func_info_bytes();
-        Code {
+        ProgramCode {
             name,
             kind,
             attach,
@@ -313,6 +302,22 @@ impl Kernel {
     pub fn sum(&self, map: &str, key: u32) -> u64 {
         self.map(map).and_then(|m| m.sum(key, self.cpus)).unwrap_or(0)
     }
+}
+
+fn maps_of(object: &Object, entries: &dyn Fn(&str, u32) -> u32) -> io::Result<HashMap<String, Map>> {
+    let mut maps = HashMap::new();
+    for (name, map) in &object.maps {
+        let made = Map::create(
+            name,
+            map.map_type(),
+            map.key_size(),
+            map.value_size(),
+            entries(name, map.max_entries()),
+            map.map_flags(),
+        )?;
+        maps.insert(name.clone(), made);
+    }
+    Ok(maps)
 }
 
 /// How many CPUs the kernel keeps per-CPU values for.

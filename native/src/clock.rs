@@ -19,7 +19,7 @@ pub fn clock_ns(clock: libc::clockid_t) -> u64 {
 }
 
 /// Expires `hz` times a second, on a grid that does not shift when the agent is late.
-pub(super) fn timer(hz: u32) -> io::Result<OwnedFd> {
+pub fn timer(hz: u32) -> io::Result<OwnedFd> {
     let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
     // SAFETY: plain arguments.
     let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };

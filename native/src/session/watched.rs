@@ -1,17 +1,57 @@
-//! Looks at threads that do not run: where they wait, at a cost that does not depend on how often they switch.
+//! The processes and threads that are watched, and looks at threads that do not run: where they wait, at a cost that does
+//! not depend on how often they switch.
 
-use super::{monotonic_ns, Session};
-use crate::blocked::wait_name;
-use crate::kernel::{state, ThreadPlace};
+use rustc_hash::FxHashMap;
+
+use crate::blocked::{wait_name, Sockets};
+use crate::clock::monotonic_ns;
+use crate::kernel::{state, Kernel, ThreadPlace, STACK_BYTES};
 use crate::memory::ProcessMemory;
-use crate::quality::Marks;
+use crate::processes::thread_name;
+use crate::profile::Options;
+use crate::quality::{Marks, Quality};
 use crate::sample::{Outer, PyFrameRaw, RawSample};
-use crate::table::State;
-use crate::threads::{merge, Seen, Stand};
+use crate::stacks::Stacks;
+use crate::table::{State, ThreadKey};
+use crate::threads::{merge, Seen, Stand, ThreadRow};
 
-impl Session {
+pub struct Watched {
+    pub options: Options,
+    pub kernel: Kernel,
+    pub stacks: Stacks,
+    pub quality: Quality,
+    /// By place in BPF's table.
+    pub seen: Vec<Option<Seen>>,
+    pub ended: FxHashMap<ThreadKey, ThreadRow>,
+    sockets: Sockets,
+    tick_ns: u64,
+    stack: Vec<u8>,
+    python: Vec<PyFrameRaw>,
+}
+
+impl Watched {
+    pub fn new(options: Options, kernel: Kernel, stacks: Stacks, quality: Quality, now_ns: u64) -> Watched {
+        Watched {
+            options,
+            kernel,
+            stacks,
+            quality,
+            seen: Vec::new(),
+            ended: FxHashMap::default(),
+            sockets: Sockets::default(),
+            tick_ns: now_ns,
+            stack: vec![0; STACK_BYTES],
+            python: Vec::new(),
+        }
+    }
+
+    /// Nanoseconds from sample to sample.
+    pub fn period_ns(&self) -> u64 {
+        1_000_000_000 / u64::from(self.options.hz.max(1))
+    }
+
     /// Looks at every thread: those that do not run, and stand where they stood, only have their time added.
-    pub(super) fn tick(&mut self) {
+    pub fn tick(&mut self) {
         let now_ns = monotonic_ns();
         self.tick_ns = now_ns;
         let used = self.kernel.places_used();
@@ -112,7 +152,7 @@ impl Session {
                 }
                 before = now;
             }
-            let print = fingerprint(&before, &self.buffers.stack[..read], &self.buffers.python);
+            let print = fingerprint(&before, &self.stack[..read], &self.python);
             let generation = self.stacks.table.generation;
             let again = self.seen[n].as_ref().and_then(|s| s.looked);
             let stand = match again.filter(|a| a.0 == print && a.1.generation == generation) {
@@ -134,18 +174,16 @@ impl Session {
 
     /// Copies the stack and the Python frames; gives how much of the stack there was.
     fn read_blocked(&mut self, place: &ThreadPlace) -> usize {
-        self.buffers.python.clear();
+        self.python.clear();
         if place.regs.sp == 0 {
             return 0;
         }
         let memory = ProcessMemory::new(place.pid);
-        let n = memory
-            .read_some(place.regs.sp, &mut self.buffers.stack)
-            .unwrap_or(0);
-        place.restore_returns(&mut self.buffers.stack[..n]);
+        let n = memory.read_some(place.regs.sp, &mut self.stack).unwrap_or(0);
+        place.restore_returns(&mut self.stack[..n]);
         let fsbase = (place.fsbase != 0).then_some(place.fsbase);
         if let Some(target) = self.stacks.processes.target(place.pid) {
-            target.python_frames(place.tid, fsbase, &mut self.buffers.python);
+            target.python_frames(place.tid, fsbase, &mut self.python);
         }
         n
     }
@@ -157,10 +195,10 @@ impl Session {
             tid: place.tid,
             time_ns: self.tick_ns,
             regs,
-            stack: &self.buffers.stack[..n_stack],
+            stack: &self.stack[..n_stack],
             outer: Outer::default(),
             python_known: true,
-            python: &self.buffers.python,
+            python: &self.python,
             kernel: &[],
             live: true,
         };
@@ -186,6 +224,41 @@ impl Session {
             generation: self.stacks.table.generation,
             marks,
         }
+    }
+
+    /// Places of a process that has ended and whose threads were never seen to end.
+    pub fn drop_threads(&mut self, pid: u32) {
+        for n in 0..self.seen.len() {
+            let Some(mut seen) = self.seen[n].take_if(|s| s.key.0 == pid) else {
+                continue;
+            };
+            if let Some(place) = self.kernel.threads.read(n) {
+                merge(&mut self.ended, seen.key, seen.tell_end(&place));
+            }
+            self.kernel.drop_thread(n, seen.key.1);
+            if let Some(process) = self.stacks.processes.get_mut(pid) {
+                process.threads = process.threads.saturating_sub(1);
+            }
+        }
+    }
+
+    /// The threads' times since the last take, of those that ended meanwhile, too.
+    pub fn take_threads(&mut self, end_ns: u64) -> FxHashMap<ThreadKey, ThreadRow> {
+        let mut threads = std::mem::take(&mut self.ended);
+        for n in 0..self.seen.len() {
+            let Some(place) = self.seen[n].as_ref().and(self.kernel.threads.read(n)) else {
+                continue;
+            };
+            if let Some(seen) = &mut self.seen[n] {
+                if place.state == state::ENDED {
+                    continue; // told at the next tick
+                }
+                let mut row = seen.tell(&place, end_ns);
+                row.name = thread_name(place.pid, place.tid);
+                merge(&mut threads, seen.key, row);
+            }
+        }
+        threads
     }
 }
 

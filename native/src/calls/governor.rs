@@ -7,15 +7,15 @@ use std::time::Instant;
 
 use rustc_hash::FxHashSet;
 
+use super::bpf::take_off;
+use super::budget::{self, Load, Removal, Unit};
 use super::catalogue::GROUPS;
-use super::govern::{self, Load, Removal, Unit};
 use super::groups::What;
-use super::kernel::{Kernel, Program};
+use super::object::{CallsObject, Program};
+use super::wanted::MALLOC;
 use super::{
     wanted, Active, Calls, Resolver, Set, ANEW, FIRST_FUNCTION, LIST_EVERY, MALLOC_STRIKES, MEMORY_STRIKES,
 };
-
-pub(super) const MALLOC: &str = "malloc";
 
 impl Calls {
     pub(super) fn follow(&mut self, resolver: &mut dyn Resolver) {
@@ -153,7 +153,7 @@ impl Calls {
             (others, self.wanted.budget_pct, 1),
         ] {
             let loads: Vec<Load> = loads;
-            for removal in govern::judge(&loads, budget_pct) {
+            for removal in budget::judge(&loads, budget_pct) {
                 let n = removal.unit.group;
                 over.insert(n);
                 if self.active.get(&n).is_some_and(|a| a.strikes + 1 >= strikes) {
@@ -203,21 +203,9 @@ impl Calls {
                     group: n,
                     function: (!memory).then_some(*number),
                 };
-                let load = loads.entry(unit).or_insert_with(|| Load {
-                    unit,
-                    entries: 0.0,
-                    exits: 0.0,
-                    entry_ns: 0.0,
-                    exit_ns: 0.0,
-                    stays: followed && found.functions.what == What::SetDevice,
-                });
-                let mean = |mean: f64, weight: f64, other: f64, more: f64| {
-                    (mean * weight + other * more) / (weight + more).max(f64::MIN_POSITIVE)
-                };
-                load.entry_ns = mean(load.entry_ns, load.entries, entry_ns, entries);
-                load.exit_ns = mean(load.exit_ns, load.exits, exit_ns, exits);
-                load.entries += entries;
-                load.exits += exits;
+                let stays = followed && found.functions.what == What::SetDevice;
+                let load = loads.entry(unit).or_insert_with(|| Load::none(unit, stays));
+                load.add(entries, entry_ns, exits, exit_ns);
             }
         }
         loads.into_values().collect()
@@ -256,12 +244,12 @@ impl Calls {
         let gone: Vec<(&str, &Removal)> = removals.iter().map(|r| (name(r).unwrap_or(""), r)).collect();
         let after = active.since.elapsed().as_secs_f64();
         let all = active.sets.is_empty();
-        let text = govern::note(GROUPS[n].name, &gone, all, after, budget_pct);
+        let text = budget::note(GROUPS[n].name, &gone, all, after, budget_pct);
         take_off(old);
         self.note(text);
         if wanted::is_memory(&GROUPS[n]) {
             self.memory.end_open_calls(&self.kernel);
-            self.cuts.push((GROUPS[n].name, crate::session::monotonic_ns()));
+            self.cuts.push((GROUPS[n].name, crate::clock::monotonic_ns()));
         }
         if let Some(error) = failed {
             self.note(format!(
@@ -272,10 +260,6 @@ impl Calls {
     }
 }
 
-pub(super) fn group_named(name: &str) -> Option<usize> {
-    GROUPS.iter().position(|g| g.name == name)
-}
-
 impl Active {
     /// Forgets all its probes and hands out their links.
     fn all(&mut self) -> Vec<OwnedFd> {
@@ -284,7 +268,7 @@ impl Active {
     }
 
     /// Hands out the links that are to be taken off, after what stays was linked anew where that is needed.
-    fn without_gone(&mut self, kernel: &mut Kernel, n: usize) -> io::Result<Vec<OwnedFd>> {
+    fn without_gone(&mut self, kernel: &mut CallsObject, n: usize) -> io::Result<Vec<OwnedFd>> {
         let gone = std::mem::take(&mut self.gone);
         let goes = |set: &Set| set.functions.iter().filter(|f| gone.contains(&f.0)).count();
         let parted = self
@@ -318,16 +302,4 @@ impl Active {
         self.sets.retain(|s| !s.functions.is_empty());
         Ok(old)
     }
-}
-
-/// Taking a probe off waits until no CPU can be in it; many at once wait together.
-pub(super) fn take_off(mut links: Vec<OwnedFd>) {
-    let share = links.len().div_ceil(64).max(1);
-    std::thread::scope(|scope| {
-        while !links.is_empty() {
-            let part = links.split_off(links.len().saturating_sub(share));
-            // Where no thread can be had the links are dropped here.
-            let _ = std::thread::Builder::new().spawn_scoped(scope, move || drop(part));
-        }
-    });
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::session::clock_ns;
+use crate::clock::clock_ns;
 
 /// From the start of a session on.
 #[derive(Debug)]

@@ -27,6 +27,28 @@ pub struct Load {
 }
 
 impl Load {
+    pub fn none(unit: Unit, stays: bool) -> Load {
+        Load {
+            unit,
+            entries: 0.0,
+            exits: 0.0,
+            entry_ns: 0.0,
+            exit_ns: 0.0,
+            stays,
+        }
+    }
+
+    /// So many entries and exits more, at such a cost each.
+    pub fn add(&mut self, entries: f64, entry_ns: f64, exits: f64, exit_ns: f64) {
+        let mean = |mean: f64, weight: f64, other: f64, more: f64| {
+            (mean * weight + other * more) / (weight + more).max(f64::MIN_POSITIVE)
+        };
+        self.entry_ns = mean(self.entry_ns, self.entries, entry_ns, entries);
+        self.exit_ns = mean(self.exit_ns, self.exits, exit_ns, exits);
+        self.entries += entries;
+        self.exits += exits;
+    }
+
     /// Percent of one CPU.
     pub fn cost_pct(&self) -> f64 {
         (self.entries * self.entry_ns + self.exits * self.exit_ns) / 1e7
