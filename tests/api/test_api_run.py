@@ -17,8 +17,8 @@ import pytest
 import unidle
 from api.functions import environment, fail_in_rank_1, run_script, train
 from unidle.api import controller_process
-from unidle.api.serve import ServeOrder
 from unidle.api.results import LedgerRows
+from unidle.api.serve import ServeOrder
 from unidle.ledger.columns import empty
 from unidle.ledger.query import summary
 from unidle.ledger.sources import LiveRows

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import TYPE_CHECKING, Final
 
-from unidle.api.job_watch import LOOK_S
-from unidle.api.job_watch import JobWatch
+from unidle.api.job_watch import LOOK_S, JobWatch
 from unidle.api.lines import RankLines
 from unidle.api.stores import data_dir
 from unidle.errors import BadInput
