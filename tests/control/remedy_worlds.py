@@ -13,7 +13,7 @@ from unidle.control.loop import Controller
 from unidle.control.nodes.hooks import HookOrder, HookOutcome
 from unidle.control.nodes.maintenance import NodeMaintenance
 from unidle.control.nodes.remedies import GuardRequest
-from unidle.control.services import Services, Timing
+from unidle.control.services import ControllerServices, ControllerTiming
 from unidle.events import types as ev
 from unidle.jobs import Reason
 from unidle.ledger.columns import rows as part_rows
@@ -76,7 +76,7 @@ class RemedyWorld(IdleWorld):
         self.lease = self.store.acquire("test")
         self.controller = Controller(
             self.store, self.lease, self.engine, Unidle(), self.clock,
-            Services(NodeMaintenance(lambda: hands, str(self.store.last()[0]))), Timing(inbox_every_ns=None),
+            ControllerServices(NodeMaintenance(lambda: hands, str(self.store.last()[0]))), ControllerTiming(inbox_every_ns=None),
         )  # fmt: skip
         self.controller.start("test")
 

@@ -9,7 +9,7 @@ from unidle.clock import VirtualClock
 from unidle.control import loop_state
 from unidle.control.inbox import INBOX_AT_ONCE, CancelRequest, SubmitRequest, add_submitted
 from unidle.control.loop import Controller
-from unidle.control.services import Timing
+from unidle.control.services import ControllerTiming
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import seeded
 from unidle.fleet import Device, Fleet, Node
@@ -90,7 +90,7 @@ def _drive(store: MemoryStore) -> Controller:
     clock = VirtualClock(START_NS)
     engine = SimEngine(FLEET, clock, seeded(1, mean_work_s=2, step_s=1))
     controller = Controller(
-        store, store.acquire("test"), engine, Unidle(), clock, timing=Timing(inbox_every_ns=0)
+        store, store.acquire("test"), engine, Unidle(), clock, timing=ControllerTiming(inbox_every_ns=0)
     )
     controller.start("test")
     while not controller.idle():

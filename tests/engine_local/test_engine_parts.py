@@ -12,7 +12,7 @@ from engine_local.local_gangs import Gang, Machine, sh
 from engine_local.sharing import GIB, UUID, Sharing, command, cut_gpu, env_of, orders
 from unidle.clock import RealClock
 from unidle.control.loop import Controller
-from unidle.control.services import Timing
+from unidle.control.services import ControllerTiming
 from unidle.engine.local.engine import LocalEngine
 from unidle.engine.protocol import PartOf, StartGang
 from unidle.fleet import CutMode, CutPart, Device, Fleet, Node
@@ -132,7 +132,7 @@ class Driven:
         engine = sharing.engine(fleet)
         lease = self.store.acquire("test")
         self.controller = Controller(
-            self.store, lease, engine, Unidle(), clock, timing=Timing(inbox_every_ns=None)
+            self.store, lease, engine, Unidle(), clock, timing=ControllerTiming(inbox_every_ns=None)
         )
         self.controller.start("test")
 

@@ -20,7 +20,7 @@ from unidle.control.job_decisions import JobDecisions
 from unidle.control.loop_state import LoopState
 from unidle.control.placement import Placement
 from unidle.control.recorder import Recorder, Watcher
-from unidle.control.services import USUAL, Services, Timing
+from unidle.control.services import USUAL, ControllerServices, ControllerTiming
 from unidle.engine.protocol import CheckpointLook, Engine, HealthChange, Observation, Utilised
 from unidle.errors import BadInput, StoreError
 from unidle.events import types as ev
@@ -44,10 +44,10 @@ class Controller:
 
     def __init__(
         self, store: Store, lease: Lease, engine: Engine, policy: Policy, clock: Clock,
-        services: Services | None = None, timing: Timing = USUAL, view: View | None = None,
+        services: ControllerServices | None = None, timing: ControllerTiming = USUAL, view: View | None = None,
     ) -> None:  # fmt: skip
         self._store, self._engine, self._policy, self._clock = store, engine, policy, clock
-        self._services, self._timing = services or Services(), timing
+        self._services, self._timing = services or ControllerServices(), timing
         self.view = snapshot.load_view(store) if view is None else view
         self._recorder = Recorder(store, lease, clock, self.view, self._services.notices)
         self._inbox = Inbox(store, clock, self._recorder, timing.inbox_every_ns)

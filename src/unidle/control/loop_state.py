@@ -10,7 +10,7 @@ from unidle.control.elastic import ElasticSizes
 from unidle.control.engine_commands import EngineCommands
 from unidle.control.gangs.idle import IdleWatch
 from unidle.control.recorder import Recorder
-from unidle.control.services import Services
+from unidle.control.services import ControllerServices
 from unidle.control.work_queue import WorkQueue
 from unidle.events import types as ev
 from unidle.guard import lifecycle
@@ -25,7 +25,12 @@ class LoopState:
     """``place``: whether the policy is called in this turn."""
 
     def __init__(
-        self, view: View, recorder: Recorder, commands: EngineCommands, clock: Clock, services: Services
+        self,
+        view: View,
+        recorder: Recorder,
+        commands: EngineCommands,
+        clock: Clock,
+        services: ControllerServices,
     ) -> None:
         self.view, self.recorder, self.commands, self.clock, self.services = (
             view,

@@ -21,7 +21,7 @@ SIGHTING_EVERY_NS: Final = 10_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class ControllerTiming:
     """``inbox_every_ns``: between two looks into the inbox; None: it is never read. ``sighting_every_ns``: between two
     entries in the log by which a reader sees that the controller lives.
     """
@@ -30,11 +30,11 @@ class Timing:
     sighting_every_ns: int = SIGHTING_EVERY_NS
 
 
-USUAL: Final = Timing()
+USUAL: Final = ControllerTiming()
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class ControllerServices:
     """Parts that a controller may have. Without one of them, its step of a turn does nothing."""
 
     nodes: NodeMaintenance = field(default_factory=NodeMaintenance)

@@ -17,7 +17,7 @@ from unidle.control.loop import Controller
 from unidle.control.nodes.late_detectors import LateDetectors
 from unidle.control.nodes.maintenance import NodeMaintenance
 from unidle.control.recorder import Watcher
-from unidle.control.services import Services
+from unidle.control.services import ControllerServices
 from unidle.control.store_files import make_run_root, refuse_foreign, refuse_strays, say_line, state_dir
 from unidle.engine.local.engine import LocalEngine
 from unidle.fleet import Fleet
@@ -103,9 +103,9 @@ def take_up(
 def _services(
     opened: _Opened, detectors: LateDetectors, senders: list[tuple[NoticeChannel, Send]], purpose: str, address: str,
     say: Callable[[str], None] | None,
-) -> Services:  # fmt: skip
+) -> ControllerServices:  # fmt: skip
     view, state = opened.view, opened.state
-    return Services(
+    return ControllerServices(
         NodeMaintenance(lambda: _hands(state), f"{os.getpid()}-{view.seq}"),
         Forecaster.of(view),
         _desk(opened.store, opened.lease, senders, view.health),
@@ -116,7 +116,7 @@ def _services(
     )
 
 
-def _close(services: Services, engine: LocalEngine) -> None:
+def _close(services: ControllerServices, engine: LocalEngine) -> None:
     """End what the services have running, however the session ended."""
     for service in (services.detectors, services.stacks, services.retention, services.profiler):
         if service is not None:

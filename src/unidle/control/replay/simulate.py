@@ -10,7 +10,7 @@ from unidle.clock import VirtualClock
 from unidle.control.forecast import Forecaster
 from unidle.control.loop import Controller
 from unidle.control.recorder import Watcher
-from unidle.control.services import Services, Timing
+from unidle.control.services import ControllerServices, ControllerTiming
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import Fault, Workload
 from unidle.fleet import Fleet
@@ -63,8 +63,8 @@ def simulate(
     clock = VirtualClock(start_ns)
     engine = SimEngine(fleet, clock, workload, faults, detect_ns)
     services, timing = (
-        Services(forecaster=forecaster),
-        Timing(inbox_every_ns=None, sighting_every_ns=_YEAR_NS),
+        ControllerServices(forecaster=forecaster),
+        ControllerTiming(inbox_every_ns=None, sighting_every_ns=_YEAR_NS),
     )
     controller = Controller(store, store.acquire("simulate"), engine, policy, clock, services, timing)
     if watcher is not None:
