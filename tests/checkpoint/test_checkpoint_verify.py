@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,12 @@ from unidle.checkpoint import criu, sums
 from unidle.checkpoint.find import candidates, find_newest_good
 from unidle.checkpoint.interval import Costs, best_interval, ettr, observed_mttf, young
 from unidle.checkpoint.layout import (
+    CHUNK_BYTES,
     GOOD,
     MANIFEST,
     Manifest,
     Shard,
     check_cover,
-    crcs_of,
     decode_header,
     encode_header,
     shard_name,
@@ -34,6 +35,11 @@ from unidle.checkpoint.verify import CheckpointVerdict, verify
 from unidle.errors import BadInput, CannotRun
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (pip install unidle[train])")
+
+
+def crcs_of(data: memoryview) -> tuple[int, ...]:
+    """CRC-32 of each chunk of 4 MiB."""
+    return tuple(zlib.crc32(data[at : at + CHUNK_BYTES]) for at in range(0, len(data), CHUNK_BYTES))
 
 
 def own_checkpoint(parent: Path, step: int, world: int = 2) -> Path:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sim.worlds import S, fleet_of, ledger_rows
 from unidle.clock import VirtualClock
 from unidle.control.loop import Controller
-from unidle.control.replay.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
 from unidle.engine.sim.contention import WHOLE, UplinkContention
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import SimJob, seeded_faults
@@ -40,7 +40,9 @@ def run(fleet, jobs, policy=None, **more) -> tuple[MemoryStore, View]:
     store = MemoryStore()
     arrivals = [Arrival(1 + at * S, name, job) for name, (at, job, _) in jobs.items()]
     behaviour = {name: sim for name, (_, _, sim) in jobs.items()}
-    view = simulate(store, fleet, arrivals, lambda c: behaviour[c.job], policy or FirstFit(), **more)
+    faults = more.pop("faults", ())
+    options = SimulationOptions(**more)
+    view = simulate(store, fleet, arrivals, lambda c: behaviour[c.job], policy or FirstFit(), faults, options)
     source = ledger_source(store, view)
     assert check_batches(source.batches(source.extent())) == []
     return store, view

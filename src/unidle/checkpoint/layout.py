@@ -58,11 +58,6 @@ def is_partial(name: str) -> bool:
     return re.fullmatch(r"\.step_\d{10}\.\w+|\..+\.pruned", name) is not None
 
 
-def crcs_of(data: memoryview) -> tuple[int, ...]:
-    """CRC-32 of each chunk of 4 MiB."""
-    return tuple(zlib.crc32(data[at : at + CHUNK_BYTES]) for at in range(0, len(data), CHUNK_BYTES))
-
-
 @dataclass(frozen=True, slots=True)
 class Shard:
     """One file of a checkpoint: its name, the rank that wrote it, its size, the CRC-32 of each 4 MiB."""

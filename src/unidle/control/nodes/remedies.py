@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -89,22 +89,14 @@ class RemedyWatch:
                 f"the fleet has no such {'node' if '/' not in target else 'node or device'}: {target}"
             )
             return
-        here, policy = view.care.targets.get(target), view.fleet.guard
+        here = view.care.targets.get(target)
         said: Set | Reason | None = None
         if request.verb == "drain":
             said = maintenance.drain(
                 target, here, request.deadline_ns or now_ns + maintenance.DRAIN_NS, request.by
             )
         elif request.verb == "return":
-            if target in view.care.cordons:
-                yield ev.CordonSet(target, False, request.by, Reason("returned", f"returned by {request.by}"))
-            if target in view.care.windows and (here is None or here.state in ("draining", "maintenance")):
-                yield ev.MaintenanceSet(target, 0, 0, 0, request.by)
-                said = Reason("returned", "the maintenance is cancelled")
-            if here is not None or said is None:
-                said = maintenance.give_back(
-                    target, here, policy, now_ns, request.by, unproved=request.unproved
-                )
+            said = yield from _returned(view, request, now_ns)
         elif request.verb in ("cordon", "uncordon"):
             because = Reason("cordon", request.text or f"{request.verb}ed by {request.by}")
             yield ev.CordonSet(target, request.verb == "cordon", request.by, because)
@@ -373,3 +365,21 @@ def _held(view: View, target: str) -> tuple[TargetUse, ...]:
 
 def _refused(text: str) -> ev.RequestRefused:
     return ev.RequestRefused("guard", Reason("refused", text))
+
+
+def _returned(
+    view: View, request: GuardRequest, now_ns: int
+) -> Generator[ev.Event, None, Set | Reason | None]:
+    """A node returns to service by request: cordon and maintenance end, and what :mod:`unidle.guard.maintenance` decides."""
+    target, here = request.target, view.care.targets.get(request.target)
+    said: Set | Reason | None = None
+    if target in view.care.cordons:
+        yield ev.CordonSet(target, False, request.by, Reason("returned", f"returned by {request.by}"))
+    if target in view.care.windows and (here is None or here.state in ("draining", "maintenance")):
+        yield ev.MaintenanceSet(target, 0, 0, 0, request.by)
+        said = Reason("returned", "the maintenance is cancelled")
+    if here is not None or said is None:
+        said = maintenance.give_back(
+            target, here, view.fleet.guard, now_ns, request.by, unproved=request.unproved
+        )
+    return said

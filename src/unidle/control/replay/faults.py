@@ -15,8 +15,8 @@ from statistics import fmean
 from typing import Final, Literal
 
 from unidle.checkpoint.interval import Costs, best_interval, observed_mttf
-from unidle.control.replay.ettr import FaultOutcome, outcome_of_gang
-from unidle.control.replay.simulate import Arrival, simulate
+from unidle.control.replay.ettr import FaultOutcome, GangCosts, outcome_of_gang
+from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.workload import NodeFault, S, SimJob
 from unidle.errors import BadInput
@@ -213,23 +213,27 @@ class FaultReplay:
             behaviour,
             policy_named(DEFAULT),
             faults=self._faults(nodes, case),
-            detect_ns=round(terms.detect_s * S),
-            until_ns=self.trace.end_ns,
-            policy_name=DEFAULT,
-            watcher=seen.hear,
+            options=SimulationOptions(
+                detect_ns=round(terms.detect_s * S),
+                until_ns=self.trace.end_ns,
+                policy_name=DEFAULT,
+                watcher=seen.hear,
+            ),
         )
         return self._outcome(view, kept, paces or [self.pace(case.gang, case.ways)])
 
     def _outcome(self, view: View, store: Store, paces: Sequence[ReplayPace]) -> FaultOutcome:
         terms, pace = self.terms, paces[0]
         restore_s = terms.copy_restore_s if pace.copy_every else terms.restore_s
-        return outcome_of_gang(
-            view, store, view.jobs[JOB], gpus_per_node=terms.gpus_per_node,
+        costs = GangCosts(
             save_s=fmean(p.save_every for p in paces) * terms.step_s,
             copy_s=fmean(p.copy_every for p in paces) * terms.step_s,
-            write_s=terms.write_s, copy_stall_s=terms.copy_s,
-            restart_s=pace.startup_s + restore_s, detect_s=terms.detect_s,
-        )  # fmt: skip
+            write_s=terms.write_s,
+            copy_stall_s=terms.copy_s,
+            restart_s=pace.startup_s + restore_s,
+            detect_s=terms.detect_s,
+        )
+        return outcome_of_gang(view, store, view.jobs[JOB], terms.gpus_per_node, costs)
 
     def nodes(self, case: ReplayCase) -> list[str]:
         """The servers of a replay; with more spares the first ones are the same.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from . import count_context, step_forms, vocabulary
-from .step_forms import BY_EPOCH, BY_ITERATION, BY_NUMBER, BY_PAIR
+from .step_forms import BY_EPOCH, BY_ITERATION, BY_PAIR
 
 _MOST_RUNS = 16
 _SUFFIX_BYTES = 24
@@ -262,8 +262,3 @@ def _tail(after: bytes, named: bool) -> bytes:
 def is_headed(grade: int) -> bool:
     """Whether a count of this grade is one of an epoch that stands in a line before it."""
     return grade in (BY_PAIR, BY_ITERATION)
-
-
-def is_bare(grade: int) -> bool:
-    """Whether no word and no total goes with a count of this grade."""
-    return grade == BY_NUMBER
