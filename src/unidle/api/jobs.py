@@ -93,10 +93,7 @@ def run(
     store_mode = mode_of(mode, "mode")
     new = _New.of(target, args, kwargs, fields, "unidle.run")
     _check_logs(logs, new.spec.ranks)
-    order = ServeOrder(
-        address_of(store), None if fleet is None else os.path.abspath(fleet), cpu_devices, profile,  # noqa: PTH100
-        needed=0 if new.spec.device == "gpu" else new.spec.devices,
-    )  # fmt: skip
+    order = _order(new.spec, address_of(store), fleet, cpu_devices, profile=profile)
     _refuse(new.spec, order)
     job = new.put(order.store, store_mode)
     try:
@@ -207,6 +204,15 @@ class _New:
         finally:
             store.close()
         return Job(name, address)
+
+
+def _order(
+    spec: JobSpec, address: str, fleet: _Path | None, cpu_devices: int | None, *, profile: bool
+) -> ServeOrder:
+    """What the controller of the store is started with for the job."""
+    path = None if fleet is None else os.path.abspath(fleet)  # noqa: PTH100
+    needed = 0 if spec.device == "gpu" else spec.devices
+    return ServeOrder(address, path, cpu_devices, profile, needed=needed)
 
 
 def _check_logs(logs: object, ranks: int) -> None:
