@@ -30,7 +30,7 @@ from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.api.logs import Wanted
+    from unidle.api.logs import LogSelection
     from unidle.store.protocol import Store
     from unidle.view.jobs import AttemptView, JobView
 
@@ -86,8 +86,8 @@ def logs(job: JobArgument = None, store: StoreOption = None, *, options: LogOpti
     Several ranks are merged in order of time. Times of lines are accurate to 250 ms; in a file that fills for hours, to
     1/4096 of that. With --grep, --tail counts the lines that match.
     """
-    from unidle.api.job_watch import Watch
-    from unidle.api.logs import Wanted
+    from unidle.api.job_watch import JobWatch
+    from unidle.api.logs import LogSelection
 
     match = _pattern(options.grep)
     opened = read_store(store)
@@ -95,9 +95,9 @@ def logs(job: JobArgument = None, store: StoreOption = None, *, options: LogOpti
     found = need_job(view, job, started=True)
     since_ns = None if options.since is None else moment("--since", options.since, now_of(view), plain="s")
     ranks = _chosen_ranks(found, options)
-    wanted = Wanted(since_ns, options.tail, match)
+    wanted = LogSelection(since_ns, options.tail, match)
     if options.follow:
-        with Watch(store_address(store), found.id) as watch:
+        with JobWatch(store_address(store), found.id) as watch:
             _copy(watch.store, watch.news, found.id, ranks, options.attempt, wanted, follow=True)
     else:
         _copy(opened, lambda: found, found.id, ranks, options.attempt, wanted, follow=False)
@@ -121,7 +121,7 @@ def _chosen_ranks(job: JobView, options: LogOptions) -> tuple[int, ...]:
 
 def _copy(
     store: Store, news: Callable[[], JobView | None], job: str, ranks: Sequence[int], attempt: int | None,
-    wanted: Wanted, *, follow: bool,
+    wanted: LogSelection, *, follow: bool,
 ) -> None:  # fmt: skip
     """Copy what was printed to standard output; ``follow`` continues until the job, or the one attempt, has
     ended. ``news`` is the job as it is at each call.

@@ -36,7 +36,7 @@ from unidle.cli.replay_options import (
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.control.replay.outcome import Outcome
+    from unidle.control.replay.outcome import ReplayOutcome
     from unidle.control.replay.workload import Assumptions, Scenario
     from unidle.files.trace import Renames
 
@@ -174,7 +174,7 @@ def _names(policy: str) -> list[str]:
 
 def _outcomes(
     scenario: Scenario, assumed: Assumptions, names: list[str], save: str | None, until_h: float | None
-) -> dict[str, Outcome]:
+) -> dict[str, ReplayOutcome]:
     from unidle.control.replay.outcome import outcome_of
     from unidle.control.replay.workload import replay
     from unidle.view.source import ledger_source
@@ -190,7 +190,7 @@ def _outcomes(
 
 
 def _show(
-    scenario: Scenario, assumed: Assumptions, found: dict[str, Outcome], recorded: dict[str, Outcome],
+    scenario: Scenario, assumed: Assumptions, found: dict[str, ReplayOutcome], recorded: dict[str, ReplayOutcome],
     as_json: bool, until_h: float | None,
 ) -> None:  # fmt: skip
     from dataclasses import asdict

@@ -17,7 +17,7 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.control.replay.ettr import FaultOutcome
-    from unidle.control.replay.faults import Case, Replay, Ways
+    from unidle.control.replay.faults import CapabilityCosts, FaultReplay, ReplayCase
 
 _MOST_NODES = 100_000
 _TERMS = (
@@ -83,14 +83,14 @@ def faults(options: FaultOptions) -> None:
     """Replay recorded faults on a gang, and compare recovery capabilities. The output has effective training
     time, lost work and cost, with and without each capability.
     """
-    from unidle.control.replay.faults import Replay, Terms, Ways, runs
+    from unidle.control.replay.faults import CapabilityCosts, FaultReplay, ReplayTerms, runs
     from unidle.files.fault_trace import load_fault_trace
 
-    ways = Ways(
+    ways = CapabilityCosts(
         options.spares, _on(options.peer_copies, "--peer-copies"), _every(options.checkpoint_every),
         _on(options.warm, "--warm"), _on(options.preflight, "--preflight"),
     )  # fmt: skip
-    terms = Terms(**{name: getattr(options, name) for name in _TERMS}, gpu_hour_price=options.price)
+    terms = ReplayTerms(**{name: getattr(options, name) for name in _TERMS}, gpu_hour_price=options.price)
     sizes = whole_numbers(options.gang, "--gang", least=1, most=_MOST_NODES)
     drawn = whole_numbers(options.seeds, "--seeds", least=0, most=10**9)
     more = (
@@ -98,7 +98,7 @@ def faults(options: FaultOptions) -> None:
         if options.intervals is not None
         else []
     )
-    replay = Replay(load_fault_trace(options.trace), options.servers, terms)
+    replay = FaultReplay(load_fault_trace(options.trace), options.servers, terms)
     cases = _cases(replay, sizes, drawn, _ways(ways, options.fixed_every, more, options.compare))
     if options.save is None:
         found = list(runs(replay, cases, options.jobs or len(os.sched_getaffinity(0))))
@@ -110,23 +110,29 @@ def faults(options: FaultOptions) -> None:
         _say(replay, found)
 
 
-def _ways(ways: Ways, fixed_s: float, intervals: list[float], compare: bool) -> dict[str, Ways]:
+def _ways(
+    ways: CapabilityCosts, fixed_s: float, intervals: list[float], compare: bool
+) -> dict[str, CapabilityCosts]:
     from unidle.control.replay.faults import variants
 
     every = variants(ways, fixed_s, intervals)
     return every if compare else {name: one for name, one in every.items() if name == "as_given" or name.startswith("every_")}  # fmt: skip
 
 
-def _cases(replay: Replay, sizes: list[int], seeds: list[int], ways: dict[str, Ways]) -> list[Case]:
-    from unidle.control.replay.faults import Case
+def _cases(
+    replay: FaultReplay, sizes: list[int], seeds: list[int], ways: dict[str, CapabilityCosts]
+) -> list[ReplayCase]:
+    from unidle.control.replay.faults import ReplayCase
 
-    cases = [Case(name, size, seed, way) for size in sizes for name, way in ways.items() for seed in seeds]
+    cases = [
+        ReplayCase(name, size, seed, way) for size in sizes for name, way in ways.items() for seed in seeds
+    ]
     for case in cases:
         replay.nodes(case)  # says at once what does not fit
     return cases
 
 
-def _kept(replay: Replay, case: Case, save: str) -> FaultOutcome:
+def _kept(replay: FaultReplay, case: ReplayCase, save: str) -> FaultOutcome:
     store = store_of_replay(save, f"{case.gang}-{case.name}-{case.seed}")
     try:
         return replay.run(case, store)
@@ -158,7 +164,9 @@ def _length(text: str, field: str, or_: str = "") -> float:
 # -- what came of it -----------------------------------------------------------------------------------
 
 
-def _grouped(found: list[tuple[Case, FaultOutcome]]) -> dict[int, dict[str, list[tuple[int, FaultOutcome]]]]:
+def _grouped(
+    found: list[tuple[ReplayCase, FaultOutcome]],
+) -> dict[int, dict[str, list[tuple[int, FaultOutcome]]]]:
     """Outcomes with their seeds, by size and ways, in the order of the cases."""
     sizes: dict[int, dict[str, list[tuple[int, FaultOutcome]]]] = {}
     for case, outcome in found:
@@ -166,7 +174,7 @@ def _grouped(found: list[tuple[Case, FaultOutcome]]) -> dict[int, dict[str, list
     return sizes
 
 
-def _as_json(replay: Replay, found: list[tuple[Case, FaultOutcome]]) -> dict[str, Any]:
+def _as_json(replay: FaultReplay, found: list[tuple[ReplayCase, FaultOutcome]]) -> dict[str, Any]:
     gangs = []
     for size, variants in _grouped(found).items():
         given = variants["as_given"]
@@ -211,7 +219,7 @@ def _of(outcomes: list[tuple[int, FaultOutcome]], name: str) -> float:
     return float(_mean(outcomes)[name] or 0.0)
 
 
-def _say(replay: Replay, found: list[tuple[Case, FaultOutcome]]) -> None:
+def _say(replay: FaultReplay, found: list[tuple[ReplayCase, FaultOutcome]]) -> None:
     heads = [
         "", "ETTR %", "worth", "placed %", "formula %", "save every", "restarts", "wait h", "lost GPU-h",
         f"paid k{replay.terms.currency}", "per useful GPU-h",

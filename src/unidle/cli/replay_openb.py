@@ -20,7 +20,7 @@ from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.control.replay.packing import Run
+    from unidle.control.replay.packing import PackingRun
     from unidle.files.openb import Pods
     from unidle.jobs.packing import NodeSize
 
@@ -128,7 +128,7 @@ def _seeds(text: str) -> list[int]:
     return list(seeds)
 
 
-def _as_json(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Any]:
+def _as_json(names: Sequence[str], runs: Sequence[PackingRun]) -> dict[str, Any]:
     return {
         "policies": {
             name: {
@@ -144,7 +144,7 @@ def _as_json(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _mean(runs: Sequence[Run]) -> dict[float, float]:
+def _mean(runs: Sequence[PackingRun]) -> dict[float, float]:
     marks = runs[0].outcome.allocated_pct
     return {mark: sum(run.outcome.allocated_pct[mark] for run in runs) / len(runs) for mark in marks}
 
@@ -153,7 +153,7 @@ def _shown(allocated_pct: dict[float, float]) -> dict[str, float]:
     return {str(float(mark)): round(share, 6) for mark, share in allocated_pct.items()}
 
 
-def _say(names: Sequence[str], runs: Sequence[Run]) -> None:
+def _say(names: Sequence[str], runs: Sequence[PackingRun]) -> None:
     marks = list(runs[0].outcome.allocated_pct)
     header = ["policy", *(f"at {100 * mark:g} % requested" for mark in marks), "lowest", "highest", "seeds"]
     rows = []
@@ -189,7 +189,7 @@ def _rows_of(path: str | None, inputs: Sequence[str]) -> Iterator[TextIO | None]
         stream.detach()
 
 
-def _write(out: TextIO, run: Run, nodes: Sequence[NodeSize], trace: Pods) -> None:
+def _write(out: TextIO, run: PackingRun, nodes: Sequence[NodeSize], trace: Pods) -> None:
     import csv
 
     writer = csv.writer(out, lineterminator="\n")

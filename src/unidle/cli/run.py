@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from unidle.cli.job_output import JobOutput
     from unidle.cli.live import Live, Progress
     from unidle.control.loop import Controller
-    from unidle.control.session import Session
+    from unidle.control.session import ControllerSession
     from unidle.files.fleet_notices import NoticeChannel
     from unidle.fleet import Fleet
     from unidle.jobs import JobSpec, Reason
@@ -269,7 +269,7 @@ def told_what_is_left(controller: Controller, live: Live, address: str) -> Itera
             warn(f"{jobs} of this store left running; `unidle up --store {address}` takes over")
 
 
-def _drive(session: Session, signals: Signals, job: JobView, live: Live) -> Reason | None:
+def _drive(session: ControllerSession, signals: Signals, job: JobView, live: Live) -> Reason | None:
     """Until the job has ended; why, where it could never start."""
     controller = session.controller
     asked, never = 0, None

@@ -81,9 +81,9 @@ def _in_words(gpus: Iterable[tuple[str, int]]) -> str:
 
 
 def _others(root: Path, environ: Mapping[str, str]) -> list[DoctorCheck]:
-    from unidle.engine.local.devices.discovery import Found, find_amd, find_ascend
+    from unidle.engine.local.devices.discovery import FoundDevices, find_amd, find_ascend
 
-    def check(name: str, found: Found) -> DoctorCheck:
+    def check(name: str, found: FoundDevices) -> DoctorCheck:
         if not found.gpus:
             return DoctorCheck(name, "limited", found.says, _GPU_USE, "check `npu-smi info` and `dmesg`")
         detail = _in_words((gpu.model, gpu.memory_bytes) for gpu in found.gpus)
