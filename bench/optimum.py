@@ -26,7 +26,7 @@ from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Layout, RankPlace, Topology
 from unidle.place.scheduler import Scheduler
 from unidle.view.fold import apply
-from unidle.view.frozen import view_of
+from unidle.view.placement_input import view_of
 
 CASES, SEED = 200, 42
 

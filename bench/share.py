@@ -32,7 +32,7 @@ from unidle.share.mig_models import GIB, Instance, MigModel, mig_models
 from unidle.share.modes import Mode
 from unidle.share.offers import Gpu, Resident, SharePolicy, Wish
 from unidle.view.fold import apply
-from unidle.view.holders import holder_of
+from unidle.view.idle_holders import holder_of
 from unidle.view.state import View
 
 H100 = next(model for model in mig_models() if model.name == "H100 80GB")

@@ -13,7 +13,7 @@ from loopcheck import Checker, Known
 from unidle.events import types as ev
 from unidle.fleet import device_of
 from unidle.view.fold import apply
-from unidle.view.kept import on_trial
+from unidle.view.spares import on_trial
 from unidle.view.state import View
 
 some = settings(max_examples=int(os.environ.get("UNIDLE_KEPT_EXAMPLES", "40")), deadline=None)

@@ -18,7 +18,7 @@ from unidle.jobs import JobSpec, Requests, Restart, Topology, Where
 from unidle.place.policy import Unidle
 from unidle.place.protocol import Plan
 from unidle.store.memory import MemoryStore
-from unidle.view.frozen import freeze, thaw
+from unidle.view.placement_input import freeze, thaw
 from unidle.view.state import View
 
 S = 1_000_000_000

@@ -19,8 +19,8 @@ from unidle.fleet.policies import Breaker, GuardPolicy, Hook, Lemon, Out
 from unidle.guard import maintenance, remedy
 from unidle.guard.remedy_model import SLACK_NS, RemedyInputs, RemedyResult, Set, TargetUse
 from unidle.jobs import Reason
-from unidle.view import care as of
-from unidle.view.care import Care, CareView
+from unidle.view import node_health as of
+from unidle.view.node_health import Care, CareView
 
 T = SLACK_NS
 NODE = "n1"

@@ -24,7 +24,7 @@ def stepped_s() -> float:
 time.time_ns, time.time = stepped_ns, stepped_s  # before the store takes its clock
 
 from unidle.cli.main import main  # noqa: E402
-from unidle.store import holder  # noqa: E402
+from unidle.store import lease_owner as holder  # noqa: E402
 
 if space:
     holder._pid_namespace = lambda: space

@@ -17,7 +17,7 @@ from unidle.files.job import job_from_mapping
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec
 from unidle.place.scheduler import Scheduler
-from unidle.view.frozen import view_of
+from unidle.view.placement_input import view_of
 
 S = 1_000_000_000
 CAPABILITIES = range(1, 16)

@@ -24,7 +24,7 @@ from unidle.place.explain.gang import GangRefusal
 from unidle.place.scheduler import Scheduler
 from unidle.place.summary import summary_of
 from unidle.view.fold import apply
-from unidle.view.frozen import view_of
+from unidle.view.placement_input import view_of
 from unidle.view.state import View
 
 NOW = 1_000_000_000

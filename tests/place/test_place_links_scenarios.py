@@ -17,7 +17,7 @@ from unidle.jobs import Reason
 from unidle.place.protocol import Place
 from unidle.place.scheduler import Scheduler
 from unidle.view.fold import apply
-from unidle.view.frozen import view_of
+from unidle.view.placement_input import view_of
 from unidle.view.state import View
 
 FILES = sorted((Path(__file__).parent.parent / "scenarios/links").glob("*.yaml"))

@@ -25,7 +25,7 @@ from unidle.place.scheduler import Placed, Scheduler
 from unidle.place.summary import summary_of
 from unidle.store.memory import MemoryStore
 from unidle.view.fold import apply
-from unidle.view.frozen import freeze, thaw, view_of
+from unidle.view.placement_input import freeze, thaw, view_of
 from unidle.view.state import View
 
 MODELS = (

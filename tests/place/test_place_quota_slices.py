@@ -18,7 +18,7 @@ from unidle.place.policy import Unidle
 from unidle.place.protocol import Plan
 from unidle.place.snapshot import snapshot_of
 from unidle.view.fold import apply
-from unidle.view.frozen import view_of
+from unidle.view.placement_input import view_of
 from unidle.view.state import View
 
 

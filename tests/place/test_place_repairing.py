@@ -22,7 +22,7 @@ from unidle.place.policy import FirstFit
 from unidle.place.scheduler import Scheduler
 from unidle.store.memory import MemoryStore
 from unidle.view.fold import apply
-from unidle.view.frozen import freeze, thaw
+from unidle.view.placement_input import freeze, thaw
 from unidle.view.state import View
 
 

@@ -17,7 +17,7 @@ import pytest
 from places import open_parent
 from security.two_users import OTHER, SOURCES, command, needs_root
 from unidle.errors import StoreError
-from unidle.store import shared_place
+from unidle.store import shared_directory as shared_place
 from unidle.store.schema import VERSION_TABLE
 from unidle.store.sqlite import SqliteDatabase
 

@@ -24,7 +24,7 @@ from unidle.place.slices.devices import SliceMemo
 from unidle.place.slices.fit import SliceFit
 from unidle.place.slices.offers import SliceOffers
 from unidle.view.fold import apply
-from unidle.view.frozen import freeze, thaw, view_of
+from unidle.view.placement_input import freeze, thaw, view_of
 from unidle.view.state import View
 
 FILE = Path(__file__).parent.parent / "scenarios/cuts/loop.yaml"

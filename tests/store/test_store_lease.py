@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from unidle.errors import LeaseLost, StoreHeld
-from unidle.store import holder as holders
+from unidle.store import lease_owner
 from unidle.store.database import Database
-from unidle.store.holder import Holder, start_ticks, this_process
+from unidle.store.lease_owner import Holder, start_ticks, this_process
 from unidle.store.open import open_store
 from unidle.store.sql import LEASE_TTL_NS, SqlStore
 from unidle.store.sqlite import SqliteDatabase
@@ -230,7 +230,7 @@ def test_a_process_with_spaces_and_brackets_in_its_name_is_recognised(tmp_path):
 
 def test_a_holder_survives_being_written_down():
     holder = this_process("unidle up", 1_700_000_000_000_000_000)
-    assert holders.parse(holder.to_json()) == holder
+    assert lease_owner.parse(holder.to_json()) == holder
     assert holder.is_alive() is True
     assert holder.words().endswith("since 2023-11-14 22:13:20 UTC)")
-    assert holders.parse("not JSON") is None
+    assert lease_owner.parse("not JSON") is None

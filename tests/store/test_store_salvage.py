@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from unidle.errors import BadInput, StoreError, StoreHeld
-from unidle.store import swap
+from unidle.store import file_swap as swap
 from unidle.store.archives import ArchiveShelf
 from unidle.store.open import open_store
 from unidle.store.profiles import ProfileRow, ProfileShelf

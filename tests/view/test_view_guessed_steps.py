@@ -6,7 +6,7 @@ import pytest
 
 from unidle.control.gangs.progress_watch import progress_of
 from unidle.events import types as ev
-from unidle.view.holders import holder_of
+from unidle.view.idle_holders import holder_of
 from view.telling import Telling
 
 

@@ -10,10 +10,10 @@ from unidle.jobs.speeds import Known, SpeedRun
 from unidle.ledger.book import Book, SliceRef
 from unidle.ledger.profiled_causes import Look
 from unidle.ledger.rows import Entry
-from unidle.view.care import Care, CareView, CheckView, Cordon, Sign, Strike, Window
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.fold import FOLD_VERSION
 from unidle.view.jobs import AttemptView, JobView
+from unidle.view.node_health import Care, CareView, CheckView, Cordon, Sign, Strike, Window
 from unidle.view.ranks import RankView, Watched
 from unidle.view.records import FaultView, IdleNotice, Prediction, Removal, UseView, VerdictView, WatchView
 from unidle.view.resting import Rest

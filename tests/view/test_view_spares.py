@@ -7,7 +7,7 @@ from dataclasses import replace
 from sim.worlds import S, fleet_of
 from unidle.events import types as ev
 from unidle.fleet.policies import GuardPolicy
-from unidle.view.kept import busy_nodes, comes_back, coming_back, on_trial
+from unidle.view.spares import busy_nodes, comes_back, coming_back, on_trial
 from view.telling import WHY, Telling
 
 LOW = {"preemption": "low"}

@@ -115,7 +115,7 @@ class _Shown:
 
 def _of_store(store: str) -> _Shown:
     """The fleet as the controller of a store sees it."""
-    from unidle.view.kept import on_trial
+    from unidle.view.spares import on_trial
     from unidle.view.watching import not_watched
 
     opened = read_store(store)
@@ -231,7 +231,7 @@ def fleet_snapshot(context: typer.Context, store: StoreOption = None) -> None:
     """
     from unidle.control.forecast import Forecaster
     from unidle.files.snapshot import write_snapshot
-    from unidle.view.frozen import freeze
+    from unidle.view.placement_input import freeze
 
     opened = read_store(store or context.obj)
     view = need_fleet(read_view(opened), store or context.obj)

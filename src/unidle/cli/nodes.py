@@ -120,7 +120,7 @@ def _lines(view: View) -> list[dict[str, Any]]:
 def _fillers(view: View) -> dict[str, list[str]]:
     """By spare, and by node and device on probation, the jobs that fill it."""
     found: dict[str, list[str]] = {}
-    from unidle.view.kept import on_trial
+    from unidle.view.spares import on_trial
 
     kept = view.spares | on_trial(view)
     for job in sorted(view.live) if kept else ():

@@ -107,7 +107,7 @@ def _stops(decision: DryRun) -> list[dict[str, Any]]:
 
 def _view(fleet: str | None, snapshot: str | None, store: str | None) -> tuple[View, Forecaster | None]:
     """What is decided on, and what is known of run times where the view does not say it."""
-    from unidle.view.frozen import thaw, view_of
+    from unidle.view.placement_input import thaw, view_of
 
     if fleet is not None and snapshot is not None:
         raise BadInput("a snapshot has its own fleet", field="--fleet", value=fleet, remedy="leave one out")

@@ -59,14 +59,14 @@ def salvage(address: str, stream: BinaryIO) -> None:
 
 
 def _found(address: str, stack: ExitStack, *, writes: bool) -> Salvage:
-    from unidle.store import holder, salvage, swap
+    from unidle.store import file_swap, lease_owner, salvage
     from unidle.store.open import open_store
 
-    path = swap.file_of(address)
+    path = file_swap.file_of(address)
     if path is not None:
         if not path.exists():
             raise BadInput("there is no store", field="--store", value=address, remedy="check the path")
-        stack.enter_context(swap.alone(path.resolve()))
+        stack.enter_context(file_swap.alone(path.resolve()))
         return salvage.of_file(path.resolve())
     if writes:
         raise BadInput(
@@ -77,7 +77,7 @@ def _found(address: str, stack: ExitStack, *, writes: bool) -> Salvage:
     stack.callback(opened.close)
     found = salvage.of_rows(opened)
     if found.holder is not None:
-        held = holder.parse(found.holder)
+        held = lease_owner.parse(found.holder)
         raise StoreHeld(
             f"is held by {held.words() if held else found.holder}", field=opened.url, remedy="stop it first"
         )
@@ -86,22 +86,22 @@ def _found(address: str, stack: ExitStack, *, writes: bool) -> Salvage:
 
 def _planned(found: Salvage, address: str) -> Plan:
     from unidle.control.store_files import unlogged
-    from unidle.store import swap
+    from unidle.store import file_swap
     from unidle.view.repair import plan
 
     made = plan(found)
-    if (path := swap.file_of(address)) is not None:
+    if (path := file_swap.file_of(address)) is not None:
         found.notes += unlogged(Path(f"{path}.d/runs"), made.view)
     return made
 
 
 def _written(address: str, to: str | None, found: Salvage, plan: Plan) -> tuple[str, str | None]:
     """Where the repaired store is, and where the damaged one."""
-    from unidle.store import swap
+    from unidle.store import file_swap
     from unidle.store.open import open_store
     from unidle.store.tools import fill
 
-    path = swap.file_of(address)
+    path = file_swap.file_of(address)
     if to is not None or path is None:
         target = open_store(str(to), create=True)
         try:
@@ -117,7 +117,7 @@ def _written(address: str, to: str | None, found: Salvage, plan: Plan) -> tuple[
             fill(new, found, plan.events(found))
         finally:
             new.close()
-        return str(path), str(swap.put_in_place(draft, path))
+        return str(path), str(file_swap.put_in_place(draft, path))
     finally:
         for suffix in ("", "-wal", "-shm"):
             Path(f"{draft}{suffix}").unlink(missing_ok=True)

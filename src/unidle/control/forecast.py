@@ -19,7 +19,7 @@ from unidle.predict.run_time import RunHistory, quantile_estimate, remaining_ns
 from unidle.predict.start import Departure, Waiter, planned_starts
 from unidle.view.accounts import durable_points
 from unidle.view.jobs import AttemptView, JobView
-from unidle.view.kept import free_for_most
+from unidle.view.spares import free_for_most
 from unidle.view.speeds import attempt_run, job_runs, slices_under, width_ppm
 from unidle.view.state import View
 from unidle.words import counted, latency

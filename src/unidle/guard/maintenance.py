@@ -8,7 +8,7 @@ from typing import Final
 from unidle.fleet.policies import GuardPolicy
 from unidle.guard.remedy_model import CHECK, DRAINED, Set
 from unidle.jobs import JobSpec, Reason
-from unidle.view.care import CareView, Window
+from unidle.view.node_health import CareView, Window
 
 DRAIN_NS: Final = 3_600_000_000_000
 

@@ -27,7 +27,7 @@ from unidle.guard.remedy_model import (
     TargetUse,
 )
 from unidle.jobs import Reason
-from unidle.view.care import CareView
+from unidle.view.node_health import CareView
 from unidle.words import counted
 
 TIER: Final = "standard"

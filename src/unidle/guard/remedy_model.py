@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from unidle.events.guard import CareState
 from unidle.jobs import Reason
-from unidle.view.care import Sign, Strike, Window
+from unidle.view.node_health import Sign, Strike, Window
 
 CHECK: Final = "check"
 DRAINED: Final = "drain"

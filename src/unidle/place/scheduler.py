@@ -37,7 +37,7 @@ from unidle.place.session import FleetSession, SessionCache
 from unidle.place.slices.fit import SliceFit
 from unidle.place.slices.offers import SliceOffers
 from unidle.view.fold import collector_paused
-from unidle.view.kept import comes_back
+from unidle.view.spares import comes_back
 from unidle.view.state import View
 
 ACTIONS: Final[tuple[Action, ...]] = (

@@ -32,7 +32,7 @@ from unidle.place.queue_session import QueueSession
 from unidle.place.slices.devices import SliceMemo
 from unidle.place.snapshot import QueueSnapshot
 from unidle.view.jobs import JobView
-from unidle.view.kept import comes_back
+from unidle.view.spares import comes_back
 from unidle.view.state import View
 from unidle.words import counted, does
 

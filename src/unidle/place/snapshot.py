@@ -24,7 +24,7 @@ from unidle.place.queue.fair_share import PPB, PPM, FairShare
 from unidle.place.queue.state import Allocations, PendingJobs, requested
 from unidle.place.slices.devices import SliceMemo
 from unidle.view.jobs import AttemptView, JobView
-from unidle.view.kept import on_trial
+from unidle.view.spares import on_trial
 from unidle.view.state import View
 from unidle.view.usage import milli_of
 from unidle.view.waiting import Shape

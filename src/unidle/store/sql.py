@@ -9,8 +9,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from unidle.errors import ConnectionLost, LeaseLost, StoreDamaged, StoreError, StoreGone, StoreHeld
-from unidle.store import derived, view_rows
-from unidle.store import holder as holders
+from unidle.store import derived, lease_owner, view_rows
 from unidle.store import statements as sql
 from unidle.store.checksum import blob_crc, event_crc, fields_crc
 from unidle.store.database import Database, Params, RowTuple
@@ -25,9 +24,9 @@ from unidle.store.protocol import (
     StoredEvent,
     ViewRow,
 )
+from unidle.store.reconnect import LEASE_TTL_NS as LEASE_TTL_NS
+from unidle.store.reconnect import Steady
 from unidle.store.schema import UNSIGNED
-from unidle.store.steady import LEASE_TTL_NS as LEASE_TTL_NS
-from unidle.store.steady import Steady
 
 _LOOK_S: Final = 0.1  # while a lease of an earlier boot expires
 _PAGE: Final = 256  # events held at a time, reading or writing: a body may have many KiB
@@ -95,7 +94,7 @@ class SqlStore:
                     field=self.url,
                     remedy="wait until it ends, or stop it",
                 )
-            holder = holders.this_process(purpose, writer.now_ns).to_json()
+            holder = lease_owner.this_process(purpose, writer.now_ns).to_json()
             lease = Lease(writer.token + 1, holder)
             self._set(writer, token=lease.token, holder=holder, expires_ns=writer.now_ns + LEASE_TTL_NS)
         return lease
@@ -409,7 +408,7 @@ def _is_held(writer: _Writer) -> bool:
     """Whether the holder still counts: it is alive, or that cannot be determined here and its lease has not
     expired.
     """
-    holder = holders.parse(writer.holder or "")
+    holder = lease_owner.parse(writer.holder or "")
     alive = holder.is_alive() if holder else None
     if alive is not None:
         return alive
@@ -419,12 +418,12 @@ def _is_held(writer: _Writer) -> bool:
 
 def _is_of_earlier_boot(writer: _Writer) -> bool:
     """Whether the holder ran on a host of this name in another boot; that may be another machine, too."""
-    holder = holders.parse(writer.holder or "")
+    holder = lease_owner.parse(writer.holder or "")
     return holder is not None and holder.is_of_earlier_boot()
 
 
 def _words(holder: str) -> str:
-    parsed = holders.parse(holder)
+    parsed = lease_owner.parse(holder)
     return parsed.words() if parsed else "another version of unidle"
 
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from unidle.atomic import PRIVATE
 from unidle.errors import StoreDamaged, StoreError
 from unidle.login import login_name
-from unidle.store import shared_place
+from unidle.store import shared_directory as shared_place
 from unidle.store.database import Params, RowTuple, foreign, no_store
 from unidle.store.open_files import OpenFiles
 from unidle.store.schema import VERSION_TABLE

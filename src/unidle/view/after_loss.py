@@ -41,7 +41,7 @@ def fits(view: View, event: ev.Event, now: int) -> bool:
 
 def _can_be_cut(view: View, event: ev.DeviceCut) -> bool:
     from unidle.fleet import WHOLE_PPM, slices_of
-    from unidle.view.cuts import recut
+    from unidle.view.partitions import recut
 
     before = view.cuttable(event.device)
     if before is None:

@@ -16,7 +16,7 @@ from unidle.events import types as ev
 from unidle.store.protocol import StoredEvent
 from unidle.view import fold_fleet as of_fleet
 from unidle.view import fold_jobs as of_jobs
-from unidle.view import looks, remedies, watching
+from unidle.view import profiler_events, remedies, watching
 from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.state import View
 
@@ -119,7 +119,7 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.JobsRemoved: of_jobs.jobs_removed,
     ev.KeepSet: of_jobs.keep_set,
     ev.Predicted: of_jobs.predicted,
-    ev.BudgetMeasured: looks.budget_measured,
-    ev.StepsWatched: looks.steps_watched,
-    ev.ProfilerSet: looks.profiler_set,
+    ev.BudgetMeasured: profiler_events.budget_measured,
+    ev.StepsWatched: profiler_events.steps_watched,
+    ev.ProfilerSet: profiler_events.profiler_set,
 }

@@ -9,7 +9,7 @@ from unidle.errors import StoreDamaged
 from unidle.events import types as ev
 from unidle.fleet import WHOLE_PPM, Health, Node, slices_of
 from unidle.ledger.book import SliceRef
-from unidle.view.cuts import carried, recut
+from unidle.view.partitions import carried, recut
 from unidle.view.records import UseView
 from unidle.view.state import View
 

@@ -12,9 +12,9 @@ from unidle.jobs import JobState, transition
 from unidle.jobs.spec import is_job_id
 from unidle.view import fold_fleet as of_fleet
 from unidle.view.accounts import expected_postings
-from unidle.view.care import Strike, struck
-from unidle.view.cuts import renamed
 from unidle.view.jobs import AttemptView, JobView
+from unidle.view.node_health import Strike, struck
+from unidle.view.partitions import renamed
 from unidle.view.ranks import RankView, take_up
 from unidle.view.records import IdleNotice, Prediction, Promise, Removal, UseView, VerdictView
 from unidle.view.speeds import learn
@@ -238,9 +238,9 @@ def attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     view.usage.end(job.id, now, view.fleet.history.half_life_ns)
     view.touch(job.id)
     if view.cuttable_nodes():
-        from unidle.view import company  # not needed where nothing is cut
+        from unidle.view import colocation  # not needed where nothing is cut
 
-        company.left(view, job, attempt)
+        colocation.left(view, job, attempt)
     ids = [s for place in attempt.places for s in place.slices]
     book = view.book
     numbers = book.indexes(ids)

@@ -23,7 +23,7 @@ from unidle.store.protocol import ViewRow
 from unidle.view.jobs import JobView
 from unidle.view.packed import packed, unpacked
 from unidle.view.resting import Rest, RestingBlocks, may_rest, rows_of
-from unidle.view.shelf import Shelf
+from unidle.view.stored_rows import Shelf
 from unidle.view.waiting import Shape
 
 ENDED_JOBS: Final = "ended job"

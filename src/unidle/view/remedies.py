@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unidle.events import types as ev
 from unidle.fleet import Device, Health
-from unidle.view import care as of
+from unidle.view import node_health as of
 from unidle.view.fold_fleet import close
 from unidle.view.state import View
 

@@ -9,7 +9,7 @@ import msgspec
 
 from unidle.store.protocol import ViewRow
 from unidle.view.records import Removal
-from unidle.view.shelf import Shelf
+from unidle.view.stored_rows import Shelf
 
 REMOVED_JOBS: Final = "removed job"
 """The part of the view whose rows are removals."""

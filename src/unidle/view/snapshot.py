@@ -13,8 +13,8 @@ from unidle.store.protocol import Lease, Segment, Snapshot, Store
 from unidle.view.fold import FOLD_VERSION, collector_paused, fold
 from unidle.view.job_table import ENDED_JOBS, WAITING_JOBS, JobTable
 from unidle.view.removed import REMOVED_JOBS, RemovedJobs
-from unidle.view.shelf import StoredRows
 from unidle.view.state import View
+from unidle.view.stored_rows import StoredRows
 
 
 def encode(view: View, without: Collection[str] | None = None) -> Snapshot:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from unidle.fleet import CutMode, Device, Fleet, Health, models_of, slices_of
 from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
-from unidle.view.care import Care
 from unidle.view.changes import Changes
 from unidle.view.job_table import JobTable
 from unidle.view.jobs import JobView
+from unidle.view.node_health import Care
 from unidle.view.occupancy import Occupancy
 from unidle.view.records import (
     FaultView,

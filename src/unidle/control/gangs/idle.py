@@ -10,7 +10,7 @@ from unidle.events import types as ev
 from unidle.fleet import Fleet
 from unidle.fleet.policies import IdleTerms
 from unidle.share.idle import IdleHolder, IdlePlan, decide_idle, measure_every_ns
-from unidle.view.holders import holder_of, terms_of
+from unidle.view.idle_holders import holder_of, terms_of
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.state import View
 

@@ -23,7 +23,7 @@ from unidle.probe.detector import Detection, DetectorStatus, FaultDetector
 from unidle.probe.device_names import DeviceNames
 from unidle.probe.file_system_use import used_at
 from unidle.probe.watcher import DetectorSpec, Watcher
-from unidle.view.care import TAKES_OUT
+from unidle.view.node_health import TAKES_OUT
 from unidle.view.state import View
 from unidle.view.watching import NO_SOURCE, hit_by, incident_kind, on_device
 

@@ -13,7 +13,7 @@ from unidle.fleet import Fleet
 from unidle.fleet.spares import Spares
 from unidle.place.protocol import Place
 from unidle.view.jobs import AttemptView, JobView
-from unidle.view.kept import busy_nodes
+from unidle.view.spares import busy_nodes
 from unidle.view.state import View
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from unidle.events import types as ev
 from unidle.fleet import Node
 from unidle.guard.preflight import Decision, PreflightResult, PreflightRules, Tier, decide_gang
 from unidle.jobs import Reason
-from unidle.view.care import CheckView
 from unidle.view.jobs import AttemptView, JobView
+from unidle.view.node_health import CheckView
 from unidle.view.state import View
 from unidle.words import counted
 

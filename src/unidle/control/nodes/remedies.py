@@ -19,8 +19,8 @@ from unidle.fleet.policies import RUNGS
 from unidle.guard import maintenance, remedy
 from unidle.guard.remedy_model import Answer, RemedyInputs, RemedyResult, Set, StopJob, TargetUse
 from unidle.jobs import Reason
-from unidle.view.care import CareView
 from unidle.view.jobs import AttemptView, JobView
+from unidle.view.node_health import CareView
 from unidle.view.remedies import identity_of
 from unidle.view.state import View
 from unidle.words import counted

@@ -6,7 +6,7 @@ from typing import Any
 
 from unidle.ledger.money import HOUR_NS, to_micro
 from unidle.share.idle import IdleHolder
-from unidle.view.holders import holder_of, terms_of
+from unidle.view.idle_holders import holder_of, terms_of
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.state import View
 

@@ -21,8 +21,8 @@ from unidle.ledger.taxonomy import GROUPS
 from unidle.place.policy import DEFAULT, policy_named
 from unidle.share.select import names_model
 from unidle.store.protocol import Store
-from unidle.view.frozen import view_of
 from unidle.view.jobs import JobView
+from unidle.view.placement_input import view_of
 from unidle.view.speeds import width_ppm
 from unidle.view.state import View
 from unidle.words import counted

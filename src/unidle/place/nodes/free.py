@@ -22,8 +22,8 @@ from unidle.place.network.tree import Bools, Ints, Tree, tree_of
 from unidle.place.nodes.hardware import WORD, FleetPools, Masks, SliceMasks, count_slices, mask_of, words_of
 from unidle.place.nodes.links import NodeLinks
 from unidle.view.jobs import JobView
-from unidle.view.kept import busy_nodes, comes_back, coming_back, on_trial
 from unidle.view.occupancy import NodeSlots, Occupancy
+from unidle.view.spares import busy_nodes, comes_back, coming_back, on_trial
 from unidle.view.state import View
 
 

@@ -17,9 +17,9 @@ from unidle.share.offers import Gpu, Resident
 from unidle.share.parts import mig_model, slice_id, used_parts, without_parts
 from unidle.share.refusal import CUT_REFUSED, PartRefused
 from unidle.share.select import may_use, may_use_any
-from unidle.view.cuts import recut
 from unidle.view.jobs import JobView
 from unidle.view.occupancy import Occupancy
+from unidle.view.partitions import recut
 from unidle.view.state import View
 
 

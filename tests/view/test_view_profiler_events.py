@@ -10,7 +10,6 @@ from unidle.events import types as ev
 from unidle.ledger.columns import HOWS, LEAVES, from_entries
 from unidle.ledger.current import check, net
 from unidle.ledger.tables import SliceInfo
-from unidle.view import looks
 from unidle.view.accounts import entries, post_ended
 from unidle.view.snapshot import decode, encode
 from view.telling import Telling
