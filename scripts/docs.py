@@ -6,14 +6,18 @@ the build.
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
+ROOMS = Path(__file__).resolve().parent.parent / "src" / "unidle"
 Schema = Mapping[str, Any]
 Command = Any  # click's classes; which copy of click they are from is typer's own affair
 Parameter = Any
@@ -27,6 +31,24 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, page in PAGES.items():
         files.append(File.generated(config, path, content=page()))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """The hook of mkdocs: the page of a room ends with its files."""
+    folder, _, name = page.file.src_uri.partition("/")
+    room = ROOMS / name.removesuffix(".md")
+    if folder != "rooms" or not room.is_dir():
+        return markdown
+    rows = "\n".join(f"| `{file}` | {_cell(purpose)} |" for file, purpose in room_files(room))
+    return f"{markdown}\n## Files\n\n| file | what it is for |\n|---|---|\n{rows}\n"
+
+
+def room_files(room: Path) -> Iterator[tuple[str, str]]:
+    """Each file of a room, with the first line of its docstring."""
+    for path in sorted(room.rglob("*.py")):
+        first = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0]
+        if first and path.name != "__init__.py":
+            yield path.relative_to(room).as_posix(), re.sub(r":\w+:|``?", "", first)
 
 
 def job_page() -> str:

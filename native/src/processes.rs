@@ -12,6 +12,7 @@ use crate::table::Table;
 use crate::target::Target;
 
 /// A row of `Profile.processes`.
+#[derive(Clone, Debug, Default)]
 pub struct ProcessRow {
     pub pid: u32,
     pub command: String,
@@ -25,12 +26,7 @@ pub struct ProcessRow {
 /// What a row tells, and what is needed to look into the process.
 #[derive(Default)]
 pub struct Process {
-    pub command: String,
-    pub parent: u32,
-    pub python: String,
-    pub rank: Option<i64>,
-    pub job: String,
-    pub ended: bool,
+    pub row: ProcessRow,
     pub ended_ns: u64,
     /// Places of BPF's table that its threads hold.
     pub threads: usize,
@@ -67,19 +63,19 @@ impl Processes {
         if !self.all.contains_key(&pid) {
             let mut process = Process::described(pid);
             if let Some((parent, of)) = parent.and_then(|p| Some((p, self.all.get(&p)?))) {
-                process.parent = parent;
+                process.row.parent = parent;
                 process.like_parent = true;
                 // Until it execs it is what its parent is, and it may be gone before anything could be read.
                 for (mine, theirs) in [
-                    (&mut process.command, &of.command),
-                    (&mut process.python, &of.python),
-                    (&mut process.job, &of.job),
+                    (&mut process.row.command, &of.row.command),
+                    (&mut process.row.python, &of.row.python),
+                    (&mut process.row.job, &of.row.job),
                 ] {
                     if mine.is_empty() {
                         theirs.clone_into(mine);
                     }
                 }
-                process.rank = process.rank.or(of.rank);
+                process.row.rank = process.row.rank.or(of.row.rank);
             }
             process.look_ns = now_ns;
             process.pause_ns = FIRST_PAUSE_NS;
@@ -91,7 +87,7 @@ impl Processes {
     /// A number that a new process has now is not the old one's any more.
     pub fn forked(&mut self, pid: u32, parent: u32, now_ns: u64) {
         self.all.remove(&pid);
-        let python_to_find = self.all.get(&parent).is_none_or(|p| p.python.is_empty());
+        let python_to_find = self.all.get(&parent).is_none_or(|p| p.row.python.is_empty());
         let process = self.known(pid, Some(parent), now_ns);
         if !python_to_find {
             // BPF has copied the parent's.
@@ -103,11 +99,11 @@ impl Processes {
     pub fn execed(&mut self, pid: u32, now_ns: u64) {
         let process = self.known(pid, None, now_ns);
         let new = Process::described(pid);
-        if !new.command.is_empty() {
-            process.command = new.command;
+        if !new.row.command.is_empty() {
+            process.row.command = new.row.command;
         }
-        (process.rank, process.job) = (new.rank, new.job);
-        process.python = String::new();
+        (process.row.rank, process.row.job) = (new.row.rank, new.row.job);
+        process.row.python = String::new();
         process.target = None;
         process.like_parent = false;
         process.look_ns = now_ns;
@@ -116,8 +112,8 @@ impl Processes {
 
     pub fn exited(&mut self, pid: u32, now_ns: u64) {
         let process = self.known(pid, None, now_ns);
-        if !process.ended {
-            process.ended = true;
+        if !process.row.ended {
+            process.row.ended = true;
             process.ended_ns = now_ns;
         }
     }
@@ -135,7 +131,7 @@ impl Processes {
     }
 
     pub fn live(&self) -> usize {
-        self.all.values().filter(|p| !p.ended).count()
+        self.all.values().filter(|p| !p.row.ended).count()
     }
 
     /// Processes that ended before `until_ns` and hold no place any more are forgotten, those that others came from last.
@@ -143,11 +139,12 @@ impl Processes {
         let needed: Vec<u32> = self
             .all
             .values()
-            .filter(|p| !p.ended && p.like_parent)
-            .map(|p| p.parent)
+            .filter(|p| !p.row.ended && p.like_parent)
+            .map(|p| p.row.parent)
             .collect();
-        self.all
-            .retain(|pid, p| !(p.ended && p.threads == 0 && p.ended_ns < until_ns) || needed.contains(pid));
+        self.all.retain(|pid, p| {
+            !(p.row.ended && p.threads == 0 && p.ended_ns < until_ns) || needed.contains(pid)
+        });
     }
 
     /// Looks for Python where it was not there yet: in processes that exec'd or began a moment ago, and ever more rarely
@@ -172,7 +169,7 @@ impl Processes {
                 },
             };
             if let Some(config) = config {
-                process.python = config.name();
+                process.row.python = config.name();
                 found.push((*pid, config));
             }
         }
@@ -184,13 +181,13 @@ impl Processes {
         let mut at = pid;
         for _ in 0..GENERATIONS {
             let process = self.all.get_mut(&at)?;
-            if process.target.is_none() && !process.ended {
+            if process.target.is_none() && !process.row.ended {
                 process.target = Target::open(at).ok();
             }
             if process.target.is_some() || !process.like_parent {
                 break;
             }
-            at = process.parent;
+            at = process.row.parent;
         }
         self.all.get_mut(&at)?.target.as_mut()
     }
@@ -204,18 +201,7 @@ impl Processes {
 
     /// All of them as rows; those that ended before `since_ns` are told for the last time.
     pub fn told(&mut self, since_ns: u64) -> Vec<ProcessRow> {
-        let rows = self
-            .iter()
-            .map(|(pid, p)| ProcessRow {
-                pid,
-                command: p.command.clone(),
-                parent: p.parent,
-                python: p.python.clone(),
-                rank: p.rank,
-                job: p.job.clone(),
-                ended: p.ended,
-            })
-            .collect();
+        let rows = self.iter().map(|(_, p)| p.row.clone()).collect();
         self.forget_ended(since_ns);
         rows
     }
@@ -223,7 +209,7 @@ impl Processes {
     /// What could not be done with which process, one line each.
     pub fn notes(&mut self) -> Vec<String> {
         // Of what came and went too soon to be read nobody wants to know.
-        for (pid, process) in self.all.iter().filter(|(_, p)| !p.ended) {
+        for (pid, process) in self.all.iter().filter(|(_, p)| !p.row.ended) {
             for note in process.target.iter().flat_map(Target::notes) {
                 self.notes.entry(note.clone()).or_insert(*pid);
             }
@@ -241,13 +227,13 @@ impl Processes {
 impl Process {
     /// No Python was found in it yet, and it is time to look again.
     pub fn may_have_python(&self, now_ns: u64) -> bool {
-        !self.ended && self.python.is_empty() && self.look_ns <= now_ns
+        !self.row.ended && self.row.python.is_empty() && self.look_ns <= now_ns
     }
 
     fn take_target(&mut self, target: Target, now_ns: u64) -> Option<PyConfig> {
         let config = target.python();
         if let Some(config) = &config {
-            self.python = config.name();
+            self.row.python = config.name();
             self.look_ns = u64::MAX;
         } else {
             self.look_ns = now_ns + self.pause_ns;
@@ -265,13 +251,18 @@ impl Process {
                 (key == name).then(|| value.to_owned())
             })
         };
-        Process {
+        let row = ProcessRow {
+            pid,
             command: command(pid),
             parent: parent(pid).unwrap_or(0),
             rank: ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"]
                 .into_iter()
                 .find_map(|name| variable(name)?.parse().ok()),
             job: variable("UNIDLE_JOB").unwrap_or_default(),
+            ..ProcessRow::default()
+        };
+        Process {
+            row,
             ..Process::default()
         }
     }
@@ -322,9 +313,9 @@ mod tests {
         let told = Process::described(child.id());
         child.kill().expect("it lives");
         child.wait().expect("it was ours");
-        assert_eq!(told.command, "sleep 100");
-        assert_eq!(told.parent, std::process::id());
-        assert_eq!((told.rank, told.job.as_str()), (Some(3), "night-run"));
+        assert_eq!(told.row.command, "sleep 100");
+        assert_eq!(told.row.parent, std::process::id());
+        assert_eq!((told.row.rank, told.row.job.as_str()), (Some(3), "night-run"));
     }
 
     #[test]
@@ -335,8 +326,8 @@ mod tests {
         // No process has this number: the largest is 2^22.
         processes.forked(1 << 30, me, 5);
         let child = processes.get(1 << 30).expect("entered");
-        assert_eq!(child.parent, me);
-        assert_eq!(child.command, processes.get(me).expect("entered").command);
+        assert_eq!(child.row.parent, me);
+        assert_eq!(child.row.command, processes.get(me).expect("entered").row.command);
         processes.exited(1 << 30, 9);
         assert_eq!(processes.live(), 1);
         processes.forget_ended(10);

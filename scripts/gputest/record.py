@@ -84,13 +84,14 @@ _FIELDS: Final = ("NVML_FI_DEV_MEMORY_TEMP",)
 
 def record(file: Path) -> str:
     """Write the file; what it holds, in words. Nothing of the machine is changed by it."""
-    import pynvml  # type: ignore[import-untyped]
+    from unidle.nvml import load
 
-    pynvml.nvmlInit()
+    nvml = load()
+    nvml.nvmlInit()
     try:
-        lines = list(_lines(pynvml))
+        lines = list(_lines(nvml))
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
     head = "# Recorded on a machine by `make test-gpu ARGS=--record`: what NVML answered."
     file.write_text("\n".join([head, *lines, ""]))
     return f"{len(lines)} answers of NVML in {file}"

@@ -16,15 +16,12 @@ import errno
 import os
 import secrets
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Final
+from typing import Final
 
 from unidle.login import login_name
 
-PRIVATE: Final = 0o600
-"""The mode of files with what jobs are, do and print."""
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -103,25 +100,6 @@ def target_of(path: str) -> str:
             path, f"is a symbolic link of {login_name(state.st_uid)}, which is not followed", "name another file"
         )  # fmt: skip
     return os.path.realpath(path)
-
-
-@contextmanager
-def replaced(path: str | os.PathLike[str], mode: int = PRIVATE) -> Iterator[BinaryIO]:
-    """A stream whose content appears under ``path`` when the block ends, with exactly this mode.
-
-    The draft next to it has a name that cannot be guessed. A link at ``path`` is replaced, not followed.
-    """
-    path = os.fspath(path)
-    fd, draft = tempfile.mkstemp(prefix=f".{os.path.basename(path)[:64]}-", dir=os.path.dirname(path) or ".")
-    try:
-        with os.fdopen(fd, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fchmod(fd, mode)
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
 
 
 def open_folder(
@@ -210,35 +188,6 @@ def read(name: str, at: int, most_bytes: int) -> bytes:
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), name)
     return data
-
-
-def draft(name: str, at: int, data: bytes) -> str:
-    """Write ``data`` to a new file with mode 0600 whose name cannot have been taken before; its name."""
-    draft_name = f"{name}.{secrets.token_hex(6)}.tmp"
-    fd = os.open(
-        draft_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=at
-    )
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(fd)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(draft_name, dir_fd=at)
-        raise
-    return draft_name
-
-
-def write(name: str, at: int, data: bytes) -> None:
-    """Replace a file whole: a link of that name is replaced, not followed."""
-    draft_name = draft(name, at, data)
-    try:
-        os.replace(draft_name, name, src_dir_fd=at, dst_dir_fd=at)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(draft_name, dir_fd=at)
-        raise
 
 
 def _check_owner(path: str, state: os.stat_result, at: int | None, *, root: bool, remedy: str = "") -> None:

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+US_NS: Final = 1_000
+MS_NS: Final = 1_000_000
+S_NS: Final = 1_000_000_000
+MIN_NS: Final = 60 * S_NS
+HOUR_NS: Final = 60 * MIN_NS
+DAY_NS: Final = 24 * HOUR_NS
 US_PER_HOUR: Final = 3_600_000_000
 _LEAST_HOURS_US: Final = US_PER_HOUR // 10  # what is less is shown in seconds
 _HISSES: Final = ("s", "x", "z", "ch", "sh")
@@ -87,7 +93,7 @@ def figures(amount: float) -> str:
 
 
 def age(ns: int) -> str:
-    """A duration in words of at most two units."""
+    """A duration in at most two units, rounded down from a minute on: ``59.9 s``, ``3 min 07 s``, ``1 d 4 h``."""
     seconds = max(ns, 0) / 1e9
     if seconds < 60:
         return f"{seconds:.1f} s"
@@ -98,19 +104,59 @@ def age(ns: int) -> str:
     return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600)} h"
 
 
+def length(ns: int) -> str:
+    """A duration in a unit that fits: three figures below a minute, from a minute on two units as of :func:`age`."""
+    if ns >= 59_950_000_000:
+        return age(ns)
+    unit, name = next((one for one in ((S_NS, "s"), (MS_NS, "ms"), (US_NS, "us")) if ns >= one[0]), (1, "ns"))
+    return f"{float(f'{ns / unit:.3g}'):g} {name}"  # never as a power of ten
+
+
+def duration(ns: int) -> str:
+    """A duration in at most two units, rounded: ``450 ms``, ``3.2 s``, ``4 min 05 s``, ``1 h 02 min``, ``3 d 04 h``."""
+    if ns < 0:
+        return "-" + duration(-ns)
+    if ns == 0:
+        return "0 s"
+    if ns < US_NS:
+        return f"{ns} ns"
+    for unit_ns, name, whole_from in ((US_NS, "us", 100), (MS_NS, "ms", 100), (S_NS, "s", 600)):
+        tenths = (10 * ns + unit_ns // 2) // unit_ns
+        if tenths < whole_from:
+            return f"{tenths // 10}.{tenths % 10} {name}"
+        if name != "s" and (ns + unit_ns // 2) // unit_ns < 1_000:
+            return f"{(ns + unit_ns // 2) // unit_ns} {name}"
+    return _two_units(ns)
+
+
+def _two_units(ns: int) -> str:
+    steps = ((MIN_NS, "min", S_NS, "s"), (HOUR_NS, "h", MIN_NS, "min"), (DAY_NS, "d", HOUR_NS, "h"))
+    text = ""
+    for big_ns, big, small_ns, small in steps:
+        smalls = (ns + small_ns // 2) // small_ns
+        per_big = big_ns // small_ns
+        if smalls >= per_big or not text:
+            text = f"{smalls // per_big:,} {big} {smalls % per_big:02d} {small}"
+        if smalls < (24 if big == "h" else 60) * per_big:
+            break
+    return text
+
+
+def wait(ns: int) -> str:
+    """A duration in one unit: ``12.3 s``, ``7 min``, ``2.5 h``."""
+    if ns < 2 * MIN_NS:
+        return f"{ns / S_NS:.3g} s"
+    return f"{ns / MIN_NS:.0f} min" if ns < 2 * HOUR_NS else f"{ns / HOUR_NS:.1f} h"
+
+
+def latency(ns: int) -> str:
+    """A duration of seconds at most: ``12.3 ms``, ``0.861 s``."""
+    return f"{ns / S_NS:.3g} s" if ns >= 100 * MS_NS else f"{ns / MS_NS:.3g} ms"
+
+
 def clock_time(ns: int) -> str:
     """A moment in local time."""
     import datetime as dt
 
     moment = dt.datetime.fromtimestamp(ns / 1e9, tz=dt.UTC).astimezone()
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-
-
-def length(ns: int) -> str:
-    """A duration in a unit that fits: three figures below a minute, from a minute on two units."""
-    if ns >= 59_950_000_000:
-        return age(ns)
-    unit, name = next(
-        (one for one in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")) if ns >= one[0]), (1, "ns")
-    )
-    return f"{float(f'{ns / unit:.3g}'):g} {name}"  # never as a power of ten

@@ -21,6 +21,7 @@ import pytest
 
 from places import open_directory
 from unidle import private
+from unidle.atomic import replaced
 from unidle.checkpoint.attend import move_aside
 from unidle.checkpoint.holder import handshake, hold_paths, listener, memory_copies, wire
 from unidle.checkpoint.holder.memory_copies import PAGE, Label
@@ -183,8 +184,9 @@ def test_a_link_for_the_directory_of_copies_is_not_followed(
 def test_the_address_of_a_holder_that_another_user_published_does_not_count(storage: Path) -> None:
     with hold_paths.inner(str(storage), wire.HOLDERS, create=True) as fd:
         text = json.dumps(Address("127.0.0.1", 9, TOKEN, "x").to_json()).encode()
-        private.write("mine.json", fd, text)
-        private.write("theirs.json", fd, text)
+        for name in ("mine.json", "theirs.json"):
+            with replaced(name, at=fd) as file:
+                file.write(text)
         os.chown("theirs.json", OTHER, OTHER, dir_fd=fd)
     os.mkfifo(storage / ".unidle" / "holders" / "fifo.json")
     (storage / ".unidle" / "holders" / "link.json").symlink_to("mine.json")
@@ -232,8 +234,8 @@ def test_a_planted_draft_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / f"manifest.json.{os.getpid()}.tmp").symlink_to(victim)
     write_durably(str(tmp_path / "manifest.json"), b"{}")
     (tmp_path / "target").symlink_to(victim)
-    with private.folder(str(tmp_path)) as at:
-        private.write("target", at, b"new")
+    with private.folder(str(tmp_path)) as at, replaced("target", at=at) as file:
+        file.write(b"new")
     assert victim.read_text() == "precious"
     assert (tmp_path / "target").read_text() == "new"
     assert (tmp_path / "manifest.json").read_text() == "{}"

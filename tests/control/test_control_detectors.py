@@ -16,7 +16,7 @@ from unidle.fleet import Fleet
 from unidle.guard.log import LogLine, Reader
 from unidle.guard.log.model import Finding
 from unidle.jobs import Reason
-from unidle.probe.detector import Detection, Seeing
+from unidle.probe.detector import Detection, DetectorStatus
 from unidle.probe.watcher import Watcher
 from unidle.view.incidents import incidents
 from unidle.view.watching import NO_SOURCE, not_watched
@@ -33,10 +33,10 @@ class Said(Watcher):
     def __init__(self) -> None:
         super().__init__((), Path("/nonexistent/watch.json"), 0)
         self.heard: list[Detection] = []
-        self.sights: list[Seeing] = []
+        self.sights: list[DetectorStatus] = []
         self.logged: list[bool] = []
 
-    def take(self, *, logged: bool = True) -> tuple[list[Detection], list[Seeing]]:
+    def take(self, *, logged: bool = True) -> tuple[list[Detection], list[DetectorStatus]]:
         self.logged.append(logged)
         heard, self.heard = self.heard, []
         return heard, self.sights
@@ -240,14 +240,14 @@ def test_a_rank_that_fails_by_its_device_is_one_incident_with_its_cost() -> None
 
 def test_who_cannot_see_is_logged_once_and_the_node_is_not_watched() -> None:
     world = World()
-    world.said.sights = [Seeing("n0", LOG, "no leave to read"), Seeing("n0", GPUS, "")]
+    world.said.sights = [DetectorStatus("n0", LOG, "no leave to read"), DetectorStatus("n0", GPUS, "")]
     assert [(e.detector, e.why_not) for e in world.take(101) if isinstance(e, ev.WatchSet)] == [
         (LOG, "no leave to read"), (GPUS, ""),
     ]  # fmt: skip
     assert world.take(102) == []
     assert not_watched(world.telling.view, "n0") == "no leave to read"
     assert not_watched(world.telling.view, "n1") == NO_SOURCE
-    world.said.sights = [Seeing("n0", LOG, ""), Seeing("n0", GPUS, "")]
+    world.said.sights = [DetectorStatus("n0", LOG, ""), DetectorStatus("n0", GPUS, "")]
     assert len(world.take(103)) == 1
     assert not_watched(world.telling.view, "n0") == ""
     world.telling.tell(ev.ControllerStopped("done"))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from disk import client, model
 from disk.faults import Fault
-from unidle.drill.setup import another_boot
+from unidle.drill.testbed import another_boot
 from unidle.engine.local import cgroups, process_tree
 from unidle.errors import UnidleError
 from unidle.store.open import open_store

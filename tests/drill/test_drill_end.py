@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import needs
-from drill.stages import GANG, drill_of
+from drill.drills import GANG, drill_of
 from e2e.commands import UNIDLE, unidle
 from unidle.drill import fail
 from unidle.drill.conduct import _Conductor, refuse

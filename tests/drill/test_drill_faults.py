@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import needs
-from drill.stages import carried_out
+from drill.drills import carried_out
 from unidle.drill import fail
 
 pytestmark = [needs.root, needs.shaping, needs.cgroups, pytest.mark.slow]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import needs
-from drill.stages import carried_out, drill_of
+from drill.drills import carried_out, drill_of
 from unidle.drill import fail
 from unidle.drill.conduct import refuse
 from unidle.drill.disk import Disk

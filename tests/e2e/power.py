@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from unidle.drill.disk import Disk
-from unidle.drill.setup import another_boot
+from unidle.drill.testbed import another_boot
 from unidle.engine.local import cgroups, process_tree
 from unidle.store.open import open_store
 from unidle.store.sql import SqlStore

@@ -19,7 +19,7 @@ from unidle.view.snapshot import load_view
 
 KILLED_BEFORE_IT_DELETES = """
 import os, signal, sys
-from unidle.control import removal
+from unidle.control.retention import removal
 removal.delete = lambda files: os.kill(os.getpid(), signal.SIGKILL)
 from unidle.cli.main import main
 main()

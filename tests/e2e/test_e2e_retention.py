@@ -25,7 +25,7 @@ LINES = "".join(f"line {k}\n" for k in range(500))
 KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
-from unidle.control import archive, removal
+from unidle.control.retention import archive, removal
 from unidle.control.retention.worker import RetentionWorker
 from unidle.store.archives import ArchiveShelf
 

@@ -15,17 +15,17 @@ WINDOW_NS = 600 * S
 
 def run(notices: list[Notice], until_s: float) -> list[Notice]:
     """All that is told, with a look in every second as the controller would."""
-    temper, found = Deduplicator(WINDOW_NS), list[Notice]()
+    dedup, found = Deduplicator(WINDOW_NS), list[Notice]()
     now_ns = 0
     for one in notices:
-        while (due_ns := temper.next_ns()) is not None and due_ns <= one.time_ns:
+        while (due_ns := dedup.next_ns()) is not None and due_ns <= one.time_ns:
             now_ns = max(now_ns, due_ns)
-            found += temper.due(now_ns)
-        found += temper.add(one)
-    while (due_ns := temper.next_ns()) is not None and due_ns <= until_s * S:
-        found += temper.due(due_ns)
-    assert not temper.storm
-    assert all(key.held is None for key in temper.keys.values())
+            found += dedup.due(now_ns)
+        found += dedup.add(one)
+    while (due_ns := dedup.next_ns()) is not None and due_ns <= until_s * S:
+        found += dedup.due(due_ns)
+    assert not dedup.storm
+    assert all(key.held is None for key in dedup.keys.values())
     return found
 
 
@@ -87,10 +87,10 @@ def test_after_a_storm_notices_come_one_by_one_again() -> None:
 
 
 def test_a_storm_of_any_size_is_remembered_in_bounded_space() -> None:
-    temper = Deduplicator(WINDOW_NS)
-    found = [one for k in range(20_000) for one in temper.add(notice(k, f"node:n{k}", at_s=k / 1e6))]
-    assert len(msgspec.json.encode(temper)) < 1_000_000
-    found += temper.due(61 * S)
+    dedup = Deduplicator(WINDOW_NS)
+    found = [one for k in range(20_000) for one in dedup.add(notice(k, f"node:n{k}", at_s=k / 1e6))]
+    assert len(msgspec.json.encode(dedup)) < 1_000_000
+    found += dedup.due(61 * S)
     assert sum(one.count for one in found) == 20_000
 
 
@@ -137,13 +137,13 @@ def test_a_temper_goes_on_where_it_was_kept(changes: list[tuple[str, str, int]],
     for n, (subject, state, gap_s) in enumerate(changes):
         at_s += gap_s // 40
         events.append(notice(n, subject, state, at_s))
-    temper, other = Deduplicator(WINDOW_NS), Deduplicator(WINDOW_NS)
+    dedup, other = Deduplicator(WINDOW_NS), Deduplicator(WINDOW_NS)
     for n, one in enumerate(events):
         if n == cut:
             other = msgspec.json.decode(msgspec.json.encode(other), type=Deduplicator)
-        assert temper.add(one) == other.add(one)
+        assert dedup.add(one) == other.add(one)
     end_ns = (at_s + 5000) * S
-    assert list(temper.due(end_ns)) == list(other.due(end_ns))
+    assert list(dedup.due(end_ns)) == list(other.due(end_ns))
 
 
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=9), st.integers(1, 8))

@@ -34,7 +34,7 @@ def channels_of(*parts: dict[str, Any]) -> tuple[NoticeChannel, ...]:
 
 
 class Log:
-    """A store with a desk (none without channels), driven as the loop drives it: log, then tell."""
+    """A store with a dispatcher (none without channels), driven as the loop drives it: log, then tell."""
 
     health: ClassVar[dict[str, str]] = {}
 
@@ -46,7 +46,7 @@ class Log:
         self._desk = NoticeDispatcher(store, lease, found, self.health) if parts else None
 
     @property
-    def desk(self) -> NoticeDispatcher:
+    def dispatcher(self) -> NoticeDispatcher:
         assert self._desk is not None
         return self._desk
 
@@ -98,7 +98,7 @@ def test_what_happens_is_told_to_those_who_want_to_know(begin: Begin, tmp_path: 
         log.add(ev.HealthSet("n1", "fault", WHY), failed(1))
         everything.until(lambda: len(everything.taken) == 2)
         nodes.until(lambda: len(nodes.taken) == 1)
-        log.desk.close(0)
+        log.dispatcher.close(0)
         assert [one["kind"] for one in nodes.taken] == ["node"]
         assert load(log.store)[0].channels[channels_of(one)[0].name].record.sent == 1
 
@@ -110,7 +110,7 @@ def test_a_new_desk_begins_with_what_happens_next(begin: Begin) -> None:
         log = begin(part)
         log.add(failed(2))
         there.until(lambda: len(there.taken) == 1)
-        log.desk.close(0)
+        log.dispatcher.close(0)
         assert [one["job"] for one in there.taken] == ["j2"]
 
 
@@ -121,7 +121,7 @@ def test_a_new_desk_knows_who_is_sick_already(begin: Begin, monkeypatch: pytest.
         log = begin(part)
         log.add(ev.HealthSet("n1", "fault", WHY), ev.HealthSet("n1", "healthy", WHY))
         there.until(lambda: len(there.taken) == 1)
-        log.desk.close(0)
+        log.dispatcher.close(0)
         assert there.taken[0]["text"] == "n1 is healthy (was fault): because"
 
 
@@ -130,8 +130,8 @@ def test_what_was_logged_and_not_told_is_told_by_the_next_controller(begin: Begi
         begin(part).add(failed(1), told=False)
         log = begin(part)
         there.until(lambda: len(there.taken) == 1)
-        log.desk.close(0)
-        begin(part).desk.close(0)
+        log.dispatcher.close(0)
+        begin(part).dispatcher.close(0)
         assert [one["job"] for one in there.taken] == ["j1"]
 
 
@@ -139,11 +139,11 @@ def test_what_happened_under_a_controller_that_tells_nobody_is_told_by_the_next_
     begin: Begin,
 ) -> None:
     with hook() as (there, part):
-        begin(part).desk.close(0)
+        begin(part).dispatcher.close(0)
         begin().add(failed(1))
         log = begin(part)
         there.until(lambda: len(there.taken) == 1)
-        log.desk.close(0)
+        log.dispatcher.close(0)
 
 
 def test_what_was_delivered_and_not_kept_is_delivered_again_with_the_same_id(begin: Begin) -> None:
@@ -154,10 +154,10 @@ def test_what_was_delivered_and_not_kept_is_delivered_again_with_the_same_id(beg
         log.add(failed(1))
         waiting_is_kept.set()
         there.until(lambda: len(there.taken) == 1)
-        log.desk.abandon()  # killed before the delivery was kept
+        log.dispatcher.abandon()  # killed before the delivery was kept
         log = begin(part)
         there.until(lambda: len(there.taken) == 2)
-        log.desk.close(0)
+        log.dispatcher.close(0)
         assert len(there.distinct()) == 1
         assert there.all[0].body == there.all[1].body
 
@@ -172,7 +172,7 @@ def test_a_webhook_that_is_down_loses_nothing_and_blocks_nobody(begin: Begin) ->
             log.add(ev.HealthSet(f"n{k}", "fault", WHY), failed(k))
         assert time.monotonic() - begun_s < 5
         well.until(lambda: len(well.taken) == 10)
-        log.desk.close(0)  # a failing channel is not waited for
+        log.dispatcher.close(0)  # a failing channel is not waited for
         assert time.monotonic() - begun_s < 10
         assert load(log.store)[0].channels.keys() == {
             c.name for c in channels_of({"webhook": f"http://127.0.0.1:{port}/hook"}, other)
@@ -180,7 +180,7 @@ def test_a_webhook_that_is_down_loses_nothing_and_blocks_nobody(begin: Begin) ->
     with receiver(port=port) as back:
         log = begin({"webhook": f"http://127.0.0.1:{port}/hook"})
         back.until(lambda: len(back.taken) == 20)
-        log.desk.close(0)
+        log.dispatcher.close(0)
         assert len(back.distinct()) == 20
 
 
@@ -189,7 +189,7 @@ def test_no_more_than_four_are_under_way_and_of_a_subject_one(begin: Begin) -> N
         log = begin({"webhook": there.url})
         log.add(*(ev.HealthSet(f"n{k % 6}", ("fault", "repair", "healthy")[k // 6], WHY) for k in range(18)))
         there.until(lambda: len(there.taken) == 18)
-        log.desk.close(0)
+        log.dispatcher.close(0)
         assert 1 < there.in_flight_most <= 4
         for k in range(6):
             assert [one["state"] for one in there.taken if one["node"] == f"n{k}"] == [
@@ -203,15 +203,15 @@ def test_a_storm_is_summed_up_also_when_the_controller_is_killed_in_it(begin: Be
     with hook() as (there, part):
         log = begin(part)
         log.add(*(ev.HealthSet(f"n{k}", "fault", WHY) for k in range(500)), at_s=1)
-        log.desk.abandon()
+        log.dispatcher.abandon()
         log = begin(part)
         log.add(*(ev.HealthSet(f"n{k}", "fault", WHY) for k in range(500, 1000)), at_s=2)
-        due_ns = log.desk.next_ns
+        due_ns = log.dispatcher.next_ns
         assert due_ns is not None
         assert due_ns <= 61 * S
-        log.desk.turn(1000, 61 * S)
+        log.dispatcher.turn(1000, 61 * S)
         there.until(lambda: len(there.distinct()) == BURST + 1)
-        log.desk.close(0)
+        log.dispatcher.close(0)
         assert sum(one["count"] for one in there.distinct().values()) == 1000
         assert list(there.distinct().values())[-1]["kind"] == "summary"
 
@@ -221,7 +221,7 @@ def test_what_one_receiver_refuses_does_not_stop_the_next_notice(begin: Begin) -
         log = begin({"webhook": there.url})
         log.add(failed(1), failed(2))
         there.until(lambda: len(there.all) == 2 and not there.in_flight)
-        log.desk.close(0)
+        log.dispatcher.close(0)
         assert len(there.all) == 2
         (kept,) = load(log.store)[0].channels.values()
         assert (kept.record.sent, kept.record.refused, kept.record.error, kept.pending) == (
@@ -241,7 +241,7 @@ def test_a_server_that_asks_for_time_gets_it(begin: Begin) -> None:
         first_s = time.monotonic()
         there.until(lambda: len(there.taken) == 1)
         assert time.monotonic() - first_s > 1.5
-        log.desk.close(0)
+        log.dispatcher.close(0)
 
 
 def test_a_damaged_bookmark_is_passed_over(begin: Begin) -> None:
@@ -251,7 +251,7 @@ def test_a_damaged_bookmark_is_passed_over(begin: Begin) -> None:
         log = begin(part)
         log.add(failed(1))
         there.until(lambda: len(there.taken) == 1)
-        log.desk.close(0)
+        log.dispatcher.close(0)
 
 
 def test_channels_that_are_not_configured_now_keep_what_they_have_not_got(begin: Begin) -> None:
@@ -262,15 +262,15 @@ def test_channels_that_are_not_configured_now_keep_what_they_have_not_got(begin:
         log = begin(other)
         log.add(failed(1))
         gone.until(lambda: len(gone.all) == 1 and not gone.in_flight)
-        log.desk.close(0)
+        log.dispatcher.close(0)
         log = begin(part)
         log.add(failed(2))
         there.until(lambda: len(there.taken) == 1)
-        log.desk.close(0)
+        log.dispatcher.close(0)
         gone.reply = lambda _: (200, {})
         log = begin(other)
         gone.until(lambda: len(gone.taken) == 1)
-        log.desk.close(0)
+        log.dispatcher.close(0)
         assert gone.taken[0]["job"] == "j1"
 
 
@@ -283,7 +283,7 @@ def test_secrets_come_from_the_environment_leave_it_and_are_shown_nowhere(
         log = begin(part, environ=environ)
         log.add(failed(1))
         there.until(lambda: len(there.taken) == 1)
-        log.desk.close(0)
+        log.dispatcher.close(0)
         assert environ == {"HOME": "/"}
         assert there.all[0].headers["authorization"] == "T0KEN"
         assert there.all[0].path.endswith("&P4TH")

@@ -14,7 +14,7 @@ import pytest
 from unidle.clock import Bell
 from unidle.guard.log.model import Finding
 from unidle.probe import watcher as room
-from unidle.probe.detector import Detection, Seeing
+from unidle.probe.detector import Detection, DetectorStatus
 from unidle.probe.watcher import DetectorSpec, Watcher
 from waiting import wait_until
 
@@ -97,7 +97,7 @@ def test_a_detector_that_hangs_is_told_and_costs_the_others_nothing(
 
     with watched(tmp_path / "watch.json", hang, others=1) as one:
 
-        def told() -> list[Seeing]:
+        def told() -> list[DetectorStatus]:
             return [s for s in one.take()[1] if s.why_not]
 
         [blind] = wait_until(told, 10, "the hanging detector")

@@ -14,7 +14,7 @@ from report.browser import Browser
 from report.sample import START_NS, bar, large, report, tracks
 from unidle.report.html import render
 from unidle.report.model import Curve, DeviceTrack, Hang, JobStory, Problem, ReportData
-from unidle.report.text import duration
+from unidle.words import duration
 
 pytestmark = needs.browser
 

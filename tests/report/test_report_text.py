@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unidle import words
 from unidle.page.frame import visible
 from unidle.report import text
 
@@ -35,7 +36,7 @@ S = 1_000_000_000
     ],
 )
 def test_durations_have_at_most_two_units(ns: int, shown: str) -> None:
-    assert text.duration(ns) == shown
+    assert words.duration(ns) == shown
 
 
 @pytest.mark.parametrize(

@@ -172,14 +172,7 @@ impl Calls {
             ));
         }
         let owner = self.owner(n, pid);
-        let active = self.active.entry(n).or_insert_with(|| Active {
-            sets: Vec::new(),
-            epoch: 0,
-            strikes: 0,
-            since: Instant::now(),
-            gone: FxHashSet::default(),
-            off: false,
-        });
+        let active = self.active.entry(n).or_insert_with(Active::new);
         let mut functions = functions;
         functions.retain(|(number, _)| !active.gone.contains(number));
         let each = if self.kernel.multi { functions.len() } else { 1 };
@@ -235,6 +228,17 @@ impl Calls {
 }
 
 impl Active {
+    fn new() -> Active {
+        Active {
+            sets: Vec::new(),
+            epoch: 0,
+            strikes: 0,
+            since: Instant::now(),
+            gone: FxHashSet::default(),
+            off: false,
+        }
+    }
+
     pub(super) fn probes(&self) -> usize {
         let sites = |f: &FoundFunction| {
             1 + match &f.exit {

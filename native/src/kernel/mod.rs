@@ -50,22 +50,8 @@ impl Kernel {
     /// Loads the programs; nothing runs before [`Kernel::attach`]. Errors: `PermissionDenied`, or `Unsupported`
     /// with what is missing.
     pub fn load() -> io::Result<Kernel> {
-        if let Ok(of) = std::fs::metadata("/proc/self/ns/pid") {
-            use std::os::unix::fs::MetadataExt;
-            if of.ino() != FIRST_PID_NAMESPACE {
-                return Err(unsupported(
-                    "this process is in a pid namespace of its own, where BPF's pids mean nothing: run it in the \
-                     host's (hostPID: true, --pid=host)",
-                ));
-            }
-        }
-        // Kernels before 5.11 count maps against this limit; those after do not care whether it can be raised.
-        let limit = libc::rlimit {
-            rlim_cur: libc::RLIM_INFINITY,
-            rlim_max: libc::RLIM_INFINITY,
-        };
-        // SAFETY: a valid pointer to a value that lives for the call.
-        unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
+        refuse_own_namespace()?;
+        raise_limit();
         let btf = btf()?;
         let cpus = online_cpus()?.len() as u32;
         // Room for more than a second of full samples of every CPU, so that a slow look at a new library drops nothing.
@@ -245,6 +231,29 @@ pub fn loaded_programs() -> io::Result<Vec<String>> {
             Err(e) => Err(explain(&e)),
         })
         .collect()
+}
+
+fn refuse_own_namespace() -> io::Result<()> {
+    if let Ok(of) = std::fs::metadata("/proc/self/ns/pid") {
+        use std::os::unix::fs::MetadataExt;
+        if of.ino() != FIRST_PID_NAMESPACE {
+            return Err(unsupported(
+                    "this process is in a pid namespace of its own, where BPF's pids mean nothing: run it in the \
+                     host's (hostPID: true, --pid=host)",
+                ));
+        }
+    }
+    Ok(())
+}
+
+fn raise_limit() {
+    // Kernels before 5.11 count maps against this limit; those after do not care whether it can be raised.
+    let limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: a valid pointer to a value that lives for the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
 }
 
 fn load_programs(bpf: &mut Ebpf, btf: &Btf) -> io::Result<()> {

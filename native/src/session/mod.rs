@@ -305,7 +305,7 @@ impl Session {
         let mut gone = Vec::new();
         let mut unheard = Vec::new();
         for (pid, process) in self.watched.stacks.processes.iter() {
-            if process.ended {
+            if process.row.ended {
                 if process.threads == 0 || now_ns > process.ended_ns + LINGER_NS {
                     gone.push(pid);
                 }

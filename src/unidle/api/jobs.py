@@ -34,6 +34,7 @@ from unidle.api.stores import (
     read_view,
     without_password,
 )
+from unidle.atomic import PRIVATE
 from unidle.control.inbox import SubmitRequest, signed
 from unidle.control.job_ids import new_job_id
 from unidle.control.queries.find import find_job
@@ -41,7 +42,6 @@ from unidle.control.store_files import make_run_root
 from unidle.errors import BadInput, CannotRun, StoreError, StoreHeld
 from unidle.fleet import Fleet, as_declared
 from unidle.jobs import NEVER, JobState
-from unidle.private import PRIVATE
 from unidle.store.open import open_store
 
 if TYPE_CHECKING:

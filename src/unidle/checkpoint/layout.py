@@ -16,12 +16,12 @@ import json
 import math
 import os
 import re
-import secrets
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from unidle.atomic import replaced
 from unidle.checkpoint.safe_open import Damaged as Damaged
 from unidle.checkpoint.safe_open import read_inside, shown
 
@@ -263,20 +263,8 @@ def sync_directory(path: str) -> None:
 
 def write_durably(path: str, data: bytes) -> None:
     """A file is there whole and durable, or not at all (written under a temporary name, synced, renamed)."""
-    draft_name = f"{path}.{secrets.token_hex(6)}.tmp"  # a name that nobody can have made a link of before
-    try:
-        fd = os.open(draft_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft_name, path)
-    except OSError:
-        try:
-            os.unlink(draft_name)
-        except OSError:
-            pass
-        raise
+    with replaced(path, 0o644, umask=True, durable=True) as file:
+        file.write(data)
     sync_directory(os.path.dirname(path) or ".")
 
 

@@ -10,7 +10,7 @@ import os
 import zlib
 from typing import Final
 
-from unidle import private
+from unidle.atomic import replaced
 from unidle.checkpoint.holder import hold_paths
 from unidle.checkpoint.layout import INNER, Damaged, file_chunks
 from unidle.checkpoint.safe_open import open_file, open_inside, read_file, shown
@@ -37,8 +37,11 @@ def remember(path: str) -> bool:
             return False
         side = side_file(path)
         body = {"format": _FORMAT, "version": 1, "files": found}
-        with hold_paths.inner(os.path.dirname(os.path.abspath(path)), "sums", create=True) as folder:
-            private.write(os.path.basename(side), folder, json.dumps(body, separators=(",", ":")).encode())
+        with (
+            hold_paths.inner(os.path.dirname(os.path.abspath(path)), "sums", create=True) as folder,
+            replaced(os.path.basename(side), at=folder, durable=True) as file,
+        ):
+            file.write(json.dumps(body, separators=(",", ":")).encode())
     except (Damaged, OSError):
         return False
     return True

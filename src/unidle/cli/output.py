@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from unidle.atomic import PRIVATE, replaced
 from unidle.cli.common import cannot_write
-from unidle.private import PRIVATE, replaced, target_of
+from unidle.private import target_of
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from unidle.events import types as ev
 from unidle.files.snapshot import RunTimes
 from unidle.jobs import NEVER, JobSpec
 from unidle.jobs.speeds import Known, SpeedRun, known_of
-from unidle.place.queue_order import KINDS, in_words
+from unidle.place.queue_order import KINDS
 from unidle.predict import Estimate
 from unidle.predict.by_gpu_model import Forecast, forecasts, price_of
 from unidle.predict.outcome import paid_micro
@@ -22,7 +22,7 @@ from unidle.view.jobs import AttemptView, JobView
 from unidle.view.kept import free_for_most
 from unidle.view.speeds import attempt_run, job_runs, slices_under, width_ppm
 from unidle.view.state import View
-from unidle.words import counted
+from unidle.words import counted, latency
 
 PLANNED: Final = 1_000
 """Waiting jobs, from the head of the queue, for which a start is predicted."""
@@ -279,7 +279,7 @@ def _remaining(job: JobView, known: Known, forecast: Forecast | None) -> Estimat
     run = forecast.of_steps(max(left - 1, 0) if beside[-1] else left).run
     return Estimate(
         run.value_ns + beside[len(beside) // 2], run.low_ns + beside[0], run.high_ns + beside[-1],
-        run.level_ppm, run.samples, f"{counted(left, 'step')} of {in_words(forecast.step.value_ns)}",
+        run.level_ppm, run.samples, f"{counted(left, 'step')} of {latency(forecast.step.value_ns)}",
     )  # fmt: skip
 
 

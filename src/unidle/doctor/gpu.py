@@ -10,6 +10,7 @@ from typing import Any
 
 from unidle.doctor.check import DoctorCheck
 from unidle.fleet.links import describe
+from unidle.nvml import load
 
 _GPU_USE = "training on GPUs; without one, CPU devices stand in"
 _DRIVER_USE = "CUDA programs"
@@ -31,7 +32,7 @@ def gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> lis
 
 def _nvidia() -> list[DoctorCheck]:
     try:
-        import pynvml  # type: ignore[import-untyped]
+        nvml = load(driver_first=False)
     except ImportError:
         remedy = "pip install nvidia-ml-py"
         return [
@@ -39,18 +40,18 @@ def _nvidia() -> list[DoctorCheck]:
             DoctorCheck("CUDA driver", "missing", "not asked", _DRIVER_USE, remedy),
         ]
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
         return [
             DoctorCheck("GPU", "missing", f"NVML: {error}", _GPU_USE, _NO_DRIVER),
             DoctorCheck("CUDA driver", "missing", f"NVML: {error}", _DRIVER_USE, _NO_DRIVER),
         ]
     try:
-        return [_devices(pynvml), _driver(pynvml)]
-    except pynvml.NVMLError as error:
+        return [_devices(nvml), _driver(nvml)]
+    except nvml.NVMLError as error:
         return [DoctorCheck("GPU", "limited", f"NVML: {error}", _GPU_USE, _SEE_LOG)]
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
 
 
 def _devices(nvml: Any) -> DoctorCheck:

@@ -22,7 +22,7 @@ from unidle.drill.inject import NotYet, Undo, inject, newest_checkpoint
 from unidle.drill.lab import Lab
 from unidle.drill.phases import DrillOutcome, Injected, misnamed, outcomes, replayed_steps
 from unidle.drill.scratch import Scratch
-from unidle.drill.setup import DISK_KINDS, POWER_KIND, DrillSetup
+from unidle.drill.testbed import DISK_KINDS, POWER_KIND, Testbed
 from unidle.errors import BadInput, CannotRun
 from unidle.events import types as ev
 from unidle.files.drill import Drill, Fault
@@ -124,24 +124,24 @@ def conduct(drill: Drill, cache: Cache, tell: Tell, *, store: Path | None = None
         known = cache.find(key)
         if known is None:
             tell("a run without faults first, for comparison")
-            with _staged(replace(drill, faults=()), scratch, "undisturbed", drill) as stage:
-                known = _undisturbed(drill, stage, cache, key)
+            with _testbed(replace(drill, faults=()), scratch, "undisturbed", drill) as testbed:
+                known = _undisturbed(drill, testbed, cache, key)
         tell(f"the run without faults took {known[1]:.1f} s; now with {counted(len(drill.faults), 'fault')}")
-        with _staged(drill, scratch, "drill", drill, store) as stage:
-            return _Conductor(drill, stage, tell).run(*known)
+        with _testbed(drill, scratch, "drill", drill, store) as testbed:
+            return _Conductor(drill, testbed, tell).run(*known)
     finally:
         scratch.close()
 
 
 @contextmanager
-def _staged(
+def _testbed(
     drill: Drill, scratch: Scratch, name: str, whole: Drill, store: Path | None = None
-) -> Iterator[DrillSetup]:
-    """A stage with what the whole drill needs, so that both runs have the same conditions."""
+) -> Iterator[Testbed]:
+    """A testbed with what the whole drill needs, so that both runs have the same conditions."""
     kinds = {fault.kind for fault in whole.faults}
     lab = Lab(drill.nodes, scratch.lab_tag) if kinds & set(NETWORK_KINDS) else None
     try:
-        stage = DrillSetup(
+        testbed = Testbed(
             drill,
             scratch,
             name,
@@ -151,17 +151,17 @@ def _staged(
             power=POWER_KIND in kinds,
         )
         try:
-            yield stage
+            yield testbed
         finally:
-            stage.close()
+            testbed.close()
     finally:
         if lab is not None:
             lab.close()
 
 
-def _undisturbed(drill: Drill, stage: DrillSetup, cache: Cache, key: str) -> tuple[Path, float]:
+def _undisturbed(drill: Drill, testbed: Testbed, cache: Cache, key: str) -> tuple[Path, float]:
     begun = time.monotonic()
-    while (job := stage.look()) is None or not job.terminal:
+    while (job := testbed.look()) is None or not job.terminal:
         if time.monotonic() - begun > drill.timeout_s:
             raise CannotRun(
                 f"the run without faults did not end within {drill.timeout_s:g} s", field="timeout_s",
@@ -173,7 +173,7 @@ def _undisturbed(drill: Drill, stage: DrillSetup, cache: Cache, key: str) -> tup
         raise CannotRun(f"the run without faults failed: {why}", remedy="try the job with `unidle run` first")
     spawned = [r.spawn_ns for r in job.attempts[0].ranks if r.spawn_ns is not None]
     seconds = ((job.ended_ns or 0) - min(spawned, default=0)) / 1e9
-    result = _result_of(drill, stage)
+    result = _result_of(drill, testbed)
     if result is None:
         raise CannotRun(
             "the run without faults left no result", field="result", value=drill.result,
@@ -182,11 +182,11 @@ def _undisturbed(drill: Drill, stage: DrillSetup, cache: Cache, key: str) -> tup
     return cache.keep(key, result, seconds), seconds
 
 
-def _result_of(drill: Drill, stage: DrillSetup) -> Path | None:
+def _result_of(drill: Drill, testbed: Testbed) -> Path | None:
     if drill.result is not None:
-        path = stage.workdir / drill.result
+        path = testbed.workdir / drill.result
         return path if path.exists() else None
-    return newest_checkpoint(stage)
+    return newest_checkpoint(testbed)
 
 
 @dataclass(slots=True)
@@ -203,7 +203,7 @@ class _Conductor:
     """Injects each fault at its time and undoes it."""
 
     drill: Drill
-    stage: DrillSetup
+    testbed: Testbed
     tell: Tell
     done: dict[int, Injected] = field(default_factory=dict)
     standing: list[_Standing] = field(default_factory=list)
@@ -219,7 +219,7 @@ class _Conductor:
         begun_ns = time.time_ns()
         try:
             while True:
-                job = self.stage.look(may_be_down=self.down)
+                job = self.testbed.look(may_be_down=self.down)
                 if job is not None and job.terminal:
                     break
                 if time.monotonic() - begun > self.drill.timeout_s:
@@ -236,7 +236,7 @@ class _Conductor:
             self.down = False
         seconds = time.monotonic() - begun
         if why:
-            self.stage.close()  # cancels it
+            self.testbed.close()  # cancels it
         return self._report(theirs, seconds, undisturbed_s, begun_ns, why)
 
     def _inject_due(self, job: JobView) -> None:
@@ -246,7 +246,7 @@ class _Conductor:
             attempt = job.attempts[-1]
             at_ns, step = time.time_ns(), job.steps()
             try:
-                undo = inject(self.stage, fault, self.chance)
+                undo = inject(self.testbed, fault, self.chance)
             except NotYet as soon:
                 self.why[number] = str(soon)
                 continue
@@ -298,8 +298,8 @@ class _Conductor:
             return one
         if one.fault.how == "remove":
             return replace(one, why="the checkpoint is removed; the one before it is now the newest")
-        assert self.stage.checkpoint is not None
-        for path in candidates(str(self.stage.checkpoint))[:3]:  # a newer one may have come meanwhile
+        assert self.testbed.checkpoint is not None
+        for path in candidates(str(self.testbed.checkpoint))[:3]:  # a newer one may have come meanwhile
             verdict = verify(path)
             if verdict.state == "bad" and not is_partial(Path(path).name):
                 return replace(
@@ -331,13 +331,13 @@ class _Conductor:
     def _report(
         self, theirs: Path, seconds: float, undisturbed_s: float, begun_ns: int, why: str
     ) -> DrillReport:
-        view = self.stage.log.view
-        job = view.jobs[self.stage.job_id]
+        view = self.testbed.log.view
+        job = view.jobs[self.testbed.job_id]
         injected = [
             self._after(self.done.get(number) or Injected(fault, why=self._why_not(number, fault)))
             for number, fault in enumerate(self.drill.faults)
         ]
-        ours = _result_of(self.drill, self.stage)
+        ours = _result_of(self.drill, self.testbed)
         if job.state != "succeeded":
             why = why or (job.because.text if job.because else job.state)
         result = (
@@ -347,7 +347,7 @@ class _Conductor:
             {(t, n) for a in job.attempts for r in a.ranks for t, n in zip(r.step_ns, r.step_n, strict=True)}
         )
         return DrillReport(
-            outcomes(view, job, self.stage.log.told, injected), job.id, job.state, len(job.attempts),
+            outcomes(view, job, self.testbed.log.told, injected), job.id, job.state, len(job.attempts),
             replayed_steps(job), result, seconds, undisturbed_s, begun_ns, time.time_ns(), steps, why,
             misnamed(view, job, injected),
         )  # fmt: skip
@@ -360,7 +360,7 @@ class _Conductor:
         if one.fault.kind != "controller_kill" or one.inject_ns is None:
             return one
         starts = [
-            t for t, event in self.stage.log.told if isinstance(event, ev.ControllerStarted) and t > one.inject_ns
+            t for t, event in self.testbed.log.told if isinstance(event, ev.ControllerStarted) and t > one.inject_ns
         ]  # fmt: skip
         if not starts:
             return replace(one, why="no controller took over")

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from unidle.atomic import replaced
 from unidle.checkpoint.find import candidates
 from unidle.checkpoint.layout import is_partial
 from unidle.drill.scratch import PREFIX, tree
-from unidle.drill.setup import DrillSetup
+from unidle.drill.testbed import Testbed
 from unidle.engine.local.cgroups import Group, hierarchies
 from unidle.errors import CannotRun
 from unidle.files.drill import Fault
@@ -30,21 +31,21 @@ class NotYet(Exception):
     """The fault cannot happen now, but may soon: for instance there is no checkpoint yet."""
 
 
-def inject(stage: DrillSetup, fault: Fault, chance: random.Random) -> Undo | None:
+def inject(testbed: Testbed, fault: Fault, chance: random.Random) -> Undo | None:
     """Let a fault happen. Raises :class:`NotYet`, and :class:`CannotRun` where it cannot happen at all."""
-    return _ACTS[fault.kind](stage, fault, chance)
+    return _ACTS[fault.kind](testbed, fault, chance)
 
 
-def _kill(stage: DrillSetup, fault: Fault, _chance: random.Random) -> None:
-    pids = list(_needed(stage, fault).values())
-    if fault.target_kind == "node" and stage.lab is not None:
-        pids += _in_space(stage.lab.space(fault.name))
+def _kill(testbed: Testbed, fault: Fault, _chance: random.Random) -> None:
+    pids = list(_needed(testbed, fault).values())
+    if fault.target_kind == "node" and testbed.lab is not None:
+        pids += _in_space(testbed.lab.space(fault.name))
     for pid in pids:
         _signal(pid, signal.SIGKILL)
 
 
-def _stop(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
-    stopped = [pid for first in _needed(stage, fault).values() for pid in tree(first)]
+def _stop(testbed: Testbed, fault: Fault, _chance: random.Random) -> Undo:
+    stopped = [pid for first in _needed(testbed, fault).values() for pid in tree(first)]
     for pid in stopped:
         _signal(pid, signal.SIGSTOP)
 
@@ -55,10 +56,10 @@ def _stop(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
     return go_on
 
 
-def _slow(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
+def _slow(testbed: Testbed, fault: Fault, _chance: random.Random) -> Undo:
     """Bound the CPU time of ranks to what they used, divided by the factor."""
-    pids = _needed(stage, fault)
-    quotas = [Quota(pid, f"{stage.place.parent.name}-{rank}") for rank, pid in pids.items()]
+    pids = _needed(testbed, fault)
+    quotas = [Quota(pid, f"{testbed.place.parent.name}-{rank}") for rank, pid in pids.items()]
     before = [quota.used_ns() for quota in quotas]
     begun_ns = time.monotonic_ns()
     time.sleep(_MEASURE_S)
@@ -73,13 +74,13 @@ def _slow(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
     return as_before
 
 
-def _network(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
-    lab = stage.lab
+def _network(testbed: Testbed, fault: Fault, _chance: random.Random) -> Undo:
+    lab = testbed.lab
     assert lab is not None
     if fault.target_kind == "link":
-        links = [stage.drill.link(fault.name)]
+        links = [testbed.drill.link(fault.name)]
     else:
-        links = [(fault.name, other) for other in stage.drill.nodes if other != fault.name]
+        links = [(fault.name, other) for other in testbed.drill.nodes if other != fault.name]
     if fault.kind == "cut" and fault.target_kind == "node":
         lab.cut(fault.name)
         return lambda: lab.mend(fault.name)
@@ -98,21 +99,21 @@ def _network(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
     return mend
 
 
-def _disk_full(stage: DrillSetup, _fault: Fault, _chance: random.Random) -> Undo:
-    assert stage.disk is not None
-    stage.disk.fill()
-    return stage.disk.empty
+def _disk_full(testbed: Testbed, _fault: Fault, _chance: random.Random) -> Undo:
+    assert testbed.disk is not None
+    testbed.disk.fill()
+    return testbed.disk.empty
 
 
-def _disk_slow(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
-    disk = stage.disk
+def _disk_slow(testbed: Testbed, fault: Fault, _chance: random.Random) -> Undo:
+    disk = testbed.disk
     assert disk is not None
     disk.slow(fault.bytes_per_s)
     return lambda: disk.slow(0)
 
 
-def _corrupt(stage: DrillSetup, fault: Fault, chance: random.Random) -> None:
-    newest = newest_checkpoint(stage)
+def _corrupt(testbed: Testbed, fault: Fault, chance: random.Random) -> None:
+    newest = newest_checkpoint(testbed)
     if newest is None:
         raise NotYet("there is no checkpoint yet")
     files = [p for p in newest.rglob("*") if p.is_file()] if newest.is_dir() else [newest]
@@ -135,21 +136,20 @@ def _corrupt(stage: DrillSetup, fault: Fault, chance: random.Random) -> None:
         file.write(bytes([byte ^ 1 << chance.randrange(8)]))
 
 
-def _kernel_log(stage: DrillSetup, fault: Fault, _chance: random.Random) -> None:
+def _kernel_log(testbed: Testbed, fault: Fault, _chance: random.Random) -> None:
     node, line = fault.name, fault.line
     if fault.target_kind == "device":
-        node, line = fault.name.rpartition("/")[0], line.replace("{pci}", stage.pci_of(fault.name))
-    with stage.kernel_log(node).open("a") as file:
+        node, line = fault.name.rpartition("/")[0], line.replace("{pci}", testbed.pci_of(fault.name))
+    with testbed.kernel_log(node).open("a") as file:
         file.write(f"[{time.clock_gettime(time.CLOCK_BOOTTIME):12.6f}] {line}\n")
 
 
-def _nvml(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
+def _nvml(testbed: Testbed, fault: Fault, _chance: random.Random) -> Undo:
     def write(change: Callable[[dict[str, float | bool]], object]) -> None:
-        readings: dict[str, dict[str, float | bool]] = json.loads(stage.readings.read_text())
+        readings: dict[str, dict[str, float | bool]] = json.loads(testbed.readings.read_text())
         change(readings.setdefault(fault.name, {}))
-        partial = stage.readings.with_suffix(".part")
-        partial.write_text(json.dumps(readings))
-        partial.replace(stage.readings)
+        with replaced(testbed.readings, 0o666, umask=True) as file:
+            file.write(json.dumps(readings).encode())
 
     value = fault.value
     if isinstance(value, float) and value.is_integer():
@@ -158,28 +158,28 @@ def _nvml(stage: DrillSetup, fault: Fault, _chance: random.Random) -> Undo:
     return lambda: write(lambda device: device.pop(fault.field, None))
 
 
-def _controller_kill(stage: DrillSetup, _fault: Fault, _chance: random.Random) -> Undo:
-    stage.kill_controller()
-    return stage.start
+def _controller_kill(testbed: Testbed, _fault: Fault, _chance: random.Random) -> Undo:
+    testbed.kill_controller()
+    return testbed.start
 
 
-def _power_cut(stage: DrillSetup, _fault: Fault, _chance: random.Random) -> Undo:
-    stage.cut_power()
-    return stage.start
+def _power_cut(testbed: Testbed, _fault: Fault, _chance: random.Random) -> Undo:
+    testbed.cut_power()
+    return testbed.start
 
 
-def newest_checkpoint(stage: DrillSetup) -> Path | None:
+def newest_checkpoint(testbed: Testbed) -> Path | None:
     """The newest finished checkpoint of the job."""
-    if stage.checkpoint is None or not stage.checkpoint.exists():
+    if testbed.checkpoint is None or not testbed.checkpoint.exists():
         return None
-    for path in candidates(str(stage.checkpoint)):
+    for path in candidates(str(testbed.checkpoint)):
         if not is_partial(Path(path).name):
             return Path(path)
     return None
 
 
-def _needed(stage: DrillSetup, fault: Fault) -> dict[int, int]:
-    pids = stage.pids_of(fault.target)
+def _needed(testbed: Testbed, fault: Fault) -> dict[int, int]:
+    pids = testbed.pids_of(fault.target)
     if not pids:
         raise NotYet(f"{fault.target} does not run")
     return pids
@@ -200,7 +200,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
             ) from error
 
 
-_ACTS: Final[dict[str, Callable[[DrillSetup, Fault, random.Random], Undo | None]]] = {
+_ACTS: Final[dict[str, Callable[[Testbed, Fault, random.Random], Undo | None]]] = {
     "kill": _kill,
     "stop": _stop,
     "slow": _slow,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from unidle.atomic import replaced
 from unidle.errors import BadInput
 
 
@@ -32,17 +32,11 @@ def replace_text(path: str, text: str, check: Callable[[str], object]) -> None:
     """
     target = Path(os.path.realpath(path))
     try:
-        fd, partial = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            check(partial)
-            Path(partial).chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o644)
-            Path(partial).replace(target)
-        finally:
-            Path(partial).unlink(missing_ok=True)
+        mode = target.stat().st_mode & 0o7777 if target.exists() else 0o644
+        with replaced(target, mode, durable=True) as stream:
+            stream.write(text.encode())
+            stream.flush()
+            check(stream.name)
     except OSError as error:
         raise BadInput(
             f"cannot be written: {error.strerror}", field="--write", value=path, remedy="name another place"

@@ -16,22 +16,29 @@ _LEVELS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SY
 _SWITCH: Final = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 
 
-class NvmlTopology(Protocol):
-    """The part of ``pynvml`` that is used here, after ``nvmlInit``."""
+class Nvml(Protocol):
+    """What unidle calls of ``pynvml`` by its own name; what old drivers lack is looked up."""
 
     NVMLError: type[Exception]
+    NVML_GPU_UTILIZATION_SAMPLES: int
     NVML_NVLINK_MAX_LINKS: int
 
+    def nvmlInit(self) -> None: ...  # noqa: N802
+    def nvmlShutdown(self) -> None: ...  # noqa: N802
     def nvmlDeviceGetCount(self) -> int: ...  # noqa: N802
     def nvmlDeviceGetHandleByIndex(self, index: int, /) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetHandleByUUID(self, uuid: str, /) -> Any: ...  # noqa: N802
     def nvmlDeviceGetPciInfo(self, handle: Any, /) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetSamples(self, device: Any, kind: int, since_us: int, /) -> tuple[int, Any]: ...  # noqa: N802
+    def nvmlDeviceGetUtilizationRates(self, handle: Any, /) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetProcessUtilization(self, handle: Any, since_us: int, /) -> Any: ...  # noqa: N802
     def nvmlDeviceGetNvLinkState(self, device: Any, link: int, /) -> int: ...  # noqa: N802
     def nvmlDeviceGetNvLinkRemotePciInfo(self, device: Any, link: int, /) -> Any: ...  # noqa: N802
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: int, /) -> int: ...  # noqa: N802
     def nvmlDeviceGetTopologyCommonAncestor(self, device1: Any, device2: Any, /) -> int: ...  # noqa: N802
 
 
-def answering(nvml: NvmlTopology) -> tuple[dict[int, Any], dict[int, str]]:
+def answering(nvml: Nvml) -> tuple[dict[int, Any], dict[int, str]]:
     """Handles of the GPUs that answer, and why each of the others does not, by number.
 
     One that fell off the bus is still counted, and may not keep the others from being used. Errors: NVML's own,
@@ -50,7 +57,7 @@ def answering(nvml: NvmlTopology) -> tuple[dict[int, Any], dict[int, str]]:
     return handles, silent
 
 
-def links_by_nvml(nvml: NvmlTopology, sysfs: Path = Path("/sys")) -> GpuLinks:
+def links_by_nvml(nvml: Nvml, sysfs: Path = Path("/sys")) -> GpuLinks:
     """The links of this machine's GPUs, of those that answer. NUMA nodes come from ``sysfs``.
 
     Two GPUs on NVSwitches have as many links as the one with fewer of them has to switches; others as
@@ -71,7 +78,7 @@ def links_by_nvml(nvml: NvmlTopology, sysfs: Path = Path("/sys")) -> GpuLinks:
     return GpuLinks(tuple(found), ways, numa, tuple(cpus_beside(node, sysfs) for node in numa))
 
 
-def _reach(nvml: NvmlTopology, handle: Any, buses: set[str]) -> dict[str, int]:
+def _reach(nvml: Nvml, handle: Any, buses: set[str]) -> dict[str, int]:
     """Active NVLinks by the PCI address at their other end; ``""`` denotes switches."""
     found: dict[str, int] = {}
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
@@ -87,7 +94,7 @@ def _reach(nvml: NvmlTopology, handle: Any, buses: set[str]) -> dict[str, int]:
     return found
 
 
-def _is_switch(nvml: NvmlTopology, handle: Any, link: int) -> bool:
+def _is_switch(nvml: Nvml, handle: Any, link: int) -> bool:
     try:
         return nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == _SWITCH
     except nvml.NVMLError:
@@ -95,7 +102,7 @@ def _is_switch(nvml: NvmlTopology, handle: Any, link: int) -> bool:
 
 
 def _way(
-    nvml: NvmlTopology,
+    nvml: Nvml,
     handles: list[Any],
     buses: list[str],
     reach: list[dict[str, int]],

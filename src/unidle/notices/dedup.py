@@ -1,6 +1,6 @@
 """Not the same twice, and no storms: what is reported about many changes. Pure; the time is an argument.
 
-Each channel has a temper of its own, since each has its own choice of kinds and its own window.
+Each channel has a deduplicator of its own, since each has its own choice of kinds and its own window.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Key(msgspec.Struct):
 
 
 class Deduplicator(msgspec.Struct):
-    """What one channel has to remember so as to tell nothing twice and to sum up storms."""
+    """What one channel has to remember so as to report nothing twice and to sum up storms."""
 
     window_ns: int
     keys: dict[str, Key] = {}

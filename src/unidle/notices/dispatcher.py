@@ -1,4 +1,4 @@
-"""From the log to the channels' lines, with a bookmark in the store: at least once, also after ``kill -9``.
+"""From the log to the channels' queues, with a bookmark in the store: at least once, also after ``kill -9``.
 
 The bookmark holds how far the log was read and what each channel has still to deliver. It is stored
 after the events and before anything depends on it. What a killed controller had not stored is derived again
@@ -47,11 +47,11 @@ class NoticeBookmark(msgspec.Struct):
     v: int = 1
 
 
-class _Desk(msgspec.Struct):
+class _Outlet(msgspec.Struct):
     channel: NoticeChannel
-    temper: Deduplicator
-    line: SendQueue
-    crew: SenderThreads
+    dedup: Deduplicator
+    queue: SendQueue
+    threads: SenderThreads
 
 
 class NoticeDispatcher:
@@ -73,18 +73,20 @@ class NoticeDispatcher:
         self._others = {
             name: kept for name, kept in book.channels.items() if name not in {c.name for c, _ in channels}
         }
-        self._desks = [_desk(channel, send, book.channels.get(channel.name)) for channel, send in channels]
+        self._outlets = [
+            _outlet(channel, send, book.channels.get(channel.name)) for channel, send in channels
+        ]
         self._seen: list[tuple[ev.Event, int, int]] = []
         self._kept = (self._seq, -1)
         self._keep_ns = 0
         self._catch_up()
-        for desk in self._desks:
-            desk.crew.wake(len(desk.line.snapshot()[1]))
+        for outlet in self._outlets:
+            outlet.threads.wake(len(outlet.queue.snapshot()[1]))
 
     @property
     def next_ns(self) -> int | None:
         """When :meth:`turn` may have something to do by itself, on the log's clock."""
-        times = [at for desk in self._desks if (at := desk.temper.next_ns()) is not None]
+        times = [at for outlet in self._outlets if (at := outlet.dedup.next_ns()) is not None]
         if self._changes() != self._kept[1]:
             times.append(self._keep_ns + KEEP_EVERY_NS)
         return min(times, default=None)
@@ -103,8 +105,8 @@ class NoticeDispatcher:
         told = 0
         for event, number, time_ns in seen:
             told += self._tell(derive.derive(self._known, event, number, time_ns))
-        for desk in self._desks:
-            told += _put(desk, list(desk.temper.due(now_ns)))
+        for outlet in self._outlets:
+            told += _put(outlet, list(outlet.dedup.due(now_ns)))
         changed = self._changes() != self._kept[1] and now_ns - self._keep_ns >= KEEP_EVERY_NS
         if told or changed or seq - self._kept[0] >= _SEQ_EVERY:
             self._keep(now_ns)
@@ -112,21 +114,23 @@ class NoticeDispatcher:
     def close(self, now_ns: int, wait_s: float = 5.0) -> None:
         """Give what waits a last chance, and keep the rest for the next controller."""
         until_s = time.monotonic() + wait_s
-        for desk in self._desks:
-            desk.line.drain(until_s)
+        for outlet in self._outlets:
+            outlet.queue.drain(until_s)
         if self._changes() != self._kept[1] or self._seq != self._kept[0]:
             self._keep(now_ns)
 
     def abandon(self) -> None:
         """Stop without a word, as where the store has failed."""
-        for desk in self._desks:
-            desk.line.drain(0.0)
+        for outlet in self._outlets:
+            outlet.queue.drain(0.0)
 
     def _tell(self, notice: Notice | None) -> int:
         if notice is None:
             return 0
         return sum(
-            _put(desk, desk.temper.add(notice)) for desk in self._desks if notice.kind in desk.channel.on
+            _put(outlet, outlet.dedup.add(notice))
+            for outlet in self._outlets
+            if notice.kind in outlet.channel.on
         )
 
     def _catch_up(self) -> None:
@@ -143,14 +147,14 @@ class NoticeDispatcher:
         self._keep(0)
 
     def _changes(self) -> int:
-        return sum(desk.line.changes for desk in self._desks)
+        return sum(outlet.queue.changes for outlet in self._outlets)
 
     def _keep(self, now_ns: int) -> None:
         changes, channels = 0, dict(list(self._others.items())[-_CHANNELS_KEPT:])
-        for desk in self._desks:
-            number, pending, record = desk.line.snapshot()
+        for outlet in self._outlets:
+            number, pending, record = outlet.queue.snapshot()
             changes += number
-            channels[desk.channel.name] = ChannelState(desk.temper, pending, record)
+            channels[outlet.channel.name] = ChannelState(outlet.dedup, pending, record)
         body = msgspec.json.encode(NoticeBookmark(self._known, channels))
         self._store.save_bookmark(self._lease, Bookmark(NAME, self._seq, body))
         self._kept, self._keep_ns = (self._seq, changes), now_ns
@@ -170,16 +174,18 @@ def load(store: Store) -> tuple[NoticeBookmark, int]:
     return NoticeBookmark(derive.DerivationState()), store.last()[0]
 
 
-def _desk(channel: NoticeChannel, send: Send, kept: ChannelState | None) -> _Desk:
+def _outlet(channel: NoticeChannel, send: Send, kept: ChannelState | None) -> _Outlet:
     kept = kept or ChannelState(Deduplicator(channel.window_ns))
     kept.temper.window_ns = channel.window_ns
-    line = SendQueue(kept.pending, kept.record)
-    return _Desk(channel, kept.temper, line, SenderThreads(channel.name, line, send, in_flight_most(channel)))
+    queue = SendQueue(kept.pending, kept.record)
+    return _Outlet(
+        channel, kept.temper, queue, SenderThreads(channel.name, queue, send, in_flight_most(channel))
+    )
 
 
-def _put(desk: _Desk, notices: list[Notice]) -> int:
+def _put(outlet: _Outlet, notices: list[Notice]) -> int:
     for notice in notices:
-        desk.line.put(notice)
+        outlet.queue.put(notice)
     if notices:
-        desk.crew.wake(len(desk.line.snapshot()[1]))
+        outlet.threads.wake(len(outlet.queue.snapshot()[1]))
     return len(notices)

@@ -100,7 +100,7 @@ class SendQueue:
             self._changed.notify_all()
 
     def take(self) -> QueuedNotice | None:
-        """The next notice, once there is one that may be sent; None when the line is closed."""
+        """The next notice, once there is one that may be sent; None when the queue is closed."""
         with self._changed:
             while not self._state.closed:
                 entry, wait_s = self._next()

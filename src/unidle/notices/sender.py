@@ -1,4 +1,4 @@
-"""The threads that deliver what a channel's line holds. The controller does not wait for a delivery."""
+"""The threads that deliver what is in a channel's queue. The controller does not wait for a delivery."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def _bad(field: str, problem: str, value: str | None) -> BadInput:
 class SenderThreads:
     """The threads of one channel: as many as there is to do, at most ``most``."""
 
-    def __init__(self, name: str, line: SendQueue, send: Send, most: int) -> None:
-        self._name, self._line, self._send, self._most = name, line, send, most
+    def __init__(self, name: str, queue: SendQueue, send: Send, most: int) -> None:
+        self._name, self._queue, self._send, self._most = name, queue, send, most
         self._threads = 0
 
     def wake(self, pending: int) -> None:
@@ -127,12 +127,12 @@ class SenderThreads:
             threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def _work(self) -> None:
-        while (entry := self._line.take()) is not None:
+        while (entry := self._queue.take()) is not None:
             try:
                 answer = self._send(entry.notice)
             except Exception as error:
                 answer = Delivery("again", f"failed inside unidle: {type(error).__name__}")
-            self._line.settle(entry, answer)
+            self._queue.settle(entry, answer)
 
 
 def in_flight_most(channel: NoticeChannel) -> int:

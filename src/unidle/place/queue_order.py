@@ -20,11 +20,6 @@ def noun(kind: str, n: float) -> str:
     return plural(n, {"gpu": "GPU", "cpu": "CPU device", "any": "device"}[kind])
 
 
-def in_words(ns: int) -> str:
-    """A duration: ``12.3 ms``, ``0.861 s``."""
-    return f"{ns / 1e9:.3g} s" if ns >= 100_000_000 else f"{ns / 1e6:.3g} ms"
-
-
 class InQueueOrder:
     """Waiting jobs over all shapes, as (shape, job), by priority and submission.
 

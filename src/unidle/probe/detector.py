@@ -29,7 +29,7 @@ class Detection:
 
 
 @dataclass(frozen=True, slots=True)
-class Seeing:
+class DetectorStatus:
     """Whether a detector sees a node; ``lost`` counts what it passed over so far."""
 
     node: str

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from unidle.fleet import Device
+from unidle.fleet.nvml import Nvml
 from unidle.fleet.pci import read_text
 from unidle.guard.counters import GpuReading
 from unidle.guard.driver_state import WELL, DriverLook, DriverState, died, driver_state
 from unidle.probe.check.gpu import throttle_reasons
 from unidle.probe.check.gpu_memory import dram_errors, sram_errors
-from unidle.probe.check.nvml import Missing, NvmlGpu, NvmlLibrary, ask, constant, gpus, opened
+from unidle.probe.check.nvml import Missing, NvmlGpu, ask, constant, gpus, opened
 from unidle.probe.device_names import DeviceNames
 
 _TRY_AGAIN_NS: Final = 60_000_000_000
@@ -36,12 +37,10 @@ class DriverReading:
 class GpuDriver:
     """Queries NVML about ``devices``. Use it from one thread only, except :attr:`calling`."""
 
-    def __init__(
-        self, devices: Sequence[Device], names: DeviceNames, given: NvmlLibrary | None, root: Path
-    ) -> None:
+    def __init__(self, devices: Sequence[Device], names: DeviceNames, given: Nvml | None, root: Path) -> None:
         self._devices, self._names, self._given, self._root = devices, names, given, root
         self._stack = ExitStack()
-        self._nvml: NvmlLibrary | None = None
+        self._nvml: Nvml | None = None
         self._named = _Named(None)
         self._events: Any = None
         self._buses: dict[str, str] = {}  # the address that NVML knows a device by
@@ -89,10 +88,10 @@ class GpuDriver:
             self._try_ns = now_ns + _TRY_AGAIN_NS
             return
         self._named = _Named(nvml)
-        self._nvml, self._state = cast("NvmlLibrary", self._named), WELL
+        self._nvml, self._state = cast("Nvml", self._named), WELL
         self._register(self._nvml)
 
-    def _listed(self, nvml: NvmlLibrary) -> tuple[dict[str, NvmlGpu], str]:
+    def _listed(self, nvml: Nvml) -> tuple[dict[str, NvmlGpu], str]:
         """The fleet's devices that NVML lists now, and which it does not."""
         listed = list(gpus(nvml))
         found = {}
@@ -105,7 +104,7 @@ class GpuDriver:
         unseen = [device.id for device in self._devices if device.id not in self._buses]
         return found, f"NVML does not list {', '.join(unseen[:4])}" if unseen else ""
 
-    def _is(self, nvml: NvmlLibrary, device: Device, gpu: NvmlGpu) -> bool:
+    def _is(self, nvml: Nvml, device: Device, gpu: NvmlGpu) -> bool:
         if device.id in self._buses:
             return gpu.bus_id == self._buses[device.id]
         if device.uuid:
@@ -115,7 +114,7 @@ class GpuDriver:
 
     # -- Xid events ------------------------------------------------------------------------------
 
-    def _register(self, nvml: NvmlLibrary) -> None:
+    def _register(self, nvml: Nvml) -> None:
         """Have the driver tell Xids, also where the kernel log cannot be read. Old drivers and containers may refuse."""
         kind = constant(nvml, "nvmlEventTypeXidCriticalError")
         self._events = ask(nvml, "nvmlEventSetCreate")
@@ -124,7 +123,7 @@ class GpuDriver:
         for gpu in gpus(nvml):
             ask(nvml, "nvmlDeviceRegisterEvents", gpu.handle, kind, self._events)
 
-    def _xids(self, nvml: NvmlLibrary) -> Iterator[tuple[str, int]]:
+    def _xids(self, nvml: Nvml) -> Iterator[tuple[str, int]]:
         if self._events is None:
             return
         for _ in range(_MOST_EVENTS):
@@ -139,7 +138,7 @@ class GpuDriver:
 class _Named:
     """NVML, and which of its functions was called last."""
 
-    def __init__(self, nvml: NvmlLibrary | None) -> None:
+    def __init__(self, nvml: Nvml | None) -> None:
         self._nvml = nvml
         self.calling = ""
 
@@ -149,7 +148,7 @@ class _Named:
         return getattr(self._nvml, name)
 
 
-def _read(nvml: NvmlLibrary, gpu: NvmlGpu) -> GpuReading:
+def _read(nvml: Nvml, gpu: NvmlGpu) -> GpuReading:
     try:
         nvml.nvmlDeviceGetMemoryInfo(gpu.handle)  # type: ignore[attr-defined]  # it needs the GPU itself
     except nvml.NVMLError as error:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unidle.fleet import Device, Node
+from unidle.fleet.nvml import Nvml
 from unidle.guard.counters import GpuReading, Missed, counted_slow, gpu_faults
 from unidle.guard.log.model import Finding, LogLine
 from unidle.probe.bounded_call import BoundedCall
-from unidle.probe.check.nvml import NvmlLibrary
 from unidle.probe.detector import Detection
 from unidle.probe.device_names import DeviceNames
 from unidle.probe.gpu_driver import DriverReading, GpuDriver
@@ -71,7 +71,7 @@ class GpuWatch:
     """A :class:`~unidle.probe.detector.FaultDetector` on NVML; ``nvml`` is the machine's where it is not given."""
 
     def __init__(
-        self, node: Node, names: DeviceNames, kept: str, overlay: str = "", nvml: NvmlLibrary | None = None,
+        self, node: Node, names: DeviceNames, kept: str, overlay: str = "", nvml: Nvml | None = None,
         *, root: Path = Path("/"), patience_s: float = PATIENCE_S,
     ) -> None:  # fmt: skip
         self._node, self._names = node.id, names

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from unidle.atomic import replaced
 from unidle.clock import Bell, boottime_ns
-from unidle.probe.detector import Detection, FaultDetector, Seeing
+from unidle.probe.detector import Detection, DetectorStatus, FaultDetector
 
 HANGS_S: Final = 15.0
 """A look that takes longer is reported: until it comes back the detector sees nothing."""
@@ -81,13 +82,13 @@ class Watcher:
             )
             post.thread.start()
 
-    def take(self, *, logged: bool = True) -> tuple[list[Detection], list[Seeing]]:
+    def take(self, *, logged: bool = True) -> tuple[list[Detection], list[DetectorStatus]]:
         """The findings since the last call, oldest first, and whether each detector that has run can see its node.
 
         ``logged``: all findings of earlier calls are in the log, or need not be logged.
         """
         heard: list[Detection] = []
-        seeing: list[Seeing] = []
+        seeing: list[DetectorStatus] = []
         now_s = time.monotonic()
         with self._lock:
             for (
@@ -107,9 +108,9 @@ class Watcher:
                 late_s = now_s - post.begun_s if post.begun_s else 0.0
                 if late_s > HANGS_S:
                     why = f"the {post.wanted.name} has not answered for more than {HANGS_S:.0f} s"
-                    seeing.append(Seeing(post.wanted.node, post.wanted.name, why, post.lost))
+                    seeing.append(DetectorStatus(post.wanted.node, post.wanted.name, why, post.lost))
                 elif post.looked:
-                    seeing.append(Seeing(post.wanted.node, post.wanted.name, post.why_not, post.lost))
+                    seeing.append(DetectorStatus(post.wanted.node, post.wanted.name, post.why_not, post.lost))
         if now_s - self._save_s >= _SAVE_EVERY_S:
             self._save_s = now_s
             self._save()
@@ -177,9 +178,8 @@ class Watcher:
         if text == self._written:
             return
         with suppress(OSError):
-            temporary = self._file.with_suffix(".new")
-            temporary.write_text(text)
-            temporary.replace(self._file)
+            with replaced(self._file, 0o666, umask=True) as file:
+                file.write(text.encode())
             self._written = text
 
 

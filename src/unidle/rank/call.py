@@ -7,12 +7,13 @@ next to it as ``result``. An exception is printed without the frames of this mod
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import os
 import pickle
 import sys
 import traceback
+
+from unidle.atomic import replaced
 
 CALL = "call"
 RESULT = "result"
@@ -59,15 +60,11 @@ def _keep(path: str, value: object) -> None:
         answer = {"value": dumps(value)}
     except Exception as error:
         answer = {"why_not": f"{type(error).__name__}: {error}", "type": type(value).__qualname__}
-    draft = f"{path}.{os.getpid()}"
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with replaced(path) as file:
             pickle.dump(answer, file)
-        os.replace(draft, path)
     except OSError as error:
         print(f"unidle: the result of rank 0 could not be written: {error}", file=sys.stderr)
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
 
 
 if __name__ == "__main__":

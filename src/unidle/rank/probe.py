@@ -23,6 +23,8 @@ import threading
 import time
 from typing import Any
 
+from unidle.atomic import replaced
+
 BLOCK = 1 << 20
 SETTLE = 0.25  # part of a flow that is not counted: connections find their rate
 PINGS = 50
@@ -270,9 +272,8 @@ def _lead(given: argparse.Namespace, leader: tuple[str, int], world: int) -> Non
     if given.out == "-":
         print(text)
     else:
-        with open(given.out + ".part", "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.replace(given.out + ".part", given.out)
+        with replaced(given.out, 0o666, umask=True) as file:
+            file.write(f"{text}\n".encode())
 
 
 def _end(lines: dict[str, Line], problem: str | None) -> None:

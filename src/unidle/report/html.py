@@ -16,9 +16,9 @@ from unidle.report.palette import leaf_colour
 from unidle.report.payload import payload
 from unidle.report.story_html import stories
 from unidle.report.tables import PROSE, Cell, Table, tables
-from unidle.report.text import clock_time, device_time, duration, exact_ns, money, number
+from unidle.report.text import clock_time, device_time, exact_ns, money, number
 from unidle.report.totals import GroupLine, LeafLine, cost_total, describe, waterfall_lines
-from unidle.words import does, plural
+from unidle.words import does, duration, plural
 
 STATIC_ROWS: Final = 200
 _SCRIPTS: Final = ("data.js", "gantt.js", "chart.js", "plot.js", "page.js")

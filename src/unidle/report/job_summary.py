@@ -10,9 +10,9 @@ from unidle.control.queries.describe import how_to_measure
 from unidle.ledger.taxonomy import GROUP_COLOURS, GROUP_OF
 from unidle.page.frame import visible
 from unidle.report.palette import ansi_256
-from unidle.report.text import device_time, duration, number, percent
+from unidle.report.text import device_time, number, percent
 from unidle.report.totals import WINS
-from unidle.words import counted
+from unidle.words import counted, duration
 
 if TYPE_CHECKING:
     from unidle.ledger.answers import LedgerSummary

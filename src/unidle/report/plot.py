@@ -10,7 +10,7 @@ from typing import Final
 
 from unidle.page.frame import escaped, visible
 from unidle.report.model import Curve, EventLine, EventMark, JobStory
-from unidle.report.text import duration
+from unidle.words import duration
 
 SIGNS: Final[dict[EventMark, str]] = {
     "failure": "\u00d7",

@@ -20,10 +20,9 @@ from unidle.guard.failure import failure_of, meaning_in_words, others_in_words
 from unidle.page.frame import visible
 from unidle.report.model import Curve, Hang, JobStory, Problem
 from unidle.report.secrets import Mask
-from unidle.report.text import duration
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView
-from unidle.words import counted, plural
+from unidle.words import counted, duration, plural
 
 STORIES_SHOWN: Final = 20
 TAIL_LINES: Final = 12

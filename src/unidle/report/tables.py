@@ -12,8 +12,8 @@ from unidle.page.frame import visible
 from unidle.report.bars import PackedBars
 from unidle.report.model import AttemptLine, EventLine, JobLine, ReportData
 from unidle.report.palette import group_order
-from unidle.report.text import clock_time, device_time, duration, number
-from unidle.words import counted
+from unidle.report.text import clock_time, device_time, number
+from unidle.words import counted, duration
 
 MAX_ROWS: Final = 20_000
 PROSE: Final = frozenset({"reason", "cause", "exit codes", "devices", "what"})  # columns that may wrap

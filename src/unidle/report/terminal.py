@@ -11,9 +11,9 @@ from unidle.page.frame import visible
 from unidle.report.advice import Advice, best_advice, shell_lines, steps_advice
 from unidle.report.model import ReportData
 from unidle.report.palette import ansi_256
-from unidle.report.text import clock_time, device_time, duration, money, percent
+from unidle.report.text import clock_time, device_time, money, percent
 from unidle.report.totals import GroupLine, LeafLine, cost_total, waterfall_lines
-from unidle.words import counted
+from unidle.words import counted, duration
 
 MIN_WIDTH: Final = 60
 SHOWN_FROM_PPM: Final = 5_000  # 0.5 %

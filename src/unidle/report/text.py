@@ -6,49 +6,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from unidle.ledger.apportion import quotients
+from unidle.words import HOUR_NS, MS_NS, S_NS
 
-US_NS = 1_000
-MS_NS = 1_000_000
-S_NS = 1_000_000_000
-MIN_NS = 60 * S_NS
-HOUR_NS = 60 * MIN_NS
-DAY_NS = 24 * HOUR_NS
 DEVICE_HOURS_FROM_NS = 10_000 * S_NS
 
 
 def number(value: float, digits: int = 0) -> str:
     """``1234567`` as ``1,234,567``."""
     return f"{value:,.{digits}f}"
-
-
-def duration(ns: int) -> str:
-    """Wall time in at most two units: ``450 ms``, ``3.2 s``, ``4 min 05 s``, ``1 h 02 min``, ``3 d 04 h``."""
-    if ns < 0:
-        return "-" + duration(-ns)
-    if ns == 0:
-        return "0 s"
-    if ns < US_NS:
-        return f"{ns} ns"
-    for unit_ns, name, whole_from in ((US_NS, "us", 100), (MS_NS, "ms", 100), (S_NS, "s", 600)):
-        tenths = (10 * ns + unit_ns // 2) // unit_ns
-        if tenths < whole_from:
-            return f"{tenths // 10}.{tenths % 10} {name}"
-        if name != "s" and (ns + unit_ns // 2) // unit_ns < 1_000:
-            return f"{(ns + unit_ns // 2) // unit_ns} {name}"
-    return _two_units(ns)
-
-
-def _two_units(ns: int) -> str:
-    steps = ((MIN_NS, "min", S_NS, "s"), (HOUR_NS, "h", MIN_NS, "min"), (DAY_NS, "d", HOUR_NS, "h"))
-    text = ""
-    for big_ns, big, small_ns, small in steps:
-        smalls = (ns + small_ns // 2) // small_ns
-        per_big = big_ns // small_ns
-        if smalls >= per_big or not text:
-            text = f"{number(smalls // per_big)} {big} {smalls % per_big:02d} {small}"
-        if smalls < (24 if big == "h" else 60) * per_big:
-            break
-    return text
 
 
 def device_time(ns: int, unit: str = "GPU") -> str:
@@ -74,7 +39,7 @@ def percent(part: int, whole: int) -> str:
 def shares(parts: Sequence[int], whole: int) -> list[str]:
     """The parts of ``whole`` in percent with one decimal, rounded so that what is shown adds up.
 
-    The largest remainders are rounded up. A part that is not 0 and would show as 0.0 shows as <0.1.
+    A part that is not 0 and would show as 0.0 shows as <0.1.
     """
     if whole == 0:
         return ["-"] * len(parts)

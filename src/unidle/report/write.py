@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unidle.atomic import PRIVATE, replaced
 from unidle.engine.local.rundir import path_part
-from unidle.private import PRIVATE, make_directory, replaced
+from unidle.private import make_directory
 from unidle.report.collect import collect
 from unidle.store.protocol import Store
 from unidle.view.snapshot import load_view

@@ -6,8 +6,8 @@ a :class:`Profile` (a tier) and its readers (budget, reports, exports) know noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any, Final, Literal, Self, get_args
 
@@ -180,6 +180,15 @@ class Profile:
     def stack(self, number: int) -> tuple[Frame, ...]:
         """The frames of a stack, root first."""
         return tuple(self.frames[n] for n in self.stacks[number])
+
+    def of_processes(self, pids: Collection[int]) -> Self:
+        """The rows of these processes."""
+        mine = frozenset(pids)
+        kept: dict[str, Any] = {
+            name: tuple(row for row in getattr(self, name) if row.pid in mine)
+            for name in ("processes", "samples", "threads", "calls", "spans", "memory", "moments")
+        }
+        return replace(self, **kept)
 
     def to_json(self) -> dict[str, Any]:
         """A form that :meth:`from_json` takes back unchanged. Rows are lists, so that a million samples stay small."""

@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 from unidle.fleet.policies import MINUTE_NS, IdleTerms
 from unidle.jobs import Reason
-from unidle.words import US_PER_HOUR, device_time, plural
+from unidle.words import US_PER_HOUR, device_time, plural, wait
 
 HOUR_NS: Final = 60 * MINUTE_NS
 _S: Final = 1_000_000_000
@@ -126,14 +126,14 @@ def _on_notice(holder: IdleHolder, notice: ActiveNotice, terms: IdleTerms, now_n
     left_ns = notice.notice_ns - notice.passed_ns
     if left_ns > 0:
         return IdlePlan(watch=True, again_ns=now_ns + left_ns)
-    what = "released by policy after a notice of " + words(notice.notice_ns)
+    what = "released by policy after a notice of " + wait(notice.notice_ns)
     return IdlePlan("release", _reason(holder, "idle_released", what))
 
 
 def _told(holder: IdleHolder, terms: IdleTerms, notice_ns: int) -> Reason:
     if notice_ns:
         after = "it then waits again" if terms.then == "requeue" else "the job then ends"
-        what = f"will be released in {words(notice_ns)} unless it works again; {after}"
+        what = f"will be released in {wait(notice_ns)} unless it works again; {after}"
     elif terms.release:
         what = "is not released: it has printed no step, so it may be working"
     else:
@@ -146,7 +146,7 @@ def _over(holder: IdleHolder, now_ns: int, *, spared: bool) -> Reason:
     if spared:
         return Reason("idle_spared", "now excluded by the policy: the notice is withdrawn")
     quiet_ns = max(holder.sign_ns - holder.notice.since_ns, 0)
-    text = f"works again after {words(quiet_ns)}: the notice is withdrawn"
+    text = f"works again after {wait(quiet_ns)}: the notice is withdrawn"
     return Reason("idle_over", text, {"quiet_ns": quiet_ns, "sign_ns": min(holder.sign_ns, now_ns)})
 
 
@@ -155,7 +155,7 @@ def _reason(holder: IdleHolder, code: str, what: str) -> Reason:
     measured = " or utilisation" if holder.evidence == "utilisation" else ""
     unmeasured = f", its utilisation unknown ({holder.unmeasured})" if holder.unmeasured else ""
     text = (
-        f"holds {devices:g} {plural(devices, 'device')}, {words(holder.quiet_ns)} without a step{measured}"
+        f"holds {devices:g} {plural(devices, 'device')}, {wait(holder.quiet_ns)} without a step{measured}"
         f" ({device_time(holder.device_hours * US_PER_HOUR)}){unmeasured}: {what}"
     )
     figures: dict[str, int | float | str] = {
@@ -166,10 +166,3 @@ def _reason(holder: IdleHolder, code: str, what: str) -> Reason:
         "evidence": holder.evidence or "none",
     }
     return Reason(code, text, figures)
-
-
-def words(ns: int) -> str:
-    """A duration as a person would say it."""
-    if ns < 2 * MINUTE_NS:
-        return f"{ns / _S:.3g} s"
-    return f"{ns / MINUTE_NS:.0f} min" if ns < 2 * HOUR_NS else f"{ns / HOUR_NS:.1f} h"

@@ -52,16 +52,8 @@ def reconfigure(
     ``idle`` cannot stand on one GPU.
     """
     occupied = _occupied(model, [*in_use, *idle])
-    unknown = [name for name in wanted if not model.knows(name)]
-    if unknown:
-        known = ", ".join(p.name for p in model.profiles)
-        return refused("mig_no_profile", f"{model.name} has no profile {unknown[0]}; it has {known}")
-    if not dynamic and in_use:
-        return refused(
-            "mig_in_use",
-            f"the layout of the GPU changes only while it is unused, and {counted(len(in_use), 'instance')} {are(len(in_use))} in use",
-            in_use=len(in_use),
-        )
+    if (barred := _barred(model, wanted, in_use, dynamic=dynamic)) is not None:
+        return barred
     used = _mask(model, in_use)
     best = _best(model, wanted, used, in_use, idle, keep_idle=dynamic)
     if best is None:
@@ -80,6 +72,22 @@ def reconfigure(
         "free_slices": free, "occupied_before": occupied.bit_count(),
     }  # fmt: skip
     return Reconfiguration(destroy, create, layout, Reason("mig_placed", text, figures))
+
+
+def _barred(
+    model: MigModel, wanted: Sequence[str], in_use: Sequence[Instance], *, dynamic: bool
+) -> PartRefused | None:
+    unknown = [name for name in wanted if not model.knows(name)]
+    if unknown:
+        known = ", ".join(p.name for p in model.profiles)
+        return refused("mig_no_profile", f"{model.name} has no profile {unknown[0]}; it has {known}")
+    if not dynamic and in_use:
+        return refused(
+            "mig_in_use",
+            f"the layout of the GPU changes only while it is unused, and {counted(len(in_use), 'instance')} {are(len(in_use))} in use",
+            in_use=len(in_use),
+        )
+    return None
 
 
 def layouts(

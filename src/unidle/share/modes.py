@@ -155,8 +155,7 @@ def needs_of(share: Share, device: Device) -> tuple[int, int] | PartRefused:
 def shares_of(asked_ppm: Sequence[int]) -> tuple[int, ...]:
     """Shares that sum to exactly 1,000,000, one for each wish (each at least 1) and one for the rest, if any.
 
-    Wishes for more than all are scaled down in proportion; what rounding leaves goes to the largest
-    remainders, the first of equals first.
+    Wishes for more than all are scaled down in proportion.
     """
     total = sum(asked_ppm)
     if total == WHOLE_PPM:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from unidle.atomic import PRIVATE
 from unidle.errors import BadInput
-from unidle.private import PRIVATE
 from unidle.store import statements as sql
 from unidle.store.checksum import fields_crc
 from unidle.store.database import Database, foreign, no_store

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from unidle import private
+from unidle.atomic import PRIVATE
 from unidle.errors import StoreDamaged, StoreError
 from unidle.login import login_name
 from unidle.store import shared_place
@@ -55,7 +55,7 @@ class SqliteDatabase:
         *,
         create: bool = False,
         read_only: bool = False,
-        mode: int = private.PRIVATE,
+        mode: int = PRIVATE,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.path = path.resolve()  # the log stands next to the file, not next to a link to it

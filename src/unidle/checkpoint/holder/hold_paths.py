@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from unidle import private
+from unidle.atomic import draft
 from unidle.checkpoint.layout import INNER
 
 GATE: Final = ".start"
@@ -140,7 +141,7 @@ def directory_id(storage: str) -> str:
             return _id_in(fd)
         except FileNotFoundError:
             pass
-        draft_name = private.draft("id", fd, os.urandom(8).hex().encode())
+        draft_name = draft("id", os.urandom(8).hex().encode(), fd)
         try:
             os.link(draft_name, "id", src_dir_fd=fd, dst_dir_fd=fd)  # whole, or not there, at any moment
         except FileExistsError:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from unidle import private
+from unidle.atomic import replaced
 from unidle.checkpoint.holder import hold_paths, memory_copies, wire
 from unidle.checkpoint.holder.listener import Doors, is_loopback
 from unidle.checkpoint.holder.memory_copies import PAGE
@@ -67,13 +68,13 @@ class Holder:
         """Say where this holder is: to this node in memory, to others in the checkpoint directory."""
         text = json.dumps(self.address.to_json() | {"pid": os.getpid(), "node": self.node}).encode()
         with hold_paths.held(self.hold) as hold:
-            private.write(wire.ADDRESS, hold, text)
+            _publish(wire.ADDRESS, hold, text)
         # else other nodes are not found after a restart, and storage serves
         with (
             contextlib.suppress(OSError),
             hold_paths.inner(self.storage, wire.HOLDERS, create=True) as holders,
         ):
-            private.write(self._public_name, holders, text)
+            _publish(self._public_name, holders, text)
 
     @property
     def _public_name(self) -> str:
@@ -336,3 +337,8 @@ def arguments() -> Any:
         "--foreground", action="store_true", help="stay in the foreground, for a service manager"
     )
     return parser
+
+
+def _publish(name: str, folder: int, text: bytes) -> None:
+    with replaced(name, at=folder, durable=True) as file:
+        file.write(text)

@@ -19,7 +19,7 @@ from unidle.events import types as ev
 from unidle.fleet import Fleet, Node
 from unidle.fleet.policies import WatchSources
 from unidle.jobs import Reason
-from unidle.probe.detector import Detection, FaultDetector, Seeing
+from unidle.probe.detector import Detection, DetectorStatus, FaultDetector
 from unidle.probe.device_names import DeviceNames
 from unidle.probe.file_system_use import used_at
 from unidle.probe.watcher import DetectorSpec, Watcher
@@ -171,7 +171,7 @@ def _same(one: Detection) -> _Fault:
     return one.node, one.device or one.finding.device, one.finding.kind, one.finding.code
 
 
-def _sights(view: View, seeing: Sequence[Seeing]) -> Iterator[ev.WatchSet]:
+def _sights(view: View, seeing: Sequence[DetectorStatus]) -> Iterator[ev.WatchSet]:
     """What changed of who can see."""
     for one in seeing:
         known = view.watching.get(one.node, {}).get(one.detector)
@@ -240,13 +240,13 @@ def _because(one: Detection, verdict: Diagnosis) -> Reason:
 
 def wanted_of(
     fleet: Fleet, offset_ns: int, overlay: str = ""
-) -> tuple[tuple[DetectorSpec, ...], tuple[Seeing, ...]]:
+) -> tuple[tuple[DetectorSpec, ...], tuple[DetectorStatus, ...]]:
     """The detectors of a fleet on this machine, and the monitoring status of nodes without a kernel-log detector.
 
     The machine's own log and parts belong to the only node there is, or to a node that declares them.
     """
     wanted: list[DetectorSpec] = []
-    static: list[Seeing] = []
+    static: list[DetectorStatus] = []
     for node in fleet.nodes:
         own = list(_wanted(node, offset_ns, overlay, only=len(fleet.nodes) == 1))
         wanted += own
@@ -254,7 +254,9 @@ def wanted_of(
             off = node.watch is not None and node.watch.kernel_log == "off"
             if own or off:
                 static.append(
-                    Seeing(node.id, LOG, "kernel log: switched off in the fleet file" if off else NO_SOURCE)
+                    DetectorStatus(
+                        node.id, LOG, "kernel log: switched off in the fleet file" if off else NO_SOURCE
+                    )
                 )
     return tuple(wanted), tuple(static)
 

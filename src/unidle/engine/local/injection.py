@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
+from unidle.atomic import replaced
 from unidle.errors import CannotRun
 
 LIBRARY: Final = "CUDA_INJECTION64_PATH"  # of the driver: what it loads in cuInit
@@ -51,7 +51,8 @@ def library() -> str:
             os.makedirs(base, exist_ok=True)
             with suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
-            _write(folder, path, content)
+            with replaced(path) as file:
+                file.write(content)
     except OSError as error:
         raise CannotRun(
             f"the library cannot be written: {error.strerror}", field="--kernels", value=path,
@@ -82,14 +83,3 @@ def _is(path: str, content: bytes) -> bool:
         seen = os.fstat(fd)
         own = seen.st_uid == os.geteuid() and not seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         return own and stat.S_ISREG(seen.st_mode) and file.read(len(content) + 1) == content
-
-
-def _write(folder: str, path: str, content: bytes) -> None:
-    fd, draft = tempfile.mkstemp(prefix=f".{_NAME}-", dir=folder)  # 0600
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-        os.rename(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise

@@ -22,6 +22,8 @@ import json
 import os
 import time
 
+from unidle.atomic import replaced
+
 TYPE_CHECKING = False  # importing typing would slow the supervisor's start
 
 if TYPE_CHECKING:
@@ -59,15 +61,8 @@ def rank_dir(run_root: str | os.PathLike[str], job: str, attempt: int, rank: int
 
 def write_json(path: str, content: dict[str, object]) -> None:
     """Replace ``path`` in one step; readable by the owner only."""
-    draft = f"{path}.{os.getpid()}"
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump(content, file)
-        os.rename(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
+    with replaced(path) as file:
+        file.write(json.dumps(content).encode())
 
 
 def read_json(path: str) -> dict[str, object] | None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unidle.ledger.parquet.thrift import Decoder, unsigned
+from unidle.words import counted
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -42,7 +43,7 @@ def decompress(body: bytes, size: int) -> bytes:
     except zstd.ZstdError as error:
         raise ValueError(str(error)) from error
     if len(body) != size:
-        raise ValueError(f"a page has {len(body)} bytes instead of {size}")
+        raise ValueError(f"a page has {counted(len(body), 'byte')} instead of {size}")
     return body
 
 

@@ -19,7 +19,7 @@ from unidle.place.nodes.hardware import DevicePool, Option
 from unidle.place.nodes.links import Seats, text_of
 from unidle.place.nodes.rank_class import RankClass, RankClasses
 from unidle.place.protocol import Place, Plan, Recut, Wait
-from unidle.place.queue_order import InQueueOrder, in_words
+from unidle.place.queue_order import InQueueOrder
 from unidle.place.slices.devices import SliceMemo
 from unidle.place.slices.fit import SliceBounds, SliceFit
 from unidle.place.slices.offers import Apart, SliceOffers
@@ -28,7 +28,7 @@ from unidle.view.jobs import JobView
 from unidle.view.occupancy import NodeSlots
 from unidle.view.state import View
 from unidle.view.waiting import Shape
-from unidle.words import are, counted
+from unidle.words import are, counted, latency
 
 _LOOKED_AT: Final = 64  # nodes whose links are compared for one gang
 
@@ -131,7 +131,7 @@ class GangFit:
         slowest = max(self.mapping.groups.items(), key=lambda item: item[1].time_ns)
         text = reason.text
         if slowest[1].time_ns:
-            takes = in_words(self.mapping.time_ns)
+            takes = latency(self.mapping.time_ns)
             text += (
                 f"; modelled collectives take {takes} a step, bound by {slowest[0]} over {slowest[1].tier}"
             )

@@ -24,10 +24,9 @@ from unidle.place.network.tree import NODE, Tree
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import Option
 from unidle.place.nodes.rank_class import RankClass, RankClasses
-from unidle.place.queue_order import in_words
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.state import View
-from unidle.words import does
+from unidle.words import does, latency
 
 Choice: TypeAlias = tuple[Option, RankClass]
 
@@ -333,7 +332,7 @@ def _better(
     if kept.time_ns * 1_000_000 <= new.time_ns * WORSE_MOST_PPM:
         return order, kept, ""
     note = (
-        f"; in a new order: in the old one, collectives would take {in_words(kept.time_ns)} a step,"
+        f"; in a new order: in the old one, collectives would take {latency(kept.time_ns)} a step,"
         f" more than {WORSE_MOST_PPM / 1e6:g} times as long"
     )
     return again, new, note

@@ -22,12 +22,12 @@ from unidle.fleet import WHOLE_PPM, Device, Node, Slice, slices_of
 from unidle.jobs import JobSpec, Share, Where
 from unidle.jobs.speeds import SpeedRun, known_of
 from unidle.place.network.tree import Bools, Ints
-from unidle.place.queue_order import KINDS, in_words
+from unidle.place.queue_order import KINDS
 from unidle.predict.by_gpu_model import Forecast, forecasts, price_of
 from unidle.share.mig_models import mig_models, model_of, named_so
 from unidle.share.select import may_use, may_use_any, names_model
 from unidle.view.speeds import job_runs
-from unidle.words import counted
+from unidle.words import counted, latency
 
 if TYPE_CHECKING:
     from unidle.fleet import Fleet
@@ -223,7 +223,7 @@ def _by_forecast(single: Sequence[Option], chosen: Option) -> str:
     forecast = chosen.forecast
     assert forecast is not None
     how = "measured" if forecast.measured else "predicted"
-    text = f"on {chosen.name}: {in_words(forecast.step.value_ns)} a step {how}"
+    text = f"on {chosen.name}: {latency(forecast.step.value_ns)} a step {how}"
     other = next((o for o in single if o is not chosen and o.forecast is not None), None)
     if other is not None and other.forecast is not None:
         text += f", {_compared(forecast, other.forecast)} {other.name}"

@@ -8,18 +8,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from unidle.fleet.nvml import Nvml
 from unidle.probe.check.gemm import KINDS, Product, devices, exact_only, name_of, timed
 from unidle.probe.check.gpu import BAD_REASONS, throttle_reasons
 from unidle.probe.check.gpu_memory import dram_errors
 from unidle.probe.check.model import Absent, Check, Context, Outcome, ProbeResult, least, most
-from unidle.probe.check.nvml import Missing, NvmlGpu, NvmlLibrary, ask, constant, gpus, opened
+from unidle.probe.check.nvml import Missing, NvmlGpu, ask, constant, gpus, opened
 
 
 @dataclass(slots=True)
 class _Watch:
     """What NVML reported while the devices were busy."""
 
-    nvml: NvmlLibrary | None = None
+    nvml: Nvml | None = None
     gpus: list[NvmlGpu] = field(default_factory=list)
     hottest: int = 0
     held: dict[str, None] = field(default_factory=dict)

@@ -7,22 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from unidle.fleet.nvml import Nvml
 from unidle.fleet.pci import read_text
 from unidle.probe.check.model import Absent, Check, Context, Outcome, ProbeResult, least, most, unknown
-from unidle.probe.check.nvml import (
-    Missing,
-    NvmlGpu,
-    NvmlLibrary,
-    ask,
-    constant,
-    field_value,
-    filled,
-    gpus,
-    opened,
-)
+from unidle.probe.check.nvml import Missing, NvmlGpu, ask, constant, field_value, filled, gpus, opened
 from unidle.words import counted
 
-Look = Callable[[Context, NvmlLibrary, list[NvmlGpu]], Iterator[Check]]
+Look = Callable[[Context, Nvml, list[NvmlGpu]], Iterator[Check]]
 _NVIDIA: Final = "0x10de"
 _GPU_CLASSES: Final = ("0x0300", "0x0302")  # VGA and 3D controllers
 # nvmlClocksEventReasons: those that take speed away for a fault of power, cooling or board. A software power cap is
@@ -121,7 +112,7 @@ def driver(context: Context) -> Outcome:
         return outcome
 
 
-def _persistence(context: Context, nvml: NvmlLibrary, found: Iterable[NvmlGpu]) -> Iterator[Check]:
+def _persistence(context: Context, nvml: Nvml, found: Iterable[NvmlGpu]) -> Iterator[Check]:
     modes = {gpu: ask(nvml, "nvmlDeviceGetPersistenceMode", gpu.handle) for gpu in found}
     known = {gpu: mode for gpu, mode in modes.items() if mode is not None}
     if not known:
@@ -139,7 +130,7 @@ def _persistence(context: Context, nvml: NvmlLibrary, found: Iterable[NvmlGpu]) 
     )
 
 
-def _fabric(context: Context, nvml: NvmlLibrary, found: Iterable[NvmlGpu]) -> Iterator[Check]:
+def _fabric(context: Context, nvml: Nvml, found: Iterable[NvmlGpu]) -> Iterator[Check]:
     """Registration with the fabric manager (nvmlDeviceGetGpuFabricInfo): 3 is done, a status of 0 is well."""
     states = {gpu: _fabric_state(nvml, gpu) for gpu in found}
     needed = [gpu for gpu in states if context.limits(gpu.model).fabric_required]
@@ -155,7 +146,7 @@ def _fabric(context: Context, nvml: NvmlLibrary, found: Iterable[NvmlGpu]) -> It
     yield Check("driver.fabric", not bad, len(known) - len(bad), "GPUs", len(known), because)
 
 
-def _fabric_state(nvml: NvmlLibrary, gpu: NvmlGpu) -> str | None:
+def _fabric_state(nvml: Nvml, gpu: NvmlGpu) -> str | None:
     """Empty when done; None where the GPU has no fabric or does not tell."""
     info = filled(nvml, "nvmlDeviceGetGpuFabricInfo", gpu.handle, "c_nvmlGpuFabricInfo_t")
     names = {1: "not started", 2: "in progress", 3: ""}
@@ -171,7 +162,7 @@ def clocks(context: Context) -> Outcome:
     return each_gpu(context, "clocks", _clocks)
 
 
-def _clocks(context: Context, nvml: NvmlLibrary, found: list[NvmlGpu]) -> Iterator[Check]:
+def _clocks(context: Context, nvml: Nvml, found: list[NvmlGpu]) -> Iterator[Check]:
     held: list[str] = []
     asked = 0
     for gpu in found:
@@ -196,7 +187,7 @@ def _clocks(context: Context, nvml: NvmlLibrary, found: list[NvmlGpu]) -> Iterat
         yield least("clocks.limit", known[worst], "of the highest", limit, f"least on {worst.name}")
 
 
-def throttle_reasons(nvml: NvmlLibrary, gpu: NvmlGpu) -> int | None:
+def throttle_reasons(nvml: Nvml, gpu: NvmlGpu) -> int | None:
     """The bits of nvmlClocksEventReasons."""
     for function in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
         reasons = ask(nvml, function, gpu.handle)
@@ -205,7 +196,7 @@ def throttle_reasons(nvml: NvmlLibrary, gpu: NvmlGpu) -> int | None:
     return None
 
 
-def _allowed_clock(nvml: NvmlLibrary, gpu: NvmlGpu) -> float | None:
+def _allowed_clock(nvml: Nvml, gpu: NvmlGpu) -> float | None:
     """The application clock of the SMs over their highest one."""
     sm = constant(nvml, "NVML_CLOCK_SM")
     allowed = ask(nvml, "nvmlDeviceGetApplicationsClock", gpu.handle, sm)
@@ -218,7 +209,7 @@ def heat(context: Context) -> Outcome:
     return each_gpu(context, "heat", _heat)
 
 
-def _heat(context: Context, nvml: NvmlLibrary, found: list[NvmlGpu]) -> Iterator[Check]:
+def _heat(context: Context, nvml: Nvml, found: list[NvmlGpu]) -> Iterator[Check]:
     core = {
         g: ask(nvml, "nvmlDeviceGetTemperature", g.handle, constant(nvml, "NVML_TEMPERATURE_GPU"))
         for g in found
@@ -251,7 +242,7 @@ def leftovers(context: Context) -> Outcome:
     return each_gpu(context, "leftovers", _leftovers)
 
 
-def _leftovers(context: Context, nvml: NvmlLibrary, found: list[NvmlGpu]) -> Iterator[Check]:
+def _leftovers(context: Context, nvml: Nvml, found: list[NvmlGpu]) -> Iterator[Check]:
     strangers: list[str] = []
     lost: dict[NvmlGpu, int] = {}
     told = False

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from unidle.fleet.nvml import Nvml
 from unidle.fleet.pci import read_text
 from unidle.probe.check.gpu import each_gpu, nvidia_on_pci
 from unidle.probe.check.model import Check, Context, Outcome, ProbeResult, least, most, unknown
-from unidle.probe.check.nvml import NvmlGpu, NvmlLibrary, ask, constant, field_value
+from unidle.probe.check.nvml import NvmlGpu, ask, constant, field_value
 
 # GT/s of a lane by generation (PCI-SIG), as sysfs writes them: "16.0 GT/s PCIe".
 _GENERATION: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
@@ -37,7 +38,7 @@ def _gpu_buses(context: Context) -> list[str]:
     return [*nvidia_on_pci(context.sys), *(gpu.bus_id for gpu in gpus_by_kfd(context.sys, ())[0])]
 
 
-def _pcie(context: Context, nvml: NvmlLibrary, found: list[NvmlGpu]) -> Iterator[Check]:
+def _pcie(context: Context, nvml: Nvml, found: list[NvmlGpu]) -> Iterator[Check]:
     widths = {gpu: ask(nvml, "nvmlDeviceGetCurrPcieLinkWidth", gpu.handle) for gpu in found}
     known = {gpu: int(width) for gpu, width in widths.items() if width}
     if known:
@@ -63,12 +64,12 @@ def _pcie(context: Context, nvml: NvmlLibrary, found: list[NvmlGpu]) -> Iterator
         )
 
 
-def _narrow(context: Context, nvml: NvmlLibrary, gpu: NvmlGpu, width: int) -> Check:
+def _narrow(context: Context, nvml: Nvml, gpu: NvmlGpu, width: int) -> Check:
     limit = context.limits(gpu.model).pcie_width or ask(nvml, "nvmlDeviceGetMaxPcieLinkWidth", gpu.handle)
     return least("pcie.width", width, "lanes", limit, f"narrowest is {gpu.name} ({gpu.bus_id})")
 
 
-def _generation(nvml: NvmlLibrary, gpu: NvmlGpu) -> int | None:
+def _generation(nvml: Nvml, gpu: NvmlGpu) -> int | None:
     """Of the link now where the GPU is at full power (P0), else the most that this slot and GPU can do: idle GPUs slow their link down."""
     busy = ask(nvml, "nvmlDeviceGetPowerState", gpu.handle) == 0
     function = "nvmlDeviceGetCurrPcieLinkGeneration" if busy else "nvmlDeviceGetMaxPcieLinkGeneration"
@@ -117,7 +118,7 @@ def nvlink(context: Context) -> Outcome:
     return each_gpu(context, "nvlink", _nvlink)
 
 
-def _nvlink(context: Context, nvml: NvmlLibrary, found: list[NvmlGpu]) -> Iterator[Check]:
+def _nvlink(context: Context, nvml: Nvml, found: list[NvmlGpu]) -> Iterator[Check]:
     states = {gpu: _states(nvml, gpu) for gpu in found}
     up = {gpu: sum(links.values()) for gpu, links in states.items()}
     of_model = Counter({gpu.model: 0 for gpu in found})
@@ -157,7 +158,7 @@ def _down(states: dict[int, bool]) -> str:
     return f" (down: {', '.join(down)})" if down else ""
 
 
-def _states(nvml: NvmlLibrary, gpu: NvmlGpu) -> dict[int, bool]:
+def _states(nvml: Nvml, gpu: NvmlGpu) -> dict[int, bool]:
     """Of each link that the GPU has, whether it is up."""
     found: dict[int, bool] = {}
     for link in range(constant(nvml, "NVML_NVLINK_MAX_LINKS") or 18):
@@ -167,7 +168,7 @@ def _states(nvml: NvmlLibrary, gpu: NvmlGpu) -> dict[int, bool]:
     return found
 
 
-def _errors(nvml: NvmlLibrary, gpu: NvmlGpu, links: dict[int, bool]) -> Counter[str] | None:
+def _errors(nvml: Nvml, gpu: NvmlGpu, links: dict[int, bool]) -> Counter[str] | None:
     """Errors by kind, over the links that are up; None where no counter answers."""
     counts: Counter[str] = Counter()
     told = False

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from unidle.fleet.amd import ras_errors
+from unidle.fleet.nvml import Nvml
 from unidle.probe.check.gpu import each_gpu
 from unidle.probe.check.model import Check, Context, Outcome, ProbeResult, most, unknown
-from unidle.probe.check.nvml import NvmlGpu, NvmlLibrary, ask, constant, filled
+from unidle.probe.check.nvml import NvmlGpu, ask, constant, filled
 
-Count = Callable[[NvmlLibrary, NvmlGpu], int | None]
+Count = Callable[[Nvml, NvmlGpu], int | None]
 _SRAM_PARTS: Final = ("L1_CACHE", "L2_CACHE", "REGISTER_FILE")  # GPUs before Turing count each by itself
 
 
@@ -23,7 +24,7 @@ def ecc(context: Context) -> Outcome:
     return ProbeResult((*(nvidia.checks if isinstance(nvidia, ProbeResult) else ()), *amd))
 
 
-def _ecc(context: Context, nvml: NvmlLibrary, found: list[NvmlGpu]) -> Iterator[Check]:
+def _ecc(context: Context, nvml: Nvml, found: list[NvmlGpu]) -> Iterator[Check]:
     modes = {gpu: ask(nvml, "nvmlDeviceGetEccMode", gpu.handle) for gpu in found}
     off = [gpu for gpu, mode in modes.items() if mode is not None and not mode[0]]
     needed = [gpu.name for gpu in off if context.limits(gpu.model).ecc_required]
@@ -44,7 +45,7 @@ def _ecc(context: Context, nvml: NvmlLibrary, found: list[NvmlGpu]) -> Iterator[
 
 
 def _worst(
-    context: Context, nvml: NvmlLibrary, found: list[NvmlGpu], name: str, limit: str, read: Count
+    context: Context, nvml: Nvml, found: list[NvmlGpu], name: str, limit: str, read: Count
 ) -> Iterator[Check]:
     counts = {gpu: read(nvml, gpu) for gpu in found}
     silent = [gpu.name for gpu, count in counts.items() if count is None]
@@ -63,7 +64,7 @@ def _worst(
         yield unknown(name, f"the driver does not report it for {', '.join(silent)}")
 
 
-def sram_errors(nvml: NvmlLibrary, gpu: NvmlGpu) -> int | None:
+def sram_errors(nvml: Nvml, gpu: NvmlGpu) -> int | None:
     """Uncorrectable errors in SRAM; None if the driver reports no count.
 
     Parity and double-bit errors: over the GPU's life or since the driver started, whichever is more. Older drivers
@@ -84,7 +85,7 @@ def sram_errors(nvml: NvmlLibrary, gpu: NvmlGpu) -> int | None:
     return sum(told) if told else None
 
 
-def dram_errors(nvml: NvmlLibrary, gpu: NvmlGpu) -> int | None:
+def dram_errors(nvml: Nvml, gpu: NvmlGpu) -> int | None:
     """Errors in DRAM since the driver came up that ECC could not correct; None if the driver does not report it."""
     found = _total(nvml, gpu, "NVML_VOLATILE_ECC", "NVML_MEMORY_LOCATION_DRAM")
     if found is not None:
@@ -94,7 +95,7 @@ def dram_errors(nvml: NvmlLibrary, gpu: NvmlGpu) -> int | None:
     return ask(nvml, "nvmlDeviceGetTotalEccErrors", gpu.handle, *numbers, read=int)  # type: ignore[no-any-return]
 
 
-def _total(nvml: NvmlLibrary, gpu: NvmlGpu, since: str, where: str) -> int | None:
+def _total(nvml: Nvml, gpu: NvmlGpu, since: str, where: str) -> int | None:
     kind = constant(nvml, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED")
     numbers = (kind, constant(nvml, since), constant(nvml, where))
     return ask(nvml, "nvmlDeviceGetMemoryErrorCounter", gpu.handle, *numbers, read=int)  # type: ignore[no-any-return]
@@ -105,7 +106,7 @@ def remap(context: Context) -> Outcome:
     return each_gpu(context, "remap", _remap)
 
 
-def _remap(context: Context, nvml: NvmlLibrary, found: list[NvmlGpu]) -> Iterator[Check]:
+def _remap(context: Context, nvml: Nvml, found: list[NvmlGpu]) -> Iterator[Check]:
     rows = {gpu: ask(nvml, "nvmlDeviceGetRemappedRows", gpu.handle) for gpu in found}
     known = {gpu: row for gpu, row in rows.items() if row is not None}
     pending = [gpu.name for gpu, row in known.items() if row[2]]

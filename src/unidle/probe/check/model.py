@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from unidle.fleet import Device, Node, Vendor
 from unidle.fleet.model import FoundGpu
-from unidle.probe.check.nvml import NvmlLibrary
+from unidle.fleet.nvml import Nvml
 from unidle.probe.check.thresholds import ModelThresholds, Thresholds
 
 Tier = Literal["quick", "standard", "burn-in"]
@@ -104,7 +104,7 @@ class Context:
     used: tuple[str, ...] = ()
     history: Path | None = None
     root: Path = Path("/")
-    nvml: NvmlLibrary | None = None
+    nvml: Nvml | None = None
     kernel_log: Callable[[], LogReading] | None = None
     other_gpus: FindGpus = no_others
     known_pids: frozenset[int] = frozenset()

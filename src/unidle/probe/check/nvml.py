@@ -10,22 +10,13 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar
 
+from unidle.fleet.nvml import Nvml
 from unidle.fleet.pci import short_bus_id
+from unidle.nvml import load
 
 T = TypeVar("T")
-
-
-class NvmlLibrary(Protocol):
-    """The module ``pynvml`` fits; functions are looked up by name, for old drivers lack some."""
-
-    NVMLError: type[Exception]
-
-    def nvmlInit(self) -> None: ...  # noqa: N802
-    def nvmlShutdown(self) -> None: ...  # noqa: N802
-    def nvmlDeviceGetCount(self) -> int: ...  # noqa: N802
-    def nvmlDeviceGetHandleByIndex(self, index: int, /) -> Any: ...  # noqa: N802
 
 
 class Missing(Exception):
@@ -51,16 +42,14 @@ class NvmlGpu:
 
 
 @contextmanager
-def opened(given: NvmlLibrary | None) -> Iterator[NvmlLibrary]:
+def opened(given: Nvml | None) -> Iterator[Nvml]:
     """NVML, initialised. Errors: :class:`Missing`."""
     nvml = given
     if nvml is None:
         try:
-            ctypes.CDLL("libnvidia-ml.so.1")  # first: importing pynvml takes as long as starting Python
-            import pynvml  # type: ignore[import-untyped]
+            nvml = load()
         except (OSError, ImportError) as error:
             raise Missing(f"NVML cannot be opened: {error}") from None
-        nvml = cast("NvmlLibrary", pynvml)
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
@@ -71,7 +60,7 @@ def opened(given: NvmlLibrary | None) -> Iterator[NvmlLibrary]:
         nvml.nvmlShutdown()
 
 
-def gpus(nvml: NvmlLibrary) -> Iterator[NvmlGpu]:
+def gpus(nvml: Nvml) -> Iterator[NvmlGpu]:
     """All devices that answer. One that is lost is found by the count."""
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -84,7 +73,7 @@ def gpus(nvml: NvmlLibrary) -> Iterator[NvmlGpu]:
         yield NvmlGpu(index, handle, _text(model or ""), short_bus_id(_text(bus)))
 
 
-def ask(nvml: NvmlLibrary, function: str, *arguments: object, read: Callable[[Any], T] | None = None) -> Any:
+def ask(nvml: Nvml, function: str, *arguments: object, read: Callable[[Any], T] | None = None) -> Any:
     """What the function answers; None where this library, driver or device has no answer."""
     try:
         answer = getattr(nvml, function)(*arguments)
@@ -93,7 +82,7 @@ def ask(nvml: NvmlLibrary, function: str, *arguments: object, read: Callable[[An
         return None
 
 
-def filled(nvml: NvmlLibrary, function: str, handle: Any, structure: str) -> Any:
+def filled(nvml: Nvml, function: str, handle: Any, structure: str) -> Any:
     """The structure of that name after the function has filled it; None as of :func:`ask`."""
     kind = getattr(nvml, structure, None)
     if kind is None:
@@ -102,13 +91,13 @@ def filled(nvml: NvmlLibrary, function: str, handle: Any, structure: str) -> Any
     return None if ask(nvml, function, handle, ctypes.byref(answer)) is None else answer
 
 
-def constant(nvml: NvmlLibrary, name: str) -> int | None:
+def constant(nvml: Nvml, name: str) -> int | None:
     """A constant of the library, None where it is older than that."""
     found = getattr(nvml, name, None)
     return None if found is None else int(found)
 
 
-def field_value(nvml: NvmlLibrary, handle: Any, name: str, scope: int = 0) -> int | None:
+def field_value(nvml: Nvml, handle: Any, name: str, scope: int = 0) -> int | None:
     """One of NVML's field values by the name of its constant (``NVML_FI_DEV_...``)."""
     number = constant(nvml, name)
     if number is None:

@@ -30,24 +30,12 @@ def part_of(
     profile: Profile, pids: Collection[int], *, rank: int | None = None, job: str = "", root: int = 0
 ) -> Profile:
     """The rows of some processes. The one of them that is ``root`` gets the rank and the job."""
-    mine = frozenset(pids)
-    samples = tuple(s for s in profile.samples if s.pid in mine)
-    calls = tuple(c for c in profile.calls if c.pid in mine)
-    memory = tuple(h for h in profile.memory if h.pid in mine)
+    part = profile.of_processes(pids)
     processes = tuple(
         replace(p, rank=rank, job=job) if p.pid == root else replace(p, job=job) if job else p
-        for p in profile.processes
-        if p.pid in mine
+        for p in part.processes
     )
-    return compact(
-        replace(
-            profile,
-            samples=samples, calls=calls, memory=memory, processes=processes,
-            threads=tuple(t for t in profile.threads if t.pid in mine),
-            spans=tuple(s for s in profile.spans if s.pid in mine),
-            moments=tuple(m for m in profile.moments if m.pid in mine),
-        )
-    )  # fmt: skip
+    return compact(replace(part, processes=processes))
 
 
 def compact(profile: Profile) -> Profile:

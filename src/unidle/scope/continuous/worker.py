@@ -25,7 +25,7 @@ from unidle.scope.continuous import rank_processes, windows
 from unidle.scope.continuous.keeper import Keeper
 from unidle.scope.continuous.per_rank import RankFinding, findings_of, leaves_of
 from unidle.scope.continuous.rank_processes import RunningAttempt
-from unidle.scope.model import Process, Profile
+from unidle.scope.model import Profile
 from unidle.store.open import open_store
 from unidle.store.profiles import ProfileRow, ProfileShelf
 
@@ -193,7 +193,8 @@ class Worker:
             return []
         self._seen.add(attempt[:2])
         start_ns, end_ns = profile.start_ns + offset_ns, profile.end_ns + offset_ns
-        gang = _only(profile, tuple(p for part in parts.values() for p in part.processes))
+        processes = tuple(p for part in parts.values() for p in part.processes)
+        gang = replace(profile.of_processes([p.pid for p in processes]), processes=processes)
         self._tell_findings(gang, attempt, self.judge(gang), (start_ns, end_ns), offset_ns)
         return [
             ProfileRow(
@@ -245,21 +246,6 @@ class Worker:
     def _event(self, event: types.Event) -> None:
         kind, body = types.encode(event)
         self.tell(kind, msgspec.Raw(body))
-
-
-def _only(profile: Profile, processes: tuple[Process, ...]) -> Profile:
-    """The rows of these processes."""
-    pids = {p.pid for p in processes}
-    return replace(
-        profile,
-        processes=processes,
-        samples=tuple(s for s in profile.samples if s.pid in pids),
-        threads=tuple(t for t in profile.threads if t.pid in pids),
-        calls=tuple(c for c in profile.calls if c.pid in pids),
-        spans=tuple(s for s in profile.spans if s.pid in pids),
-        memory=tuple(h for h in profile.memory if h.pid in pids),
-        moments=tuple(m for m in profile.moments if m.pid in pids),
-    )
 
 
 # -- the process ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from unidle.atomic import replaced
 from unidle.control.job_ids import new_job_id
 from unidle.control.session import Session, take_up
 from unidle.control.store_files import run_root
@@ -156,10 +157,9 @@ def _secret(place: Path, secret: str) -> None:
 
 
 def _whole(path: Path, text: str) -> None:
-    partial = path.with_suffix(".part")
     try:
-        partial.write_text(text)
-        partial.replace(path)
+        with replaced(path, 0o666, umask=True) as file:
+            file.write(text.encode())
     except OSError as error:
         raise CannotRun(
             f"the plan cannot be written: {error.strerror}", field=str(path), remedy="free space there"

@@ -5,7 +5,6 @@ A vendor that left no trace on the machine (library, driver, device file) is not
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import socket
@@ -19,6 +18,7 @@ from unidle.errors import BadInput, CannotRun
 from unidle.fleet import Device, Fleet, GpuLinks, Node, Tier, Vendor
 from unidle.fleet.links import SELF, UNKNOWN, beside, parse_topo
 from unidle.fleet.model import FoundGpu
+from unidle.nvml import load
 
 SITE = "local"
 T = TypeVar("T")
@@ -115,19 +115,16 @@ def _unknown(gpus: tuple[FoundGpu, ...]) -> GpuLinks:
 def find_nvidia(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Found:
     """By NVML, if its library is there."""
     try:
-        # first, because importing pynvml takes as long as starting Python
-        ctypes.CDLL("libnvidia-ml.so.1")
-        import pynvml  # type: ignore[import-untyped]
-
-        pynvml.nvmlInit()
+        nvml = load()
+        nvml.nvmlInit()
     except Exception as error:  # a broken driver shows in many ways, and none may stop a CPU run
         return Found("nvidia", says=f"no GPU (NVML: {error})")
     try:
-        return list_nvidia(pynvml, root / "sys", environ)
-    except pynvml.NVMLError as error:
+        return list_nvidia(nvml, root / "sys", environ)
+    except nvml.NVMLError as error:
         return Found("nvidia", says=f"no GPU (NVML failed: {error})")
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
 
 
 def list_nvidia(nvml: Any, sysfs: Path, environ: Mapping[str, str]) -> Found:

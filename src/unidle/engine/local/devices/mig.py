@@ -18,6 +18,7 @@ from unidle.engine.local import rundir
 from unidle.errors import CannotRun
 from unidle.fleet import Device
 from unidle.jobs import Reason, Share
+from unidle.nvml import load
 from unidle.share.mig import Reconfiguration, reconfigure
 from unidle.share.mig_models import Instance, MigModel, MigProfile, model_of
 from unidle.share.modes import profile_for
@@ -289,14 +290,11 @@ class NvmlMig:
     def _loaded(self) -> Any:
         if self._nvml is None:
             try:
-                # first, because importing pynvml takes as long as starting Python
-                ctypes.CDLL("libnvidia-ml.so.1")
-                import pynvml  # type: ignore[import-untyped]
+                self._nvml = load()
             except (OSError, ImportError) as error:
                 raise _cannot(
                     f"this machine has no NVIDIA driver ({error})", None, "use CPU devices"
                 ) from error
-            self._nvml = pynvml
         return self._nvml
 
     def _profiles(self, nvml: Any, handle: Any) -> list[Any]:

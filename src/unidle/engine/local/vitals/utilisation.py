@@ -5,16 +5,19 @@ NVML: NVML API reference, "Device Queries".
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from unidle.engine.local.rank_watch import RankWatch
 from unidle.engine.protocol import Utilised, WatchGang
 from unidle.events.types import Use
 from unidle.fleet import Device, Fleet
 from unidle.jobs import RankPlace
+from unidle.nvml import load
+
+if TYPE_CHECKING:
+    from unidle.fleet.nvml import Nvml
 
 QUIET_PERIODS: Final = 5
 GPU_EVERY_NS: Final = 10_000_000_000  # the driver keeps samples of not much longer than that
@@ -129,20 +132,6 @@ class Utilisation:
         return {pid for rank in self._watches_of(None) if rank.state == "alive" for pid in rank.pids()}
 
 
-class Nvml(Protocol):
-    """The part of ``pynvml`` that is asked here."""
-
-    NVMLError: type[Exception]
-    NVML_GPU_UTILIZATION_SAMPLES: int
-
-    def nvmlInit(self) -> None: ...  # noqa: N802
-    def nvmlDeviceGetHandleByUUID(self, uuid: str, /) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetHandleByIndex(self, index: int, /) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetSamples(self, device: Any, kind: int, since_us: int, /) -> tuple[int, Any]: ...  # noqa: N802
-    def nvmlDeviceGetUtilizationRates(self, handle: Any, /) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetProcessUtilization(self, handle: Any, since_us: int, /) -> Any: ...  # noqa: N802
-
-
 class GpuUse(NamedTuple):
     """``busy``: whether the rank's part of the GPU was used; None if that is unknown, and ``why``."""
 
@@ -195,14 +184,12 @@ class GpuMeter:
 
     def _open(self) -> None:
         try:
-            ctypes.CDLL("libnvidia-ml.so.1")  # first: importing pynvml takes as long as starting Python
-            import pynvml  # type: ignore[import-untyped]
-
-            pynvml.nvmlInit()
+            nvml = load()
+            nvml.nvmlInit()
         except Exception as error:  # a broken driver shows in many ways
             self._missing = f"NVML cannot be asked: {error}"
         else:
-            self._nvml = pynvml
+            self._nvml = nvml
 
     def _peak_ppm(self, handle: Any, device: str, since_us: int) -> int:
         """The highest of the samples since; the last period's where the driver keeps none."""

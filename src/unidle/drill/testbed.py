@@ -1,4 +1,4 @@
-"""The stage of a drill: a fleet, a store, `unidle up` in a process of its own, and one job on it."""
+"""The testbed of a drill: a fleet, a store, `unidle up` in a process of its own, and one job on it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _GUARD: Final = {"preflight": "off", "suspect": "1s", "probation": "1s"}
 """A drill hurts the same few nodes again and again: none stays out for what was done to it on purpose."""
 
 
-class DrillSetup:
+class Testbed:
     """One run of the drill's job. ``name`` distinguishes the runs of a drill; close it in any case."""
 
     def __init__(
