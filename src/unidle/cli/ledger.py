@@ -113,7 +113,7 @@ def ledger(
     where = _where(view, job, device=device, node=node, queue=queue, user=user, leaf=leaf, group=group)
     if check:
         _check(source, window)
-    elif form in ("jsonl", "csv", "parquet", "perfetto"):
+    elif form not in ("table", "json"):
         _export(source, form, out, window, where)
     else:
         from unidle.ledger.query import summary
