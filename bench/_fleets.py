@@ -6,6 +6,9 @@ from dataclasses import replace
 
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.fleet.queues import QueueSpec
+from unidle.place.explain.gang import why_blocked
+from unidle.place.network.constraint import Blocked, Gang, GangPlan
+from unidle.place.network.domains import DomainCapacity
 
 PER_RACK, PER_SPINE, GPUS = 16, 8, 8
 GBPS = 1_000_000_000
@@ -72,3 +75,8 @@ def queues(gpus: int) -> tuple[QueueSpec, ...]:
         QueueSpec("search", "product", limit={"gpu": 15 * part}),
         QueueSpec("spare", kind="public"),
     )
+
+
+def plan_or_why(rooms: DomainCapacity, gang: Gang) -> GangPlan | Blocked:
+    """Where the gang goes now, or why it cannot; nothing is changed."""
+    return rooms.place(gang) or why_blocked(rooms, gang)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from _table import Row, main
 from unidle.control.replay.ettr import FaultOutcome
-from unidle.control.replay.faults import Case, Replay, Terms, Ways, variants
+from unidle.control.replay.faults import CapabilityCosts, FaultReplay, ReplayCase, ReplayTerms, variants
 from unidle.files.fault_trace import load_fault_trace
 
 DATA = Path(os.environ.get("UNIDLE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
@@ -24,7 +24,7 @@ TRACE = DATA / "faults" / "infinitehbd_fault_trace.json"
 SERVERS, GANG, SPARES, LARGE = 400, 128, 12, (368, 32)
 SEEDS = (1, 2, 3)
 FIXED_S = (600.0, 1800.0, 3600.0, 7200.0, 14_400.0, 43_200.0)
-ALL = Ways(SPARES, peer_copies=True, every_s=None, warm=True, preflight=True)
+ALL = CapabilityCosts(SPARES, peer_copies=True, every_s=None, warm=True, preflight=True)
 WORDS = {
     "no_spares": "spares", "no_peer_copies": "copies in peers' memory", "no_interval": "choice of the interval (else 1,800 s)",
     "no_warm_restart": "warm restarts", "no_preflight": "preflight", "none": "all of them",
@@ -41,11 +41,11 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
             f"no {TRACE.name} in {TRACE.parent}: set UNIDLE_DATA to the directory that holds faults/"
         )
     seeds = SEEDS[: arguments.seeds]
-    replay = Replay(load_fault_trace(TRACE), SERVERS, Terms())
+    replay = FaultReplay(load_fault_trace(TRACE), SERVERS, ReplayTerms())
     how = f"modelled, mean of {len(seeds)} seeds, {GANG} nodes"
 
-    def run(ways: Ways) -> list[FaultOutcome]:
-        return [replay.run(Case("", GANG, seed, ways)) for seed in seeds]
+    def run(ways: CapabilityCosts) -> list[FaultOutcome]:
+        return [replay.run(ReplayCase("", GANG, seed, ways)) for seed in seeds]
 
     found = {name: run(ways) for name, ways in variants(ALL, 1800.0).items()}
     yield from formula_rows(found, how)
@@ -74,7 +74,7 @@ def formula_rows(found: dict[str, list[FaultOutcome]], how: str) -> Iterator[Row
     )  # fmt: skip
 
 
-def interval_row(run: Callable[[Ways], list[FaultOutcome]], copies: bool, how: str) -> Row:
+def interval_row(run: Callable[[CapabilityCosts], list[FaultOutcome]], copies: bool, how: str) -> Row:
     base = replace(ALL, peer_copies=copies)
     chosen = mean(run(base), "ettr")
     fixed = {every_s: mean(run(replace(base, every_s=every_s)), "ettr") for every_s in FIXED_S}
@@ -86,10 +86,14 @@ def interval_row(run: Callable[[Ways], list[FaultOutcome]], copies: bool, how: s
     )  # fmt: skip
 
 
-def time_row(replay: Replay) -> Row:
+def time_row(replay: FaultReplay) -> Row:
     gang, spares = LARGE
     begin = time.process_time()
-    replay.run(Case("", gang, 1, Ways(spares, peer_copies=True, every_s=None, warm=True, preflight=True)))
+    replay.run(
+        ReplayCase(
+            "", gang, 1, CapabilityCosts(spares, peer_copies=True, every_s=None, warm=True, preflight=True)
+        )
+    )
     took_s = time.process_time() - begin
     what = f"the whole trace with all capabilities, {gang} nodes and {spares} spares"
     return Row(what, "s of CPU", took_s, goal="at most 60", holds=took_s <= 60, how="measured here, 1 run")

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from _fleets import fleet
+from _fleets import fleet, plan_or_why
 from _table import Row, main
 from unidle.jobs import Layout
-from unidle.place.explain.gang import plan_gang, plan_or_why
 from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
 from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.tree import Ints, Tree, tree_of
@@ -67,7 +66,7 @@ def timed(work: Callable[[], object], runs: int) -> Times:
 
 def checked(tree: Tree, room: Ints, gang: Gang) -> None:
     """Ends the benchmark where the plan is not one."""
-    plan = plan_gang(tree, room, gang)
+    plan = plan_or_why(DomainCapacity(tree, room), gang)
     if isinstance(plan, Blocked):
         raise SystemExit(f"{gang} should fit: {plan.because.text}")
     if int(plan.counts.sum()) != gang.ranks or (plan.counts > room[plan.nodes]).any():
@@ -103,7 +102,7 @@ def _streams(tree: Tree, runs: int) -> Iterator[Row]:
     )  # fmt: skip
     thousand, room = Gang(1_000), np.ones(len(tree.nodes), dtype=np.int64)
     checked(tree, room, thousand)
-    taken = timed(lambda: plan_gang(tree, room, thousand), runs)
+    taken = timed(lambda: plan_or_why(DomainCapacity(tree, room), thousand), runs)
     rate = 1_000 / taken.median
     yield Row(
         "one gang of 1,000, 5,000 nodes", "pods/s", rate, 216, "kube-scheduler v1.36 in process",
@@ -125,7 +124,7 @@ def _large(trees: dict[int, Tree], runs: int) -> Iterator[Row]:
     )
     for what, room, gang, peer in cases:
         checked(tree, room, gang)
-        taken = timed(lambda room=room, gang=gang: plan_gang(tree, room, gang), runs)  # type: ignore[misc]
+        taken = timed(lambda room=room, gang=gang: plan_or_why(DomainCapacity(tree, room), gang), runs)  # type: ignore[misc]
         found = taken.median * 1e3
         yield Row(
             what, "ms", found, peer, "Kueue, one topology assignment" if peer else None, peer / found if peer else None,
@@ -137,10 +136,10 @@ def _blocked(trees: dict[int, Tree], runs: int) -> Iterator[Row]:
     for nodes, peer in ((500, 249.5), (5_000, None)):
         tree = trees[nodes]
         room = np.where(np.arange(nodes) % 9 < 4, 0, 8)
-        verdict = plan_gang(tree, room, HARD)
+        verdict = plan_or_why(DomainCapacity(tree, room), HARD)
         if not isinstance(verdict, Blocked) or not verdict.barriers:
             raise SystemExit("the gang should be blocked, and say why")
-        taken = timed(lambda tree=tree, room=room: plan_gang(tree, room, HARD), runs)  # type: ignore[misc]
+        taken = timed(lambda tree=tree, room=room: plan_or_why(DomainCapacity(tree, room), HARD), runs)  # type: ignore[misc]
         found = taken.median
         yield Row(
             f"cannot run, and why: 2,048 ranks, 4 constraints, {nodes:,} nodes", "s", found, peer,

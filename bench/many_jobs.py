@@ -22,6 +22,7 @@ from _table import Row, main
 from unidle.clock import RealClock, VirtualClock
 from unidle.control.inbox import SubmitRequest
 from unidle.control.loop import Controller
+from unidle.control.services import ControllerTiming
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import seeded
 from unidle.fleet import Device, Fleet, Node
@@ -45,7 +46,9 @@ def make(path: Path, ended: int, waiting: int = 0) -> None:
     store = open_store(str(path), create=True)
     clock = VirtualClock(1_700_000_000 * 1_000_000_000)
     engine = SimEngine(fleet(), clock, seeded(1, mean_work_s=5, step_s=1))
-    controller = Controller(store, store.acquire("bench"), engine, Unidle(), clock, inbox_every_ns=None)
+    controller = Controller(
+        store, store.acquire("bench"), engine, Unidle(), clock, timing=ControllerTiming(inbox_every_ns=None)
+    )
     controller.start("bench")
     spec = JobSpec(("train",), name="many")
     for number in range(ended):

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from _fleets import GBPS, fleet
+from _fleets import GBPS, fleet, plan_or_why
 from _table import Row, main
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import Layout
-from unidle.place.explain.gang import plan_gang
 from unidle.place.network.constraint import GROUPS, Blocked, Constraint, Gang
+from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.rank_order import RankOrder, describe, map_ranks, order_found
 from unidle.place.network.traffic import AXIS, CostModel, Traffic, edges_of, usual_traffic
 from unidle.place.network.tree import Ints, Tree, tree_of
@@ -186,7 +186,7 @@ def in_order(tree: Tree, nodes: Ints, counts: Ints, layout: Layout, traffic: Tra
 def ours(tree: Tree, room: Ints, layout: Layout, traffic: Traffic) -> tuple[RankOrder, RankOrder]:
     """Our nodes and order, and ranks in their own order on the same nodes."""
     gang = Gang(layout.tp * layout.dp * layout.pp, layout, (Constraint("tp", "node", hard=False),))
-    plan = plan_gang(tree, room, gang)
+    plan = plan_or_why(DomainCapacity(tree, room), gang)
     if isinstance(plan, Blocked):
         raise SystemExit(plan.because.text)
     found = map_ranks(tree, plan.nodes, plan.counts, layout, traffic)
@@ -233,7 +233,7 @@ def _curve(runs: int) -> Iterator[Row]:
         layout = Layout(8, nodes // 15, 15)
         tree = tree_of(fleet(nodes * 2))
         room = np.where(np.random.default_rng(1).random(nodes * 2) < 0.3, 0, 8)
-        plan = plan_gang(tree, room, Gang(nodes * 8, layout, (Constraint("tp", "node"),)))
+        plan = plan_or_why(DomainCapacity(tree, room), Gang(nodes * 8, layout, (Constraint("tp", "node"),)))
         if isinstance(plan, Blocked):
             raise SystemExit(plan.because.text)
         traffic, taken = usual_traffic(layout), []

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from _process import TORCHRUN, UNIDLE, cpu_s, descendants, environment, memory_bytes, started, until
 from _table import Row, main
-from unidle.engine.local.supervisor.journal import Journal
+from unidle.engine.local.supervisor.journal import RankJournal
 
 SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "gpt" / "train.py"
 STEP = re.compile(rb"^iter (\d+): .* time ([\d.]+)ms$", re.MULTILINE)
@@ -158,7 +158,7 @@ def _sync_row(step_s: float) -> Row:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
         place = Path(name) / "runs" / "job" / "1" / "rank0"
         place.mkdir(parents=True)
-        journal = Journal(f"{place}/journal.jsonl", f"{place}/reserve")
+        journal = RankJournal(f"{place}/journal.jsonl", f"{place}/reserve")
         cpu_s, wall_s = [], []
         for _ in range(SYNC_PAIRS):
             journal.add({"k": "step", "t": time.time_ns(), "n": 1})
@@ -180,7 +180,7 @@ def _sync_row(step_s: float) -> Row:
     )
 
 
-def _of_mark(journal: Journal, kind: str) -> tuple[float, float]:
+def _of_mark(journal: RankJournal, kind: str) -> tuple[float, float]:
     """Processor time and time of one mark."""
     cpu, wall = time.process_time(), time.perf_counter()
     journal.add({"k": kind, "t": time.time_ns(), "n": 1})

@@ -27,7 +27,7 @@ import numpy as np
 from _made_up import made_up
 from _packing_bound import relax
 from _table import Row, main
-from unidle.control.replay.packing import Experiment, Run
+from unidle.control.replay.packing import Experiment, PackingRun
 from unidle.files.openb import read_nodes, read_pods
 from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.experiment import POLICIES, arrivals, node_order, prepare
@@ -78,7 +78,7 @@ def bound_pct(trace: Trace, requested: float) -> float:
 def packing(trace: Trace, seeds: Sequence[int], processes: int) -> Iterator[Row]:
     """All policies on one trace."""
     experiment = Experiment.of(POLICIES, trace.nodes, trace.demands, REQUESTED)
-    runs: dict[str, list[Run]] = {}
+    runs: dict[str, list[PackingRun]] = {}
     for run in experiment.runs(seeds, processes):
         runs.setdefault(run.policy, []).append(run)
     means = {

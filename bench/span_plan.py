@@ -17,7 +17,8 @@ from typing import Any
 
 from _table import Row, main
 from unidle.errors import BadInput
-from unidle.span.files.plan import load_wanted, wanted_from_mapping
+from unidle.files.document import Document
+from unidle.span.files.plan import load_plan, wanted_of
 from unidle.span.plan.offer import PlanRequest
 from unidle.span.plan.search import Objective, brute, greedy, plan
 
@@ -41,7 +42,7 @@ def wide(sites: int, gpus: int, batch: int) -> PlanRequest:
             for a in names for b in names if a < b
         ],
     }  # fmt: skip
-    return wanted_from_mapping(file)
+    return wanted_of(Document(file, "span"))
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
@@ -82,7 +83,7 @@ def _brute(cases: int) -> Iterator[Row]:
 
 
 def _wan() -> Iterator[Row]:
-    case = load_wanted(ROOT / "examples" / "span" / "plan-wan.yaml")
+    case = load_plan(ROOT / "examples" / "span" / "plan-wan.yaml")[0]
     for objective in ("time", "cost"):
         ours = plan(case, objective)
         theirs = greedy(case, objective)

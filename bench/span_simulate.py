@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from _table import Row, main
-from unidle.span.files.setting import load_span, span_from_mapping
+from unidle.files.document import Document
+from unidle.span.files.setting import load_pipelines, setting_of
 from unidle.span.model.link import WanLink
 from unidle.span.model.setting import Setting, Site, Stage
 from unidle.span.plan.what_if import slow_site, without_link
@@ -49,7 +50,7 @@ def setting(latency_ms: int, microbatches: int, cell: int, layers: int, **more: 
         ],
         **more,
     }  # fmt: skip
-    return span_from_mapping(file)
+    return setting_of(Document(file, "span"))
 
 
 def iteration_ns(given: Setting, name: str) -> int:
@@ -152,7 +153,7 @@ def _summary(
 
 def _weather() -> Iterator[Row]:
     """Jitter, a slow site and a lost link: the planned order as it is, and one found while it runs."""
-    base = load_span(ROOT / "examples" / "span" / "three-sites.yaml")
+    base = load_pipelines(ROOT / "examples" / "span" / "three-sites.yaml")[0]
     ring = replace(base, links=(*base.links, WanLink("oregon", "virginia", 60_000_000, 2.0)))
     cases = [(f"jitter {percent} %", base, base, percent / 100) for percent in (5, 10, 20, 30)]
     cases.append(("ohio 1.5 times as slow", base, slow_site(base, "ohio:1.5"), 0.1))
@@ -182,7 +183,7 @@ def _speed(size: int) -> Iterator[Row]:
         "activation_bytes": 1_000_000, "stages": size // 4 * 4, "microbatches": size, "local_gbps": 10_000, "sites": sites,
         "links": [{"from": f"s{k}", "to": f"s{k + 1}", "latency_ms": 0.1, "capacity_gbps": 5000} for k in range(3)],
     }  # fmt: skip
-    given = span_from_mapping(wide)
+    given = setting_of(Document(wide, "span"))
     for name, schedule in SCHEDULES.items():
         begin = time.perf_counter()
         simulate(given, schedule)

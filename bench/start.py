@@ -29,7 +29,7 @@ set -- ${stat##*) }
 cat /proc/$2/task/*/schedstat >"$0/${RANK:-0}.grandparent"
 """
 START_GOAL_S = 0.5
-HELP_GOAL_S = 0.3
+HELP_GOAL_S = 0.06  # measured: 0.026 s
 
 
 @dataclass(frozen=True, slots=True)

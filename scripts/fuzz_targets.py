@@ -60,9 +60,9 @@ def _clusters(path: Path) -> object:
 
 
 def _span(path: Path) -> object:
-    from unidle.span.files.setting import load_span
+    from unidle.span.files.setting import load_pipelines
 
-    return load_span(path)
+    return load_pipelines(path)
 
 
 def _trace(path: Path) -> object:

@@ -127,10 +127,6 @@ impl Table {
         self.named_stack("(other stacks)")
     }
 
-    pub fn stack_frames(&self, id: StackId) -> &[FrameId] {
-        self.stacks.get(id)
-    }
-
     /// A stack of one frame that says why there is no better one.
     pub fn named_stack(&mut self, what: &str) -> StackId {
         let frame = self.frames.intern(Frame {

@@ -264,7 +264,7 @@ def pair(encrypted: bool, theirs: str = TOKEN, between: Callable[..., Any] | Non
     def side(do: Callable[..., socket.socket], link: socket.socket, token: str) -> object:
         try:
             return do(link, token, "n", encrypted=encrypted)
-        except (handshake.Refused, OSError) as error:
+        except (handshake.PeerRefused, OSError) as error:
             link.close()
             return error
 
@@ -289,7 +289,7 @@ def test_both_sides_have_to_have_the_token(encrypted: bool) -> None:
     ours.close()
     theirs.close()
     wrong = pair(encrypted, theirs="another")
-    assert isinstance(wrong[0], handshake.Refused), "who listens does not have it"
+    assert isinstance(wrong[0], handshake.PeerRefused), "who listens does not have it"
     assert isinstance(wrong[1], Exception)
 
 
@@ -312,7 +312,7 @@ def test_one_that_ends_the_encryption_in_between_is_noticed_by_both() -> None:
 
     ours, theirs = pair(True, between=between)
     assert reached.is_set(), "it came as far as that"
-    assert isinstance(theirs, handshake.Refused)
+    assert isinstance(theirs, handshake.PeerRefused)
     assert isinstance(ours, Exception)
 
 
@@ -404,7 +404,7 @@ def test_a_holder_is_reached_from_other_hosts_only_by_an_encrypted_connection(
             wire.ask(link, HELLO)
     with (
         socket.create_connection((found.host, found.port), timeout=5) as plain,
-        pytest.raises((handshake.Refused, OSError)),
+        pytest.raises((handshake.PeerRefused, OSError)),
     ):
         handshake.ask(plain, found.token, found.name, encrypted=False)
 
@@ -462,10 +462,10 @@ def threads_of(pid: int) -> int:
 
 
 @pytest.fixture
-def entrance(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[listener.Doors, int]]:
+def entrance(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[listener.Listener, int]]:
     """The doors of a holder in this process, which give a stranger a minute, and their port."""
     monkeypatch.setattr(handshake, "GREETING_S", 60.0)
-    made = listener.Doors(TOKEN, "n", lambda link, _: link.close())
+    made = listener.Listener(TOKEN, "n", lambda link, _: link.close())
     port, over = made.open("127.0.0.1"), threading.Event()
 
     def serve() -> None:
@@ -482,7 +482,7 @@ def entrance(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[listener.Doors, 
 
 
 def test_at_most_64_strangers_are_listened_to_and_the_oldest_gives_way(
-    entrance: tuple[listener.Doors, int],
+    entrance: tuple[listener.Listener, int],
 ) -> None:
     made, port = entrance
     with contextlib.ExitStack() as stack:
@@ -507,7 +507,7 @@ def test_a_greeting_of_more_than_4_kib_is_not_read() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(b"UDLC" + struct.pack("!H", 4097))  # and nothing else: it is not waited for
-        with pytest.raises(handshake.Refused):
+        with pytest.raises(handshake.PeerRefused):
             handshake.answer(theirs, TOKEN, "n", encrypted=False)
 
 

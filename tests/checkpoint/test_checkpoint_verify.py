@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -19,21 +20,26 @@ from unidle.checkpoint import criu, sums
 from unidle.checkpoint.find import candidates, find_newest_good
 from unidle.checkpoint.interval import Costs, best_interval, ettr, observed_mttf, young
 from unidle.checkpoint.layout import (
+    CHUNK_BYTES,
     GOOD,
     MANIFEST,
     Manifest,
     Shard,
     check_cover,
-    crcs_of,
     decode_header,
     encode_header,
     shard_name,
 )
 from unidle.checkpoint.prune import choose, remove
-from unidle.checkpoint.verify import Verdict, verify
+from unidle.checkpoint.verify import CheckpointVerdict, verify
 from unidle.errors import BadInput, CannotRun
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (pip install unidle[train])")
+
+
+def crcs_of(data: memoryview) -> tuple[int, ...]:
+    """CRC-32 of each chunk of 4 MiB."""
+    return tuple(zlib.crc32(data[at : at + CHUNK_BYTES]) for at in range(0, len(data), CHUNK_BYTES))
 
 
 def own_checkpoint(parent: Path, step: int, world: int = 2) -> Path:
@@ -47,7 +53,14 @@ def own_checkpoint(parent: Path, step: int, world: int = 2) -> Path:
         )
         data = head + random.Random(rank).randbytes(places["@own"][1] - len(head))
         (path / shard_name(rank, world)).write_bytes(data)
-        shards.append(Shard(shard_name(rank, world), rank, len(data), crcs_of(memoryview(data))))
+        shards.append(
+            Shard(
+                shard_name(rank, world),
+                rank,
+                len(data),
+                tuple(zlib.crc32(data[at : at + CHUNK_BYTES]) for at in range(0, len(data), CHUNK_BYTES)),
+            )
+        )
     (path / MANIFEST).write_bytes(Manifest(step, world, 1, "aa", tuple(shards)).to_bytes())
     return path
 
@@ -232,16 +245,18 @@ def test_hugging_face_directories_are_checked_file_by_file(tmp_path: Path) -> No
     assert "model-2.safetensors is missing" in verdict.why
 
 
-def verdicts() -> st.SearchStrategy[list[Verdict]]:
+def verdicts() -> st.SearchStrategy[list[CheckpointVerdict]]:
     one = st.builds(
-        Verdict, st.uuids().map(str), st.sampled_from(["unidle", "zip", "partial"]), st.sampled_from(["good", "bad", "unverified"]),
+        CheckpointVerdict, st.uuids().map(str), st.sampled_from(["unidle", "zip", "partial"]), st.sampled_from(["good", "bad", "unverified"]),
         st.just("why"), st.integers(0, 1000), st.just(1), st.just(1), st.just(0),
     )  # fmt: skip
     return st.lists(one, max_size=12)
 
 
 @given(found=verdicts(), keep=st.integers(1, 5), every=st.integers(0, 20))
-def test_pruning_never_takes_the_newest_good_one(found: list[Verdict], keep: int, every: int) -> None:
+def test_pruning_never_takes_the_newest_good_one(
+    found: list[CheckpointVerdict], keep: int, every: int
+) -> None:
     fates = choose(found, keep, every)
     assert [fate.verdict for fate in fates] == found
     good = [fate for fate in fates if fate.verdict.state == "good"]

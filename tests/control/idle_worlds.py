@@ -7,6 +7,7 @@ from typing import Any
 
 from unidle.clock import VirtualClock
 from unidle.control.loop import Controller
+from unidle.control.services import ControllerTiming
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import SimJob
@@ -39,7 +40,12 @@ class IdleWorld:
     def take_up(self) -> None:
         self.lease = self.store.acquire("test")
         self.controller = Controller(
-            self.store, self.lease, self.engine, Unidle(), self.clock, inbox_every_ns=None
+            self.store,
+            self.lease,
+            self.engine,
+            Unidle(),
+            self.clock,
+            timing=ControllerTiming(inbox_every_ns=None),
         )
         self.controller.start("test")
 

@@ -10,9 +10,10 @@ import msgspec
 from control.idle_worlds import IdleWorld, S
 from unidle.clock import VirtualClock
 from unidle.control.loop import Controller
-from unidle.control.nodes.hooks import Order, Outcome
-from unidle.control.nodes.maintenance import NodeCare
+from unidle.control.nodes.hooks import HookOrder, HookOutcome
+from unidle.control.nodes.maintenance import NodeMaintenance
 from unidle.control.nodes.remedies import GuardRequest
+from unidle.control.services import ControllerServices, ControllerTiming
 from unidle.events import types as ev
 from unidle.jobs import Reason
 from unidle.ledger.columns import rows as part_rows
@@ -30,9 +31,9 @@ class ScriptedHands:
     def __init__(self, clock: VirtualClock, script: dict[str, list[dict[str, Any]]]) -> None:
         self._clock, self._script = clock, script
         self.begun: Counter[str] = Counter()
-        self._ends: dict[str, tuple[int, Outcome]] = {}
+        self._ends: dict[str, tuple[int, HookOutcome]] = {}
 
-    def begin(self, order: Order) -> None:
+    def begin(self, order: HookOrder) -> None:
         if order.name in self._ends:
             return
         what = next(
@@ -43,14 +44,14 @@ class ScriptedHands:
         self.begun[what] += 1
         now_ns, after_ns = self._clock.now_ns(), int(answer.get("after_s", 1) * S)
         if answer.get("never"):
-            self._ends[order.name] = (now_ns + order.limit_ns, Outcome(None, True, ""))
+            self._ends[order.name] = (now_ns + order.limit_ns, HookOutcome(None, True, ""))
         else:
             self._ends[order.name] = (
                 now_ns + after_ns,
-                Outcome(answer.get("code", 0), False, answer.get("text", "")),
+                HookOutcome(answer.get("code", 0), False, answer.get("text", "")),
             )
 
-    def look(self, name: str) -> Outcome | None:
+    def look(self, name: str) -> HookOutcome | None:
         end = self._ends.get(name)
         return end[1] if end is not None and end[0] <= self._clock.now_ns() else None
 
@@ -74,8 +75,8 @@ class RemedyWorld(IdleWorld):
         hands = self.hands
         self.lease = self.store.acquire("test")
         self.controller = Controller(
-            self.store, self.lease, self.engine, Unidle(), self.clock, inbox_every_ns=None,
-            care=NodeCare(lambda: hands, str(self.store.last()[0])),
+            self.store, self.lease, self.engine, Unidle(), self.clock,
+            ControllerServices(NodeMaintenance(lambda: hands, str(self.store.last()[0]))), ControllerTiming(inbox_every_ns=None),
         )  # fmt: skip
         self.controller.start("test")
 
@@ -95,9 +96,9 @@ class RemedyWorld(IdleWorld):
         }
         request = GuardRequest(verb, target, "ann", **times, **more)
         body = msgspec.json.encode(request)
-        for event in self.controller._care.asked(self.controller.view, body, self.clock.now_ns()):
+        for event in self.controller._services.nodes.asked(self.controller.view, body, self.clock.now_ns()):
             self.controller._emit(event)
-        self.controller._place = True
+        self.controller._state.place = True
 
     def device_s(self, device: str) -> dict[str, float]:
         """Seconds of one device by leaf; the whole ledger has to add up."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sim.worlds import S, fleet_of
 from unidle.control.forecast import Forecaster
 from unidle.control.queries.describe import explain
-from unidle.control.replay.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
 from unidle.engine.sim.workload import SimJob
 from unidle.events import types as ev
 from unidle.jobs import JobSpec
@@ -27,7 +27,12 @@ def told(*jobs: tuple[int, JobSpec, int], devices: int = 1) -> tuple[MemoryStore
     arrivals = [Arrival(1 + at * S, f"j{k}", job) for k, (at, job, _) in enumerate(jobs)]
     work = {f"j{k}": SimJob(work * S) for k, (_, _, work) in enumerate(jobs)}
     view = simulate(
-        store, fleet_of(devices), arrivals, lambda c: work[c.job], FirstFit(), forecaster=Forecaster()
+        store,
+        fleet_of(devices),
+        arrivals,
+        lambda c: work[c.job],
+        FirstFit(),
+        options=SimulationOptions(forecaster=Forecaster()),
     )
     return store, view
 
@@ -58,7 +63,14 @@ def test_jobs_that_fail_teach_nothing() -> None:
     store = MemoryStore()
     fails = SimJob(100 * S, fails={1: (0, S, 1)})
     arrivals = [Arrival(1, "j0", spec()), Arrival(1 + 10 * S, "j1", spec())]
-    view = simulate(store, fleet_of(1), arrivals, lambda _: fails, FirstFit(), forecaster=Forecaster())
+    view = simulate(
+        store,
+        fleet_of(1),
+        arrivals,
+        lambda _: fails,
+        FirstFit(),
+        options=SimulationOptions(forecaster=Forecaster()),
+    )
     assert [job.state for job in view.jobs.values()] == ["failed", "failed"]
     assert view.jobs["j1"].predictions == []
 

@@ -7,7 +7,7 @@ import pytest
 from unidle.control.forecast import Forecaster
 from unidle.control.queries.describe import explain
 from unidle.control.queries.predictions import by_model, scores, spec_of
-from unidle.control.replay.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.workload import S, SimJob
 from unidle.errors import BadInput
@@ -52,7 +52,14 @@ def told(
         return SimJob(steps[command.job] * step_ns, start_ns, step_ns=step_ns, **more)  # type: ignore[arg-type]
 
     store = MemoryStore()
-    view = simulate(store, fleet or there(), arrivals, workload, Scheduler(), forecaster=Forecaster())
+    view = simulate(
+        store,
+        fleet or there(),
+        arrivals,
+        workload,
+        Scheduler(),
+        options=SimulationOptions(forecaster=Forecaster()),
+    )
     assert fold(View(), store.read()).jobs == view.jobs
     return view
 

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from unidle.clock import VirtualClock
-from unidle.control import loop
+from unidle.control import loop_state
 from unidle.control.inbox import INBOX_AT_ONCE, CancelRequest, SubmitRequest, add_submitted
 from unidle.control.loop import Controller
+from unidle.control.services import ControllerTiming
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import seeded
 from unidle.fleet import Device, Fleet, Node
@@ -88,7 +89,9 @@ def test_a_request_that_is_nested_too_deeply_is_refused_and_the_next_one_is_take
 def _drive(store: MemoryStore) -> Controller:
     clock = VirtualClock(START_NS)
     engine = SimEngine(FLEET, clock, seeded(1, mean_work_s=2, step_s=1))
-    controller = Controller(store, store.acquire("test"), engine, Unidle(), clock, inbox_every_ns=0)
+    controller = Controller(
+        store, store.acquire("test"), engine, Unidle(), clock, timing=ControllerTiming(inbox_every_ns=0)
+    )
     controller.start("test")
     while not controller.idle():
         controller.turn()
@@ -99,7 +102,7 @@ def _drive(store: MemoryStore) -> Controller:
 def test_a_long_queue_is_kept_packed_and_gives_the_same_log(monkeypatch: pytest.MonkeyPatch) -> None:
     logs = []
     for above in (0, 1_000):
-        monkeypatch.setattr(loop, "REST_ABOVE", above)
+        monkeypatch.setattr(loop_state, "REST_ABOVE", above)
         store = MemoryStore()
         for number in range(40):
             _submit(store, f"j{number}")
@@ -110,7 +113,7 @@ def test_a_long_queue_is_kept_packed_and_gives_the_same_log(monkeypatch: pytest.
 
 
 def test_a_turn_unpacks_no_more_jobs_than_it_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "REST_ABOVE", 0)
+    monkeypatch.setattr(loop_state, "REST_ABOVE", 0)
     store = MemoryStore()
     many = 3 * INBOX_AT_ONCE
     for number in range(many):

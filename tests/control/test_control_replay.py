@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sim.worlds import S, fleet_of
 from unidle.control.replay.outcome import jain, outcome_of, side_by_side
 from unidle.control.replay.recorded import scenario_of_store
-from unidle.control.replay.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
 from unidle.control.replay.workload import Assumptions, Scenario, replay, scenario_of
 from unidle.engine.sim.workload import SimJob
 from unidle.errors import BadInput, StoreError
@@ -208,7 +208,14 @@ def recorded() -> tuple[MemoryStore, View]:
         Arrival(1 + 3 * S, "waits", JobSpec(("x",), ranks=9), leaves_ns=1 + 5 * S),
         Arrival(1 + 4 * S, "runs", JobSpec(("x",))),
     ]
-    view = simulate(store, fleet_of(4), arrivals, lambda c: behaviour[c.job], FirstFit(), until_ns=1 + 90 * S)
+    view = simulate(
+        store,
+        fleet_of(4),
+        arrivals,
+        lambda c: behaviour[c.job],
+        FirstFit(),
+        options=SimulationOptions(until_ns=1 + 90 * S),
+    )
     return store, view
 
 

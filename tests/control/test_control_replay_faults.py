@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from unidle.cli.commands import app
-from unidle.control.replay.faults import Case, Replay, Span, Terms, Ways, one_by_one, proved, variants
+from unidle.control.replay.faults import (
+    CapabilityCosts,
+    FaultReplay,
+    ReplayCase,
+    ReplayTerms,
+    Span,
+    one_by_one,
+    proved,
+    variants,
+)
 from unidle.errors import BadInput
 from unidle.files.fault_trace import NodeTrouble, load_fault_trace
 from unidle.store.memory import MemoryStore
@@ -42,11 +51,11 @@ def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def replay_of(trace_file: Path, **terms: Any) -> Replay:
-    return Replay(load_fault_trace(trace_file), SERVERS, Terms(**terms))
+def replay_of(trace_file: Path, **terms: Any) -> FaultReplay:
+    return FaultReplay(load_fault_trace(trace_file), SERVERS, ReplayTerms(**terms))
 
 
-ALL = Ways(spares=8, peer_copies=True, every_s=None, warm=True, preflight=True)
+ALL = CapabilityCosts(spares=8, peer_copies=True, every_s=None, warm=True, preflight=True)
 
 
 @pytest.mark.slow
@@ -55,15 +64,15 @@ def test_effective_training_time_is_what_the_formula_expects_where_its_assumptio
 ) -> None:
     replay = replay_of(trace_file)
     for ways in variants(ALL, 1800.0).values():
-        outcome = replay.run(Case("x", 32, 1, ways))
+        outcome = replay.run(ReplayCase("x", 32, 1, ways))
         if outcome.holds:
             assert outcome.ettr_placed == pytest.approx(outcome.formula, rel=0.05)
-    assert replay.run(Case("x", 32, 1, ALL)).holds
+    assert replay.run(ReplayCase("x", 32, 1, ALL)).holds
 
 
 def test_spares_copies_and_warm_processes_are_each_worth_something(trace_file: Path) -> None:
     replay = replay_of(trace_file)
-    found = {name: replay.run(Case(name, 32, 1, ways)) for name, ways in variants(ALL, 1800.0).items()}
+    found = {name: replay.run(ReplayCase(name, 32, 1, ways)) for name, ways in variants(ALL, 1800.0).items()}
     given_ = found["as_given"]
     for name in ("no_spares", "no_peer_copies", "no_interval", "no_warm_restart", "none"):
         assert found[name].ettr < given_.ettr, name
@@ -77,8 +86,8 @@ def test_the_chosen_interval_beats_every_fixed_one(trace_file: Path, copies: boo
     replay = replay_of(trace_file)
 
     def mean(every_s: float | None) -> float:
-        ways = Ways(8, copies, every_s, True, False)
-        return sum(replay.run(Case("x", 32, seed, ways)).ettr for seed in (1, 2)) / 2
+        ways = CapabilityCosts(8, copies, every_s, True, False)
+        return sum(replay.run(ReplayCase("x", 32, seed, ways)).ettr for seed in (1, 2)) / 2
 
     chosen = mean(None)
     for fixed_s in (600.0, 1800.0, 14_400.0 if copies else 28_800.0):
@@ -86,7 +95,7 @@ def test_the_chosen_interval_beats_every_fixed_one(trace_file: Path, copies: boo
 
 
 def test_the_time_of_a_gang_is_useful_lost_held_or_waited_and_nothing_else(trace_file: Path) -> None:
-    outcome = replay_of(trace_file, gpus_per_node=4).run(Case("x", 30, 2, Ways(spares=2)))
+    outcome = replay_of(trace_file, gpus_per_node=4).run(ReplayCase("x", 30, 2, CapabilityCosts(spares=2)))
     in_place_h = (outcome.wall_h - outcome.wait_h) * 30 * 4
     down_under_it = in_place_h - outcome.useful_gpu_h - outcome.lost_gpu_h - outcome.held_gpu_h
     assert 0 <= down_under_it < 0.01 * in_place_h
@@ -100,14 +109,14 @@ def test_the_time_of_a_gang_is_useful_lost_held_or_waited_and_nothing_else(trace
 def test_the_same_replay_gives_the_same_log(trace_file: Path) -> None:
     def log() -> list[tuple[str, bytes]]:
         store = MemoryStore()
-        replay_of(trace_file).run(Case("x", 16, 3, ALL), store)
+        replay_of(trace_file).run(ReplayCase("x", 16, 3, ALL), store)
         return [(event.kind, bytes(event.body)) for event in store.read()]
 
     assert log() == log()
 
 
 def test_a_job_of_so_many_steps_ends_when_they_are_done(trace_file: Path) -> None:
-    outcome = replay_of(trace_file, steps=50_000).run(Case("x", 16, 1, ALL))
+    outcome = replay_of(trace_file, steps=50_000).run(ReplayCase("x", 16, 1, ALL))
     assert outcome.ended and outcome.useful_gpu_h == pytest.approx(50_000 * 10 / 3600 * 16 * 8)
 
 
@@ -127,7 +136,7 @@ def test_a_burn_in_keeps_a_server_out_longer_and_hides_only_relapses(
     given_: list[tuple[int, int]], recall: float, window: int
 ) -> None:
     spans: list[Span] = one_by_one(NodeTrouble(a * S, "n", (a + d) * S, "l", "GPU", "t") for a, d in given_)
-    terms = Terms(burn_in_s=1, relapse_s=window, recall=recall)
+    terms = ReplayTerms(burn_in_s=1, relapse_s=window, recall=recall)
     found = proved(spans, terms, [0.5] * len(spans))
     assert len(found) <= len(spans)
     assert all(any(s <= a and b <= e for s, e, _ in found) for a, b, _ in spans)
@@ -138,7 +147,7 @@ def test_a_burn_in_keeps_a_server_out_longer_and_hides_only_relapses(
 
 def test_more_nodes_than_servers_are_refused(trace_file: Path) -> None:
     with pytest.raises(BadInput, match="--gang"):
-        replay_of(trace_file).nodes(Case("x", 39, 1, Ways(spares=2)))
+        replay_of(trace_file).nodes(ReplayCase("x", 39, 1, CapabilityCosts(spares=2)))
 
 
 def cli(*words: str) -> str:

@@ -16,7 +16,7 @@ from unidle.control.queries.find import find_job
 from unidle.control.retention import archive
 from unidle.control.retention.archive import pack, runs_of, unpack
 from unidle.control.retention.policy import AT_ONCE, EVERY_NS, SCAN_EVERY_NS, Retention, beyond
-from unidle.control.retention.worker import Done, Freed, Packed, RetentionWorker
+from unidle.control.retention.worker import Done, FilesFreed, RetentionWorker, RunPacked
 from unidle.engine.local.logs import LogReader
 from unidle.engine.local.supervisor.rotated_log import RotatedLog
 from unidle.errors import BadInput, LeaseLost, StoreDamaged
@@ -193,10 +193,10 @@ def test_an_archive_in_many_parts_is_read_from_the_store_and_only_once_it_is_com
         ArchiveShelf(store, lease.token - 1).drop_jobs(["a-1"])
 
 
-def packed(worker: RetentionWorker) -> Packed:
+def packed(worker: RetentionWorker) -> RunPacked:
     found: list[object] = []
-    wait_until(lambda: found.extend(worker.results()) or any(isinstance(one, Packed) for one in found), 60)
-    return next(one for one in found if isinstance(one, Packed))
+    wait_until(lambda: found.extend(worker.results()) or any(isinstance(one, RunPacked) for one in found), 60)
+    return next(one for one in found if isinstance(one, RunPacked))
 
 
 def test_a_job_that_is_read_is_compressed_when_its_reader_is_gone(
@@ -217,7 +217,7 @@ def test_a_job_that_is_read_is_compressed_when_its_reader_is_gone(
     worker.pack("a-1")  # as after kill -9 between the last part and the deletion
     assert not packed(worker).again and ArchiveShelf(store).has("a-1")
     worker.remove(("a-1",))
-    wait_until(lambda: any(isinstance(one, Freed) for one in worker.results()), 60)
+    wait_until(lambda: any(isinstance(one, FilesFreed) for one in worker.results()), 60)
     assert ArchiveShelf(store).jobs() == set()
 
 
@@ -273,7 +273,7 @@ def test_a_file_that_cannot_be_deleted_is_reported_once_with_the_remedy(
 
     def counted() -> list[Done]:
         done = freed()
-        tries.extend(one for one in done if isinstance(one, Freed))
+        tries.extend(one for one in done if isinstance(one, FilesFreed))
         return done
 
     worker.results = counted  # type: ignore[method-assign]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from control.remedy_worlds import RemedyWorld
-from unidle.control.nodes.hooks import Order
+from unidle.control.nodes.hooks import HookOrder
 from unidle.control.nodes.remedies import check_words, log_age_s
 
 FLEET = {
@@ -21,7 +21,7 @@ def watched(world: RemedyWorld) -> dict[str, tuple[str, ...]]:
     assert world.hands is not None
     begin = world.hands.begin
 
-    def noted(order: Order) -> None:
+    def noted(order: HookOrder) -> None:
         words.setdefault(order.name, order.words)
         begin(order)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unidle.control.forecast import Forecaster
 from unidle.control.queries.dry_run import next_decision, submitted
-from unidle.control.replay.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
 from unidle.engine.sim.workload import SimJob
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.snapshot import load_snapshot, write_snapshot
@@ -116,10 +116,7 @@ def test_every_decision_of_a_loop_is_repeated_from_its_snapshot(tmp_path: Path) 
         arrivals, work = jobs(seed, 25)
         policy = Repeated(tmp_path / "snapshot")
         faults = [(1 + 200 * S, "n0", 1 + 320 * S)]
-        simulate(
-            MemoryStore(), fleet(), arrivals, lambda c, work=work: work[c.job], policy,  # type: ignore[misc]
-            faults=faults, forecaster=Forecaster(), until_ns=1 + 700 * S,
-        )  # fmt: skip
+        simulate(MemoryStore(), fleet(), arrivals, lambda c, work=work: work[c.job], policy, faults=faults, options=SimulationOptions(forecaster=Forecaster(), until_ns=1 + 700 * S))  # fmt: skip
         seen |= policy.seen
         asked += policy.asked
     assert asked > 80
@@ -133,7 +130,12 @@ def test_a_new_job_gets_on_a_snapshot_what_the_loop_would_give_it(tmp_path: Path
     for spec in (JobSpec(("t",), device="gpu", queue="a", user="ann", name="x"), arrivals[3].spec):
         there = MemoryStore()
         view = simulate(
-            there, fleet(), arrivals, lambda c: work[c.job], Unidle(), forecaster=Forecaster(), until_ns=late
+            there,
+            fleet(),
+            arrivals,
+            lambda c: work[c.job],
+            Unidle(),
+            options=SimulationOptions(forecaster=Forecaster(), until_ns=late),
         )
         out = io.BytesIO()
         write_snapshot(freeze(view, Forecaster.of(view).recall()), out)
@@ -151,9 +153,7 @@ def test_a_new_job_gets_on_a_snapshot_what_the_loop_would_give_it(tmp_path: Path
 
 def test_a_snapshot_of_a_snapshot_is_the_same(tmp_path: Path) -> None:
     arrivals, work = jobs(2, 25)
-    view = simulate(
-        MemoryStore(), fleet(), arrivals, lambda c: work[c.job], Unidle(), forecaster=Forecaster(), until_ns=200 * S
-    )  # fmt: skip
+    view = simulate(MemoryStore(), fleet(), arrivals, lambda c: work[c.job], Unidle(), options=SimulationOptions(forecaster=Forecaster(), until_ns=200 * S))  # fmt: skip
     first = freeze(view, Forecaster.of(view).recall())
     assert any(job.holds is not None and job.holds.saved_ns for job in first.jobs)
     assert any(job.run_time is not None for job in first.jobs)

@@ -121,7 +121,7 @@ def test_control_groups_go_with_the_drill_also_those_that_nobody_entered() -> No
     root = scratch.directory / "undisturbed" / "store.db.d" / "runs"
     root.mkdir(parents=True)
     name = cgroups.group_name(str(root))
-    group = cgroups.Group(cgroups.group_paths(cgroups.detect(name), name, "gang.1.0"))
+    group = cgroups.ControlGroup(cgroups.group_paths(cgroups.detect(name), name, "gang.1.0"))
     assert not group.create()
     assert group.paths
     scratch.close()

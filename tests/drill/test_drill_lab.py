@@ -16,6 +16,7 @@ import pytest
 import needs
 from e2e.commands import ask
 from e2e.gangs import jobs_of, running
+from labs import fleet_text
 from unidle.drill.lab import Lab
 from waiting import wait_until
 
@@ -32,7 +33,7 @@ def lab() -> Iterator[Lab]:
 
 def write(lab: Lab, tmp_path: Path, steps: int, **fields: Any) -> tuple[Path, Path]:
     fleet, job = tmp_path / "fleet.yaml", tmp_path / "job.json"
-    fleet.write_text(lab.fleet_text(1))
+    fleet.write_text(fleet_text(lab, 1))
     command = [sys.executable, str(ALLREDUCE), str(steps), "0.02"]
     content = {
         "name": "ring",

@@ -10,7 +10,7 @@ from typing import Any
 
 from unidle.clock import RealClock
 from unidle.engine.local import process_tree, rundir
-from unidle.engine.local.cgroups import Group
+from unidle.engine.local.cgroups import ControlGroup
 from unidle.engine.local.engine import LocalEngine
 from unidle.engine.protocol import CheckpointLook, LiveAttempt, RankMarks, StartGang, StopGang, Utilised
 from unidle.events.marks import Mark
@@ -204,6 +204,6 @@ def _settled(engine: LocalEngine) -> bool:
     return all(watch.state == "ended" for watch in watches)
 
 
-def group_of(gang: Gang, rank: int = 0) -> Group:
+def group_of(gang: Gang, rank: int = 0) -> ControlGroup:
     """The rank's control group."""
     return gang.engine._gangs[gang.command.job, gang.command.attempt].watches[rank].group

@@ -17,7 +17,7 @@ import needs
 from engine_local.local_gangs import python
 from unidle.drill.lab import Lab
 from unidle.engine.local.vitals import tcp
-from unidle.engine.local.vitals.reachability import Reach
+from unidle.engine.local.vitals.reachability import Reachability
 from unidle.engine.local.vitals.tcp import Connections
 from unidle.jobs.vitals import LinkVitals
 from waiting import wait_until
@@ -130,7 +130,7 @@ def test_what_a_cut_link_holds_up_is_seen_at_its_sender(
     ids=["node", "link", "nothing"],
 )
 def test_nodes_are_asked_whom_they_reach(lab: Lab, cut: tuple[str, ...], fails: set[tuple[str, str]]) -> None:
-    reach = Reach(
+    reach = Reachability(
         {name: lab.space(name) for name in lab.names}, {name: lab.address(name) for name in lab.names}
     )
     if cut:
@@ -144,7 +144,7 @@ def test_nodes_are_asked_whom_they_reach(lab: Lab, cut: tuple[str, ...], fails: 
 def refuse_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a user who may not trace the ranks."""
 
-    def refused(_sockets: tcp.Sockets) -> dict[int, tcp.Tcp]:
+    def refused(_sockets: tcp.Sockets) -> dict[int, tcp.TcpState]:
         raise tcp.NotAllowed
 
     monkeypatch.setattr(tcp.Sockets, "read", refused)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import needs
 from engine_local.local_gangs import Machine, python, sh
-from unidle.engine.local.cgroups import Group
+from unidle.engine.local.cgroups import ControlGroup
 from unidle.engine.local.supervisor.failure import end_cause
 from unidle.engine.local.supervisor.rotated_log import LastBytes
 from unidle.events.marks import LastOutput
@@ -108,7 +108,7 @@ def test_a_kill_for_the_whole_machine_is_not_of_the_jobs_limit(tmp_path: Path) -
         end_cause.kernel_says({"memory": "/sys/fs/cgroup/memory/unidle-1/j.1.0"}, 77, 0, log)["oom_machine"]
         is True
     )
-    assert end_cause.limit_of(Group({}), of_machine=True)["oom_limit_of"] == "machine"
+    assert end_cause.limit_of(ControlGroup({}), of_machine=True)["oom_limit_of"] == "machine"
 
 
 def test_the_limit_that_was_used_up_is_the_groups_own_or_one_above(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_the_limit_that_was_used_up_is_the_groups_own_or_one_above(tmp_path: Pat
     (own / "memory.max").write_text("max\n")
     (above / "memory.max").write_text("2000000\n")
     (above / "memory.events").write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n")
-    group = Group({"unified": str(own)})
+    group = ControlGroup({"unified": str(own)})
     assert end_cause.limit_of(group) == {"oom_limit_bytes": 2_000_000, "oom_limit_of": "above"}
     (own / "memory.max").write_text("1000000\n")
     (own / "memory.events").write_text("oom 0\noom_kill 1\n")

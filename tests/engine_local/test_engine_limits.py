@@ -9,7 +9,7 @@ import pytest
 import needs
 from engine_local.local_gangs import Machine, group_of, python, sh
 from unidle.engine.local import cgroups, process_tree
-from unidle.engine.local.cgroups import Group, group_paths, hierarchies, usable
+from unidle.engine.local.cgroups import ControlGroup, group_paths, hierarchies, usable
 from unidle.jobs import Limits
 
 pytestmark = needs.cgroups
@@ -166,7 +166,7 @@ def test_v2_limits_and_usage_are_in_the_files_of_the_kernels_names(tmp_path: Pat
     (place / "io.pressure").write_text(
         "some avg10=0.00 avg60=0.00 avg300=0.00 total=77\nfull avg10=0.00 total=5\n"
     )
-    group = Group({"unified": str(place)})
+    group = ControlGroup({"unified": str(place)})
     assert group.limit(1000, 1.5, 20) == []
     written = {
         name: (place / name).read_text().strip()

@@ -13,7 +13,7 @@ import needs
 from engine_local.local_gangs import Machine, python, sh
 from unidle.engine.local import logs, rundir
 from unidle.engine.local.journal_tail import JournalTail
-from unidle.engine.local.supervisor.journal import PENDING_LIMIT_BYTES, Journal
+from unidle.engine.local.supervisor.journal import PENDING_LIMIT_BYTES, RankJournal
 from unidle.engine.local.supervisor.rotated_log import RotatedLog
 from waiting import wait_until
 
@@ -158,7 +158,7 @@ def test_an_attempt_on_a_full_disk_is_lost_with_the_reason(small_disk: Path) -> 
 
 @needs.root
 def test_the_exit_record_outlives_a_full_disk_by_its_reserve(small_disk: Path) -> None:
-    journal = Journal(str(small_disk / "journal"), str(small_disk / "reserve"))
+    journal = RankJournal(str(small_disk / "journal"), str(small_disk / "reserve"))
     fill(small_disk / "data")
     for k in range(2 * PENDING_LIMIT_BYTES // 30):
         journal.add({"k": "step", "t": k, "n": k})

@@ -12,6 +12,7 @@ from engine_local.local_gangs import Gang, Machine, sh
 from engine_local.sharing import GIB, UUID, Sharing, command, cut_gpu, env_of, orders
 from unidle.clock import RealClock
 from unidle.control.loop import Controller
+from unidle.control.services import ControllerTiming
 from unidle.engine.local.engine import LocalEngine
 from unidle.engine.protocol import PartOf, StartGang
 from unidle.fleet import CutMode, CutPart, Device, Fleet, Node
@@ -130,7 +131,9 @@ class Driven:
         self.store, clock = MemoryStore(), RealClock()
         engine = sharing.engine(fleet)
         lease = self.store.acquire("test")
-        self.controller = Controller(self.store, lease, engine, Unidle(), clock, inbox_every_ns=None)
+        self.controller = Controller(
+            self.store, lease, engine, Unidle(), clock, timing=ControllerTiming(inbox_every_ns=None)
+        )
         self.controller.start("test")
 
     def submit(self, job: str, script: str, share: Share) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from engine_local.local_gangs import Gang, Machine, gang_of, sh
 from unidle.engine.local import process_tree, rundir
-from unidle.engine.local.supervisor.journal import Journal
+from unidle.engine.local.supervisor.journal import RankJournal
 from unidle.engine.protocol import LiveAttempt
 from unidle.events.marks import Mark
 from waiting import wait_until
@@ -231,7 +231,7 @@ def test_marks_that_cost_work_when_lost_are_synced(tmp_path: Path, monkeypatch: 
             real(fd)
 
         monkeypatch.setattr(os, name, seen)
-    journal = Journal(f"{place}/journal.jsonl", f"{place}/reserve")
+    journal = RankJournal(f"{place}/journal.jsonl", f"{place}/reserve")
     for kind in ("spawn", "step", "note"):
         journal.add({"k": kind, "t": 1})
         journal.sync()

@@ -15,7 +15,7 @@ import pytest
 import needs
 from engine_local.local_gangs import Gang, Machine, python
 from unidle.engine.local import rundir
-from unidle.engine.local.vitals.process_state import Eye, look_at, worker_of
+from unidle.engine.local.vitals.process_state import ProcessReader, look_at, worker_of
 from unidle.jobs import Limits
 from unidle.jobs.vitals import Doing
 from waiting import wait_until
@@ -72,7 +72,7 @@ def test_when_a_sleeping_rank_will_wake_up_is_known() -> None:
 
 def test_an_eye_that_stays_open_sees_the_same_until_the_end() -> None:
     with process("os.read(0, 1)\ntime.sleep(600)") as child:
-        eye = Eye(child.pid)
+        eye = ProcessReader(child.pid)
         wait_until(lambda: eye.look().doing == "pipe", 20, "pipe")
         assert child.stdin is not None
         child.stdin.write(b"x")
@@ -104,7 +104,7 @@ def with_number(pid: int) -> Iterator[None]:
 @needs.root
 def test_an_eye_on_a_process_that_is_gone_sees_nothing_of_another_with_its_number() -> None:
     with process("import subprocess; subprocess.run(['sleep', '600'])") as child:
-        eye = Eye(child.pid)
+        eye = ProcessReader(child.pid)
         wait_until(lambda: eye.look().doing == "child", 20, "child")
         assert eye.children() and eye.on_cpu_ns() and eye.io_bytes() and eye.state_and_ticks()[0] == "S"
         for below in eye.children():

@@ -53,9 +53,9 @@ def command_of(
 
 def warmed(machine: Machine, command: StartGang, modules: Sequence[str] = ("json",)) -> WarmPool:
     """The machine's engine with a Python ready for the command."""
-    if machine.engine._warm is not None:  # it began one of its own for a gang that ran long
-        machine.engine._warm.close()
-    pool = machine.engine._warm = WarmPool(modules)
+    if machine.engine._starts.warm is not None:  # it began one of its own for a gang that ran long
+        machine.engine._starts.warm.close()
+    pool = machine.engine._starts.warm = WarmPool(modules)
     env = launch.common_environment(command, os.environ)
     assert pool.prepare(command.spec.command, env) == ""
     [zygote] = pool._zygotes.values()
@@ -77,7 +77,7 @@ def test_a_start_waits_for_a_warm_python_that_is_on_its_way(machine: Machine, tm
     (tmp_path / "slow_import.py").write_text("import time; time.sleep(1.5)")
     (tmp_path / "script.py").write_text("import sys; print('slow_import' in sys.modules)")
     command = command_of(tmp_path / "script.py", env={"PYTHONPATH": str(tmp_path)})
-    pool = machine.engine._warm = WarmPool(("slow_import",))
+    pool = machine.engine._starts.warm = WarmPool(("slow_import",))
     pool.prepare(command.spec.command, launch.common_environment(command, os.environ))
     assert run(machine, command).log() == "True\n"
 
@@ -243,7 +243,7 @@ def test_what_cannot_be_forked_is_refused_with_the_reason(machine: Machine, tmp_
     script = tmp_path / "hello.py"
     script.write_text("print('hello')\n")
     command = command_of(script, env={"PYTHONPATH": str(tmp_path)})
-    pool = machine.engine._warm = WarmPool(("threads_at_import",))
+    pool = machine.engine._starts.warm = WarmPool(("threads_at_import",))
     env = launch.common_environment(command, os.environ)
     wait_until(lambda: pool.prepare(command.spec.command, env), what="a refusal")
     assert "2 threads" in pool.prepare(command.spec.command, env)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from unidle.control.gangs.progress_watch import GuardWatch, progress_of
+from unidle.control.gangs.progress_watch import ProgressWatch, progress_of
 from unidle.events import types as ev
 from unidle.guard.progress import (
     BLIND_LOOKS,
@@ -103,7 +103,7 @@ def test_what_the_job_says_itself_goes_before_what_is_seen_from_outside() -> Non
 def test_a_verdict_follows_from_steps_seen_from_outside() -> None:
     view = Telling(2).submit("j", ranks=2).place("j", "n0/0", "n0/1").at(5)
     view.tell(ev.StepsWatched("j", 1, 2 * S, 4 * S, {0: tuple(2 * S + n * S // 10 for n in range(1, 20))}))
-    watch, said = GuardWatch(), []
+    watch, said = ProgressWatch(), []
     for k in range(10, 80):
         ranks = (replace(WAITS, since_ns=5 * S), replace(WAITS, rank=1, since_ns=5 * S))
         said += list(watch.look(view.view, GangVitals("j", 1, (k - 1) * TICK, k * TICK, ranks)))

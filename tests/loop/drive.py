@@ -9,6 +9,7 @@ from loopcheck import Checker
 from unidle.clock import VirtualClock
 from unidle.control.forecast import Forecaster
 from unidle.control.loop import Controller
+from unidle.control.services import ControllerServices, ControllerTiming
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import SimJob
@@ -67,7 +68,7 @@ class Loop:
         view = load_view(self.store)
         self.controller = Controller(
             self.store, self._lease, self.engine, self.policy(), self.clock,
-            inbox_every_ns=None, sighting_every_ns=LONG_NS, view=view, forecaster=Forecaster.of(view),
+            ControllerServices(forecaster=Forecaster.of(view)), ControllerTiming(None, LONG_NS), view,
         )  # fmt: skip
         self.controller.start("test")
 

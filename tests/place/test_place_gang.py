@@ -8,10 +8,9 @@ import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from place.trees import World, assert_holds, can_be_grouped, domain, fleets, gangs, worlds
+from place.trees import World, assert_holds, can_be_grouped, domain, fleets, gangs, plan_or_why, worlds
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Layout, Reason, Topology
-from unidle.place.explain.gang import plan_gang, plan_or_why
 from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan, gang_of
 from unidle.place.network.domains import DomainCapacity, pick
 from unidle.place.network.tree import change, room_of, tree_of, units_of
@@ -20,7 +19,7 @@ from unidle.place.network.tree import change, room_of, tree_of, units_of
 @settings(max_examples=300)
 @given(world=worlds())
 def test_a_gang_is_whole_within_its_room_and_its_constraints(world: World):
-    plan = plan_gang(world.tree, world.room, world.gang)
+    plan = plan_or_why(DomainCapacity(world.tree, world.room), world.gang)
     event("blocked" if isinstance(plan, Blocked) else "placed")
     if isinstance(plan, GangPlan):
         assert_holds(world, plan)
@@ -31,7 +30,7 @@ def test_a_gang_is_whole_within_its_room_and_its_constraints(world: World):
 @settings(max_examples=200)
 @given(world=worlds())
 def test_the_same_input_gives_the_same_plan(world: World):
-    one, other = (plan_gang(world.tree, world.room.copy(), world.gang) for _ in range(2))
+    one, other = (plan_or_why(DomainCapacity(world.tree, world.room.copy()), world.gang) for _ in range(2))
     assert type(one) is type(other) and one.because == other.because
     if isinstance(one, GangPlan) and isinstance(other, GangPlan):
         assert one.nodes.tolist() == other.nodes.tolist() and one.counts.tolist() == other.counts.tolist()
@@ -46,7 +45,7 @@ def test_a_gang_is_blocked_only_where_no_choice_of_places_would_do(data: st.Data
     gang = data.draw(gangs().filter(lambda g: g.ranks <= 8))
     hard = Gang(gang.ranks, gang.layout, tuple(c for c in gang.constraints if c.hard and not c.fabric))
     world = World(arrays, room, hard)
-    plan = plan_gang(arrays, room, hard)
+    plan = plan_or_why(DomainCapacity(arrays, room), hard)
     if isinstance(plan, GangPlan) or any(c.within not in ("node", *arrays.kinds) for c in hard.constraints):
         return
     for counts in itertools.product(*(range(r + 1) for r in room.tolist())):
@@ -134,7 +133,7 @@ def test_room_that_is_set_again_answers_as_new_room(world: World, data: st.DataO
     for _ in range(2):
         room = np.array(data.draw(st.lists(st.integers(0, 6), min_size=n, max_size=n)))
         rooms.set(np.arange(n), room)
-        held, plan = rooms.counts(world.gang), plan_gang(world.tree, room, world.gang)
+        held, plan = rooms.counts(world.gang), plan_or_why(DomainCapacity(world.tree, room), world.gang)
         assert (held is None) == isinstance(plan, Blocked)
         if held is not None and isinstance(plan, GangPlan):
             assert held[0].tolist() == plan.nodes.tolist() and held[1].tolist() == plan.counts.tolist()

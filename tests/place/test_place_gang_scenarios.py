@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import yaml
 
+from place.trees import plan_or_why
 from unidle.files.fleet import fleet_from_mapping
 from unidle.jobs import JobSpec, Layout, Topology
-from unidle.place.explain.gang import plan_gang
 from unidle.place.network.constraint import Blocked, Gang, gang_of
+from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.tree import Ints, Tree, tree_of
 
 FILE = Path(__file__).parent.parent / "scenarios/topology/gangs.yaml"
@@ -45,7 +46,7 @@ def gang(given: dict[str, Any]) -> Gang:
 
 
 def outcome(tree: Tree, room: Ints, given: dict[str, Any]) -> dict[str, Any]:
-    plan = plan_gang(tree, room, gang(given))
+    plan = plan_or_why(DomainCapacity(tree, room), gang(given))
     if isinstance(plan, Blocked):
         first = plan.barriers[0]
         return {

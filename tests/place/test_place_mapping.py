@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from place.trees import World, domain, worlds
+from place.trees import World, domain, plan_or_why, worlds
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.jobs import Layout
-from unidle.place.explain.gang import plan_gang
 from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
+from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.rank_order import RankOrder, map_ranks, order_found
 from unidle.place.network.traffic import CostModel, Traffic, edges_of, usual_traffic
 from unidle.place.network.tree import Tree, tree_of
@@ -174,7 +174,7 @@ def test_traffic_of_a_usual_model_is_as_documented():
 @settings(max_examples=200)
 @given(world=worlds())
 def test_a_plan_s_groups_are_together_in_its_order(world: World):
-    plan = plan_gang(world.tree, world.room, world.gang)
+    plan = plan_or_why(DomainCapacity(world.tree, world.room), world.gang)
     layout = world.gang.layout
     if isinstance(plan, Blocked) or layout is None:
         return
@@ -196,7 +196,7 @@ def test_a_large_plan_s_groups_are_together_too():
     layout = Layout(4, 8, 5)
     for wishes in ((("tp", "node"), ("dp", "leaf")), (("dp", "leaf"),), (("dp", "node"), ("tp", "leaf"))):
         keep = [Constraint(group, within) for group, within in wishes]  # type: ignore[arg-type]
-        plan = plan_gang(network, np.full(39, 8), Gang(160, layout, tuple(keep)))
+        plan = plan_or_why(DomainCapacity(network, np.full(39, 8)), Gang(160, layout, tuple(keep)))
         assert isinstance(plan, GangPlan)
         found = map_ranks(network, plan.nodes, plan.counts, layout, Traffic(1, 1 << 20, 1 << 34), keep=keep)
         for group, within in wishes:

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from unidle.control.forecast import Forecaster
-from unidle.control.replay.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
 from unidle.engine.sim.workload import S, SimJob
 from unidle.errors import BadInput
 from unidle.events import types as ev
@@ -58,10 +58,7 @@ def run(
 ) -> tuple[View, list[ev.Event]]:
     store = MemoryStore()
     behaviour = {arrival.job: sim for arrival, sim in jobs}
-    view = simulate(
-        store, there, [arrival for arrival, _ in jobs], lambda command: behaviour[command.job], Twice(),
-        forecaster=forecaster, until_ns=None if until_s is None else until_s * S,
-    )  # fmt: skip
+    view = simulate(store, there, [arrival for arrival, _ in jobs], lambda command: behaviour[command.job], Twice(), options=SimulationOptions(forecaster=forecaster, until_ns=None if until_s is None else until_s * S))  # fmt: skip
     return view, [ev.decode(e.kind, e.body, e.seq) for e in store.read()]
 
 

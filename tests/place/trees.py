@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import Layout
-from unidle.place.network.constraint import Constraint, Gang, GangPlan
+from unidle.place.explain.gang import why_blocked
+from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
+from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.tree import FLEET, NODE, Ints, Tree, tree_of
 
 KINDS = ("leaf", "spine", "pod")
@@ -132,3 +134,8 @@ def can_be_grouped(world: World, plan: GangPlan, kept: list[Constraint]) -> bool
 
 
 __all__ = ["FLEET", "World", "assert_holds", "can_be_grouped", "domain", "fleets", "gangs", "worlds"]
+
+
+def plan_or_why(rooms: DomainCapacity, gang: Gang) -> GangPlan | Blocked:
+    """Where the gang goes now, or why it cannot; nothing is changed."""
+    return rooms.place(gang) or why_blocked(rooms, gang)

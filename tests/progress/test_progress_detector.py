@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from progress.feeding import SECOND, cut, marks_of, sources, steps
 from progress.outputs import others, trainings
-from unidle.engine.local.supervisor.progress import Progress, Scanner, validate_pattern
+from unidle.engine.local.supervisor.progress import RankProgress, Scanner, validate_pattern
 from unidle.engine.local.supervisor.progress.scanner import read_output
 
 TRAININGS = trainings()
@@ -227,7 +227,7 @@ def test_steps_that_were_guessed_can_be_compared_with_names_of_checkpoints_if_th
 
 
 def test_the_helper_takes_precedence_over_guessed_lines() -> None:
-    progress = Progress()
+    progress = RankProgress()
     progress.output("stdout", b"".join(b"step %d loss 0.5\n" % n for n in range(3)), SECOND)
     progress.helper(b'{"k": "step", "t": 1500000000, "n": 7}\n', 2 * SECOND)
     later = progress.output("stdout", b"step 9 loss 0.5\n", 3 * SECOND) + progress.finish(4 * SECOND)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from progress.feeding import SECOND, cut
 from unidle.engine.local.supervisor.progress import Scanner
-from unidle.engine.local.supervisor.progress.scanner import Summary, read_output
+from unidle.engine.local.supervisor.progress.scanner import OutputSummary, read_output
 
 LOGS = Path(__file__).parent / "logs"
 Steps = tuple[int, int | None, int | None]
@@ -32,7 +32,7 @@ OTHERS = {path.stem: path.read_bytes() for path in sorted((LOGS / "none").iterdi
 NONE: Steps = (0, None, None)
 
 
-def _steps(found: Summary) -> Steps:
+def _steps(found: OutputSummary) -> Steps:
     return found.marks, found.first, found.last
 
 

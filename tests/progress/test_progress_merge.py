@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import needs
 from fuse import StubbornMount, stubborn
 from progress.feeding import SECOND, cut, steps
-from unidle.engine.local.supervisor.progress import HelperPipe, Progress
+from unidle.engine.local.supervisor.progress import HelperPipe, RankProgress
 from unidle.events.marks import Mark
 from waiting import wait_until
 
@@ -109,7 +109,7 @@ def test_flood_of_short_waits_keeps_its_sum() -> None:
 
 
 def test_printed_steps_end_where_the_helper_begins_to_count() -> None:
-    progress = Progress(clock_offset_ns=OFFSET)
+    progress = RankProgress(clock_offset_ns=OFFSET)
     marks = progress.output("stdout", b"iter 5: loss 1.0\n", 20 * SECOND)
     marks += progress.helper(record(k="step", t=at(21), n=6), 21 * SECOND)
     marks += progress.output("stdout", b"iter 6: loss 1.0\niter 7: loss 1.0\n", 22 * SECOND)
@@ -118,7 +118,7 @@ def test_printed_steps_end_where_the_helper_begins_to_count() -> None:
 
 
 def test_helper_that_counts_calls_goes_on_from_what_was_printed() -> None:
-    progress = Progress(clock_offset_ns=OFFSET)
+    progress = RankProgress(clock_offset_ns=OFFSET)
     marks = progress.output("stdout", b"iter 500: loss 1.0\n", 20 * SECOND)
     for k in (1, 2, 3):
         marks += progress.helper(record(k="step", t=at(20 + k), n=k, c=1), (20 + k) * SECOND)
@@ -126,7 +126,7 @@ def test_helper_that_counts_calls_goes_on_from_what_was_printed() -> None:
 
 
 def test_spans_that_are_printed_count_until_the_helper_tells_its_own() -> None:
-    progress = Progress(clock_offset_ns=OFFSET)
+    progress = RankProgress(clock_offset_ns=OFFSET)
     evaluation = b"{'eval_loss': 1.0, 'eval_runtime': 0.5, 'epoch': 1.0}\n"
     assert len(progress.output("stdout", evaluation, 20 * SECOND)) == 1
     progress.helper(record(k="step", t=at(21), n=6), 21 * SECOND)
@@ -140,7 +140,7 @@ class Rank:
 
     def __init__(self, place: Path, pattern: str | None = None) -> None:
         self.offset_ns = 3 * SECOND
-        self.progress = Progress(pattern, str(place), self.offset_ns)
+        self.progress = RankProgress(pattern, str(place), self.offset_ns)
         self.later_ns = 0
 
     def now_ns(self) -> int:
@@ -188,7 +188,7 @@ def test_checkpoint_that_is_printed_and_seen_is_told_once(tmp_path: Path) -> Non
 
 
 def test_bad_pattern_is_noted_and_the_built_in_ones_serve() -> None:
-    progress = Progress("(")
+    progress = RankProgress("(")
     [note] = progress.tick(SECOND)
     assert note["k"] == "note"
     assert "not a regular expression" in note["text"]
@@ -196,7 +196,7 @@ def test_bad_pattern_is_noted_and_the_built_in_ones_serve() -> None:
 
 
 def test_end_tells_what_was_held_back_and_what_went_wrong() -> None:
-    progress = Progress(clock_offset_ns=OFFSET)
+    progress = RankProgress(clock_offset_ns=OFFSET)
     progress.helper(record(k="dropped", t=at(10), n=12) + b"nonsense\n", 20 * SECOND)
     marks = progress.output("stdout", b"iter 7: loss 1.0\n", 21 * SECOND)
     marks += progress.output("stdout", b"iter 8: loss 1.0\niter 9: loss 1.0", 21 * SECOND + 1)
@@ -209,10 +209,10 @@ def test_end_tells_what_was_held_back_and_what_went_wrong() -> None:
 
 
 @contextmanager
-def stalled(far: Path) -> Iterator[tuple[StubbornMount, Progress, int]]:
+def stalled(far: Path) -> Iterator[tuple[StubbornMount, RankProgress, int]]:
     """A rank whose checkpoint directory does not answer the look that is out, and the time before that look."""
     with stubborn(far) as mount:
-        progress = Progress(checkpoint_path=str(mount.place))
+        progress = RankProgress(checkpoint_path=str(mount.place))
         now_ns = progress._now_ns()
         mount.stall()
         assert progress.tick(now_ns + SECOND) == []

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle import words
-from unidle.page.frame import visible
 from unidle.report import text
 
 S = 1_000_000_000
@@ -84,17 +81,3 @@ def test_shown_shares_add_up_to_one_hundred(parts: list[int]) -> None:
         return
     tenths = sum(0 if s.startswith("<") else round(float(s.removesuffix(" %")) * 10) for s in shown)
     assert tenths == 1_000
-
-
-@given(st.text(st.characters(exclude_categories=()), max_size=60))
-def test_visible_text_is_one_line_that_can_be_written(name: str) -> None:
-    shown = visible(name)
-    shown.encode()
-    hidden = {c for c in shown if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"}}
-    assert hidden <= {"\u200c", "\u200d"}
-    assert len(shown) == len(name)
-
-
-def test_a_cut_name_ends_in_an_ellipsis() -> None:
-    assert visible("x" * 10, 5) == "xxxx…"
-    assert visible("x" * 5, 5) == "xxxxx"

@@ -15,7 +15,7 @@ import pytest
 
 from sim.worlds import fleet_of
 from unidle.control.gangs import profiler as of_profiler
-from unidle.control.session import Session, take_up
+from unidle.control.session import ControllerSession, take_up
 from unidle.engine.local import process_tree
 from unidle.events import types as ev
 from unidle.fleet.policies import ProfilePolicy
@@ -39,7 +39,7 @@ class World:
     """A store that is driven within the test's process."""
 
     address: str
-    session: Session
+    session: ControllerSession
     events: list[ev.Event]
 
     def run(self, until: Callable[[], object], what: str) -> None:
@@ -53,7 +53,7 @@ class World:
 
     @property
     def profiler(self) -> of_profiler.Profiler:
-        found = self.session.controller._profiler
+        found = self.session.controller._services.profiler
         assert found is not None
         return found
 
@@ -182,7 +182,7 @@ def test_where_nobody_asks_for_it_there_is_no_profiler(world):
     with world(on=False) as w:
         w.submit("j", "import time; time.sleep(0.3)", ranks=1)
         w.run(lambda: w.session.controller.view.jobs["j"].terminal, "its end")
-        assert w.session.controller._profiler is None and not w.seen(ev.ProfilerSet)
+        assert w.session.controller._services.profiler is None and not w.seen(ev.ProfilerSet)
 
 
 @pytest.mark.parametrize(

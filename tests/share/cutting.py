@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sim.worlds import S
-from unidle.control.replay.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.workload import SimJob
 from unidle.files.fleet import fleet_from_mapping
@@ -63,7 +63,13 @@ def run(world: World, until_s: float | None = None) -> tuple[MemoryStore, View]:
     store = MemoryStore()
     until_ns = None if until_s is None else ns(until_s)
     view = simulate(
-        store, world.fleet, world.arrivals, world.workload, Unidle(), faults=world.faults, until_ns=until_ns
+        store,
+        world.fleet,
+        world.arrivals,
+        world.workload,
+        Unidle(),
+        faults=world.faults,
+        options=SimulationOptions(until_ns=until_ns),
     )
     return store, view
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sim.worlds import S, fleet_of, ledger_rows
 from unidle.clock import VirtualClock
 from unidle.control.loop import Controller
-from unidle.control.replay.simulate import Arrival, simulate
-from unidle.engine.sim.contention import WHOLE, Network
+from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
+from unidle.engine.sim.contention import WHOLE, UplinkContention
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import SimJob, seeded_faults
 from unidle.errors import StoreError
@@ -40,7 +40,9 @@ def run(fleet, jobs, policy=None, **more) -> tuple[MemoryStore, View]:
     store = MemoryStore()
     arrivals = [Arrival(1 + at * S, name, job) for name, (at, job, _) in jobs.items()]
     behaviour = {name: sim for name, (_, _, sim) in jobs.items()}
-    view = simulate(store, fleet, arrivals, lambda c: behaviour[c.job], policy or FirstFit(), **more)
+    faults = more.pop("faults", ())
+    options = SimulationOptions(**more)
+    view = simulate(store, fleet, arrivals, lambda c: behaviour[c.job], policy or FirstFit(), faults, options)
     source = ledger_source(store, view)
     assert check_batches(source.batches(source.extent())) == []
     return store, view
@@ -273,7 +275,7 @@ def leaves(*sizes: int, links: tuple[Link, ...] = ()) -> Fleet:
 
 
 def test_two_gangs_on_one_uplink_slow_each_other_by_what_they_communicate() -> None:
-    network = Network(leaves(2, 2))
+    network = UplinkContention(leaves(2, 2))
     assert network.join(("a", 1), ["n0-0", "n1-0"], 400_000) == [("a", 1)]
     assert network.stretch_ppm(("a", 1)) == WHOLE
     assert sorted(network.join(("b", 1), ["n0-1", "n1-1"], 500_000)) == [("a", 1), ("b", 1)]
@@ -284,7 +286,7 @@ def test_two_gangs_on_one_uplink_slow_each_other_by_what_they_communicate() -> N
 
 
 def test_gangs_within_a_leaf_or_a_node_do_not_meet_on_its_uplink() -> None:
-    network = Network(leaves(4, 2))
+    network = UplinkContention(leaves(4, 2))
     network.join(("a", 1), ["n0-0", "n0-1"], WHOLE)
     network.join(("b", 1), ["n0-2", "n0-3"], WHOLE)
     network.join(("c", 1), ["n1-0"], WHOLE)
@@ -293,7 +295,7 @@ def test_gangs_within_a_leaf_or_a_node_do_not_meet_on_its_uplink() -> None:
 
 def test_a_fast_uplink_is_shared_with_less_harm() -> None:
     fast = (Link("l0", "s", 400_000_000_000), Link("l1", "s", 400_000_000_000))
-    network = Network(leaves(2, 2, links=fast))
+    network = UplinkContention(leaves(2, 2, links=fast))
     network.join(("a", 1), ["n0-0", "n1-0"], WHOLE)
     network.join(("b", 1), ["n0-1", "n1-1"], WHOLE)
     # a quarter busy with each, and the nodes' own uplinks stay the bottleneck
@@ -328,7 +330,7 @@ GANGS = st.lists(
 
 @given(GANGS, st.randoms(use_true_random=False))
 def test_no_gang_is_faster_than_alone_and_all_are_as_before_when_the_others_left(gangs, chance) -> None:
-    network = Network(leaves(2, 2, 2))
+    network = UplinkContention(leaves(2, 2, 2))
     keys = [(f"g{k}", 1) for k in range(len(gangs))]
     for key, (nodes, comm) in zip(keys, gangs, strict=True):
         network.join(key, sorted(nodes), comm)

@@ -8,28 +8,28 @@ from hypothesis import strategies as st
 from sim.test_sim_engine import run, seconds, spec
 from sim.worlds import S, fleet_of
 from unidle.engine.sim.peer_copies import PeerCopies
-from unidle.engine.sim.steady import Rhythm, Stand
+from unidle.engine.sim.steady import SteadyRhythm, SteadyState
 from unidle.engine.sim.workload import SimJob
 from unidle.view.incidents import incidents
 
 
-def counted(rhythm: Rhythm, elapsed_ns: int) -> tuple[Stand, list[int]]:
-    """What ``Rhythm.at`` says, step by step; and when each step was complete."""
+def counted(rhythm: SteadyRhythm, elapsed_ns: int) -> tuple[SteadyState, list[int]]:
+    """What ``SteadyRhythm.at`` says, step by step; and when each step was complete."""
     now = steps = saved = copied = saved_stall = copied_stall = 0
     done: list[int] = []
     while True:
         if now + rhythm.step_ns > elapsed_ns:
-            return Stand(steps, saved, copied, saved_stall, copied_stall, 0), done
+            return SteadyState(steps, saved, copied, saved_stall, copied_stall, 0), done
         now, steps = now + rhythm.step_ns, steps + 1
         done.append(now)
         copies = bool(rhythm.copy_every) and steps % rhythm.copy_every == 0
         if copies:
             if now + rhythm.copy_ns > elapsed_ns:
-                return Stand(steps, saved, copied, saved_stall, copied_stall, elapsed_ns - now), done
+                return SteadyState(steps, saved, copied, saved_stall, copied_stall, elapsed_ns - now), done
             now, copied, copied_stall = now + rhythm.copy_ns, steps, copied_stall + rhythm.copy_ns
         if rhythm.save_every and steps % rhythm.save_every == 0:
             if now + rhythm.save_ns > elapsed_ns:
-                return Stand(steps, saved, copied, saved_stall, copied_stall, elapsed_ns - now), done
+                return SteadyState(steps, saved, copied, saved_stall, copied_stall, elapsed_ns - now), done
             now, saved = now + rhythm.save_ns, steps
             saved_stall, copied_stall = saved_stall + copied_stall + rhythm.save_ns, 0
 
@@ -40,7 +40,7 @@ def counted(rhythm: Rhythm, elapsed_ns: int) -> tuple[Stand, list[int]]:
 def test_closed_forms_say_what_counting_step_by_step_says(
     step_ns: int, groups: int, save_ns: int, copy_every: int, copy_ns: int, elapsed_ns: int
 ) -> None:
-    rhythm = Rhythm(step_ns, groups * (copy_every or 1), save_ns, copy_every, copy_ns)
+    rhythm = SteadyRhythm(step_ns, groups * (copy_every or 1), save_ns, copy_every, copy_ns)
     stand, done = counted(rhythm, elapsed_ns)
     assert rhythm.at(elapsed_ns) == stand
     assert [rhythm.since(n) for n in range(1, len(done) + 1)] == done

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from unidle.clock import VirtualClock
 from unidle.control.loop import Controller
 from unidle.control.replay.simulate import Arrival
+from unidle.control.services import ControllerTiming
 from unidle.engine.protocol import LiveAttempt, Observation, StartGang, StopGang
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import S, SimJob
@@ -248,7 +249,7 @@ class Run:
         self._lease = self.store.acquire("test")
         controller = Controller(
             self.store, self._lease, self._engine, FirstFit(), self._clock,
-            inbox_every_ns=None, sighting_every_ns=self.sighting_every_ns,
+            timing=ControllerTiming(None, self.sighting_every_ns),
         )  # fmt: skip
         controller.start("test")
         for _, ask in self._asks()[: self._asked]:

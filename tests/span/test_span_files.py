@@ -10,10 +10,10 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from span.reading import load_span, span_from_mapping
 from unidle.errors import BadInput
 from unidle.span.files.schedule import schedules_named
 from unidle.span.files.schema import span_schema
-from unidle.span.files.setting import load_span, span_from_mapping
 from unidle.span.simulate.iteration import simulate
 from unidle.span.simulate.schedules import SCHEDULES
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as runs
 
+from span.reading import load_span
 from span.settings import settings, uniform
 from unidle.errors import BadInput
-from unidle.span.files.setting import load_span
 from unidle.span.model.link import WanLink
 from unidle.span.model.setting import Setting
 from unidle.span.plan.what_if import slow_site, without_link

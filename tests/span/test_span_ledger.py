@@ -12,13 +12,13 @@ from hypothesis import settings as runs
 
 from scope_export import readers
 from scope_export.protobuf import ask_perfetto
+from span.reading import load_span
 from span.settings import settings
 from unidle.errors import BadInput
 from unidle.ledger.current import check_batches
 from unidle.ledger.sources import LiveRows
 from unidle.ledger.taxonomy import GROUPS
 from unidle.span.cli.trace import write_trace
-from unidle.span.files.setting import load_span
 from unidle.span.model.setting import Setting
 from unidle.span.simulate.check import check
 from unidle.span.simulate.iteration import simulate

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from span.plans import small_case
+from span.reading import span_from_mapping, wanted_from_mapping
 from unidle.errors import BadInput
-from unidle.span.files.plan import as_file, rented, wanted_from_mapping
-from unidle.span.files.setting import span_from_mapping
+from unidle.span.files.plan import as_file, rented
 from unidle.span.plan.alternatives import compare, reconsidered
 from unidle.span.plan.estimate import quick_ns
 from unidle.span.plan.layouts import layouts

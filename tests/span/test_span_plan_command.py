@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from e2e.commands import unidle
-from unidle.span.files.plan import load_wanted, wanted_from_mapping
+from span.reading import load_wanted, wanted_from_mapping
 from unidle.span.files.train import load_run
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "span" / "plan-wan.yaml")

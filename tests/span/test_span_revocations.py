@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from span.plans import small_case
+from span.reading import span_from_mapping, wanted_from_mapping
 from unidle.errors import BadInput
-from unidle.span.files.plan import as_file, wanted_from_mapping
-from unidle.span.files.setting import span_from_mapping
+from unidle.span.files.plan import as_file
 from unidle.span.model.cost import SaveTimes, repeats, stretch
 from unidle.span.plan.offer import PlanRequest
 from unidle.span.plan.search import Objective, brute, plan

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from span.reading import pipelines_from_mapping
 from unidle.errors import BadInput
-from unidle.span.files.setting import pipelines_from_mapping
 from unidle.span.simulate.iteration import ScheduleResult, Simulation, simulate
 from unidle.span.simulate.schedules import SCHEDULES
 from unidle.span.simulate.uneven import shares, simulate_groups

@@ -128,7 +128,7 @@ def test_pipelines_that_are_alike_have_the_rows_that_they_have_without_a_list(se
 
 
 def test_all_meet_at_the_all_reduce_which_begins_with_the_slowest() -> None:
-    from unidle.span.files.setting import pipelines_from_mapping
+    from span.reading import pipelines_from_mapping
 
     whole, groups = pipelines_from_mapping(FILE)
     done = simulated(whole, SCHEDULES["zb-h1"], PipelineShares((6, 6, 2, 2), (1, 1, 0.25, 0.25)))
@@ -148,14 +148,14 @@ def test_pipelines_of_a_cell_get_as_many_and_none_is_lost(speeds: list[float], c
 
 
 def test_a_number_that_cells_cannot_halve_is_shared_out_cell_by_cell() -> None:
-    from unidle.span.files.setting import pipelines_from_mapping
+    from span.reading import pipelines_from_mapping
 
     _, groups = pipelines_from_mapping(FILE | {"microbatches": 3, "pipeline_speeds": [1, 1, 0.7, 0.7]})
     assert [(group.pipelines, group.setting.microbatches) for group in groups] == [((0, 1), 4), ((2, 3), 2)]
 
 
 def test_the_picture_has_a_cell_of_each_kind_and_the_trace_what_each_of_them_holds() -> None:
-    from unidle.span.files.setting import pipelines_from_mapping
+    from span.reading import pipelines_from_mapping
 
     whole, _ = pipelines_from_mapping(FILE)
     done = simulated(

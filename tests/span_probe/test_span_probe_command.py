@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import needs
+from labs import fleet_text
 from unidle.drill.lab import Lab
 from unidle.files.fleet import load_fleet
 
@@ -34,7 +35,7 @@ def test_between_two_namespaces_a_link_is_measured_and_stored(tmp_path: Path) ->
     try:
         lab.limit("a", "b", 100_000_000)
         file = tmp_path / "fleet.yaml"
-        file.write_text(lab.fleet_text(1))
+        file.write_text(fleet_text(lab, 1))
         between = ["--from", lab.space("a"), "--to", lab.space("b")]
         done = _probe(*between, *QUICK, "--write", str(file), "--pair", "a", "b")
         assert done.returncode == 0, done.stderr

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from span.reading import load_span, load_wanted, span_from_mapping, wanted_from_mapping
 from unidle.errors import BadInput
-from unidle.span.files.plan import as_file, load_wanted, wanted_from_mapping
+from unidle.span.files.plan import as_file
 from unidle.span.files.schema import span_schema
-from unidle.span.files.setting import load_span, span_from_mapping
 from unidle.span.model.layers import LayerCost, ModelCosts
 from unidle.span.plan.alternatives import reconsidered
 from unidle.span.plan.estimate import quick_ns

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from span.reading import load_span, load_wanted
 from unidle.errors import BadInput
-from unidle.span.files.plan import load_wanted
 from unidle.span.files.rewrite import store_profile
-from unidle.span.files.setting import load_span
 from unidle.span.model.layers import ModelProfile, median_of, profile_of
 
 HOW = {

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from span.reading import load_span, load_wanted, run_from_mapping
 from span_run import runs
 from unidle.errors import BadInput
-from unidle.span.files.plan import load_wanted
-from unidle.span.files.setting import load_span
-from unidle.span.files.train import RunRequest, load_run, run_from_mapping
+from unidle.span.files.train import RunRequest, load_run
 from unidle.span.simulate.iteration import Simulation, simulate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "span" / "train.yaml"

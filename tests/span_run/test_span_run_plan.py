@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from span.reading import run_from_mapping
 from span_run import runs
 from unidle.errors import BadInput, CannotRun
-from unidle.span.files.train import RunRequest, run_from_mapping
+from unidle.span.files.train import RunRequest
 from unidle.span.model.link import WanLink
 from unidle.span.model.setting import Setting, Site, Stage
 from unidle.span.plan.run_plan import AttemptKey, flows_of, orders, plan_of

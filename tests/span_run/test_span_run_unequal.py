@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import needs
+from span.reading import run_from_mapping
 from span_run import runs
 from span_run.live import Live
 from unidle.errors import BadInput, CannotRun
-from unidle.span.files.train import RunRequest, run_from_mapping
+from unidle.span.files.train import RunRequest
 from unidle.span.plan.run_plan import AttemptKey, chunks_of, plan_of
 from unidle.span.rank.read_plan import plan_from
 from unidle.span.run.follower import digest_of

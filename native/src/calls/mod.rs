@@ -31,7 +31,7 @@ mod take;
 mod wanted;
 mod weights;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -106,7 +106,6 @@ struct Process {
     code: CodeWatch,
     /// What is wanted was looked for in all that is mapped, as far as `code` knows.
     looked: bool,
-    libraries: BTreeSet<String>,
 }
 
 /// Everything that is probed on behalf of one session.
@@ -226,13 +225,6 @@ impl Calls {
     /// The processes that are watched and live.
     pub fn watched(&self) -> Vec<u32> {
         self.processes.keys().copied().collect()
-    }
-
-    /// Whether one of a process's libraries has this name (as of the last look).
-    pub fn has_library(&self, pid: u32, library: &str) -> bool {
-        self.processes
-            .get(&pid)
-            .is_some_and(|p| p.libraries.iter().any(|l| groups::is_library(l, library)))
     }
 }
 

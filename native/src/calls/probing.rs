@@ -50,7 +50,6 @@ impl Calls {
             self.probe_own_allocator(pid, &mappings, n);
         }
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.libraries = libraries;
             process.looked = true;
         }
         Ok(())

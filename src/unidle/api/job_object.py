@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
-from unidle.api.job_watch import LOOK_S, Watch
+from unidle.api.job_watch import LOOK_S, JobWatch
 from unidle.api.stores import address_of, data_dir, read_store, read_view, without_password
 from unidle.control.queries.describe import failure_lines
 from unidle.control.queries.find import find_job
@@ -95,7 +95,7 @@ class Job(Generic[ResultT]):
             )
 
         deadline = None if timeout is None else time.monotonic() + timeout
-        with Watch(self.store, self.id) as watch:
+        with JobWatch(self.store, self.id) as watch:
             while watch.ended() is None:
                 left = LOOK_S if deadline is None else deadline - time.monotonic()
                 if left <= 0:
@@ -109,7 +109,7 @@ class Job(Generic[ResultT]):
         return self._until_ended().__await__()
 
     async def _until_ended(self) -> Self:
-        with Watch(self.store, self.id) as watch:
+        with JobWatch(self.store, self.id) as watch:
             while watch.ended() is None:
                 await asyncio.sleep(LOOK_S)
         return self
@@ -157,7 +157,7 @@ class Job(Generic[ResultT]):
         from unidle.api.controller_process import over, serve
         from unidle.api.serve import ServeOrder
 
-        with Watch(self.store, self.id) as watch:
+        with JobWatch(self.store, self.id) as watch:
             while (job := watch.news()) is None or not job.terminal:
                 if watch.is_free():
                     serve(ServeOrder(self.store, place=False), self.id)

@@ -20,7 +20,7 @@ _HOLDER_EVERY_S: Final = 1.0
 _UNSERVED_S: Final = 5.0
 
 
-class Watch:
+class JobWatch:
     """Errors: :class:`unidle.errors.StoreError` where the store cannot be read."""
 
     def __init__(self, address: str, job: str) -> None:

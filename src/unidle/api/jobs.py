@@ -22,7 +22,7 @@ from unidle.api.fleets import (
 from unidle.api.function_call import command_of, packed, write_call
 from unidle.api.job_fields import Command, spec_of
 from unidle.api.job_object import Job, raise_if_failed
-from unidle.api.job_watch import LOOK_S, Watch
+from unidle.api.job_watch import LOOK_S, JobWatch
 from unidle.api.logs import Output
 from unidle.api.serve import ServeOrder
 from unidle.api.stores import (
@@ -94,10 +94,7 @@ def run(
     store_mode = mode_of(mode, "mode")
     new = _New.of(target, args, kwargs, fields, "unidle.run")
     _check_logs(logs, new.spec.ranks)
-    order = ServeOrder(
-        address_of(store), None if fleet is None else os.path.abspath(fleet), cpu_devices, profile,  # noqa: PTH100
-        needed=0 if new.spec.device == "gpu" else new.spec.devices,
-    )  # fmt: skip
+    order = _order(new.spec, address_of(store), fleet, cpu_devices, profile=profile)
     _refuse(new.spec, order)
     job = new.put(order.store, store_mode)
     try:
@@ -210,6 +207,15 @@ class _New:
         return Job(name, address)
 
 
+def _order(
+    spec: JobSpec, address: str, fleet: _Path | None, cpu_devices: int | None, *, profile: bool
+) -> ServeOrder:
+    """What the controller of the store is started with for the job."""
+    path = None if fleet is None else os.path.abspath(fleet)  # noqa: PTH100
+    needed = 0 if spec.device == "gpu" else spec.devices
+    return ServeOrder(address, path, cpu_devices, profile, needed=needed)
+
+
 def _check_logs(logs: object, ranks: int) -> None:
     if logs not in ("all", "none") and (not isinstance(logs, int) or isinstance(logs, bool) or logs < 0):
         raise BadInput("is not a choice of ranks", field="logs", value=logs, remedy="a rank, 'all' or 'none'")
@@ -269,7 +275,7 @@ def _known_fleet(address: str) -> Fleet:
 
 def _until_taken(job: Job[Any], order: ServeOrder) -> None:
     """Until the job is in the log: from then on its controller does not end before it."""
-    with Watch(job.store, job.id) as watch:
+    with JobWatch(job.store, job.id) as watch:
         while watch.news() is None:
             if watch.is_free():
                 serve(order, job.id)
@@ -279,7 +285,7 @@ def _until_taken(job: Job[Any], order: ServeOrder) -> None:
 def _to_its_end(job: Job[Any], order: ServeOrder, logs: Logs) -> JobView:
     """Wait, and print lines as they come. Errors: CannotRun where it can never start."""
     ranks = None if logs == "all" else [] if logs == "none" else [int(logs)]
-    with Watch(job.store, job.id) as watch:
+    with JobWatch(job.store, job.id) as watch:
         output = Output(watch.store, job.id, ranks, first=1)
         try:
             while True:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import TYPE_CHECKING, Final
 
-from unidle.api.job_watch import LOOK_S, Watch
+from unidle.api.job_watch import LOOK_S, JobWatch
 from unidle.api.lines import RankLines
 from unidle.api.stores import data_dir
 from unidle.errors import BadInput
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LogSelection:
     """Which lines: printed since a time, that match, of these the last ``tail``."""
 
     since_ns: int | None = None
@@ -37,7 +37,7 @@ class Wanted:
         )
 
 
-ALL: Final = Wanted()
+ALL: Final = LogSelection()
 
 
 def _unnoticed(_rank: int, _lines: int) -> None:
@@ -54,7 +54,7 @@ class Output:
 
     def __init__(
         self, store: Store, job: str, ranks: Sequence[int] | None, *, attempt: int | None = None, first: int = 0,
-        raw: bool = False, wanted: Wanted = ALL, dropped: Callable[[int, int], None] = _unnoticed,
+        raw: bool = False, wanted: LogSelection = ALL, dropped: Callable[[int, int], None] = _unnoticed,
     ) -> None:  # fmt: skip
         from unidle.control.retention.archive import runs_of
 
@@ -115,7 +115,7 @@ class Output:
         if not self._begun:
             self._begun = True
             yield from self._present(final=once)
-            self._wanted = Wanted(match=self._wanted.match)  # of what comes later everything is new
+            self._wanted = LogSelection(match=self._wanted.match)  # of what comes later everything is new
         for rank, (reader, lines) in self._readers.items() if not once else ():
             while chunk := reader.read():
                 self._count(rank, reader)
@@ -172,7 +172,7 @@ class Output:
 
 def lines_of(address: str, job: str, rank: int | None, attempt: int | None, *, follow: bool) -> Iterator[str]:
     """See :meth:`unidle.api.job_object.Job.logs`."""
-    with Watch(address, job) as watch:
+    with JobWatch(address, job) as watch:
         found = watch.news()
         if found is not None:
             _check(found, rank, attempt)

@@ -18,7 +18,7 @@ from unidle.checkpoint import sums
 from unidle.checkpoint.find import judged
 from unidle.checkpoint.holder import hold_paths
 from unidle.checkpoint.layout import INNER, MANIFEST
-from unidle.checkpoint.verify import Verdict
+from unidle.checkpoint.verify import CheckpointVerdict
 from unidle.errors import BadInput
 
 _LOOKED_AT: Final = 16
@@ -32,12 +32,12 @@ def remember(paths: Sequence[str]) -> None:
             sums.remember(path)
 
 
-def bad_ones(path: str) -> tuple[list[Verdict], bool]:
+def bad_ones(path: str) -> tuple[list[CheckpointVerdict], bool]:
     """The newest checkpoints below ``path`` up to one that is not bad, and whether there is one.
 
     What unidle itself left unfinished is passed over.
     """
-    bad: list[Verdict] = []
+    bad: list[CheckpointVerdict] = []
     try:
         for verdict in judged(path):
             if verdict.state != "bad":

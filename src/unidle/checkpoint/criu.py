@@ -71,21 +71,7 @@ def dump(pid: int, directory: str, *, leave_running: bool = False) -> None:
         for holder in holders:
             _toggle(str(can.cuda), holder)
             moved.append(holder)
-        keep = ["--leave-running"] if leave_running else []
-        done = _run(
-            [
-                str(can.criu),
-                "dump",
-                "-t",
-                str(pid),
-                "-D",
-                draft_name,
-                "--shell-job",
-                "--tcp-established",
-                "--file-locks",
-                *keep,
-            ]
-        )
+        done = _run(_dump_command(str(can.criu), pid, draft_name, leave_running=leave_running))
         if done.returncode:
             raise CannotRun(f"criu could not freeze it: {_reason(done.stderr)}", field="PID", value=pid)
         with open(os.path.join(draft_name, "unidle.json"), "w", encoding="utf-8") as file:
@@ -98,6 +84,13 @@ def dump(pid: int, directory: str, *, leave_running: bool = False) -> None:
         raise
     for holder in moved if leave_running else ():
         _toggle(str(can.cuda), holder)
+
+
+def _dump_command(criu: str, pid: int, directory: str, *, leave_running: bool) -> list[str]:
+    keep = ["--leave-running"] if leave_running else []
+    return [
+        criu, "dump", "-t", str(pid), "-D", directory, "--shell-job", "--tcp-established", "--file-locks", *keep,
+    ]  # fmt: skip
 
 
 def restore(directory: str) -> int:

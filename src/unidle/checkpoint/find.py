@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from unidle.checkpoint import formats
 from unidle.checkpoint.layout import is_partial
-from unidle.checkpoint.verify import Verdict, verify
+from unidle.checkpoint.verify import CheckpointVerdict, verify
 from unidle.errors import BadInput
 
 
@@ -33,19 +33,19 @@ def candidates(path: str) -> list[str]:
     return [e.path for e in sorted(entries, key=_age, reverse=True)]
 
 
-def judged(path: str, *, deep: bool = True) -> Iterator[Verdict]:
+def judged(path: str, *, deep: bool = True) -> Iterator[CheckpointVerdict]:
     """The verdict on each of :func:`candidates`, newest first, read one at a time."""
     for candidate in candidates(path):
         yield verify(candidate, deep=deep)
 
 
-def find_newest_good(path: str) -> tuple[Verdict | None, list[Verdict]]:
+def find_newest_good(path: str) -> tuple[CheckpointVerdict | None, list[CheckpointVerdict]]:
     """The newest checkpoint below ``path`` that can be trusted, and the newer ones that cannot.
 
     A ``good`` one is taken before an ``unverified`` one only where the latter is not newer: formats without
     checksums are all that many scripts have. Nothing is executed, and no byte of the newest good one is unread.
     """
-    passed: list[Verdict] = []
+    passed: list[CheckpointVerdict] = []
     for verdict in judged(path):
         if verdict.state != "bad":
             return verdict, passed

@@ -58,11 +58,6 @@ def is_partial(name: str) -> bool:
     return re.fullmatch(r"\.step_\d{10}\.\w+|\..+\.pruned", name) is not None
 
 
-def crcs_of(data: memoryview) -> tuple[int, ...]:
-    """CRC-32 of each chunk of 4 MiB."""
-    return tuple(zlib.crc32(data[at : at + CHUNK_BYTES]) for at in range(0, len(data), CHUNK_BYTES))
-
-
 @dataclass(frozen=True, slots=True)
 class Shard:
     """One file of a checkpoint: its name, the rank that wrote it, its size, the CRC-32 of each 4 MiB."""
@@ -158,7 +153,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ShardHeader:
     """The content of a shard's header: pieces of tensors, and where the rank's own state lies (bytes)."""
 
     pieces: tuple[Piece, ...]
@@ -191,7 +186,7 @@ def encode_header(
     return head, {key: (start + a, start + b) for key, (a, b) in places.items()}
 
 
-def decode_header(read: Callable[[int, int], bytes | bytearray | memoryview], size_bytes: int) -> Header:
+def decode_header(read: Callable[[int, int], bytes | bytearray | memoryview], size_bytes: int) -> ShardHeader:
     """The header of a safetensors file of ``size_bytes``; ``read(start, length)`` gives its bytes.
 
     Works for any safetensors file; in one that unidle did not write each tensor is one whole piece. Raises :class:`Damaged`.
@@ -219,7 +214,7 @@ def decode_header(read: Callable[[int, int], bytes | bytearray | memoryview], si
     if end != size_bytes:
         raise Damaged(f"has {size_bytes} bytes; its header needs {end}")
     own = next(((p.start, p.end) for p in found if p.key == "@own"), None)
-    return Header(tuple(p for p in found if p.key != "@own"), own, end)
+    return ShardHeader(tuple(p for p in found if p.key != "@own"), own, end)
 
 
 def _piece(key: str, entry: dict[str, Any], known: list[Any] | None, start: int) -> Piece:
@@ -234,7 +229,7 @@ def _piece(key: str, entry: dict[str, Any], known: list[Any] | None, start: int)
     return Piece(key, str(name), dtype, shape, _sizes(offset), _sizes(whole), start + a, start + b)
 
 
-def check_cover(headers: list[Header]) -> None:
+def check_cover(headers: list[ShardHeader]) -> None:
     """Raises :class:`Damaged` unless the pieces of all shards give each tensor exactly once."""
     volumes: dict[str, int] = {}
     wholes: dict[str, tuple[int, ...]] = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from unidle.checkpoint import sums
 from unidle.checkpoint.layout import is_partial, sync_directory
-from unidle.checkpoint.verify import Verdict
+from unidle.checkpoint.verify import CheckpointVerdict
 from unidle.errors import BadInput
 
 
@@ -17,12 +17,12 @@ from unidle.errors import BadInput
 class Fate:
     """What becomes of one checkpoint, and why."""
 
-    verdict: Verdict
+    verdict: CheckpointVerdict
     keep: bool
     because: str
 
 
-def choose(found: Sequence[Verdict], keep: int, every: int = 0) -> list[Fate]:
+def choose(found: Sequence[CheckpointVerdict], keep: int, every: int = 0) -> list[Fate]:
     """The fate of each checkpoint (newest first): the newest ``keep`` good ones stay, and with ``every`` those whose step
     is a multiple of it.
 
@@ -43,7 +43,12 @@ def choose(found: Sequence[Verdict], keep: int, every: int = 0) -> list[Fate]:
     return [_fate(verdict, kept, every, newest_good) for verdict in found]
 
 
-def _fate(verdict: Verdict, kept: Sequence[Verdict], every: int, newest_good: Verdict | None) -> Fate:
+def _fate(
+    verdict: CheckpointVerdict,
+    kept: Sequence[CheckpointVerdict],
+    every: int,
+    newest_good: CheckpointVerdict | None,
+) -> Fate:
     if verdict in kept:
         return Fate(verdict, True, "the newest good one" if verdict is newest_good else "among the newest")
     if verdict.state == "bad":

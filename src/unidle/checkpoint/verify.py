@@ -16,8 +16,8 @@ from unidle.checkpoint.layout import (
     GOOD,
     MANIFEST,
     Damaged,
-    Header,
     Shard,
+    ShardHeader,
     check_cover,
     decode_header,
     file_chunks,
@@ -33,7 +33,7 @@ _JSON_MOST_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckpointVerdict:
     """What is known of one checkpoint. ``why``: the reason that it is bad, or what was checked or could not be checked."""
 
     path: str
@@ -46,7 +46,7 @@ class Verdict:
     time_ns: int
 
 
-def verify(path: str, *, deep: bool = True) -> Verdict:
+def verify(path: str, *, deep: bool = True) -> CheckpointVerdict:
     """Judge the checkpoint at ``path``, a file or a directory; ``deep``: read every byte.
 
     Without ``deep`` what cannot be seen in sizes and headers stays ``unverified``. Never raises for what
@@ -71,7 +71,7 @@ def verify(path: str, *, deep: bool = True) -> Verdict:
         state, why = "bad", f"{_inner(path, str(error.filename or path))} is missing"
     except OSError as error:
         state, why = "unverified", f"cannot be read: {error.strerror or error}"
-    return Verdict(path, kind, state, why, step, size_bytes, shards, time_ns)
+    return CheckpointVerdict(path, kind, state, why, step, size_bytes, shards, time_ns)
 
 
 def kind_of(path: str, within: str = "") -> str:
@@ -157,7 +157,7 @@ def verify_own(path: str, *, deep: bool = True) -> tuple[State, str]:
     return "good", "all checksums match" + ("; a restore test loaded it" if loaded else "")
 
 
-def verify_shard(path: str, shard: Shard, *, deep: bool = True) -> Header:
+def verify_shard(path: str, shard: Shard, *, deep: bool = True) -> ShardHeader:
     """One shard of the directory ``path``. Raises :class:`Damaged`, OSError."""
     fd = open_inside(path, shard.name)
     try:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from unidle.cli.common import JsonOption, data_dir, print_json, say, show_table
+from unidle.cli.option_set import with_options
 from unidle.cli.times import duration_option
 from unidle.errors import BadInput
 from unidle.words import counted
@@ -29,74 +31,82 @@ def register(app: typer.Typer) -> None:
     app.command("check")(check)
 
 
-def check(
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """Options of the command, in the order of its help."""
+
+    # fmt: off
     tier: Annotated[
         Literal["quick", "standard", "burn-in"],
         typer.Option("--tier", help="Depth of the check: under 2 s, about a minute, or --seconds under load."),
-    ] = "quick",
+    ] = "quick"
     fleet: Annotated[
         str | None,
         typer.Option("--fleet", metavar="FILE", show_default=False, help="Fleet file that declares what the node should have."),
-    ] = None,
+    ] = None
     node: Annotated[
         str | None,
         typer.Option("--node", metavar="NAME", show_default=False, help="Name of this node in the fleet file; default: its host name, or the only node."),
-    ] = None,
+    ] = None
     directory: Annotated[
         list[str] | None,
         typer.Option("--dir", metavar="DIR", show_default=False, help="Directory that jobs use; may be repeated. Default: unidle's data directory and the temporary directory."),
-    ] = None,
+    ] = None
     used: Annotated[
         list[str] | None,
         typer.Option("--used", metavar="DIR", show_default=False, help="Directory whose file system is in use: its faults in the kernel log count. It is not opened; may be repeated."),
-    ] = None,
+    ] = None
     only: Annotated[
         str | None, typer.Option("--only", metavar="NAME[,..]", show_default=False, help="Run only these checks.")
-    ] = None,
+    ] = None
     thresholds: Annotated[
         str | None,
         typer.Option("--thresholds", metavar="FILE", show_default=False, help="Thresholds that override the default ones."),
-    ] = None,
+    ] = None
     timeout: Annotated[
         float | None,
         duration_option("--timeout", text="Time limit of each check; default: that of the check.", least=0.05, most=86400, show_default=False),
-    ] = None,
+    ] = None
     duration: Annotated[
         float, duration_option("--seconds", "--duration", text="Duration of a burn-in: 600 (seconds), 10m.", most=604800)
-    ] = 600,
+    ] = 600
     log_age: Annotated[
         float | None,
         duration_option("--log-age", text="Count kernel log faults of this last time only: 600 (seconds), 10m. Default: since boot.", most=3.2e7, show_default=False),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:  # fmt: skip
+    ] = None
+    as_json: JsonOption = False
+    # fmt: on
+
+
+@with_options(options=CheckOptions)
+def check(options: CheckOptions) -> None:
     """Check that this node is fit to run a job.
 
     Exit codes: 0 fit, 1 unfit, 2 bad input, 3 undecided."""
     from unidle.probe.check import Context, check_node, chosen, load_thresholds, shipped
 
-    probes = chosen(tier, _names(only))
-    book = load_thresholds(thresholds) if thresholds is not None else shipped()
-    declared, nodes, bandwidth_bps = _declared(fleet, node)
+    probes = chosen(options.tier, _names(options.only))
+    book = load_thresholds(options.thresholds) if options.thresholds is not None else shipped()
+    declared, nodes, bandwidth_bps = _declared(options.fleet, options.node)
     context = Context(
-        node=declared.id if declared else node or os.uname().nodename,
-        tier=tier,
+        node=declared.id if declared else options.node or os.uname().nodename,
+        tier=options.tier,
         book=book,
         declared=declared,
         nodes=nodes,
         bandwidth_bps=bandwidth_bps,
-        directories=_directories(directory),
-        used=tuple(map(os.path.abspath, used or ())),
+        directories=_directories(options.directory),
+        used=tuple(map(os.path.abspath, options.used or ())),
         history=data_dir() / "check-history",
         other_gpus=_other_gpus,
-        kernel_log=lambda: _kernel_log(log_age),
-        duration_s=duration,
+        kernel_log=lambda: _kernel_log(options.log_age),
+        duration_s=options.duration,
     )
-    report = check_node(context, probes, timeout)
-    if as_json:
+    report = check_node(context, probes, options.timeout)
+    if options.as_json:
         print_json(_as_json(report))
     else:
-        _say(report, tier)
+        _say(report, options.tier)
     raise typer.Exit(report.exit_code)
 
 

@@ -11,7 +11,7 @@ from unidle.cli.help import Commands
 from unidle.cli.times import duration_option
 
 if TYPE_CHECKING:
-    from unidle.checkpoint.verify import Verdict
+    from unidle.checkpoint.verify import CheckpointVerdict
 
 PathArgument = Annotated[
     str,
@@ -177,14 +177,14 @@ def thaw(
     warn("it is a child of the first process now; its terminal and its launcher are gone")
 
 
-def _as_json(verdict: Verdict) -> dict[str, Any]:
+def _as_json(verdict: CheckpointVerdict) -> dict[str, Any]:
     return {
         "path": verdict.path, "step": verdict.step, "time_ns": verdict.time_ns, "bytes": verdict.size_bytes,
         "shards": verdict.shards, "format": verdict.format, "state": verdict.state, "why": verdict.why,
     }  # fmt: skip
 
 
-def _row(verdict: Verdict) -> list[str]:
+def _row(verdict: CheckpointVerdict) -> list[str]:
     step = "-" if verdict.step is None else str(verdict.step)
     size = f"{verdict.size_bytes / 2**20:.1f} MiB"
     return [

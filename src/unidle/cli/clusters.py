@@ -14,7 +14,7 @@ from unidle.errors import BadInput, CannotRun
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.control.dispatch import Move, Seen
+    from unidle.control.dispatch import ClusterMove, ClusterSight
     from unidle.files.clusters import Clusters
     from unidle.jobs import JobSpec
     from unidle.place.dispatch import ClusterVerdict
@@ -68,7 +68,7 @@ def clusters(
         _show(seen, as_json)
 
 
-def dispatch(file: str, spec: JobSpec) -> tuple[Seen, ClusterVerdict]:
+def dispatch(file: str, spec: JobSpec) -> tuple[ClusterSight, ClusterVerdict]:
     """The cluster that gets the job, and why. :class:`CannotRun` where none holds it."""
     from unidle.control.dispatch import chosen, look, verdicts
     from unidle.files.clusters import load_clusters
@@ -87,13 +87,13 @@ def dispatch(file: str, spec: JobSpec) -> tuple[Seen, ClusterVerdict]:
     return target, next(v for v in found if v.cluster == target.name)
 
 
-def _warn_of(seen: Sequence[Seen]) -> None:
+def _warn_of(seen: Sequence[ClusterSight]) -> None:
     for one in seen:
         if one.summary is None:
             warn(f"cluster {one.name} is left out: {one.problem}")
 
 
-def _show(seen: Sequence[Seen], as_json: bool) -> None:
+def _show(seen: Sequence[ClusterSight], as_json: bool) -> None:
     lines = [_line(one) for one in seen]
     if as_json:
         print_json(lines)
@@ -109,7 +109,7 @@ def _show(seen: Sequence[Seen], as_json: bool) -> None:
     _warn_of(seen)
 
 
-def _line(one: Seen) -> dict[str, Any]:
+def _line(one: ClusterSight) -> dict[str, Any]:
     summary = one.summary
     line: dict[str, Any] = {
         "cluster": one.name,
@@ -176,7 +176,7 @@ def _price(verdict: ClusterVerdict) -> str:
 def _rebalance(listed: Clusters, apply: bool, as_json: bool) -> None:
     from unidle.control.dispatch import look, moves
 
-    done: list[Move] = []
+    done: list[ClusterMove] = []
     tried: set[str] = set()
     while True:
         with ExitStack() as stores:
@@ -203,7 +203,7 @@ def _rebalance(listed: Clusters, apply: bool, as_json: bool) -> None:
     _warn_of(seen)
 
 
-def _carried_out(found: Sequence[Move]) -> list[Move]:
+def _carried_out(found: Sequence[ClusterMove]) -> list[ClusterMove]:
     from unidle.cli.drive import settle
     from unidle.control.dispatch import carry_out
 

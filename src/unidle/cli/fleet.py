@@ -63,23 +63,29 @@ def fleet(
         context.obj = store
         return
     if idle:
-        if fleet_file is not None or cpu_devices is not None:
-            option = "--fleet" if fleet_file is not None else "--cpu-devices"
-            raise BadInput(
-                "cannot be used with --idle, which reads a store",
-                field=option,
-                remedy="use --store PATH_OR_URL instead",
-            )
+        _refuse_with_idle(fleet=fleet_file, cpu_devices=cpu_devices)
         _show_idle(store, as_json)
         return
     not_both(context, "store", fleet=fleet_file, cpu_devices=cpu_devices)
     if store is not None and fleet_file is None:
-        shown = _of_store(store)
+        _show_fleet(_of_store(store), as_json)
     else:
         from unidle.api.fleets import find_fleet
 
         declared = find_fleet(fleet_file, cpu_devices)
-        shown = _Shown(declared, Spares(declared).of())
+        _show_fleet(_Shown(declared, Spares(declared).of()), as_json)
+
+
+def _refuse_with_idle(**others: object) -> None:
+    option = next((name for name, value in others.items() if value is not None), None)
+    if option is not None:
+        raise BadInput(
+            "cannot be used with --idle, which reads a store", field=f"--{option.replace('_', '-')}",
+            remedy="use --store PATH_OR_URL instead",
+        )  # fmt: skip
+
+
+def _show_fleet(shown: _Shown, as_json: bool) -> None:
     found, lines = shown.fleet, _device_lines(shown)
     if as_json:
         tiers = [{"id": t.id, "kind": t.kind, "parent": t.parent} for t in found.tiers]

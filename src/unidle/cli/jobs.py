@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
@@ -87,21 +88,29 @@ def list_jobs(
     ]
     if not lines:
         say("no jobs; try `unidle run -- python -c 'print(1)'`" if not jobs else f"no job is {state}")
-    now = now_of(view)
+    _show_lines(lines, now_of(view))
+    waiting = 0 if everything else len(view.jobs.open) - len(under_way)
+    hidden = len(view.jobs) - len(view.removed) - len(jobs) - waiting
+    _warn_of_more(waiting, hidden if state is None or state in TERMINAL else 0)
+    if not watched:
+        _warn_of_unwatched(view, store)
+
+
+def _warn_of_more(waiting: int, ended: int) -> None:
+    """Jobs that are not listed."""
+    if waiting:
+        warn(f"{counted(waiting, 'more job')} {does(waiting, 'wait')}: `unidle list --all` shows all")
+    if ended:
+        warn(f"{counted(ended, 'more job')} ended before: `unidle list --all` shows all")
+
+
+def _show_lines(lines: Sequence[dict[str, Any]], now_ns: int) -> None:
     rows = [
         [line["job"], line["state"], str(line["attempts"]), str(line["ranks"]), str(line["steps"]),
-         age(now - line["submitted_ns"]), line["reason"] or ""]
+         age(now_ns - line["submitted_ns"]), line["reason"] or ""]
         for line in lines
     ]  # fmt: skip
     show_table(["job", "state", "attempts", "ranks", "steps", "age", "reason"], rows)
-    waiting = 0 if everything else len(view.jobs.open) - len(under_way)
-    if waiting:
-        warn(f"{counted(waiting, 'more job')} {does(waiting, 'wait')}: `unidle list --all` shows all")
-    hidden = len(view.jobs) - len(view.removed) - len(jobs) - waiting
-    if hidden and (state is None or state in TERMINAL):
-        warn(f"{counted(hidden, 'more job')} ended before: `unidle list --all` shows all")
-    if not watched:
-        _warn_of_unwatched(view, store)
 
 
 def _warn_of_unwatched(view: View, store: str | None, job: str | None = None) -> None:

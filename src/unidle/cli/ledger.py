@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,7 @@ from unidle.cli.common import (
     store_address,
     table,
 )
+from unidle.cli.option_set import with_options
 from unidle.cli.output import whole_file
 from unidle.cli.times import moment
 from unidle.errors import BadInput
@@ -62,8 +64,12 @@ def register(app: typer.Typer) -> None:
     app.command("report")(report)
 
 
-def ledger(
-    store: StoreOption = None,
+@dataclass(frozen=True, slots=True)
+class LedgerOptions:
+    """Options of the command, in the order of its help."""
+
+    # fmt: off
+    store: StoreOption = None
     by: Annotated[
         str | None,
         typer.Option(
@@ -71,19 +77,19 @@ def ledger(
             show_default=False,
             help="Group by leaf, group, job, attempt, queue, user, node, device and others, separated by commas.",
         ),
-    ] = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    job: Annotated[Names, _filter("job", complete.jobs)] = None,
-    device: Annotated[Names, _filter("device", complete.devices)] = None,
-    node: Annotated[Names, _filter("node", complete.nodes)] = None,
-    queue: Annotated[Names, _filter("queue", complete.queues)] = None,
-    user: Annotated[Names, _filter("user", complete.users)] = None,
-    leaf: Annotated[Names, _filter("leaf", complete.leaves)] = None,
-    group: Annotated[Names, _filter("group", complete.groups)] = None,
+    ] = None
+    since: SinceOption = None
+    until: UntilOption = None
+    job: Annotated[Names, _filter("job", complete.jobs)] = None
+    device: Annotated[Names, _filter("device", complete.devices)] = None
+    node: Annotated[Names, _filter("node", complete.nodes)] = None
+    queue: Annotated[Names, _filter("queue", complete.queues)] = None
+    user: Annotated[Names, _filter("user", complete.users)] = None
+    leaf: Annotated[Names, _filter("leaf", complete.leaves)] = None
+    group: Annotated[Names, _filter("group", complete.groups)] = None
     form: Annotated[
         str, typer.Option("--format", metavar="|".join(FORMATS), help="Form of the output.")
-    ] = "table",
+    ] = "table"
     out: Annotated[
         str | None,
         typer.Option(
@@ -94,39 +100,44 @@ def ledger(
             show_default=False,
             help="File for the output; default: standard output.",
         ),
-    ] = None,
+    ] = None
     check: Annotated[
         bool,
         typer.Option("--check", help="Check that the rows cover all time of every slice exactly once."),
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
+    ] = False
+    as_json: JsonOption = False
+    # fmt: on
+
+
+@with_options(options=LedgerOptions)
+def ledger(options: LedgerOptions) -> None:
     """Show where every second of every device went. Each second has exactly one cause, and the causes sum to the capacity."""
     from unidle.view.source import ledger_source, prices
 
+    form = options.form
     if form not in FORMATS:
         raise BadInput("is not a format", field="--format", value=form, remedy=", ".join(FORMATS))
-    opened = read_store(store)
+    opened = read_store(options.store)
     view = read_view(opened)
     source = ledger_source(opened, view)
-    window = window_of(source.extent(), since, until)
-    where = _where(view, job, device=device, node=node, queue=queue, user=user, leaf=leaf, group=group)
-    if check:
+    window = window_of(source.extent(), options.since, options.until)
+    where = _where(view, options)
+    if options.check:
         _check(source, window)
     elif form not in ("table", "json"):
-        _export(source, form, out, window, where)
+        _export(source, form, options.out, window, where)
     else:
         from unidle.ledger.query import summary
 
-        dimensions = list(dict.fromkeys(name.strip() for name in (by or "").split(",") if name.strip()))
-        answer = summary(source, window, dimensions, where=where, prices=prices(view))
-        with whole_file(out, "--out") as stream:
-            text = (
-                _json(answer)
-                if as_json or form == "json"
-                else _text(opened, view, answer, where, dimensions, store)
-            )
+        answer = summary(source, window, _dimensions(options.by), where=where, prices=prices(view))
+        with whole_file(options.out, "--out") as stream:
+            as_json = options.as_json or form == "json"
+            text = _json(answer) if as_json else _text(opened, view, answer, where, options)
             stream.write(text.encode())
+
+
+def _dimensions(by: str | None) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in (by or "").split(",") if name.strip()))
 
 
 def _json(answer: Any) -> str:
@@ -135,10 +146,8 @@ def _json(answer: Any) -> str:
     return json.dumps(answer.as_json(), ensure_ascii=False) + "\n"
 
 
-def _text(
-    opened: Any, view: View, answer: Any, where: dict[str, Any], by: list[str], store: str | None
-) -> str:
-    if by:
+def _text(opened: Any, view: View, answer: Any, where: dict[str, Any], options: LedgerOptions) -> str:
+    if by := _dimensions(options.by):
         rows = [
             [*(str(label) if label is not None else "-" for label in g.labels), f"{g.ns / 1e9:.3f}",
              f"{100 * g.ns / answer.capacity_ns:.2f}" if answer.capacity_ns else "-"]
@@ -147,14 +156,15 @@ def _text(
         return "\n".join(table([*by, "seconds", "percent"], rows)) + "\n"
     from unidle.report.write import picture_of
 
-    return picture_of(opened, view, answer, where, store_address(store)) + "\n"
+    return picture_of(opened, view, answer, where, store_address(options.store)) + "\n"
 
 
-def _where(view: View, jobs: list[str] | None, **filters: list[str] | None) -> dict[str, list[str]]:
-    where = {name: values for name, values in filters.items() if values}
+def _where(view: View, options: LedgerOptions) -> dict[str, list[str]]:
+    filters = ("device", "node", "queue", "user", "leaf", "group")
+    where = {name: values for name in filters if (values := getattr(options, name))}
     _check_names(view, where)
-    if jobs:
-        where["job"] = [need_job(view, name, removed=True).id for name in jobs]
+    if options.job:
+        where["job"] = [need_job(view, name, removed=True).id for name in options.job]
     return where
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -23,12 +24,13 @@ from unidle.cli.common import (
 )
 from unidle.cli.job_words import ranks_of
 from unidle.cli.lines import for_terminal
+from unidle.cli.option_set import with_options
 from unidle.cli.times import moment
 from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.api.logs import Wanted
+    from unidle.api.logs import LogSelection
     from unidle.store.protocol import Store
     from unidle.view.jobs import AttemptView, JobView
 
@@ -40,73 +42,86 @@ def register(app: typer.Typer) -> None:
     app.command("logs")(logs)
 
 
-def logs(
-    job: JobArgument = None,
-    store: StoreOption = None,
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Which output is shown, in the order of the help."""
+
+    # fmt: off
     rank: Annotated[
         str | None,
         typer.Option(
             metavar="K[,K...]", show_default=False,
             help="Only these ranks, such as 0,2 or 0-3; default: all, with the rank at the start of each line.",
         ),
-    ] = None,
+    ] = None
     attempt: Annotated[
         int | None,
         typer.Option(metavar="N", show_default=False, help="Number of the attempt; default: the last."),
-    ] = None,
+    ] = None
     tail: Annotated[
         int | None,
         typer.Option("--tail", metavar="N", min=0, show_default=False, help="Only the last N lines."),
-    ] = None,
+    ] = None
     since: Annotated[
         str | None,
         typer.Option(
             "--since", metavar="TIME", show_default=False,
             help="Only lines printed since then: 90 (seconds ago), 10m, 1h30m, or 2026-01-31T12:00.",
         ),
-    ] = None,
+    ] = None
     grep: Annotated[
         str | None,
         typer.Option("--grep", metavar="RE", show_default=False, help="Only lines that match; (?i) ignores case."),
-    ] = None,
+    ] = None
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Continue with new output, across restarts.")
-    ] = False,
-) -> None:  # fmt: skip
+    ] = False
+    # fmt: on
+
+
+@with_options(options=LogOptions)
+def logs(job: JobArgument = None, store: StoreOption = None, *, options: LogOptions) -> None:
     """Print the standard output and error of a job's ranks.
 
     Several ranks are merged in order of time. Times of lines are accurate to 250 ms; in a file that fills for hours, to
     1/4096 of that. With --grep, --tail counts the lines that match.
     """
-    from unidle.api.job_watch import Watch
-    from unidle.api.logs import Wanted
+    from unidle.api.job_watch import JobWatch
+    from unidle.api.logs import LogSelection
 
-    match = _pattern(grep)
+    match = _pattern(options.grep)
     opened = read_store(store)
     view = read_view(opened)
     found = need_job(view, job, started=True)
-    since_ns = None if since is None else moment("--since", since, now_of(view), plain="s")
-    most = max([len(one.places) for one in found.attempts], default=found.spec.ranks)
-    ranks = tuple(range(most)) if rank is None else ranks_of("--rank", rank, most)
-    if not found.attempts:
-        warn(f"{found.id} has not started yet" + (": waiting for its first line" if follow else ""))
-    elif attempt is not None and not 1 <= attempt <= len(found.attempts):
+    since_ns = None if options.since is None else moment("--since", options.since, now_of(view), plain="s")
+    ranks = _chosen_ranks(found, options)
+    wanted = LogSelection(since_ns, options.tail, match)
+    if options.follow:
+        with JobWatch(store_address(store), found.id) as watch:
+            _copy(watch.store, watch.news, found.id, ranks, options.attempt, wanted, follow=True)
+    else:
+        _copy(opened, lambda: found, found.id, ranks, options.attempt, wanted, follow=False)
+
+
+def _chosen_ranks(job: JobView, options: LogOptions) -> tuple[int, ...]:
+    """The ranks, after warnings of what there is no output of. Errors: BadInput for an attempt that is none."""
+    attempts, attempt = job.attempts, options.attempt
+    most = max([len(one.places) for one in attempts], default=job.spec.ranks)
+    ranks = tuple(range(most)) if options.rank is None else ranks_of("--rank", options.rank, most)
+    if not attempts:
+        warn(f"{job.id} has not started yet" + (": waiting for its first line" if options.follow else ""))
+    elif attempt is not None and not 1 <= attempt <= len(attempts):
         raise BadInput(
-            "the job has no such attempt", field="--attempt", value=attempt, remedy=f"1 to {len(found.attempts)}"
-        )  # fmt: skip
+            "the job has no such attempt", field="--attempt", value=attempt, remedy=f"1 to {len(attempts)}"
+        )
     else:
-        _say_dropped_bytes(found.attempts[(attempt or len(found.attempts)) - 1], ranks)
-    wanted = Wanted(since_ns, tail, match)
-    if follow:
-        with Watch(store_address(store), found.id) as watch:
-            _copy(watch.store, watch.news, found.id, ranks, attempt, wanted, follow=True)
-    else:
-        _copy(opened, lambda: found, found.id, ranks, attempt, wanted, follow=False)
+        _say_dropped_bytes(attempts[(attempt or len(attempts)) - 1], ranks)
+    return ranks
 
 
 def _copy(
     store: Store, news: Callable[[], JobView | None], job: str, ranks: Sequence[int], attempt: int | None,
-    wanted: Wanted, *, follow: bool,
+    wanted: LogSelection, *, follow: bool,
 ) -> None:  # fmt: skip
     """Copy what was printed to standard output; ``follow`` continues until the job, or the one attempt, has
     ended. ``news`` is the job as it is at each call.

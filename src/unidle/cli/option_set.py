@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, get_type_hints
 
 
@@ -39,7 +39,8 @@ def _parameters(command: Callable[..., None], sets: dict[str, type]) -> Iterator
         else:
             inner = get_type_hints(kind, include_extras=True)
             for one in fields(kind):
-                yield _by_name(one.name, one.default, inner[one.name])
+                default = inspect.Parameter.empty if one.default is MISSING else one.default
+                yield _by_name(one.name, default, inner[one.name])
 
 
 def _by_name(name: str, default: object, annotation: object) -> inspect.Parameter:

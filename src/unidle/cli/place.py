@@ -25,7 +25,7 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.control.forecast import Forecaster
-    from unidle.control.queries.dry_run import Answer
+    from unidle.control.queries.dry_run import DryRun
     from unidle.jobs import JobSpec
     from unidle.place.explain.gang import GangRefusal
     from unidle.place.network.rank_order import GroupTime
@@ -85,7 +85,7 @@ def place(
             say(f"  stops for it: {stop.job}: {stop.because.text}")
 
 
-def _in_full(view: View, spec: JobSpec, decision: Answer) -> Placed | GangRefusal:
+def _in_full(view: View, spec: JobSpec, decision: DryRun) -> Placed | GangRefusal:
     """The decision with what the groups cost there, or with each thing in the way on the network."""
     from unidle.jobs import NEVER_BY_QUEUE
     from unidle.place.explain.gang import GangRefusal
@@ -101,7 +101,7 @@ def _in_full(view: View, spec: JobSpec, decision: Answer) -> Placed | GangRefusa
     return GangRefusal(decision.because, alone.barriers if isinstance(alone, GangRefusal) else ())
 
 
-def _stops(decision: Answer) -> list[dict[str, Any]]:
+def _stops(decision: DryRun) -> list[dict[str, Any]]:
     return [{"job": stop.job, "because": stop.because.text} for stop in decision.stops]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ from unidle.cli.common import (
     say,
     show_table,
 )
+from unidle.cli.option_set import with_options
 from unidle.cli.tables import without_empty
 from unidle.errors import BadInput
 from unidle.words import counted
@@ -29,6 +31,37 @@ def register(app: typer.Typer) -> None:
     app.command("predict")(predict)
 
 
+@dataclass(frozen=True, slots=True)
+class PredictOptions:
+    """What to predict for, in the order of the help."""
+
+    # fmt: off
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", show_default=False, help="Predict for jobs of this name instead."),
+    ] = None
+    user: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="With --name: the submitter; default: that of the latest job.",
+        ),
+    ] = None
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=1_000_000,
+            show_default=False,
+            help="Number of devices; default: the job's.",
+        ),
+    ] = None
+    # fmt: on
+
+
+@with_options(options=PredictOptions)
 def predict(
     job: Annotated[
         str | None,
@@ -39,28 +72,8 @@ def predict(
             help="Job id, a unique prefix of it, or a name.",
         ),
     ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", show_default=False, help="Predict for jobs of this name instead."),
-    ] = None,
-    user: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            show_default=False,
-            help="With --name: the submitter; default: that of the latest job.",
-        ),
-    ] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=1_000_000,
-            show_default=False,
-            help="Number of devices; default: the job's.",
-        ),
-    ] = None,
+    *,
+    options: PredictOptions,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,7 +82,8 @@ def predict(
 
     from unidle.control.queries import predictions
 
-    _check(job, name, user, devices)
+    name, devices = options.name, options.devices
+    _check(job, options)
     opened = read_store(store)
     view = read_view(opened)
     if job is None and name is None:
@@ -81,11 +95,12 @@ def predict(
         spec = found.spec if devices is None else replace(found.spec, ranks=devices, devices_per_rank=1)
         told = predictions.by_model(view, spec, found)
     else:
-        told = predictions.by_model(view, predictions.spec_of(view, name or "", user, devices))
+        told = predictions.by_model(view, predictions.spec_of(view, name or "", options.user, devices))
     print_json(told) if as_json else _say_models(told)
 
 
-def _check(job: str | None, name: str | None, user: str | None, devices: int | None) -> None:
+def _check(job: str | None, options: PredictOptions) -> None:
+    name, user, devices = options.name, options.user, options.devices
     if job is not None and name is not None:
         raise BadInput(
             "cannot be used together with JOB", field="--name", value=name, remedy="leave one of them out"

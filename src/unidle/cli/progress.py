@@ -14,7 +14,7 @@ from unidle.errors import BadInput, StoreError
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.engine.local.supervisor.progress.scanner import Summary
+    from unidle.engine.local.supervisor.progress.scanner import OutputSummary
 
 _CHUNK_BYTES = 1 << 20
 _STDIN_BYTES = 1 << 26  # so much of it is kept in memory, and the rest in a file
@@ -78,7 +78,7 @@ def progress(
         raise BadInput(f"cannot be read: {error.strerror}", field="FILE", value=source, remedy="name another file") from error  # fmt: skip
 
 
-def _as_json(found: Summary) -> dict[str, int | float | str | None]:
+def _as_json(found: OutputSummary) -> dict[str, int | float | str | None]:
     if not found.marks:
         return {"marks": 0, "first": None, "last": None, "form": None, "confidence": 0.0}
     return {
@@ -182,7 +182,7 @@ _SHOWN_LINES = 3
 _SHOWN_CHARS = 110
 
 
-def _same(output: _Output, found: Summary) -> bool:
+def _same(output: _Output, found: OutputSummary) -> bool:
     """Whether the proposed pattern reads the same lines."""
     from unidle.engine.local.supervisor.progress.scanner import read_output
 
@@ -192,7 +192,7 @@ def _same(output: _Output, found: Summary) -> bool:
     return (again.marks, again.first, again.last) == (found.marks, found.first, found.last)
 
 
-def _say(output: _Output, found: Summary, pattern: str | None) -> None:
+def _say(output: _Output, found: OutputSummary, pattern: str | None) -> None:
     if not found.marks:
         say(f"{output.name}: no steps" + (f" by the pattern {pattern}" if pattern else " were found"))
         _say_lines(output, None, "The last lines with a number:")
@@ -219,9 +219,9 @@ def _say_lines(output: _Output, pattern: str | None, head: str) -> None:
     """The last lines that ``pattern`` reads as steps; without one those that have a number."""
     from collections import deque
 
-    from unidle.engine.local.supervisor.progress.custom_pattern import OwnPattern
+    from unidle.engine.local.supervisor.progress.custom_pattern import CustomPattern
 
-    own = None if pattern is None else OwnPattern(pattern)
+    own = None if pattern is None else CustomPattern(pattern)
     last: deque[str] = deque(maxlen=_SHOWN_LINES)
     for line in _lines_of(output.chunks()):
         if any(map(str.isdigit, line)) if own is None else own.steps(line.encode()):
@@ -237,9 +237,9 @@ def _lines_of(chunks: Iterable[bytes]) -> Iterator[str]:
     """Lines as a pattern sees them: cut at carriage returns too, without colours, and bounded."""
     from unidle.engine.local.supervisor.progress.custom_pattern import LINE_CHARS
     from unidle.engine.local.supervisor.progress.frameworks import ANSI
-    from unidle.engine.local.supervisor.progress.lines import Lines
+    from unidle.engine.local.supervisor.progress.lines import LineCutter
 
-    lines = Lines()
+    lines = LineCutter()
     for chunk in chunks:
         for line in lines.feed(chunk).split(b"\n"):
             yield ANSI.sub(b"", line[: 4 * LINE_CHARS]).decode("utf-8", "replace")[:LINE_CHARS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,7 +36,7 @@ from unidle.cli.replay_options import (
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.control.replay.outcome import Outcome
+    from unidle.control.replay.outcome import ReplayOutcome
     from unidle.control.replay.workload import Assumptions, Scenario
     from unidle.files.trace import Renames
 
@@ -49,23 +50,28 @@ def register(app: typer.Typer) -> None:
     app.add_typer(replay_app, name="replay")
 
 
-@replay_app.command("trace")
-@with_options(assumed=Assumed)
-def trace(
-    fleet: Annotated[str, typer.Option("--fleet", metavar="FILE", help="Fleet file.")],
-    file: Annotated[str, typer.Option("--trace", metavar="FILE", help="Trace with one line per job; see docs/how-to/replay.md.")],
-    policy: PolicyOption,
-    queue_map: QueueMap = None,
-    model_map: ModelMap = None,
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """Options of `unidle replay trace`, in the order of its help."""
+
+    # fmt: off
+    fleet: Annotated[str, typer.Option("--fleet", metavar="FILE", help="Fleet file.")]
+    file: Annotated[str, typer.Option("--trace", metavar="FILE", help="Trace with one line per job; see docs/how-to/replay.md.")]
+    policy: PolicyOption
+    queue_map: QueueMap = None
+    model_map: ModelMap = None
     skip_misfits: Annotated[
         bool, typer.Option("--skip-misfits", help="Leave out jobs that never fit the fleet, and count them.")
-    ] = False,
-    stop_after: StopAfter = None,
-    save: SaveOption = None,
-    as_json: JsonOption = False,
-    *,
-    assumed: Assumed,
-) -> None:  # fmt: skip
+    ] = False
+    stop_after: StopAfter = None
+    save: SaveOption = None
+    as_json: JsonOption = False
+    # fmt: on
+
+
+@replay_app.command("trace")
+@with_options(options=TraceOptions, assumed=Assumed)
+def trace(options: TraceOptions, assumed: Assumed) -> None:
     """Replay a job trace under one or more placement policies.
 
     The columns of the trace are job, submit_s, duration_s, gpus, cpu_milli, memory_mib, model, queue, priority,
@@ -75,42 +81,41 @@ def trace(
     from unidle.files.trace import load_trace
 
     assumptions = assumed.checked()
-    names = _names(policy)
-    other = _renames(queue_map, model_map)
-    declared = find_fleet(fleet, None)
-    scenario = scenario_of(load_trace(file, other), declared, skip_misfits=skip_misfits)
-    _show(
-        scenario,
-        assumptions,
-        _outcomes(scenario, assumptions, names, save, stop_after),
-        {},
-        as_json,
-        stop_after,
-    )
+    names = _names(options.policy)
+    other = _renames(options.queue_map, options.model_map)
+    declared = find_fleet(options.fleet, None)
+    scenario = scenario_of(load_trace(options.file, other), declared, skip_misfits=options.skip_misfits)
+    outcomes = _outcomes(scenario, assumptions, names, options.save, options.stop_after)
+    _show(scenario, assumptions, outcomes, {}, options.as_json, options.stop_after)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayStoreOptions:
+    """Options of `unidle replay store`, in the order of its help."""
+
+    # fmt: off
+    policy: PolicyOption
+    store: StoreOption = None
+    fleet: Annotated[
+        str | None, typer.Option("--fleet", metavar="FILE", show_default=False, help="Fleet file; default: the fleet of the store.")
+    ] = None
+    queue_map: QueueMap = None
+    model_map: ModelMap = None
+    since: Annotated[
+        str | None, typer.Option("--since", "--start", metavar="TIME", show_default=False, help="Only jobs submitted since then (as for `unidle ledger`).")
+    ] = None
+    until: Annotated[
+        str | None, typer.Option("--until", "--end", metavar="TIME", show_default=False, help="Only jobs submitted before then.")
+    ] = None
+    stop_after: Annotated[float | None, stop_after_option("stop-after")] = None
+    save: SaveOption = None
+    as_json: JsonOption = False
+    # fmt: on
 
 
 @replay_app.command("store")
-@with_options(assumed=Assumed)
-def store(
-    policy: PolicyOption,
-    store: StoreOption = None,
-    fleet: Annotated[
-        str | None, typer.Option("--fleet", metavar="FILE", show_default=False, help="Fleet file; default: the fleet of the store.")
-    ] = None,
-    queue_map: QueueMap = None,
-    model_map: ModelMap = None,
-    since: Annotated[
-        str | None, typer.Option("--since", "--start", metavar="TIME", show_default=False, help="Only jobs submitted since then (as for `unidle ledger`).")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", "--end", metavar="TIME", show_default=False, help="Only jobs submitted before then.")
-    ] = None,
-    stop_after: Annotated[float | None, stop_after_option("stop-after")] = None,
-    save: SaveOption = None,
-    as_json: JsonOption = False,
-    *,
-    assumed: Assumed,
-) -> None:  # fmt: skip
+@with_options(options=ReplayStoreOptions, assumed=Assumed)
+def store(options: ReplayStoreOptions, assumed: Assumed) -> None:
     """Replay the jobs of a store under other policies. The first column of the output is the recorded run."""
     from unidle.api.fleets import find_fleet
     from unidle.cli.ledger import window_of
@@ -118,21 +123,29 @@ def store(
     from unidle.control.replay.recorded import scenario_of_store
     from unidle.view.source import ledger_source
 
-    if until is not None and stop_after is None and _is_hours(until):
-        warn(f"--until {until}: as hours this is --stop-after now; --until takes a time")
-        stop_after, until = float(until), None
+    options = _with_hours_as_stop(options)
     assumptions = assumed.checked()
-    names = _names(policy)
-    other = _renames(queue_map, model_map)
-    declared = find_fleet(fleet, None) if fleet is not None else None
-    opened = read_store(store)
+    names = _names(options.policy)
+    other = _renames(options.queue_map, options.model_map)
+    declared = find_fleet(options.fleet, None) if options.fleet is not None else None
+    opened = read_store(options.store)
     view = read_view(opened)
     source = ledger_source(opened, view)
+    since, until = options.since, options.until
     window = window_of(source.extent(), since, until) if since or until else None
     scenario = scenario_of_store(opened, view, source, fleet=declared, window=window, renames=other)
     recorded = outcome_of(view, source, (a.job for a in scenario.arrivals))
-    outcomes = _outcomes(scenario, assumptions, names, save, stop_after)
-    _show(scenario, assumptions, outcomes, {"recorded": recorded}, as_json, stop_after)
+    outcomes = _outcomes(scenario, assumptions, names, options.save, options.stop_after)
+    _show(scenario, assumptions, outcomes, {"recorded": recorded}, options.as_json, options.stop_after)
+
+
+def _with_hours_as_stop(options: ReplayStoreOptions) -> ReplayStoreOptions:
+    """`--until` took hours before it took a time."""
+    until = options.until
+    if until is None or options.stop_after is not None or not _is_hours(until):
+        return options
+    warn(f"--until {until}: as hours this is --stop-after now; --until takes a time")
+    return replace(options, stop_after=float(until), until=None)
 
 
 def _is_hours(text: str) -> bool:
@@ -161,7 +174,7 @@ def _names(policy: str) -> list[str]:
 
 def _outcomes(
     scenario: Scenario, assumed: Assumptions, names: list[str], save: str | None, until_h: float | None
-) -> dict[str, Outcome]:
+) -> dict[str, ReplayOutcome]:
     from unidle.control.replay.outcome import outcome_of
     from unidle.control.replay.workload import replay
     from unidle.view.source import ledger_source
@@ -177,7 +190,7 @@ def _outcomes(
 
 
 def _show(
-    scenario: Scenario, assumed: Assumptions, found: dict[str, Outcome], recorded: dict[str, Outcome],
+    scenario: Scenario, assumed: Assumptions, found: dict[str, ReplayOutcome], recorded: dict[str, ReplayOutcome],
     as_json: bool, until_h: float | None,
 ) -> None:  # fmt: skip
     from dataclasses import asdict

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unidle.cli.common import JsonOption, print_json, say, show_table
+from unidle.cli.option_set import with_options
 from unidle.cli.replay_options import LONGEST_S, SaveOption, seconds_option, store_of_replay, whole_numbers
 from unidle.cli.times import duration_option, seconds_of
 from unidle.errors import BadInput
@@ -16,9 +17,14 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.control.replay.ettr import FaultOutcome
-    from unidle.control.replay.faults import Case, Replay, Ways
+    from unidle.control.replay.faults import CapabilityCosts, FaultReplay, ReplayCase
 
 _MOST_NODES = 100_000
+_TERMS = (
+    "write_s", "restart_s", "warm_s", "restore_s", "copy_s", "copy_restore_s", "detect_s", "preflight_s", "burn_in_s",
+    "relapse_s", "recall", "step_s", "steps", "gpus_per_node",
+)  # fmt: skip
+"""Options that are a term of the replay under the same name."""
 _WORDS = {
     "as_given": "as given", "no_spares": "without spares", "no_peer_copies": "without peer copies",
     "no_interval": "without interval choice", "no_warm_restart": "without warm restart",
@@ -30,87 +36,103 @@ def _switch(name: str, text: str) -> Any:
     return typer.Option(f"--{name}", metavar="on|off", help=text)
 
 
-def faults(
-    trace: Annotated[str, typer.Option("--trace", metavar="FILE", help="Fault trace in JSON; see docs/how-to/failures.md.")],
-    gang: Annotated[str, typer.Option("--gang", metavar="N[,N...]", help="Nodes of the job; several sizes are replayed one by one.")] = "128",
-    servers: Annotated[int, typer.Option("--servers", metavar="N", min=1, max=_MOST_NODES, help="Servers of the trace, including those without a fault.")] = 400,
-    spares: Annotated[int, typer.Option("--spares", metavar="K", min=0, max=_MOST_NODES, help="Spare nodes.")] = 12,
-    peer_copies: Annotated[str, _switch("peer-copies", "Keep copies of the state in the memory of other nodes.")] = "on",
-    warm: Annotated[str, _switch("warm", "Keep processes ready on all nodes that have all imports done.")] = "on",
-    preflight: Annotated[str, _switch("preflight", "Check nodes before each start, and burn them in after each repair.")] = "on",
-    checkpoint_every: Annotated[str, typer.Option("--checkpoint-every", metavar="auto|TIME", help="Work between two checkpoints: 1800 (seconds), 30m; auto: from the cost model.")] = "auto",
-    fixed_every: Annotated[float, seconds_option("fixed-every", "Interval for the comparison without auto.")] = 1800.0,
+@dataclass(frozen=True, slots=True)
+class FaultOptions:
+    """Options of the command, in the order of its help."""
+
+    # fmt: off
+    trace: Annotated[str, typer.Option("--trace", metavar="FILE", help="Fault trace in JSON; see docs/how-to/failures.md.")]
+    gang: Annotated[str, typer.Option("--gang", metavar="N[,N...]", help="Nodes of the job; several sizes are replayed one by one.")] = "128"
+    servers: Annotated[int, typer.Option("--servers", metavar="N", min=1, max=_MOST_NODES, help="Servers of the trace, including those without a fault.")] = 400
+    spares: Annotated[int, typer.Option("--spares", metavar="K", min=0, max=_MOST_NODES, help="Spare nodes.")] = 12
+    peer_copies: Annotated[str, _switch("peer-copies", "Keep copies of the state in the memory of other nodes.")] = "on"
+    warm: Annotated[str, _switch("warm", "Keep processes ready on all nodes that have all imports done.")] = "on"
+    preflight: Annotated[str, _switch("preflight", "Check nodes before each start, and burn them in after each repair.")] = "on"
+    checkpoint_every: Annotated[str, typer.Option("--checkpoint-every", metavar="auto|TIME", help="Work between two checkpoints: 1800 (seconds), 30m; auto: from the cost model.")] = "auto"
+    fixed_every: Annotated[float, seconds_option("fixed-every", "Interval for the comparison without auto.")] = 1800.0
     intervals: Annotated[
         str | None, typer.Option("--intervals", metavar="TIME[,TIME...]", show_default=False, help="Also replay these fixed intervals.")
-    ] = None,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", min=0, max=10**12, help="Steps of the job; 0: until the trace ends.")] = 0,
-    step_s: Annotated[float, duration_option("--step", "--step-s", text="Duration of one step.", least=0.001, most=86_400)] = 10.0,
-    write_s: Annotated[float, seconds_option("checkpoint-write write-s", "Time that a gang waits for a checkpoint.")] = 60.0,
-    restart_s: Annotated[float, seconds_option("restart restart-s", "Start-up time of each attempt after the first.")] = 300.0,
-    warm_s: Annotated[float, seconds_option("warm-restart warm-s", "Start-up time with warm processes.")] = 5.0,
-    restore_s: Annotated[float, seconds_option("restore restore-s", "Time to read a checkpoint.")] = 60.0,
-    copy_s: Annotated[float, seconds_option("copy copy-s", "Time that the gang waits for a copy to other nodes.")] = 0.5,
-    copy_restore_s: Annotated[float, seconds_option("copy-restore copy-restore-s", "Time to read such a copy.")] = 5.0,
-    detect_s: Annotated[float, seconds_option("detect detect-s", "Time from a fault to its detection.")] = 10.0,
-    preflight_s: Annotated[float, seconds_option("preflight-time preflight-s", "Time of the check before a start.")] = 5.0,
-    burn_in_s: Annotated[float, seconds_option("burn-in burn-in-s", "Time of the check after a repair.")] = 1800.0,
-    relapse_s: Annotated[float, seconds_option("relapse relapse-s", "A fault within this time after a repair means that the repair failed.")] = 86_400.0,
-    recall: Annotated[float, typer.Option("--recall", metavar="PART", min=0, max=1, help="Part of bad repairs that a burn-in finds.")] = 0.9,
-    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", metavar="N", min=1, max=1024, help="GPUs per node.")] = 8,
-    price: Annotated[float, typer.Option("--price", metavar="USD", min=0, max=1e6, help="Price of a GPU-hour.")] = 10.0,
-    seeds: Annotated[str, typer.Option("--seeds", metavar="A[,B...]", help="Seeds that choose the servers of the trace.")] = "1",
-    compare: Annotated[bool, typer.Option("--compare/--alone", help="Also replay without each capability that is on.")] = True,
+    ] = None
+    steps: Annotated[int, typer.Option("--steps", metavar="N", min=0, max=10**12, help="Steps of the job; 0: until the trace ends.")] = 0
+    step_s: Annotated[float, duration_option("--step", "--step-s", text="Duration of one step.", least=0.001, most=86_400)] = 10.0
+    write_s: Annotated[float, seconds_option("checkpoint-write write-s", "Time that a gang waits for a checkpoint.")] = 60.0
+    restart_s: Annotated[float, seconds_option("restart restart-s", "Start-up time of each attempt after the first.")] = 300.0
+    warm_s: Annotated[float, seconds_option("warm-restart warm-s", "Start-up time with warm processes.")] = 5.0
+    restore_s: Annotated[float, seconds_option("restore restore-s", "Time to read a checkpoint.")] = 60.0
+    copy_s: Annotated[float, seconds_option("copy copy-s", "Time that the gang waits for a copy to other nodes.")] = 0.5
+    copy_restore_s: Annotated[float, seconds_option("copy-restore copy-restore-s", "Time to read such a copy.")] = 5.0
+    detect_s: Annotated[float, seconds_option("detect detect-s", "Time from a fault to its detection.")] = 10.0
+    preflight_s: Annotated[float, seconds_option("preflight-time preflight-s", "Time of the check before a start.")] = 5.0
+    burn_in_s: Annotated[float, seconds_option("burn-in burn-in-s", "Time of the check after a repair.")] = 1800.0
+    relapse_s: Annotated[float, seconds_option("relapse relapse-s", "A fault within this time after a repair means that the repair failed.")] = 86_400.0
+    recall: Annotated[float, typer.Option("--recall", metavar="PART", min=0, max=1, help="Part of bad repairs that a burn-in finds.")] = 0.9
+    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", metavar="N", min=1, max=1024, help="GPUs per node.")] = 8
+    price: Annotated[float, typer.Option("--price", metavar="USD", min=0, max=1e6, help="Price of a GPU-hour.")] = 10.0
+    seeds: Annotated[str, typer.Option("--seeds", metavar="A[,B...]", help="Seeds that choose the servers of the trace.")] = "1"
+    compare: Annotated[bool, typer.Option("--compare/--alone", help="Also replay without each capability that is on.")] = True
     jobs: Annotated[
         int | None, typer.Option("--processes", "--jobs", "-j", metavar="N", min=1, max=1024, show_default=False, help="Number of processes; default: one per CPU.")
-    ] = None,
-    save: SaveOption = None,
-    as_json: JsonOption = False,
-) -> None:  # fmt: skip
+    ] = None
+    save: SaveOption = None
+    as_json: JsonOption = False
+    # fmt: on
+
+
+@with_options(options=FaultOptions)
+def faults(options: FaultOptions) -> None:
     """Replay recorded faults on a gang, and compare recovery capabilities. The output has effective training
     time, lost work and cost, with and without each capability.
     """
-    from unidle.control.replay.faults import Replay, Terms, Ways, runs
+    from unidle.control.replay.faults import CapabilityCosts, FaultReplay, ReplayTerms, runs
     from unidle.files.fault_trace import load_fault_trace
 
-    ways = Ways(
-        spares, _on(peer_copies, "--peer-copies"), _every(checkpoint_every), _on(warm, "--warm"), _on(preflight, "--preflight")
+    ways = CapabilityCosts(
+        options.spares, _on(options.peer_copies, "--peer-copies"), _every(options.checkpoint_every),
+        _on(options.warm, "--warm"), _on(options.preflight, "--preflight"),
     )  # fmt: skip
-    terms = Terms(
-        write_s, restart_s, warm_s, restore_s, copy_s, copy_restore_s, detect_s, preflight_s, burn_in_s, relapse_s, recall,
-        step_s, steps, gpus_per_node, price,
-    )  # fmt: skip
-    sizes = whole_numbers(gang, "--gang", least=1, most=_MOST_NODES)
-    drawn = whole_numbers(seeds, "--seeds", least=0, most=10**9)
-    more = [_length(part, "--intervals") for part in intervals.split(",")] if intervals is not None else []
-    replay = Replay(load_fault_trace(trace), servers, terms)
-    cases = _cases(replay, sizes, drawn, _ways(ways, fixed_every, more, compare))
-    if save is None:
-        found = list(runs(replay, cases, jobs or len(os.sched_getaffinity(0))))
+    terms = ReplayTerms(**{name: getattr(options, name) for name in _TERMS}, gpu_hour_price=options.price)
+    sizes = whole_numbers(options.gang, "--gang", least=1, most=_MOST_NODES)
+    drawn = whole_numbers(options.seeds, "--seeds", least=0, most=10**9)
+    more = (
+        [_length(part, "--intervals") for part in options.intervals.split(",")]
+        if options.intervals is not None
+        else []
+    )
+    replay = FaultReplay(load_fault_trace(options.trace), options.servers, terms)
+    cases = _cases(replay, sizes, drawn, _ways(ways, options.fixed_every, more, options.compare))
+    if options.save is None:
+        found = list(runs(replay, cases, options.jobs or len(os.sched_getaffinity(0))))
     else:
-        found = [(case, _kept(replay, case, save)) for case in cases]
-    if as_json:
+        found = [(case, _kept(replay, case, options.save)) for case in cases]
+    if options.as_json:
         print_json(_as_json(replay, found))
     else:
         _say(replay, found)
 
 
-def _ways(ways: Ways, fixed_s: float, intervals: list[float], compare: bool) -> dict[str, Ways]:
+def _ways(
+    ways: CapabilityCosts, fixed_s: float, intervals: list[float], compare: bool
+) -> dict[str, CapabilityCosts]:
     from unidle.control.replay.faults import variants
 
     every = variants(ways, fixed_s, intervals)
     return every if compare else {name: one for name, one in every.items() if name == "as_given" or name.startswith("every_")}  # fmt: skip
 
 
-def _cases(replay: Replay, sizes: list[int], seeds: list[int], ways: dict[str, Ways]) -> list[Case]:
-    from unidle.control.replay.faults import Case
+def _cases(
+    replay: FaultReplay, sizes: list[int], seeds: list[int], ways: dict[str, CapabilityCosts]
+) -> list[ReplayCase]:
+    from unidle.control.replay.faults import ReplayCase
 
-    cases = [Case(name, size, seed, way) for size in sizes for name, way in ways.items() for seed in seeds]
+    cases = [
+        ReplayCase(name, size, seed, way) for size in sizes for name, way in ways.items() for seed in seeds
+    ]
     for case in cases:
         replay.nodes(case)  # says at once what does not fit
     return cases
 
 
-def _kept(replay: Replay, case: Case, save: str) -> FaultOutcome:
+def _kept(replay: FaultReplay, case: ReplayCase, save: str) -> FaultOutcome:
     store = store_of_replay(save, f"{case.gang}-{case.name}-{case.seed}")
     try:
         return replay.run(case, store)
@@ -142,7 +164,9 @@ def _length(text: str, field: str, or_: str = "") -> float:
 # -- what came of it -----------------------------------------------------------------------------------
 
 
-def _grouped(found: list[tuple[Case, FaultOutcome]]) -> dict[int, dict[str, list[tuple[int, FaultOutcome]]]]:
+def _grouped(
+    found: list[tuple[ReplayCase, FaultOutcome]],
+) -> dict[int, dict[str, list[tuple[int, FaultOutcome]]]]:
     """Outcomes with their seeds, by size and ways, in the order of the cases."""
     sizes: dict[int, dict[str, list[tuple[int, FaultOutcome]]]] = {}
     for case, outcome in found:
@@ -150,7 +174,7 @@ def _grouped(found: list[tuple[Case, FaultOutcome]]) -> dict[int, dict[str, list
     return sizes
 
 
-def _as_json(replay: Replay, found: list[tuple[Case, FaultOutcome]]) -> dict[str, Any]:
+def _as_json(replay: FaultReplay, found: list[tuple[ReplayCase, FaultOutcome]]) -> dict[str, Any]:
     gangs = []
     for size, variants in _grouped(found).items():
         given = variants["as_given"]
@@ -195,7 +219,7 @@ def _of(outcomes: list[tuple[int, FaultOutcome]], name: str) -> float:
     return float(_mean(outcomes)[name] or 0.0)
 
 
-def _say(replay: Replay, found: list[tuple[Case, FaultOutcome]]) -> None:
+def _say(replay: FaultReplay, found: list[tuple[ReplayCase, FaultOutcome]]) -> None:
     heads = [
         "", "ETTR %", "worth", "placed %", "formula %", "save every", "restarts", "wait h", "lost GPU-h",
         f"paid k{replay.terms.currency}", "per useful GPU-h",

@@ -7,18 +7,20 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from unidle.cli.common import JsonOption, print_json, say, show_table
+from unidle.cli.option_set import with_options
 from unidle.cli.output import whole_file
 from unidle.cli.replay_options import policies
 from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.control.replay.packing import Run
+    from unidle.control.replay.packing import PackingRun
     from unidle.files.openb import Pods
     from unidle.jobs.packing import NodeSize
 
@@ -26,24 +28,28 @@ _MOST_SEEDS = 10_000
 _MOST_REQUESTED = 100.0
 
 
-def openb(
-    nodes: Annotated[str, typer.Option(metavar="FILE", help="Node list of the trace (CSV).")],
-    pods: Annotated[str, typer.Option(metavar="FILE", help="Pod list of the trace (CSV).")],
+@dataclass(frozen=True, slots=True)
+class PackOptions:
+    """Options of the command, in the order of its help."""
+
+    # fmt: off
+    nodes: Annotated[str, typer.Option(metavar="FILE", help="Node list of the trace (CSV).")]
+    pods: Annotated[str, typer.Option(metavar="FILE", help="Pod list of the trace (CSV).")]
     policy: Annotated[
         str,
         typer.Option(
             metavar="NAME[,NAME...]",
             help="Policies to compare: unidle, fgd, bestfit, dotprod, packing, clustering, firstfit, random.",
         ),
-    ] = "unidle,fgd,firstfit",
+    ] = "unidle,fgd,firstfit"
     requested: Annotated[
         float, typer.Option(metavar="X", help="Stop when X times the GPU capacity was requested.")
-    ] = 1.3,
-    seeds: Annotated[str, typer.Option(metavar="A..B", help="Seeds: 42, or 42,43, or 42..51.")] = "42..51",
+    ] = 1.3
+    seeds: Annotated[str, typer.Option(metavar="A..B", help="Seeds: 42, or 42,43, or 42..51.")] = "42..51"
     decisions: Annotated[
         str | None,
         typer.Option(metavar="FILE.csv", show_default=False, help="Write one row per arrival."),
-    ] = None,
+    ] = None
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -55,32 +61,38 @@ def openb(
             show_default=False,
             help="Number of processes; default: one per CPU.",
         ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+    ] = None
+    as_json: JsonOption = False
+    # fmt: on
+
+
+@with_options(options=PackOptions)
+def openb(options: PackOptions) -> None:
     """Pack an openb trace, as in the published experiment. The result is the share of GPU capacity that is allocated."""
     from unidle.control.replay.packing import Experiment
     from unidle.files.openb import read_nodes, read_pods
 
-    names, wanted = _names(policy), _seeds(seeds)
-    if not 0.0 < requested <= _MOST_REQUESTED:
+    names, wanted = _names(options.policy), _seeds(options.seeds)
+    if not 0.0 < options.requested <= _MOST_REQUESTED:
         raise BadInput(
-            "is not a multiple of the capacity", field="--requested", value=requested,
+            "is not a multiple of the capacity", field="--requested", value=options.requested,
             remedy=f"give a number above 0, at most {_MOST_REQUESTED:g}",
         )  # fmt: skip
-    sizes = read_nodes(nodes)
-    trace = read_pods(pods, sizes)
+    sizes = read_nodes(options.nodes)
+    trace = read_pods(options.pods, sizes)
     _note("preparing the policies")
-    experiment = Experiment.of(names, sizes, trace.demands, requested)
+    experiment = Experiment.of(names, sizes, trace.demands, options.requested)
     runs = []
-    with _rows_of(decisions, (nodes, pods)) as out:
-        for run in experiment.runs(wanted, jobs or len(os.sched_getaffinity(0)), traced=out is not None):
+    with _rows_of(options.decisions, (options.nodes, options.pods)) as out:
+        for run in experiment.runs(
+            wanted, options.jobs or len(os.sched_getaffinity(0)), traced=out is not None
+        ):
             runs.append(run._replace(arrivals=()))
             _note(f"{len(runs)} of {counted(len(names) * len(wanted), 'run')}")
             if out is not None:
                 _write(out, run, sizes, trace)
     _note("")
-    if as_json:
+    if options.as_json:
         print_json(_as_json(names, runs))
     else:
         _say(names, runs)
@@ -116,7 +128,7 @@ def _seeds(text: str) -> list[int]:
     return list(seeds)
 
 
-def _as_json(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Any]:
+def _as_json(names: Sequence[str], runs: Sequence[PackingRun]) -> dict[str, Any]:
     return {
         "policies": {
             name: {
@@ -132,7 +144,7 @@ def _as_json(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _mean(runs: Sequence[Run]) -> dict[float, float]:
+def _mean(runs: Sequence[PackingRun]) -> dict[float, float]:
     marks = runs[0].outcome.allocated_pct
     return {mark: sum(run.outcome.allocated_pct[mark] for run in runs) / len(runs) for mark in marks}
 
@@ -141,7 +153,7 @@ def _shown(allocated_pct: dict[float, float]) -> dict[str, float]:
     return {str(float(mark)): round(share, 6) for mark, share in allocated_pct.items()}
 
 
-def _say(names: Sequence[str], runs: Sequence[Run]) -> None:
+def _say(names: Sequence[str], runs: Sequence[PackingRun]) -> None:
     marks = list(runs[0].outcome.allocated_pct)
     header = ["policy", *(f"at {100 * mark:g} % requested" for mark in marks), "lowest", "highest", "seeds"]
     rows = []
@@ -177,7 +189,7 @@ def _rows_of(path: str | None, inputs: Sequence[str]) -> Iterator[TextIO | None]
         stream.detach()
 
 
-def _write(out: TextIO, run: Run, nodes: Sequence[NodeSize], trace: Pods) -> None:
+def _write(out: TextIO, run: PackingRun, nodes: Sequence[NodeSize], trace: Pods) -> None:
     import csv
 
     writer = csv.writer(out, lineterminator="\n")

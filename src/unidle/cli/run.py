@@ -40,9 +40,10 @@ from unidle.errors import BadInput, CannotRun, StoreGone, StoreHeld
 from unidle.words import counted
 
 if TYPE_CHECKING:
+    from unidle.cli.job_output import JobOutput
     from unidle.cli.live import Live, Progress
     from unidle.control.loop import Controller
-    from unidle.control.session import Session
+    from unidle.control.session import ControllerSession
     from unidle.files.fleet_notices import NoticeChannel
     from unidle.fleet import Fleet
     from unidle.jobs import JobSpec, Reason
@@ -72,7 +73,26 @@ def register(app: typer.Typer) -> None:
     app.command("run", cls=JobCommand)(run)
 
 
-@with_options(described=JobOptions)
+@dataclass(frozen=True, slots=True)
+class JobRunOptions:
+    """How a job is run and shown, in the order of the help."""
+
+    # fmt: off
+    profile: ProfileOption = False
+    logs: LogsOption = None
+    progress: ProgressOption = "auto"
+    report: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", show_default=False, help="File for the report; default: next to the store."
+        ),
+    ] = None
+    mode: StoreModeOption = "0600"
+    as_json: JsonOption = False
+    # fmt: on
+
+
+@with_options(options=JobRunOptions, described=JobOptions)
 def run(
     context: typer.Context,
     job: JobFileArgument = None,
@@ -81,17 +101,7 @@ def run(
     cpu_devices: CpuDevicesOption = None,
     *,
     described: JobOptions,
-    profile: ProfileOption = False,
-    logs: LogsOption = None,
-    progress: ProgressOption = "auto",
-    report: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", show_default=False, help="File for the report; default: next to the store."
-        ),
-    ] = None,
-    mode: StoreModeOption = "0600",
-    as_json: JsonOption = False,
+    options: JobRunOptions,
 ) -> None:
     """Run a job on this machine, and show where its device time went.
 
@@ -100,8 +110,8 @@ def run(
     Options take precedence over the job file. Arguments after a program belong to the program. A file that ends in .py
     is run with the Python in PATH.
     """
-    _check_report(report)
-    store_mode = mode_of(mode)
+    _check_report(options.report)
+    store_mode = mode_of(options.mode)
     if described.kernels:
         from unidle.engine.local.injection import library
 
@@ -111,9 +121,9 @@ def run(
     refuse_impossible(spec, found)
     _warn_of_many(spec)
     given = _Given(
-        spec, looked_at(found) if profile else found, channels, store_address(store), progress_of(progress),
-        shown_ranks(logs, spec.ranks, as_json), report, as_json, discovered=fleet is None and cpu_devices is None,
-        user=described.user, store_mode=store_mode,
+        spec, looked_at(found) if options.profile else found, channels, store_address(store),
+        progress_of(options.progress), shown_ranks(options.logs, spec.ranks, options.as_json), options.report,
+        options.as_json, discovered=fleet is None and cpu_devices is None, user=described.user, store_mode=store_mode,
     )  # fmt: skip
     try:
         sys.exit(_run(given))
@@ -197,7 +207,6 @@ def _run(given: _Given) -> int:
     from unidle.control.inbox import signed
     from unidle.control.job_ids import new_job_id
     from unidle.control.session import take_up
-    from unidle.control.store_files import run_root
     from unidle.store.open import open_store
 
     live = Live(given.mode, with_output=bool(given.ranks) and not given.as_json)
@@ -207,10 +216,7 @@ def _run(given: _Given) -> int:
     spec, by = signed(store, given.spec, given.user)
     fleet = with_devices_of_jobs(given.fleet, store) if given.discovered else given.fleet
     if given.ranks:
-        from unidle.cli.job_output import JobOutput
-
-        to = sys.stderr if given.as_json else sys.stdout
-        live.output = JobOutput(run_root(store, data_dir()), job_id, given.ranks, live, to)
+        live.output = _output_of(given, store, job_id, live)
     opened = take_up(
         store, fleet, data_dir(), "unidle run", channels=given.channels, profile_to=given.address
     )
@@ -236,6 +242,14 @@ def _run(given: _Given) -> int:
     return 0 if job.state == "succeeded" else 1
 
 
+def _output_of(given: _Given, store: Store, job_id: str, live: Live) -> JobOutput:
+    from unidle.cli.job_output import JobOutput
+    from unidle.control.store_files import run_root
+
+    to = sys.stderr if given.as_json else sys.stdout
+    return JobOutput(run_root(store, data_dir()), job_id, given.ranks, live, to)
+
+
 @contextmanager
 def told_what_is_left(controller: Controller, live: Live, address: str) -> Iterator[None]:
     """Also when the store fails: running jobs continue, and the user is shown how to return to them."""
@@ -255,7 +269,7 @@ def told_what_is_left(controller: Controller, live: Live, address: str) -> Itera
             warn(f"{jobs} of this store left running; `unidle up --store {address}` takes over")
 
 
-def _drive(session: Session, signals: Signals, job: JobView, live: Live) -> Reason | None:
+def _drive(session: ControllerSession, signals: Signals, job: JobView, live: Live) -> Reason | None:
     """Until the job has ended; why, where it could never start."""
     controller = session.controller
     asked, never = 0, None

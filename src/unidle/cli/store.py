@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
@@ -23,8 +23,11 @@ from unidle.cli.common import (
 )  # fmt: skip
 from unidle.cli.help import Commands
 from unidle.cli.output import whole_file
-from unidle.errors import BadInput
+from unidle.errors import BadInput, UnidleError
 from unidle.words import counted
+
+if TYPE_CHECKING:
+    from unidle.store.protocol import Store
 
 File = Annotated[
     str, typer.Argument(metavar="FILE", show_default=False, help="File; `-` is standard input or output.")
@@ -44,27 +47,12 @@ def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
     Attempts that have files but are not in the log are reported on stderr; they are not damage, and the exit code is 0.
     """
-    from unidle.control import store_files
-    from unidle.control.store_files import run_root
-    from unidle.errors import UnidleError
-    from unidle.events.types import decode
     from unidle.store import tools
     from unidle.store.open import open_store
-    from unidle.view.fold import apply
-    from unidle.view.state import View
 
     opened = open_store(store_address(store), create=False, read_only=True)
     found = tools.check(opened)
-    problems, unlogged = list(found.problems), list[str]()
-    if found.ok:
-        view = View()
-        try:
-            for event in opened.read():
-                apply(view, decode(event.kind, event.body, event.seq), event.seq, event.time_ns)
-        except UnidleError as error:
-            problems.append(error.line())
-        else:
-            unlogged += store_files.unlogged(run_root(opened, data_dir()), view)
+    problems, unlogged = _folded(opened) if found.ok else (list(found.problems), [])
     opened.close()
     if as_json:
         print_json(
@@ -84,6 +72,22 @@ def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
             say(f"{counted(found.events, 'event')}, {counted(found.requests, 'request')}: all well")
     if problems:
         raise typer.Exit(1)
+
+
+def _folded(opened: Store) -> tuple[list[str], list[str]]:
+    """What is wrong with events that can be read, and attempts that have files but are not in the log."""
+    from unidle.control.store_files import run_root, unlogged
+    from unidle.events.types import decode
+    from unidle.view.fold import apply
+    from unidle.view.state import View
+
+    view = View()
+    try:
+        for event in opened.read():
+            apply(view, decode(event.kind, event.body, event.seq), event.seq, event.time_ns)
+    except UnidleError as error:
+        return [error.line()], []
+    return [], list(unlogged(run_root(opened, data_dir()), view))
 
 
 store_app.command("repair")(store_repair.repair)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,11 +33,12 @@ def register(app: typer.Typer) -> None:
     app.command("submit", cls=JobCommand)(submit)
 
 
-@with_options(described=JobOptions)
-def submit(
-    context: typer.Context,
-    job: JobFileArgument = None,
-    store: StoreOption = None,
+@dataclass(frozen=True, slots=True)
+class SubmitOptions:
+    """Where a job is put, in the order of the help."""
+
+    # fmt: off
+    store: StoreOption = None
     clusters: Annotated[
         str | None,
         typer.Option(
@@ -46,16 +47,24 @@ def submit(
             show_default=False,
             help="Submit to the cluster of this file that would start the job first, instead of --store.",
         ),
-    ] = None,
+    ] = None
     fleet: Annotated[
         str | None,
         typer.Option("--fleet", metavar="FILE", show_default=False, help="Check against this fleet file."),
-    ] = None,
+    ] = None
     hold: Annotated[
         bool, typer.Option("--hold", help="Keep the job until the fleet can hold it, if it cannot now.")
-    ] = False,
-    mode: StoreModeOption = "0600",
+    ] = False
+    mode: StoreModeOption = "0600"
+    # fmt: on
+
+
+@with_options(options=SubmitOptions, described=JobOptions)
+def submit(
+    context: typer.Context,
+    job: JobFileArgument = None,
     *,
+    options: SubmitOptions,
     described: JobOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -63,28 +72,34 @@ def submit(
 
     A job that the fleet can never hold is refused. The fleet is that of --fleet, else of the last `unidle up`.
     """
+    from unidle.control.job_ids import new_job_id
+
+    mode_of(options.mode)  # refused before the job file is read
+    spec = read_job(job, context.obj, described, by="submit")
+    job_id = new_job_id(spec.name)
+    if options.clusters is not None:
+        for option in ("hold", "fleet", "mode"):
+            not_both(context, option, clusters=options.clusters)
+        spec = replace(spec, user=described.user or spec.user)
+        _submit_somewhere(context, options.clusters, job_id, spec, as_json)
+        return
+    _submit_here(job_id, spec, described.user, options, as_json)
+
+
+def _submit_here(job_id: str, spec: JobSpec, user: str | None, options: SubmitOptions, as_json: bool) -> None:
     import msgspec
 
     from unidle.control.inbox import SubmitRequest, signed
-    from unidle.control.job_ids import new_job_id
     from unidle.fleet import as_declared
     from unidle.store.open import open_store
 
-    store_mode = mode_of(mode)
-    spec = read_job(job, context.obj, described, by="submit")
-    job_id = new_job_id(spec.name)
-    if clusters is not None:
-        for option in ("hold", "fleet", "mode"):
-            not_both(context, option, clusters=clusters)
-        _submit_somewhere(context, clusters, job_id, replace(spec, user=described.user or spec.user), as_json)
-        return
-    found = find_fleet(fleet, None) if fleet is not None else None
-    address = store_address(store)
+    found = find_fleet(options.fleet, None) if options.fleet is not None else None
+    address = store_address(options.store)
     make_parent(address)
-    opened = open_store(address, create=True, mode=store_mode)
+    opened = open_store(address, create=True, mode=mode_of(options.mode))
     try:
-        spec, by = signed(opened, spec, described.user)
-        note = refuse_to_queue(spec, found or as_declared(read_view(opened).fleet), hold=hold)
+        spec, by = signed(opened, spec, user)
+        note = refuse_to_queue(spec, found or as_declared(read_view(opened).fleet), hold=options.hold)
         opened.request("submit", msgspec.json.encode(SubmitRequest(job_id, spec)))
         holder = opened.holder()
     finally:
@@ -94,8 +109,12 @@ def submit(
             {"job": job_id, "state": "queued", "driven_by": holder, "user": spec.user, "submitted_by": by,
              "note": note}
         )  # fmt: skip
-        return
-    say(f"{job_id} queued" + (f" for {spec.user}" if spec.user != by else ""))
+    else:
+        _say_queued(job_id, spec.user if spec.user != by else None, note, holder, address)
+
+
+def _say_queued(job_id: str, user: str | None, note: str | None, holder: str | None, address: str) -> None:
+    say(f"{job_id} queued" + (f" for {user}" if user is not None else ""))
     if note is not None:
         warn(note)
     if holder is None:

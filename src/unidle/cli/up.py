@@ -33,7 +33,7 @@ from unidle.words import counted, does
 
 if TYPE_CHECKING:
     from unidle.cli.live import Live, Progress
-    from unidle.control.session import Session
+    from unidle.control.session import ControllerSession
     from unidle.files.fleet_notices import NoticeChannel
     from unidle.fleet import Fleet
     from unidle.view.state import View
@@ -108,7 +108,9 @@ def adopted(view: View) -> Iterator[str]:
         yield f"{counted(waiting, 'job')} {does(waiting, 'wait')}"
 
 
-def _serving(session: Session, signals: Signals, live: Live, until_idle: bool) -> Callable[[], bool]:
+def _serving(
+    session: ControllerSession, signals: Signals, live: Live, until_idle: bool
+) -> Callable[[], bool]:
     controller = session.controller
     asked = 0
 

@@ -29,7 +29,7 @@ LOOKED_BACK: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ClusterSight:
     """A cluster as it is now: a summary or why there is none, and its view where its store is at hand."""
 
     address: ClusterAddress
@@ -43,7 +43,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ClusterMove:
     """A waiting job that another cluster could start now. ``left``: it left its cluster already."""
 
     job: str
@@ -54,7 +54,9 @@ class Move:
     left: bool = False
 
 
-def look(clusters: Sequence[ClusterAddress], now_ns: int, stores: ExitStack | None = None) -> list[Seen]:
+def look(
+    clusters: Sequence[ClusterAddress], now_ns: int, stores: ExitStack | None = None
+) -> list[ClusterSight]:
     """Each cluster as it is now. One that cannot be reached is there with its problem.
 
     ``stores`` closes their stores; without it they are closed at once, and ended jobs cannot be read of the views.
@@ -63,17 +65,17 @@ def look(clusters: Sequence[ClusterAddress], now_ns: int, stores: ExitStack | No
         return [_look(address, now_ns, own if stores is None else stores) for address in clusters]
 
 
-def _look(address: ClusterAddress, now_ns: int, stores: ExitStack) -> Seen:
+def _look(address: ClusterAddress, now_ns: int, stores: ExitStack) -> ClusterSight:
     try:
         if address.store is None:
             assert address.summary is not None
-            return Seen(address, load_summary(address.summary), None)
+            return ClusterSight(address, load_summary(address.summary), None)
         view = _view(address.store, stores)
         if not view.fleet.nodes:
-            return Seen(address, None, None, "no controller has run on its store yet")
-        return Seen(address, summary_of(view, max(now_ns, view.time_ns)), view)
+            return ClusterSight(address, None, None, "no controller has run on its store yet")
+        return ClusterSight(address, summary_of(view, max(now_ns, view.time_ns)), view)
     except UnidleError as error:
-        return Seen(address, None, None, error.line())
+        return ClusterSight(address, None, None, error.line())
 
 
 def _view(store: str, stores: ExitStack) -> View:
@@ -85,7 +87,7 @@ def _view(store: str, stores: ExitStack) -> View:
     return view
 
 
-def verdicts(seen: Sequence[Seen], spec: JobSpec, prefer: Prefer) -> list[ClusterVerdict]:
+def verdicts(seen: Sequence[ClusterSight], spec: JobSpec, prefer: Prefer) -> list[ClusterVerdict]:
     """What each cluster that was seen can do for the job, the best first; those with a store decide themselves."""
     found = [
         _proved(one, spec, judge(one.name, one.summary, spec)) for one in seen if one.summary is not None
@@ -99,7 +101,7 @@ def verdicts(seen: Sequence[Seen], spec: JobSpec, prefer: Prefer) -> list[Cluste
     return ranked(found, prefer)
 
 
-def _proved(one: Seen, spec: JobSpec, verdict: ClusterVerdict) -> ClusterVerdict:
+def _proved(one: ClusterSight, spec: JobSpec, verdict: ClusterVerdict) -> ClusterVerdict:
     """A start that the summary promises, checked by the decision that the cluster itself would take."""
     if verdict.state != "now" or one.view is None:
         return verdict
@@ -115,7 +117,7 @@ def _proved(one: Seen, spec: JobSpec, verdict: ClusterVerdict) -> ClusterVerdict
     return replace(verdict, state=state, because=answer.because, start_in_ns=None, tier="")  # type: ignore[arg-type]
 
 
-def chosen(seen: Sequence[Seen], found: Sequence[ClusterVerdict]) -> Seen | None:
+def chosen(seen: Sequence[ClusterSight], found: Sequence[ClusterVerdict]) -> ClusterSight | None:
     """The best cluster that a job can be sent to, if any holds it."""
     by_name = {one.name: one for one in seen}
     for verdict in found:
@@ -143,7 +145,7 @@ def _with_store(address: str, work: Callable[[Store], str | None]) -> str | None
         opened.close()
 
 
-def moves(seen: Sequence[Seen], prefer: Prefer) -> Iterator[Move]:
+def moves(seen: Sequence[ClusterSight], prefer: Prefer) -> Iterator[ClusterMove]:
     """Jobs that wait, never ran, and that another cluster could start now; first moves that were not finished.
 
     A job that is moved takes room that the summary of its target still shows as free. So each call proposes
@@ -159,7 +161,7 @@ def moves(seen: Sequence[Seen], prefer: Prefer) -> Iterator[Move]:
         if target is not None:
             taken.add(target.name)
             because = next(v.because for v in found if v.cluster == target.name)
-            yield Move(job.id, job.spec, one.address, target.address, because)
+            yield ClusterMove(job.id, job.spec, one.address, target.address, because)
 
 
 def _waits(view: View) -> Iterator[JobView]:
@@ -170,7 +172,7 @@ def _waits(view: View) -> Iterator[JobView]:
             yield job
 
 
-def _unfinished(seen: Sequence[Seen]) -> Iterator[Move]:
+def _unfinished(seen: Sequence[ClusterSight]) -> Iterator[ClusterMove]:
     """Jobs that left one cluster and never arrived in the other: the mover died in between."""
     by_name = {one.name: one for one in seen}
     for one in seen:
@@ -182,10 +184,10 @@ def _unfinished(seen: Sequence[Seen]) -> Iterator[Move]:
             gone = job.state == "cancelled" and (job.cancel_by or "").startswith(MOVER)
             if gone and target is not None and target.view is not None and job.id not in target.view.jobs:
                 because = Reason("unfinished", "left its cluster in an earlier move that was interrupted")
-                yield Move(job.id, job.spec, one.address, target.address, because, left=True)
+                yield ClusterMove(job.id, job.spec, one.address, target.address, because, left=True)
 
 
-def carry_out(move: Move, settle: Callable[[Store, str, int], str]) -> bool:
+def carry_out(move: ClusterMove, settle: Callable[[Store, str, int], str]) -> bool:
     """Take the job out of its queue, then send it on under its own name; False where it started meanwhile.
 
     The job leaves the first queue before it enters the second, so it never runs twice. If the mover dies in

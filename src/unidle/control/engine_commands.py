@@ -1,16 +1,84 @@
-"""Commands to the engine from the view, and events from what the engine found. Pure."""
+"""Commands to the engine: made from the view, and kept until the decisions that they follow from are in the log."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from unidle.engine.protocol import CheckpointLook, LiveAttempt, PartOf, StartGang
+from unidle.clock import Clock
+from unidle.control.nodes.maintenance import NodeMaintenance
+from unidle.engine.protocol import CheckpointLook, Engine, LiveAttempt, PartOf, StartGang, StopGang, WatchGang
 from unidle.events import types as ev
 from unidle.fleet import device_of
 from unidle.jobs import Reason
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.state import View
 from unidle.words import counted, does
+
+
+class EngineCommands:
+    """The commands of one controller. They are idempotent: a controller that takes over sends them again."""
+
+    def __init__(self, engine: Engine, clock: Clock, view: View, nodes: NodeMaintenance) -> None:
+        self._engine, self._clock, self._view, self._nodes = engine, clock, view, nodes
+        self._queued: list[Callable[[], None]] = []
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a command to send."""
+        return bool(self._queued)
+
+    def send(self) -> None:
+        """Send what was queued. Call it after the log is written."""
+        queued, self._queued = self._queued, []
+        for command in queued:
+            command()
+
+    def call(self, command: Callable[[], None]) -> None:
+        """Queue anything else that has to wait for the log."""
+        self._queued.append(command)
+
+    def adopt(self, jobs: list[JobView]) -> None:
+        """Have the engine follow, at once, what runs of these jobs. Those whose nodes are checked first have not begun."""
+        begun = [job for job in jobs if not self.is_held(job, job.attempts[-1])]
+        self._engine.adopt([live_attempt(self._view, job, job.attempts[-1]) for job in begun])
+
+    def start(self, job: JobView, attempt: AttemptView) -> None:
+        if not self.is_held(job, attempt):
+            command = start_of(self._view, job, attempt)
+            self.call(lambda: self._engine.start(command))
+
+    def is_held(self, job: JobView, attempt: AttemptView) -> bool:
+        """Whether its nodes are checked first: none of its ranks has begun then."""
+        starts = attempt.stop is None and not attempt.all_spawned
+        return starts and self._nodes.holds(self._view, job, attempt)
+
+    def stop(self, job: JobView, attempt: AttemptView) -> None:
+        """Stop an attempt for which that is decided, in what is left of its grace."""
+        if attempt.stop is not None:
+            passed_ns = self._clock.now_ns() - (attempt.stop_ns or 0)
+            self._stop(job, attempt, max(attempt.stop.grace_ns - passed_ns, 0))
+
+    def kill(self, job: JobView) -> None:
+        """Shorten the grace of a stop that is under way to nothing."""
+        if job.live is not None:
+            self._stop(job, job.live, 0)
+
+    def _stop(self, job: JobView, attempt: AttemptView, grace_ns: int) -> None:
+        command = StopGang(job.id, attempt.number, len(attempt.ranks), grace_ns)
+        self.call(lambda: self._engine.stop(command))
+
+    def release(self, job: str, attempt: int) -> None:
+        """The attempt has ended."""
+        self.call(lambda: self._engine.release(job, attempt))
+
+    def finish(self, job: str) -> None:
+        """The job has ended."""
+        self.call(lambda: self._engine.finish(job))
+
+    def watch(self, command: WatchGang) -> None:
+        """Measure the devices of a gang from now on, or no longer."""
+        self.call(lambda: self._engine.watch(command))
 
 
 def start_of(view: View, job: JobView, attempt: AttemptView) -> StartGang:

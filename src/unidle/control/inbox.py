@@ -109,7 +109,7 @@ def _add(view: View, submit: SubmitRequest, request: Request) -> None:
         view.jobs.add(job)
 
 
-class Requests:
+class Inbox:
     """The inbox of one controller. ``every_ns``: between two looks; None: it is never read."""
 
     def __init__(self, store: Store, clock: Clock, recorder: Recorder, every_ns: int | None) -> None:

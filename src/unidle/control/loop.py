@@ -14,57 +14,29 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unidle.clock import Clock
-from unidle.control import engine_commands
-from unidle.control.elastic import ElasticSizes
-from unidle.control.engine_commands import bad_checkpoint
-from unidle.control.forecast import Forecaster
-from unidle.control.gangs.idle import IdleWatch
-from unidle.control.inbox import (
-    INBOX_EVERY_NS,
-    CancelRequest,
-    KeepRequest,
-    RemoveRequest,
-    Requests,
-    SubmitRequest,
-    refused,
-)
-from unidle.control.nodes import maintenance
-from unidle.control.nodes.maintenance import NodeCare
+from unidle.control.engine_commands import EngineCommands, bad_checkpoint
+from unidle.control.inbox import CancelRequest, Inbox, KeepRequest, RemoveRequest, SubmitRequest, refused
+from unidle.control.job_decisions import JobDecisions
+from unidle.control.loop_state import LoopState
+from unidle.control.placement import Placement
 from unidle.control.recorder import Recorder, Watcher
-from unidle.control.work_queue import Agenda
-from unidle.engine.protocol import (
-    CheckpointLook,
-    Engine,
-    HealthChange,
-    StopGang,
-    Utilised,
-)
+from unidle.control.services import USUAL, ControllerServices, ControllerTiming
+from unidle.engine.protocol import CheckpointLook, Engine, HealthChange, Observation, Utilised
 from unidle.errors import BadInput, StoreError
 from unidle.events import types as ev
 from unidle.fleet import as_declared
-from unidle.guard import lifecycle
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.vitals import GangVitals
 from unidle.place.policy import on_this_fleet
-from unidle.place.protocol import Place, Plan, Policy, Stop
+from unidle.place.protocol import Policy
 from unidle.store.protocol import Lease, Request, Store
 from unidle.view import snapshot
-from unidle.view.jobs import AttemptView, JobView
 from unidle.view.state import View
 
 if TYPE_CHECKING:
-    from unidle.control.gangs.profiler import Profiler
-    from unidle.control.gangs.progress_watch import GuardWatch
-    from unidle.control.gangs.stacks import GangStacks
-    from unidle.control.nodes.detectors import Detectors
-    from unidle.control.nodes.late_detectors import LateDetectors
-    from unidle.control.retention.policy import Retention
-    from unidle.notices.dispatcher import NoticeDispatcher
+    from unidle.control.gangs.progress_watch import ProgressWatch
 
-SIGHTING_EVERY_NS: Final = 10_000_000_000
-REST_ABOVE: Final = 1_000  # open jobs from which on waiting ones are kept packed: below, that gains nothing
 STACKS_EVERY_NS: Final = 20_000_000  # while a look at a gang that hangs is under way
-HELD_AFTER_NS: Final = 60_000_000_000  # what was promised, after those who held it have to be gone
 
 
 class Controller:
@@ -72,33 +44,19 @@ class Controller:
 
     def __init__(
         self, store: Store, lease: Lease, engine: Engine, policy: Policy, clock: Clock,
-        *, inbox_every_ns: int | None = INBOX_EVERY_NS,
-        sighting_every_ns: int = SIGHTING_EVERY_NS, watcher: Watcher | None = None, view: View | None = None,
-        forecaster: Forecaster | None = None, care: NodeCare | None = None, notices: NoticeDispatcher | None = None,
-        detectors: Detectors | LateDetectors | None = None, profiler: Profiler | None = None,
-        stacks: GangStacks | None = None, retention: Retention | None = None,
+        services: ControllerServices | None = None, timing: ControllerTiming = USUAL, view: View | None = None,
     ) -> None:  # fmt: skip
-        self._store, self._engine = store, engine
-        self._policy, self._clock = policy, clock
-        self._sighting_every_ns = sighting_every_ns
-        self._forecaster = forecaster
-        self._notices = notices
-        self._detectors = detectors
-        self._profiler = profiler
-        self._stacks = stacks
-        self._retention = retention
+        self._store, self._engine, self._policy, self._clock = store, engine, policy, clock
+        self._services, self._timing = services or ControllerServices(), timing
         self.view = snapshot.load_view(store) if view is None else view
-        self._recorder = Recorder(store, lease, clock, self.view, notices, watcher)
+        self._recorder = Recorder(store, lease, clock, self.view, self._services.notices)
+        self._inbox = Inbox(store, clock, self._recorder, timing.inbox_every_ns)
+        self._commands = EngineCommands(engine, clock, self.view, self._services.nodes)
+        self._state = LoopState(self.view, self._recorder, self._commands, clock, self._services)
         self._emit = self._recorder.emit
-        self._requests = Requests(store, clock, self._recorder, inbox_every_ns)
-        self._commands: list[Callable[[], None]] = []
-        self._agenda = Agenda()
-        self._holders = IdleWatch()
-        self._guard: GuardWatch | None = None
-        self._sizes = ElasticSizes()
-        self._care = care if care is not None else NodeCare()
-        self._place = True
-        self._quiet: list[str] = []  # jobs that may rest after this turn
+        self._jobs = JobDecisions(self._state)
+        self._placement = Placement(policy, self._state)
+        self._progress: ProgressWatch | None = None
         self._accepting = True
 
     # -- life ------------------------------------------------------------------------------------
@@ -114,7 +72,7 @@ class Controller:
                 "the store has the log of a simulation" if self.view.modelled else "the store has the log of a real fleet", field=self._store.url,
                 remedy="use another store (--store)",
             )  # fmt: skip
-        covers_ns = 3 * self._sighting_every_ns
+        covers_ns = 3 * self._timing.sighting_every_ns
         pid = 0 if modelled else os.getpid()  # a simulation's log is the same in whichever process it runs
         self._emit(
             ev.ControllerStarted(purpose, pid, covers_ns, boot, clock_offset_ns, modelled, policy_name)
@@ -122,19 +80,21 @@ class Controller:
         fleet = self._engine.fleet()
         if fleet != as_declared(self.view.fleet):
             self._emit(ev.FleetSeen(fleet))
+        self._adopt()
+        self._flush()
+
+    def _adopt(self) -> None:
         live = [job for job in self.view.jobs.open.awake() if job.live is not None]
-        begun = [job for job in live if not self._is_held(job, job.attempts[-1])]
-        self._engine.adopt([engine_commands.live_attempt(self.view, job, job.attempts[-1]) for job in begun])
+        self._commands.adopt(live)
         self._engine.keep(self.view.jobs.open.keys())
         for job in list(self.view.jobs.open.awake()):  # nothing is due for one that rests
-            self._touch(job)
+            self._state.touch(job)
         for job in live:
             attempt = job.attempts[-1]
             if attempt.stop is not None:
-                self._command_stop(job, attempt)
+                self._commands.stop(job, attempt)
             elif not attempt.all_spawned:
-                self._command_start(job, attempt)
-        self._flush()
+                self._commands.start(job, attempt)
 
     def stop(self, why: str) -> None:
         """Leave cleanly; what runs keeps running and is adopted by the next controller."""
@@ -158,7 +118,7 @@ class Controller:
     @property
     def looks_again(self) -> bool:
         """Jobs wait, and the policy asked to be called again at a time of its own."""
-        return bool(self.view.waiting) and self._agenda.calls_again
+        return bool(self.view.waiting) and self._state.queue.calls_again
 
     # -- asked from outside ----------------------------------------------------------------------
 
@@ -166,11 +126,12 @@ class Controller:
         if job not in self.view.jobs:
             spec = on_this_fleet(spec, self.view)
             self._emit(ev.JobSubmitted(job, spec, by))
-            if self._forecaster is not None and (said := self._forecaster.run_time(job, spec)) is not None:
-                self._emit(said)
-            self._touch(self.view.jobs[job])
-            self._quiet.append(job)
-            self._place = True
+            forecaster = self._services.forecaster
+            if forecaster is not None and (predicted := forecaster.run_time(job, spec)) is not None:
+                self._emit(predicted)
+            self._state.touch(self.view.jobs[job])
+            self._state.rest_after_turn(job)
+            self._state.place = True
 
     def cancel(self, job: str, by: str) -> None:
         """Ask for a job's end; a job that already ended stays as it is."""
@@ -179,7 +140,7 @@ class Controller:
             raise BadInput("no such job", field="job", value=job, remedy="`unidle list` shows the jobs")
         if not view.terminal and view.cancel_by is None:
             self._emit(ev.CancelAsked(job, by))
-            self._touch(view)
+            self._state.touch(view)
 
     def remove(self, jobs: Iterable[str], by: str) -> None:
         """Of these jobs, those that have ended leave lists and commands."""
@@ -195,10 +156,7 @@ class Controller:
 
     def kill(self, job: str) -> None:
         """Shorten the grace of a stop that is under way to nothing."""
-        view = self.view.jobs[job]
-        if view.live is not None:
-            command = StopGang(job, view.live.number, len(view.live.ranks), 0)
-            self._commands.append(lambda: self._engine.stop(command))
+        self._commands.kill(self.view.jobs[job])
 
     def pause(self) -> None:
         """Place no more jobs; running gangs continue."""
@@ -212,88 +170,7 @@ class Controller:
             job = self.view.jobs[job_id]
             attempt = job.attempts[-1]
             if attempt.stop is None:
-                grace_ns = int(job.spec.grace_s * 1e9)
-                self._emit(ev.StopAsked(job_id, attempt.number, "service_stopped", grace_ns, because))
-                self._command_stop(job, attempt)
-
-    # -- the loop --------------------------------------------------------------------------------
-
-    def turn(self) -> int | None:
-        """Do all that can be done now. Returns when to look again without a sign from the engine."""
-        self._observe()
-        self._requests.take(self._take_request)
-        self._look_after_nodes()
-        self._decide()
-        self._look_after_nodes()  # of those that a gang has left
-        now = self._clock.now_ns()
-        self._retain(now)
-        if now - self.view.book.seen_ns >= self._sighting_every_ns:
-            self._emit(ev.Sighted())
-        self._flush()
-        self._let_rest()
-        self._recorder.snapshot()
-        return self._next_ns(now)
-
-    def run(self, until: Callable[[], bool]) -> None:
-        """Turn until ``until()`` holds."""
-        while True:
-            wake_ns = self.turn()
-            if until():
-                return
-            self._engine.wait(wake_ns)
-
-    def _observe(self) -> None:
-        for seen in self._engine.poll():
-            if isinstance(seen, HealthChange):
-                if seen.health != self.view.health.get(seen.target, "healthy"):
-                    self._emit(ev.HealthSet(seen.target, seen.health, seen.because))
-                    self._place = True
-            elif isinstance(seen, Utilised):
-                if (event := self._holders.measured(self.view, seen)) is not None:
-                    self._emit(event)
-                    self._agenda.touch(seen.job)
-            elif isinstance(seen, CheckpointLook):
-                if seen.job in self.view.jobs:
-                    self._emit(bad_checkpoint(seen))
-            elif isinstance(seen, GangVitals):
-                self._take_vitals(seen)
-            else:
-                self._recorder.emit_marks(seen)
-                self._agenda.touch(seen.job)
-                if seen.marks and seen.marks[-1].last is not None:
-                    self._set_timers(self.view.jobs[seen.job])  # a failure that may be another's, or not
-        self._listen()
-
-    def _listen(self) -> None:
-        """To those who watch nodes and look at running jobs."""
-        if self._detectors is not None:
-            for said in self._detectors.take(self.view, self._clock.now_ns()):
-                self._emit(said)
-        if self._profiler is not None:
-            for found in self._profiler.take(self.view):
-                self._emit(found)
-        if self._stacks is not None:
-            for taken in self._stacks.take(self._clock.now_ns()):
-                self._emit(taken)
-                self._agenda.touch(taken.job)
-
-    def _take_vitals(self, seen: GangVitals) -> None:
-        if self._guard is None:  # most short runs end before the first look
-            from unidle.control.gangs.progress_watch import GuardWatch
-
-            self._guard = GuardWatch()
-        for said in self._guard.look(self.view, seen):
-            self._emit(said)
-            self._agenda.touch(seen.job)
-            if (
-                self._stacks is not None
-                and isinstance(said, ev.VerdictReached)
-                and said.kind in ("hang", "cut")
-            ):
-                attempt = self.view.jobs[said.job].attempts[-1]
-                self._stacks.begin(said.job, attempt, self._clock.now_ns())
-        if self._stacks is not None and self._guard.suspects:
-            self._stacks.prepare(self._clock.now_ns())
+                self._state.stop_gang(job, attempt, "service_stopped", because)
 
     def _take_request(self, request: Request) -> None:
         if request.kind == "submit":
@@ -314,214 +191,140 @@ class Controller:
             kept = msgspec.json.decode(request.body, type=KeepRequest)
             self.keep(kept.jobs, kept.by, keep=kept.keep)
         elif request.kind == "guard":
-            for event in self._care.asked(self.view, request.body, self._clock.now_ns()):
-                self._emit(event)
-            self._place = True
+            self._state.emit_all(self._services.nodes.asked(self.view, request.body, self._clock.now_ns()))
+            self._state.place = True
         else:
             self._emit(ev.RequestRefused(request.kind, Reason("unknown", "a request of an unknown kind")))
 
+    # -- the loop --------------------------------------------------------------------------------
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Turn until ``until()`` holds."""
+        while True:
+            wake_ns = self.turn()
+            if until():
+                return
+            self._engine.wait(wake_ns)
+
+    def turn(self) -> int | None:
+        """Do all that can be done now. Returns when to look again without a sign from the engine."""
+        self._observe()
+        self._inbox.take(self._take_request)
+        self._look_after_nodes()
+        self._decide()
+        self._look_after_nodes()  # of those that a gang has left
+        now = self._clock.now_ns()
+        self._retain(now)
+        if now - self.view.book.seen_ns >= self._timing.sighting_every_ns:
+            self._emit(ev.Sighted())
+        self._flush()
+        self._state.let_rest()
+        self._recorder.snapshot()
+        return self._next_ns(now)
+
+    def _observe(self) -> None:
+        for seen in self._engine.poll():
+            self._take(seen)
+        self._listen()
+
+    def _take(self, seen: Observation) -> None:
+        """One observation of the engine."""
+        state = self._state
+        if isinstance(seen, HealthChange):
+            if seen.health != self.view.health.get(seen.target, "healthy"):
+                self._emit(ev.HealthSet(seen.target, seen.health, seen.because))
+                state.place = True
+        elif isinstance(seen, Utilised):
+            if (event := state.idle.measured(self.view, seen)) is not None:
+                self._emit(event)
+                state.queue.touch(seen.job)
+        elif isinstance(seen, CheckpointLook):
+            if seen.job in self.view.jobs:
+                self._emit(bad_checkpoint(seen))
+        elif isinstance(seen, GangVitals):
+            self._take_vitals(seen)
+        else:
+            self._recorder.emit_marks(seen)
+            state.queue.touch(seen.job)
+            if seen.marks and seen.marks[-1].last is not None:
+                state.set_timers(self.view.jobs[seen.job])  # a failure that may be another's, or not
+
+    def _take_vitals(self, seen: GangVitals) -> None:
+        if self._progress is None:  # most short runs end before the first look
+            from unidle.control.gangs.progress_watch import ProgressWatch
+
+            self._progress = ProgressWatch()
+        stacks = self._services.stacks
+        for said in self._progress.look(self.view, seen):
+            self._emit(said)
+            self._state.queue.touch(seen.job)
+            if stacks is not None and isinstance(said, ev.VerdictReached) and said.kind in ("hang", "cut"):
+                stacks.begin(said.job, self.view.jobs[said.job].attempts[-1], self._clock.now_ns())
+        if stacks is not None and self._progress.suspects:
+            stacks.prepare(self._clock.now_ns())
+
+    def _listen(self) -> None:
+        """To those who watch nodes and look at running jobs."""
+        services = self._services
+        if services.detectors is not None:
+            self._state.emit_all(services.detectors.take(self.view, self._clock.now_ns()))
+        if services.profiler is not None:
+            self._state.emit_all(services.profiler.take(self.view))
+        if services.stacks is not None:
+            for taken in services.stacks.take(self._clock.now_ns()):
+                self._emit(taken)
+                self._state.queue.touch(taken.job)
+
     def _look_after_nodes(self) -> None:
-        for event in self._care.look(self.view, self._clock.now_ns()):
+        for event in self._services.nodes.look(self.view, self._clock.now_ns()):
             self._emit(event)
             if isinstance(event, ev.StopAsked):
                 job = self.view.jobs[event.job]
-                self._command_stop(job, job.attempts[-1])
+                self._commands.stop(job, job.attempts[-1])
             elif isinstance(event, ev.PreflightEnded) and event.ok:
                 job = self.view.jobs[event.job]
-                self._command_start(job, job.attempts[-1])
-            self._place = True
-
-    def _retain(self, now: int) -> None:
-        if self._retention is None:
-            return
-        retention, events = self._retention, self._retention.look(self.view, now)
-        for event in events:
-            self._emit(event)
-        if events:
-            self._commands.append(lambda: retention.act(events))
+                self._commands.start(job, job.attempts[-1])
+            self._state.place = True
 
     def _decide(self) -> None:
-        now = self._clock.now_ns()
-        if self._agenda.due(now):
-            self._place = True
-        for job_id in self._holders.due(now):
-            self._agenda.touch(job_id)
-        for job_id in self._agenda.take():
-            self._decide_job(self.view.jobs[job_id], now)
-        if self._place and self._accepting:
-            self._place = False
-            self._decide_places(self._clock.now_ns())  # after what was decided above, such as who waits again
+        state, now = self._state, self._clock.now_ns()
+        if state.queue.due(now):
+            state.place = True
+        for job_id in state.idle.due(now):
+            state.queue.touch(job_id)
+        for job_id in state.queue.take():
+            self._jobs.decide(self.view.jobs[job_id], now)
+        if state.place and self._accepting:
+            state.place = False
+            self._placement.decide(self._clock.now_ns())  # after the decisions above, such as who waits again
 
-    def _decide_job(self, job: JobView, now: int) -> None:
-        for decided in lifecycle.decide(job, now):
-            event = self._care.excuse(self.view, job, decided)
-            attempt = job.attempts[-1] if job.attempts else None
-            if self._looks_first(job, event, now):
-                continue  # the look touches the job when it ends
-            self._emit(event)
-            if isinstance(event, ev.StopAsked) and attempt is not None:
-                self._command_stop(job, attempt)
-            elif isinstance(event, ev.AttemptEnded) and attempt is not None:
-                for cut in engine_commands.left(self.view, attempt):
-                    self._emit(cut)
-                self._commands.append(lambda e=event: self._engine.release(e.job, e.attempt))  # type: ignore[misc]
-                self._place = True
-            elif isinstance(event, ev.RetryPlanned | ev.Requeued):
-                self._set_timers(job)
-            elif isinstance(event, ev.JobEnded):
-                self._commands.append(lambda e=event: self._engine.finish(e.job))  # type: ignore[misc]
-                if self._forecaster is not None:
-                    self._forecaster.learn(job)
-                if self._retention is not None:
-                    self._retention.ended(self.view, job.id)
-        if self._forecaster is not None:
-            for said in self._forecaster.stepped(self.view, job):
-                self._emit(said)
-        self._look_for_idle(job, now)
-
-    def _looks_first(self, job: JobView, event: ev.Event, now: int) -> bool:
-        """Whether the stop waits for a profile of the ranks: for a gang that hangs or has reached its time limit."""
-        wanted = isinstance(event, ev.StopAsked) and event.why in ("hung", "timeout")
-        return wanted and self._stacks is not None and self._stacks.holds(job.id, job.attempts[-1], now)
-
-    def _look_for_idle(self, job: JobView, now: int) -> None:
-        events, watch = self._holders.look(self.view, job, now)
-        for event in events:
-            self._emit(event)
-            if isinstance(event, ev.StopAsked):
-                self._command_stop(job, job.attempts[-1])
-        if watch is not None:
-            self._commands.append(lambda: self._engine.watch(watch))
-
-    def _decide_places(self, now: int) -> None:
-        if not self.view.waiting:
-            return
-        for resized in self._sizes.choose(self.view, self._policy, now):
-            self._emit(resized)
-        if clear := self._carry_out(self._policy.decide(self.view, now), now):
-            with self.view.keeping_off(clear):  # what would run into maintenance there is placed elsewhere
-                self._carry_out(self._policy.decide(self.view, now), now)
-
-    def _carry_out(self, plan: Plan, now: int) -> set[str]:
-        """Do what was planned, but for gangs that would run into maintenance; the nodes that those are kept off."""
-        late = {
-            place.job: clash
-            for place in plan.places
-            if (clash := maintenance.in_the_way(self.view, place, now))
-        }
-        for cut in plan.cuts:
-            if not any(part.job in late for part in cut.cut.parts):
-                self._emit(ev.DeviceCut(cut.device, cut.cut, cut.because))
-        for place in plan.places:
-            if place.job not in late:
-                self._place_gang(place, now)
-        for wait in plan.waits:
-            self._emit(ev.JobJudged(wait.job, wait.because))
-            self._quiet.append(wait.job)
-        for stop in plan.stops:
-            self._preempt(stop)
-        for keep in plan.keeps:
-            expires_ns = max(keep.expires_ns, free_by_ns(self.view, plan.stops, now) + HELD_AFTER_NS)
-            self._emit(ev.Promised(keep.job, keep.kind, keep.devices, expires_ns, keep.because))
-        if self._forecaster is not None and plan.waits:
-            for said in self._forecaster.starts(self.view, now, [wait.job for wait in plan.waits]):
-                self._emit(said)
-        if plan.again_ns is not None and plan.again_ns <= now:
-            self._place = True
-        elif plan.again_ns is not None:
-            self._agenda.call_again(plan.again_ns)
-        return {node for clash in late.values() for node in clash}
-
-    def _place_gang(self, place: Place, now: int) -> None:
-        job = self.view.jobs[place.job]
-        self._emit(ev.AttemptPlaced(job.id, len(job.attempts) + 1, place.places, place.because))
-        if self._forecaster is not None:
-            for said in self._forecaster.placed(self.view, job):
-                self._emit(said)
-        self._command_start(job, job.attempts[-1])
-        self._set_timers(job)
-        self._holders.begin(self.view, job, now)
-
-    def _preempt(self, stop: Stop) -> None:
-        job = self.view.jobs[stop.job]
-        attempt = job.live
-        if attempt is not None and attempt.stop is None:
-            grace_ns = int(job.spec.grace_s * 1e9)
-            if stop.grace_ns is not None:
-                grace_ns = min(grace_ns, stop.grace_ns)
-            self._emit(
-                ev.StopAsked(job.id, attempt.number, stop.why, grace_ns, stop.because, for_job=stop.for_job)
-            )
-            self._command_stop(job, attempt)
-
-    # -- log and commands ------------------------------------------------------------------------
+    def _retain(self, now: int) -> None:
+        retention = self._services.retention
+        if retention is not None and (events := retention.look(self.view, now)):
+            self._state.emit_all(events)
+            self._commands.call(lambda: retention.act(events))
 
     def _flush(self) -> None:
+        """First the log, then the commands that follow from it."""
         self._recorder.flush()
-        commands, self._commands = self._commands, []
-        for command in commands:
-            command()
-        self._care.act(self.view)
-
-    def _let_rest(self) -> None:
-        """Keep packed what was only added to a long queue, or judged."""
-        if len(self.view.jobs.open) > REST_ABOVE:
-            for job in self._quiet:
-                self.view.jobs.rest(job)
-        self._quiet = []
-
-    def _command_start(self, job: JobView, attempt: AttemptView) -> None:
-        if self._is_held(job, attempt):
-            return
-        command = engine_commands.start_of(self.view, job, attempt)
-        self._commands.append(lambda: self._engine.start(command))
-
-    def _is_held(self, job: JobView, attempt: AttemptView) -> bool:
-        """Whether its nodes are checked first: none of its ranks has begun then."""
-        starts = attempt.stop is None and not attempt.all_spawned
-        return starts and self._care.holds(self.view, job, attempt)
-
-    def _command_stop(self, job: JobView, attempt: AttemptView) -> None:
-        if attempt.stop is not None:
-            passed_ns = self._clock.now_ns() - (attempt.stop_ns or 0)
-            grace_ns = max(attempt.stop.grace_ns - passed_ns, 0)
-            command = StopGang(job.id, attempt.number, len(attempt.ranks), grace_ns)
-            self._commands.append(lambda: self._engine.stop(command))
-
-    def _touch(self, job: JobView) -> None:
-        self._agenda.touch(job.id)
-        self._sizes.add(job)
-        self._set_timers(job)
-
-    def _set_timers(self, job: JobView) -> None:
-        """Look at the job again when its state may call for something though nothing happened."""
-        times: Iterable[int | None] = (lifecycle.next_deadline_ns(job), job.not_before_ns or None)
-        for time_ns in times:
-            if time_ns is not None and time_ns > self._clock.now_ns():
-                self._agenda.at(time_ns, job.id)
+        self._commands.send()
+        self._services.nodes.act(self.view)
 
     def _next_ns(self, now: int) -> int | None:
-        if self._agenda.waits or self._commands or (self._place and self._accepting and self.view.waiting):
+        state, services = self._state, self._services
+        if (
+            state.queue.waits
+            or self._commands.waits
+            or (state.place and self._accepting and self.view.waiting)
+        ):
             return now
-        times = [self.view.book.seen_ns + self._sighting_every_ns]
-        if (agenda_ns := self._agenda.next_ns) is not None:
-            times.append(agenda_ns)
-        if self._stacks is not None and self._stacks.pending:
-            times.append(now + STACKS_EVERY_NS)
-        if self._holders.next_ns is not None:
-            times.append(self._holders.next_ns)
-        if (care_ns := self._care.next_ns) is not None:
-            times.append(care_ns)
-        if (inbox_ns := self._requests.next_ns) is not None:
-            times.append(inbox_ns)
-        if self._notices is not None and (due_ns := self._notices.next_ns) is not None:
-            times.append(due_ns)
-        return min(times)
-
-
-def free_by_ns(view: View, stops: Iterable[Stop], now_ns: int) -> int:
-    """When all that is being stopped, and these too, have left: killed, where their grace is over before."""
-    graces = [int(view.jobs[stop.job].spec.grace_s * 1e9) for stop in stops]
-    attempts = (view.jobs[job].attempts[-1] for job in view.live)
-    leaving = [(a.stop_ns or now_ns) + a.stop.grace_ns for a in attempts if a.stop is not None]
-    return max([now_ns + max(graces, default=0), *leaving])
+        times = [
+            self.view.book.seen_ns + self._timing.sighting_every_ns,
+            state.queue.next_ns,
+            now + STACKS_EVERY_NS if services.stacks is not None and services.stacks.pending else None,
+            state.idle.next_ns,
+            services.nodes.next_ns,
+            self._inbox.next_ns,
+            services.notices.next_ns if services.notices is not None else None,
+        ]
+        return min(time for time in times if time is not None)

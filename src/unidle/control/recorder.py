@@ -28,11 +28,11 @@ class Recorder:
     """Writes the log of one store, and keeps its view. ``watcher(event, time_ns)`` is called for every event."""
 
     def __init__(
-        self, store: Store, lease: Lease, clock: Clock, view: View, notices: NoticeDispatcher | None, watcher: Watcher | None,
-    ) -> None:  # fmt: skip
+        self, store: Store, lease: Lease, clock: Clock, view: View, notices: NoticeDispatcher | None
+    ) -> None:
         self._store, self._lease, self._clock, self._view = store, lease, clock, view
         self._notices = notices
-        self.watcher = watcher
+        self.watcher: Watcher | None = None
         self._new: list[NewEvent] = []
         self._done_requests: list[int] = []
         self._snapshot_seq = view.seq

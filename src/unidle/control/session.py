@@ -15,8 +15,9 @@ from unidle.control.forecast import Forecaster
 from unidle.control.gangs.stacks import GangStacks
 from unidle.control.loop import Controller
 from unidle.control.nodes.late_detectors import LateDetectors
-from unidle.control.nodes.maintenance import NodeCare
+from unidle.control.nodes.maintenance import NodeMaintenance
 from unidle.control.recorder import Watcher
+from unidle.control.services import ControllerServices
 from unidle.control.store_files import make_run_root, refuse_foreign, refuse_strays, say_line, state_dir
 from unidle.engine.local.engine import LocalEngine
 from unidle.engine.protocol import Engine
@@ -27,7 +28,7 @@ from unidle.view.snapshot import renewed_view
 
 if TYPE_CHECKING:
     from unidle.control.gangs.profiler import Profiler
-    from unidle.control.nodes.hooks import Hands
+    from unidle.control.nodes.hooks import HookEngine
     from unidle.control.retention.policy import Retention
     from unidle.files.fleet_notices import NoticeChannel
     from unidle.notices.dispatcher import NoticeDispatcher
@@ -40,17 +41,28 @@ _STEP_NS: Final = 86_400_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ControllerSession:
     controller: Controller
     engine: Engine
     clock: RealClock
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    store: Store
+    lease: Lease
+    fleet: Fleet
+    view: View
+    clock: RealClock
+    root: Path  # run directories
+    state: Path
 
 
 @contextmanager
 def take_up(
     store: Store, fleet: Fleet, data_dir: Path, purpose: str, watcher: Watcher | None = None,
     channels: Sequence[NoticeChannel] = (), profile_to: str = "", say: Callable[[str], None] | None = None,
-) -> Iterator[Session]:  # fmt: skip
+) -> Iterator[ControllerSession]:  # fmt: skip
     """Hold the store while the block runs. What runs when it ends keeps running. ``channels`` receive notices.
 
     ``profile_to`` is the store's address with its password (``store.url`` has none). The profiler uses it to record
@@ -66,40 +78,53 @@ def take_up(
     try:
         view = renewed_view(store)
         clock = RealClock(store.last()[1], _clock_of_log(view))
-        root = make_run_root(store, data_dir)
+        root, state = make_run_root(store, data_dir), state_dir(store, data_dir)
         refuse_strays(root, view.jobs)
-        desk = _desk(store, lease, senders, view.health)
         engine = LocalEngine(root, fleet, clock)
-        detectors = LateDetectors(fleet, state_dir(store, data_dir) / "watch.json", clock.offset_ns)
-        profiler = _profiler(profile_to, fleet, root, lease, clock)
-        stacks = GangStacks(root)
-        retention = _retention(profile_to, purpose, fleet, state_dir(store, data_dir), lease, clock, say)
-        controller = Controller(
-            store, lease, engine, Unidle(), clock,
-            watcher=watcher, view=view, forecaster=Forecaster.of(view), notices=desk, detectors=detectors,
-            profiler=profiler, stacks=stacks, retention=retention,
-            care=NodeCare(lambda: _hands(state_dir(store, data_dir)), f"{os.getpid()}-{view.seq}"),
-        )  # fmt: skip
+        detectors = LateDetectors(fleet, state / "watch.json", clock.offset_ns)
+        opened = _Opened(store, lease, fleet, view, clock, root, state)
+        services = _services(opened, detectors, senders, purpose, profile_to, say)
+        controller = Controller(store, lease, engine, Unidle(), clock, services, view=view)
+        if watcher is not None:
+            controller.watch(watcher)
         try:
             controller.start(f"{purpose} (pid {os.getpid()})", boot_id(), clock.offset_ns)
             detectors.start()
-            yield Session(controller, engine, clock)
+            yield ControllerSession(controller, engine, clock)
             controller.stop("done")
             detectors.close(logged=True)
-            if desk is not None:
-                desk.close(clock.now_ns())
+            if services.notices is not None:
+                services.notices.close(clock.now_ns())
         finally:
-            detectors.close()
-            stacks.close()
-            if retention is not None:
-                retention.close()
-            if profiler is not None:
-                profiler.close()
-            engine.close()
-            if desk is not None:
-                desk.abandon()
+            _close(services, engine)
     finally:
         store.release(lease)
+
+
+def _services(
+    opened: _Opened, detectors: LateDetectors, senders: list[tuple[NoticeChannel, Send]], purpose: str, address: str,
+    say: Callable[[str], None] | None,
+) -> ControllerServices:  # fmt: skip
+    view, state = opened.view, opened.state
+    return ControllerServices(
+        NodeMaintenance(lambda: _hands(state), f"{os.getpid()}-{view.seq}"),
+        Forecaster.of(view),
+        _desk(opened.store, opened.lease, senders, view.health),
+        detectors,
+        _profiler(opened, address),
+        GangStacks(opened.root),
+        _retention(opened, purpose, address, say),
+    )
+
+
+def _close(services: ControllerServices, engine: LocalEngine) -> None:
+    """End what the services have running, however the session ended."""
+    for service in (services.detectors, services.stacks, services.retention, services.profiler):
+        if service is not None:
+            service.close()
+    engine.close()
+    if services.notices is not None:
+        services.notices.abandon()
 
 
 def _clock_of_log(view: View) -> int | None:
@@ -115,34 +140,30 @@ def _clock_of_log(view: View) -> int | None:
     return view.clock_offset_ns if view.live or step_ns <= _STEP_NS else None
 
 
-def _profiler(address: str, fleet: Fleet, root: Path, lease: Lease, clock: RealClock) -> Profiler | None:
-    if not address or not fleet.profile.on:
+def _profiler(opened: _Opened, address: str) -> Profiler | None:
+    if not address or not opened.fleet.profile.on:
         return None
-    from unidle.control.gangs.profiler import Orders, Profiler
+    from unidle.control.gangs.profiler import Profiler, ProfilerOrders
 
-    orders = Orders(address, str(root), lease.token, clock.offset_ns, fleet.profile)
+    root, profile = opened.root, opened.fleet.profile
+    orders = ProfilerOrders(address, str(root), opened.lease.token, opened.clock.offset_ns, profile)
     return Profiler(orders, root.parent / "profiler.err")
 
 
 def _retention(
-    address: str,
-    purpose: str,
-    fleet: Fleet,
-    state: Path,
-    lease: Lease,
-    clock: RealClock,
-    say: Callable[[str], None] | None,
+    opened: _Opened, purpose: str, address: str, say: Callable[[str], None] | None
 ) -> Retention | None:
     """Only for a service: a command that drives one job leaves the others alone."""
-    if not address or purpose != "unidle up" or not fleet.retention.on:
+    if not address or purpose != "unidle up" or not opened.fleet.retention.on:
         return None
     from unidle.control.retention.policy import Retention
     from unidle.control.retention.worker import RetentionWorker
 
-    return Retention(state, RetentionWorker(address, state, lease.token), clock, say or say_line)
+    worker = RetentionWorker(address, opened.state, opened.lease.token)
+    return Retention(opened.state, worker, opened.clock, say or say_line)
 
 
-def _hands(place: Path) -> Hands:
+def _hands(place: Path) -> HookEngine:
     from unidle.control.nodes.hooks import HookRunner
 
     return HookRunner(place / "remedies")

@@ -8,7 +8,7 @@ from typing import Final
 _NEVER_NS: Final = 1 << 63
 
 
-class Agenda:
+class WorkQueue:
     """Jobs in the order in which they were touched, so that the same run gives the same log."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,8 @@ def _devices(nvml: Any) -> DoctorCheck:
     if not found:
         detail = lost or "the driver runs, but finds no GPU"
         return DoctorCheck("GPU", "limited" if lost else "missing", detail, _GPU_USE, _SEE_LOG)
-    models = Counter(nvml.nvmlDeviceGetName(h) for h in found.values())
-    memory = sum(nvml.nvmlDeviceGetMemoryInfo(h).total for h in found.values())
-    detail = ", ".join(f"{n} x {model}" for model, n in models.items())
-    detail += f", {memory / 2**30:,.0f} GiB in all"
+    handles = found.values()
+    detail = _in_words((nvml.nvmlDeviceGetName(h), nvml.nvmlDeviceGetMemoryInfo(h).total) for h in handles)
     if len(found) > 1:
         detail += f"; {describe(links_by_nvml(nvml))}"
     if lost:
@@ -73,15 +71,22 @@ def _devices(nvml: Any) -> DoctorCheck:
     return DoctorCheck("GPU", "ok", detail, _GPU_USE)
 
 
-def _others(root: Path, environ: Mapping[str, str]) -> list[DoctorCheck]:
-    from unidle.engine.local.devices.discovery import Found, find_amd, find_ascend
+def _in_words(gpus: Iterable[tuple[str, int]]) -> str:
+    """Counts of models, and the memory of all; each GPU as its model and bytes."""
+    models, memory = Counter[str](), 0
+    for model, size in gpus:
+        models[model] += 1
+        memory += size
+    return ", ".join(f"{n} x {model}" for model, n in models.items()) + f", {memory / 2**30:,.0f} GiB in all"
 
-    def check(name: str, found: Found) -> DoctorCheck:
+
+def _others(root: Path, environ: Mapping[str, str]) -> list[DoctorCheck]:
+    from unidle.engine.local.devices.discovery import FoundDevices, find_amd, find_ascend
+
+    def check(name: str, found: FoundDevices) -> DoctorCheck:
         if not found.gpus:
             return DoctorCheck(name, "limited", found.says, _GPU_USE, "check `npu-smi info` and `dmesg`")
-        models = Counter(gpu.model for gpu in found.gpus)
-        memory = sum(gpu.memory_bytes for gpu in found.gpus) / 2**30
-        detail = ", ".join(f"{n} x {model}" for model, n in models.items()) + f", {memory:,.0f} GiB in all"
+        detail = _in_words((gpu.model, gpu.memory_bytes) for gpu in found.gpus)
         if found.links is not None and len(found.gpus) > 1:
             detail += f"; {describe(found.links)}"
         return DoctorCheck(name, "ok", f"{detail} ({found.says})", _GPU_USE)

@@ -19,7 +19,7 @@ from unidle.checkpoint.find import candidates
 from unidle.checkpoint.layout import is_partial
 from unidle.drill.scratch import PREFIX, tree
 from unidle.drill.testbed import Testbed
-from unidle.engine.local.cgroups import Group, hierarchies
+from unidle.engine.local.cgroups import ControlGroup, hierarchies
 from unidle.errors import CannotRun
 from unidle.files.drill import Fault
 
@@ -217,7 +217,6 @@ _ACTS: Final[dict[str, Callable[[Testbed, Fault, random.Random], Undo | None]]] 
 }
 
 
-_TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
@@ -233,9 +232,9 @@ class Quota:
             path = self._home
             if "unidle-" not in str(path):  # a group of all: one of its own for this rank
                 path, self._made = self._home / f"{PREFIX.rstrip('-')}-{name}", True
-            self._group = Group({"cpu": str(path)})
+            self._group = ControlGroup({"cpu": str(path)})
         elif "unified" in found:
-            self._group = Group({"unified": found["unified"][0]})
+            self._group = ControlGroup({"unified": found["unified"][0]})
         else:
             raise CannotRun(
                 "CPU time cannot be bounded here: there is no cpu controller", remedy="leave slow out"

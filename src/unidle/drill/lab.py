@@ -50,14 +50,6 @@ class Lab:
     def address(self, node: str) -> str:
         return f"{self._net}.{self.names.index(node) + 1}"
 
-    def fleet_text(self, devices: int) -> str:
-        """A fleet file of these nodes, each with so many CPU devices."""
-        lines = [
-            f"  - {{id: {name}, devices: {{count: {devices}, kind: cpu}}, address: {self.address(name)}, netns: {self.space(name)}}}"
-            for name in self.names
-        ]
-        return "\n".join(["nodes:", *lines, ""])
-
     def cut(self, node: str, other: str = "") -> None:
         """Nothing passes between two nodes any more, or between one and all others."""
         if not other:

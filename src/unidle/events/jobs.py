@@ -8,20 +8,10 @@ from unidle.events import Base
 from unidle.events.marks import Mark
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.state import RankPlace
+from unidle.jobs.state import StopWhy as StopWhy
 from unidle.share.idle import Evidence
 
 Outcome = Literal["succeeded", "failed", "cancelled", "preempted"]
-StopWhy = Literal[
-    "rank_failed",
-    "cancelled",
-    "timeout",
-    "service_stopped",
-    "preempted",
-    "moved",
-    "idle",
-    "hung",
-    "node_sick",
-]
 EndState = Literal["succeeded", "failed", "cancelled"]
 Use = Literal["busy", "quiet", "unknown"]
 PredictedWhat = Literal["start", "run_time", "step_time", "cost"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final, Literal, TypeVar
+from typing import Annotated, BinaryIO, Final, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from unidle.errors import BadInput
 from unidle.fleet import CutMode, Fleet, Health
 from unidle.jobs import JobSpec, RankPlace
 from unidle.jobs.speeds import Speeds
+from unidle.jobs.state import StopWhy
 
 FORMAT: Final = "unidle-snapshot"
 VERSION: Final = 3
@@ -24,19 +25,6 @@ OLDEST: Final = 2
 """Version 2 has no ``pairs``: decisions were made without them."""
 _LONGEST_LINE: Final = 512 << 20
 _T = TypeVar("_T")
-
-
-Stop = Literal[
-    "rank_failed",
-    "cancelled",
-    "timeout",
-    "service_stopped",
-    "preempted",
-    "moved",
-    "idle",
-    "hung",
-    "node_sick",
-]
 
 
 class AttemptState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,7 +38,7 @@ class AttemptState(msgspec.Struct, frozen=True, omit_defaults=True):
     places: tuple[RankPlace, ...] = ()
     begun_ns: int | None = None
     saved_ns: int | None = None
-    stop: Stop | None = None
+    stop: StopWhy | None = None
     stop_ns: int | None = None
     stop_for: str | None = None
     ended_ns: int | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from unidle.guard.log.model import TAKES_OUT, Action, Finding, Role
+from unidle.guard.log.model import Action, Finding, Role
 from unidle.guard.log.xids import ACTIONS, NVLINK5, xid
 
 PolicyName = Literal["unidle", "nvidia", "aks", "eks", "gke"]
@@ -26,11 +26,6 @@ class Judgement:
     action: Action
     condition: str
     because: str
-
-    @property
-    def takes_out(self) -> bool:
-        """Whether the node, or a device of it, has no work for a while."""
-        return self.action in TAKES_OUT
 
 
 @dataclass(frozen=True, slots=True)

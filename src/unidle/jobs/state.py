@@ -33,6 +33,20 @@ def transition(before: JobState, after: JobState) -> JobState:
     return after
 
 
+StopWhy = Literal[
+    "rank_failed",
+    "cancelled",
+    "timeout",
+    "service_stopped",
+    "preempted",
+    "moved",
+    "idle",
+    "hung",
+    "node_sick",
+]
+"""Why an attempt is to be stopped."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankPlace:
     """Rank ``rank`` runs on ``node`` with the slices ``slices`` (ids)."""

@@ -111,7 +111,7 @@ class GpuWatch:
             found += [(f, device) for f in gpu_faults(known.reading, reading, self._names.hardware(device))]
             known.reading = reading
             found += [(f, device) for f in self._xid_laid_over(known, overlays.get(device))]
-        return [self._heard(finding, device, now_ns) for finding, device in found]
+        return [self._detection(finding, device, now_ns) for finding, device in found]
 
     def _seen(self, now_ns: int) -> DriverReading | None:
         """One look at the driver; None where there is nothing to ask, and while it hangs."""
@@ -165,7 +165,7 @@ class GpuWatch:
                 yield replace(finding, device=hardware)
         known.xid = xid
 
-    def _heard(self, finding: Finding, device: str, now_ns: int) -> Detection:
+    def _detection(self, finding: Finding, device: str, now_ns: int) -> Detection:
         return Detection(self._node, GPUS, device, finding, now_ns, now_ns, "NVML")
 
     # -- as a detector ---------------------------------------------------------------------------

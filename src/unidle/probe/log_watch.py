@@ -145,8 +145,8 @@ class LogWatch:
 
                 self._reader = Reader(repeats=True)
             finding = self._reader.consider(self._stamped(line, now_ns))
-            if finding is not None and (heard := self._heard(line, finding, now_ns)) is not None:
-                found.append(heard)
+            if finding is not None and (detection := self._detection(line, finding, now_ns)) is not None:
+                found.append(detection)
         return found
 
     def _stamped(self, line: LogLine, now_ns: int) -> LogLine:
@@ -166,7 +166,7 @@ class LogWatch:
 
         return [line for line in lines if any(needle in line.data for needle in NEEDLES)]
 
-    def _heard(self, line: LogLine, finding: Finding, now_ns: int) -> Detection | None:
+    def _detection(self, line: LogLine, finding: Finding, now_ns: int) -> Detection | None:
         from unidle.guard.log.header import parse
 
         entry = parse(line.data)

@@ -52,7 +52,7 @@ class _Parts:
         self._node, self._model = node, model
         self._before = _kept(kept)
 
-    def heard(
+    def detections(
         self, now_ns: int, source: str, links: Mapping[str, bool], counts: Mapping[str, int],
         errors: Mapping[str, int] | None = None, alarms: Collection[str] | None = None,
     ) -> list[Detection]:  # fmt: skip
@@ -99,7 +99,7 @@ class MachineWatch:
         if self._due("errors", _ERRORS_EVERY_NS, now_ns):
             counts |= port_errors_of(ports)
         alarms = alarms_of(self._sysfs) if self._due("alarms", _ALARMS_EVERY_NS, now_ns) else None
-        return self._parts.heard(now_ns, "/sys", links, counts, errors_of(self._sysfs), alarms)
+        return self._parts.detections(now_ns, "/sys", links, counts, errors_of(self._sysfs), alarms)
 
     def _due(self, what: str, every_ns: int, now_ns: int) -> bool:
         """Whether what is costly is to be read now."""
@@ -150,7 +150,7 @@ class SpaceWatch:
         self._inside = self._was_there = True
         self._why = "" if links else f"no interface of {self._space} has the address {self._address}"
         counts = {f"{name} carrier": losses[name] for name in links if name in losses}
-        return self._parts.heard(now_ns, self._space, links, counts)
+        return self._parts.detections(now_ns, self._space, links, counts)
 
     def _gone(self, now_ns: int) -> list[Detection]:
         self._silent_times += 1

@@ -21,7 +21,7 @@ NEWS_EVERY_S: Final = 2.0
 """Interval at which a detector that announces its news is polled without any."""
 _PAUSE_S: Final = 0.01  # at least, between two looks
 _SAVE_EVERY_S: Final = 1.0
-_MOST_HEARD: Final = 1000
+_MOST_DETECTIONS: Final = 1000
 _CLOSE_S: Final = 1.0
 _KEPT_MOST: Final = 4096
 
@@ -51,7 +51,7 @@ class _Post:
     looked: bool = False
     why_not: str = ""
     lost: int = 0
-    heard: list[Detection] = field(default_factory=list)
+    detections: list[Detection] = field(default_factory=list)
     now_kept: str = ""
     begins: str = ""  # where it began
     thread: threading.Thread | None = None
@@ -87,7 +87,7 @@ class Watcher:
 
         ``logged``: all findings of earlier calls are in the log, or need not be logged.
         """
-        heard: list[Detection] = []
+        detections: list[Detection] = []
         seeing: list[DetectorStatus] = []
         now_s = time.monotonic()
         with self._lock:
@@ -101,8 +101,8 @@ class Watcher:
                 self._saved.update(self._taken)
                 self._taken = {}
             for post in self._posts:
-                heard += post.heard
-                post.heard = []
+                detections += post.detections
+                post.detections = []
                 if post.now_kept:
                     self._taken[post.wanted.key] = post.now_kept
                 late_s = now_s - post.begun_s if post.begun_s else 0.0
@@ -114,7 +114,7 @@ class Watcher:
         if now_s - self._save_s >= _SAVE_EVERY_S:
             self._save_s = now_s
             self._save()
-        return sorted(heard, key=lambda one: one.signal_ns), seeing
+        return sorted(detections, key=lambda one: one.signal_ns), seeing
 
     def close(self, *, logged: bool) -> None:
         """End all threads; one that hangs is left behind. ``logged`` as for :meth:`take`."""
@@ -138,7 +138,9 @@ class Watcher:
         while not self._ends:
             began_s = time.monotonic()
             with self._lock:
-                full = len(post.heard) >= _MOST_HEARD  # nobody takes: what the log says is read later
+                full = (
+                    len(post.detections) >= _MOST_DETECTIONS
+                )  # nobody takes: what the log says is read later
                 post.begun_s = began_s
             found: list[Detection] = []
             try:
@@ -153,7 +155,7 @@ class Watcher:
             with self._lock:
                 post.begun_s, post.looked = 0.0, True
                 post.why_not, post.lost, post.now_kept = why_not, lost, kept
-                post.heard += found
+                post.detections += found
             self._rest(post, -1 if detector is None else detector.news_fd(), began_s)
         if detector is not None:
             with suppress(OSError):

@@ -73,7 +73,7 @@ def _number(name: str) -> int:
 # -- one line of JSON at a time -------------------------------------------------------------------------
 
 
-class Line:
+class RankLink:
     """A connection that carries JSON lines."""
 
     def __init__(self, link: socket.socket) -> None:
@@ -209,7 +209,7 @@ def _those_that_answer(order: dict[str, Any]) -> dict[str, int]:
 
 
 def _follow(given: argparse.Namespace, leader: tuple[str, int], rank: int) -> None:
-    line = Line(connected(leader))
+    line = RankLink(connected(leader))
     receiver = Receiver()
     own = line.link.getsockname()[0]
     line.send({"rank": rank, "node": given.node, "host": own, "port": receiver.port})
@@ -243,12 +243,12 @@ def _lead(given: argparse.Namespace, leader: tuple[str, int], world: int) -> Non
     server = socket.create_server(("", leader[1]), backlog=world)
     server.settimeout(WAIT_S)
     me = {"rank": 0, "node": given.node, "host": leader[0], "port": receiver.port}
-    lines: dict[str, Line] = {}
+    lines: dict[str, RankLink] = {}
     seats = {str(given.node): me}
     try:
         while len(seats) < world:
             link, _ = server.accept()
-            line = Line(link)
+            line = RankLink(link)
             hello = line.receive()
             if hello["node"] in seats:
                 raise Failed(f"two ranks have the node name {hello['node']}: start one rank on each node")
@@ -276,7 +276,7 @@ def _lead(given: argparse.Namespace, leader: tuple[str, int], world: int) -> Non
             file.write(f"{text}\n".encode())
 
 
-def _end(lines: dict[str, Line], problem: str | None) -> None:
+def _end(lines: dict[str, RankLink], problem: str | None) -> None:
     for line in lines.values():
         try:
             line.send({"end": True, "problem": problem})
@@ -285,7 +285,7 @@ def _end(lines: dict[str, Line], problem: str | None) -> None:
 
 
 def _phase(
-    given: argparse.Namespace, phase: dict[str, Any], seats: dict[str, dict[str, Any]], lines: dict[str, Line],
+    given: argparse.Namespace, phase: dict[str, Any], seats: dict[str, dict[str, Any]], lines: dict[str, RankLink],
     receiver: Receiver,
 ) -> dict[str, Any]:  # fmt: skip
     """First the round trips, with nothing else on the wire, then all flows at once."""

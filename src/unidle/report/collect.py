@@ -54,16 +54,10 @@ def collect(
     ``details`` are the tracks, attempts, events and stories, which only the page shows; ``runs`` is where the jobs' logs are.
     """
     from unidle.ledger.query import summary as ask
-    from unidle.ledger.select import TimeRange
 
     source = ledger_source(store, view)
     if summary is None:
-        window = source.extent()
-        if job is not None:
-            one = view.jobs[job]
-            end_ns = view.time_ns if one.ended_ns is None else one.ended_ns
-            window = TimeRange(max(one.submitted_ns, window.start_ns), min(end_ns, window.end_ns))
-        summary = ask(source, window, prices=prices(view))
+        summary = ask(source, _window(source.extent(), view, job), prices=prices(view))
     window = summary.window
     jobs = [j for j in view.jobs.values() if _touches(j, window)]
     masks = {j.id: Mask(j.spec.env, j.spec.command) for j in jobs}
@@ -85,6 +79,17 @@ def collect(
         stories=tuple(story_of(j, runs, view.time_ns, shown_store) for j in reversed(told)),
         time_unit="GPU" if all(d.kind == "gpu" for d in view.fleet.devices()) else "device",
     )
+
+
+def _window(whole: TimeRange, view: View, job: str | None) -> TimeRange:
+    """That of one job, or of the whole store."""
+    from unidle.ledger.select import TimeRange
+
+    if job is None:
+        return whole
+    one = view.jobs[job]
+    end_ns = view.time_ns if one.ended_ns is None else one.ended_ns
+    return TimeRange(max(one.submitted_ns, whole.start_ns), min(end_ns, whole.end_ns))
 
 
 def _title(view: View, job: str | None) -> str:

@@ -50,12 +50,6 @@ def segment_body(db: Database, segment_id: int) -> bytes:
     return bytes(body)
 
 
-def drop(db: Database) -> None:
-    """Drop everything."""
-    for statement in (sql.DROP_SNAPSHOTS, sql.DROP_SEGMENTS, sql.DROP_VIEW_ROWS):
-        db.execute(statement)
-
-
 def drop_superseded(db: Database) -> None:
     """Drop what is of an older fold version than the newest snapshot."""
     for statement in (sql.DROP_OLD_SEGMENTS, sql.DROP_OLD_VIEW_ROWS, sql.DROP_OLD_SNAPSHOTS):

@@ -164,12 +164,6 @@ class MemoryStore:
             raise StoreError("there is no such segment", field="segment", value=segment_id)
         return segment.body
 
-    def drop_derived(self, lease: Lease) -> None:
-        self.renew(lease)
-        self._snapshots.clear()
-        self._segments.clear()
-        self._rows.clear()
-
     def save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
         self.renew(lease)
         self._bookmarks[bookmark.name] = bookmark

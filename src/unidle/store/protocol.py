@@ -189,9 +189,6 @@ class Store(Protocol):
     def segment_body(self, segment_id: int) -> bytes:
         """The Parquet bytes of one segment."""
 
-    def drop_derived(self, lease: Lease) -> None:
-        """Drop every snapshot with its rows, and every segment; they can be folded again."""
-
     def save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
         """Keep a bookmark durably in place of the one of the same name."""
 

@@ -307,11 +307,6 @@ class SqlStore:
     def _query_again(self, statement: str, params: Params) -> list[RowTuple]:
         return self._steady.run(lambda: self._db.query(statement, params))
 
-    def drop_derived(self, lease: Lease) -> None:
-        with self.transaction():
-            self._set(self._held(lease))
-            derived.drop(self._db)
-
     # Bookmarks
 
     def save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:

@@ -47,7 +47,6 @@ SNAPSHOTS: Final = "SELECT seq, crc, body FROM unidle_snapshots WHERE fold_versi
 SNAPSHOT_KEYS: Final = "SELECT fold_version, seq FROM unidle_snapshots ORDER BY fold_version, seq"
 SNAPSHOT: Final = "SELECT crc, body FROM unidle_snapshots WHERE fold_version = ? AND seq = ?"
 DROP_SNAPSHOTS_UNTIL: Final = "DELETE FROM unidle_snapshots WHERE fold_version = ? AND seq <= ?"
-DROP_SNAPSHOTS: Final = "DELETE FROM unidle_snapshots"
 
 ADD_SEGMENT: Final = (
     "INSERT INTO unidle_segments (seq, fold_version, start_ns, end_ns, row_count, body_crc, crc, body)"
@@ -59,7 +58,6 @@ SEGMENTS: Final = (
 )
 SEGMENT_VERSIONS: Final = "SELECT DISTINCT fold_version FROM unidle_segments ORDER BY fold_version"
 SEGMENT_BODY: Final = "SELECT body_crc, body FROM unidle_segments WHERE id = ?"
-DROP_SEGMENTS: Final = "DELETE FROM unidle_segments"
 
 BOOKMARK: Final = "SELECT seq, crc, body FROM unidle_bookmarks WHERE name = ?"
 BOOKMARK_NAMES: Final = "SELECT name FROM unidle_bookmarks ORDER BY name"
@@ -91,8 +89,7 @@ VIEW_ROWS_UP: Final = f"{_VIEW_ROWS} AND position > ? ORDER BY position LIMIT ?"
 VIEW_ROWS_DOWN: Final = f"{_VIEW_ROWS} AND position < ? ORDER BY position DESC LIMIT ?"
 VIEW_ROW_KEYS: Final = "SELECT key FROM unidle_view_rows WHERE fold_version = ? AND part = ?"
 VIEW_PARTS: Final = "SELECT DISTINCT fold_version, part FROM unidle_view_rows ORDER BY fold_version, part"
-DROP_VIEW_ROWS: Final = "DELETE FROM unidle_view_rows"
-DROP_VIEW_ROW: Final = f"{DROP_VIEW_ROWS} WHERE fold_version = ? AND part = ? AND key = ?"
+DROP_VIEW_ROW: Final = "DELETE FROM unidle_view_rows WHERE fold_version = ? AND part = ? AND key = ?"
 DROP_OLD_VIEW_ROWS: Final = (
     "DELETE FROM unidle_view_rows WHERE fold_version < (SELECT max(fold_version) FROM unidle_snapshots)"
 )

@@ -68,7 +68,9 @@ class View:
     failures: int = 0  # attempts that failed, but for commands that do not exist
     misfits: int = 0  # events that do not fit what is left of a damaged log
     device_ns: int = 0  # time of devices under attempts that have ended
-    _shut: frozenset[str] | None = None  # nodes that one decision is kept off, see ``control.clearing``
+    _shut: frozenset[str] | None = (
+        None  # nodes that one decision is kept off, see ``control.nodes.maintenance``
+    )
     _occupancy: Occupancy | None = None
     _models: tuple[str, ...] | None = None
     _cuttable: dict[str, int] | None = None

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from unidle.checkpoint.holder import hold_paths, wire
-from unidle.checkpoint.holder.server import Holder, arguments
+from unidle.checkpoint.holder.server import MemoryHolder, arguments
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ def main() -> int:
 
 def _serve(given: argparse.Namespace, gate: int, tell: int) -> int:
     try:
-        holder = Holder(given.storage, given.hold, given.node, given.host, given.linger)
+        holder = MemoryHolder(given.storage, given.hold, given.node, given.host, given.linger)
     except OSError as error:
         print(f"unidle holder: cannot listen at {given.host}: {error.strerror or error}", file=sys.stderr)
         return 1

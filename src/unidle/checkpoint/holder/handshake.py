@@ -46,12 +46,12 @@ N///////////AgEC
 """
 
 
-class Refused(Exception):
+class PeerRefused(Exception):
     """The other side is not who it should be, or does not speak this protocol."""
 
 
 def ask(link: socket.socket, token: str, name: str, *, encrypted: bool) -> socket.socket:
-    """The side that calls; the connection to use from here on. Raises :class:`Refused`, OSError."""
+    """The side that calls; the connection to use from here on. Raises :class:`PeerRefused`, OSError."""
     end_s, left = time.monotonic() + GREETING_S, [_MOST_BYTES]
     first = {"version": _VERSION, "name": name, "encrypted": encrypted, "nonce": secrets.token_hex(16)}
     _put(link, first)
@@ -75,11 +75,11 @@ def ask(link: socket.socket, token: str, name: str, *, encrypted: bool) -> socke
 
 
 def answer(link: socket.socket, token: str, name: str, *, encrypted: bool) -> socket.socket:
-    """The side that listens. Raises :class:`Refused`, OSError."""
+    """The side that listens. Raises :class:`PeerRefused`, OSError."""
     end_s, left = time.monotonic() + GREETING_S, [_MOST_BYTES]
     first = _get(link, end_s, left)
     if first.get("version") != _VERSION or first.get("name") != name or first.get("encrypted") != encrypted:
-        raise Refused("it looks for another holder, or is of another version of unidle")
+        raise PeerRefused("it looks for another holder, or is of another version of unidle")
     said = [first, secrets.token_hex(16)]
     _put(link, {"nonce": said[1], "proof": _proof(token, b"listens", said)})
     _compare(_get(link, end_s, left), token, b"calls", said)
@@ -120,7 +120,7 @@ def _binding(link: ssl.SSLSocket) -> str:
     """What is the same on both ends of one TLS connection, and on no other."""
     found = link.get_channel_binding("tls-unique")
     if not found:
-        raise Refused("the encrypted connection has no binding")
+        raise PeerRefused("the encrypted connection has no binding")
     return found.hex()
 
 
@@ -132,7 +132,7 @@ def _proof(token: str, role: bytes, said: list[Any]) -> str:
 def _compare(message: dict[str, Any], token: str, role: bytes, said: list[Any]) -> None:
     found = str(message.get("proof", "")).encode(errors="replace")
     if not hmac.compare_digest(found, _proof(token, role, said).encode()):
-        raise Refused("it does not have the token of this holder")
+        raise PeerRefused("it does not have the token of this holder")
 
 
 def _put(link: socket.socket, message: dict[str, Any]) -> None:
@@ -144,13 +144,13 @@ def _get(link: socket.socket, end_s: float, left: list[int]) -> dict[str, Any]:
     magic, length = _HEAD.unpack(_exactly(link, _HEAD.size, end_s))
     left[0] -= _HEAD.size + length
     if magic != _MAGIC or left[0] < 0:
-        raise Refused("it does not speak the protocol of holders")
+        raise PeerRefused("it does not speak the protocol of holders")
     try:
         found = json.loads(_exactly(link, length, end_s))
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise Refused("it does not speak the protocol of holders")
+        raise PeerRefused("it does not speak the protocol of holders")
     return found
 
 

@@ -36,7 +36,7 @@ class _Stranger:
     dropped: bool = False
 
 
-class Doors:
+class Listener:
     """The listening sockets of a holder: one on the loopback address, and one for other hosts, which is encrypted.
 
     ``serve(link, local)`` is called in a thread for each connection that proved itself, and closes it.

@@ -79,7 +79,7 @@ class Sender:
             raise Gone(str(answer.get("why", "refused")))
 
 
-class Kept:
+class PeerCopyStore:
     """The copies that peers sent to this holder: the last two of each rank, in files that are used again."""
 
     def __init__(self, hold: str) -> None:

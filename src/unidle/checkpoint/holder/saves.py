@@ -23,7 +23,7 @@ _NICE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SaveOrder:
     """Write one copy to storage, then tell the holder of rank 0 (``lead``; None: that is this one)."""
 
     slot: int
@@ -50,7 +50,7 @@ class Saves:
 
     def __init__(self, storage: str, hold: str, tell: Callable[[Message], None]) -> None:
         self._storage, self._hold, self._tell = storage, hold, tell
-        self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[SaveOrder] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._saves: dict[tuple[str, int], _Save] = {}
         self._failed: set[tuple[str, int]] = set()
@@ -65,7 +65,7 @@ class Saves:
         with self._lock:
             return self._open > 0 or bool(self._saves)
 
-    def add(self, order: Order) -> None:
+    def add(self, order: SaveOrder) -> None:
         with self._lock:
             self._open += 1
         self._orders.put(order)

@@ -17,10 +17,10 @@ from typing import Any, Final
 from unidle import private
 from unidle.atomic import replaced
 from unidle.checkpoint.holder import hold_paths, memory_copies, wire
-from unidle.checkpoint.holder.listener import Doors, is_loopback
+from unidle.checkpoint.holder.listener import Listener, is_loopback
 from unidle.checkpoint.holder.memory_copies import PAGE
-from unidle.checkpoint.holder.peers import Kept, Sender
-from unidle.checkpoint.holder.saves import Order, Saves
+from unidle.checkpoint.holder.peers import PeerCopyStore, Sender
+from unidle.checkpoint.holder.saves import SaveOrder, Saves
 from unidle.checkpoint.holder.wire import Address, Gone, Message
 from unidle.checkpoint.layout import CHUNK_BYTES, INNER
 
@@ -29,7 +29,7 @@ _FAREWELL_S: Final = 2.0
 
 
 @dataclass(slots=True)
-class Client:
+class RankConnection:
     """A rank that is connected."""
 
     link: socket.socket
@@ -45,23 +45,23 @@ class Client:
             wire.send(self.link, message)
 
 
-class Holder:
+class MemoryHolder:
     """Serves one node of one checkpoint directory, until no client needs it."""
 
     def __init__(self, storage: str, hold: str, node: str, host: str, linger_s: float) -> None:
         self.storage, self.hold, self.node, self.linger_s = storage, hold, node, linger_s
         token, name = secrets.token_hex(32), os.path.basename(hold)
-        self._doors = Doors(token, name, self._connection)
+        self._doors = Listener(token, name, self._connection)
         here = self._doors.open(wire.LOOPBACK)
         self.address = Address(wire.LOOPBACK, here, token, name, here)
         self._publishing = threading.Lock()
         self._listen_at(host)
         self._lock = threading.Condition()
-        self._clients: dict[int, Client] = {}
+        self._clients: dict[int, RankConnection] = {}
         self._finished = self._ending = False
         self._idle_since_s = time.monotonic()
         self._storage_lock = -1
-        self._kept = Kept(hold)
+        self._kept = PeerCopyStore(hold)
         self._saves = Saves(storage, hold, self._tell_lead)
 
     def publish(self) -> None:
@@ -172,7 +172,7 @@ class Holder:
             return
         peer = wire.address_from(message["peer"]) if message["peer"] else None
         lead = wire.address_from(message["lead"]) if message["lead"] else None
-        client = Client(link, rank, session, int(message["pid"]), lead, None)
+        client = RankConnection(link, rank, session, int(message["pid"]), lead, None)
         if peer is not None:
             client.sender = Sender(
                 peer,
@@ -210,7 +210,7 @@ class Holder:
             other = self._others(session)[0]
             return f"rank {other.rank} of another job (process {other.pid} on {self.node}) writes to this directory"
 
-    def _others(self, session: str) -> list[Client]:
+    def _others(self, session: str) -> list[RankConnection]:
         return [client for client in self._clients.values() if client.session != session]
 
     def _left(self, link: socket.socket) -> None:
@@ -274,7 +274,7 @@ class Holder:
             if client.rank == 0:
                 self._saves.begin(label.session, label.step, label.world)
                 self._saves.sweep()
-            order = Order(
+            order = SaveOrder(
                 slot, name, label, client.lead, lambda s: client.tell({"event": "written", "slot": s})
             )
             self._saves.add(order)
@@ -283,7 +283,7 @@ class Holder:
         if through is not None and not self._saves.busy:  # a save may still read what the last attempt left
             self._drop_sessions_but(label.session)
 
-    def _client_of(self, link: socket.socket) -> Client:
+    def _client_of(self, link: socket.socket) -> RankConnection:
         with self._lock:
             return next(client for client in self._clients.values() if client.link is link)
 

@@ -142,7 +142,7 @@ def connect(address: Address, timeout_s: float = CONNECT_S) -> socket.socket:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link = handshake.ask(link, address.token, address.name, encrypted=not is_loopback(address.host))
         link.settimeout(timeout_s)
-    except handshake.Refused as error:
+    except handshake.PeerRefused as error:
         link.close()
         raise Gone(f"{where} is another one: {error}") from None
     except (OSError, ValueError) as error:

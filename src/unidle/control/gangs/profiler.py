@@ -42,7 +42,7 @@ Live = tuple[tuple[str, int, int], ...]  # job, attempt, ranks
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class ProfilerOrders:
     """As ``unidle.scope.continuous.worker.WorkerConfig``: what the process receives at its start. Holds the store's password."""
 
     store: str
@@ -71,7 +71,7 @@ class Profiler:
     ``command``: what is run, where that is not :data:`COMMAND`.
     """
 
-    def __init__(self, orders: Orders, errors: Path, *, command: Sequence[str] = ()) -> None:
+    def __init__(self, orders: ProfilerOrders, errors: Path, *, command: Sequence[str] = ()) -> None:
         self._orders, self._errors = orders, errors
         self._command = tuple(command or COMMAND)
         self._lock = threading.Lock()

@@ -21,7 +21,7 @@ _JUDGED = ("hang", "cut", "slow")
 _EXCUSES = ("evaluation", "checkpoint", "restore", "compile")
 
 
-class GuardWatch:
+class ProgressWatch:
     """Judges each gang each time that its vitals come in."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ _KEPT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class HookOrder:
     """Run ``words`` under this name, at most ``limit_ns``."""
 
     name: str
@@ -30,7 +30,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class HookOutcome:
     """How it ended: ``code`` is None where it was killed (``late``), or its end was not seen."""
 
     code: int | None
@@ -38,13 +38,13 @@ class Outcome:
     text: str
 
 
-class Hands(Protocol):
+class HookEngine(Protocol):
     """The part that carries out remedies and checks."""
 
-    def begin(self, order: Order) -> None:
+    def begin(self, order: HookOrder) -> None:
         """Start it; does nothing if it was started before, also by another process."""
 
-    def look(self, name: str) -> Outcome | None:
+    def look(self, name: str) -> HookOutcome | None:
         """How it ended; None while it runs, or if it was not started."""
 
     def end(self, name: str) -> None:
@@ -52,13 +52,13 @@ class Hands(Protocol):
 
 
 class HookRunner:
-    """:class:`Hands` of this machine. ``root`` keeps one directory for each name, to be read later."""
+    """:class:`HookEngine` of this machine. ``root`` keeps one directory for each name, to be read later."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._children: list[int] = []
 
-    def begin(self, order: Order) -> None:
+    def begin(self, order: HookOrder) -> None:
         directory = self._root / order.name
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -73,14 +73,14 @@ class HookRunner:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._children.append(_spawn(str(directory), lock.fileno()))
 
-    def look(self, name: str) -> Outcome | None:
+    def look(self, name: str) -> HookOutcome | None:
         self._children = [pid for pid in self._children if not _collected(pid)]
         directory = self._root / name
         if (found := _result(directory)) is not None:
             return found
         if not directory.is_dir() or _is_held(directory / "lock"):
             return None
-        return _result(directory) or Outcome(None, False, "its end was not seen")
+        return _result(directory) or HookOutcome(None, False, "its end was not seen")
 
     def end(self, name: str) -> None:
         """It ends by itself, at its time limit."""
@@ -109,10 +109,10 @@ def _collected(pid: int) -> bool:
         return True
 
 
-def _result(directory: Path) -> Outcome | None:
+def _result(directory: Path) -> HookOutcome | None:
     with suppress(OSError, ValueError, KeyError):
         told = json.loads((directory / "result.json").read_text())
-        return Outcome(told["code"], told["late"], told["text"])
+        return HookOutcome(told["code"], told["late"], told["text"])
     return None
 
 

@@ -17,22 +17,22 @@ from unidle.view.kept import busy_nodes
 from unidle.view.state import View
 
 if TYPE_CHECKING:
-    from unidle.control.nodes.hooks import Hands
+    from unidle.control.nodes.hooks import HookEngine
     from unidle.control.nodes.preflight import Preflight
     from unidle.control.nodes.remedies import RemedyWatch
 _KEEPING: tuple[str, ...] = ("", "unidle")
 """Placement policies that keep spares."""
 
 
-class NodeCare:
+class NodeMaintenance:
     """``hands`` makes what carries out remedies and checks; without it nothing is repaired, proved or held back.
 
     ``name``: of this controller, for the checks that it begins.
     """
 
-    def __init__(self, hands: Callable[[], Hands] | None = None, name: str = "") -> None:
+    def __init__(self, hands: Callable[[], HookEngine] | None = None, name: str = "") -> None:
         self._make_hands, self._name = hands, name
-        self._hands: Hands | None = None
+        self._hands: HookEngine | None = None
         self._remedies: RemedyWatch | None = None
         self._preflight: Preflight | None = None
         self._spares = SpareWatch()
@@ -88,7 +88,7 @@ class NodeCare:
             self._remedies = RemedyWatch(self._shared_hands())
         return self._remedies
 
-    def _shared_hands(self) -> Hands | None:
+    def _shared_hands(self) -> HookEngine | None:
         if self._hands is None and self._make_hands is not None:
             self._hands = self._make_hands()
         return self._hands

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from unidle.control.nodes.hooks import Hands, Order
+from unidle.control.nodes.hooks import HookEngine, HookOrder
 from unidle.control.nodes.remedies import check_words, filled, judged, log_age_s, used_directories
 from unidle.events import types as ev
 from unidle.fleet import Node
@@ -27,11 +27,11 @@ _TIERS: Final[dict[str, Tier]] = {"quick": "quick", "standard": "standard", "bur
 class Preflight:
     """Holds gangs back until their nodes have been checked. ``hands`` run the checks; without them none is held."""
 
-    def __init__(self, hands: Hands | None = None, name: str = "") -> None:
+    def __init__(self, hands: HookEngine | None = None, name: str = "") -> None:
         self._hands = hands
         self._name = name  # of this controller: what it begins nobody else looks for
         self._held: dict[tuple[str, int], None] = {}
-        self._running: dict[str, tuple[Order, Node, Tier]] = {}  # by machine
+        self._running: dict[str, tuple[HookOrder, Node, Tier]] = {}  # by machine
         self._told: dict[str, int] = {}  # node -> the check that was held against it
         self._count = 0
         self._next_ns: int | None = None
@@ -143,7 +143,7 @@ class Preflight:
         own = check_words(node, node.id, tier, age_s, used_directories(view, waiting=False))
         words = filled(hook.command or own, node, node.id, "")
         self._count += 1
-        order = Order(f"preflight-{self._name}-{self._count}", words, hook.timeout_ns)
+        order = HookOrder(f"preflight-{self._name}-{self._count}", words, hook.timeout_ns)
         self._running[node.netns] = (order, node, tier)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from unidle.control.nodes.hooks import Hands, Order, Outcome
+from unidle.control.nodes.hooks import HookEngine, HookOrder, HookOutcome
 from unidle.control.nodes.storage_watch import directories_of
 from unidle.events import types as ev
 from unidle.events.guard import CareState
@@ -65,10 +65,10 @@ class _Known:
 class RemedyWatch:
     """``hands`` carry out remedies and checks; without them nothing can be repaired or proved."""
 
-    def __init__(self, hands: Hands | None = None) -> None:
+    def __init__(self, hands: HookEngine | None = None) -> None:
         self._hands = hands
         self._known: _Known | None = None
-        self._orders: dict[str, Order] = {}  # of what is under way
+        self._orders: dict[str, HookOrder] = {}  # of what is under way
         self._next_ns: int | None = None
         self._now_ns = 0
 
@@ -89,22 +89,14 @@ class RemedyWatch:
                 f"the fleet has no such {'node' if '/' not in target else 'node or device'}: {target}"
             )
             return
-        here, policy = view.care.targets.get(target), view.fleet.guard
+        here = view.care.targets.get(target)
         said: Set | Reason | None = None
         if request.verb == "drain":
             said = maintenance.drain(
                 target, here, request.deadline_ns or now_ns + maintenance.DRAIN_NS, request.by
             )
         elif request.verb == "return":
-            if target in view.care.cordons:
-                yield ev.CordonSet(target, False, request.by, Reason("returned", f"returned by {request.by}"))
-            if target in view.care.windows and (here is None or here.state in ("draining", "maintenance")):
-                yield ev.MaintenanceSet(target, 0, 0, 0, request.by)
-                said = Reason("returned", "the maintenance is cancelled")
-            if here is not None or said is None:
-                said = maintenance.give_back(
-                    target, here, policy, now_ns, request.by, unproved=request.unproved
-                )
+            said = yield from _returned(view, request, now_ns)
         elif request.verb in ("cordon", "uncordon"):
             because = Reason("cordon", request.text or f"{request.verb}ed by {request.by}")
             yield ev.CordonSet(target, request.verb == "cordon", request.by, because)
@@ -244,7 +236,7 @@ class RemedyWatch:
             if at_ns is not None and at_ns > now_ns and (self._next_ns is None or at_ns < self._next_ns):
                 self._next_ns = at_ns
 
-    def _order(self, view: View, here: CareView) -> Order:
+    def _order(self, view: View, here: CareView) -> HookOrder:
         policy, known = view.fleet.guard, self._fleet(view)
         if here.busy in RUNGS:
             hook = next(hook for rung, hook in policy.remedies.items() if rung == here.busy)
@@ -257,7 +249,7 @@ class RemedyWatch:
                 used_directories(view, waiting=True),
             )  # fmt: skip
         device = here.target if here.target != here.node else ""
-        return Order(
+        return HookOrder(
             name_of(here), filled(words, known.nodes.get(here.node), here.node, device), hook.timeout_ns
         )
 
@@ -303,7 +295,7 @@ def filled(words: tuple[str, ...], node: Node | None, name: str, device: str) ->
     return tuple(found)
 
 
-def judged(what: str, outcome: Outcome) -> RemedyResult:
+def judged(what: str, outcome: HookOutcome) -> RemedyResult:
     """The result of an outcome. Exit codes of a check: 0 fit, 1 unfit, others undetermined; of a remedy: 0 done."""
     last = (outcome.text.strip().splitlines() or [""])[-1][:_TEXT]
     if outcome.late:
@@ -373,3 +365,21 @@ def _held(view: View, target: str) -> tuple[TargetUse, ...]:
 
 def _refused(text: str) -> ev.RequestRefused:
     return ev.RequestRefused("guard", Reason("refused", text))
+
+
+def _returned(
+    view: View, request: GuardRequest, now_ns: int
+) -> Generator[ev.Event, None, Set | Reason | None]:
+    """A node returns to service by request: cordon and maintenance end, and what :mod:`unidle.guard.maintenance` decides."""
+    target, here = request.target, view.care.targets.get(request.target)
+    said: Set | Reason | None = None
+    if target in view.care.cordons:
+        yield ev.CordonSet(target, False, request.by, Reason("returned", f"returned by {request.by}"))
+    if target in view.care.windows and (here is None or here.state in ("draining", "maintenance")):
+        yield ev.MaintenanceSet(target, 0, 0, 0, request.by)
+        said = Reason("returned", "the maintenance is cancelled")
+    if here is not None or said is None:
+        said = maintenance.give_back(
+            target, here, view.fleet.guard, now_ns, request.by, unproved=request.unproved
+        )
+    return said

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from unidle.predict.outcome import Checked
 
 Plain = dict[str, Any]
+_NAMED: Final = 8  # jobs that are named in one line
+_MOMENT_NS: Final = 1_000_000_000
 
 
 def job_line(job: JobView, store: str | None = None) -> Plain:
@@ -152,34 +154,7 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
 
     decisions = [_decision(job.submitted_ns, "submitted", f"{_by_whom(job)} to queue {job.spec.queue}")]
     for attempt in job.attempts:
-        size = f" ({counted(len(attempt.places), 'rank')})" if job.spec.elastic is not None else ""
-        decisions.append(
-            _decision(
-                attempt.placed_ns,
-                "placed",
-                f"attempt {attempt.number}{size} on {attempt.because.text}",
-                attempt.because,
-            )
-        )
-        for notice in attempt.notices:
-            decisions.append(_decision(notice.at_ns, "idle notice", notice.because.text, notice.because))
-            if notice.over is not None:
-                decisions.append(_decision(notice.over_ns, "notice void", notice.over.text, notice.over))
-        decisions += [
-            _decision(bad.at_ns, "checkpoint", bad.because.text, bad.because) for bad in attempt.bad
-        ]
-        if attempt.stacks is not None:
-            taken = attempt.stacks.because
-            decisions.append(_decision(attempt.stacks_ns, "stacks", taken.text, taken))
-        if attempt.stop is not None:
-            text = _why_stopped(view, attempt.stop)
-            decisions.append(_decision(attempt.stop_ns, "stop", text, attempt.stop.because))
-        if attempt.why is not None:
-            text = "as requested" if _is_of_stop(attempt, attempt.why) else attempt.why.text
-            decisions.append(_decision(attempt.ended_ns, f"attempt {attempt.outcome}", text, attempt.why))
-        if attempt.then is not None:
-            text = "it waits again" if _is_of_stop(attempt, attempt.then) else attempt.then.text
-            decisions.append(_decision(attempt.ended_ns, "again", text, attempt.then))
+        decisions += _decisions_of(view, job, attempt)
     if job.because is not None:
         decisions.append(_decision(job.ended_ns, job.state, job.because.text, job.because))
     decisions += _room_for(view, job)
@@ -204,8 +179,36 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
     return result
 
 
-_NAMED: Final = 8  # jobs that are named in one line
-_MOMENT_NS: Final = 1_000_000_000
+def _decisions_of(view: View, job: JobView, attempt: AttemptView) -> list[Plain]:
+    """The decisions about one attempt."""
+    decisions = []
+    size = f" ({counted(len(attempt.places), 'rank')})" if job.spec.elastic is not None else ""
+    decisions.append(
+        _decision(
+            attempt.placed_ns,
+            "placed",
+            f"attempt {attempt.number}{size} on {attempt.because.text}",
+            attempt.because,
+        )
+    )
+    for notice in attempt.notices:
+        decisions.append(_decision(notice.at_ns, "idle notice", notice.because.text, notice.because))
+        if notice.over is not None:
+            decisions.append(_decision(notice.over_ns, "notice void", notice.over.text, notice.over))
+    decisions += [_decision(bad.at_ns, "checkpoint", bad.because.text, bad.because) for bad in attempt.bad]
+    if attempt.stacks is not None:
+        taken = attempt.stacks.because
+        decisions.append(_decision(attempt.stacks_ns, "stacks", taken.text, taken))
+    if attempt.stop is not None:
+        text = _why_stopped(view, attempt.stop)
+        decisions.append(_decision(attempt.stop_ns, "stop", text, attempt.stop.because))
+    if attempt.why is not None:
+        text = "as requested" if _is_of_stop(attempt, attempt.why) else attempt.why.text
+        decisions.append(_decision(attempt.ended_ns, f"attempt {attempt.outcome}", text, attempt.why))
+    if attempt.then is not None:
+        text = "it waits again" if _is_of_stop(attempt, attempt.then) else attempt.then.text
+        decisions.append(_decision(attempt.ended_ns, "again", text, attempt.then))
+    return decisions
 
 
 def _why_stopped(view: View, stop: StopAsked) -> str:

@@ -19,7 +19,7 @@ ASKED: Final = "asked"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DryRun:
     """``place`` where the job starts, else why it waits; and who is stopped, and what is kept, for it."""
 
     place: Place | None
@@ -28,7 +28,7 @@ class Answer:
     keeps: tuple[Keep, ...] = ()
 
 
-def next_decision(view: View, job: JobView, now_ns: int | None = None) -> Answer:
+def next_decision(view: View, job: JobView, now_ns: int | None = None) -> DryRun:
     """The next decision about a job that waits. The view is unchanged when this returns."""
     now_ns = view.time_ns if now_ns is None else now_ns
     verdict = job.verdict
@@ -62,14 +62,14 @@ def policy_of(view: View) -> Policy:
     return policy_named(view.policy, "the log's policy")
 
 
-def _answer(view: View, job: JobView, plan: Plan, policy: Policy, now_ns: int) -> Answer:
+def _answer(view: View, job: JobView, plan: Plan, policy: Policy, now_ns: int) -> DryRun:
     place = next((place for place in plan.places if place.job == job.id), None)
     stops = tuple(stop for stop in plan.stops if stop.for_job == job.id)
     keeps = tuple(keep for keep in plan.keeps if keep.job == job.id)
     if place is not None:
-        return Answer(place, place.because, stops, keeps)
+        return DryRun(place, place.because, stops, keeps)
     said = next((wait.because for wait in plan.waits if wait.job == job.id), None)
-    return Answer(None, said or _otherwise(view, job, policy, now_ns), stops, keeps)
+    return DryRun(None, said or _otherwise(view, job, policy, now_ns), stops, keeps)
 
 
 def _otherwise(view: View, job: JobView, policy: Policy, now_ns: int) -> Reason:

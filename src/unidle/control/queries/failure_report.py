@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from unidle.control.queries.health_log import Spell, spells
+from unidle.control.queries.health_log import UnhealthySpell, spells
 from unidle.files.fault_trace import FaultTrace
 from unidle.guard.failure_statistics import Accounts, Exposure, FaultLabel, Harm, Outage, Stretch, accounts
 from unidle.jobs import Reason
@@ -51,7 +51,7 @@ def _nodes(view: View) -> dict[str, str]:
 
 
 def _outages(
-    found: Iterable[Spell], window: TimeRange, models: dict[str, str], nodes: dict[str, str]
+    found: Iterable[UnhealthySpell], window: TimeRange, models: dict[str, str], nodes: dict[str, str]
 ) -> Iterator[Outage]:
     for one in found:
         end_ns = window.end_ns if one.end_ns is None else min(one.end_ns, window.end_ns)

@@ -12,7 +12,7 @@ from unidle.store.protocol import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class UnhealthySpell:
     """``target`` (a node or device) was not healthy; ``end_ns`` is None where it still is not.
 
     ``health`` and ``because`` are the first that were logged: states during its treatment are not further faults.
@@ -25,9 +25,9 @@ class Spell:
     because: Reason
 
 
-def spells(store: Store) -> Iterator[Spell]:
+def spells(store: Store) -> Iterator[UnhealthySpell]:
     """All of them, in the order in which they ended; those that last come last."""
-    since: dict[str, Spell] = {}
+    since: dict[str, UnhealthySpell] = {}
     for stored in store.read():
         if stored.kind != "health_set":
             continue
@@ -35,7 +35,7 @@ def spells(store: Store) -> Iterator[Spell]:
         if not isinstance(event, ev.HealthSet):
             continue
         if event.health != "healthy":
-            begun = Spell(event.target, stored.time_ns, None, event.health, event.because)
+            begun = UnhealthySpell(event.target, stored.time_ns, None, event.health, event.because)
             since.setdefault(event.target, begun)
         elif event.target in since:
             yield replace(since.pop(event.target), end_ns=stored.time_ns)

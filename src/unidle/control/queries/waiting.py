@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from unidle.control.inbox import NOT_TAKEN_UP
-from unidle.control.queries.dry_run import Answer, next_decision
+from unidle.control.queries.dry_run import DryRun, next_decision
 from unidle.jobs import NEVER, NEVER_BY_QUEUE, JobSpec, Reason
 from unidle.view.jobs import JobView, in_full
 from unidle.view.state import View
@@ -26,7 +26,7 @@ _MOST_OUT: Final = 3  # nodes and devices out of service that are named
 def waiting(view: View, job: JobView) -> Plain:
     """What a job waits for, what would help, and when it starts as far as that is known."""
     verdict = job.verdict
-    answer = Answer(None, NOT_TAKEN_UP) if verdict is NOT_TAKEN_UP else next_decision(view, job)
+    answer = DryRun(None, NOT_TAKEN_UP) if verdict is NOT_TAKEN_UP else next_decision(view, job)
     now = answer.because if answer.place is None else _NEXT if view.running else _ROOM
     foretold = next((p.value_ns for p in reversed(job.predictions) if p.what == "start"), 0)
     still = foretold if foretold >= view.time_ns and now.code not in NEVER else None

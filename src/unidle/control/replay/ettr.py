@@ -56,11 +56,34 @@ class FaultOutcome:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class GangCosts:
+    """What saves and restarts of one gang take. ``save_s`` and ``copy_s``: work between two saves, and between two copies
+    (0: none), for which the gang waits ``write_s`` and ``copy_stall_s``. ``restart_s`` includes reading the state.
+    """
+
+    save_s: float
+    copy_s: float
+    write_s: float
+    copy_stall_s: float
+    restart_s: float
+    detect_s: float
+
+    def expected(self, mttf_s: float, restarts: int) -> tuple[float, bool]:
+        """Meta's formula for such failures, and whether its assumptions hold."""
+        interval_s = self.copy_s or self.save_s
+        stall_s = self.write_s
+        if self.copy_s:
+            stall_s = self.copy_stall_s + self.write_s * self.copy_s / self.save_s
+        lost_s = self.restart_s + self.detect_s + interval_s / 2
+        holds = restarts >= ENOUGH and 4 * lost_s <= mttf_s
+        return ettr(interval_s, Costs(stall_s, mttf_s, self.restart_s, self.detect_s)), holds
+
+
 def outcome_of_gang(
-    view: View, store: Store, job: JobView, *, gpus_per_node: int, save_s: float, copy_s: float, write_s: float,
-    copy_stall_s: float, restart_s: float, detect_s: float,
-) -> FaultOutcome:  # fmt: skip
-    """The figures of a replay with one job; ``restart_s`` is of a restart, reading the state included."""
+    view: View, store: Store, job: JobView, gpus_per_node: int, costs: GangCosts
+) -> FaultOutcome:
+    """The figures of a replay with one job."""
     ledger = summary(ledger_source(store, view), prices=prices(view))
     groups: dict[str, int] = defaultdict(int)
     for total in ledger.leaves:
@@ -74,18 +97,14 @@ def outcome_of_gang(
     useful_gpu_h = useful_ns / _HOUR_NS * gpus_per_node
     expected, holds = None, False
     if restarts and placed_ns:
-        mttf_s = placed_ns / _S / restarts
-        interval_s = copy_s or save_s
-        stall_s = write_s if not copy_s else copy_stall_s + write_s * copy_s / save_s
-        expected = ettr(interval_s, Costs(stall_s, mttf_s, restart_s, detect_s))
-        holds = restarts >= ENOUGH and 4 * (restart_s + detect_s + interval_s / 2) <= mttf_s
+        expected, holds = costs.expected(placed_ns / _S / restarts, restarts)
     return FaultOutcome(
         ettr=useful_ns / (wall_ns * nodes) if wall_ns else 0.0,
         ettr_placed=useful_ns / (placed_ns * nodes) if placed_ns else 0.0,
         formula=expected,
         holds=holds,
-        save_every_s=save_s,
-        copy_every_s=copy_s,
+        save_every_s=costs.save_s,
+        copy_every_s=costs.copy_s,
         restarts=restarts,
         mttf_h=placed_ns / _HOUR_NS / restarts if restarts else None,
         wall_h=wall_ns / _HOUR_NS,

@@ -15,8 +15,8 @@ from statistics import fmean
 from typing import Final, Literal
 
 from unidle.checkpoint.interval import Costs, best_interval, observed_mttf
-from unidle.control.replay.ettr import FaultOutcome, outcome_of_gang
-from unidle.control.replay.simulate import Arrival, simulate
+from unidle.control.replay.ettr import FaultOutcome, GangCosts, outcome_of_gang
+from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.workload import NodeFault, S, SimJob
 from unidle.errors import BadInput
@@ -38,7 +38,7 @@ CAPABILITIES: Final[tuple[Capability, ...]] = ("spares", "peer_copies", "interva
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ReplayTerms:
     """What a trace does not say; seconds, unless named otherwise.
 
     For a checkpoint the gang waits ``write_s``. A start takes ``restart_s`` (processes, imports, rendezvous), a warm
@@ -67,7 +67,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class CapabilityCosts:
     """The capabilities in use. ``every_s`` is work between two checkpoints, None: chosen by the cost model."""
 
     spares: int = 0
@@ -85,7 +85,7 @@ class Ways:
             "preflight": self.preflight,
         }[capability]
 
-    def without(self, capability: Capability, fixed_s: float) -> Ways:
+    def without(self, capability: Capability, fixed_s: float) -> CapabilityCosts:
         """All but this one; checkpoints every ``fixed_s`` instead of the chosen interval."""
         if capability == "spares":
             return replace(self, spares=0)
@@ -97,7 +97,7 @@ class Ways:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReplayPace:
     """What a gang does by its ways: intervals in whole steps, the start of a restart in seconds."""
 
     save_every: int
@@ -122,17 +122,17 @@ class GangSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ReplayCase:
     """One replay. ``name`` identifies the ways."""
 
     name: str
     gang: int
     seed: int
-    ways: Ways
+    ways: CapabilityCosts
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class FaultReplay:
     """A trace of ``servers`` servers, and what is assumed in addition.
 
     Errors: :class:`unidle.errors.BadInput` for fewer servers than the trace names.
@@ -140,7 +140,7 @@ class Replay:
 
     trace: FaultTrace
     servers: int
-    terms: Terms
+    terms: ReplayTerms
 
     def __post_init__(self) -> None:
         as_servers(self.trace, self.servers)
@@ -150,7 +150,7 @@ class Replay:
         """Faults per node and second, over the whole trace."""
         return len(self.trace.faults) / (self.servers * self.trace.end_ns / S)
 
-    def pace(self, gang: int, ways: Ways, seen: GangSeen | None = None) -> Pace:
+    def pace(self, gang: int, ways: CapabilityCosts, seen: GangSeen | None = None) -> ReplayPace:
         """The intervals of a gang: by the failure rate of the trace, corrected by what was seen of the gang itself.
 
         Where peers hold copies, only failures that take those too need a checkpoint: saves are as much rarer, but not
@@ -177,7 +177,7 @@ class Replay:
         if copy:
             copy = min(copy, save)
             save = -(-save // copy) * copy
-        return Pace(save, copy, first_s)
+        return ReplayPace(save, copy, first_s)
 
     def copies_lost(self, gang: int, within_s: float) -> float:
         """The part of a gang's failures that take a node and, within that time, the one with its copy: by the trace.
@@ -195,10 +195,10 @@ class Replay:
                 pairs += other != node
         return min(pairs / len(starts) * gang / self.servers * 2 / (gang - 1), 1.0) if starts else 0.0
 
-    def run(self, case: Case, store: Store | None = None) -> FaultOutcome:
+    def run(self, case: ReplayCase, store: Store | None = None) -> FaultOutcome:
         """One replay, to the end of the trace or of the job. The same call gives the same log, byte by byte."""
         kept = ForgetfulStore() if store is None else store
-        terms, seen, paces = self.terms, GangSeen(), list[Pace]()
+        terms, seen, paces = self.terms, GangSeen(), list[ReplayPace]()
 
         def behaviour(command: StartGang) -> SimJob:
             paces.append(self.pace(case.gang, case.ways, seen))
@@ -213,25 +213,29 @@ class Replay:
             behaviour,
             policy_named(DEFAULT),
             faults=self._faults(nodes, case),
-            detect_ns=round(terms.detect_s * S),
-            until_ns=self.trace.end_ns,
-            policy_name=DEFAULT,
-            watcher=seen.hear,
+            options=SimulationOptions(
+                detect_ns=round(terms.detect_s * S),
+                until_ns=self.trace.end_ns,
+                policy_name=DEFAULT,
+                watcher=seen.hear,
+            ),
         )
         return self._outcome(view, kept, paces or [self.pace(case.gang, case.ways)])
 
-    def _outcome(self, view: View, store: Store, paces: Sequence[Pace]) -> FaultOutcome:
+    def _outcome(self, view: View, store: Store, paces: Sequence[ReplayPace]) -> FaultOutcome:
         terms, pace = self.terms, paces[0]
         restore_s = terms.copy_restore_s if pace.copy_every else terms.restore_s
-        return outcome_of_gang(
-            view, store, view.jobs[JOB], gpus_per_node=terms.gpus_per_node,
+        costs = GangCosts(
             save_s=fmean(p.save_every for p in paces) * terms.step_s,
             copy_s=fmean(p.copy_every for p in paces) * terms.step_s,
-            write_s=terms.write_s, copy_stall_s=terms.copy_s,
-            restart_s=pace.startup_s + restore_s, detect_s=terms.detect_s,
-        )  # fmt: skip
+            write_s=terms.write_s,
+            copy_stall_s=terms.copy_s,
+            restart_s=pace.startup_s + restore_s,
+            detect_s=terms.detect_s,
+        )
+        return outcome_of_gang(view, store, view.jobs[JOB], terms.gpus_per_node, costs)
 
-    def nodes(self, case: Case) -> list[str]:
+    def nodes(self, case: ReplayCase) -> list[str]:
         """The servers of a replay; with more spares the first ones are the same.
 
         Errors: :class:`unidle.errors.BadInput` where gang and spares are more than the trace's servers.
@@ -246,7 +250,7 @@ class Replay:
         random.Random(f"servers/{case.seed}").shuffle(names)
         return names[:wanted]
 
-    def _faults(self, nodes: Iterable[str], case: Case) -> list[NodeFault]:
+    def _faults(self, nodes: Iterable[str], case: ReplayCase) -> list[NodeFault]:
         by_node: dict[str, list[NodeTrouble]] = {node: [] for node in nodes}
         for trouble in self.trace.faults:
             if trouble.node in by_node:
@@ -260,7 +264,7 @@ class Replay:
             found += [NodeFault(max(a, 1), node, max(b, 2), what) for a, b, what in spans]
         return sorted(found)
 
-    def _behaviour(self, command: StartGang, pace: Pace) -> SimJob:
+    def _behaviour(self, command: StartGang, pace: ReplayPace) -> SimJob:
         terms = self.terms
         step_ns = round(terms.step_s * S)
         steps = terms.steps or self.trace.end_ns // step_ns + 1
@@ -294,7 +298,7 @@ def one_by_one(troubles: Iterable[NodeTrouble]) -> list[Span]:
     return spans
 
 
-def proved(spans: Sequence[Span], terms: Terms, drawn: Sequence[float]) -> list[Span]:
+def proved(spans: Sequence[Span], terms: ReplayTerms, drawn: Sequence[float]) -> list[Span]:
     """The same with a burn-in after each repair: a relapse that it finds keeps the server out until it is over.
 
     ``drawn`` are chances in [0, 1), one for each span.
@@ -312,20 +316,24 @@ def proved(spans: Sequence[Span], terms: Terms, drawn: Sequence[float]) -> list[
     return found
 
 
-def variants(ways: Ways, fixed_s: float, intervals: Iterable[float] = ()) -> dict[str, Ways]:
+def variants(
+    ways: CapabilityCosts, fixed_s: float, intervals: Iterable[float] = ()
+) -> dict[str, CapabilityCosts]:
     """The ways as given, without each capability that they have, and with none; and with other fixed intervals."""
     found = {"as_given": ways}
     used = [one for one in CAPABILITIES if ways.has(one)]
     for one in used:
         found[f"no_{one}"] = ways.without(one, fixed_s)
     if len(used) > 1:
-        found["none"] = Ways(every_s=ways.every_s or fixed_s)
+        found["none"] = CapabilityCosts(every_s=ways.every_s or fixed_s)
     for every_s in intervals:
         found[f"every_{every_s:g}s"] = replace(ways, every_s=every_s)
     return found
 
 
-def runs(replay: Replay, cases: Sequence[Case], processes: int) -> Iterator[tuple[Case, FaultOutcome]]:
+def runs(
+    replay: FaultReplay, cases: Sequence[ReplayCase], processes: int
+) -> Iterator[tuple[ReplayCase, FaultOutcome]]:
     """All cases in order, several at a time."""
     if min(processes, len(cases)) <= 1:
         for case in cases:
@@ -338,14 +346,14 @@ def runs(replay: Replay, cases: Sequence[Case], processes: int) -> Iterator[tupl
         yield from zip(cases, pool.map(_run, cases), strict=True)
 
 
-_here: list[Replay] = []  # a worker's own copy, sent once instead of with every case
+_here: list[FaultReplay] = []  # a worker's own copy, sent once instead of with every case
 
 
-def _settle_in(replay: Replay) -> None:
+def _settle_in(replay: FaultReplay) -> None:
     _here[:] = [replay]
 
 
-def _run(case: Case) -> FaultOutcome:
+def _run(case: ReplayCase) -> FaultOutcome:
     return _here[0].run(case)
 
 

@@ -25,7 +25,7 @@ QUANTILES: Final = (50, 95, 99)
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class DurationStatistics:
     """Durations of some jobs, in seconds; 0 where there is no job."""
 
     jobs: int
@@ -82,7 +82,7 @@ class Money:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayOutcome:
     """A run in figures. GPU time is in ns of whole devices, and from the ledger.
 
     ``queueing`` is from submission to the first start, of jobs that started; ``completion`` from
@@ -101,8 +101,8 @@ class Outcome:
     lost_ns: int
     preemptions: int
     restarts: int
-    queueing: Times
-    completion: Times
+    queueing: DurationStatistics
+    completion: DurationStatistics
     queues: tuple[QueueShare, ...]
     fairness: float
     ledger: LedgerSummary
@@ -142,7 +142,7 @@ class Outcome:
         }
 
 
-def outcome_of(view: View, source: LedgerSource, only: Iterable[str] | None = None) -> Outcome:
+def outcome_of(view: View, source: LedgerSource, only: Iterable[str] | None = None) -> ReplayOutcome:
     """The figures of a view and its ledger; ``only`` some jobs count (all of the ledger does)."""
     wanted = None if only is None else set(only)
     jobs = [job for job in view.jobs.values() if wanted is None or job.id in wanted]
@@ -154,7 +154,7 @@ def outcome_of(view: View, source: LedgerSource, only: Iterable[str] | None = No
     started = [job for job in jobs if job.attempts]
     done = [job for job in jobs if job.state == "succeeded"]
     outcomes = [attempt.outcome for job in jobs for attempt in job.attempts]
-    return Outcome(
+    return ReplayOutcome(
         jobs=len(jobs),
         never_started=len(jobs) - len(started),
         succeeded=len(done),
@@ -186,12 +186,12 @@ def jain(values: Sequence[float]) -> float:
     return sum(parts) ** 2 / (len(parts) * sum(x * x for x in parts))
 
 
-def _times(durations_ns: list[int]) -> Times:
+def _times(durations_ns: list[int]) -> DurationStatistics:
     if not durations_ns:
-        return Times(0, 0.0, (0.0,) * len(QUANTILES))
+        return DurationStatistics(0, 0.0, (0.0,) * len(QUANTILES))
     seconds = np.array(durations_ns, np.int64) / _S
     quantiles = tuple(float(q) for q in np.percentile(seconds, QUANTILES))
-    return Times(len(durations_ns), float(seconds.mean()), quantiles)
+    return DurationStatistics(len(durations_ns), float(seconds.mean()), quantiles)
 
 
 def _queue_shares(view: View, jobs: Iterable[JobView]) -> Iterable[QueueShare]:
@@ -221,7 +221,7 @@ def _money_lines(found: Sequence[Money | None]) -> list[tuple[str, list[str]]]:
     ]
 
 
-def side_by_side(outcomes: Mapping[str, Outcome]) -> tuple[list[str], list[list[str]]]:
+def side_by_side(outcomes: Mapping[str, ReplayOutcome]) -> tuple[list[str], list[list[str]]]:
     """A table for people: a header, and one row per figure with a cell for each run."""
     lines: list[tuple[str, list[str]]] = [
         ("allocation %", [f"{100 * o.allocation:.2f}" for o in outcomes.values()]),

@@ -12,7 +12,7 @@ from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.experiment import PackOutcome, PodArrival, Prepared, prepare, replay
 
 
-class Run(NamedTuple):
+class PackingRun(NamedTuple):
     """One seed of one policy. ``arrivals`` is empty unless they were asked for."""
 
     policy: str
@@ -37,16 +37,16 @@ class Experiment:
         ready = tuple(prepare(name, nodes, demands) for name in names)
         return cls(ready, tuple(nodes), tuple(demands), requested)
 
-    def run(self, policy: int, seed: int, traced: bool) -> Run:
+    def run(self, policy: int, seed: int, traced: bool) -> PackingRun:
         """One seed of ``policies[policy]``."""
         arrivals: list[PodArrival] = []
         prepared = self.policies[policy]
         outcome = replay(
             prepared, self.nodes, self.demands, self.requested, seed, arrivals.append if traced else None
         )
-        return Run(prepared.name, outcome, tuple(arrivals))
+        return PackingRun(prepared.name, outcome, tuple(arrivals))
 
-    def runs(self, seeds: Sequence[int], processes: int, *, traced: bool = False) -> Iterator[Run]:
+    def runs(self, seeds: Sequence[int], processes: int, *, traced: bool = False) -> Iterator[PackingRun]:
         """All seeds of all policies in order: policies as given, then seeds as given."""
         cases = [(k, seed, traced) for k in range(len(self.policies)) for seed in seeds]
         if min(processes, len(cases)) == 1:
@@ -67,5 +67,5 @@ def _settle_in(experiment: Experiment) -> None:
     _here[:] = [experiment]
 
 
-def _run(case: tuple[int, int, bool]) -> Run:
+def _run(case: tuple[int, int, bool]) -> PackingRun:
     return _here[0].run(*case)

@@ -53,6 +53,25 @@ def scenario_of_store(
     fleet does not have, and when no job is left.
     """
     left_out: Counter[str] = Counter()
+    arrivals, work_ns = _that_ended(view, source, window, left_out)
+    arrivals = _renamed(arrivals, renames or Renames())
+    if fleet is not None:
+        arrivals = _that_fit(arrivals, fleet, left_out)
+    if not arrivals:
+        why = "; ".join(f"{counted(count, 'job')} left out: {text}" for text, count in left_out.items())
+        raise BadInput(
+            "no job of the store can be replayed" + (f" ({why})" if why else ""), field="--store",
+            remedy="jobs must have run and ended in the window, and fit on the fleet",
+        )  # fmt: skip
+    chosen = fleet or as_declared(view.fleet)
+    faults = _faults(store, {node.id for node in chosen.nodes}, min(a.at_ns for a in arrivals), view.time_ns)
+    return Scenario(chosen, tuple(arrivals), work_ns, faults, dict(left_out))
+
+
+def _that_ended(
+    view: View, source: LedgerSource, window: TimeRange | None, left_out: Counter[str]
+) -> tuple[list[Arrival], dict[str, int]]:
+    """The jobs as they arrived, and the work of each; ``left_out`` counts the others."""
     worked = _worked(source)
     arrivals: list[Arrival] = []
     work_ns: dict[str, int] = {}
@@ -66,18 +85,7 @@ def scenario_of_store(
         width = width_ppm(view.book, job.attempts[-1])
         work_ns[job.id] = worked[job.id] * 1_000_000 // width
         arrivals.append(Arrival(max(job.submitted_ns, 1), job.id, _as_replayed(job)))
-    arrivals = _renamed(arrivals, renames or Renames())
-    if fleet is not None:
-        arrivals = _that_fit(arrivals, fleet, left_out)
-    if not arrivals:
-        why = "; ".join(f"{counted(count, 'job')} left out: {text}" for text, count in left_out.items())
-        raise BadInput(
-            "no job of the store can be replayed" + (f" ({why})" if why else ""), field="--store",
-            remedy="jobs must have run and ended in the window, and fit on the fleet",
-        )  # fmt: skip
-    chosen = fleet or as_declared(view.fleet)
-    faults = _faults(store, {node.id for node in chosen.nodes}, min(a.at_ns for a in arrivals), view.time_ns)
-    return Scenario(chosen, tuple(arrivals), work_ns, faults, dict(left_out))
+    return arrivals, work_ns
 
 
 def _renamed(arrivals: list[Arrival], names: Renames) -> list[Arrival]:

@@ -10,6 +10,7 @@ from unidle.clock import VirtualClock
 from unidle.control.forecast import Forecaster
 from unidle.control.loop import Controller
 from unidle.control.recorder import Watcher
+from unidle.control.services import ControllerServices, ControllerTiming
 from unidle.engine.sim.engine import SimEngine
 from unidle.engine.sim.workload import Fault, Workload
 from unidle.fleet import Fleet
@@ -37,49 +38,60 @@ class Arrival:
 Ask = tuple[int, Callable[[Controller], None]]
 
 
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """``detect_ns`` as in ``SimEngine``. At ``until_ns`` the simulation stops, even if jobs still run or wait.
+
+    ``policy_name`` is the policy's name in the log; ``watcher`` receives every event (see ``Controller.watch``).
+    """
+
+    detect_ns: int = 0
+    start_ns: int = 1
+    until_ns: int | None = None
+    forecaster: Forecaster | None = None
+    policy_name: str = ""
+    watcher: Watcher | None = None
+
+
+_USUAL: Final = SimulationOptions()
+
+
 @collector_paused()
 def simulate(
-    store: Store,
-    fleet: Fleet,
-    arrivals: Iterable[Arrival],
-    workload: Workload,
-    policy: Policy,
-    *,
-    faults: Iterable[Fault] = (),
-    detect_ns: int = 0,
-    start_ns: int = 1,
-    until_ns: int | None = None,
-    forecaster: Forecaster | None = None,
-    policy_name: str = "",
-    watcher: Watcher | None = None,
-) -> View:
+    store: Store, fleet: Fleet, arrivals: Iterable[Arrival], workload: Workload, policy: Policy,
+    faults: Iterable[Fault] = (), options: SimulationOptions = _USUAL,
+) -> View:  # fmt: skip
     """Drive all arrivals to their ends and return the final view; everything is in ``store`` too.
 
-    The same arguments give the same log, byte by byte. ``faults`` and ``detect_ns`` as in ``SimEngine``. At
-    ``until_ns`` the simulation stops, even if jobs still run or wait. ``policy_name`` is the policy's
-    name in the log; ``watcher`` receives every event (see ``Controller.watch``).
+    The same arguments give the same log, byte by byte. ``faults`` as in ``SimEngine``.
     """
-    clock = VirtualClock(start_ns)
-    engine = SimEngine(fleet, clock, workload, faults, detect_ns)
-    controller = Controller(
-        store, store.acquire("simulate"), engine, policy, clock,
-        inbox_every_ns=None, sighting_every_ns=_YEAR_NS, watcher=watcher, forecaster=forecaster,
-    )  # fmt: skip
-    controller.start("simulate", policy_name=policy_name)
+    clock = VirtualClock(options.start_ns)
+    engine = SimEngine(fleet, clock, workload, faults, options.detect_ns)
+    services = ControllerServices(forecaster=options.forecaster)
+    timing = ControllerTiming(inbox_every_ns=None, sighting_every_ns=_YEAR_NS)
+    controller = Controller(store, store.acquire("simulate"), engine, policy, clock, services, timing)
+    if options.watcher is not None:
+        controller.watch(options.watcher)
+    controller.start("simulate", policy_name=options.policy_name)
+    until_ns = options.until_ns
     for at_ns, ask in _asks(arrivals):
         if until_ns is not None and at_ns > until_ns:
             break
-        while True:
-            wake_ns = controller.turn()
-            if clock.now_ns() >= at_ns:
-                break
-            engine.wait(at_ns if wake_ns is None else min(wake_ns, at_ns))
+        _turn_until(controller, engine, clock, at_ns)
         ask(controller)
     _to_the_end(controller, engine, clock, until_ns)
     engine.tell()
     controller.turn()
     controller.stop("the simulation is over")
     return controller.view
+
+
+def _turn_until(controller: Controller, engine: SimEngine, clock: VirtualClock, at_ns: int) -> None:
+    while True:
+        wake_ns = controller.turn()
+        if clock.now_ns() >= at_ns:
+            return
+        engine.wait(at_ns if wake_ns is None else min(wake_ns, at_ns))
 
 
 def _to_the_end(controller: Controller, engine: SimEngine, clock: VirtualClock, until_ns: int | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from unidle.control.forecast import Forecaster
-from unidle.control.replay.simulate import Arrival, simulate
+from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.workload import Fault, S, SimJob, Workload, seeded_faults
 from unidle.errors import BadInput
@@ -156,10 +156,12 @@ def replay(
         behaviour(scenario.work_ns, assumed),
         policy_named(policy),
         faults=_faults(scenario, assumed),
-        start_ns=scenario.start_ns,
-        until_ns=until_ns,
-        forecaster=Forecaster() if assumed.estimates == "learned" else None,
-        policy_name=policy,
+        options=SimulationOptions(
+            start_ns=scenario.start_ns,
+            until_ns=until_ns,
+            forecaster=Forecaster() if assumed.estimates == "learned" else None,
+            policy_name=policy,
+        ),
     )
 
 

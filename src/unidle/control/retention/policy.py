@@ -13,7 +13,7 @@ from typing import Final
 
 from unidle.clock import Clock
 from unidle.control.retention.removal import is_held
-from unidle.control.retention.worker import Freed, Held, Packed, RetentionWorker
+from unidle.control.retention.worker import FilesFound, FilesFreed, RetentionWorker, RunPacked
 from unidle.engine.local import rundir
 from unidle.events import types as ev
 from unidle.files.values import duration_text
@@ -116,12 +116,12 @@ class Retention:
     def _take(self, view: View) -> None:
         """What the worker has done."""
         for done in self._worker.results():
-            if isinstance(done, Held):
+            if isinstance(done, FilesFound):
                 self._scanned(view, done)
-            elif isinstance(done, Freed):
+            elif isinstance(done, FilesFreed):
                 self._report(done.problems)
                 continue
-            elif isinstance(done, Packed):
+            elif isinstance(done, RunPacked):
                 self._report(done.problems)
                 self._packing.discard(done.job)
                 if done.job in view.removed:
@@ -141,7 +141,7 @@ class Retention:
                     "and `unidle prune` tries it now"
                 )
 
-    def _scanned(self, view: View, held: Held) -> None:
+    def _scanned(self, view: View, held: FilesFound) -> None:
         left = [job for job in sorted(held.names) if job in view.removed]
         for first in range(0, len(left), AT_ONCE):
             self._worker.remove(tuple(left[first : first + AT_ONCE]))

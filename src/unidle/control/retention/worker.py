@@ -25,7 +25,7 @@ from unidle.store.sql import SqlStore
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FilesFound:
     """What was found: jobs with any file or archive, of these those with a run directory, and sizes if requested."""
 
     names: frozenset[str]
@@ -34,7 +34,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class RunPacked:
     """A job's run directory is in the store, or that failed (``again``: it is in use, so try later; ``problems``: why)."""
 
     job: str
@@ -44,19 +44,19 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class SizesMeasured:
     sizes: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class FilesFreed:
     """Files of removed jobs were deleted; ``problems``: what could not be done."""
 
     problems: tuple[str, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
-Done: TypeAlias = Held | Packed | Measured | Freed
+Done: TypeAlias = FilesFound | RunPacked | SizesMeasured | FilesFreed
 
 
 class _Stopped(Exception):
@@ -82,7 +82,7 @@ class RetentionWorker:
 
     def measure(self, job: str) -> None:
         """Find out what a job's files take."""
-        self._put(lambda store: Measured({job: self._size(store, job)}))
+        self._put(lambda store: SizesMeasured({job: self._size(store, job)}))
 
     def pack(self, job: str) -> None:
         """Compress a job's run directory into the store, then delete it."""
@@ -123,7 +123,7 @@ class RetentionWorker:
             except (LeaseLost, _Stopped):
                 break
             except (UnidleError, OSError) as error:
-                self._done.put(Freed((str(error),)))
+                self._done.put(FilesFreed((str(error),)))
                 if store is not None:
                     store.close()
                     store = None
@@ -131,7 +131,7 @@ class RetentionWorker:
         if store is not None:
             store.close()
 
-    def _scan(self, store: SqlStore, *, measure: bool) -> Held:
+    def _scan(self, store: SqlStore, *, measure: bool) -> FilesFound:
         shelf = ArchiveShelf(store)
         runs = self._state / "runs"
         there = {path.name for path in runs.iterdir()} if runs.is_dir() else set()
@@ -145,7 +145,7 @@ class RetentionWorker:
                 sizes[name] = archived.get(name, 0) + self._on_disk(name)
                 if self._stop.wait(time.perf_counter() - begin):
                     raise _Stopped
-        return Held(names, loose, sizes)
+        return FilesFound(names, loose, sizes)
 
     def _size(self, store: SqlStore, job: str) -> int:
         return ArchiveShelf(store).size(job) + self._on_disk(job)
@@ -153,10 +153,10 @@ class RetentionWorker:
     def _on_disk(self, job: str) -> int:
         return removal.size_of(removal.files_of(self._state, job))
 
-    def _pack(self, store: SqlStore, job: str) -> Packed:
+    def _pack(self, store: SqlStore, job: str) -> RunPacked:
         directory = self._state / "runs" / job
         if removal.is_held(self._state, job) or rundir.is_read(directory):
-            return Packed(job, again=True)
+            return RunPacked(job, again=True)
         shelf = ArchiveShelf(store, self._token)
         size = 0
         try:
@@ -166,13 +166,13 @@ class RetentionWorker:
         except LeaseLost:
             raise
         except UnidleError as error:
-            return Packed(job, problems=(f"{job} cannot be compressed: {error.line()}",))
+            return RunPacked(job, problems=(f"{job} cannot be compressed: {error.line()}",))
         except OSError as error:
             if shelf.has(job):
-                return Packed(job, problems=(removal.cannot_be_deleted(error, job),))
+                return RunPacked(job, problems=(removal.cannot_be_deleted(error, job),))
             place = error.filename or directory
-            return Packed(job, problems=(f"{place} cannot be compressed: {error.strerror or error}",))
-        return Packed(job, sizes={job: size + self._on_disk(job)})
+            return RunPacked(job, problems=(f"{place} cannot be compressed: {error.strerror or error}",))
+        return RunPacked(job, sizes={job: size + self._on_disk(job)})
 
     def _paced(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         begin = time.perf_counter()
@@ -182,8 +182,8 @@ class RetentionWorker:
                 raise _Stopped
             begin = time.perf_counter()
 
-    def _remove(self, store: SqlStore, jobs: tuple[str, ...]) -> Freed:
+    def _remove(self, store: SqlStore, jobs: tuple[str, ...]) -> FilesFreed:
         _, problems = removal.delete_jobs(self._state, jobs)
         ProfileShelf(store, self._token).drop_jobs(jobs)
         ArchiveShelf(store, self._token).drop_jobs(jobs)
-        return Freed(tuple(problems))
+        return FilesFreed(tuple(problems))

@@ -24,7 +24,7 @@ V2_CONTROLLERS = ("memory", "cpu", "pids")
 CPU_PERIOD_US = 100_000
 
 
-class Group:
+class ControlGroup:
     """The control group of one rank, over all hierarchies; ``paths`` maps a use to its directory.
 
     Every method is safe when the group, or part of it, does not exist.
@@ -257,7 +257,7 @@ def group_paths(parents: dict[str, str], name: str, rank: str) -> dict[str, str]
 
 def capabilities(parents: dict[str, str], name: str) -> dict[str, str]:
     """What groups below ``name`` can do here, in words: use -> "yes (by what)" or "no: why, and what instead"."""
-    group = Group(group_paths(parents, name, "probe"))
+    group = ControlGroup(group_paths(parents, name, "probe"))
     group.create()
     try:
         v1 = [use for use in group.paths if use != "unified"]
@@ -312,7 +312,7 @@ def _offers(directory: str, name: str, *, v2: bool) -> set[str] | None:
     # a process may be moved only by who may write to the closest group above both ends
     if v2 and not os.access(f"{directory}/cgroup.procs", os.W_OK):
         return None
-    probe = Group({"unified" if v2 else "v1": f"{directory}/{name}/probe{os.getpid()}"})
+    probe = ControlGroup({"unified" if v2 else "v1": f"{directory}/{name}/probe{os.getpid()}"})
     try:
         if probe.create() or not os.access(f"{next(iter(probe.paths.values()))}/cgroup.procs", os.W_OK):
             return None

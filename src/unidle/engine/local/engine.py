@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.clock import RealClock
-from unidle.engine.local import cgroups, descriptors, injection, launch, rundir
+from unidle.engine.local import cgroups, descriptors, launch, rundir
+from unidle.engine.local.gang_starts import GangStarts
 from unidle.engine.local.rank_watch import Logged, RankWatch, Supervisors
-from unidle.engine.local.sidecars.gang_sidecars import Between
+from unidle.engine.local.sidecars.gang_sidecars import GangSidecars
 from unidle.engine.protocol import (
     CheckpointLook,
     LiveAttempt,
@@ -24,9 +23,8 @@ from unidle.engine.protocol import (
     Utilised,
     WatchGang,
 )
-from unidle.errors import BadInput, CannotRun
+from unidle.errors import BadInput
 from unidle.fleet import Fleet
-from unidle.jobs import Limits
 from unidle.jobs.spec import is_job_id
 from unidle.jobs.vitals import GangVitals
 
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from unidle.engine.local.devices.slicing import Grant, Slicer
     from unidle.engine.local.vitals.sampler import VitalsWatch
     from unidle.engine.local.vitals.utilisation import Utilisation
-    from unidle.engine.local.warm_pool import WarmPool
 
 STARTING_TICK_MS = 10
 STEADY_TICK_MS = 500
@@ -89,8 +86,8 @@ class LocalEngine:
         )
         self._uses: Utilisation | None = None
         self._vitals: VitalsWatch | None = None
-        self._warm: WarmPool | None = None
-        self._between = Between(self._root, fleet, self._spaces)
+        self._sidecars = GangSidecars(self._root, fleet, self._spaces)
+        self._starts = GangStarts(self._root, fleet, clock, self._name, self._supervisors, self._grants)
         self._read_ns = 0
 
     def fleet(self) -> Fleet:
@@ -113,7 +110,7 @@ class LocalEngine:
             gang = self._gang(command.job, command.attempt, len(command.places), attempt)
             gang.to_launch = command
             gang.take(command)
-            self._between.prepare(command)
+            self._sidecars.prepare(command)
             if self._is_cut(command):
                 self._slices().adopt(command.job, command.attempt)
 
@@ -126,9 +123,9 @@ class LocalEngine:
                 watch.refuse(self._clock.now_ns(), why)
             return
         gang.take(command)
-        self._between.prepare(command)
+        self._sidecars.prepare(command)
         if command.attempt > 1 and self._is_fresh(gang):
-            self._between.look(command)
+            self._sidecars.look(command)
             gang.to_launch = command
         if self._waits(command):
             gang.to_launch = command
@@ -168,11 +165,11 @@ class LocalEngine:
 
     def finish(self, job: str) -> None:
         """End what outlives a job's attempts."""
-        self._between.finish(job)
+        self._sidecars.finish(job)
 
     def keep(self, jobs: Collection[str]) -> None:
         """End what an earlier engine left for jobs other than these."""
-        self._between.keep(jobs)
+        self._sidecars.keep(jobs)
 
     def _is_fresh(self, gang: _Gang) -> bool:
         """Whether no rank of it was begun, by this engine or an earlier one."""
@@ -216,7 +213,7 @@ class LocalEngine:
             self._supervisors.clean()
         if self._uses is not None:
             found += self._uses.poll(now_ns)
-        return [*found, *looks, *self._between.poll()]
+        return [*found, *looks, *self._sidecars.poll()]
 
     def _read(self, key: tuple[str, int], gang: _Gang, now_ns: int) -> Iterator[RankMarks]:
         """What the gang's ranks left, and what is to be done for it."""
@@ -227,7 +224,7 @@ class LocalEngine:
             for first, marks in watch.news():
                 gang.under_way = gang.under_way or any(mark.k == "step" for mark in marks)
                 yield RankMarks(*key, watch.rank, first, marks)
-                self._between.saw(key[0], marks)
+                self._sidecars.saw(key[0], marks)
         self._follow_vitals(key, gang, now_ns)
         if gang.command is not None:
             self._keep_warm(gang, now_ns)
@@ -235,7 +232,7 @@ class LocalEngine:
     @property
     def _busy(self) -> bool:
         """Whether something is expected within milliseconds."""
-        return self._between.busy or any(watch.unsettled for watch in self._watches(None))
+        return self._sidecars.busy or any(watch.unsettled for watch in self._watches(None))
 
     def _follow_vitals(self, key: tuple[str, int], gang: _Gang, now_ns: int) -> None:
         """Start to observe the gang's processes, soon after the first of them has started."""
@@ -248,11 +245,11 @@ class LocalEngine:
             gang.first_ns = gang.first_ns or now_ns
             if not pids or now_ns - gang.first_ns < LOOK_AFTER_NS:
                 return
-            from unidle.engine.local.vitals.reachability import Reach
+            from unidle.engine.local.vitals.reachability import Reachability
             from unidle.engine.local.vitals.sampler import VitalsWatch
 
             addresses = {node.id: node.address for node in self._fleet.nodes if node.address}
-            self._vitals = VitalsWatch(self._clock.offset_ns, lambda: Reach(self._spaces, addresses))
+            self._vitals = VitalsWatch(self._clock.offset_ns, lambda: Reachability(self._spaces, addresses))
         gang.followed = True
         self._vitals.follow(key, pids, gang.nodes)
 
@@ -268,9 +265,8 @@ class LocalEngine:
         """Let go of every rank without touching it."""
         if self._vitals is not None:
             self._vitals.close()
-        if self._warm is not None:
-            self._warm.close()
-        self._between.close()
+        self._starts.close()
+        self._sidecars.close()
         for job, attempt in list(self._gangs):
             self._forget(job, attempt)
         self._supervisors.clean()
@@ -278,6 +274,10 @@ class LocalEngine:
     def _is_cut(self, command: StartGang) -> bool:
         """Whether ranks of the gang may get parts of devices."""
         return self._has_cuts or command.spec.share is not None
+
+    def _grants(self, command: StartGang) -> list[Grant] | None:
+        """What each rank gets of its devices; None where all have whole ones."""
+        return self._slices().grants(command) if self._is_cut(command) else None
 
     def _slices(self) -> Slicer:
         if self._slicer is None:  # imported here, because most jobs have whole devices
@@ -310,85 +310,11 @@ class LocalEngine:
         return RankWatch(directory, rank, launch.run_id(self._name, job, attempt), groups, logged)
 
     def _launch(self, gang: _Gang, command: StartGang) -> None:
-        """Start what is unstarted: rank 0 first, with the port that all ranks receive."""
-        now_ns = self._clock.now_ns()
-        for watch in gang.watches:
-            watch.look(now_ns)
-            self._supervisors.follow(watch)
-        # one whose supervisor is on its way may yet turn out to be unstarted
-        gang.to_launch = command if any(watch.state == "unknown" for watch in gang.watches) else None
-        unstarted = [w for w in gang.watches if w.state == "unstarted" and not w.stop_asked]
-        if not unstarted:
-            return
-        try:
-            self._start_ranks(command, unstarted)
-        except (OSError, CannotRun) as error:
-            refused = isinstance(error, CannotRun) and bool(command.parts)
-            for watch in unstarted:
-                if watch.state == "unstarted":
-                    watch.fail(now_ns, f"the rank cannot be started: {error}", refused=refused)
-
-    def _start_ranks(self, command: StartGang, unstarted: list[RankWatch]) -> None:
-        directory = rundir.attempt_dir(self._root, command.job, command.attempt)
-        whole = len(unstarted) == len(command.places)
-        grants = self._slices().grants(command) if self._is_cut(command) else None
-        leader = self._spaces.get(command.places[0].node, "")
-        address = launch.address_of(self._fleet, command.places[0].node)
-        with launch.reserve_port(leader) if whole else nullcontext() as bound:
-            if bound is not None:
-                port = launch.record_gang(directory, bound.getsockname()[1], address)
-            else:
-                port = launch.recorded_port(directory, starts_rank_0=unstarted[0].rank == 0)
-            envs = launch.environments(command, self._fleet, port, self._name, os.environ)
-            for watch in unstarted:
-                port_fd = bound.fileno() if bound is not None and watch.rank == 0 else None
-                grant = grants[watch.rank] if grants else None
-                self._start_rank(command, watch, envs[watch.rank], grant, port_fd)
-
-    def _start_rank(
-        self,
-        command: StartGang,
-        watch: RankWatch,
-        env: dict[str, str],
-        grant: Grant | None,
-        port_fd: int | None,
-    ) -> None:
-        limits = command.spec.limits
-        if command.spec.kernels:
-            env = env | injection.of_rank(watch.directory, {**os.environ, **env})
-        if grant is not None:
-            env = env | grant.env
-            limits = Limits(
-                grant.bound_memory(limits.memory_bytes), grant.bound_cpus(limits.cpus), limits.pids
-            )
-        groups, offset_ns = watch.group.paths, self._clock.offset_ns
-        orders = launch.orders_for(command, watch.rank, env, groups, offset_ns, limits)
-        rundir.write_json(f"{watch.directory}/{rundir.ORDERS}", orders.as_json())
-        assert watch.lock_fd is not None
-        space = self._spaces.get(command.places[watch.rank].node, "")
-        pid = self._spawn_warm(command, watch, port_fd, space) if command.spec.restart.warm else None
-        if pid is None:
-            pid = launch.spawn_supervisor(watch.directory, watch.lock_fd, port_fd, space)
-        watch.started(pid)
-        self._supervisors.follow(watch)
-
-    def _spawn_warm(
-        self, command: StartGang, watch: RankWatch, port_fd: int | None, space: str
-    ) -> int | None:
-        if self._warm is None:
-            return None
-        assert watch.lock_fd is not None
-        fds = [watch.lock_fd] if port_fd is None else [watch.lock_fd, port_fd]
-        env = launch.common_environment(command, os.environ)
-        return self._warm.spawn(command.spec.command, env, watch.directory, fds, space)
+        gang.to_launch = command if self._starts.start(command, gang.watches) else None
 
     def _waits(self, command: StartGang) -> bool:
         """Whether a start has to wait for the look at its checkpoint, or does so for a warm Python."""
-        if self._between.holds(command.job, command.attempt):
-            return True
-        if self._warm is None or not command.spec.restart.warm:
-            return False
-        return self._warm.is_near(command.spec.command, launch.common_environment(command, os.environ))
+        return self._sidecars.holds(command.job, command.attempt) or self._starts.is_near(command)
 
     def _keep_warm(self, gang: _Gang, now_ns: int) -> None:
         """Once a gang with warm starts is under way, prepare its next start."""
@@ -399,11 +325,7 @@ class LocalEngine:
         if not gang.under_way and now_ns - gang.alive_ns < SETTLED_NS:
             return
         gang.prepared = True
-        if self._warm is None:  # imported here, because few jobs ask for it
-            from unidle.engine.local.warm_pool import WarmPool
-
-            self._warm = WarmPool()
-        self._warm.prepare(command.spec.command, launch.common_environment(command, os.environ))
+        self._starts.prepare_warm(command)
 
     def _advance(self, watch: RankWatch, now_ns: int) -> None:
         was_ended = watch.state == "ended"

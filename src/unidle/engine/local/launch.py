@@ -7,17 +7,17 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from unidle.clock import boot_id
 from unidle.engine.local import netns, rundir
 from unidle.engine.local.devices.visible import visible_devices
-from unidle.engine.local.rundir import Orders
+from unidle.engine.local.rundir import SupervisorOrders
 from unidle.engine.protocol import StartGang
 from unidle.fleet import Fleet, Node, device_of
-from unidle.jobs import JobSpec, Limits, Role, role_of
+from unidle.jobs import JobSpec, Limits, RankPlace, Role, role_of
 
 MASTER_ADDR = "127.0.0.1"  # every node of this engine is on this machine
 ANY_V4 = "0.0.0.0"  # noqa: S104 - ranks may listen on any address, so all must be free
@@ -115,16 +115,7 @@ def environments(
         env |= _gang(command, port, name, address)
         if (node := known.get(place.node)) is not None:
             env |= _sockets(node, {**inherited, **env})
-        env |= {
-            "RANK": str(place.rank),
-            **_role(command.spec.roles, place.rank, len(places)),
-            "LOCAL_RANK": str(seen[place.node]),
-            "LOCAL_WORLD_SIZE": str(sum(p.node == place.node for p in places)),
-            "GROUP_RANK": str(nodes.index(place.node)),
-            "GROUP_WORLD_SIZE": str(len(nodes)),
-            "UNIDLE_NODE": place.node,
-            "UNIDLE_RANK": str(place.rank),
-        }
+        env |= _numbers(command, place, nodes, seen[place.node])
         for variable in _withheld(command.spec):
             env.pop(variable, None)
         env |= visible_devices(
@@ -133,6 +124,21 @@ def environments(
         seen[place.node] += 1
         found.append(env)
     return found
+
+
+def _numbers(command: StartGang, place: RankPlace, nodes: Sequence[str], local_rank: int) -> dict[str, str]:
+    """Which rank this is: of its job, of its node and of its role."""
+    places = command.places
+    return {
+        "RANK": str(place.rank),
+        **_role(command.spec.roles, place.rank, len(places)),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(sum(p.node == place.node for p in places)),
+        "GROUP_RANK": str(nodes.index(place.node)),
+        "GROUP_WORLD_SIZE": str(len(nodes)),
+        "UNIDLE_NODE": place.node,
+        "UNIDLE_RANK": str(place.rank),
+    }
 
 
 def common_environment(command: StartGang, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -229,11 +235,11 @@ def orders_for(
     groups: dict[str, str],
     clock_offset_ns: int,
     limits: Limits | None = None,
-) -> Orders:
+) -> SupervisorOrders:
     """The orders of one rank; ``limits`` are in force instead of the job's, which they are no looser than."""
     spec = command.spec
     limits = limits or spec.limits
-    return Orders(
+    return SupervisorOrders(
         argv=list(spec.command),
         workdir=str(Path(spec.workdir).absolute()),
         env=env,

@@ -10,7 +10,7 @@ from typing import Literal
 
 from unidle.clock import boot_id
 from unidle.engine.local import descriptors, process_tree, rundir
-from unidle.engine.local.cgroups import Group
+from unidle.engine.local.cgroups import ControlGroup
 from unidle.engine.local.journal_tail import JournalTail
 from unidle.events.marks import Mark
 
@@ -47,7 +47,7 @@ class RankWatch:
         self.pid: int | None = None
         self.pidfd: int | None = None
         self.lock_fd: int | None = None
-        self.group = Group(groups)
+        self.group = ControlGroup(groups)
         self._run_id = run_id
         self._logged = logged
         self._tail = JournalTail(f"{directory}/{rundir.JOURNAL}", logged.marks if logged else 0)
@@ -348,7 +348,7 @@ class Supervisors:
         self._poller = select.poll()
         self._watched: dict[int, RankWatch] = {}
         # what others still have to let go of before it can be removed or collected
-        self._groups: list[Group] = []
+        self._groups: list[ControlGroup] = []
         self._children: set[int] = set()
 
     def follow(self, watch: RankWatch) -> None:

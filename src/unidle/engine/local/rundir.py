@@ -156,11 +156,11 @@ def boottime_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-class Orders:
+class SupervisorOrders:
     """How to run one rank.
 
     ``env`` is added to the supervisor's own environment, ``unset`` taken away from it; ``groups`` is
-    the rank's control group (:class:`~unidle.engine.local.cgroups.Group`), ``clock_offset_ns`` turns
+    the rank's control group (:class:`~unidle.engine.local.cgroups.ControlGroup`), ``clock_offset_ns`` turns
     the boot-time clock into the controller's. ``boot`` names the boot of the machine.
     """
 
@@ -200,7 +200,7 @@ class Orders:
         self.boot = boot
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Orders:
+    def from_json(cls, content: dict[str, Any]) -> SupervisorOrders:
         return cls(**content)
 
     def as_json(self) -> dict[str, object]:

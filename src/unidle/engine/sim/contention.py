@@ -24,7 +24,7 @@ class _Flow:
     weights: dict[str, int]  # crossed uplink (named by its lower end) -> w in ppm
 
 
-class Network:
+class UplinkContention:
     """Who crosses which uplink now, and what that does to everyone's steps."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -91,7 +91,7 @@ class Network:
         return [vertex for vertex, count in counts.items() if count < len(nodes)]
 
 
-class Parts:
+class DeviceContention:
     """Who has which parts of which device now."""
 
     def __init__(self, fleet: Fleet, table: Interference | None = None) -> None:

@@ -19,7 +19,7 @@ from unidle.engine.protocol import (
     Utilised,
     WatchGang,
 )
-from unidle.engine.sim.contention import Key, Network, Parts
+from unidle.engine.sim.contention import DeviceContention, Key, UplinkContention
 from unidle.engine.sim.gang import KILLED, RankMark, SimGang
 from unidle.engine.sim.peer_copies import PeerCopies
 from unidle.engine.sim.steady import SteadyGang
@@ -51,7 +51,7 @@ class SimEngine:
         detect_ns: int = 0,
     ) -> None:
         self._fleet, self._clock, self._workload = fleet, clock, workload
-        self._network, self._parts = Network(fleet), Parts(fleet)
+        self._network, self._parts = UplinkContention(fleet), DeviceContention(fleet)
         self._gangs: dict[Key, SimGang] = {}
         self._on_node: dict[str, dict[Key, None]] = {}
         self._durable: dict[str, int] = {}

@@ -15,7 +15,7 @@ from unidle.events.marks import Mark
 _ENDLESS: Final = 1 << 62
 
 
-class Stand(NamedTuple):
+class SteadyState(NamedTuple):
     """How far a gang has come: complete steps, those that a save or a copy in memory holds, and its stalls.
 
     ``saved_stall_ns`` ended with the last save, ``copied_stall_ns`` with the last copy after it, and
@@ -31,7 +31,7 @@ class Stand(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
+class SteadyRhythm:
     """Steps of ``step_ns``; every ``copy_every`` a copy, every ``save_every`` a save (0: none), for which all wait.
 
     ``save_every`` is a multiple of ``copy_every``; where both fall together the copy comes first.
@@ -58,7 +58,7 @@ class Rhythm:
             return _ENDLESS * self.step_ns
         return self.save_every // self._group * self._group_ns + self.save_ns
 
-    def at(self, elapsed_ns: int) -> Stand:
+    def at(self, elapsed_ns: int) -> SteadyState:
         """How far the gang is ``elapsed_ns`` after its first step began."""
         cycles, rest_ns = divmod(max(elapsed_ns, 0), self.cycle_ns)
         groups = rest_ns // self._group_ns
@@ -71,7 +71,7 @@ class Rhythm:
         saved = cycles * self.save_every
         done = saved + groups * self._group
         copy_ns = self.copy_ns if self.copy_every else 0
-        return Stand(
+        return SteadyState(
             done + alone,
             saved,
             done if self.copy_every else 0,
@@ -98,7 +98,7 @@ class SteadyGang(SimGang):
 
     def __init__(self, command: StartGang, job: SimJob, now_ns: int, base_step: int) -> None:
         super().__init__(command, job, now_ns, base_step)
-        self._rhythm = Rhythm(
+        self._rhythm = SteadyRhythm(
             job.step_ns, job.checkpoint_every, job.checkpoint_ns, job.copy_every, job.copy_ns
         )
         self._base = base_step

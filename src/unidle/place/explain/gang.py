@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from unidle.jobs import JobSpec, Reason, Where
-from unidle.place.network.constraint import Barrier, Blocked, Constraint, Gang, GangPlan, gang_of
+from unidle.place.network.constraint import Barrier, Blocked, Constraint, Gang, gang_of
 from unidle.place.network.domains import DomainCapacity, DomainFit
-from unidle.place.network.tree import NODE, Ints, Tree
+from unidle.place.network.tree import NODE, Ints
 from unidle.place.nodes.free import Access, FreeSlices
 from unidle.place.nodes.hardware import DevicePool, Option
 from unidle.place.nodes.hardware import count_slices as counts
@@ -20,16 +20,6 @@ from unidle.place.queue_order import noun
 from unidle.words import are, counted, listed, plural
 
 FREE_DEVICES: Final = "free the devices of"
-
-
-def plan_gang(tree: Tree, room: Ints, gang: Gang) -> GangPlan | Blocked:
-    """Where ``gang`` goes, given ``room``: how many of its ranks fit on each node. Shape (N,), by position."""
-    return plan_or_why(DomainCapacity(tree, room), gang)
-
-
-def plan_or_why(rooms: DomainCapacity, gang: Gang) -> GangPlan | Blocked:
-    """Where the gang goes now, or why it cannot; nothing is changed."""
-    return rooms.place(gang) or why_blocked(rooms, gang)
 
 
 def why_blocked(rooms: DomainCapacity, gang: Gang) -> Blocked:

@@ -27,16 +27,10 @@ class Entitlement:
         self._idle = [[0] * self._width for _ in range(count)]  # deserved, unused and not lent
         self._part = [[0] * self._width for _ in range(count)]
         self._changed: set[int] = set()  # leaves
-        self._divided = 0
         for queue in range(count - 1, -1, -1):
             self._sum_up(queue)
         self._fill_root()
         self._fill_below(ROOT, set(range(count)))
-
-    @property
-    def divided(self) -> int:
-        """Inner queues whose share was divided again so far: what the updates cost."""
-        return self._divided
 
     def want(self, leaf: int, amounts: Sequence[int]) -> None:
         """Set the total demand of the leaf: what it uses and waits for."""
@@ -80,7 +74,6 @@ class Entitlement:
         below = self._tree.children[queue]
         if not below:
             return
-        self._divided += 1
         weights = [self._tree.specs[child - 1].weight for child in below]
         before = [tuple(self._part[child]) for child in below]
         for r in range(self._width):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from unidle.errors import BadInput
-from unidle.fleet.queues import UTC, Given, QueueSpec, Zone
+from unidle.fleet.queues import UTC, QueueSpec, Zone
 from unidle.ledger.apportion import by_weight
 from unidle.place.model import Amounts
 from unidle.place.queue.spec import MILLI, check, fill, minute_of_week, next_edge_ns, to_milli
@@ -94,10 +94,6 @@ class QueueTree:
             queue = self.parent[queue]
             found.append(queue)
         return tuple(found)
-
-    def amounts(self, given: Given) -> Amounts:
-        """Devices and cores by resource, as amounts in the tree's order; 0 where not given."""
-        return tuple(to_milli(given.get(resource, 0)) for resource in self.resources)
 
     def check_capacity(self, capacity: Amounts) -> None:
         """:class:`BadInput` where the guarantees exceed what the fleet has when all of it is healthy."""

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from unidle.probe.check.bad_pairs import BadPairs, Pair, Wave, first_round, judged, second_round, verdict
 from unidle.probe.check.model import Check, NodeReport
-from unidle.rank.probe import Failed, Line, Receiver, connected, send
+from unidle.rank.probe import Failed, RankLink, Receiver, connected, send
 
 _JOIN_S: Final = 60.0
 
@@ -86,7 +86,7 @@ def _checked(given: argparse.Namespace) -> None:
 
 
 def _follow(given: argparse.Namespace, leader: tuple[str, int], rank: int) -> None:
-    line = Line(connected(leader))
+    line = RankLink(connected(leader))
     receiver = Receiver()
     line.send({"rank": rank, "node": given.node, "host": line.link.getsockname()[0], "port": receiver.port})
     line.link.settimeout(None)  # waves of others may take long; a leader that dies closes the connection
@@ -142,7 +142,7 @@ class _Nodes:
     def __init__(self, given: argparse.Namespace, leader: tuple[str, int], world: int) -> None:
         receiver = Receiver()
         own = str(given.node)
-        self.lines: dict[str, Line | _Own] = {}
+        self.lines: dict[str, RankLink | _Own] = {}
         self.seats = {own: {"rank": 0, "node": own, "host": leader[0], "port": receiver.port}}
         self.lost: dict[str, None] = {}
         self._given, self._flow = given, 0
@@ -152,7 +152,7 @@ class _Nodes:
             while len(self.seats) < world and time.monotonic() < until:
                 server.settimeout(max(until - time.monotonic(), 0.1))
                 with contextlib.suppress(TimeoutError):
-                    line = Line(server.accept()[0])
+                    line = RankLink(server.accept()[0])
                     hello = line.receive()
                     line.link.settimeout(2 * given.wait + given.seconds + (60 if given.collective else 0))
                     if hello["node"] in self.seats:

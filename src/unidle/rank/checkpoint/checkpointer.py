@@ -17,10 +17,10 @@ from unidle.checkpoint.holder.wire import Gone, Message
 from unidle.checkpoint.layout import Damaged
 from unidle.errors import BadInput, CannotRun
 from unidle.rank.checkpoint import restore as back
-from unidle.rank.checkpoint.collectives import Ranks, peer_of, writers
-from unidle.rank.checkpoint.holder_client import Client
-from unidle.rank.checkpoint.save_schedule import Due
-from unidle.rank.checkpoint.stage import Pieces, Stage
+from unidle.rank.checkpoint.collectives import Collectives, peer_of, writers
+from unidle.rank.checkpoint.holder_client import HolderClient
+from unidle.rank.checkpoint.save_schedule import SaveSchedule
+from unidle.rank.checkpoint.stage import Pieces, StagingArea
 from unidle.rank.checkpoint.state import (
     Extra,
     Offsets,
@@ -61,8 +61,8 @@ class Checkpointer:
         _check(options, memory_every)
         extras = dict(extra or {}) | ({"data": data} if data is not None else {})
         self._state = TrainingState(named(model, "model"), named(optimizer, "optimizer"), extras)
-        self._due, self._memory_every = Due(every), memory_every
-        self._ranks = Ranks()
+        self._due, self._memory_every = SaveSchedule(every), memory_every
+        self._ranks = Collectives()
         self._offsets: Offsets = {}
         self._writers: dict[str, int | None] | None = None
         self._newest: int | None = None  # the step of the last copy that every rank made
@@ -77,8 +77,8 @@ class Checkpointer:
         self._session, problem, identity = self._ranks.from_first((self._session, problem, identity))
         linger_s = float(os.environ.get("UNIDLE_HOLD_LINGER_S", "900"))
         hold = wire.hold_directory(self.directory, self._ranks.node, identity)
-        self._client = Client(self.directory, hold, self._ranks.node, linger_s)
-        self._stage = Stage(hold, self._ranks.rank, self._ranks.world, self._session)
+        self._client = HolderClient(self.directory, hold, self._ranks.node, linger_s)
+        self._stage = StagingArea(hold, self._ranks.rank, self._ranks.world, self._session)
         self._join(options, problem)
 
     # ---- the three calls
@@ -315,7 +315,7 @@ class Checkpointer:
 
     # ---- restoring
 
-    def _offers(self) -> list[back.Offer]:
+    def _offers(self) -> list[back.RestoreOffer]:
         self._bad_on_storage = False
 
         def bad(text: str) -> None:
@@ -327,7 +327,7 @@ class Checkpointer:
 
     _bad_on_storage = False
 
-    def _try(self, offer: back.Offer) -> str | None:
+    def _try(self, offer: back.RestoreOffer) -> str | None:
         """Check all of it, then load it; what is wrong with it, the same on every rank, or None."""
         shards: ShardSet | None = None
         problem = ""

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 
-class Ranks:
+class Collectives:
     """This rank among the others. Made on all ranks at the same point of the script."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from unidle.checkpoint.holder import wire
 from unidle.checkpoint.holder.wire import Address, Gone, Message
 
 
-class Client:
+class HolderClient:
     """One connection, and a thread that listens to it. If the holder dies, another one is started."""
 
     def __init__(self, storage: str, hold: str, node: str, linger_s: float) -> None:

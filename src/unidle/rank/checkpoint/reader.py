@@ -48,7 +48,7 @@ from unidle.rank.checkpoint.stage import DTYPES
 _DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
-class Source(Protocol):
+class ShardSource(Protocol):
     """The bytes of one shard, 4 MiB at a time. Raises :class:`Damaged`, OSError."""
 
     size_bytes: int
@@ -56,7 +56,7 @@ class Source(Protocol):
     def chunk(self, number: int) -> bytes | bytearray: ...
 
 
-class Stored:
+class StoredShard:
     """A shard on storage, against the checksums of its manifest."""
 
     def __init__(self, path: str, shard: Shard) -> None:
@@ -78,7 +78,7 @@ class Stored:
         return data
 
 
-class Held:
+class HeldShard:
     """A copy in this node's memory."""
 
     def __init__(self, path: str, label: Label) -> None:
@@ -99,7 +99,7 @@ class Held:
         return data
 
 
-class Remote:
+class RemoteShard:
     """A copy in another node's memory; the holder there sends it."""
 
     def __init__(self, address: Address, name: str, label: Label) -> None:
@@ -135,7 +135,7 @@ class Remote:
 class ShardSet:
     """All shards of one step, from all ranks."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[ShardSource]) -> None:
         self._sources = sources
         self._cached: tuple[int, int, bytes | bytearray] | None = None
         self._headers = [
@@ -257,4 +257,4 @@ class _Reader(StorageReader):
 def stored(path: str) -> tuple[Manifest, ShardSet]:
     """The checkpoint directory ``path``. Raises :class:`Damaged`, OSError."""
     manifest = read_manifest(path)
-    return manifest, ShardSet([Stored(path, shard) for shard in manifest.shards])
+    return manifest, ShardSet([StoredShard(path, shard) for shard in manifest.shards])

@@ -14,7 +14,7 @@ _LEAST_S = 30.0
 _WRITE_SHARE = 2.0  # storage is at work at most half of the time
 
 
-class Due:
+class SaveSchedule:
     """Counts steps, or seconds of a monotonic clock (rank 0's).
 
     ``every`` is a number of steps or ``"auto"``. For the latter the job's mean time to failure comes from

@@ -37,7 +37,7 @@ def _cudart() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
-class Slot:
+class StagingSlot:
     """One file in memory, mapped; ``busy`` holds what still reads it."""
 
     def __init__(self, path: str) -> None:
@@ -103,12 +103,12 @@ class Slot:
             self._pinned = True
 
 
-class Stage:
+class StagingArea:
     """The slots of this rank."""
 
     def __init__(self, hold: str, rank: int, world: int, session: str) -> None:
         self._hold, self._rank, self._world, self._session = hold, rank, world, session
-        self._slots: list[Slot] = []
+        self._slots: list[StagingSlot] = []
         self._newest: int | None = None
         self._layout: tuple[object, bytes, dict[str, tuple[int, int]]] | None = None
         self._finishers: list[threading.Thread] = []
@@ -145,7 +145,7 @@ class Stage:
         assert number is not None
         if number == len(self._slots):
             name = memory_copies.own_name(self._rank, self._session, number)
-            self._slots.append(Slot(os.path.join(self._hold, name)))
+            self._slots.append(StagingSlot(os.path.join(self._hold, name)))
         slot = self._slots[number]
         head, places = self._head(pieces, len(own))
         size = places["@own"][1]

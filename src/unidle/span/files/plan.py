@@ -23,18 +23,10 @@ _PATHS: Final = ("directory", "certificate", "key", "authority")
 STATE_BYTES: Final = 16  # per parameter: mixed-precision Adam, "ZeRO" (arXiv 1910.02054), section 3.1
 
 
-def load_wanted(path: str | os.PathLike[str]) -> PlanRequest:
-    """What to plan for, from the YAML or JSON file ``path``; ``-`` is standard input.
-
-    Errors: :class:`unidle.errors.BadInput`, with the line.
-    """
-    return load_plan(path)[0]
-
-
 def load_plan(path: str | os.PathLike[str]) -> tuple[PlanRequest, Mapping[str, Any]]:
-    """The same, and the file's ``train`` section with whole paths and its sites' ``hosts``, for :func:`as_file`."""
+    """What to plan for, from the YAML or JSON file ``path`` (``-`` is standard input), and the file's ``train`` section with whole paths and its sites' ``hosts``, for :func:`as_file`."""
     document = load_document(path, what="span", bounds=Bounds())
-    wanted, data = _wanted(document), document.data
+    wanted, data = wanted_of(document), document.data
     assert isinstance(data, Mapping)
     return wanted, carried(data, base_dir_of(path))
 
@@ -57,12 +49,8 @@ def _whole(name: str, value: Any, base: str) -> Any:
     return os.path.abspath(os.path.join(base, value))  # noqa: PTH100, PTH118
 
 
-def wanted_from_mapping(data: Mapping[str, Any], source: str = "span") -> PlanRequest:
-    """The same from plain data."""
-    return _wanted(Document(data, source))
-
-
-def _wanted(document: Document) -> PlanRequest:
+def wanted_of(document: Document) -> PlanRequest:
+    """What to plan for, from a document that was read. Errors: :class:`unidle.errors.BadInput`, with the line."""
     if not isinstance(document.data, Mapping):
         raise document.error(
             (), "a span file must be a mapping of fields", remedy="a plan needs model, batch, sites and links"

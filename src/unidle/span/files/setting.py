@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from unidle.files.check import convert
 from unidle.files.document import Bounds, Document, Path
@@ -26,31 +26,17 @@ from unidle.words import counted
 OPERATIONS_MOST: Final = 10_000_000  # beyond it a simulation would not fit into a small machine's memory
 
 
-def load_span(path: str | os.PathLike[str]) -> Setting:
-    """The setting in the YAML or JSON file ``path``; ``-`` is standard input.
+def load_pipelines(path: str | os.PathLike[str]) -> tuple[Setting, tuple[PipelineGroup, ...]]:
+    """The setting in the YAML or JSON file ``path``, and the groups of pipelines if they differ, else none.
 
+    ``-`` is standard input. The setting has the microbatches of the pipeline with most, and the file's own speed.
     Errors: :class:`unidle.errors.BadInput`, with the line.
     """
-    return setting_of(load_document(path, what="span", bounds=Bounds()))
+    return pipelines_of(load_document(path, what="span", bounds=Bounds()))
 
 
-def load_pipelines(path: str | os.PathLike[str]) -> tuple[Setting, tuple[PipelineGroup, ...]]:
-    """The same, and the groups of pipelines if they differ, else none.
-
-    The setting has the microbatches of the pipeline with most, and the file's own speed. Errors:
-    :class:`unidle.errors.BadInput`.
-    """
-    return _pipelines(load_document(path, what="span", bounds=Bounds()))
-
-
-def pipelines_from_mapping(
-    data: Mapping[str, Any], source: str = "span"
-) -> tuple[Setting, tuple[PipelineGroup, ...]]:
-    """The same from plain data."""
-    return _pipelines(Document(data, source))
-
-
-def _pipelines(document: Document) -> tuple[Setting, tuple[PipelineGroup, ...]]:
+def pipelines_of(document: Document) -> tuple[Setting, tuple[PipelineGroup, ...]]:
+    """The same of a document that was read."""
     setting = setting_of(document, unequal=True)
     found = shares_of(document, setting)
     return setting, () if found is None else grouped(setting, found.microbatches, found.speeds)
@@ -81,11 +67,6 @@ def shares_of(document: Document, setting: Setting) -> PipelineShares | None:
                 " microbatches", value=file.cell, remedy="pipelines of a cell are equal",
             )  # fmt: skip
     return PipelineShares(counts, speeds)
-
-
-def span_from_mapping(data: Mapping[str, Any], source: str = "span") -> Setting:
-    """The same from plain data."""
-    return setting_of(Document(data, source))
 
 
 def setting_of(document: Document, *, unequal: bool = False) -> Setting:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -47,15 +46,11 @@ def load_run(path: str | os.PathLike[str]) -> RunRequest:
 
     Errors: :class:`unidle.errors.BadInput`, with the line.
     """
-    return _wanted(load_document(path, what="span", bounds=Bounds()), base_dir_of(path))
+    return run_of(load_document(path, what="span", bounds=Bounds()), base_dir_of(path))
 
 
-def run_from_mapping(data: Mapping[str, Any], base: str, source: str = "span") -> RunRequest:
-    """The same from plain data; paths in it are relative to ``base``."""
-    return _wanted(Document(data, source), base)
-
-
-def _wanted(document: Document, base: str) -> RunRequest:
+def run_of(document: Document, base: str) -> RunRequest:
+    """The same of a document that was read; paths in it are relative to ``base``."""
     setting = replace(setting_of(document, unequal=True), wide=False)
     shares = shares_of(document, setting)
     file = convert(document, SpanFile, what="span")

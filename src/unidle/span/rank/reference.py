@@ -19,7 +19,7 @@ import torch
 
 from unidle.checkpoint.layout import Manifest, partial_name, read_manifest
 from unidle.errors import BadInput
-from unidle.rank.checkpoint.reader import ShardSet, Stored
+from unidle.rank.checkpoint.reader import ShardSet, StoredShard
 from unidle.span.rank.model import Layer
 from unidle.span.rank.optimizer import clip_factor, squares
 from unidle.span.rank.plan import RunPlan
@@ -157,7 +157,7 @@ class Single:
 def states(directory: str, step: int) -> dict[str, torch.Tensor]:
     """The model's tensors of the checkpoint of ``step``, by name."""
     path = steps_in(directory)[step]
-    shards = ShardSet([Stored(path, shard) for shard in read_manifest(path).shards])
+    shards = ShardSet([StoredShard(path, shard) for shard in read_manifest(path).shards])
     return {
         name: shards.tensor(name, next(iter(places)))
         for name, places in shards.pieces.items()

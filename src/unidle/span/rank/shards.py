@@ -203,10 +203,10 @@ def prune(directory: str, keep: int, session: str) -> None:
 
 def read(path: str, state: State) -> tuple[dict[str, Tensor], list[dict[str, Any]], int]:
     """What :meth:`State.accept` takes, each byte checked. Errors: ``Damaged``, ``OSError``; BadInput for another model."""
-    from unidle.rank.checkpoint.reader import ShardSet, Stored
+    from unidle.rank.checkpoint.reader import ShardSet, StoredShard
 
     manifest = read_manifest(path)
-    shards = ShardSet([Stored(path, shard) for shard in manifest.shards])
+    shards = ShardSet([StoredShard(path, shard) for shard in manifest.shards])
     wholes = shards.wholes()
     owns = [
         torch.load(io.BytesIO(shards.own(k)), weights_only=True, map_location="cpu")

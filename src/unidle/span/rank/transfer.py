@@ -28,7 +28,6 @@ from unidle.span.rank.tensors import (
 
 _AHEAD_BYTES: Final = 64 << 20  # receive buffers that are posted ahead; two at least, and not above
 _AHEAD_MOST: Final = 64
-SendRow = Callable[[int, str, int, int, int, int], None]
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from unidle.atomic import replaced
 from unidle.control.job_ids import new_job_id
-from unidle.control.session import Session, take_up
+from unidle.control.session import ControllerSession, take_up
 from unidle.control.store_files import run_root
 from unidle.errors import CannotRun
 from unidle.files.fleet import fleet_from_mapping
@@ -40,7 +40,7 @@ _KILLED: Final = (128 + 9, 128 + 15, 128 + 6, 128 + 11, 128 + 7)
 class SpanGang:
     """The job while it runs. ``place``: the run's directory, from which its members take their plans."""
 
-    session: Session
+    session: ControllerSession
     store: Store
     job: str
     place: Path
@@ -133,7 +133,7 @@ def _end(gang: SpanGang) -> None:
     _end_jobs(gang.session, [gang.job])
 
 
-def _end_those_left(session: Session) -> None:
+def _end_those_left(session: ControllerSession) -> None:
     """End the jobs of launchers that were killed: they would get no more plans, and they hold the devices."""
     jobs = session.controller.view.jobs.values()
     _end_jobs(
@@ -141,7 +141,7 @@ def _end_those_left(session: Session) -> None:
     )
 
 
-def _end_jobs(session: Session, jobs: Sequence[str]) -> None:
+def _end_jobs(session: ControllerSession, jobs: Sequence[str]) -> None:
     controller = session.controller
     for job in jobs:
         controller.cancel(job, "unidle span run")

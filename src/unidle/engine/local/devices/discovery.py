@@ -26,7 +26,7 @@ _ASK_S: Final = 30.0  # npu-smi takes seconds on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundDevices:
     """The GPUs of one vendor that this process may use. ``links`` are by their numbers; None: unknown.
 
     ``says`` describes how they were found, or why none was. It is empty if there is no trace of the vendor.
@@ -71,12 +71,12 @@ def discover(
     return Fleet(tiers=(Tier(SITE, "site"),), nodes=(node,), source=f"discovered: {says}", gpu_links=known)
 
 
-def find_gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> list[Found]:
-    """The GPUs of each vendor, in a fixed order; see :class:`Found`."""
+def find_gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> list[FoundDevices]:
+    """The GPUs of each vendor, in a fixed order; see :class:`FoundDevices`."""
     return [find_nvidia(root, environ), find_amd(root, environ), find_ascend(root, environ)]
 
 
-def _with_gpus(node: Node, found: list[Found]) -> tuple[Node, GpuLinks | None]:
+def _with_gpus(node: Node, found: list[FoundDevices]) -> tuple[Node, GpuLinks | None]:
     """The node with the GPUs of all vendors, one vendor's after the other's."""
     devices: list[Device] = []
     labels: dict[str, str] = {}
@@ -112,22 +112,22 @@ def _unknown(gpus: tuple[FoundGpu, ...]) -> GpuLinks:
 # -- NVIDIA ------------------------------------------------------------------------------------------
 
 
-def find_nvidia(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Found:
+def find_nvidia(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> FoundDevices:
     """By NVML, if its library is there."""
     try:
         nvml = load()
         nvml.nvmlInit()
     except Exception as error:  # a broken driver shows in many ways, and none may stop a CPU run
-        return Found("nvidia", says=f"no GPU (NVML: {error})")
+        return FoundDevices("nvidia", says=f"no GPU (NVML: {error})")
     try:
         return list_nvidia(nvml, root / "sys", environ)
     except nvml.NVMLError as error:
-        return Found("nvidia", says=f"no GPU (NVML failed: {error})")
+        return FoundDevices("nvidia", says=f"no GPU (NVML failed: {error})")
     finally:
         nvml.nvmlShutdown()
 
 
-def list_nvidia(nvml: Any, sysfs: Path, environ: Mapping[str, str]) -> Found:
+def list_nvidia(nvml: Any, sysfs: Path, environ: Mapping[str, str]) -> FoundDevices:
     """What NVML (the module ``pynvml`` after ``nvmlInit``) lists; GPUs that do not answer are named and left out.
 
     Errors: NVML's own.
@@ -150,7 +150,7 @@ def list_nvidia(nvml: Any, sysfs: Path, environ: Mapping[str, str]) -> Found:
     says = f"{len(gpus)} of {count} GPUs by NVML" if count else "no GPU (NVML lists none)"
     says += "".join(f", GPU {index} does not answer: {why}" for index, why in silent.items())
     links, problem = _nvidia_links(nvml, sysfs, environ) if len(gpus) > 1 else (None, "")
-    return Found("nvidia", tuple(gpus), links, says + problem, labels)
+    return FoundDevices("nvidia", tuple(gpus), links, says + problem, labels)
 
 
 def _nvidia_links(nvml: Any, sysfs: Path, environ: Mapping[str, str]) -> tuple[GpuLinks | None, str]:
@@ -181,34 +181,34 @@ def _nvlinks(nvml: Any, handle: Any) -> int:
 # -- AMD ---------------------------------------------------------------------------------------------
 
 
-def find_amd(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Found:
+def find_amd(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> FoundDevices:
     """By the kernel's KFD driver, if it is loaded."""
     sysfs = root / "sys"
     if not (sysfs / "class/kfd").is_dir():
-        return Found("amd")
+        return FoundDevices("amd")
     from unidle.fleet.amd import gpus_by_kfd
 
     gpus, links = gpus_by_kfd(sysfs)
     if not gpus:
-        return Found("amd")  # the driver is there for CPUs too
+        return FoundDevices("amd")  # the driver is there for CPUs too
     hidden = hidden_amd([gpu.uuid for gpu in gpus], environ)
     shown = tuple(gpu for gpu in gpus if gpu.number not in hidden)
-    return Found("amd", shown, links, f"{len(shown)} of {len(gpus)} AMD GPUs by KFD")
+    return FoundDevices("amd", shown, links, f"{len(shown)} of {len(gpus)} AMD GPUs by KFD")
 
 
 # -- Ascend ------------------------------------------------------------------------------------------
 
 
-def find_ascend(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Found:
+def find_ascend(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> FoundDevices:
     """By npu-smi, if there is a device file of an NPU."""
     if not any((root / "dev").glob("davinci[0-9]*")):
-        return Found("ascend")
+        return FoundDevices("ascend")
     from unidle.fleet.npu_smi import INFO, TOPO, parse_info, parse_npu_topo
 
     try:
         gpus, shown_as = _answer(INFO, environ, parse_info)
     except CannotRun as error:
-        return Found("ascend", says=f"no Ascend NPU ({error})")
+        return FoundDevices("ascend", says=f"no Ascend NPU ({error})")
     visible = environ.get("ASCEND_RT_VISIBLE_DEVICES") or None
     shown = tuple(gpu for gpu in gpus if is_visible(gpu.number, "", visible))
     says, links = f"{len(shown)} of {len(gpus)} Ascend NPUs by npu-smi", None
@@ -218,7 +218,7 @@ def find_ascend(root: Path = Path("/"), environ: Mapping[str, str] = os.environ)
             links = _answer(TOPO, environ, lambda text: parse_npu_topo(text, gpus, shown_as, sysfs))
         except CannotRun as error:
             says += f", links not known ({error})"
-    return Found("ascend", shown, links, says)
+    return FoundDevices("ascend", shown, links, says)
 
 
 def _answer(command: tuple[str, ...], environ: Mapping[str, str], parse: Callable[[str], T]) -> T:

@@ -42,7 +42,7 @@ class MigState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class MigPlacement:
     """A profile as a GPU reports it."""
 
     profile_id: int
@@ -66,7 +66,7 @@ class MigDriver(Protocol):
 
     def mode(self, gpu: str) -> MigState: ...
 
-    def placements(self, gpu: str) -> Sequence[Placement]:
+    def placements(self, gpu: str) -> Sequence[MigPlacement]:
         """The profiles that the GPU supports, and where each can be placed."""
 
     def devices(self, gpu: str) -> Sequence[MigDevice]:
@@ -222,7 +222,7 @@ class NvmlMig:
             current, pending = nvml.nvmlDeviceGetMigMode(handle)
             return MigState(bool(current), bool(pending))
 
-    def placements(self, gpu: str) -> list[Placement]:
+    def placements(self, gpu: str) -> list[MigPlacement]:
         with self._asking() as nvml:
             handle = nvml.nvmlDeviceGetHandleByUUID(gpu)
             return [self._placement(nvml, handle, info) for info in self._profiles(nvml, handle)]
@@ -306,12 +306,12 @@ class NvmlMig:
                 continue  # the GPU has no such profile
         return found
 
-    def _placement(self, nvml: Any, handle: Any, info: Any) -> Placement:
+    def _placement(self, nvml: Any, handle: Any, info: Any) -> MigPlacement:
         places = _filled(
             nvml.c_nvmlGpuInstancePlacement_t, 32,
             lambda array, count: nvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, info.id, array, count),
         )  # fmt: skip
-        return Placement(info.id, places[0].size if places else 0, tuple(p.start for p in places))
+        return MigPlacement(info.id, places[0].size if places else 0, tuple(p.start for p in places))
 
     def _mig_handles(self, nvml: Any, handle: Any) -> dict[int, Any]:
         """Handles of MIG devices by the id of their GPU instance."""

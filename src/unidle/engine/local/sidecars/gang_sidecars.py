@@ -15,17 +15,17 @@ from unidle.events.marks import Mark
 from unidle.fleet import Fleet
 
 if TYPE_CHECKING:
-    from unidle.engine.local.sidecars.memory_holders import Holders
-    from unidle.engine.local.sidecars.saved_checkpoints import SavedFiles
+    from unidle.engine.local.sidecars.memory_holders import MemoryHolders
+    from unidle.engine.local.sidecars.saved_checkpoints import SavedCheckpoints
 
 
-class Between:
+class GangSidecars:
     """Of all jobs of one engine; ``spaces`` are the network namespaces of nodes that have one."""
 
     def __init__(self, root: Path, fleet: Fleet, spaces: Mapping[str, str]) -> None:
         self._root, self._fleet, self._spaces = root, fleet, spaces
-        self._holders: Holders | None = None
-        self._saved: SavedFiles | None = None
+        self._holders: MemoryHolders | None = None
+        self._saved: SavedCheckpoints | None = None
 
     def prepare(self, command: StartGang) -> None:
         """A gang starts or is adopted: start its holders if it requests them and they do not run, and follow its saves."""
@@ -35,9 +35,9 @@ class Between:
             self._of_holders().ensure(command, where)
         if command.spec.checkpoint_path is not None:
             if self._saved is None:
-                from unidle.engine.local.sidecars.saved_checkpoints import SavedFiles
+                from unidle.engine.local.sidecars.saved_checkpoints import SavedCheckpoints
 
-                self._saved = SavedFiles()
+                self._saved = SavedCheckpoints()
             self._saved.follow(command)
 
     def look(self, command: StartGang) -> None:
@@ -83,9 +83,9 @@ class Between:
         if self._saved is not None:
             self._saved.close()
 
-    def _of_holders(self) -> Holders:
+    def _of_holders(self) -> MemoryHolders:
         if self._holders is None:
-            from unidle.engine.local.sidecars.memory_holders import Holders
+            from unidle.engine.local.sidecars.memory_holders import MemoryHolders
 
-            self._holders = Holders(self._root)
+            self._holders = MemoryHolders(self._root)
         return self._holders

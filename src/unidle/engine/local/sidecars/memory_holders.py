@@ -19,7 +19,7 @@ from unidle.checkpoint.holder import hold_paths, wire
 from unidle.checkpoint.layout import INNER
 from unidle.engine.local import netns, process_tree, rundir
 from unidle.engine.local.sidecars import sidecar_process
-from unidle.engine.local.sidecars.sidecar_process import Beside
+from unidle.engine.local.sidecars.sidecar_process import SidecarProcess
 from unidle.engine.protocol import StartGang
 
 _LOOK_EVERY_NS: Final = 200_000_000
@@ -35,7 +35,7 @@ class _Holder:
     space: str
     pid: int = 0
     ticks: int | None = None
-    process: Beside | None = None  # where this engine started it
+    process: SidecarProcess | None = None  # where this engine started it
     began_ns: int = 0
     again_ns: int | None = None  # when to start it again; None: when the next attempt starts
     tries: int = 0
@@ -56,7 +56,7 @@ class _JobHolders:
     ending: bool = False
 
 
-class Holders:
+class MemoryHolders:
     """The holders of one engine's jobs; ``root`` is its run root."""
 
     def __init__(self, root: Path) -> None:

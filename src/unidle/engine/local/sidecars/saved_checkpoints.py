@@ -15,7 +15,7 @@ from typing import Final
 
 from unidle.engine.local import rundir
 from unidle.engine.local.sidecars import sidecar_process
-from unidle.engine.local.sidecars.sidecar_process import Beside
+from unidle.engine.local.sidecars.sidecar_process import SidecarProcess
 from unidle.engine.protocol import CheckpointLook, StartGang
 from unidle.events.marks import Mark
 
@@ -25,20 +25,20 @@ _PATIENCE_NS: Final = 300_000_000_000  # then a gang starts without the answer
 
 @dataclass(slots=True)
 class _Look:
-    process: Beside
+    process: SidecarProcess
     pipe: int
     began_ns: int
     holds: bool  # the gang waits for it
     said: bytes = b""
 
 
-class SavedFiles:
+class SavedCheckpoints:
     """Checksums and verification for the jobs of one engine."""
 
     def __init__(self) -> None:
         self._workdirs: dict[str, str] = {}
         self._waiting: deque[str] = deque(maxlen=_MOST_WAITING)
-        self._taking: Beside | None = None
+        self._taking: SidecarProcess | None = None
         self._looks: dict[tuple[str, int], _Look] = {}
 
     def follow(self, command: StartGang) -> None:
@@ -116,7 +116,7 @@ class SavedFiles:
         self._looks.clear()
 
 
-def _attend(words: list[str], out: int | None = None) -> Beside | None:
+def _attend(words: list[str], out: int | None = None) -> SidecarProcess | None:
     try:
         return sidecar_process.start(["-m", "unidle.checkpoint.attend", *words], out)
     except OSError:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from unidle.checkpoint.holder import wire
 
 
-class Beside:
+class SidecarProcess:
     """A child of this process that may outlive it."""
 
     def __init__(self, pid: int) -> None:
@@ -28,7 +28,7 @@ class Beside:
         return self.code is None
 
 
-def start(arguments: Sequence[str], out: int | None = None, errors: str = os.devnull) -> Beside:
+def start(arguments: Sequence[str], out: int | None = None, errors: str = os.devnull) -> SidecarProcess:
     """``python ARGUMENTS`` with unidle to import, and nothing from the working directory; ``out`` is its standard output. OSError where there can be none."""
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
@@ -36,6 +36,6 @@ def start(arguments: Sequence[str], out: int | None = None, errors: str = os.dev
         (os.POSIX_SPAWN_OPEN, 2, errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
     ]
     command = [sys.executable, "-P", *arguments]
-    return Beside(
+    return SidecarProcess(
         os.posix_spawn(sys.executable, command, wire.environment(), file_actions=actions, setsid=True)
     )

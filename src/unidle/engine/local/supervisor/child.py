@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 
-from ..cgroups import Group
+from ..cgroups import ControlGroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def spawn(
     out: int,
     err: int,
     keep: list[int],
-    group: Group,
+    group: ControlGroup,
     become: Callable[[list[str], dict[str, str]], None] | None = None,
 ) -> tuple[int, list[str]]:
     """Start ``argv`` in ``workdir``; returns its pid and the control groups that refused it.
@@ -54,7 +54,13 @@ def spawn(
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _run_child(argv, workdir, env, out, err, keep, group, tell, parent, become)
+        _run_child(
+            argv,
+            workdir,
+            tell,
+            lambda: _prepare(out, err, keep, group, tell, parent),
+            lambda: _execute(argv, env, keep, become),
+        )
     os.close(tell)
     with os.fdopen(told, "rb") as pipe:
         *refused, failure = pipe.read().decode("utf-8", "replace").split("\n")
@@ -65,39 +71,44 @@ def spawn(
     return pid, refused
 
 
-def _run_child(
+def _prepare(out: int, err: int, keep: list[int], group: ControlGroup, tell: int, parent: int) -> None:
+    """Session, control group and descriptors of the child."""
+    os.setsid()
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(CANNOT_EXECUTE)  # the supervisor died before the line above took effect
+    for path in group.join():
+        os.write(tell, f"{path}\n".encode())
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    for fd in keep:
+        os.set_inheritable(fd, True)
+
+
+def _execute(
     argv: list[str],
-    workdir: str,
     env: dict[str, str],
-    out: int,
-    err: int,
     keep: list[int],
-    group: Group,
-    tell: int,
-    parent: int,
     become: Callable[[list[str], dict[str, str]], None] | None,
+) -> None:
+    _default_signals()
+    if become is not None:
+        _close_all_but({0, 1, 2, *keep})  # as an exec would
+        become(argv, env)
+    os.execvpe(argv[0], argv, env)  # noqa: S606
+
+
+def _run_child(
+    argv: list[str], workdir: str, tell: int, prepare: Callable[[], None], execute: Callable[[], None]
 ) -> None:
     """The child's side: never returns."""
     code, where = CANNOT_EXECUTE, "workdir"
     try:
-        os.setsid()
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(CANNOT_EXECUTE)  # the supervisor died before the line above took effect
-        for path in group.join():
-            os.write(tell, f"{path}\n".encode())
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(out, 1)
-        os.dup2(err, 2)
-        for fd in keep:
-            os.set_inheritable(fd, True)
+        prepare()
         os.chdir(workdir)
         where = "command"
-        _default_signals()
-        if become is not None:
-            _close_all_but({0, 1, 2, *keep})  # as an exec would
-            become(argv, env)
-        os.execvpe(argv[0], argv, env)  # noqa: S606
+        execute()
     except FileNotFoundError as error:
         code = NOT_FOUND
         missing = _short(argv[0] if where == "command" else workdir)

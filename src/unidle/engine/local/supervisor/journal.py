@@ -18,7 +18,7 @@ _DIRECTORIES = 4  # the rank's, the attempt's, the job's and the run root: each 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Journal:
+class RankJournal:
     """Appends marks as JSON lines, each with one write; keeps them in memory while the disk is full."""
 
     def __init__(self, path: str, reserve_path: str) -> None:

@@ -17,11 +17,11 @@ import sys
 import time
 
 from .. import process_tree, rundir
-from ..cgroups import Group
-from ..rundir import Orders
+from ..cgroups import ControlGroup
+from ..rundir import SupervisorOrders
 from .child import CannotStart, become_subreaper, spawn
-from .journal import Journal
-from .progress import Progress
+from .journal import RankJournal
+from .progress import RankProgress
 from .rotated_log import LastBytes, RotatedLog
 
 TYPE_CHECKING = False  # importing typing would slow every start
@@ -46,22 +46,22 @@ class Supervisor:
     def __init__(
         self,
         directory: str,
-        orders: Orders,
+        orders: SupervisorOrders,
         become: Callable[[list[str], dict[str, str]], None] | None = None,
     ) -> None:
         self.directory = directory
         self.become = become  # in place of executing the command, in a process that was forked warm
         self.orders = orders
         self.offset_ns = orders.clock_offset_ns
-        self.journal = Journal(f"{directory}/{rundir.JOURNAL}", f"{directory}/{rundir.RESERVE}")
+        self.journal = RankJournal(f"{directory}/{rundir.JOURNAL}", f"{directory}/{rundir.RESERVE}")
         self.log = RotatedLog(
             f"{directory}/{rundir.LOG}", orders.log_file_bytes, orders.log_files, self._now_ns()
         )
         # in memory, because the disk may be full and its files may be rotated away
         self.last = {name: LastBytes(LAST_BYTES) for name in ("stdout", "stderr")}
         self.last["both"] = LastBytes(LAST_BYTES // 4)
-        self.progress = Progress(orders.progress_pattern, orders.checkpoint_path, self.offset_ns)
-        self.group = Group(dict(orders.groups))
+        self.progress = RankProgress(orders.progress_pattern, orders.checkpoint_path, self.offset_ns)
+        self.group = ControlGroup(dict(orders.groups))
         self.poller = select.poll()
         # one buffer for all reads: to make one for each costs more than to read
         self.buffer = memoryview(bytearray(READ_BYTES))
@@ -400,7 +400,7 @@ def main(arguments: list[str], become: Callable[[list[str], dict[str, str]], Non
     if orders is None:
         sys.stderr.write(f"{rundir.ORDERS} cannot be read, or another user wrote it\n")
         return 1
-    Supervisor(directory, Orders.from_json(orders), become).run()
+    Supervisor(directory, SupervisorOrders.from_json(orders), become).run()
     return 0
 
 

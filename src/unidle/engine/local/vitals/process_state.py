@@ -35,7 +35,7 @@ _ABSOLUTE: Final = 1  # TIMER_ABSTIME
 _MOST_BYTES: Final = 4096
 
 
-class Look(NamedTuple):
+class ProcessState(NamedTuple):
     """What a process' main thread does; ``wakes_ns`` (CLOCK_BOOTTIME) where it sleeps until then."""
 
     doing: Doing
@@ -44,16 +44,21 @@ class Look(NamedTuple):
 
 
 _RUNS: Final = b"running\n"
-_RUNNING: Final = Look("running")
-_GONE: Final = Look("gone")
+_RUNNING: Final = ProcessState("running")
+_GONE: Final = ProcessState("gone")
 _BY_STATE: Final = {
     ord(letter): look
-    for letters, look in (("R", _RUNNING), ("D", Look("disk")), ("Tt", Look("stopped")), ("ZX", _GONE))
+    for letters, look in (
+        ("R", _RUNNING),
+        ("D", ProcessState("disk")),
+        ("Tt", ProcessState("stopped")),
+        ("ZX", _GONE),
+    )
     for letter in letters
 }
 
 
-class Eye:
+class ProcessReader:
     """Observes one process repeatedly. With ``keep`` its files stay open, so that a look is one or two system calls.
 
     An open file remains that of the process it was opened for. When that process is gone, the file cannot be read,
@@ -64,7 +69,7 @@ class Eye:
         self.pid, self._keep = pid, keep
         self._fds: dict[str, int] = {}
 
-    def look(self) -> Look:
+    def look(self) -> ProcessState:
         """What the main thread does now; it may have moved on a moment later."""
         try:
             syscall = self._said("syscall")
@@ -81,7 +86,7 @@ class Eye:
         words = syscall.split()
         name = _NAMES.get(int(words[0]), "") if len(words) > 6 else ""
         if not name:
-            return Look(_by_wchan(self.pid))
+            return ProcessState(_by_wchan(self.pid))
         return _blocked_in(self.pid, name, [int(word, 16) for word in words[1:7]])
 
     def children(self) -> set[int]:
@@ -134,22 +139,22 @@ class Eye:
         return os.pread(fd, _MOST_BYTES, 0)
 
 
-def look_at(pid: int) -> Look:
+def look_at(pid: int) -> ProcessState:
     """One look at the main thread of ``pid``."""
-    return Eye(pid, keep=False).look()
+    return ProcessReader(pid, keep=False).look()
 
 
-def _blocked_in(pid: int, name: str, args: list[int]) -> Look:
+def _blocked_in(pid: int, name: str, args: list[int]) -> ProcessState:
     if name == "futex":
-        return Look("lock", timed=args[3] != 0)
+        return ProcessState("lock", timed=args[3] != 0)
     if name in ("nanosleep", "clock_nanosleep"):
-        return Look("sleep", timed=True, wakes_ns=_wakes_ns(pid, name, args))
+        return ProcessState("sleep", timed=True, wakes_ns=_wakes_ns(pid, name, args))
     if name in ("wait4", "waitid"):
-        return Look("child")
+        return ProcessState("child")
     if name in _NETWORK:
         no_files = name in ("select", "pselect6", "poll", "ppoll") and args[1 if "poll" in name else 0] == 0
-        return Look("sleep" if no_files else "network", timed=no_files)
-    return Look("pipe" if _by_wchan(pid) == "pipe" else "network")
+        return ProcessState("sleep" if no_files else "network", timed=no_files)
+    return ProcessState("pipe" if _by_wchan(pid) == "pipe" else "network")
 
 
 def _by_wchan(pid: int) -> Doing:
@@ -190,7 +195,7 @@ def worker_of(pid: int) -> int:
 
 def cpu_ticks(pid: int) -> int:
     """Clock ticks of CPU that a process used, and those that its children used that it waited for."""
-    return Eye(pid, keep=False).state_and_ticks()[1]
+    return ProcessReader(pid, keep=False).state_and_ticks()[1]
 
 
 def quota_of(pid: int) -> str:

@@ -25,7 +25,7 @@ _ANSWERS: Final = (0, errno.ECONNREFUSED)
 Link = tuple[str, str]
 
 
-class Reach:
+class Reachability:
     """Of nodes that are network namespaces of this machine: ``spaces`` by node, ``addresses`` as well."""
 
     def __init__(self, spaces: Mapping[str, str], addresses: Mapping[str, str]) -> None:

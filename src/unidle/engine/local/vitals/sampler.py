@@ -15,8 +15,14 @@ from typing import Final
 
 from unidle.clock import Bell, boottime_ns
 from unidle.engine.local import process_tree
-from unidle.engine.local.vitals.process_state import Eye, Look, quota_of, throttled_ns, worker_of
-from unidle.engine.local.vitals.reachability import Reach
+from unidle.engine.local.vitals.process_state import (
+    ProcessReader,
+    ProcessState,
+    quota_of,
+    throttled_ns,
+    worker_of,
+)
+from unidle.engine.local.vitals.reachability import Reachability
 from unidle.engine.local.vitals.tcp import Connections
 from unidle.jobs.vitals import GangVitals, LinkVitals, Pair, RankVitals
 
@@ -37,8 +43,8 @@ Key = tuple[str, int]
 @dataclass(slots=True)
 class _Rank:
     pid: int  # of the process that the supervisor started
-    worker: Eye
-    look: Look
+    worker: ProcessReader
+    look: ProcessState
     since_ns: int
     cpu_ns: int = 0
     io_bytes: int = 0
@@ -54,7 +60,7 @@ class _Rank:
 
 @dataclass(slots=True)
 class _Gang:
-    reach: Reach
+    reach: Reachability
     nodes: Sequence[str]
     ranks: dict[int, _Rank] = field(default_factory=dict)
     connections: Connections = field(default_factory=Connections)
@@ -73,7 +79,7 @@ class VitalsWatch:
     ``new_reach`` makes what tries the links between nodes, one for each gang.
     """
 
-    def __init__(self, offset_ns: int, new_reach: Callable[[], Reach]) -> None:
+    def __init__(self, offset_ns: int, new_reach: Callable[[], Reachability]) -> None:
         self._offset_ns, self._new_reach = offset_ns, new_reach
         self._lock = threading.Lock()
         self._gangs: Mapping[Key, tuple[Mapping[int, int], Sequence[str]]] = {}  # replaced, never changed
@@ -139,7 +145,7 @@ def _look(key: Key, gang: _Gang, pids: Mapping[int, int], offset_ns: int) -> Gan
         if known is None or known.pid != pid:
             if known is not None:
                 known.worker.close()
-            eye = Eye(pid, keep=len(pids) <= _KEEP_MOST)
+            eye = ProcessReader(pid, keep=len(pids) <= _KEEP_MOST)
             known = gang.ranks[rank] = _Rank(pid, eye, eye.look(), now_ns)
         look = known.worker.look()
         if look.doing != known.look.doing:
@@ -162,7 +168,7 @@ def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> G
         wraps = rank.worker.pid != rank.pid or rank.look.doing in _WRAPS
         if wraps and (worker := worker_of(rank.pid)) != rank.worker.pid:
             rank.worker.close()
-            rank.worker = Eye(worker, keep=len(gang.ranks) <= _KEEP_MOST)
+            rank.worker = ProcessReader(worker, keep=len(gang.ranks) <= _KEEP_MOST)
             rank.off, rank.off_cpu_ns = 0, now_ns - rank.worker.on_cpu_ns()
         eyes = _eyes_below(rank)
         seen = [(eye.pid, *eye.state_and_ticks()) for eye in eyes]
@@ -188,11 +194,11 @@ def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> G
     )
 
 
-def _eyes_below(rank: _Rank) -> list[Eye]:
+def _eyes_below(rank: _Rank) -> list[ProcessReader]:
     """On each process of the rank."""
     first = rank.worker.children() if rank.worker.pid == rank.pid else process_tree.children(rank.pid)
     pids = process_tree.below(rank.pid, first)
-    return [rank.worker if pid == rank.worker.pid else Eye(pid, keep=False) for pid in pids]
+    return [rank.worker if pid == rank.worker.pid else ProcessReader(pid, keep=False) for pid in pids]
 
 
 def _links(gang: _Gang, now_ns: int, span_ns: int) -> dict[int, tuple[LinkVitals, ...]] | None:

@@ -35,7 +35,7 @@ _MAPPED_BYTES: Final = bytes(10) + b"\xff\xff"
 _Place = tuple[str, Address]  # network namespace where the address means something in it only
 
 
-class Tcp(NamedTuple):
+class TcpState(NamedTuple):
     """An established connection. ``busy_us`` counts time in which something that was sent was not acknowledged yet
     and the other end had room for it; ``retransmits`` how often what is oldest of it was sent again.
     """
@@ -86,12 +86,12 @@ class Sockets:
         self._info = ctypes.create_string_buffer(_TCP_INFO_BYTES)
         self._size = ctypes.c_uint32()
 
-    def read(self) -> dict[int, Tcp]:
+    def read(self) -> dict[int, TcpState]:
         """The connections by inode. Errors: :class:`NotAllowed`."""
         if not self._known or self._unlisted == _LIST_EVERY:
             return self._listed()
         self._unlisted += 1
-        found: dict[int, Tcp] = {}
+        found: dict[int, TcpState] = {}
         for inode, (number, here, there) in self._known.items():
             copy = self._copy(number, inode)
             if copy < 0:  # it was closed
@@ -109,11 +109,11 @@ class Sockets:
             os.close(self._process)
             self._process = -1
 
-    def _listed(self) -> dict[int, Tcp]:
+    def _listed(self) -> dict[int, TcpState]:
         descriptors = inodes_of(self._pid)
         self._unlisted, self._known = 0, {}
         self._other = {inode: at for inode, at in self._other.items() if descriptors.get(inode) == at}
-        found: dict[int, Tcp] = {}
+        found: dict[int, TcpState] = {}
         for inode, number in descriptors.items():
             if inode in self._other or (copy := self._copy(number, inode)) < 0:
                 continue
@@ -151,7 +151,7 @@ class Sockets:
         os.close(copy)
         return -1  # the number is another one's by now
 
-    def _told(self, copy: int, here: Address, there: Address) -> Tcp | None:
+    def _told(self, copy: int, here: Address, there: Address) -> TcpState | None:
         """The kernel's state of a connection; None if it is not established."""
         assert _LIBC is not None
         size = self._size
@@ -163,7 +163,7 @@ class Sockets:
         state, retransmits, unacked, rtt_us, acked, notsent, busy_us, full_us = _INFO.unpack_from(self._info)
         if state != _ESTABLISHED:
             return None
-        return Tcp(here, there, bool(unacked or notsent), retransmits, rtt_us, acked, busy_us - full_us)
+        return TcpState(here, there, bool(unacked or notsent), retransmits, rtt_us, acked, busy_us - full_us)
 
 
 def _plain(address: tuple[str, int]) -> Address:
@@ -175,7 +175,7 @@ class Connections:
     """The connections of one gang's ranks from reading to reading."""
 
     def __init__(self) -> None:
-        self._before: dict[tuple[int, int], Tcp] = {}
+        self._before: dict[tuple[int, int], TcpState] = {}
         self._sockets: dict[int, Sockets] = {}  # by process
         self._spaces: dict[int, str] = {}  # likewise
 
@@ -199,7 +199,7 @@ class Connections:
             found = _listed(pids, spaces)
         at = {_place(spaces[rank], tcp.here): rank for rank, held in found.items() for tcp in held.values()}
         links: dict[int, tuple[LinkVitals, ...]] = {}
-        now: dict[tuple[int, int], Tcp] = {}
+        now: dict[tuple[int, int], TcpState] = {}
         for rank, held in found.items():
             by_peer: dict[int, LinkVitals] = {}
             for inode, tcp in held.items():
@@ -220,13 +220,13 @@ class Connections:
         for pid in list(self._sockets) if gone is None else gone:
             self._sockets.pop(pid).close()
 
-    def _of(self, pid: int) -> dict[int, Tcp]:
+    def _of(self, pid: int) -> dict[int, TcpState]:
         if pid not in self._sockets:
             self._sockets[pid] = Sockets(pid)
         return self._sockets[pid].read()
 
 
-def _link(peer: int, tcp: Tcp, before: Tcp | None, span_ns: int) -> LinkVitals:
+def _link(peer: int, tcp: TcpState, before: TcpState | None, span_ns: int) -> LinkVitals:
     """The state of the link to ``peer``, from a connection on which data was sent."""
     if tcp.busy_us < 0:  # times are not known
         return LinkVitals(peer, span_ns, 0, tcp.retransmits >= _STUCK_TRIES)
@@ -258,7 +258,7 @@ def _namespace(pid: int) -> str:
 # -- as the kernel lists them for everybody --------------------------------------------------------
 
 
-def _listed(pids: Mapping[int, int], spaces: Mapping[int, str]) -> dict[int, dict[int, Tcp]]:
+def _listed(pids: Mapping[int, int], spaces: Mapping[int, str]) -> dict[int, dict[int, TcpState]]:
     """The same from each network namespace's tables, without times (``busy_us`` is -1)."""
     rows = {space: dict(_rows(pids[rank])) for rank, space in spaces.items()}
     if not any(tcp.queued for held in rows.values() for tcp in held.values()):
@@ -269,7 +269,7 @@ def _listed(pids: Mapping[int, int], spaces: Mapping[int, str]) -> dict[int, dic
     }
 
 
-def _rows(pid: int) -> Iterator[tuple[int, Tcp]]:
+def _rows(pid: int) -> Iterator[tuple[int, TcpState]]:
     for table in ("tcp", "tcp6"):
         try:
             with open(f"/proc/{pid}/net/{table}", "rb") as file:
@@ -282,7 +282,7 @@ def _rows(pid: int) -> Iterator[tuple[int, Tcp]]:
                 continue
             queued = int(words[4][:8], 16) > 0
             tries = int(words[6], 16) if words[5][:2] == _RETRANSMITS else 0
-            yield int(words[9]), Tcp(_address(words[1]), _address(words[2]), queued, tries, 0, 0, -1)
+            yield int(words[9]), TcpState(_address(words[1]), _address(words[2]), queued, tries, 0, 0, -1)
 
 
 def _address(text: bytes) -> Address:

@@ -11,7 +11,7 @@ from .last_error import read_failure
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from ...cgroups import Group
+    from ...cgroups import ControlGroup
     from ..supervise import Supervisor
 
 STOPPED = (-signal.SIGTERM, -signal.SIGKILL)
@@ -49,7 +49,7 @@ def _out_of_memory(rank: Supervisor, code: int, *, oom: bool) -> dict[str, objec
     return {"oom": True, **limit_of(rank.group, of_machine=of_machine), **said}
 
 
-def limit_of(group: Group, *, of_machine: bool = False) -> dict[str, object]:
+def limit_of(group: ControlGroup, *, of_machine: bool = False) -> dict[str, object]:
     """The limit that a group ran into, as ``oom_limit_bytes``, and whose it is: ``rank``, ``above`` or ``machine``."""
     path, is_v1 = group.paths.get("unified", ""), False
     if (memory := group.v1("memory")) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .output_error import Found, file_name
+from .output_error import OutputError, file_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _EXC_VALUE = re.compile(r'"exc_value": ?"((?:[^"\\]|\\.)*)"').search
 _EXC_FRAME = re.compile(r'"filename": ?"([^"]*)", ?"lineno": ?(\d+)').findall
 
 
-def rich(lines: list[str], k: int, workdir: str) -> Found | None:
+def rich(lines: list[str], k: int, workdir: str) -> OutputError | None:
     """In the box that Rich draws."""
     places: list[tuple[str, str]] = []
     for at in range(k + 1, min(k + 3000, len(lines))):
@@ -41,7 +41,7 @@ def rich(lines: list[str], k: int, workdir: str) -> Found | None:
     return None
 
 
-def ipython(lines: list[str], k: int, workdir: str) -> Found | None:
+def ipython(lines: list[str], k: int, workdir: str) -> OutputError | None:
     """As IPython draws it: the name first, then files and the lines around each, the message last."""
     head = _CELL_HEAD(lines[k])
     if head is None:
@@ -66,7 +66,7 @@ def ipython(lines: list[str], k: int, workdir: str) -> Found | None:
     return None
 
 
-def structured(lines: list[str], k: int, workdir: str) -> Found | None:
+def structured(lines: list[str], k: int, workdir: str) -> OutputError | None:
     """As fields of JSON: ``exc_type``, ``exc_value`` and frames with ``filename`` and ``lineno``."""
     name = _EXC_TYPE(lines[k])
     if name is None:
@@ -76,11 +76,11 @@ def structured(lines: list[str], k: int, workdir: str) -> Found | None:
     return _found(k, f"{name[1]}: {said}" if said else name[1], _EXC_FRAME(lines[k]), workdir)
 
 
-def _found(at: int, raised: str, places: list[tuple[str, str]], workdir: str) -> Found:
+def _found(at: int, raised: str, places: list[tuple[str, str]], workdir: str) -> OutputError:
     own = [place for place in places if not _FOREIGN(place[0])] or places
     where = f"{file_name(own[-1][0], workdir)}:{own[-1][1]}" if own else ""
     sort = "import" if raised.startswith(("ModuleNotFoundError", "ImportError")) else "error"
-    return Found(at, raised, where, sort, closes=True)  # type: ignore[arg-type]
+    return OutputError(at, raised, where, sort, closes=True)  # type: ignore[arg-type]
 
 
 def unescaped(line: str) -> Iterator[str]:

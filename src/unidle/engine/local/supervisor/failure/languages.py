@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import takewhile
 
-from .output_error import Found, file_name
+from .output_error import OutputError, file_name
 
 _GO_FRAME = re.compile(r"\s+(/\S+\.go):(\d+)(?: |$)").match
 _GO_LIBRARY = re.compile(r"/go/src/|/go/pkg/mod/|/libexec/src/|/usr/lib/go").search
@@ -25,7 +25,7 @@ _RACE = re.compile(r"\s+(/\S+\.go):(\d+) ").match
 _PHP = re.compile(r"(?:PHP )?Fatal error:\s+(.*?)(?: in (\S+\.php)(?::| on line )(\d+))?$").match
 
 
-def go(lines: list[str], k: int, workdir: str) -> Found | None:
+def go(lines: list[str], k: int, workdir: str) -> OutputError | None:
     line = lines[k]
     at = max(line.find("panic: "), line.find("fatal error: "))
     stack = list(takewhile(lambda one: not one.startswith("panic: "), lines[k + 1 : k + 200]))
@@ -37,18 +37,18 @@ def go(lines: list[str], k: int, workdir: str) -> Found | None:
         if frame is not None and not _GO_LIBRARY(frame[1]):
             where = f"{file_name(frame[1], workdir)}:{frame[2]}"
             break
-    return Found(k, line[at:], where)
+    return OutputError(k, line[at:], where)
 
 
-def rust(lines: list[str], k: int, workdir: str) -> Found | None:
+def rust(lines: list[str], k: int, workdir: str) -> OutputError | None:
     found = _RUST(lines[k])
     if found is None:
         return None
     said = found[1] if found[1] is not None else (lines[k + 1] if k + 1 < len(lines) else "")
-    return Found(k, f"panic: {said}", f"{file_name(found[2], workdir)}:{found[3]}")
+    return OutputError(k, f"panic: {said}", f"{file_name(found[2], workdir)}:{found[3]}")
 
 
-def java(lines: list[str], k: int, _workdir: str) -> Found | None:
+def java(lines: list[str], k: int, _workdir: str) -> OutputError | None:
     found = _JAVA(lines[k])
     if found is None:
         return None
@@ -60,10 +60,10 @@ def java(lines: list[str], k: int, _workdir: str) -> Found | None:
             break
         elif not where and (frame := _JAVA_FRAME(line)) is not None:
             where = f"{frame[1]}:{frame[2]}"
-    return Found(k, f"{what}, from {root}" if root else what, where)
+    return OutputError(k, f"{what}, from {root}" if root else what, where)
 
 
-def node(lines: list[str], k: int, workdir: str) -> Found | None:
+def node(lines: list[str], k: int, workdir: str) -> OutputError | None:
     found = _NODE(lines[k])
     after = lines[k + 1 : k + 40]
     if found is None or not any(line.startswith("    at ") for line in after[:6]):
@@ -72,74 +72,74 @@ def node(lines: list[str], k: int, workdir: str) -> Found | None:
     own = next((f for f in frames if not f[1].startswith("node:") and "node_modules/" not in f[1]), None)
     what = lines[k].removeprefix("Uncaught ")
     missing = "Cannot find module '/" in what and not any("node_modules/" in line for line in after)
-    return Found(
+    return OutputError(
         k, what, f"{file_name(own[1], workdir)}:{own[2]}" if own is not None else "", "command" if missing else "error"
     )  # fmt: skip
 
 
-def r(lines: list[str], k: int, _workdir: str) -> Found | None:
+def r(lines: list[str], k: int, _workdir: str) -> OutputError | None:
     """The error above ``Execution halted``; its text may stand below the call."""
     for at in range(k - 1, max(k - 20, -1), -1):
         found = _R_ERROR(lines[at])
         if found is not None:
             said = "" if found[1] else lines[at + 1].strip()
-            return Found(at, f"{lines[at].rstrip()} {said}")
+            return OutputError(at, f"{lines[at].rstrip()} {said}")
     return None
 
 
-def julia(lines: list[str], k: int, workdir: str) -> Found | None:
+def julia(lines: list[str], k: int, workdir: str) -> OutputError | None:
     after = lines[k + 1 : k + 60]
     if not lines[k].startswith("ERROR: ") or "Stacktrace:" not in after:
         return None
     frame = next((m for line in after if (m := _JULIA_FRAME(line)) is not None), None)
     frame = frame or next((m for line in after if (m := _JULIA_START(line)) is not None), None)
     where = f"{file_name(frame[1], workdir)}:{frame[2]}" if frame is not None else ""
-    return Found(k, lines[k].removeprefix("ERROR: ").removeprefix("LoadError: "), where)
+    return OutputError(k, lines[k].removeprefix("ERROR: ").removeprefix("LoadError: "), where)
 
 
-def perl(lines: list[str], k: int, workdir: str) -> Found | None:
+def perl(lines: list[str], k: int, workdir: str) -> OutputError | None:
     """What ``die`` prints, which ``warn`` does too: only where it is the last."""
     found = _PERL(lines[k])
     if found is None or any(line.strip() for line in lines[k + 1 :]):
         return None
-    return Found(k, found[1], f"{file_name(found[2], workdir)}:{found[3]}")
+    return OutputError(k, found[1], f"{file_name(found[2], workdir)}:{found[3]}")
 
 
-def ruby(lines: list[str], k: int, workdir: str) -> Found | None:
+def ruby(lines: list[str], k: int, workdir: str) -> OutputError | None:
     found = _RUBY(lines[k])
     return (
         None
         if found is None
-        else Found(k, f"{found[4]}: {found[3]}", f"{file_name(found[1], workdir)}:{found[2]}")
+        else OutputError(k, f"{found[4]}: {found[3]}", f"{file_name(found[1], workdir)}:{found[2]}")
     )
 
 
-def php(lines: list[str], k: int, workdir: str) -> Found | None:
+def php(lines: list[str], k: int, workdir: str) -> OutputError | None:
     found = _PHP(lines[k])
     if found is None:
         return None
     where = f"{file_name(found[2], workdir)}:{found[3]}" if found[2] else ""
-    return Found(k, found[1].removeprefix("Uncaught "), where)
+    return OutputError(k, found[1].removeprefix("Uncaught "), where)
 
 
-def dotnet(lines: list[str], k: int, workdir: str) -> Found | None:
+def dotnet(lines: list[str], k: int, workdir: str) -> OutputError | None:
     _, begins, said = lines[k].partition("Unhandled exception. ")
     frames = [m for line in lines[k + 1 : k + 60] if (m := _DOTNET_FRAME(line)) is not None]
     where = f"{file_name(frames[0][1], workdir)}:{frames[0][2]}" if frames else ""
-    return Found(k, said, where) if begins else None
+    return OutputError(k, said, where) if begins else None
 
 
-def fortran(lines: list[str], k: int, workdir: str) -> Found:
+def fortran(lines: list[str], k: int, workdir: str) -> OutputError:
     place = _FORTRAN(lines[k - 1]) if k else None
     where = f"{file_name(place[2], workdir)}:{place[1]}" if place is not None else ""
-    return Found(k, lines[k], where, kind="code")
+    return OutputError(k, lines[k], where, kind="code")
 
 
-def go_race(lines: list[str], workdir: str) -> Found | None:
+def go_race(lines: list[str], workdir: str) -> OutputError | None:
     """The first report of Go's race detector. The program continues after it, and exits with code 66."""
     for k, line in enumerate(lines):
         if line == "WARNING: DATA RACE":
             frame = next((m for one in lines[k + 1 : k + 20] if (m := _RACE(f"{one} ")) is not None), None)
             where = f"{file_name(frame[1], workdir)}:{frame[2]}" if frame is not None else ""
-            return Found(k, "data race", where, kind="code")
+            return OutputError(k, "data race", where, kind="code")
     return None

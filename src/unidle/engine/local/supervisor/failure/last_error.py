@@ -6,7 +6,7 @@ import re
 
 from .formatted import unescaped
 from .native import device_assert, errors, last_line
-from .output_error import WHAT_CHARACTERS, Found, shortened
+from .output_error import WHAT_CHARACTERS, OutputError, shortened
 from .tracebacks import HEADER, exceptions, only_reports, pick
 
 LINES = 10
@@ -42,7 +42,7 @@ def read_failure(
     return last
 
 
-def _shown(last: list[str], found: Found | None, lines: list[str]) -> list[str]:
+def _shown(last: list[str], found: OutputError | None, lines: list[str]) -> list[str]:
     """The last lines; where the error is not among them, as above a launcher's table, those of the error."""
     if found is None or found.sort == "line" or found.at >= len(lines):
         return last
@@ -55,9 +55,9 @@ def _shown(last: list[str], found: Found | None, lines: list[str]) -> list[str]:
 
 def _choose(
     err: list[str], out: list[str], both: list[str], code: int, workdir: str
-) -> tuple[Found | None, list[str]]:
+) -> tuple[OutputError | None, list[str]]:
     """The first cause that either stream has, standard error first; else a symptom; else a line. And its stream."""
-    strong: list[tuple[Found, list[str]]] = []
+    strong: list[tuple[OutputError, list[str]]] = []
     rest: list[list[str]] = []  # without a traceback that did not end it
     for lines in (err, out):
         raised = exceptions(lines, workdir)
@@ -74,7 +74,7 @@ def _choose(
     return last_line(rest[0], any_line=True) or last_line(rest[1], any_line=False), []
 
 
-def _strongest(lines: list[str], ended: list[Found], code: int, workdir: str) -> Found | None:
+def _strongest(lines: list[str], ended: list[OutputError], code: int, workdir: str) -> OutputError | None:
     raised = pick(ended)
     others = errors(lines, code, workdir)
     causes = [one for one in others if not one.symptom and one.sort != "line"]
@@ -91,12 +91,12 @@ def _strongest(lines: list[str], ended: list[Found], code: int, workdir: str) ->
     return None
 
 
-def _explains(one: Found, raised: Found) -> bool:
+def _explains(one: OutputError, raised: OutputError) -> bool:
     """Whether another program's error explains more than the exception, which only reports that program's exit."""
     return only_reports(raised) and (one.at < raised.at or "ChildFailedError" in raised.what)
 
 
-def _with_child(raised: Found, lines: list[str]) -> Found:
+def _with_child(raised: OutputError, lines: list[str]) -> OutputError:
     """Name the child's own last error before the exception that only reports the child's exit code."""
     if not only_reports(raised):
         return raised
@@ -109,7 +109,7 @@ def _with_child(raised: Found, lines: list[str]) -> Found:
     return raised
 
 
-def _with_detail(raised: Found, lines: list[str]) -> Found:
+def _with_detail(raised: OutputError, lines: list[str]) -> OutputError:
     if "device-side assert" in raised.what and (said := device_assert(lines)):
         raised.what = shortened(f"{raised.what}: {said}", 400)
     return raised

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from . import formatted, languages, usage
-from .output_error import Found, file_name, kind_of
+from .output_error import OutputError, file_name, kind_of
 
 TYPE_CHECKING = False
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .output_error import Kind
 
-    Reader = Callable[[list[str], int, str], "Found | None"]
+    Reader = Callable[[list[str], int, str], "OutputError | None"]
 
 _GLIBC = (
     "double free or corruption", "free(): ", "malloc(): ", "realloc(): ", "munmap_chunk(): ", "corrupted size vs. prev_size",
@@ -82,7 +82,7 @@ _PREFIX = re.compile(
 ).match
 
 
-def errors(lines: list[str], code: int, workdir: str = "") -> list[Found]:
+def errors(lines: list[str], code: int, workdir: str = "") -> list[OutputError]:
     """All that looks as if it ended the program, in the order of the output."""
     text = "\n".join(lines)
     there = [(needles, read) for needles, read in _READERS if any(needle in text for needle in needles)]
@@ -107,15 +107,15 @@ def device_assert(lines: list[str]) -> str:
     return ""
 
 
-def last_line(lines: list[str], *, any_line: bool) -> Found | None:
+def last_line(lines: list[str], *, any_line: bool) -> OutputError | None:
     """The last line that speaks of an error; with ``any_line`` else the last one."""
     start = max(len(lines) - _END_LINES, 0)
     for k in range(len(lines) - 1, start - 1, -1):
         if _WORDS(lines[k]) and not _NOISE(lines[k]):
-            return Found(k, message_of(lines[k]), "", "line", _kind_of_line(lines[k]))
+            return OutputError(k, message_of(lines[k]), "", "line", _kind_of_line(lines[k]))
     for k in range(len(lines) - 1, start - 1, -1) if any_line else ():
         if lines[k].strip() and not _NOISE(lines[k]) and any(c.isalpha() for c in lines[k]):
-            return Found(k, message_of(lines[k]), "", "line", _kind_of_line(lines[k]))
+            return OutputError(k, message_of(lines[k]), "", "line", _kind_of_line(lines[k]))
     return None
 
 
@@ -127,65 +127,65 @@ def _kind_of_line(line: str) -> Kind:
 # -- readers: lines and the number of one that has a needle ----------------------------------------
 
 
-def _thrown(lines: list[str], k: int, _workdir: str) -> Found | None:
+def _thrown(lines: list[str], k: int, _workdir: str) -> OutputError | None:
     found = _THROWN(lines[k])
     if found is None:
-        return Found(k, lines[k][lines[k].find("terminate called") :])
+        return OutputError(k, lines[k][lines[k].find("terminate called") :])
     said = next((m[1] for line in lines[k + 1 : k + 4] if (m := _WHAT(line)) is not None), "")
     name = found[1]
     if not said and name[:1].islower() and "::" not in name:
         name = f"C++ exception of type {name}"
-    return Found(k, f"{name}: {said}" if said and said != name else name)
+    return OutputError(k, f"{name}: {said}" if said and said != name else name)
 
 
-def _libcpp(lines: list[str], k: int, _workdir: str) -> Found:
+def _libcpp(lines: list[str], k: int, _workdir: str) -> OutputError:
     _, _, said = lines[k].partition("uncaught exception of type ")
-    return Found(k, said or lines[k])
+    return OutputError(k, said or lines[k])
 
 
-def _glibc(lines: list[str], k: int, _workdir: str) -> Found | None:
+def _glibc(lines: list[str], k: int, _workdir: str) -> OutputError | None:
     starts = lines[k].lstrip()
-    return Found(k, starts, kind="code") if starts.startswith(_GLIBC) else None
+    return OutputError(k, starts, kind="code") if starts.startswith(_GLIBC) else None
 
 
-def _assertion(lines: list[str], k: int, workdir: str) -> Found | None:
+def _assertion(lines: list[str], k: int, workdir: str) -> OutputError | None:
     before, _, said = lines[k].partition("Assertion `")
     place = _PLACE(before)
     if place is None or not said.rstrip(".").endswith("' failed") or "block: [" in before:
         return None
     where = f"{file_name(place[1], workdir)}:{place[2]}"
-    return Found(k, f"Assertion `{said.rstrip('.')}", where, kind="code")
+    return OutputError(k, f"Assertion `{said.rstrip('.')}", where, kind="code")
 
 
-def _check_failed(lines: list[str], k: int, workdir: str) -> Found | None:
+def _check_failed(lines: list[str], k: int, workdir: str) -> OutputError | None:
     found = _CHECKED(lines[k])
-    return None if found is None else Found(k, found[3], f"{file_name(found[1], workdir)}:{found[2]}")
+    return None if found is None else OutputError(k, found[3], f"{file_name(found[1], workdir)}:{found[2]}")
 
 
-def _sanitizer(lines: list[str], k: int, workdir: str) -> Found | None:
+def _sanitizer(lines: list[str], k: int, workdir: str) -> OutputError | None:
     """A report of AddressSanitizer or one of its kind, and the first line of it that is not of a run time."""
     if k >= len(lines) - _END_LINES and (plain := _UNDEFINED(lines[k])) is not None:
-        return Found(k, plain[3], f"{file_name(plain[1], workdir)}:{plain[2]}", kind="code")
+        return OutputError(k, plain[3], f"{file_name(plain[1], workdir)}:{plain[2]}", kind="code")
     found = _SANITIZER(lines[k])
     if found is None:
         return None
     frames = [m for line in lines[k + 1 : k + 60] if (m := _SANITIZER_FRAME(line)) is not None]
     own = next((m for m in frames if not _RUN_TIME(m[1])), None)
     where = f"{file_name(own[1], workdir)}:{own[2]}" if own is not None else ""
-    return Found(k, f"{found[1]}: {found[2]}", where, kind="code")
+    return OutputError(k, f"{found[1]}: {found[2]}", where, kind="code")
 
 
-def _compiler(lines: list[str], k: int, workdir: str) -> Found | None:
+def _compiler(lines: list[str], k: int, workdir: str) -> OutputError | None:
     """An error of a compiler, where the program ended soon after it."""
     found = _COMPILER(lines[k]) if k >= len(lines) - _END_LINES else None
     if found is None:
         return None
-    return Found(
+    return OutputError(
         k, f"error: {found[4]}", f"{file_name(found[1], workdir)}:{found[2] or found[3]}", kind="code"
     )
 
 
-def _fatal_python(lines: list[str], k: int, workdir: str) -> Found:
+def _fatal_python(lines: list[str], k: int, workdir: str) -> OutputError:
     what = lines[k][lines[k].find("Fatal Python error:") :]
     frames: list[tuple[str, str]] = []
     current = False
@@ -200,19 +200,19 @@ def _fatal_python(lines: list[str], k: int, workdir: str) -> Found:
             break
     own = next((frame for frame in frames if not _LIBRARY(frame[0])), frames[0] if frames else None)
     where = f"{file_name(own[0], workdir)}:{own[1]}" if own is not None else ""
-    return Found(k, what, where)
+    return OutputError(k, what, where)
 
 
-def _mpi(lines: list[str], k: int, _workdir: str) -> Found:
+def _mpi(lines: list[str], k: int, _workdir: str) -> OutputError:
     after = (
         lines[k + 1]
         if k + 1 < len(lines) and lines[k + 1].startswith(("with errorcode", "exited on"))
         else ""
     )
-    return Found(k, f"{lines[k]} {after}", kind="unknown")
+    return OutputError(k, f"{lines[k]} {after}", kind="unknown")
 
 
-def _root_cause(lines: list[str], k: int, _workdir: str) -> Found | None:
+def _root_cause(lines: list[str], k: int, _workdir: str) -> OutputError | None:
     """torchrun's table, for a worker whose own output went elsewhere."""
     told = {m[1]: m[2].strip() for line in lines[k + 1 : k + 12] if (m := _TABLE(line)) is not None}
     rank, code, said = told.get("rank", ""), told.get("exitcode", ""), told.get("traceback", "")
@@ -221,27 +221,29 @@ def _root_cause(lines: list[str], k: int, _workdir: str) -> Found | None:
     text = f"worker of rank {rank.split()[0]} exited {code.split()[0]}"
     if said and "To enable traceback" not in said and "Traceback (most" not in said:
         text += f": {said}"
-    return Found(k, text, kind="unknown")
+    return OutputError(k, text, kind="unknown")
 
 
-def _whole(lines: list[str], k: int, _workdir: str) -> Found:
-    return Found(k, lines[k])
+def _whole(lines: list[str], k: int, _workdir: str) -> OutputError:
+    return OutputError(k, lines[k])
 
 
-def _cuda(lines: list[str], k: int, _workdir: str) -> Found | None:
+def _cuda(lines: list[str], k: int, _workdir: str) -> OutputError | None:
     found = _CUDA(lines[k])
-    return None if found is None else Found(k, found[0])
+    return None if found is None else OutputError(k, found[0])
 
 
-def _nccl(lines: list[str], k: int, _workdir: str) -> Found | None:
+def _nccl(lines: list[str], k: int, _workdir: str) -> OutputError | None:
     found = _NCCL(lines[k])
-    return None if found is None else Found(k, found[0], sort="line", kind="network")
+    return None if found is None else OutputError(k, found[0], sort="line", kind="network")
 
 
-def _no_program(lines: list[str], k: int, _workdir: str) -> Found | None:
+def _no_program(lines: list[str], k: int, _workdir: str) -> OutputError | None:
     if (found := _NO_MODULE(lines[k])) is not None:
-        return Found(k, found[1], sort="import", kind="code")
-    return Found(k, lines[k], sort="command", kind="code") if _NO_PROGRAM(lines[k]) is not None else None
+        return OutputError(k, found[1], sort="import", kind="code")
+    return (
+        OutputError(k, lines[k], sort="command", kind="code") if _NO_PROGRAM(lines[k]) is not None else None
+    )
 
 
 _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
@@ -282,7 +284,7 @@ _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
 )
 
 
-def _shell(lines: list[str], k: int, code: int) -> Found | None:
+def _shell(lines: list[str], k: int, code: int) -> OutputError | None:
     """The error that a shell, or an interpreter of a script, prints. A shell may have continued after it."""
     line = lines[k]
     if ": " not in line:
@@ -292,7 +294,7 @@ def _shell(lines: list[str], k: int, code: int) -> Found | None:
     if (killed := _SHELL_KILLED(line)) is not None:
         what = f"{killed[3]}: {killed[4].strip()}" if killed[4].strip() else killed[3]
         kinds = {"Killed": "unknown", "Terminated": "unknown", "Bus error": "memory"}
-        return Found(k, what, _script(killed[1], killed[2]), kind=kinds.get(killed[3], "code"))  # type: ignore[arg-type]
+        return OutputError(k, what, _script(killed[1], killed[2]), kind=kinds.get(killed[3], "code"))  # type: ignore[arg-type]
     found = _SHELL(line)
     if found is None or _SHELL_SAYS(found[3]) is None:
         return None
@@ -306,7 +308,7 @@ def _shell(lines: list[str], k: int, code: int) -> Found | None:
         "command" if missing else "syntax" if "yntax error" in said or "unexpected EOF" in said else "error"
     )
     kind = "data" if said.endswith("No such file or directory") and sort == "error" else None
-    return Found(k, said, _script(found[1], found[2]), sort, kind)  # type: ignore[arg-type]
+    return OutputError(k, said, _script(found[1], found[2]), sort, kind)  # type: ignore[arg-type]
 
 
 def _script(name: str, number: str) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WHAT_CHARACTERS = 400
 
 
-class Found:
+class OutputError:
     """One error in the output. ``at``: the number of its line; ``tag``: the prefix of each of its lines.
 
     ``symptom``: it reports that something else failed before, such as a peer. ``closes``: its details are above its

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .output_error import Found, file_name, kind_of
+from .output_error import OutputError, file_name, kind_of
 
 HEADER = "Traceback (most recent call last):"
 MOST_LINES = 20_000  # of one traceback: a recursion over many modules
@@ -92,12 +92,12 @@ class _Raised:
         return any(not _FOREIGN.search(frame[0]) for frame in self.frames)
 
 
-def exceptions(lines: list[str], workdir: str = "") -> list[Found]:
+def exceptions(lines: list[str], workdir: str = "") -> list[OutputError]:
     """What ended the program, and all that looks as if, in the order of the output; chains are one."""
     return [_of_chain(chain, workdir) for chain in _chains(_parse(lines), lines)]
 
 
-def pick(found: list[Found]) -> Found | None:
+def pick(found: list[OutputError]) -> OutputError | None:
     """The one that ended the program: the last, or what failed first where that only reports a failure."""
     if not found:
         return None
@@ -111,13 +111,13 @@ def pick(found: list[Found]) -> Found | None:
     return next((one for one in found if one.symptom), last)
 
 
-def only_reports(one: Found) -> bool:
+def only_reports(one: OutputError) -> bool:
     """Whether the exception only reports that something else failed, such as a child."""
     name, _, message = one.what.partition(":")
     return name.rpartition(".")[2] in _WRAPPERS or _WRAPPING(message.strip() or name) is not None
 
 
-def _of_chain(chain: list[_Raised], workdir: str) -> Found:
+def _of_chain(chain: list[_Raised], workdir: str) -> OutputError:
     """The exception that matters of those that led to each other, the first first."""
     k = len(chain) - 1
     while k > 0 and (
@@ -141,7 +141,7 @@ def _of_chain(chain: list[_Raised], workdir: str) -> Found:
     sort = "import" if main.last_name in _IMPORT else "syntax" if main.last_name in _SYNTAX else "error"
     if sort == "syntax" and (not main.frames or main.frames[-1][2] or main.frames[-1][0].startswith("<")):
         sort = "error"  # of a text that the program read, not of the program
-    return Found(chain[-1].end, what, where, sort, kind, main.tag, closes=True)  # type: ignore[arg-type]
+    return OutputError(chain[-1].end, what, where, sort, kind, main.tag, closes=True)  # type: ignore[arg-type]
 
 
 def _cut(text: str, limit: int) -> str:

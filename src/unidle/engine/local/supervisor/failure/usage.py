@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .output_error import Found
+from .output_error import OutputError
 
 _BEFORE = 60  # lines of usage or help before the error
 _HYDRA_END = "Set the environment variable HYDRA_FULL_ERROR=1"
@@ -13,40 +13,40 @@ _CONFIG = re.compile(
 ).match
 
 
-def argparse(lines: list[str], k: int, _workdir: str) -> Found | None:
-    return Found(k, lines[k], kind="code") if _usage_before(lines, k) else None
+def argparse(lines: list[str], k: int, _workdir: str) -> OutputError | None:
+    return OutputError(k, lines[k], kind="code") if _usage_before(lines, k) else None
 
 
-def click(lines: list[str], k: int, _workdir: str) -> Found | None:
+def click(lines: list[str], k: int, _workdir: str) -> OutputError | None:
     """``Error: ...`` below the usage; fire has its usage below."""
     if not lines[k].startswith(("Error: ", "ERROR: ")):
         return None
     fires = lines[k].startswith("ERROR: ") and any(
         line.startswith("Usage: ") for line in lines[k + 1 : k + 3]
     )
-    return Found(k, lines[k], kind="code") if fires or _usage_before(lines, k) else None
+    return OutputError(k, lines[k], kind="code") if fires or _usage_before(lines, k) else None
 
 
-def typer(lines: list[str], k: int, _workdir: str) -> Found | None:
+def typer(lines: list[str], k: int, _workdir: str) -> OutputError | None:
     """An error in a box below the usage."""
     if not lines[k].startswith("╭─ Error ─") or k + 1 >= len(lines) or not _usage_before(lines, k):
         return None
-    return Found(k + 1, lines[k + 1].strip(" │"), kind="code")
+    return OutputError(k + 1, lines[k + 1].strip(" │"), kind="code")
 
 
-def absl(lines: list[str], k: int, _workdir: str) -> Found:
+def absl(lines: list[str], k: int, _workdir: str) -> OutputError:
     said = lines[k + 1].strip() if k + 1 < len(lines) else ""
-    return Found(k, f"{lines[k].partition('FATAL ')[2] or lines[k]} {said}", kind="code")
+    return OutputError(k, f"{lines[k].partition('FATAL ')[2] or lines[k]} {said}", kind="code")
 
 
-def hydra(lines: list[str], k: int, _workdir: str) -> Found | None:
+def hydra(lines: list[str], k: int, _workdir: str) -> OutputError | None:
     """What Hydra shows without a traceback: the first line that names the mistake."""
-    said: Found | None = None
+    said: OutputError | None = None
     for at in range(k - 1, max(k - _BEFORE, -1), -1):
         if lines[at].startswith(("Traceback (most", _HYDRA_END)):
             return None
         if _CONFIG(lines[at]) is not None:
-            said = Found(at, lines[at], kind="code")
+            said = OutputError(at, lines[at], kind="code")
         if lines[at].startswith("Error executing job"):
             break
     return said

@@ -8,7 +8,7 @@ dictionaries with the fields of ``unidle.events.marks.Mark``.
 from .checkpoints import CheckpointWatch
 from .custom_pattern import validate_pattern
 from .helper_pipe import HelperPipe
-from .rank_progress import Progress
+from .rank_progress import RankProgress
 from .scanner import Scanner
 
-__all__ = ["CheckpointWatch", "HelperPipe", "Progress", "Scanner", "validate_pattern"]
+__all__ = ["CheckpointWatch", "HelperPipe", "RankProgress", "Scanner", "validate_pattern"]

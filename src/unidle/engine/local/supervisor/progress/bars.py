@@ -48,7 +48,7 @@ _LIGHTNING = rb"[ ,]v_num=|(?:Validation|Sanity Checking)(?: DataLoader \d{1,9})
 _MOST_BARS = 64
 
 
-class Bar:
+class TqdmBar:
     """One bar as it was last drawn."""
 
     __slots__ = ("first_ns", "grade", "label", "last_ns", "n", "total")
@@ -61,14 +61,14 @@ class Bar:
         self.first_ns = self.last_ns = t_ns
 
 
-class Bars:
+class TqdmBars:
     """Reads bars, and derives from them how far training is."""
 
     def __init__(self) -> None:
         self.lightning = False
         self._pinned = False
-        self._chosen: Bar | None = None
-        self._bars: dict[tuple[bytes, int], Bar] = {}
+        self._chosen: TqdmBar | None = None
+        self._bars: dict[tuple[bytes, int], TqdmBar] = {}
         self._byte_bars: set[tuple[bytes, int]] = set()
         self._eval_since_ns: int | None = None
         self._one_based: bool | None = None
@@ -153,7 +153,7 @@ class Bars:
             return None
         return self._whole_epochs(label, total) + n
 
-    def _bar(self, label: bytes, n: int, total: int, t_ns: int) -> Bar | None:
+    def _bar(self, label: bytes, n: int, total: int, t_ns: int) -> TqdmBar | None:
         name = re.sub(rb"[\d.]+", b"", label)
         chosen = self._chosen
         if chosen is not None and not label and not chosen.label and not total and n > chosen.total:
@@ -162,12 +162,12 @@ class Bars:
         bar = self._bars.get(key)
         if bar is None and len(self._bars) < _MOST_BARS:
             grade = 1 if not name else 2 if re.search(_TRAINING, name) is not None else 0
-            bar = self._bars[key] = Bar(name, grade, total, t_ns)
+            bar = self._bars[key] = TqdmBar(name, grade, total, t_ns)
         if bar is not None and total:
             bar.total = total
         return bar
 
-    def _better(self, bar: Bar, than: Bar) -> bool:
+    def _better(self, bar: TqdmBar, than: TqdmBar) -> bool:
         if self._pinned:
             return False
         if than.n == 0:

@@ -29,7 +29,7 @@ def validate_pattern(pattern: str) -> str | None:
     return None
 
 
-class OwnPattern:
+class CustomPattern:
     """Finds steps by the group ``step``, else by the first group, else by counting matches.
 
     Groups ``epoch`` and ``total`` (how many steps an epoch has) are read where the pattern has them. With ``total``
@@ -102,7 +102,7 @@ class OwnPattern:
 
 
 class _OverBudget(Exception):
-    """The timer of :meth:`OwnPattern.steps` went off."""
+    """The timer of :meth:`CustomPattern.steps` went off."""
 
 
 def _interrupt(_signum: int, _frame: object) -> None:

@@ -16,10 +16,10 @@ import math
 import re
 
 from . import step_forms
-from .line_shapes import Count, Header, counts_of, is_headed
+from .line_shapes import Count, TableHeader, counts_of, is_headed
 from .loss import loss_in
-from .number_series import Field
-from .step_forms import BY_EPOCH, BY_ITERATION, BY_NUMBER, Form, Headings
+from .number_series import NumberSeries
+from .step_forms import BY_EPOCH, BY_ITERATION, BY_NUMBER, Headings, StepForm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _Place:
 
     __slots__ = ("count", "field")
 
-    def __init__(self, count: Count, field: Field) -> None:
+    def __init__(self, count: Count, field: NumberSeries) -> None:
         self.count, self.field = count, field
 
 
@@ -64,22 +64,22 @@ class _Shape:
         self.headed = False
 
 
-class Detector:
+class StepDetector:
     """Takes the lines of a rank that no known form reads."""
 
     def __init__(self) -> None:
         self._shapes: dict[bytes, _Shape] = {}
-        self._fields: dict[bytes, Field] = {}
+        self._fields: dict[bytes, NumberSeries] = {}
         self._credit = self._words = _CREDIT
         self._looks = 0
         self._passing = 0  # bytes that still pass
         self._passed_to = 0
         self._heading: int | None = None
-        self._header = Header()
-        self._single: list[tuple[Field, bytes]] = []
-        self._weak: Field | None = None  # the bare number that was found last
+        self._header = TableHeader()
+        self._single: list[tuple[NumberSeries, bytes]] = []
+        self._weak: NumberSeries | None = None  # the bare number that was found last
 
-    def search(self, block: bytes, t_ns: int) -> tuple[int, Form, list[Kept]] | None:
+    def search(self, block: bytes, t_ns: int) -> tuple[int, StepForm, list[Kept]] | None:
         """The form of lines that count steps, and how much of ``block`` it took to find it; None until it is found."""
         at = 0
         while at < len(block):
@@ -99,7 +99,7 @@ class Detector:
                 self._passing = _PASSED_BYTES
         return None
 
-    def _pass(self, block: bytes, at: int, t_ns: int) -> tuple[int, Form, list[Kept]] | None:
+    def _pass(self, block: bytes, at: int, t_ns: int) -> tuple[int, StepForm, list[Kept]] | None:
         """Let whole lines pass, up to ``_passed_to``, but for those with words of training."""
         stop = len(block)
         if at + self._passing < stop:
@@ -123,7 +123,7 @@ class Detector:
             if self._credit < _ENOUGH:
                 self._passing = _PASSED_BYTES
 
-    def see(self, line: bytes, t_ns: int, above: int) -> tuple[Form, list[Kept]] | None:
+    def see(self, line: bytes, t_ns: int, above: int) -> tuple[StepForm, list[Kept]] | None:
         """A form of a grade higher than ``above``, which has one already; as long as the first credit lasts."""
         if self._credit < _NEW_COSTS:
             return None
@@ -132,7 +132,7 @@ class Detector:
 
     def _look(
         self, line: bytes, t_ns: int, credit: int, above: int = -1
-    ) -> tuple[int, tuple[Form, list[Kept]] | None]:
+    ) -> tuple[int, tuple[StepForm, list[Kept]] | None]:
         """What is left of the credit, and what was found, once it is sure."""
         line = line[:_LINE_BYTES].strip()
         if not line or b"\0" in line:  # nothing, or no text
@@ -167,7 +167,7 @@ class Detector:
 
     def _follow(
         self, line: bytes, text: bytes, runs: re.Pattern[bytes], known: _Shape, t_ns: int, above: int
-    ) -> tuple[Form, list[Kept]] | None:
+    ) -> tuple[StepForm, list[Kept]] | None:
         self._looks += 1
         values = runs.findall(text)
         fields = []
@@ -210,7 +210,7 @@ class Detector:
         field.dead = field.dead or field.turns
         return not field.dead
 
-    def _note_single(self, line: bytes, fields: list[Field]) -> None:
+    def _note_single(self, line: bytes, fields: list[NumberSeries]) -> None:
         """Keep a line that is believed where no other is like it: ``step 3 loss 0.5``."""
         named = [field for field in fields if field.seen == 1 and field.count.alone]
         if named and len(self._single) < _MOST_SINGLE:
@@ -218,15 +218,15 @@ class Detector:
             if loss is not None and math.isfinite(loss):
                 self._single.append((max(named, key=lambda field: field.rank), line))
 
-    def _of_process(self, count: Count, values: list[bytes], processes: tuple[int, ...]) -> Field:
+    def _of_process(self, count: Count, values: list[bytes], processes: tuple[int, ...]) -> NumberSeries:
         key = count.key + b"\0" + b"\0".join(values[k] for k in processes)
         field = self._fields.get(key)
         if field is None:
-            field = self._fields[key] = Field(count)
+            field = self._fields[key] = NumberSeries(count)
             self._bound()
         return field
 
-    def _form(self, field: Field, line: bytes) -> tuple[Form, list[Kept]] | None:
+    def _form(self, field: NumberSeries, line: bytes) -> tuple[StepForm, list[Kept]] | None:
         """The form that reads lines like ``line``; None where no pattern can."""
         count = field.count
         groups = count.groups
@@ -234,7 +234,9 @@ class Detector:
         headed = is_headed(count.grade) and self._heading is not None and b"epoch" not in groups.values()
         headings = Headings(self._heading) if headed else None
         spaced = step_forms.runs_of(line) is step_forms.RUN
-        form = Form(step_forms.GUESSED, pattern, b"", count.grade, field.confidence, None, headings, spaced)
+        form = StepForm(
+            step_forms.GUESSED, pattern, b"", count.grade, field.confidence, None, headings, spaced
+        )
         reading = form.read(line)
         if reading is None or reading[0] != field.last:
             field.dead = True
@@ -242,7 +244,7 @@ class Detector:
         field.need = 2 * field.seen  # where something else counts better now, it is tried again then
         return form, field.kept
 
-    def alone(self) -> tuple[Form, list[Kept]] | None:
+    def alone(self) -> tuple[StepForm, list[Kept]] | None:
         """At the end of output in which nothing was sure: the form of its one line with a step and a loss."""
         single = [(field, line) for field, line in self._single if field.seen == 1 and not field.dead]
         return self._form(*single[0]) if len(single) == 1 else None
@@ -261,10 +263,10 @@ class Detector:
         counts, processes = counts_of(text, runs, self._header)
         return _Shape([_Place(count, self._field(count)) for count in counts], processes)
 
-    def _field(self, count: Count) -> Field:
+    def _field(self, count: Count) -> NumberSeries:
         field = self._fields.get(count.key)
         if field is None:
-            field = self._fields[count.key] = Field(count)
+            field = self._fields[count.key] = NumberSeries(count)
             self._bound()
         return field
 

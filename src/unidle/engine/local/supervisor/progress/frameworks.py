@@ -32,7 +32,6 @@ STEPS = (
     ("deepspeed", b"skipped=", rb"\bstep=(\d{1,18}), skipped=\d{1,18}, lr="),
     ("deepspeed", b"SamplesPerSec=", rb"\bglobal_step=(\d{1,18}), RunningAvgSamplesPerSec="),
 )
-FRAMEWORKS = frozenset({"nanogpt", "torchtitan", "megatron", "deepspeed", "lightning", "huggingface"})
 
 # Lightning's rich bar: its epoch, and behind it batch and batches.
 _RICH_EPOCH = rb"\bEpoch (\d{1,9})/-?\d{1,18}\s"

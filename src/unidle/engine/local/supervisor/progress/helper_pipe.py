@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 
-from .step_counter import Counter, Thinner
+from .step_counter import MarkThinner, StepCounter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ class HelperPipe:
         self.garbage = 0  # lines that are no record
         self.spoke: set[str] = set()  # kinds of marks seen so far
         self.counts_calls = False
-        self.counter = Counter()
+        self.counter = StepCounter()
         self._offset_ns = clock_offset_ns
         self._tail = b""
         self._open: tuple[str, int] | None = None
         self._open_told = False
-        self._thinner = Thinner()
+        self._thinner = MarkThinner()
 
     def feed(self, data: bytes, t_ns: int) -> list[Mark]:
         """Marks for the records in ``data``, read at ``t_ns``; a half record waits for its rest."""

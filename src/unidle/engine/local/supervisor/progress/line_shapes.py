@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from . import count_context, step_forms, vocabulary
-from .step_forms import BY_EPOCH, BY_ITERATION, BY_NUMBER, BY_PAIR
+from .step_forms import BY_EPOCH, BY_ITERATION, BY_PAIR
 
 _MOST_RUNS = 16
 _SUFFIX_BYTES = 24
@@ -60,7 +60,7 @@ class Count:
         return self.grade == BY_ITERATION and ("step" in self.name or self.name.startswith("iter"))
 
 
-class Header:
+class TableHeader:
     """The head of a table: the line of names over rows of numbers."""
 
     __slots__ = ("_counts", "_heads", "_last")
@@ -102,7 +102,7 @@ class Header:
     def _are_strong(names: list[str]) -> bool:
         return any(word in vocabulary.STRONG_METRICS for name in names for word in name.split("_"))
 
-    def columns(self, line: Parts) -> tuple[dict[int, str], bool]:
+    def columns(self, line: LineParts) -> tuple[dict[int, str], bool]:
         """For a row of a table: the names of its numbers, and whether the head shows that none of them counts steps."""
         if self._last:
             self._read(self._last)
@@ -121,7 +121,7 @@ class Header:
         return {starts[cell.start()]: name for cell, name in pairs if cell.start() in starts}, False
 
 
-class Parts:
+class LineParts:
     """A line: its numbers (``found``), and the texts before, between and behind them."""
 
     __slots__ = (
@@ -200,11 +200,13 @@ class Parts:
         )
 
 
-def counts_of(text: bytes, runs: re.Pattern[bytes], header: Header) -> tuple[list[Count], tuple[int, ...]]:
+def counts_of(
+    text: bytes, runs: re.Pattern[bytes], header: TableHeader
+) -> tuple[list[Count], tuple[int, ...]]:
     """What lines like ``text`` have that may count steps, and where numbers of processes stand."""
     if count_context.is_no_training(text):
         return [], ()
-    line = Parts(text, runs)
+    line = LineParts(text, runs)
     column, rules_out = header.columns(line)
     counts: list[Count] = []
     if rules_out or (not line.strong and count_context.is_build_step(line.body)):
@@ -218,7 +220,7 @@ def counts_of(text: bytes, runs: re.Pattern[bytes], header: Header) -> tuple[lis
     return counts, line.processes
 
 
-def _count_of(line: Parts, k: int, column: str | None) -> Count | None:
+def _count_of(line: LineParts, k: int, column: str | None) -> Count | None:
     """The number at ``k`` of a line, if it may count steps."""
     texts, found = line.texts, line.found
     total = k + 1 if k + 1 < len(found) and count_context.PAIR.fullmatch(texts[k + 1]) else None
@@ -260,8 +262,3 @@ def _tail(after: bytes, named: bool) -> bytes:
 def is_headed(grade: int) -> bool:
     """Whether a count of this grade is one of an epoch that stands in a line before it."""
     return grade in (BY_PAIR, BY_ITERATION)
-
-
-def is_bare(grade: int) -> bool:
-    """Whether no word and no total goes with a count of this grade."""
-    return grade == BY_NUMBER

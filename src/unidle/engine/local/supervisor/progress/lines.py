@@ -5,7 +5,7 @@ from __future__ import annotations
 LINE_BYTES = 64 * 1024
 
 
-class Lines:
+class LineCutter:
     r"""One stream. ``\n`` and ``\r`` end a line; what follows the first 64 KiB of a line is skipped."""
 
     __slots__ = ("_skipping", "tail")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Kept = tuple[int, Reading]
 
 
-class Field:
+class NumberSeries:
     """One number in lines of the same shape, and how it developed."""
 
     __slots__ = (

@@ -9,7 +9,7 @@ from .checkpoints import CheckpointWatch
 from .custom_pattern import validate_pattern
 from .helper_pipe import HelperPipe
 from .scanner import Scanner
-from .step_counter import Counter
+from .step_counter import StepCounter
 
 TYPE_CHECKING = False
 
@@ -24,7 +24,7 @@ _SCAN_SHARE = 200  # scanning may take one part in 200 of the time
 _FIRST_S, _PATIENCE_S, _LAST_S = 5.0, 0.2, 2.0
 
 
-class Progress:
+class RankProgress:
     """One rank's marks of steps, spans and checkpoints, each kind from its best source.
 
     What the script itself reports through ``unidle.rank`` takes precedence over what it prints, and what it
@@ -47,7 +47,7 @@ class Progress:
         self._watch = CheckpointWatch(checkpoint_path) if checkpoint_path else None
         self._told_saved = -1
         self._next_scan_ns = 0
-        self._apart = Apart()
+        self._apart = DetachedCall()
         if self._watch is not None:
             self._scan(self._watch, self._now_ns(), _FIRST_S)
 
@@ -59,7 +59,7 @@ class Progress:
         """Marks for what ``unidle.rank`` wrote to the pipe."""
         if "step" not in self._helper.spoke:
             # go on counting from what was printed so far
-            self._helper.counter = Counter(after=self._scanner.last_step)
+            self._helper.counter = StepCounter(after=self._scanner.last_step)
         marks = self._helper.feed(data, t_ns)
         if "step" in self._helper.spoke:
             self._scanner.stop_steps()
@@ -142,7 +142,7 @@ class Progress:
         return marks
 
 
-class Apart:
+class DetachedCall:
     """Makes calls that give marks. While one is out no other is begun."""
 
     def __init__(self) -> None:

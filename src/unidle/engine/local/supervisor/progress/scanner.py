@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 
 from . import frameworks
-from .bars import Bars
-from .custom_pattern import OwnPattern, validate_pattern
-from .lines import LINE_BYTES, Lines
+from .bars import TqdmBars
+from .custom_pattern import CustomPattern, validate_pattern
+from .lines import LINE_BYTES, LineCutter
 from .loss import Losses
-from .step_counter import Counter, Thinner
+from .step_counter import MarkThinner, StepCounter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .detector import Detector
+    from .detector import StepDetector
     from .number_series import Kept
     from .step_counter import Mark
-    from .step_forms import Form, Reading
+    from .step_forms import Reading, StepForm
 
 _BARS = ("tqdm", "lightning")
 _FRAMEWORK_CONFIDENCE, _BAR_CONFIDENCE, NAMED_CONFIDENCE = 0.99, 0.9, 0.97
@@ -45,15 +45,15 @@ class Scanner:
         problem = None if pattern is None else validate_pattern(pattern)
         if problem is not None:
             raise ValueError(problem)
-        self._own = None if pattern is None else OwnPattern(pattern)
-        self._streams: dict[str, Lines] = {}
-        self._form: Form | None = None
-        self._detector: Detector | None = None
+        self._own = None if pattern is None else CustomPattern(pattern)
+        self._streams: dict[str, LineCutter] = {}
+        self._form: StepForm | None = None
+        self._detector: StepDetector | None = None
         self._detects = pattern is None
-        self._bars = Bars()
-        self._thinner = Thinner()
+        self._bars = TqdmBars()
+        self._thinner = MarkThinner()
         self.losses = Losses()
-        self._counter = Counter()
+        self._counter = StepCounter()
         self._source = ""
         self._wants_steps = True
         self._logged = 0  # lines of metrics of a Trainer without a bar
@@ -112,7 +112,7 @@ class Scanner:
         """Marks for what ``data``, read at ``t_ns``, adds to ``stream``."""
         lines = self._streams.get(stream)
         if lines is None:
-            lines = self._streams[stream] = Lines()
+            lines = self._streams[stream] = LineCutter()
         block = lines.feed(data)
         if block:
             self.losses.see(block)
@@ -186,12 +186,12 @@ class Scanner:
             at = end + 1
 
     @property
-    def _active(self) -> Form | None:
+    def _active(self) -> StepForm | None:
         """The form that counts the steps, where one was found in the lines."""
         form = self._form
         return form if form is not None and self._source == form.name else None
 
-    def _by_form(self, form: Form, line: bytes, t_ns: int) -> None:
+    def _by_form(self, form: StepForm, line: bytes, t_ns: int) -> None:
         reading = form.read(line) if form.needle in line else None
         if reading is not None:
             if self._its_detector().still_counts(t_ns, reading):
@@ -206,15 +206,15 @@ class Scanner:
             if better is not None:
                 self._found(*better)
 
-    def _its_detector(self) -> Detector:
+    def _its_detector(self) -> StepDetector:
         if self._detector is None:
             # not before it is needed: many ranks print nothing, or a known form
-            from .detector import Detector
+            from .detector import StepDetector
 
-            self._detector = Detector()
+            self._detector = StepDetector()
         return self._detector
 
-    def _found(self, form: Form, kept: list[Kept]) -> None:
+    def _found(self, form: StepForm, kept: list[Kept]) -> None:
         """A form was found: what was read of it so far are steps, too."""
         if self._source in _BARS and not self._finer(form, kept):
             return
@@ -231,19 +231,19 @@ class Scanner:
     def _drop(self) -> None:
         """The form that was found counts no steps after all; what was reported of it cannot be taken back."""
         self._form, self._source, self._detects = None, "", True
-        self._counter, self._lines, self.first_step = Counter(), 0, None
+        self._counter, self._lines, self.first_step = StepCounter(), 0, None
 
-    def _finer(self, form: Form, kept: list[Kept]) -> bool:
+    def _finer(self, form: StepForm, kept: list[Kept]) -> bool:
         """Whether lines of ``form`` tell more than the bar that counted until now, which may be one over epochs."""
         return self._source == "tqdm" and form.grade == BY_ITERATION and len(kept) > self._bars.drawn
 
-    def _read(self, form: Form, reading: Reading, t_ns: int) -> None:
+    def _read(self, form: StepForm, reading: Reading, t_ns: int) -> None:
         step = self._count(form, reading)
         if step is not None:
             self._raw, self._step_ns = reading[0], t_ns
             self._thinner.add({"k": "step", "t": t_ns, "n": step, "o": form.name})
 
-    def _count(self, form: Form | None, reading: Reading) -> int | None:
+    def _count(self, form: StepForm | None, reading: Reading) -> int | None:
         number, epoch, total = reading
         step = self._counter.see_line(number, epoch, total, None if form is None else form.first_epoch)
         return self._counted(step)
@@ -255,7 +255,7 @@ class Scanner:
                 self.first_step = step
         return step
 
-    def _own_steps(self, own: OwnPattern, block: bytes, t_ns: int) -> None:
+    def _own_steps(self, own: CustomPattern, block: bytes, t_ns: int) -> None:
         if b"\x1b" in block:
             block = frameworks.ANSI.sub(b"", block)
         was_slow = own.too_slow
@@ -397,7 +397,7 @@ class Scanner:
             self._thinner.add({"k": "span", "t": start_ns, "e": end_ns, "w": what, "o": "output"})
 
 
-class Summary:
+class OutputSummary:
     """What was read as steps in some output."""
 
     __slots__ = ("confidence", "first", "form", "last", "marks", "pattern")
@@ -411,7 +411,7 @@ class Summary:
         self.pattern: str | None = None if form is None else form[2]
 
 
-def read_output(chunks: Iterable[bytes], pattern: str | None = None) -> Summary:
+def read_output(chunks: Iterable[bytes], pattern: str | None = None) -> OutputSummary:
     """What a rank's supervisor would have read as steps, had the rank printed this."""
     scanner = Scanner(pattern)
     t_ns = 0
@@ -420,7 +420,7 @@ def read_output(chunks: Iterable[bytes], pattern: str | None = None) -> Summary:
             t_ns += 1_000_000
             scanner.feed("output", chunk[start : start + _READ_BYTES], t_ns)
     scanner.flush(t_ns)
-    return Summary(scanner)
+    return OutputSummary(scanner)
 
 
 def _is_bar(tail: bytes) -> bool:

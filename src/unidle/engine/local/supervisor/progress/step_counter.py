@@ -13,7 +13,7 @@ LATE_LINES = 8
 _REDONE_LINES = 3  # fewer are of a process that is late
 
 
-class Counter:
+class StepCounter:
     """One rising step count out of a source's own numbers.
 
     A number lower than the one before is a new epoch that counts from its start again: the count
@@ -143,7 +143,7 @@ class Counter:
         return self._behind + max(ahead, 0) // max(self._gap, 1)
 
 
-class Thinner:
+class MarkThinner:
     """Holds marks back so that a flood of steps becomes about 20 marks a second and kind.
 
     A step that is skipped is implied by the next one's number; the first one, which no other implies, is

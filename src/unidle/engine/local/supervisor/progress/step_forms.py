@@ -89,7 +89,7 @@ class Headings:
         return number, self.epoch, total
 
 
-class Form:
+class StepForm:
     """Reads the steps of lines of one form. ``pattern``: the same, for a job file; ``spaced``: its lines have blanks."""
 
     __slots__ = (
@@ -190,13 +190,13 @@ def epoch_headed(line: bytes) -> int | None:
     return integer(found[1]) if found is not None else None
 
 
-def named(line: bytes, heading: int | None) -> Form | None:
+def named(line: bytes, heading: int | None) -> StepForm | None:
     """The form of a well-known program that ``line`` is of; ``heading``: the epoch that stood before it."""
     for name, needle, first_epoch, pattern in _NAMED:
         if needle in line and re.search(pattern, line) is not None:
-            return Form(name, pattern, needle, BY_ITERATION, NAMED_CONFIDENCE, first_epoch)
+            return StepForm(name, pattern, needle, BY_ITERATION, NAMED_CONFIDENCE, first_epoch)
     if heading is not None and re.search(_KERAS, line) is not None:
-        return Form("keras", _KERAS, b"loss: ", BY_ITERATION, NAMED_CONFIDENCE, 1, Headings(heading))
+        return StepForm("keras", _KERAS, b"loss: ", BY_ITERATION, NAMED_CONFIDENCE, 1, Headings(heading))
     return None
 
 
