@@ -11,11 +11,11 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # typing would double what every rank that imports unidle.rank loads
 if TYPE_CHECKING:
     from unidle import errors as errors
-    from unidle.api.job_fields import JobFields
     from unidle.api.job_object import Job
     from unidle.api.jobs import job, list_jobs, run, submit
     from unidle.api.results import Explanation, Profiled
     from unidle.errors import BadInput, JobFailed, UnidleError
+    from unidle.files.job_file import JobFields
 
 __all__ = [
     "BadInput", "Explanation", "Job", "JobFailed", "JobFields", "Profiled", "UnidleError",
@@ -24,7 +24,7 @@ __all__ = [
 
 _MODULES = {
     "BadInput": "errors", "JobFailed": "errors", "UnidleError": "errors",
-    "Explanation": "api.results", "Job": "api.job_object", "JobFields": "api.job_fields", "Profiled": "api.results",
+    "Explanation": "api.results", "Job": "api.job_object", "JobFields": "files.job_file", "Profiled": "api.results",
     "job": "api.jobs", "list_jobs": "api.jobs", "run": "api.jobs", "submit": "api.jobs",
 }  # fmt: skip
 

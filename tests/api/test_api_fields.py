@@ -13,10 +13,10 @@ import pytest
 import unidle
 from api.functions import train
 from sim.worlds import fleet_of
-from unidle.api.job_fields import JobFields, spec_of
+from unidle.api.job_fields import spec_of
 from unidle.errors import BadInput
 from unidle.events import types as ev
-from unidle.files.job_file import JobFile
+from unidle.files.job_file import JobFields, JobFile
 from unidle.store.open import open_store
 from unidle.store.protocol import NewEvent
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.fleet import WHOLE_PPM, Device, Node
-from unidle.jobs import Select, Share, Where
+from unidle.fleet import PART_MODES, WHOLE_PPM, CutMode, Device, Node, PartMode
+from unidle.jobs import Select, Share, ShareMode, Where
 from unidle.share.mig_models import GIB, Instance, mig_models
 from unidle.share.modes import (
+    GPU_MODES,
+    GUARANTEES,
     MPS_CLIENTS,
     GpuPart,
     Mode,
@@ -193,3 +196,9 @@ def test_models_and_single_gpus_are_included_and_excluded(
 ) -> None:
     found = may_use(GPU, Where(models=Select(**models), uuids=Select(**uuids)))
     assert (found and found.because.code) == code
+
+
+def test_the_tables_of_modes_agree() -> None:
+    assert set(GUARANTEES) == set(get_args(CutMode))
+    assert {mode for modes in PART_MODES.values() for mode in modes} == set(get_args(PartMode))
+    assert {"any", *GPU_MODES} == set(get_args(ShareMode))

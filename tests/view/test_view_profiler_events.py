@@ -10,6 +10,7 @@ from unidle.events import types as ev
 from unidle.ledger.columns import HOWS, LEAVES, from_entries
 from unidle.ledger.current import check, net
 from unidle.ledger.tables import SliceInfo
+from unidle.view import profiler_events
 from unidle.view.accounts import entries, post_ended
 from unidle.view.snapshot import decode, encode
 from view.telling import Telling
@@ -95,7 +96,7 @@ def test_a_snapshot_keeps_looks_and_watched_steps() -> None:
 
 
 def test_many_looks_are_kept_coarser_with_the_same_shares(monkeypatch) -> None:
-    monkeypatch.setattr(looks, "LOOKS_KEPT", 8)
+    monkeypatch.setattr(profiler_events, "LOOKS_KEPT", 8)
     view = told()
     for k in range(16):
         looked(view, 5 * k, 5 * k + 1, data_stall=0.5)

@@ -6,53 +6,16 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING
 
 from unidle.api.function_call import command_of, name_of
 from unidle.errors import BadInput
 from unidle.jobs import JobSpec
 
+if TYPE_CHECKING:
+    from unidle.files.job_file import JobFields
+
 Command = Sequence[str | os.PathLike[str]]
-
-
-class JobFields(TypedDict, total=False):
-    """All fields of a job file except ``command``. None: not given."""
-
-    name: str | None
-    workdir: str | os.PathLike[str] | None
-    env: Mapping[str, str] | None
-    ranks: int | Mapping[str, int] | None
-    roles: Mapping[str, str] | None
-    devices_per_rank: int | None
-    device: str | None
-    queue: str | None
-    priority: int | None
-    preemption: str | None
-    min_runtime_s: float | None
-    estimate_s: float | None
-    user: str | None
-    layout: Mapping[str, int] | None
-    checkpoint: Mapping[str, Any] | None
-    progress: Mapping[str, str] | None
-    rendezvous: str | None
-    restart: Mapping[str, Any] | None
-    limits: Mapping[str, Any] | None
-    requests: Mapping[str, Any] | None
-    models: Mapping[str, Sequence[str]] | None
-    uuids: Mapping[str, Sequence[str]] | None
-    node_labels: Mapping[str, str] | None
-    tolerate: Sequence[str] | None
-    topology: Mapping[str, Any] | None
-    hardware: Mapping[str, Any] | None
-    steps: int | None
-    share: Mapping[str, Any] | None
-    idle_ok: bool | None
-    keep: bool | None
-    kernels: bool | None
-    timeout_s: float | None
-    queue_timeout_s: float | None
-    grace_s: float | None
-    price_per_device_hour: float | None
 
 
 def spec_of(

@@ -20,7 +20,7 @@ from unidle.api.fleets import (
     refuse_where_driven,
 )
 from unidle.api.function_call import command_of, packed, write_call
-from unidle.api.job_fields import Command, JobFields, spec_of
+from unidle.api.job_fields import Command, spec_of
 from unidle.api.job_object import Job, raise_if_failed
 from unidle.api.job_watch import LOOK_S, JobWatch
 from unidle.api.logs import Output
@@ -45,6 +45,7 @@ from unidle.jobs import NEVER, JobState
 from unidle.store.open import open_store
 
 if TYPE_CHECKING:
+    from unidle.files.job_file import JobFields
     from unidle.jobs import JobSpec, Reason
     from unidle.view.jobs import JobView
 

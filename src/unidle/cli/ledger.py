@@ -124,7 +124,7 @@ def ledger(options: LedgerOptions) -> None:
     where = _where(view, options)
     if options.check:
         _check(source, window)
-    elif form in ("jsonl", "csv", "parquet", "perfetto"):
+    elif form not in ("table", "json"):
         _export(source, form, options.out, window, where)
     else:
         from unidle.ledger.query import summary

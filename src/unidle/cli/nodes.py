@@ -23,6 +23,7 @@ from unidle.cli.common import (
 from unidle.cli.times import moment, seconds_of
 from unidle.errors import BadInput
 from unidle.fleet import device_of
+from unidle.fleet.policies import STEP_OF
 from unidle.login import login_name
 from unidle.words import counted
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 _TAKEN_WITHIN_S = 5.0
 _ASK_EVERY_S = 0.05
-_ACTIONS = ("drain", "reset_gpu", "reboot_node", "replace")
+_ACTIONS = tuple(STEP_OF)
 
 TargetArgument = Annotated[
     str,

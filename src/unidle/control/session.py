@@ -20,6 +20,7 @@ from unidle.control.recorder import Watcher
 from unidle.control.services import ControllerServices
 from unidle.control.store_files import make_run_root, refuse_foreign, refuse_strays, say_line, state_dir
 from unidle.engine.local.engine import LocalEngine
+from unidle.engine.protocol import Engine
 from unidle.fleet import Fleet
 from unidle.place.policy import Unidle
 from unidle.store.protocol import Store
@@ -42,7 +43,7 @@ _STEP_NS: Final = 86_400_000_000_000
 @dataclass(frozen=True, slots=True)
 class ControllerSession:
     controller: Controller
-    engine: LocalEngine
+    engine: Engine
     clock: RealClock
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -34,6 +35,17 @@ def convert(document: Document, kind: type[T], *, what: str, advise: Advise = la
         remedy = f"put it in quotes: '{mark.written}'"
     remedy = remedy or f"`unidle schema {what}` prints the allowed values"
     raise document.error(breach.path, breach.problem, value=breach.value, remedy=remedy)
+
+
+def with_same_fields(kind: type[T], part: msgspec.Struct, **others: Any) -> T:
+    """The dataclass ``kind`` with ``others`` and, for the rest, the values of the part's fields of the same name."""
+    return kind(**same_fields(kind, part) | others)
+
+
+def same_fields(kind: type[Any], part: msgspec.Struct) -> dict[str, Any]:
+    """The fields of the part that the dataclass ``kind`` has by the same name."""
+    names = {field.name for field in fields(kind)}
+    return {name: getattr(part, name) for name in part.__struct_fields__ if name in names}
 
 
 def _unfit_text(data: object, path: Path) -> Breach | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from unidle.files.check import convert
+from unidle.files.check import convert, same_fields
 from unidle.files.document import Bounds, Document, Path
 from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, DevicesPart, FleetFile, NodePart
 from unidle.files.fleet_guard import guard_of
@@ -183,22 +183,19 @@ class _Builder:
             addresses = self._along(part.address, (*path, "address"), len(names), "10.0.0.[1-4]")
             spaces = self._along(part.netns or "", (*path, "netns"), len(names), "lab-n[1-4]")
             watches = self._watches(part.watch, groups, len(names), (*path, "watch"))
+            equal = same_fields(Node, part) | {"parent": parent, "gpu_links": part.gpu_links or ""}
             for name, address, space, watch in zip(names, addresses, spaces, watches, strict=True):
                 self._claim(name, (*path, "id"))
-                yield Node(
-                    id=name,
-                    parent=parent,
-                    devices=self._devices(name, groups, devices_path),
-                    cpus=part.cpus,
-                    memory_bytes=self._memory(part.memory, (*path, "memory")),
-                    labels=dict(part.labels),
-                    address=address,
-                    fabric=part.fabric,
-                    taints=part.taints,
-                    gpu_links=part.gpu_links or "",
-                    netns=space,
-                    watch=watch,
-                )
+                own = {
+                    "id": name,
+                    "devices": self._devices(name, groups, devices_path),
+                    "memory_bytes": self._memory(part.memory, (*path, "memory")),
+                    "labels": dict(part.labels),
+                    "address": address,
+                    "netns": space,
+                    "watch": watch,
+                }
+                yield Node(**equal | own)
                 self._index_of.append(index)
 
     def _check_links(self, part: NodePart, groups: tuple[DevicesPart, ...], path: Path) -> None:

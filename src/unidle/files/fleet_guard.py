@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from unidle.files.document import Document, Path
 from unidle.files.values import DurationBounds, DurationText, duration_field, duration_text, expand
 from unidle.fleet import Node
-from unidle.fleet.policies import Breaker, GuardPolicy, Hook, Lemon, Out, Rung
+from unidle.fleet.policies import RUNGS, Breaker, GuardPolicy, Hook, Lemon, Out, Rung
 from unidle.fleet.spares import alike_nodes
 from unidle.words import are, counted
 
@@ -202,11 +202,9 @@ def guard_of(document: Document, part: GuardPart | None, nodes: Sequence[Node]) 
     if part is None:
         return _USUAL
     path: Path = ("guard",)
-    rungs: tuple[tuple[Rung, RungPart | None], ...] = (
-        ("reset_gpu", part.remedy.reset_gpu), ("reboot", part.remedy.reboot), ("replace", part.remedy.replace),
-    )  # fmt: skip
     remedies: dict[Rung, Hook] = {}
-    for rung, given in rungs:
+    for rung in RUNGS:
+        given: RungPart | None = getattr(part.remedy, rung)
         if given is not None:
             remedies[rung] = _hook(document, given, Hook(), (*path, "remedy", rung))
     times = {

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
 from unidle.files.document import Document, Path
-from unidle.fleet import WHOLE_PPM, CutMode, Sharing
+from unidle.fleet import PART_MODES, WHOLE_PPM, CutMode, PartMode, Sharing
 
 _Factor = Annotated[float, Meta(ge=1, le=16)]
 ByKind = Literal["gpu", "cpu"]
-_MODES: Final[dict[str, tuple[CutMode, ...]]] = {
-    "cpu": ("quota",), "nvidia": ("mig", "mps", "time"), "amd": ("time",), "ascend": ("time",)
-}  # fmt: skip
-"""By vendor of a GPU, else by kind: MIG and MPS are NVIDIA's."""
 
 
 class OversubscribePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -28,7 +24,7 @@ class SharingPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """How a device may be divided for jobs that request a part of it."""
 
     modes: Annotated[
-        tuple[Literal["mig", "mps", "time", "quota"], ...] | None,
+        tuple[PartMode, ...] | None,
         Meta(
             description="Methods to divide it: mig, mps and time for an NVIDIA GPU, time for other GPUs, quota for a CPU "
             "device. Default: all of them.",
@@ -90,8 +86,8 @@ def _check_mig(document: Document, model: str, memory_bytes: int, path: Path) ->
     )  # fmt: skip
 
 
-def _all_modes(kind: ByKind, vendor: str) -> tuple[CutMode, ...]:
-    return _MODES[vendor if kind == "gpu" else kind]
+def _all_modes(kind: ByKind, vendor: str) -> tuple[PartMode, ...]:
+    return PART_MODES[vendor if kind == "gpu" else kind]
 
 
 def sharing_of(part: SharingPart, kind: ByKind, vendor: str) -> Sharing:

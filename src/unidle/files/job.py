@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from unidle.files.check import convert
+from unidle.files.check import convert, with_same_fields
 from unidle.files.document import Bounds, Document
 from unidle.files.job_checks import (
     CHECKS,
@@ -41,11 +41,6 @@ from unidle.jobs import (
 from unidle.login import login_name
 
 BOUNDS: Final = Bounds()
-_SAME: Final = (
-    "command", "devices_per_rank", "queue", "priority", "timeout_s", "queue_timeout_s", "grace_s",
-    "price_per_device_hour", "preemption", "min_runtime_s", "estimate_s", "steps", "idle_ok", "keep", "kernels",
-)  # fmt: skip
-"""Fields that a job has as its file has them."""
 
 
 def load_job(path: str | os.PathLike[str]) -> JobSpec:
@@ -100,15 +95,16 @@ def _spec(draft: JobDraft, *, insists: bool) -> JobSpec:
     """What the checked file describes. ``insists``: it has ``restart.on``."""
     file, saves = draft.file, draft.file.checkpoint
     ranks = most_ranks(file)
-    return JobSpec(
-        **{name: getattr(file, name) for name in _SAME},
+    return with_same_fields(
+        JobSpec,
+        file,
         name=file.name or name_of_command(file.command),
         workdir=draft.workdir,
         env=dict(file.env),
         ranks=ranks,
         device=_device(file),
         user=file.user or login_name(),
-        layout=Layout(file.layout.tp, file.layout.dp, file.layout.pp) if file.layout else None,
+        layout=with_same_fields(Layout, file.layout) if file.layout else None,
         checkpoint_path=in_full(saves.path, draft.workdir) if saves else None,
         checkpoint_memory=saves is not None and saves.memory,
         quarantine_bad=saves is not None and saves.quarantine_bad,
@@ -116,23 +112,22 @@ def _spec(draft: JobDraft, *, insists: bool) -> JobSpec:
         restart=_restart(file.restart, insists=insists),
         roles=_roles(file.roles),
         elastic=Elastic(file.ranks.min, file.ranks.max) if isinstance(file.ranks, RanksPart) else None,
-        limits=_limits(file.limits),
+        limits=with_same_fields(Limits, file.limits, memory_bytes=_memory(file.limits)),
         requests=_requests(file),
         where=Where(_select(file.models), _select(file.uuids), dict(file.node_labels), file.tolerate),
         topology=_topology(file.topology) if file.topology else None,
         share=_share(file.share) if file.share else None,
-        hardware=Hardware(file.hardware.prefer, file.hardware.vendor, file.hardware.mix),
+        hardware=with_same_fields(Hardware, file.hardware),
         rendezvous=file.rendezvous or ("torchrun" if ranks > 1 or file.layout else "none"),
     )
 
 
-def _limits(part: LimitsPart) -> Limits:
-    memory = None if part.memory is None else memory_bytes(part.memory)
-    return Limits(memory, part.cpus, part.pids)
+def _memory(part: LimitsPart) -> int | None:
+    return None if part.memory is None else memory_bytes(part.memory)
 
 
 def _select(part: SelectPart) -> Select:
-    return Select(part.include, part.exclude)
+    return with_same_fields(Select, part)
 
 
 def _gives_restart_on(data: Mapping[str, object]) -> bool:
@@ -158,14 +153,8 @@ def _requests(file: JobFile) -> Requests:
 
 
 def _topology(part: TopologyPart) -> Topology:
-    return Topology(
-        part.require,
-        part.prefer,
-        groups_of(part.groups),
-        groups_of(part.prefer_groups),
-        part.fabric,
-        part.prefer_fabric,
-    )
+    groups = {"groups": groups_of(part.groups), "prefer_groups": groups_of(part.prefer_groups)}
+    return with_same_fields(Topology, part, **groups)
 
 
 def _share(part: SharePart) -> Share:
@@ -175,10 +164,8 @@ def _share(part: SharePart) -> Share:
 
 def _restart(part: RestartPart, *, insists: bool = False) -> Restart:
     """The restart policy of a job file; ``insists``: ``on`` is given in it, and is not the default."""
-    policies = tuple(
-        RestartPolicy(p.event, p.action, p.max, p.backoff_s, p.role or "") for p in part.policies
-    )
-    return Restart(part.max, part.backoff_s, part.on, part.warm, policies, insists)
+    policies = tuple(with_same_fields(RestartPolicy, p, role=p.role or "") for p in part.policies)
+    return with_same_fields(Restart, part, policies=policies, insists=insists)
 
 
 def _roles(part: Mapping[str, str]) -> tuple[Role, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, TypedDict
 
 from msgspec import Meta, Struct
 
@@ -25,6 +27,7 @@ from unidle.files.values import (
     Name,
     number,
 )
+from unidle.jobs import DeviceWish, Preemption, Rendezvous
 
 RESERVED_ENV: Final = (
     "RANK",
@@ -129,7 +132,7 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = 1
     device: Annotated[
-        Literal["gpu", "cpu", "any"],
+        DeviceWish,
         Meta(
             description="Kind of device. any: the kind that the fleet has. cpu: CPU devices, or cores of the nodes if the "
             "fleet has no CPU devices."
@@ -138,7 +141,7 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     queue: Annotated[Name, Meta(description="Queue that the job waits in.")] = "default"
     priority: Annotated[int, number(-(10**9), 10**9, "Jobs of a higher priority are placed first.")] = 0
     preemption: Annotated[
-        Literal["low", "medium", "high"],
+        Preemption,
         Meta(
             description="high: may preempt low jobs of its queue and is never preempted. medium: neither preempts nor is "
             "preempted. low: may be preempted, and then waits again."
@@ -176,7 +179,7 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = None
     rendezvous: Annotated[
-        Literal["none", "torchrun"] | None,
+        Rendezvous | None,
         Meta(
             description="torchrun: each rank receives the variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, "
             "MASTER_ADDR, MASTER_PORT, ...). none: the variables are unset, even if inherited. Default: none "
@@ -311,3 +314,43 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[2.5],
         ),
     ] = None
+
+
+class JobFields(TypedDict, total=False):
+    """The fields of :class:`JobFile` except ``command``, as keyword arguments of the Python interface. None: not given."""
+
+    name: str | None
+    workdir: str | os.PathLike[str] | None
+    env: Mapping[str, str] | None
+    ranks: int | Mapping[str, int] | None
+    roles: Mapping[str, str] | None
+    devices_per_rank: int | None
+    device: str | None
+    queue: str | None
+    priority: int | None
+    preemption: str | None
+    min_runtime_s: float | None
+    estimate_s: float | None
+    user: str | None
+    layout: Mapping[str, int] | None
+    checkpoint: Mapping[str, Any] | None
+    progress: Mapping[str, str] | None
+    rendezvous: str | None
+    restart: Mapping[str, Any] | None
+    limits: Mapping[str, Any] | None
+    requests: Mapping[str, Any] | None
+    models: Mapping[str, Sequence[str]] | None
+    uuids: Mapping[str, Sequence[str]] | None
+    node_labels: Mapping[str, str] | None
+    tolerate: Sequence[str] | None
+    topology: Mapping[str, Any] | None
+    hardware: Mapping[str, Any] | None
+    steps: int | None
+    share: Mapping[str, Any] | None
+    idle_ok: bool | None
+    keep: bool | None
+    kernels: bool | None
+    timeout_s: float | None
+    queue_timeout_s: float | None
+    grace_s: float | None
+    price_per_device_hour: float | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
@@ -15,6 +15,8 @@ from unidle.files.values import (
     Name,
     number,
 )
+from unidle.jobs import Fabric, RestartAction, RestartEvent, ShareMode
+from unidle.jobs.spec import Prefer, VendorWish
 
 PATTERN_LENGTH: Final = 1000
 # Signals that end a process which does not handle them.
@@ -40,7 +42,6 @@ _Kind = Annotated[
     _Word,
     Meta(description="Kind of tier, or node.", examples=["leaf"], extra={"says": "a kind of tier, or node"}),
 ]
-_Fabric = Literal["infiniband", "roce", "ethernet"]
 _Memory = Annotated[
     Annotated[int, Meta(ge=0, le=MEMORY_LIMIT_BYTES, description="Bytes.")] | MemoryText,
     Meta(extra={"says": f"{MEMORY_SAYS}, at most 1 PiB"}),
@@ -140,7 +141,7 @@ class PolicyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Action for one kind of event."""
 
     event: Annotated[
-        Literal["fail", "hang", "evict", "pending", "timeout"],
+        RestartEvent,
         Meta(
             description="fail: a rank did not exit with 0. hang: the gang makes no progress. evict: the job was stopped "
             "to make room for another job. pending: it waited longer than queue_timeout_s. timeout: it ran "
@@ -149,7 +150,7 @@ class PolicyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ]
     action: Annotated[
-        Literal["restart", "abort", "requeue", "ignore"],
+        RestartAction,
         Meta(
             description="restart: restart after the back-off. requeue: wait in the queue again, without a back-off. "
             "abort: the job fails. ignore: no action; after fail, the other ranks continue.",
@@ -277,11 +278,11 @@ class TopologyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     prefer_groups: Annotated[
         GroupsPart, Meta(description="Kinds of tiers that contain the parallel groups if possible.")
     ] = GroupsPart()
-    fabric: Annotated[_Fabric | None, Meta(description="Fabric that all traffic between nodes must use.")] = (
+    fabric: Annotated[Fabric | None, Meta(description="Fabric that all traffic between nodes must use.")] = (
         None
     )
     prefer_fabric: Annotated[
-        _Fabric | None, Meta(description="Fabric for all traffic between nodes if possible.")
+        Fabric | None, Meta(description="Fabric for all traffic between nodes if possible.")
     ] = None
 
 
@@ -289,7 +290,7 @@ class HardwarePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Preference among GPU models."""
 
     prefer: Annotated[
-        Literal["none", "speed", "cost"],
+        Prefer,
         Meta(
             description="speed: the model with the shortest measured step first. cost: the model with the lowest cost of "
             "a measured step first. Measurements are from jobs of the same user and name. none, or without "
@@ -297,7 +298,7 @@ class HardwarePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         ),
     ] = "none"
     vendor: Annotated[
-        Literal["any", "nvidia", "amd", "ascend"],
+        VendorWish,
         Meta(description="Vendors whose GPUs the program supports."),
     ] = "any"
     mix: Annotated[
@@ -327,7 +328,7 @@ class SharePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ),
     ] = None
     mode: Annotated[
-        Literal["any", "mig", "mps", "time"],
+        ShareMode,
         Meta(
             description="How the part of a GPU is isolated. any: MIG if it is enabled, otherwise MPS, otherwise time "
             "sharing."

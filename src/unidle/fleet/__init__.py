@@ -2,6 +2,7 @@
 
 from unidle.fleet.links import GpuLinks
 from unidle.fleet.model import (
+    PART_MODES,
     WHOLE_PPM,
     Cut,
     CutMode,
@@ -13,6 +14,7 @@ from unidle.fleet.model import (
     LinkClass,
     LinkMeasured,
     Node,
+    PartMode,
     Sharing,
     Slice,
     Tier,
@@ -25,6 +27,7 @@ from unidle.fleet.model import (
 )
 
 __all__ = [
+    "PART_MODES",
     "WHOLE_PPM",
     "Cut",
     "CutMode",
@@ -37,6 +40,7 @@ __all__ = [
     "LinkClass",
     "LinkMeasured",
     "Node",
+    "PartMode",
     "Sharing",
     "Slice",
     "Tier",

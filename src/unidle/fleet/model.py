@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from unidle.fleet.links import GpuLinks
 from unidle.fleet.policies import GuardPolicy, IdlePolicy, ProfilePolicy, RetentionPolicy, WatchSources
@@ -14,7 +14,12 @@ WHOLE_PPM = 1_000_000
 Health = Literal["healthy", "fault", "repair", "maintenance", "quarantine", "boot"]
 LinkClass = Literal["nvlink", "infiniband", "roce", "ethernet"]
 Vendor = Literal["nvidia", "amd", "ascend"]
-CutMode = Literal["whole", "mig", "mps", "time", "quota"]
+PartMode = Literal["mig", "mps", "time", "quota"]
+CutMode = Literal["whole", PartMode]
+PART_MODES: Final[dict[str, tuple[PartMode, ...]]] = {
+    "cpu": ("quota",), "nvidia": ("mig", "mps", "time"), "amd": ("time",), "ascend": ("time",)
+}  # fmt: skip
+"""The ways to cut a device, by vendor of a GPU, else by kind: MIG and MPS are NVIDIA's."""
 
 
 @dataclass(frozen=True, slots=True)

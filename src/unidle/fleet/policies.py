@@ -9,6 +9,12 @@ from typing import Final, Literal
 Rung = Literal["reset_gpu", "reboot", "replace"]
 RUNGS: Final[tuple[Rung, ...]] = ("reset_gpu", "reboot", "replace")
 """The ladder, from below. The steps below these, another process or another gang, are the job's own restarts."""
+HARD: Final[tuple[Rung, ...]] = ("reboot", "replace")
+"""Those that no process on the node survives."""
+STEP_OF: Final[dict[str, str]] = {
+    "drain": "check", "reset_gpu": "reset_gpu", "reboot_node": "reboot", "replace": "replace",
+}  # fmt: skip
+"""By action of a fault the step to begin with. Other actions leave the node or device in service."""
 
 Preflight = Literal["auto", "off", "quick", "standard"]
 """``auto``: the quick check before what has several ranks or GPUs."""

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from unidle.guard.log.model import Action, Finding
+from unidle.guard.log.model import IN_WORDS, Action, Finding
 from unidle.guard.log.reader_state import NEAR_NS
-from unidle.guard.log.xids import IN_WORDS, RECOVERY
+from unidle.guard.log.xids import RECOVERY
 
 Part = Literal["cause", "verdict", "also", "symptom", "info"]
 _APPLICATION: Final = 20  # the rank up to which a fault is the application's own

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from unidle.fleet.policies import RUNGS, GuardPolicy, Hook, Rung
+from unidle.fleet.policies import HARD, RUNGS, STEP_OF, GuardPolicy, Hook, Rung
 from unidle.guard.remedy_model import (
     CHECK,
     DRAINED,
@@ -32,11 +32,7 @@ from unidle.words import counted
 
 TIER: Final = "standard"
 QUICK: Final = "quick"
-_RUNG_OF: Final[dict[str, str]] = {
-    "drain": CHECK, "reset_gpu": "reset_gpu", "reboot_node": "reboot", "replace": "replace",
-}  # fmt: skip
 _ORDER: Final = (MAINTENANCE, DRAINED, CHECK, *RUNGS)
-_HARD: Final = ("reboot", "replace")
 
 
 def decide(
@@ -94,7 +90,7 @@ def _open(
         return (Set(target, "draining", Reason(MAINTENANCE, text), MAINTENANCE, 0, window.drain_by_ns),)
     strikes = [s for s in facts.strikes if now_ns - s.at_ns < policy.suspect_ns]
     if facts.pending:
-        step = max((_RUNG_OF[sign.action] for sign in facts.pending), key=_ORDER.index)
+        step = max((STEP_OF[sign.action] for sign in facts.pending), key=_ORDER.index)
         text = facts.pending[-1].because.text
         return (_out_of_use(target, step, text, facts, policy, now_ns),)
     if len(strikes) > 1:
@@ -118,7 +114,7 @@ def _out_of_use(
     if full:
         said = _suspected(target, "budget", f"{text}; not removed: {full}", policy, now_ns)
         return replace(said, because=replace(said.because, figures={"rung": step}))
-    deadline_ns = now_ns + (policy.drain_hard_ns if step in _HARD else policy.drain_ns)
+    deadline_ns = now_ns + (policy.drain_hard_ns if step in HARD else policy.drain_ns)
     return Set(target, "draining", Reason("fault", text), step, 0, deadline_ns)
 
 
@@ -156,10 +152,10 @@ def _suspect(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: i
 
 def _draining(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
     if facts.pending:
-        worse = max((_RUNG_OF[sign.action] for sign in facts.pending), key=_ORDER.index)
+        worse = max((STEP_OF[sign.action] for sign in facts.pending), key=_ORDER.index)
         patient = here.step in (DRAINED, MAINTENANCE)  # a human looks at it anyhow
         step = here.step if patient else max(worse, here.step, key=_ORDER.index)
-        soon_ns = now_ns + policy.drain_hard_ns if step in _HARD else here.deadline_ns
+        soon_ns = now_ns + policy.drain_hard_ns if step in HARD else here.deadline_ns
         because = Reason("worse", facts.pending[-1].because.text)
         return (Set(here.target, "draining", because, step, 0, min(here.deadline_ns, soon_ns)),)
     late = now_ns >= here.deadline_ns
@@ -225,7 +221,7 @@ def _needs_human(here: CareView, text: str) -> Set:
 
 def _quarantine(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: int) -> tuple[Move, ...]:
     if facts.pending:
-        worse = max([_RUNG_OF[sign.action] for sign in facts.pending] + [here.step], key=_ORDER.index)
+        worse = max([STEP_OF[sign.action] for sign in facts.pending] + [here.step], key=_ORDER.index)
         if worse != here.step:
             because = Reason("worse", facts.pending[-1].because.text)
             return (Set(here.target, "quarantine", because, worse, 1, here.deadline_ns),)
@@ -242,7 +238,7 @@ def _quarantine(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns
         return (Set(here.target, "proving", Reason("proving", text), TIER, here.try_, limit_ns),)
     if not hook.command:
         return (_climb(here, here.step, f"the fleet file has no command for {here.step}", policy, now_ns),)
-    if facts.of_node and here.step in _HARD:
+    if facts.of_node and here.step in HARD:
         return _hand_over(here, facts, policy, now_ns)
     if len(facts.begun) >= policy.out.per_hour:
         return ()
@@ -339,7 +335,7 @@ def _fell(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: int)
     text = facts.pending[-1].because.text
     if lemon := _lemon(here, text, (*facts.offences, now_ns), policy, now_ns):
         return lemon
-    wanted = max((_RUNG_OF[sign.action] for sign in facts.pending), key=_ORDER.index)
+    wanted = max((STEP_OF[sign.action] for sign in facts.pending), key=_ORDER.index)
     above = _climb(here, here.rung, f"it failed again: {text}", policy, now_ns)
     if above.state == "out":
         return above

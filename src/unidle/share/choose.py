@@ -20,19 +20,13 @@ from unidle.fleet import WHOLE_PPM
 from unidle.jobs import Reason
 from unidle.share.interference import Interference
 from unidle.share.mig import Reconfiguration
-from unidle.share.modes import Mode
+from unidle.share.modes import GUARANTEES, Mode
 from unidle.share.offers import Gpu, PartOption, SharePolicy, Wish, offers_of
 from unidle.share.refusal import PartRefused, gib_of, in_the_way, refused, times_of
 from unidle.share.select import may_use, may_use_any
 from unidle.words import counted
 
-_ORDER: Final[tuple[Mode, ...]] = (
-    "quota",
-    "mig",
-    "mps",
-    "time",
-    "whole",
-)  # of two that cost the same, the safer one
+_ORDER: Final = tuple(GUARANTEES)
 _SHOWN: Final = 3  # other ways that a reason names
 
 

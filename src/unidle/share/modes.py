@@ -32,12 +32,16 @@ Mode = CutMode
 Guarantee = Literal["memory", "fault", "bandwidth"]
 
 GUARANTEES: Final[Mapping[Mode, frozenset[Guarantee]]] = {
-    "whole": frozenset({"memory", "fault", "bandwidth"}),
+    "quota": frozenset({"memory", "fault"}),
     "mig": frozenset({"memory", "fault", "bandwidth"}),
     "mps": frozenset({"memory"}),
     "time": frozenset({"fault"}),
-    "quota": frozenset({"memory", "fault"}),
+    "whole": frozenset({"memory", "fault", "bandwidth"}),
 }
+"""All modes; of two that cost the same, the first one is chosen."""
+GPU_MODES: Final = tuple(mode for mode in GUARANTEES if mode not in ("quota", "whole"))
+BOUNDED: Final[frozenset[Mode]] = frozenset(GUARANTEES) - {"mig", "whole"}
+"""Parts that are bounds of what is used, and no instances."""
 MPS_CLIENTS: Final = 48
 _PPM_PER_PERCENT: Final = WHOLE_PPM // 100
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from unidle.fleet import WHOLE_PPM, Device
 from unidle.jobs import Share, Where
@@ -12,7 +12,9 @@ from unidle.share.interference import Interference, Load, Tenant
 from unidle.share.mig import Reconfiguration, reconfigure
 from unidle.share.mig_models import Instance, MigModel
 from unidle.share.modes import (
+    BOUNDED,
     EXACT,
+    GPU_MODES,
     GUARANTEES,
     MPS_CLIENTS,
     Guarantee,
@@ -23,13 +25,6 @@ from unidle.share.modes import (
 )
 from unidle.share.parts import PartPromise, mig_model, share_of
 from unidle.share.refusal import PartRefused, gib_of, refused, times_of
-
-_ASKED: Final[Mapping[str, tuple[Mode, ...]]] = {
-    "any": ("mig", "mps", "time"),
-    "mig": ("mig",),
-    "mps": ("mps",),
-    "time": ("time",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +117,9 @@ def offers_of(
     wish: Wish, gpu: Gpu, table: Interference, rules: SharePolicy
 ) -> list[PartOption | PartRefused]:
     """What one GPU that may be used offers: one entry for each mode that was thought of."""
-    modes: tuple[Mode, ...] = ("mig",) if wish.share.profile else _ASKED[wish.share.mode]
+    modes = _asked(wish.share)
     if gpu.device.kind != "gpu":
-        if "quota" not in gpu.modes or modes != _ASKED["any"]:
+        if "quota" not in gpu.modes or modes != GPU_MODES:
             return [
                 refused("not_a_gpu", f"{gpu.device.id} is a CPU device: it is cut by the shares of its CPUs")
             ]
@@ -139,6 +134,13 @@ def offers_of(
     if rules.whole_instead and gpu.mode is None:
         found.append(_whole(wish, gpu, rules))
     return found
+
+
+def _asked(share: Share) -> tuple[Mode, ...]:
+    """The ways to cut a GPU that the share allows."""
+    if share.profile:
+        return ("mig",)
+    return GPU_MODES if share.mode == "any" else (share.mode,)
 
 
 def _offer(
@@ -294,7 +296,7 @@ def bounded_modes(share: Share) -> frozenset[Mode]:
     """The modes in which the share would be a bounded part, and no instance."""
     if share.profile:
         return frozenset()
-    return frozenset({"quota", "mps", "time"} if share.mode == "any" else {share.mode} - {"mig"})
+    return BOUNDED if share.mode == "any" else BOUNDED & {share.mode}
 
 
 def promises(device: Device, share: Share) -> Iterator[PartPromise]:

@@ -11,12 +11,13 @@ from typing import Final
 import msgspec
 
 from unidle.events.guard import CareState, CordonSet, FaultSeen, MaintenanceSet, NodeChecked, RemedySet
+from unidle.fleet.policies import STEP_OF
 from unidle.jobs import Reason
 
 _HOUR_NS: Final = 3_600_000_000_000
 _KEPT: Final = 64
 _CHECKS_KEPT: Final = 16
-TAKES_OUT: Final = frozenset({"reset_gpu", "reboot_node", "drain", "replace"})
+TAKES_OUT: Final = frozenset(STEP_OF)
 """Actions of a fault after which a node, or a device of it, has no work for a while."""
 
 

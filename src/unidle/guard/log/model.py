@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple
 
+from unidle.fleet.policies import STEP_OF
+
 Role = Literal["culprit", "symptom", "info"]
 Action = Literal[
     "ignore",  # nothing has to be done
@@ -27,8 +29,23 @@ Clock = Literal[
     "wall", "local", "boot", ""
 ]  # what a stamp counts: UTC, a clock without zone, time since boot, none
 
-TAKES_OUT: Final[frozenset[Action]] = frozenset({"reset_gpu", "reboot_node", "drain", "replace"})
+TAKES_OUT: Final = frozenset(STEP_OF)
 """The actions after which a node (or a device of it) has no work for a while."""
+IN_WORDS: Final[dict[Action, str]] = {
+    "ignore": "nothing to do",
+    "watch": "watch whether it comes again",
+    "restart_app": "restart the job",
+    "restart_service": "restart the fabric manager",
+    "reset_gpu": "reset the GPU",
+    "reboot_node": "restart the machine",
+    "drain": "drain the node",
+    "replace": "replace the part",
+    "check_nvlink": "check the NVLink",
+    "check_link": "check cable, module and port",
+    "check_hardware": "check the hardware",
+    "update_software": "update driver or firmware",
+    "contact_support": "contact support",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from unidle.guard.log.model import Action, Finding, Grade, Severity
+from unidle.guard.log.model import IN_WORDS, Action, Finding, Grade, Severity
 from unidle.guard.log.nvlink5 import Decoded, decode
 from unidle.guard.log.pci import ADDRESS, first, normal
 from unidle.guard.log.reader_state import Memory, Now
-from unidle.guard.log.xids import ACTIONS, IN_WORDS, LOST, NVLINK5, PREVIOUS, RECOVERY, xid
+from unidle.guard.log.xids import ACTIONS, LOST, NVLINK5, PREVIOUS, RECOVERY, xid
 
 _XID: Final = re.compile(
     r"NVRM:\s+(?:GPU\d+:?\s+)?Xid\s*\(([^)]{0,120})\)\s*:\s*(\d{1,5})\b[,.:]?\s*(.*)", re.DOTALL

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from unidle.guard.log.model import Action, Grade, Role, Severity
+from unidle.guard.log.model import IN_WORDS, Action, Grade, Role, Severity
 
 LOST: Final = 79
 PREVIOUS: Final = 45
@@ -33,22 +33,6 @@ ACTIONS: Final[dict[str, Action]] = {
     "-": "contact_support",
 }
 """NVIDIA's words for what to do first, in ours."""
-
-IN_WORDS: Final[dict[Action, str]] = {
-    "ignore": "nothing to do",
-    "watch": "watch whether it comes again",
-    "restart_app": "restart the job",
-    "restart_service": "restart the fabric manager",
-    "reset_gpu": "reset the GPU",
-    "reboot_node": "restart the machine",
-    "drain": "drain the node",
-    "replace": "replace the part",
-    "check_nvlink": "check the NVLink",
-    "check_link": "check cable, module and port",
-    "check_hardware": "check the hardware",
-    "update_software": "update driver or firmware",
-    "contact_support": "contact support",
-}
 
 # code: role, rank, words (without: words from role and mnemonic), action where it is not the catalogue's
 _OURS: Final[dict[int, tuple[Role, int, str] | tuple[Role, int, str, Action]]] = {

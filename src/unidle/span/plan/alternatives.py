@@ -15,7 +15,7 @@ from unidle.span.simulate.schedules import SCHEDULES
 from unidle.words import counted
 
 SIZE_MOST: Final = 25_000  # microbatches x stages of a cell, up to which all of them take less than a second
-_OTHERS: Final = ("gpipe", "1f1b", "interleaved", "zb-h1", "varuna", "atlas", "atlas-keep")
+_OTHERS: Final = tuple(name for name in SCHEDULES if name != "unidle")  # they do not search
 
 
 class NotCompared(NamedTuple):
