@@ -114,13 +114,13 @@ def test_many_processes_may_make_the_same_store_at_once(durable):
             stderr=subprocess.PIPE,
             text=True,
         )
-        for _ in range(4)
+        for _ in range(8)
     ]
     for maker in makers:
         assert maker.stdin is not None
         maker.stdin.write("\n")
         maker.stdin.flush()
     ends = [maker.communicate() for maker in makers]
-    assert [maker.returncode for maker in makers] == [0, 0, 0, 0], ends
-    assert [out.strip() for out, _ in ends] == ["0", "0", "0", "0"]
+    assert [maker.returncode for maker in makers] == [0] * 8, ends
+    assert [out.strip() for out, _ in ends] == ["0"] * 8
     assert check(durable.open(create=False)).ok

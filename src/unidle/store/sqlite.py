@@ -106,7 +106,7 @@ class SqliteDatabase:
                 raise foreign(self.url) if names else no_store(self.url)  # its journal mode is left alone
             if not names:
                 shared_place.refuse_empty_of_another(self.path)
-            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            mode = _with_log(connection)
             if mode != "wal":
                 raise StoreError(
                     "SQLite cannot keep a write-ahead log here",
@@ -237,6 +237,18 @@ class SqliteDatabase:
                     remedy="try again",
                 ) from error
             raise _translate(error, self.path) from error
+
+
+def _with_log(connection: sqlite3.Connection) -> str:
+    """Have the file keep a write-ahead log; the mode that it has then. SQLite does not wait where several make the same file."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1e3
+    while True:
+        try:
+            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if not _name(error).startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                raise
+        time.sleep(random.uniform(*_RETRY_S))
 
 
 @lru_cache(maxsize=64)
