@@ -251,6 +251,24 @@ def test_each_step_removes_few_jobs_and_a_reader_keeps_its_job(place: Path, work
     os.close(lock)
 
 
+def test_a_job_that_ends_while_the_worker_lists_the_files_is_compressed(
+    place: Path, worker: RetentionWorker
+) -> None:
+    telling, now = ended(1), 10**15
+    telling.fleet(Fleet(nodes=telling.view.fleet.nodes, retention=RetentionPolicy(compress_ns=0)))
+    retention, results = Retention(Path(f"{place}.d"), worker, RealClock()), worker.results
+    retention.look(telling.view, now)
+    listed: list[Done] = []
+    wait_until(lambda: listed.extend(results()) or listed, 60, "the list, without the job")
+    run = talk(place, "j-0", 1).parents[1]
+    retention.ended(telling.view, "j-0")
+    worker.results = lambda: listed  # type: ignore[method-assign]
+    retention.look(telling.view, now := now + EVERY_NS)
+    worker.results = results  # type: ignore[method-assign]
+    wait_until(lambda: not run.exists(), 60, "its compression")
+    assert now < 10**15 + SCAN_EVERY_NS
+
+
 @pytest.fixture
 def stuck(place: Path) -> Iterator[Path]:
     """The log of a job, which cannot be deleted."""

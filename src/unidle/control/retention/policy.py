@@ -147,7 +147,8 @@ class Retention:
             self._worker.remove(tuple(left[first : first + AT_ONCE]))
         loose = held.loose.difference(self._packing)
         if view.fleet.retention.compress_ns is not None:
-            self._to_pack = deque(job for job in view.stored if job in loose)
+            wanted = loose.union(self._to_pack)  # those that ended since the worker looked, too
+            self._to_pack = deque(job for job in view.stored if job in wanted)
         for job in [job for job in self._sizes if job not in view.stored]:
             del self._sizes[job]
 
