@@ -19,7 +19,7 @@ from unidle.store.memory import MemoryStore
 from unidle.store.open import open_store
 from unidle.store.protocol import Lease, NewEvent, Store, ViewRow
 from unidle.store.tools import check
-from unidle.view import snapshot, source
+from unidle.view import source, waiting_records
 from unidle.view.fold import FOLD_VERSION, fold
 from unidle.view.snapshot import load_view, renewed_view
 from unidle.view.source import save_snapshot
@@ -278,14 +278,14 @@ def test_a_waiting_job_that_changed_is_written_again_and_its_former_row_stays_a_
     assert earlier.jobs["w-1"].verdict is None
     assert load_view(told.store).jobs["w-1"].verdict == WHY
     view = renewed_view(told.store)
-    assert view.jobs.useless == [f"w-1 {first}"]
+    assert view.jobs.records.outdated([]) == [f"w-1 {first}"]
     save_snapshot(told.store, told.lease, view)
     assert waiting_rows(told) == [f"w-1 {first + 1}", f"w-2 {first}"]
     assert load_view(told.store).jobs["w-2"].verdict is None
 
 
 def test_rows_of_jobs_that_wait_no_more_are_dropped_once_they_are_many(told, monkeypatch):
-    monkeypatch.setattr(snapshot, "_STALE", 2)
+    monkeypatch.setattr(waiting_records, "_STALE", 2)
     wait(told, *(f"w-{number}" for number in range(6))).keep()
     for number in range(5):
         told.tell(ev.JobJudged(f"w-{number}", WHY))

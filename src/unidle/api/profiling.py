@@ -51,14 +51,14 @@ def look(
 
     recorded = injected.recorded(target.pids)
     with watched(target, **how) as watch:
-        beside = OtherPrograms(target)
+        others = OtherPrograms(target)
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and goes_on():
             if not watch.run(min(left, _PAUSE_S)):
                 break
         seen = target.named(watch.take())
         seen = injected.merged(seen, sorted({*target.pids, *(p.pid for p in seen.processes)}), recorded)
-        machine = beside.machine([process.pid for process in seen.processes])
+        machine = others.machine([process.pid for process in seen.processes])
     if not seen.samples and not any_lives(target.pids):
         raise has_ended(target)
     return seen, machine

@@ -54,14 +54,14 @@ def top(watched: ProfilerWatch, target: ProfileTarget, rules: RuleSet, seconds: 
         with Live(console=Console(), screen=True, auto_refresh=False) as live:
             lives = 1
             while lives and not stopped:
-                beside = OtherPrograms(target)
+                others = OtherPrograms(target)
                 end = time.monotonic() + _EVERY_S
                 while (left := end - time.monotonic()) > 0 and not stopped and lives:
                     lives = watched.run(min(left, _SLICE_S))
                 windows.append(target.named(watched.take()))
                 seen = merge(windows)
                 add_owners(owners, (p.pid for p in seen.processes))
-                report = report_of(seen, rules, beside.machine([p.pid for p in seen.processes]))
+                report = report_of(seen, rules, others.machine([p.pid for p in seen.processes]))
                 columns, rows = shutil.get_terminal_size()
                 room = {"width": min(columns - 1, _WIDEST), "rows": rows - 2}
                 lines = screen(report, colour=True, source=line_of_source(seen, owners), **room)

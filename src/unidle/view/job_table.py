@@ -18,20 +18,17 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from unidle.errors import StoreDamaged
 from unidle.store.protocol import ViewRow
 from unidle.view.jobs import JobView
 from unidle.view.packed import packed, unpacked
 from unidle.view.resting import Rest, RestingBlocks, may_rest, rows_of
 from unidle.view.stored_rows import Shelf
 from unidle.view.waiting import Shape
+from unidle.view.waiting_records import WaitingRecords
 
 ENDED_JOBS: Final = "ended job"
 """The part of the view whose rows are ended jobs."""
-WAITING_JOBS: Final = "waiting job"
-"""The part whose rows are jobs that rest: a key is the job and the event of the snapshot that left it out."""
 _FEW: Final = 64  # rows that are looked up one by one
-_ROWS: Final = 1 << 24  # of one snapshot at most
 
 
 class OpenJobs(Mapping[str, JobView]):
@@ -90,7 +87,7 @@ class JobTable(Mapping[str, JobView]):
     """
 
     __slots__ = (
-        "_blocks", "_kept", "_open", "_positions", "_records", "_rows", "_shapes", "_shelf", "open", "resting", "shelved", "stale", "useless",
+        "_blocks", "_kept", "_open", "_positions", "_shapes", "_shelf", "open", "records", "resting", "shelved",
     )  # fmt: skip
 
     def __init__(
@@ -102,11 +99,8 @@ class JobTable(Mapping[str, JobView]):
         self._positions = positions if positions is not None else {}  # of ended jobs in memory
         self.shelved = shelved  # how many ended jobs are on the shelf
         self._shelf: Shelf | None = None
-        self._rows = rows if rows is not None else {}  # resting job -> the event of its row in the store
-        self._records: Shelf | None = None  # of jobs that rest
+        self.records = WaitingRecords(rows)
         self._blocks = RestingBlocks()
-        self.stale: list[str] = []  # keys of rows of jobs that rest no more, or again; the oldest first
-        self.useless: list[str] = []  # of rows that were so when the table was read
         self._open: dict[str, JobView | None] = {}
         self._shapes: dict[Shape, Shape] = {}  # one object for all that are equal
         for id_, job in self._kept.items():
@@ -140,34 +134,21 @@ class JobTable(Mapping[str, JobView]):
             del self._kept[name], self._positions[name]
             self.shelved += 1
 
-    def resting_rows(self, seq: int) -> list[ViewRow]:
-        """Jobs that rest and have no row in the store yet, as rows of a snapshot up to event ``seq``."""
-        new = [name for name in self.resting if name not in self._rows]
-        return [
-            ViewRow(WAITING_JOBS, _row_key(name, seq), seq * _ROWS + k, cast("bytes", self._kept[name]))
-            for k, name in enumerate(new[:_ROWS])
-        ]
+    def unwritten(self) -> dict[str, bytes]:
+        """The packed records of jobs that rest and have no row in the store yet."""
+        rows = self.records.rows
+        return {name: cast("bytes", self._kept[name]) for name in self.resting if name not in rows}
 
-    def row_keys(self) -> set[str]:
-        """Keys of the rows in the store of all jobs that rest."""
-        return {_row_key(name, seq) for name, seq in self._rows.items()}
-
-    def leave(self, records: Shelf, seq: int | None = None) -> None:
-        """Packed records of jobs that rest are looked up there; ``seq``: :meth:`resting_rows` of it leave memory for it."""
-        self._records = records
-        if seq is not None:
-            new = [name for name in self.resting if name not in self._rows][:_ROWS]
-            self._rows.update(dict.fromkeys(new, seq))
-            self._kept.update(dict.fromkeys(new, b""))
+    def leave(self, jobs: Collection[str], seq: int) -> None:
+        """The store has the records of these as rows of a snapshot up to event ``seq``: they leave memory."""
+        self.records.rows.update(dict.fromkeys(jobs, seq))
+        self._kept.update(dict.fromkeys(jobs, b""))
 
     def load(self) -> None:
         """Have the records of all jobs that rest in memory, for who reads them all."""
-        missing = {_row_key(name, seq): name for name, seq in self._rows.items() if not self._kept[name]}
-        if len(missing) > _FEW and self._records is not None:
-            for row in self._records.all():
-                name = missing.get(row.key)
-                if name is not None:
-                    self._kept[name] = row.body
+        missing = {name for name in self.records.rows if not self._kept[name]}
+        if len(missing) > _FEW:
+            self._kept.update(self.records.all(missing))
 
     def rest(self, job_id: str) -> None:
         """Keep the job packed until it is read, if it only waits. Who has it already must not change it."""
@@ -180,27 +161,13 @@ class JobTable(Mapping[str, JobView]):
 
     def wake(self, job_id: str) -> JobView:
         """The job that rests, unpacked; it stays so."""
-        seq = self._rows.get(job_id)
-        record = cast("bytes", self._kept[job_id]) or self._record(job_id, seq)
+        record = cast("bytes", self._kept[job_id]) or self.records.get(job_id)
         job = _UNPACK.decode(unpacked(record))
         self._kept[job_id] = self._open[job_id] = job
         del self.resting[job_id]
         self._blocks.remove(job_id)
-        if seq is not None:
-            self.stale.append(_row_key(job_id, seq))
-            del self._rows[job_id]
+        self.records.forget(job_id)
         return job
-
-    def _record(self, job_id: str, seq: int | None) -> bytes:
-        found = None
-        if self._records is not None and seq is not None:
-            found = self._records.get(_row_key(job_id, seq))
-        if found is None:
-            raise StoreDamaged(
-                "its record is missing", field=f"{WAITING_JOBS} {job_id}",
-                remedy="run the command again; if that does not help, the next `unidle up` makes it again",
-            )  # fmt: skip
-        return found
 
     def rest_of(self, job_id: str) -> Rest:
         """What the queue needs of an open job. One that rests is not unpacked."""
@@ -214,15 +181,12 @@ class JobTable(Mapping[str, JobView]):
     def plain(self, gone: Collection[str] = (), seq: int | None = None) -> dict[str, Any]:
         """As a snapshot keeps it that leaves out ended jobs: those on the shelf, and ``gone``, which go there with it.
 
-        ``seq``: :meth:`resting_rows` of it also go; without it, records that are in memory stay in the snapshot.
+        ``seq``: those that are :meth:`unwritten` also go, as rows of it; without it they stay in the snapshot.
         """
-        records = {}
-        if seq is None:
-            records = {name: self._kept[name] for name in self.resting if name not in self._rows}
         return {
             "jobs": {n: job for n, job in self._kept.items() if n not in self.resting and n not in gone},
-            "resting": self._blocks.plain(self.resting, self._rows, seq or 0),
-            "records": records,
+            "resting": self._blocks.plain(self.resting, self.records.rows, seq or 0),
+            "records": self.unwritten() if seq is None else {},
             "positions": {name: position for name, position in self._positions.items() if name not in gone},
             "shelved": self.shelved + len(gone),
         }
@@ -312,10 +276,6 @@ class _Jobs(ValuesView[JobView]):
 
     def __iter__(self) -> Iterator[JobView]:
         return self._mapping.unpacked()
-
-
-def _row_key(name: str, seq: int) -> str:
-    return f"{name} {seq}"
 
 
 _POSITION: Final = itemgetter(0)

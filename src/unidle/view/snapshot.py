@@ -11,10 +11,11 @@ import msgspec
 from unidle.errors import StoreDamaged
 from unidle.store.protocol import Lease, Segment, Snapshot, Store
 from unidle.view.fold import FOLD_VERSION, collector_paused, fold
-from unidle.view.job_table import ENDED_JOBS, WAITING_JOBS, JobTable
+from unidle.view.job_table import ENDED_JOBS, JobTable
 from unidle.view.removed import REMOVED_JOBS, RemovedJobs
 from unidle.view.state import View
 from unidle.view.stored_rows import StoredRows
+from unidle.view.waiting_records import WAITING_JOBS
 
 
 def encode(view: View, without: Collection[str] | None = None) -> Snapshot:
@@ -52,8 +53,6 @@ def _part(kind: type, value: dict[str, Any]) -> JobTable | RemovedJobs:
 _NO_INDEX: Final[dict[str, Any]] = {field.name: None for field in fields(View) if field.name.startswith("_")}
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(View, dec_hook=_part)
-_STALE: Final = 4_000  # rows that are out of date stay a while, for who reads an earlier snapshot
-_DROPPED: Final = 2_000  # with one snapshot at most: a turn is not to take long
 
 
 def load_view(store: Store) -> View:
@@ -69,8 +68,7 @@ def renewed_view(store: Store) -> View:
     whole = all(store.has_view_rows(FOLD_VERSION, part, view.seq, count) for part, count in parts)
     if not whole or not _has_waiting(store, view):
         view = View()
-    needed = view.jobs.row_keys()
-    view.jobs.useless = [k for k in store.view_row_keys(FOLD_VERSION, WAITING_JOBS) if k not in needed]
+    view.jobs.records.found(store.view_row_keys(FOLD_VERSION, WAITING_JOBS))
     return fold(view, store.read(after=view.seq))
 
 
@@ -80,7 +78,7 @@ def _has_waiting(store: Store, view: View) -> bool:
         found = {row.key for row in store.view_rows(FOLD_VERSION, WAITING_JOBS, view.seq)}
     except StoreDamaged:
         return False
-    return view.jobs.row_keys() <= found
+    return view.jobs.records.keys() <= found
 
 
 def _kept_view(store: Store) -> View:
@@ -97,7 +95,7 @@ def _look_up(view: View, store: Store, gone: Collection[str] = (), removed: int 
     view.jobs.shelve(jobs, gone)
     removals = StoredRows(store, FOLD_VERSION, REMOVED_JOBS, view.seq, view.removed.shelved + removed)
     view.removed.shelve(removals, removed)
-    view.jobs.leave(StoredRows(store, FOLD_VERSION, WAITING_JOBS, view.seq, None))
+    view.jobs.records.look_up(StoredRows(store, FOLD_VERSION, WAITING_JOBS, view.seq, None))
 
 
 def keep(store: Store, lease: Lease, view: View, segments: Sequence[Segment]) -> int:
@@ -107,19 +105,18 @@ def keep(store: Store, lease: Lease, view: View, segments: Sequence[Segment]) ->
     ended = view.jobs.ended(without=set(view.unposted))  # the unposted ones are read as a whole, soon
     removed = view.removed.rows()
     gone = {row.key for row in ended}
-    waiting = view.jobs.resting_rows(view.seq)
-    written = {row.key for row in waiting}  # a log that was folded again has the events of before
-    view.jobs.useless = [key for key in view.jobs.useless if key not in written]
-    stale, useless = view.jobs.stale, view.jobs.useless[:_DROPPED]
-    dropped = useless + stale[: min(max(len(stale) - _STALE, 0), _DROPPED - len(useless))]
+    records, waiting = view.jobs.records, view.jobs.unwritten()
+    new = records.new_rows(waiting, view.seq)
+    old = records.outdated(new)
     kept = encode(view, gone)
-    rows, old = [*ended, *removed, *waiting], [(WAITING_JOBS, key) for key in dropped]
     try:
-        store.save_snapshot(lease, kept, segments, rows, old)
+        store.save_snapshot(
+            lease, kept, segments, [*ended, *removed, *new], [(WAITING_JOBS, key) for key in old]
+        )
     except BaseException:
         view.jobs.forget_blocks()
         raise
     _look_up(view, store, gone, len(removed))
-    view.jobs.leave(StoredRows(store, FOLD_VERSION, WAITING_JOBS, view.seq, None), view.seq)
-    del stale[: len(dropped) - len(useless)], view.jobs.useless[: len(useless)]
+    view.jobs.leave(waiting, view.seq)
+    records.dropped(old)
     return len(kept.body)
