@@ -1,0 +1,125 @@
+"""A controller of many hosts: the hub that boxes and agents dial, the engine over them, and what agents see."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from unidle import private
+from unidle.atomic import replaced
+from unidle.clock import RealClock
+from unidle.control.nodes.detectors import Detectors
+from unidle.engine.hosts.engine import HostsEngine
+from unidle.engine.hosts.timing import HostsTiming
+from unidle.fleet import Fleet
+from unidle.hub import frames
+from unidle.hub.limits import HubLimits
+from unidle.hub.protocol import Peer
+from unidle.hub.server import FOLDER, HubServer, SiteFiles, open_hub
+from unidle.probe.detector import Detection, DetectorStatus
+from unidle.store.protocol import Lease, Store
+from unidle.view.state import View
+
+ADDRESS: Final = "address"
+_MOST_SIGNS: Final = 100_000  # that wait for a turn of the loop
+
+
+@dataclass(frozen=True, slots=True)
+class HostsWish:
+    """``listen``: ``HOST:PORT`` for boxes and agents; ``names``: more names of this host for the certificate that the
+    hub makes, where ``site`` has none; ``deadline_ns``: how long ranks may run without a word from a controller."""
+
+    listen: str
+    deadline_ns: int = HostsTiming.deadline_ns
+    names: tuple[str, ...] = ()
+    site: SiteFiles | None = None
+
+
+class AgentSigns:
+    """What agents saw of faults, as the detectors of this machine report it (``unidle.probe.watcher.Watcher``)."""
+
+    def __init__(self, hub: HubServer) -> None:
+        self._hub = hub
+        self._heard: list[Detection] = []
+        self._seeing: dict[tuple[str, str], DetectorStatus] = {}
+
+    def start(self) -> None:
+        """Nothing to do: agents begin by themselves."""
+
+    def hear(self, peer: Peer, seen: frames.Seen) -> None:
+        """Take one observation of an agent. Times are moved to the controller's clock. What is no sign is passed over."""
+        if seen.what != "signs":
+            return
+        offset = self._hub.offset(peer.id)
+        offset_ns = 0 if offset is None else offset.offset_ns
+        try:
+            found = msgspec.convert(seen.body.get("detections", []), list[Detection])
+            statuses = msgspec.convert(seen.body.get("statuses", []), list[DetectorStatus])
+        except msgspec.ValidationError:
+            return  # of another release: what it cannot say is not known
+        for one in found[: _MOST_SIGNS - len(self._heard)]:
+            # an agent speaks for its own node alone
+            self._heard.append(_moved(one, peer.node, offset_ns))
+        for status in statuses:
+            self._seeing[peer.node, status.detector] = replace(status, node=peer.node)
+
+    def take(self, *, logged: bool) -> tuple[list[Detection], list[DetectorStatus]]:
+        """What is new, and all that is known of who can see."""
+        heard, self._heard = self._heard, []
+        return heard, list(self._seeing.values())
+
+    def close(self, *, logged: bool) -> None:
+        """Nothing to do: agents keep what was not received."""
+
+
+def _moved(one: Detection, node: str, offset_ns: int) -> Detection:
+    return replace(one, node=node, onset_ns=one.onset_ns + offset_ns, signal_ns=one.signal_ns + offset_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHosts:
+    """The engine of hosts, and its hub: closed after the engine."""
+
+    engine: HostsEngine
+    hub: HubServer
+    signs: AgentSigns
+
+    def detectors(self, fleet: Fleet, file: Path, offset_ns: int) -> Detectors:
+        """Judges what agents see."""
+        return Detectors(replace(fleet, nodes=()), file, offset_ns, watcher=self.signs)
+
+
+def open_hosts(
+    wish: HostsWish, store: Store, lease: Lease, fleet: Fleet, view: View, clock: RealClock, state: Path
+) -> OpenHosts:
+    """Listen, and make the engine. ``fleet`` has no nodes: those of the log are kept until their agents say more.
+
+    Errors: as of :func:`unidle.hub.server.open_hub`.
+    """
+    limits = HubLimits(deadline_ns=wish.deadline_ns)
+    hub = open_hub(
+        wish.listen, str(state), clock, lease.token, limits=limits, site=wish.site, names=wish.names
+    )
+    try:
+        _write_address(hub, state)
+        known = replace(fleet, nodes=view.fleet.nodes if view.fleet.source == fleet.source else ())
+        engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
+    except BaseException:
+        hub.close()
+        raise
+    signs = AgentSigns(hub)
+    engine.on_seen = signs.hear
+    return OpenHosts(engine, hub, signs)
+
+
+def _write_address(hub: HubServer, state: Path) -> None:
+    """Where commands on this machine find the hub."""
+    with replaced(state / FOLDER / ADDRESS) as file:
+        file.write(json.dumps([list(each) for each in hub.addresses]).encode())
