@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -172,7 +172,7 @@ class Agent:
 
     def tick(self) -> None:
         """Answer what has ended, and report what changed."""
-        for command, job in list(self._starting.items()):
+        for job in sorted(set(self._starting.values())):
             if (why := self.boxes.answer(job)) is not None:
                 for other in [k for k, name in self._starting.items() if name == job]:
                     del self._starting[other]

@@ -93,7 +93,7 @@ class Boxes:
     def running(self) -> list[str]:
         """Jobs of which a box runs here."""
         try:
-            names = sorted(os.listdir(self._root))
+            names = sorted(entry.name for entry in self._root.iterdir())
         except FileNotFoundError:
             return []
         return [name for name in names if is_held(self._root / name / LOCK)]

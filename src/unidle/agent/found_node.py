@@ -37,7 +37,7 @@ def find_node(name: str, address: str, labels: Mapping[str, str], cpu_devices: i
     from unidle.engine.local.devices.discovery import discover
 
     cpus = host_limits.cpus()
-    fleet = discover(max(int(cpus), 1) if not cpu_devices else cpu_devices)
+    fleet = discover(cpu_devices or max(int(cpus), 1))
     [found] = fleet.nodes
     if cpu_devices == 0:
         found = replace(found, devices=tuple(d for d in found.devices if d.kind == "gpu"))

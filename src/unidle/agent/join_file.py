@@ -36,9 +36,12 @@ def read_join_file(path: str) -> JoinFile:
         raise _bad(
             path, f"cannot be read: {error.strerror}", "copy the file `join` of the controller's host"
         ) from None
-    with open(fd, "rb") as file:
+    try:
         _check(path, os.fstat(fd))
-        data = file.read(_MOST_BYTES + 1)
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(_MOST_BYTES + 1)
+    finally:
+        os.close(fd)
     try:
         found = json.loads(data)
         token, authority = found["token"], found.get("authority", "")

@@ -65,8 +65,10 @@ class PostgresDatabase:
             self._connection = self._connect()
 
     def _connect(self, timeout_s: int | None = None) -> psycopg.Connection[RowTuple]:
-        within = {} if timeout_s is None else {"connect_timeout": timeout_s}
-        connection = psycopg.connect(self._address, autocommit=True, **within)
+        address = self._address
+        if timeout_s is not None:
+            address = make_conninfo(address, connect_timeout=timeout_s)
+        connection = psycopg.connect(address, autocommit=True)
         try:
             self._check_version(connection)
             connection.execute(_SETTINGS)
