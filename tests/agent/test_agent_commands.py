@@ -33,9 +33,13 @@ class World:
         self.now: FoundNode | None = find_node("n1", "10.0.0.1", {}, 2)
         self.sent: list[frames.FromClient] = []
         assert self.now is not None
-        self.agent = Agent(self.state, HubAddress("hub:7000", "PEM"), self.now, self.find, self.sent.append)
+        self.agent = Agent(self.state, HubAddress("hub:7000", "PEM"), self.now, self.find, self.send)
         self.agent.boxes = Boxes(self.state.boxes, STUB)
         self.agent.connected(3)
+
+    def send(self, frame: frames.FromClient) -> int:
+        self.sent.append(frame)
+        return 1
 
     def find(self) -> FoundNode:
         if self.now is None:
@@ -127,7 +131,7 @@ def test_the_end_of_a_box_is_reported_once(world: World) -> None:
 
 
 def test_files_of_a_box_that_ended_are_read(world: World) -> None:
-    directory = Path(rundir.rank_dir(world.state.boxes, "job-1", 1, 0))
+    directory = Path(rundir.rank_dir(world.state.boxes / "job-1" / "runs", "job-1", 1, 0))
     directory.mkdir(parents=True)
     (directory / "log").write_bytes(b"0123456789")
     world.agent.take(frames.Read(7, 1, 0, "log", -4, 100, "job-1"))

@@ -37,7 +37,7 @@ def test_a_file_that_others_can_read_is_refused_with_the_remedy(tmp_path: Path, 
 def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "join", {"token": "t"})
     os.chown(path, 1, 1)
-    with pytest.raises(BadInput, match="belongs to .*decides which fleet"):
+    with pytest.raises(BadInput, match=r"belongs to .*decides which fleet"):
         read_join_file(path)
 
 

@@ -55,7 +55,7 @@ def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path) -> None:
 def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "agent").mkdir(mode=0o700)
     os.chown(tmp_path / "agent", 1, 1)
-    with pytest.raises(BadInput, match="belongs to user .*--state"):
+    with pytest.raises(BadInput, match=r"belongs to user .*--state"):
         AgentState(tmp_path / "agent")
 
 

@@ -1,7 +1,7 @@
 """What an agent does with the commands of its hub, and what it reports to it. It neither dials nor waits.
 
-The caller gives it each frame (:meth:`Agent.take`), calls :meth:`Agent.tick` several times a second, and says when a
-connection begins and ends.
+The caller gives it each frame (:meth:`Agent.take`), calls :meth:`Agent.tick` several times a second, and calls :meth:`Agent.connected`
+and :meth:`Agent.disconnected`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from unidle import wire
-from unidle.agent.boxes import Boxes, BoxOrder
+from unidle.agent.boxes import RUNS, Boxes, BoxOrder
 from unidle.agent.checks import TIERS, RunningCheck, check_command
 from unidle.agent.found_node import FoundNode
 from unidle.agent.rank_files import read_part
@@ -23,13 +23,13 @@ from unidle.errors import UnidleError
 from unidle.hub import frames
 
 LOOK_EVERY_S: Final = 300.0
-"""Between two looks at the devices of the host. A sign of a GPU makes the next one due at once."""
+"""Between two lists of the host's devices. A sign of a GPU makes the next one due at once."""
 PRUNE_EVERY_S: Final = 3600.0
 _GPU_KINDS: Final = frozenset({"xid", "sxid", "gpu_lost", "gpu"})
 _KEPT_ANSWERS: Final = 256
 _MOST_USED: Final = 256
 
-Send = Callable[[frames.FromClient], object]
+Send = Callable[[frames.FromClient], int]
 Find = Callable[[], FoundNode]
 
 
@@ -43,14 +43,17 @@ class HubAddress:
 
 @dataclass(slots=True)
 class _Look:
-    """A look at the devices of the host in a thread of its own: a broken driver may take minutes."""
+    """The devices of the host are listed in a thread of its own: a broken driver may take minutes."""
 
     thread: threading.Thread
     found: list[FoundNode] = field(default_factory=list)
 
 
 class Agent:
-    """The agent of one node. ``find`` looks at the host; ``send`` takes a frame for the hub, while there is a connection."""
+    """The agent of one node. ``find`` lists its devices; ``send`` takes a frame for the hub, while there is a connection.
+
+    It returns the number of a pong: once the hub has acknowledged that one, it has received the frame.
+    """
 
     def __init__(self, state: AgentState, hub: HubAddress, found: FoundNode, find: Find, send: Send) -> None:
         self._state, self._hub, self.found, self._find, self._send = state, hub, found, find, send
@@ -61,8 +64,7 @@ class Agent:
         self._checks: dict[int, RunningCheck] = {}
         self._answers: dict[tuple[int, int], frames.Done] = {}  # by fence and command
         self._connected = False
-        self._unacknowledged: list[tuple[int, int]] = []  # pong after which signs are known to be received, and how many
-        self._pongs = 0
+        self._unacknowledged: list[tuple[int, int]] = []  # signs sent: the next pong's number, how many
         self._look: _Look | None = None
         self._look_s = time.monotonic() + LOOK_EVERY_S
         self._prune_s = 0.0
@@ -70,7 +72,7 @@ class Agent:
     # -- the connection --------------------------------------------------------------------------
 
     def held(self) -> frames.AgentHeld:
-        """What it says in its hello."""
+        """Its part of the hello."""
         from unidle import __version__
 
         return frames.AgentHeld(self.found.to_json(), self.boxes.running(), __version__)
@@ -79,17 +81,12 @@ class Agent:
         """The hub welcomed it."""
         self._connected = True
         self._fence = max(self._fence, fence)
-        self._pongs = 0
 
     def disconnected(self) -> None:
-        """The connection is over. Boxes and checks go on."""
+        """The connection is over. Boxes and checks continue."""
         self._connected = False
         self._unacknowledged = []
         self._signs.lost()
-
-    def ponged(self, number: int) -> None:
-        """A pong with this number was sent."""
-        self._pongs = number
 
     def acknowledged(self, number: int) -> None:
         """The hub received that pong, and so all that was sent before it."""
@@ -149,7 +146,8 @@ class Agent:
     def _read(self, frame: frames.Read) -> None:
         place = (frame.job, frame.attempt, frame.rank)
         try:
-            data = read_part(self._state.boxes, place, frame.file, frame.offset, frame.bytes)
+            runs = self.boxes.directory(frame.job) / RUNS
+            data = read_part(runs, place, frame.file, frame.offset, frame.bytes)
         except (OSError, ValueError) as error:
             self._send(frames.Done(frame.id, False, str(error)))
         else:
@@ -180,9 +178,7 @@ class Agent:
         for command, check in list(self._checks.items()):
             if (outcome := check.outcome()) is not None:
                 del self._checks[command]
-                self._done(
-                    command, data={"code": outcome.code, "late": outcome.late, "text": outcome.text}
-                )
+                self._done(command, data={"code": outcome.code, "late": outcome.late, "text": outcome.text})
         now_s = time.monotonic()
         self._look_at_host(now_s)
         if now_s >= self._prune_s:
@@ -194,14 +190,14 @@ class Agent:
             self._report_signs()
 
     def look_soon(self) -> None:
-        """Look at the devices of the host now."""
+        """List the devices of the host now."""
         self._look_s = 0.0
 
     def _report_signs(self) -> None:
         for body in self._signs.take():
-            self._send(frames.Seen("signs", body))
+            pong = self._send(frames.Seen("signs", body))
             if count := len(body["detections"]):
-                self._unacknowledged.append((self._pongs + 1, count))
+                self._unacknowledged.append((pong, count))
             if any(one["finding"]["kind"] in _GPU_KINDS for one in body["detections"]):
                 self.look_soon()
 
@@ -210,7 +206,9 @@ class Agent:
             if now_s >= self._look_s:
                 self._look_s = now_s + LOOK_EVERY_S
                 found: list[FoundNode] = []
-                thread = threading.Thread(target=self._look_into, args=(found,), name="unidle-look", daemon=True)
+                thread = threading.Thread(
+                    target=self._look_into, args=(found,), name="unidle-look", daemon=True
+                )
                 self._look = _Look(thread, found)
                 thread.start()
             return

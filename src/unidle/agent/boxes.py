@@ -22,6 +22,7 @@ from unidle.engine.local import rundir
 FILE: Final = "box.json"  # what the box is to be
 LOCK: Final = "box.lock"  # held by the box while it lives; its pid is in it
 ERRORS: Final = "box.err"
+RUNS: Final = "runs"  # the run root of its ranks
 KEPT_S: Final = 7 * 86_400.0
 """So long the directory of a box that has ended stays, for its logs."""
 _UP_WITHIN_S: Final = 20.0
@@ -56,7 +57,7 @@ class Boxes:
         self._live = set(self.running())
 
     def begin(self, order: BoxOrder, env: Mapping[str, str]) -> None:
-        """Start a box, unless it runs; :meth:`answer` tells how it went. ``env`` is added to the agent's environment.
+        """Start a box, unless it runs; :meth:`answer` has the result. ``env`` is added to the agent's environment.
 
         Errors: ValueError for a job that cannot be a directory, else OSError.
         """
@@ -69,7 +70,9 @@ class Boxes:
                 text = {name: getattr(order, name) for name in BoxOrder.__slots__}
                 file.write(json.dumps(text).encode())
             if order.job not in self._begun and not is_held(directory / LOCK):
-                self._begun[order.job] = _Begun(self._spawn(directory, at, env), time.monotonic() + _UP_WITHIN_S)
+                self._begun[order.job] = _Begun(
+                    self._spawn(directory, at, env), time.monotonic() + _UP_WITHIN_S
+                )
         finally:
             os.close(at)
 

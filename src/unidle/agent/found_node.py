@@ -15,7 +15,7 @@ from unidle.fleet import GpuLinks, Node
 
 @dataclass(frozen=True, slots=True)
 class FoundNode:
-    """A node and the links of its GPUs (None: one GPU, or not known). ``source`` says how the devices were found."""
+    """A node and the links of its GPUs (None: one GPU, or not known). ``source``: how the devices were found."""
 
     node: Node
     links: GpuLinks | None

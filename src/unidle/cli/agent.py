@@ -62,7 +62,7 @@ class AgentCommand:
 def agent(options: AgentCommand) -> None:
     """Make this host part of a fleet, with its devices as found.
 
-    SIGTERM: the node leaves the fleet, and its ranks go on until the controller ends them. After kill -9, the
+    SIGTERM: the node leaves the fleet, and its ranks continue until the controller ends them. After kill -9, the
     next agent finds them again. Inside a Slurm allocation the node leaves 30 s before the allocation ends, and
     its ranks end with it.
 

@@ -80,7 +80,7 @@ class SqlStore:
         first, since_ns = self._writer(), boottime_ns()
         while True:
             began_ns = boottime_ns()
-            # Whoever renews changes the row within a quarter of this time.
+            # A writer that lives changes the row within a quarter of this time.
             silent = first if began_ns - since_ns > LEASE_TTL_NS else None
             try:
                 self._lease = self._take(purpose, silent)
