@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from unidle import wire
 from unidle.agent import slurm
 from unidle.agent.agent import Agent, HubAddress
 from unidle.agent.dial_address import DialAddress, own_address, parse_join
@@ -146,7 +147,7 @@ class _Life:
 
     def _hello(self) -> frames.Hello:
         return frames.Hello(
-            v=frames.wire.VERSION, kind="agent", node=self.agent.found.node.id, token=self._token, boot=boot_id(),
+            v=wire.VERSION, kind="agent", node=self.agent.found.node.id, token=self._token, boot=boot_id(),
             agent=self.agent.held(),
         )  # fmt: skip
 
