@@ -73,6 +73,7 @@ def take_up(
     another user owns the store's file or its directory.
     """
     refuse_foreign(store)
+    _forget_password()
     senders = _senders(channels)
     lease = store.acquire(purpose)
     try:
@@ -125,6 +126,16 @@ def _close(services: ControllerServices, engine: LocalEngine) -> None:
     engine.close()
     if services.notices is not None:
         services.notices.abandon()
+
+
+def _forget_password() -> None:
+    """Processes that this one starts (supervisors, the profiler, hooks) do not have an address with a password in their
+    environment. Those that need the address receive it over a pipe.
+    """
+    scheme, _, rest = os.environ.get("UNIDLE_STORE", "").partition("://")
+    user, at, _ = rest.rpartition("@")
+    if scheme and ((at and ":" in user) or "password=" in rest):
+        del os.environ["UNIDLE_STORE"]
 
 
 def _clock_of_log(view: View) -> int | None:

@@ -100,7 +100,7 @@ class HubClient:
         self._poller = select.poll()
         self._poller.register(self._bell, select.POLLIN)
         self._buffer = read_buffer()
-        self._failures = 0
+        self._failures = self._pongs = 0
         self._thread = threading.Thread(target=self._run, name="unidle-hub-client", daemon=True)
         self._thread.start()
 
@@ -121,6 +121,11 @@ class HubClient:
             return False
         os.eventfd_write(self._bell, 1)
         return True
+
+    @property
+    def pongs(self) -> int:
+        """Pongs of this connection so far: a frame that is queued now was received once a later one is acknowledged."""
+        return self._pongs
 
     @property
     def wake_fd(self) -> int:
@@ -256,6 +261,7 @@ class HubClient:
         elif isinstance(frame, frames.Ping):
             talk.heard()
             talk.pongs += 1
+            self._pongs = talk.pongs
             # what is queued goes first: an acknowledged pong acknowledges it too
             while queued := self._out.take():
                 talk.stream.send(queued)
