@@ -14,7 +14,7 @@ import msgspec
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
 from unidle.engine.hosts.gang_moves import GangMoves, OrdersOf
 from unidle.engine.hosts.gang_state import GangState, Key, RankState, adopted, fresh, never_started, numbers
-from unidle.engine.hosts.node_link import NodeLink, NodeLinks
+from unidle.engine.hosts.host_nodes import HostNode, HostNodes
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timers import Timers
 from unidle.engine.hosts.timing import HostsTiming, S
@@ -37,7 +37,7 @@ class HostsCore:
         self._hub, self._timing, self._start_ns = hub, timing, start_ns
         self.out = Outbox(fence)
         self.boxes = BoxLinks(start_ns)
-        self.nodes = NodeLinks(fleet, start_ns, timing, self.out)
+        self.nodes = HostNodes(fleet, start_ns, timing, self.out)
         self.gangs: dict[Key, GangState] = {}
         self._of_job: dict[str, dict[int, GangState]] = {}
         self._open: set[str] = set()
@@ -292,10 +292,10 @@ class HostsCore:
             self.moves.move(gang)
             self._look_at_gang_at(gang, self.out.now_ns + _LOOK_NS)
 
-    def _look_at_node_at(self, link: NodeLink, due_ns: int) -> None:
+    def _look_at_node_at(self, link: HostNode, due_ns: int) -> None:
         self._timers.set(("node", link.node.id, ""), due_ns)
 
-    def _look_at_node(self, link: NodeLink) -> None:
+    def _look_at_node(self, link: HostNode) -> None:
         node = link.node.id
         heard = any(box.peer is not None and not box.silent for box in self.boxes.on_node(node))
         used = link.leaving and any(gang.on(node) for gang in self.gangs.values())

@@ -12,7 +12,7 @@ from typing import Final
 from unidle import wire
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
 from unidle.engine.hosts.gang_state import GangState, RankState, numbers
-from unidle.engine.hosts.node_link import NodeLinks
+from unidle.engine.hosts.host_nodes import HostNodes
 from unidle.engine.hosts.orders import BoxHost, start_frames
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timing import HostsTiming
@@ -30,7 +30,7 @@ class GangMoves:
     """Brings gangs on: works on their state, and puts frames and marks into the outbox."""
 
     def __init__(
-        self, out: Outbox, boxes: BoxLinks, nodes: NodeLinks, hub: HubFacts, timing: HostsTiming, orders: OrdersOf
+        self, out: Outbox, boxes: BoxLinks, nodes: HostNodes, hub: HubFacts, timing: HostsTiming, orders: OrdersOf
     ) -> None:  # fmt: skip
         self._out, self._boxes, self._nodes, self._hub = out, boxes, nodes, hub
         self._timing, self._orders = timing, orders

@@ -32,14 +32,14 @@ class Outbox:
 
     fence: int
     now_ns: int = 0  # of what is worked off
-    frames: list[tuple[int, frames.Command]] = field(default_factory=list)
+    queued: list[tuple[int, frames.Command]] = field(default_factory=list)
     seen: list[Observation] = field(default_factory=list)
     _last_id: int = 0
     _awaited: dict[int, tuple[int, Answer]] = field(default_factory=dict)
     _of_peer: dict[int, set[int]] = field(default_factory=dict)
 
     def tell(self, peer: int, frame: frames.Command) -> None:
-        self.frames.append((peer, frame))
+        self.queued.append((peer, frame))
 
     def ask(self, peer: int, answer: Answer | None = None) -> int:
         """The ``id`` of the next command to a peer; ``answer`` gets its one answer, also if the connection ends."""

@@ -19,7 +19,7 @@ AGENT_GONE = "unidle/agent-gone"
 
 
 @dataclass(slots=True)
-class NodeLink:
+class HostNode:
     """A node. ``down``: neither its agent nor a box is heard. ``leaving``: its agent left on purpose."""
 
     node: Node
@@ -36,15 +36,15 @@ class NodeLink:
         return replace(self.node, taints=(*self.node.taints, AGENT_GONE))
 
 
-class NodeLinks:
+class HostNodes:
     """``fleet`` has what no host can say (tiers, queues, policies), and the nodes that are known from before."""
 
     def __init__(self, fleet: Fleet, start_ns: int, timing: HostsTiming, out: Outbox) -> None:
         self._fleet, self._timing, self._out = fleet, timing, out
         self._site = fleet.tiers[0].id if fleet.tiers else ""
         self._tiers = {tier.id for tier in fleet.tiers}
-        self.at = {node.id: NodeLink(node, start_ns) for node in fleet.nodes}
-        self.of_peer: dict[int, NodeLink] = {}
+        self.at = {node.id: HostNode(node, start_ns) for node in fleet.nodes}
+        self.of_peer: dict[int, HostNode] = {}
 
     def fleet(self) -> Fleet:
         """What there is now."""
@@ -54,7 +54,7 @@ class NodeLinks:
         link = self.at.get(node)
         return None if link is None else link.peer
 
-    def join(self, peer: Peer, heard_ns: int) -> NodeLink | None:
+    def join(self, peer: Peer, heard_ns: int) -> HostNode | None:
         """An agent said hello; None where it does not describe its node."""
         known = self.at.get(peer.node)
         described = peer.hello.agent.node if peer.hello.agent is not None else {}
@@ -62,7 +62,7 @@ class NodeLinks:
         if node is None:
             return None
         before = None if known is None else known.as_listed()
-        link = known or NodeLink(node, heard_ns)
+        link = known or HostNode(node, heard_ns)
         if link.peer is not None:
             self.of_peer.pop(link.peer.id, None)
         link.node, link.peer, link.heard_ns = node, peer, max(link.heard_ns, heard_ns)
@@ -82,7 +82,7 @@ class NodeLinks:
             before, link.node = link.as_listed(), node
             self._list(link, before)
 
-    def leave(self, peer: int, heard_ns: int, *, on_purpose: bool) -> NodeLink | None:
+    def leave(self, peer: int, heard_ns: int, *, on_purpose: bool) -> HostNode | None:
         """A connection is over; None where it was replaced before, or was no agent's."""
         link = self.of_peer.pop(peer, None)
         if link is not None:
@@ -91,7 +91,7 @@ class NodeLinks:
             link.leaving = on_purpose
         return link
 
-    def look(self, link: NodeLink, now_ns: int, hub: HubFacts, *, boxes: bool, used: bool) -> int | None:
+    def look(self, link: HostNode, now_ns: int, hub: HubFacts, *, boxes: bool, used: bool) -> int | None:
         """What an agent's silence means; when to look again. ``boxes``: one of the node is heard; ``used``: it has ranks."""
         if link.peer is not None:
             link.heard_ns = max(link.heard_ns, hub.acknowledged_ns(link.peer.id))
@@ -116,20 +116,20 @@ class NodeLinks:
             self._out.seen.append(HealthChange(link.node.id, "fault", because))
         return now_ns + S
 
-    def _answers(self, link: NodeLink) -> None:
+    def _answers(self, link: HostNode) -> None:
         """The agent is heard."""
         if link.gone:
             before, link.gone = link.as_listed(), False
             self._list(link, before)
         self._recover(link)
 
-    def _recover(self, link: NodeLink) -> None:
+    def _recover(self, link: HostNode) -> None:
         if link.down:
             link.down = False
             because = Reason("host_answers", f"host {link.node.id} answers again")
             self._out.seen.append(HealthChange(link.node.id, "healthy", because))
 
-    def _list(self, link: NodeLink, before: Node | None) -> None:
+    def _list(self, link: HostNode, before: Node | None) -> None:
         if (now := link.as_listed()) != before:
             self._out.seen.append(NodesChanged(put=(now,)))
 
