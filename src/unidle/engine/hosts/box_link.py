@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from unidle.engine.hosts.gang_state import Key
 from unidle.engine.hosts.outbox import HubFacts
 from unidle.hub.protocol import Peer
 
@@ -22,7 +23,7 @@ class BoxLink:
     heard_ns: int
     peer: Peer | None = None
     hello_offset_ns: int = 0  # its CLOCK_BOOTTIME to the controller's clock, as far as its hello shows it
-    silent: bool = False
+    silent: set[tuple[Key, int]] = field(default_factory=set)  # ranks that were reported to be silent
     asked_ns: int | None = None  # when its agent was last asked for it
     trouble: str = ""  # why its agent could not start it
 

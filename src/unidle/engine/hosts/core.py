@@ -245,10 +245,8 @@ class HostsCore:
         over_ns = link.heard_ns + self._timing.fenced_after_ns
         if now_ns >= over_ns:
             self._fence(link, risky)
-        elif now_ns >= silent_ns and not link.silent and risky:
-            link.silent = True
-            for gang, ranks in risky:
-                self.out.seen.append(Silent(*gang.key, tuple(numbers(ranks)), link.heard_ns))
+        elif now_ns >= silent_ns:
+            self._report_silence(link, risky)
         if risky or link.peer is not None:
             times = (now_ns + _LOOK_NS, silent_ns, over_ns)
             self._watch(link, min(at for at in times if at > now_ns))
@@ -257,15 +255,21 @@ class HostsCore:
         found = [(gang, gang.risky(link.node)) for gang in self._of_job.get(link.job, {}).values()]
         return [(gang, ranks) for gang, ranks in found if ranks]
 
+    def _report_silence(self, link: BoxLink, risky: list[tuple[GangState, list[RankState]]]) -> None:
+        for gang, ranks in risky:
+            if new := [rank.rank for rank in ranks if (gang.key, rank.rank) not in link.silent]:
+                link.silent.update((gang.key, rank) for rank in new)
+                self.out.seen.append(Silent(*gang.key, tuple(new), link.heard_ns))
+
     def _heard(self, link: BoxLink) -> None:
-        if link.silent:
-            link.silent = False
-            for gang, ranks in self._risky(link):
-                self.out.seen.append(Silent(*gang.key, tuple(numbers(ranks)), 0))
+        reported, link.silent = link.silent, set()
+        for gang in list(self._of_job.get(link.job, {}).values()) if reported else ():
+            if again := [one.rank for one in gang.on(link.node) if (gang.key, one.rank) in reported]:
+                self.out.seen.append(Silent(*gang.key, tuple(again), 0))
 
     def _fence(self, link: BoxLink, risky: list[tuple[GangState, list[RankState]]]) -> None:
         """The lease of a box is over, so that its ranks are dead: they are lost, and ended again if it comes back."""
-        link.silent = False
+        link.silent.clear()
         since = datetime.fromtimestamp(link.heard_ns / S, UTC)
         silent_s = (self.out.now_ns - link.heard_ns) / S
         text = (
