@@ -6,6 +6,7 @@ Their names in ``f`` are those of :mod:`unidle.wire`. Import the module, not its
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -233,9 +234,10 @@ class Nameless(msgspec.Struct, frozen=True):
 
 
 _ENCODE = msgspec.json.Encoder()
-_FROM_CLIENT = msgspec.json.Decoder(FromClient)
-_TO_CLIENT = msgspec.json.Decoder(ToClient)
+_FROM_CLIENT: msgspec.json.Decoder[FromClient] = msgspec.json.Decoder(FromClient)  # type: ignore[arg-type]
+_TO_CLIENT: msgspec.json.Decoder[ToClient] = msgspec.json.Decoder(ToClient)  # type: ignore[arg-type]
 _NAMELESS = msgspec.json.Decoder(Nameless)
+_WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def encoded(frame: FromClient | ToClient, limit: int = wire.FRAME_BYTES) -> bytes:
@@ -250,25 +252,25 @@ def from_client(payload: bytes, *, newer: bool = False) -> FromClient | None:
     """
     try:
         return _FROM_CLIENT.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return _unknown(payload, error, wire.FROM_CLIENT, newer=newer)
+    except _WRONG as error:
+        _pass_over(payload, error, wire.FROM_CLIENT, newer=newer)
+        return None
 
 
 def to_client(payload: bytes, *, newer: bool = False) -> ToClient | None:
     """The frame of a hub, as :func:`from_client`."""
     try:
         return _TO_CLIENT.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return _unknown(payload, error, wire.TO_BOX | wire.TO_AGENT, newer=newer)
+    except _WRONG as error:
+        _pass_over(payload, error, wire.TO_BOX | wire.TO_AGENT, newer=newer)
+        return None
 
 
-def _unknown(payload: bytes, error: Exception, known: frozenset[str], *, newer: bool) -> None:
-    """Nothing, where this is a frame of an unknown name that may be passed over. Errors: wire.Malformed."""
+def _pass_over(payload: bytes, error: Exception, known: frozenset[str], *, newer: bool) -> None:
+    """Errors: wire.Malformed, unless this is a frame of an unknown name of a newer release."""
+    name = ""
     if newer:
-        try:
+        with suppress(*_WRONG):
             name = _NAMELESS.decode(payload).f
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            name = ""
-        if name and name not in known:
-            return
-    raise wire.Malformed(f"a frame is not as agreed: {error}") from None
+    if not name or name in known:
+        raise wire.Malformed(f"a frame is not as agreed: {error}") from None
