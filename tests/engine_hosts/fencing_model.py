@@ -116,7 +116,7 @@ class SimHub:
     def drop(self, peer: int, why: str) -> None:
         self.links.pop(peer).close()
         del self.peers[peer]
-        self.report(Left(peer, why, on_purpose=False, acknowledged_ns=self.acknowledged[peer]))
+        self.report(Left(peer, why, on_purpose=False))
 
     def report(self, event: Joined | Left | Received) -> None:
         self.events.append(event)
@@ -128,7 +128,7 @@ class SimHub:
         return ClockOffset(0, MS) if peer in self.links else None
 
     def acknowledged_ns(self, peer: int) -> int:
-        return self.acknowledged.get(peer, 0) if peer in self.links else 0
+        return self.acknowledged.get(peer, 0)
 
     def box_token(self, node: str, job: str) -> str:
         return f"{node}|{job}"

@@ -35,15 +35,11 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A connection is over. The last of its events. ``on_purpose``: it sent ``bye``.
-
-    ``acknowledged_ns`` is the last answer of :meth:`Hub.acknowledged_ns`; 0 where that is not known.
-    """
+    """A connection is over. The last of its events. ``on_purpose``: it sent ``bye``."""
 
     peer: int
     why: str
     on_purpose: bool
-    acknowledged_ns: int = 0
 
 
 class Received(msgspec.Struct, frozen=True):

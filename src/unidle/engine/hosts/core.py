@@ -121,9 +121,9 @@ class HostsCore:
                 self._fetch(box)
 
     def left(self, event: Left, now_ns: int) -> None:
-        """A connection is over. What was acknowledged on it last is not known here, but it was before now."""
+        """A connection is over. Where the hub has forgotten what it acknowledged last, that was before now."""
         self.out.now_ns = now_ns
-        heard_ns = event.acknowledged_ns or now_ns
+        heard_ns = self._hub.acknowledged_ns(event.peer) or now_ns
         self.out.left(event.peer)
         link = self.boxes.leave(event.peer, heard_ns)
         if link is not None:
