@@ -306,6 +306,6 @@ def _machine(node: Node, kept: str) -> FaultDetector:
     model = node.devices[0].model if node.devices else ""
     if not node.netns:
         return MachineWatch(node.id, kept, model=model)
-    from unidle.engine.local.netns import enter
+    from unidle.engine.local.ranks.netns import enter
 
     return SpaceWatch(node.id, node.netns, node.address, kept, enter, model)
