@@ -57,18 +57,18 @@ def run_id(name: str, job: str, attempt: int) -> str:
 
 
 def environments(
-    command: StartGang, fleet: Fleet, port: int, name: str, inherited: Mapping[str, str]
+    command: StartGang, fleet: Fleet, port: int, name: str, inherited: Mapping[str, str], address: str = ""
 ) -> list[dict[str, str]]:
     """What each rank's environment has beyond the inherited one, in rank order.
 
     The variables are those of torchrun, so that a script written for it needs no change; a job without
-    a rendezvous has only unidle's own. A node of the fleet is a group (GROUP_RANK), though all of them
-    are this machine.
+    a rendezvous has only unidle's own. A node of the fleet is a group (GROUP_RANK), also where all of them
+    are this machine. ``address`` is that of rank 0's node, where the nodes are hosts of their own.
     """
     places = command.places
     nodes = list(dict.fromkeys(place.node for place in places))
     known = {node.id: node for node in fleet.nodes if node.netns}
-    address = address_of(fleet, places[0].node)
+    address = address or address_of(fleet, places[0].node)
     devices = {device.id: device for device in fleet.devices()}
     vendors = {device.vendor for device in devices.values() if device.kind == "gpu"}
     seen = dict.fromkeys(nodes, 0)
