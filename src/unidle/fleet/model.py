@@ -12,7 +12,7 @@ from unidle.fleet.queues import DAILY, UTC, Migration, QueueSpec, UsageDecay, Zo
 WHOLE_PPM = 1_000_000
 
 Health = Literal["healthy", "fault", "repair", "maintenance", "quarantine", "boot"]
-Barred = Literal["fault", "repair", "maintenance", "quarantine", "boot", "taken"]
+Barred = Health | Literal["taken"]
 """Why no job may be placed on a node or device: its health, or others use it."""
 LinkClass = Literal["nvlink", "infiniband", "roce", "ethernet"]
 Vendor = Literal["nvidia", "amd", "ascend"]

@@ -84,7 +84,7 @@ def _differ(had: tuple[str, ...], got: tuple[str, ...]) -> tuple[list[str], list
 
 def _exchange(view: View, holder: tuple[JobView, AttemptView, int], old: str, new: str, now: int) -> None:
     """The rank has ``new`` instead of ``old``; who held ``new`` has ``old`` from now on."""
-    job, attempt, number = holder
+    job, attempt, _ = holder
     book = view.book
     k, n = book.index(old), book.index(new)
     other = _holder_of(view, new) if book.held[n] else None
