@@ -36,7 +36,7 @@ KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, StacksTaken, RankStack, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched, Removal, Rest, TakenView, Landing,
 )  # fmt: skip
-FORM = (16, 1982473805)
+FORM = (17, 429295392)
 
 
 def form() -> int:

@@ -309,7 +309,7 @@ class SimEngine:
         journal = self._journal.get(key)
         if journal is None:
             return
-        for rank in what.ranks:
+        for rank in (rank for rank in what.ranks if rank < len(journal)):
             if what.since_ns:
                 silent.setdefault((key, rank), len(journal[rank]))
                 continue
