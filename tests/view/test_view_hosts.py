@@ -1,4 +1,4 @@
-"""Nodes that change one by one, ranks that cannot be heard, slices that a host gave otherwise, and what others use."""
+"""Nodes that change one by one, ranks that do not answer, slices that a host gave otherwise, and what others use."""
 
 from __future__ import annotations
 
@@ -137,11 +137,11 @@ def test_explain_and_list_say_since_when_a_rank_is_silent_and_where() -> None:
     told = Telling(1, 1).submit("j", ranks=2).place("j", "n0/0", "n1/0").at(10).tell(silent(2, 1))
     assert silence_text(job_line(told.job("j")), 1 + 10 * S) == "silent since 8 s on n1"
     lines = "\n".join(story_lines(explain(told.view, told.job("j"))))
-    assert "now: silent since 8 s on n1: nothing is heard of rank 1" in lines
+    assert "now: silent since 8 s on n1: rank 1 does not answer" in lines
     told.at(12).tell(silent(0, 1))
     lines = "\n".join(story_lines(explain(told.view, told.job("j"))))
     assert "now: silent" not in lines
-    assert "nothing heard of rank 1 on n1 for 10.0 s" in lines
+    assert "rank 1 on n1 did not answer for 10.0 s" in lines
 
 
 # -- ended by others ---------------------------------------------------------------------------------

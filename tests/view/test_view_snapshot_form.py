@@ -18,8 +18,8 @@ from unidle.view.ranks import RankView, Watched
 from unidle.view.records import (
     FaultView,
     IdleNotice,
-    Landing,
     Prediction,
+    RankLanding,
     Removal,
     TakenView,
     UseView,
@@ -34,9 +34,9 @@ from view.telling import Telling
 
 KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, StacksTaken, RankStack, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
-    SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched, Removal, Rest, TakenView, Landing,
+    SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched, Removal, Rest, TakenView, RankLanding,
 )  # fmt: skip
-FORM = (17, 429295392)
+FORM = (17, 361462667)
 
 
 def form() -> int:

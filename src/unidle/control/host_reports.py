@@ -1,6 +1,6 @@
 """What engines report of hosts, as events: nodes, silence, disruption, what others use, jobs of other places.
 
-A report may come twice, or late: what the view knows already is no event.
+A report may come twice, or late: what the view has already is no event.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME_MOST: Final = 40
 
 
 def event_of(view: View, seen: HostReport) -> ev.Event | None:
-    """The event of a report; None where it says nothing new, or is of an attempt that is not live."""
+    """The event of a report; None where nothing is new in it, or is of an attempt that is not live."""
     if isinstance(seen, NodesChanged):
         return fleet_change(view, seen.put, seen.gone)
     if isinstance(seen, Taken):
@@ -86,7 +86,7 @@ def _taken(view: View, seen: Taken) -> ev.NodeTaken | None:
 
 
 def _silent(attempt: AttemptView, seen: Silent) -> ev.RanksSilent | None:
-    """Of the ranks those for which it is news: an earlier time, or that they are heard again."""
+    """Of the ranks those for which it is news: an earlier time, or that they answer again."""
     found = []
     for number in dict.fromkeys(seen.ranks):
         if 0 <= number < len(attempt.ranks):
@@ -114,7 +114,7 @@ def _live(view: View, job: str, number: int) -> AttemptView | None:
 def arrival(view: View, seen: JobArrived) -> str | None:
     """The id of a job from outside; None where it is known, also if it has ended or was removed.
 
-    The id is made of its name and its identity, so that it is the same whoever sees the job, and however often.
+    The id is made of its name and its identity, so that each engine that sees the job gives it the same one.
     """
     for job in _ids(seen):
         known = view.jobs.get(job)

@@ -1,4 +1,4 @@
-"""Events of hosts: nodes that come, change and leave, what others use of them, and ranks that cannot be heard."""
+"""Events of hosts: nodes that come, change and leave, what others use of them, and ranks that do not answer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class NodeTaken(Base, frozen=True, omit_defaults=True):
 
 
 class RanksSilent(Base, frozen=True, omit_defaults=True):
-    """Nothing is heard of these ranks since ``since_ns``; 0: they are heard again."""
+    """These ranks have not answered since ``since_ns``; 0: they answer again."""
 
     job: str
     attempt: int

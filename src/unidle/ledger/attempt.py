@@ -76,7 +76,7 @@ class RankTrace(NamedTuple):
     observer: str = ""
     down: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group down)
     looks: Sequence[Look] = ()  # what was found by looking at it, in order of time
-    silent: Sequence[tuple[int, int]] = ()  # when nothing was heard of it, in order of time
+    silent: Sequence[tuple[int, int]] = ()  # when it did not answer, in order of time
     since_ns: int = 0
 
 
@@ -336,7 +336,7 @@ def _idle(pieces: Iterable[CauseInterval], start: int, end: int, how: How) -> It
 def _silent(
     pieces: Iterable[CauseInterval], silences: Sequence[tuple[int, int]], gone: int
 ) -> Iterator[CauseInterval]:
-    """While nothing was heard of the rank, what no mark of it proves is silence: also of marks that came later."""
+    """While the rank did not answer, what no mark proves is silence. Marks that came later prove it, too."""
     for piece in pieces:
         guessed = piece.how == "inferred" or piece.leaf in ("gang_wait", "start")
         if piece.step >= 0 or not guessed or piece.leaf == UNSEEN:

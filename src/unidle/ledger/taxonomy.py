@@ -36,7 +36,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "data_stall": "waiting for input data",
         "evaluation": "evaluation between training steps",
         "hang": "alive, but the gang makes no progress",
-        "silent": "nothing is heard of the rank's host, and no step of that time is known",
+        "silent": "the rank's host does not answer, and no step of that time is known",
         "preempting": "asked to leave, and saving or stopping",
         "idle": "allocated with nothing to run, before, between or after the work",
     },

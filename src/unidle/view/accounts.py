@@ -267,7 +267,7 @@ def _rank_trace(
 
 
 def _silences(rank: RankView, end_ns: int) -> list[tuple[int, int]]:
-    """When nothing was heard of the rank, up to ``end_ns``."""
+    """When the rank did not answer, up to ``end_ns``."""
     if rank.silent_ns is None:
         return rank.silences
     return [*rank.silences, (rank.silent_ns, max(rank.silent_ns, end_ns))]

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from msgspec import UNSET
+
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
 from unidle.fleet import WHOLE_PPM, Health, Node, slices_of
@@ -91,7 +93,7 @@ def fleet_changed(view: View, event: ev.FleetChanged, now: int) -> None:
                 book.remove(k, now)
     kept = tuple(node for node in nodes if node.id not in gone) if gone else tuple(nodes)
     view.fleet = replace(view.fleet, nodes=kept)
-    if event.put or gone:
+    if event.put or gone or any(edit.parent is not UNSET for edit in event.edits):
         view.fleet_changed()
     for edit in event.edits:
         view.edited.add(edit.id)

@@ -1,4 +1,4 @@
-"""Events of hosts, applied to the view: what others use, ranks that cannot be heard, slices that a host really gave."""
+"""Events of hosts, applied to the view: what others use, ranks that do not answer, slices that a host really gave."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from unidle.jobs import RankPlace
 from unidle.view import fold_fleet as of_fleet
 from unidle.view.fold_jobs import attempt_of, job_of, started_use
 from unidle.view.jobs import AttemptView, JobView
-from unidle.view.ranks import be_heard, fall_silent
-from unidle.view.records import Landing, TakenView
+from unidle.view.ranks import answer_again, fall_silent
+from unidle.view.records import RankLanding, TakenView
 from unidle.view.state import View
 
 
@@ -34,7 +34,7 @@ def ranks_silent(view: View, event: ev.RanksSilent, now: int) -> None:
         if event.since_ns:
             fall_silent(rank, min(event.since_ns, now))
         else:
-            be_heard(rank, now)
+            answer_again(rank, now)
     view.touch(event.job)
 
 
@@ -57,14 +57,14 @@ def rank_landed(view: View, event: ev.RankLanded, now: int) -> None:
     lost, new = _differ(had, got)
     if not new:
         return
-    attempt.landings = [*attempt.landings, Landing(now, number, attempt.places[number].node, had)]
+    attempt.landings = [*attempt.landings, RankLanding(now, number, attempt.places[number].node, had)]
     for old, piece in zip(lost, new, strict=True):
         _exchange(view, (job, attempt, number), old, piece, now)
     _put(view, job, attempt, RankPlace(number, event.node, got))
 
 
 def may_land(view: View, had: tuple[str, ...], got: tuple[str, ...]) -> bool:
-    """Whether a rank with slices ``had`` can have ``got`` instead: as many, alike, and known; none a part made for a job."""
+    """Whether a rank with slices ``had`` can have ``got`` instead: as many, of the same kind and share, and no parts made on demand."""
     occupancy, book = view.occupancy, view.book
     if len(got) != len(had) or len(set(got)) != len(got) or not occupancy.knows_all((*had, *got)):
         return False
@@ -105,14 +105,14 @@ def _exchange(view: View, holder: tuple[JobView, AttemptView, int], old: str, ne
     book.take((k,), now, now, their_job.id)
     theirs.since = {**theirs.since, old: now}
     place = theirs.places[their_rank]
-    theirs.landings = [*theirs.landings, Landing(now, their_rank, place.node, place.slices)]
+    theirs.landings = [*theirs.landings, RankLanding(now, their_rank, place.node, place.slices)]
     slices = tuple(old if piece == new else piece for piece in place.slices)
     nodes = {view.book.slices[book.index(piece)].node for piece in slices}
     _put(view, their_job, theirs, RankPlace(their_rank, min(nodes), slices))
 
 
 def _free(view: View, piece: str, k: int, now: int) -> None:
-    """Nobody holds the slice any more; it may still be one that takes no new job."""
+    """The slice has no holder any more; it may still be one that takes no new job."""
     view.occupancy.give_back((piece,))
     if view.book.down or view.barred or view.spares:
         of_fleet.set_down(view, k, now)

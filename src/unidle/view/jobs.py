@@ -11,7 +11,7 @@ from unidle.events.types import Outcome, StacksTaken, StopAsked
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.ranks import RankView
-from unidle.view.records import IdleNotice, Landing, Prediction, UseView, VerdictView
+from unidle.view.records import IdleNotice, Prediction, RankLanding, UseView, VerdictView
 from unidle.view.waiting import Shape
 
 _TRUSTED: Final = 2  # a predicted run time counts where it is at most so many times as long
@@ -38,7 +38,7 @@ class AttemptView(msgspec.Struct, array_like=True):
     stacks_ns: int | None = None
     disrupted: Reason | None = None  # others ended it
     disrupted_ns: int | None = None
-    landings: list[Landing] = []  # ranks that got other slices than were placed
+    landings: list[RankLanding] = []  # ranks that got other slices than were placed
     since: dict[str, int] = {}  # these slices, each with when the attempt got it
 
     @property
@@ -57,7 +57,7 @@ class AttemptView(msgspec.Struct, array_like=True):
 
     @property
     def silent(self) -> list[int]:
-        """Ranks that have not ended, as far as is known, and cannot be heard."""
+        """Ranks that have not ended, as far as is known, and do not answer."""
         return [k for k, rank in enumerate(self.ranks) if rank.silent_ns is not None and not rank.ended]
 
     @property

@@ -97,7 +97,7 @@ class TakenView(msgspec.Struct, array_like=True, frozen=True):
     because: Reason
 
 
-class Landing(msgspec.Struct, array_like=True, frozen=True):
+class RankLanding(msgspec.Struct, array_like=True, frozen=True):
     """A rank got other slices at ``at_ns``: those that it had until then."""
 
     at_ns: int

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from unidle.fleet import Barred, CutMode, Device, Fleet, Health, models_of, slices_of
+from unidle.fleet import Barred, CutMode, Device, Fleet, Health, Node, models_of, slices_of
 from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
 from unidle.view.changes import Changes
@@ -235,8 +235,13 @@ class View:
             self._nodes = {node.id: order for order, node in enumerate(self.fleet.nodes)}
         return self._nodes
 
+    def node(self, name: str) -> Node | None:
+        """A node of the fleet by its id."""
+        order = self.nodes.get(name)
+        return None if order is None else self.fleet.nodes[order]
+
     def node_at(self, target: str) -> int | None:
-        """The place of a node, or of that which a device is named after; None if the fleet has none of that name."""
+        """The place of a node, or of a device's node by the device's name; None if the fleet has no such node."""
         nodes = self.nodes
         order = nodes.get(target)
         return nodes.get(target.rpartition("/")[0]) if order is None else order

@@ -71,7 +71,7 @@ class IdleWatch:
             return (
                 [],
                 None,
-            )  # what cannot be heard may be at work; the job is looked at when it is heard again
+            )  # who does not answer may be at work; the job is looked at when it answers again
         if attempt.notice is None and self._next.get(job.id, 0) > now_ns:
             return [], None
         terms = self._terms_of(view, job)

@@ -42,7 +42,7 @@ class ProgressWatch:
         if job is None or attempt is None or attempt.number != vitals.attempt or attempt.stop is not None:
             self._judges.pop(key, None)
             return
-        if attempt.silent:  # what is not heard of may be at work: a new look begins when it is heard again
+        if attempt.silent:  # who does not answer may be at work: a new look begins when it answers again
             self._judges.pop(key, None)
             return
         if (

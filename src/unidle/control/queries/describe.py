@@ -52,7 +52,7 @@ def job_line(job: JobView, store: str | None = None) -> Plain:
 
 
 def silence_of(job: JobView) -> Plain | None:
-    """Which ranks of the job cannot be heard, on which nodes, and since when; None where all can."""
+    """Which ranks of the job do not answer, on which nodes, and since when; None where all do."""
     live = job.live
     ranks = live.silent if live is not None else []
     if live is None or not ranks:
@@ -63,7 +63,7 @@ def silence_of(job: JobView) -> Plain | None:
 
 
 def silence_text(line: Plain, now_ns: int) -> str:
-    """``silent since 8 s on n2``, of a line of :func:`job_line`; empty where the job is heard."""
+    """``silent since 8 s on n2``, of a line of :func:`job_line`; empty where all its ranks answer."""
     if line["silent_since_ns"] is None:
         return ""
     seconds = max(now_ns - line["silent_since_ns"], 0) // _MOMENT_NS
@@ -239,12 +239,12 @@ def _decisions_of(view: View, job: JobView, attempt: AttemptView) -> list[Plain]
 
 
 def _of_hosts(attempt: AttemptView) -> list[Plain]:
-    """What became of the attempt on its hosts: ranks that could not be heard or landed elsewhere, and who ended it."""
+    """What became of the attempt on its hosts: ranks that did not answer or landed elsewhere, and who ended it."""
     found = []
     for number, (rank, place) in enumerate(zip(attempt.ranks, attempt.places, strict=True)):
         spans = [*rank.silences, *([(rank.silent_ns, rank.end_ns)] if rank.silent_ns is not None else [])]
         for since_ns, until_ns in spans:
-            what = f"nothing heard of rank {number} on {place.node}"
+            what = f"rank {number} on {place.node} did not answer"
             if until_ns is not None:
                 what += f" for {max(until_ns - since_ns, 0) / _MOMENT_NS:.1f} s"
             found.append(_decision(since_ns, "silent", what))

@@ -20,7 +20,7 @@ def story_lines(story: dict[str, Any]) -> list[str]:
     if story["silent"]:
         ranks = ", ".join(map(str, story["silent_ranks"]))
         lines.append(
-            f"  now: {story['silent']}: nothing is heard of rank {ranks}, which is not known to have ended"
+            f"  now: {story['silent']}: rank {ranks} does not answer, and is not known to have ended"
         )
     if story["unmeasured"]:
         lines.append(f"  {story['unmeasured']}")

@@ -182,7 +182,7 @@ def _barred_line(view: View, target: str, health: Barred, devices: int) -> Plain
 
 
 def _hosts_taken(view: View, spec: JobSpec) -> list[Plain]:
-    """Nodes of which others use cores or memory, where the job asks for such."""
+    """Nodes of which others use cores or memory, where the job requests such."""
     asked, lines = spec.requests, []
     for node, taken in sorted(view.taken.items()) if asked.cpus or asked.memory_bytes else ():
         if taken.cpu_milli or taken.memory_bytes:

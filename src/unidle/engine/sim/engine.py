@@ -81,7 +81,7 @@ class SimEngine:
     def befalls(self, at_ns: int, what: Befalls) -> None:
         """At that time this comes true of the simulated hosts, and is reported.
 
-        A gang that is disrupted is killed. Of a rank that is silent nothing is reported until it is heard again.
+        A gang that is disrupted is killed. Of a rank that is silent nothing is reported until it answers again.
         """
         self._reports.add(at_ns, what)
 

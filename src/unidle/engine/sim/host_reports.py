@@ -14,7 +14,7 @@ Befalls = NodesChanged | Silent | Disrupted | Landed | Taken | JobArrived
 
 
 class HostReports:
-    """Reports in the order of their times; ``silent`` has the ranks that cannot be heard, each with how many marks were."""
+    """Reports in the order of their times; ``silent`` has the ranks that do not answer, each with how many of its marks were reported."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Befalls]] = []
