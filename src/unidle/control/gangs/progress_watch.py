@@ -43,6 +43,9 @@ class ProgressWatch:
         if job is None or attempt is None or attempt.number != vitals.attempt or attempt.stop is not None:
             self._judges.pop(key, None)
             return
+        if attempt.silent:  # who does not answer may be at work: a new look begins when it answers again
+            self._judges.pop(key, None)
+            return
         if (
             key not in self._judges
         ):  # imported for the first gang that is looked at: most runs begin without one
