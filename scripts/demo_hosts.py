@@ -90,17 +90,44 @@ def main() -> None:
 def played(demo: Demo) -> int:
     """The demo itself; its exit code."""
     address = f"{demo.lab.address('hub')}:{PORT}"
-    demo.start("hub", "up", "--store", str(demo.store), "--listen", address, "--deadline", f"{DEADLINE_S}s", "--progress", "off")
+    demo.start(
+        "hub",
+        "up",
+        "--store",
+        str(demo.store),
+        "--listen",
+        address,
+        "--deadline",
+        f"{DEADLINE_S}s",
+        "--progress",
+        "off",
+    )
     token = Path(f"{demo.store}.d") / "hub" / "join"
     waited(token.exists, "the controller listens")
     tell(f"the controller listens on {address}; {len(HOSTS)} hosts join")
     for node, devices in HOSTS.items():
         state = ("--state", str(demo.place / node))
-        demo.start(node, "agent", "--join", address, "--token-file", str(token), "--node", node, "--cpu-devices", str(devices), *state)
+        demo.start(
+            node,
+            "agent",
+            "--join",
+            address,
+            "--token-file",
+            str(token),
+            "--node",
+            node,
+            "--cpu-devices",
+            str(devices),
+            *state,
+        )
     demo.until("all hosts have joined", lambda view: {node.id for node in view.fleet.nodes} == set(HOSTS))
     subprocess.run([*unidle("nodes"), "--store", str(demo.store)], check=False)
     file = demo.place / "gpt" / "job.yaml"
-    subprocess.run([*unidle("submit"), str(file), "--job", "gpt", "--store", str(demo.store)], check=True, env=environment())
+    subprocess.run(
+        [*unidle("submit"), str(file), "--job", "gpt", "--store", str(demo.store)],
+        check=True,
+        env=environment(),
+    )
     steps = steps_of(file)
 
     tell(f"4 ranks train a small GPT over {len(HOSTS)} hosts; at step {steps // 4} one of them is killed")
@@ -110,7 +137,9 @@ def played(demo: Demo) -> int:
     tell(f"kill -9 {pid}: rank 2, on {job.attempts[-1].places[2].node}")
 
     trained_to(demo, 2, steps // 2 + 10)
-    tell(f"the cable of n3 is pulled: its ranks are silent, and count as lost after {DEADLINE_S} s, when its box has ended them")
+    tell(
+        f"the cable of n3 is pulled: its ranks are silent, and count as lost after {DEADLINE_S} s, when its box has ended them"
+    )
     demo.lab.cut("n3")
     view = demo.until("n3 counts as lost", lambda view: not view.jobs["gpt"].attempts[1].live)
     tell(f"attempt 2 ended: {view.jobs['gpt'].attempts[1].because()}")
@@ -143,7 +172,13 @@ def checked(demo: Demo) -> int:
     """What the log and the ledger say in the end; 0 where all of it holds."""
     store = ("--store", str(demo.store))
     code = 0
-    for words in (("explain", "gpt"), ("ledger", "--job", "gpt"), ("ledger", "--check"), ("logs", "gpt", "--tail", "4"), ("store", "check")):
+    for words in (
+        ("explain", "gpt"),
+        ("ledger", "--job", "gpt"),
+        ("ledger", "--check"),
+        ("logs", "gpt", "--tail", "4"),
+        ("store", "check"),
+    ):
         tell("unidle " + " ".join(words))
         code = subprocess.run([*unidle(*words), *store], check=False).returncode or code
     job = demo.view().jobs["gpt"]

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from unidle import private
 from unidle.atomic import replaced
-from unidle.clock import RealClock
+from unidle.control.forecast import Forecaster
 from unidle.control.nodes.detectors import Detectors
+from unidle.control.services import ControllerServices
+from unidle.control.session import ControllerSession, HeldStore, dispatcher, driven, held_store, senders_of
 from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.timing import HostsTiming
 from unidle.fleet import Fleet
@@ -23,11 +23,15 @@ from unidle.hub import frames
 from unidle.hub.limits import HubLimits
 from unidle.hub.protocol import Peer
 from unidle.hub.server import FOLDER, HubServer, SiteFiles, open_hub
+from unidle.hub.tokens import JOIN
 from unidle.probe.detector import Detection, DetectorStatus
-from unidle.store.protocol import Lease, Store
-from unidle.view.state import View
+from unidle.store.protocol import Store
+
+if TYPE_CHECKING:
+    from unidle.files.fleet_notices import NoticeChannel
 
 ADDRESS: Final = "address"
+DEADLINE_NS: Final = 30_000_000_000
 _MOST_SIGNS: Final = 100_000  # that wait for a turn of the loop
 
 
@@ -37,7 +41,7 @@ class HostsWish:
     hub makes, where ``site`` has none; ``deadline_ns``: how long ranks may run without a word from a controller."""
 
     listen: str
-    deadline_ns: int = HostsTiming.deadline_ns
+    deadline_ns: int = DEADLINE_NS
     names: tuple[str, ...] = ()
     site: SiteFiles | None = None
 
@@ -84,6 +88,15 @@ def _moved(one: Detection, node: str, offset_ns: int) -> Detection:
 
 
 @dataclass(frozen=True, slots=True)
+class HostsSession:
+    """A session, where its hub listens, and the file with which agents join."""
+
+    session: ControllerSession
+    address: tuple[str, int]
+    join_file: Path
+
+
+@dataclass(frozen=True, slots=True)
 class OpenHosts:
     """The engine of hosts, and its hub: closed after the engine."""
 
@@ -96,13 +109,33 @@ class OpenHosts:
         return Detectors(replace(fleet, nodes=()), file, offset_ns, watcher=self.signs)
 
 
-def open_hosts(
-    wish: HostsWish, store: Store, lease: Lease, fleet: Fleet, view: View, clock: RealClock, state: Path
-) -> OpenHosts:
-    """Listen, and make the engine. ``fleet`` has no nodes: those of the log are kept until their agents say more.
+@contextmanager
+def take_up_hosts(
+    store: Store, fleet: Fleet, data_dir: Path, wish: HostsWish, channels: Sequence[NoticeChannel] = ()
+) -> Iterator[HostsSession]:
+    """As :func:`unidle.control.session.take_up` for `unidle up`, on the hosts that join. ``fleet`` has no nodes.
 
-    Errors: as of :func:`unidle.hub.server.open_hub`.
+    Errors: also those of :func:`unidle.hub.server.open_hub`.
     """
+    senders = senders_of(channels)
+    with held_store(store, data_dir, "unidle up") as held:
+        hosts = _open_hosts(wish, held, fleet)
+        try:
+            view, clock = held.view, held.clock
+            services = ControllerServices(
+                forecaster=Forecaster.of(view),
+                notices=dispatcher(held, senders),
+                detectors=hosts.detectors(fleet, held.state / "watch.json", clock.offset_ns),
+            )
+            with driven(held, hosts.engine, services) as session:
+                yield HostsSession(session, hosts.hub.addresses[0], held.state / FOLDER / JOIN)
+        finally:
+            hosts.hub.close()
+
+
+def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
+    """Listen, and make the engine: nodes of the log are kept until their agents say more."""
+    clock, lease, view, state = held.clock, held.lease, held.view, held.state
     limits = HubLimits(deadline_ns=wish.deadline_ns)
     hub = open_hub(
         wish.listen, str(state), clock, lease.token, limits=limits, site=wish.site, names=wish.names

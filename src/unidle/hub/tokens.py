@@ -19,7 +19,7 @@ from unidle.errors import StoreError
 from unidle.hub import frames
 
 _SECRET: Final = "secret"  # noqa: S105 - the name of a file
-_JOIN: Final = "join"
+JOIN: Final = "join"
 _NODES: Final = "nodes"
 _SECRET_BYTES: Final = 32
 _MOST_NODES_BYTES: Final = 64 << 20
@@ -56,7 +56,7 @@ class Tokens:
     def write_join(self, authority: str) -> None:
         """The file that an agent joins with. ``authority``: certificates in PEM; empty where the system's are to be used."""
         content = {"token": self.join, "authority": authority}
-        with atomic.replaced(_JOIN, at=self._folder, durable=True) as file:
+        with atomic.replaced(JOIN, at=self._folder, durable=True) as file:
             file.write(json.dumps(content).encode() + b"\n")
 
     def agent(self, node: str) -> str:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from unidle.control.nodes.storage_watch import StorageWatch, directories_of
 from unidle.engine.local.ranks.netns import enter
@@ -52,10 +52,24 @@ class _Group:
     recent: deque[Detection] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
 
+class SignSource(Protocol):
+    """Where signs come from: the threads of a :class:`unidle.probe.watcher.Watcher`, or agents on other hosts."""
+
+    def start(self) -> None: ...
+
+    def take(self, *, logged: bool) -> tuple[list[Detection], list[DetectorStatus]]:
+        """What is new, and what is known of who can see; ``logged``: the events of the last call are in the store."""
+        ...
+
+    def close(self, *, logged: bool) -> None: ...
+
+
 class Detectors:
     """Follows the sources of a fleet's nodes. ``file`` keeps how far each was read."""
 
-    def __init__(self, fleet: Fleet, file: Path, offset_ns: int, *, watcher: Watcher | None = None) -> None:
+    def __init__(
+        self, fleet: Fleet, file: Path, offset_ns: int, *, watcher: SignSource | None = None
+    ) -> None:
         wanted, self._static = wanted_of(fleet, offset_ns, os.environ.get(OVERLAY_VARIABLE, ""))
         self._watcher = watcher if watcher is not None else Watcher(wanted, file, offset_ns)
         self._place = str(file.parent)
