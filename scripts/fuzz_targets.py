@@ -103,7 +103,7 @@ def _kernel_log(_: Path) -> Run:
 
 
 def _progress(_: Path) -> Run:
-    from unidle.engine.local.supervisor.progress import HelperPipe, Scanner
+    from unidle.engine.local.ranks.supervisor.progress import HelperPipe, Scanner
 
     def run(data: bytes) -> None:
         scanner, helper = Scanner(), HelperPipe()
@@ -120,7 +120,7 @@ def _progress(_: Path) -> Run:
 
 def _pattern(_: Path) -> Run:
     """A pattern is only compiled and tried on an empty line: what it does to long lines is up to the user."""
-    from unidle.engine.local.supervisor.progress import validate_pattern
+    from unidle.engine.local.ranks.supervisor.progress import validate_pattern
 
     def run(data: bytes) -> None:
         validate_pattern(data.decode(errors="replace"))
@@ -129,7 +129,7 @@ def _pattern(_: Path) -> Run:
 
 
 def _failure(_: Path) -> Run:
-    from unidle.engine.local.supervisor.failure import read_failure
+    from unidle.engine.local.ranks.supervisor.failure import read_failure
 
     def run(data: bytes) -> None:
         out, _, err = data.partition(b"\0")

@@ -18,7 +18,7 @@ from unidle.agent.agent import Agent, HubAddress
 from unidle.agent.boxes import Boxes
 from unidle.agent.found_node import FoundNode, find_node
 from unidle.agent.state import AgentState
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 from unidle.errors import CannotRun
 from unidle.hub import frames
 

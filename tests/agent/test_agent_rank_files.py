@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from unidle.agent.rank_files import MOST_BYTES, read_part
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 
 
 @pytest.fixture

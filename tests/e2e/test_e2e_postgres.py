@@ -10,7 +10,7 @@ import pytest
 import needs
 from e2e import gangs
 from e2e.commands import ask, unidle
-from unidle.engine.local import process_tree
+from unidle.engine.local.ranks import process_tree
 from waiting import wait_until
 
 pytestmark = needs.postgres

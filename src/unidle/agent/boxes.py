@@ -17,7 +17,7 @@ from typing import Final
 
 from unidle import private
 from unidle.atomic import replaced
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 
 FILE: Final = "box.json"  # what the box is to be
 LOCK: Final = "box.lock"  # held by the box while it lives; its pid is in it

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from unidle import private
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 
 _FILES: Final = re.compile(r"log|log\.[0-9]{1,4}|log\.times|journal\.jsonl|supervisor\.err")
 MOST_BYTES: Final = 512 * 1024

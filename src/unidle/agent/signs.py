@@ -25,7 +25,7 @@ class Signs:
     """
 
     def __init__(self, node: Node, file: Path) -> None:
-        from unidle.engine.local.netns import enter
+        from unidle.engine.local.ranks.netns import enter
         from unidle.probe.node_detectors import detectors_of
         from unidle.probe.watcher import Watcher
 

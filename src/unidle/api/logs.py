@@ -94,8 +94,8 @@ class Output:
 
     def _open(self, job: JobView) -> bool:
         """See that the attempt that is read next is open; False if it does not exist now."""
-        from unidle.engine.local import rundir
         from unidle.engine.local.logs import LogReader
+        from unidle.engine.local.ranks import rundir
 
         if not self._number:
             self._number = self._attempt or max(len(job.attempts), 1)

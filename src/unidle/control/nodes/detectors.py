@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.control.nodes.storage_watch import StorageWatch, directories_of
-from unidle.engine.local.netns import enter
+from unidle.engine.local.ranks.netns import enter
 from unidle.events import types as ev
 from unidle.fleet import Fleet
 from unidle.fleet.policies import OVERLAY_VARIABLE

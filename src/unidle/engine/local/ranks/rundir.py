@@ -12,6 +12,8 @@
 - ``stop``: the grace of a stop that was asked for
 - ``reserve``: disk space kept for the exit record
 
+A box has ``JOB/lease`` (until when its ranks may run), ``JOB/box.lock`` and ``JOB/ATTEMPT/released`` there, too.
+
 Standard library only: the supervisor imports it.
 """
 
@@ -20,7 +22,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 
 from unidle.atomic import replaced
 
@@ -37,8 +38,10 @@ SUPERVISOR = "supervisor.json"
 ERRORS = "supervisor.err"
 JOURNAL = "journal.jsonl"
 LOG = "log"
+TIMES = "log.times"
 STOP = "stop"
 RESERVE = "reserve"
+RELEASED = "released"
 HOLDERS = ".holders"  # in the run root: no job's name begins with a dot
 
 
@@ -47,6 +50,14 @@ def path_part(name: str) -> str:
     if not name or name.startswith(".") or "/" in name or "\0" in name:
         raise ValueError(f"{name!r} is not the id of a job: it cannot name a directory")
     return name
+
+
+def is_shown(name: str) -> bool:
+    """Whether the file of a rank directory may be read by who asks a host for it: what the rank and its supervisor wrote."""
+    number = name[len(LOG) + 1 :] if name.startswith(f"{LOG}.") else ""
+    return name in (JOURNAL, LOG, TIMES, ERRORS) or (
+        number.isascii() and number.isdigit() and len(number) < 4
+    )
 
 
 def attempt_dir(run_root: str | os.PathLike[str], job: str, attempt: int) -> str:
@@ -152,16 +163,13 @@ def stop_grace_ns(directory: str) -> int | None:
     return grace if isinstance(grace, int) else None
 
 
-def boottime_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
 class SupervisorOrders:
     """How to run one rank.
 
     ``env`` is added to the supervisor's own environment, ``unset`` taken away from it; ``groups`` is
-    the rank's control group (:class:`~unidle.engine.local.cgroups.ControlGroup`), ``clock_offset_ns`` turns
+    the rank's control group (:class:`~unidle.engine.local.ranks.cgroups.ControlGroup`), ``clock_offset_ns`` turns
     the boot-time clock into the controller's. ``boot`` names the boot of the machine.
+    ``lease`` is the file with the lease of the box that holds the rank (``lease_file``); nothing for a rank without one.
     """
 
     def __init__(
@@ -182,6 +190,7 @@ class SupervisorOrders:
         log_file_bytes: int = 16 * 1024 * 1024,
         log_files: int = 4,
         boot: str = "",
+        lease: str = "",
     ) -> None:
         self.argv = argv
         self.workdir = workdir
@@ -198,6 +207,7 @@ class SupervisorOrders:
         self.log_file_bytes = log_file_bytes
         self.log_files = log_files
         self.boot = boot
+        self.lease = lease
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> SupervisorOrders:

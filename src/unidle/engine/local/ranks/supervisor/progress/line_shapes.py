@@ -117,7 +117,7 @@ class TableHeader:
         if names is None or cells[0][0].isalpha():
             return {}, False
         starts = {run.start(): k for k, run in enumerate(line.found)}
-        pairs = zip(cells, names, strict=True)
+        pairs = zip(cells, names)
         return {starts[cell.start()]: name for cell, name in pairs if cell.start() in starts}, False
 
 
@@ -145,7 +145,7 @@ class LineParts:
         self.found = list(runs.finditer(text))[:_MOST_RUNS]
         ends = [0, *(run.end() for run in self.found)]
         starts = [run.start() for run in self.found]
-        self.texts = [text[a:b] for a, b in zip(ends, starts, strict=False)]
+        self.texts = [text[a:b] for a, b in zip(ends, starts)]
         self.texts.append(text[ends[-1] :])
         self.near = list(self.texts)  # the same, without what a logger puts before
         self.begin = sum(

@@ -16,7 +16,9 @@ import signal
 import sys
 import time
 
-from .. import process_tree, rundir
+from unidle.boot import boottime_ns
+
+from .. import lease_file, process_tree, rundir
 from ..cgroups import ControlGroup
 from ..rundir import SupervisorOrders
 from .child import CannotStart, become_subreaper, spawn
@@ -79,6 +81,7 @@ class Supervisor:
         self.ticked_ns = 0
         self.busy = False
         self.blind = False
+        self.lease_ns = self._lease() if orders.lease else 0  # CLOCK_BOOTTIME
 
     def run(self) -> None:
         """The whole life of the rank; returns once its exit mark is written."""
@@ -189,6 +192,8 @@ class Supervisor:
             self._kill(now_ns)
         if now_ns >= self.ticked_ns + TICK_NS:
             self._tick(now_ns)
+        if self.lease_ns and not self.stopping and boottime_ns() >= self.lease_ns:
+            self._renew()
 
     def _timeout_ms(self) -> int | None:
         if self.exited or self.killed_ns is not None:
@@ -198,6 +203,8 @@ class Supervisor:
             waits.append(self.kill_at_ns - self._now_ns())
         if self.busy or self.journal.waits or self.orders.checkpoint_path is not None:
             waits.append(self.ticked_ns + TICK_NS - self._now_ns())
+        if self.lease_ns and not self.stopping:
+            waits.append(self.lease_ns - boottime_ns())
         return max(0, min(waits) // 1_000_000 + 1) if waits else None
 
     def _hear(self, numbers: bytes) -> None:
@@ -206,6 +213,16 @@ class Supervisor:
         elif signal.SIGTERM in numbers:
             grace_ns = rundir.stop_grace_ns(self.directory)
             self._stop(self.orders.grace_ns if grace_ns is None else grace_ns)
+
+    def _lease(self) -> int:
+        return max(1, lease_file.read(self.orders.lease, self.orders.boot)[0])
+
+    def _renew(self) -> None:
+        """End the rank when its box has not renewed the lease: the rank may run elsewhere from now on."""
+        self.lease_ns = self._lease()
+        if boottime_ns() >= self.lease_ns:
+            self._note("the lease of its box is over: the controller was not heard in time")
+            self._stop(0)
 
     def _stop(self, grace_ns: int) -> None:
         self.stopping = True
@@ -295,7 +312,7 @@ class Supervisor:
             self.cpu_ns += int((used.ru_utime + used.ru_stime) * 1e9)
             self.largest_bytes = max(self.largest_bytes, used.ru_maxrss * 1024)
             if pid == self.pid:
-                self.exited = (os.waitstatus_to_exitcode(status), self._now_ns())
+                self.exited = (_exit_code(status), self._now_ns())
 
     def _tick(self, now_ns: int) -> None:
         self.ticked_ns = now_ns
@@ -384,7 +401,12 @@ class Supervisor:
         self.journal.add({"k": "note", "t": self._now_ns(), "text": text[:1000]})
 
     def _now_ns(self) -> int:
-        return rundir.boottime_ns() + self.offset_ns
+        return boottime_ns() + self.offset_ns
+
+
+def _exit_code(status: int) -> int:
+    """What a process ended with, of the status that it left: 0 to 255, or minus the signal."""
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def main(arguments: list[str], become: Callable[[list[str], dict[str, str]], None] | None = None) -> int:

@@ -220,7 +220,7 @@ def _whole(path: str, known_only: bool) -> bool:
         return False
     if all(formats.never_a_checkpoint(name) for name in names):
         return False
-    for (file, inside), name in zip(files, names, strict=True):
+    for (file, inside), name in zip(files, names):
         if formats.never_a_checkpoint(name):
             continue
         if formats.in_flux(name) and name != ".metadata":

@@ -255,6 +255,15 @@ def group_paths(parents: dict[str, str], name: str, rank: str) -> dict[str, str]
     return {use: f"{parent}/{name}/{rank}" for use, parent in parents.items()}
 
 
+def needed(groups: dict[str, str], cpus: float | None) -> dict[str, str]:
+    """The control groups, without v1's ``cpu`` unless a CPU limit needs it.
+
+    The ``cpu`` group is a unit of scheduling: next to other work, a whole gang would get the share of one process.
+    """
+    cpu = groups.get("cpu") if cpus is None else None  # often one directory with cpuacct
+    return {use: path for use, path in groups.items() if path != cpu}
+
+
 def capabilities(parents: dict[str, str], name: str) -> dict[str, str]:
     """What groups below ``name`` can do here, in words: use -> "yes (by what)" or "no: why, and what instead"."""
     group = ControlGroup(group_paths(parents, name, "probe"))

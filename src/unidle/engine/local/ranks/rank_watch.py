@@ -5,29 +5,33 @@ from __future__ import annotations
 import os
 import select
 import signal
-from dataclasses import dataclass
-from typing import Literal
 
-from unidle.clock import boot_id
-from unidle.engine.local import descriptors, process_tree, rundir
-from unidle.engine.local.cgroups import ControlGroup
-from unidle.engine.local.journal_tail import JournalTail
-from unidle.events.marks import Mark
+from unidle.boot import boot_id
+from unidle.engine.local.ranks import descriptors, pidfd, process_tree, rundir
+from unidle.engine.local.ranks.cgroups import ControlGroup
+from unidle.engine.local.ranks.journal_tail import JournalTail
+from unidle.engine.local.ranks.mark_forms import RawMarks
+
+TYPE_CHECKING = False  # a box at rest has no use for typing
+if TYPE_CHECKING:
+    from typing import Any, Literal
+
+    State = Literal["unknown", "unstarted", "alive", "gone", "ended"]
 
 BURY_NS = 5_000_000_000
 OVERDUE_NS = 90_000_000_000
 SEARCH_NS = 1_000_000_000
+KILL_NS = 3_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
 class Logged:
-    """What the log has of a rank that an earlier engine may have started."""
+    """What the log has of a rank that an earlier engine may have started; ``ended``: its end is one of the marks."""
 
-    marks: int = 0
-    ended: bool = False  # its end is one of them
+    __slots__ = ("ended", "marks")
 
-
-State = Literal["unknown", "unstarted", "alive", "gone", "ended"]
+    def __init__(self, marks: int = 0, ended: bool = False) -> None:
+        self.marks = marks
+        self.ended = ended
 
 
 class RankWatch:
@@ -35,11 +39,17 @@ class RankWatch:
 
     ``unknown``: not checked yet, or its supervisor is just being started; ``unstarted``: no one
     has begun it, and this engine holds its lock; ``alive``: its supervisor runs; ``gone``: its
-    supervisor does not, and the journal has no end yet; ``ended``: its end was read.
+    supervisor does not, and the journal has no end yet; ``ended``: its end was read. Its marks are what ``form`` makes.
     """
 
     def __init__(
-        self, directory: str, rank: int, run_id: str, groups: dict[str, str], logged: Logged | None = None
+        self,
+        directory: str,
+        rank: int,
+        run_id: str,
+        groups: dict[str, str],
+        form: RawMarks,
+        logged: Logged | None = None,
     ) -> None:
         self.directory = directory
         self.rank = rank
@@ -50,8 +60,9 @@ class RankWatch:
         self.group = ControlGroup(groups)
         self._run_id = run_id
         self._logged = logged
-        self._tail = JournalTail(f"{directory}/{rundir.JOURNAL}", logged.marks if logged else 0)
-        self._news: list[tuple[int, tuple[Mark, ...]]] = []
+        self._form = form
+        self._tail = JournalTail(f"{directory}/{rundir.JOURNAL}", form, logged.marks if logged else 0)
+        self._news: list[tuple[int, tuple[Any, ...]]] = []
         self._stop_grace_ns: int | None = None
         self._stop_sent_ns: int | None = None
         self._overdue_ns: int | None = None
@@ -76,7 +87,17 @@ class RankWatch:
     def stop_asked(self) -> bool:
         return self._stop_grace_ns is not None
 
-    def news(self) -> list[tuple[int, tuple[Mark, ...]]]:
+    @property
+    def marks(self) -> int:
+        """How many marks of it are known."""
+        return self._tail.next
+
+    @property
+    def unwritten(self) -> Any:
+        """An end that the disk refused: it has the last number, and is in no file."""
+        return self._tail.unwritten
+
+    def news(self) -> list[tuple[int, tuple[Any, ...]]]:
         """What was read since the last call: ordinal of the first mark, and the marks."""
         news, self._news = self._news, []
         return news
@@ -120,7 +141,7 @@ class RankWatch:
     def started(self, pid: int) -> None:
         """The engine started a supervisor, which has the lock from now on."""
         self._release_lock()
-        self.pid, self.pidfd = pid, os.pidfd_open(pid)
+        self.pid, self.pidfd = pid, pidfd.open_pid(pid)
         self.state = "alive"
 
     def died(self) -> None:
@@ -142,12 +163,24 @@ class RankWatch:
         self.look(now_ns)
         self._carry_out_stop(now_ns)
 
+    def kill(self, now_ns: int, within_ns: int = KILL_NS) -> None:
+        """End the rank at once, whatever its supervisor does; that one is killed too where it writes no end in time."""
+        if self.state == "ended":
+            return
+        self.ask_stop(0, now_ns)
+        if self.state != "alive":
+            return
+        self._overdue_ns = now_ns + within_ns
+        self._signal(signal.SIGUSR1)
+        self.group.kill()
+        process_tree.send(self.pids(), signal.SIGKILL)
+
     def fail(self, t_ns: int, why: str, *, refused: bool = False) -> None:
         """The rank cannot be started: say so in its journal, and never start it.
 
         ``refused``: its part of a device cannot be made here.
         """
-        self._end(Mark(k="lost", t=t_ns, text=why, info={"refused": True} if refused else None))
+        self._end(self._form.make("lost", t_ns, why, {"refused": True} if refused else None))
 
     def refuse(self, t_ns: int, why: str) -> None:
         """As :meth:`fail`, for a rank of a gang that is not started at all. A rank that someone has begun is left alone."""
@@ -201,15 +234,15 @@ class RankWatch:
 
     def _follow(self, pid: int, ticks: object) -> bool:
         try:
-            pidfd = os.pidfd_open(pid)
+            fd = pidfd.open_pid(pid)
         except OSError as error:
             if descriptors.exhausted(error):
                 raise
             return False
         if process_tree.ticks_of(pid) != ticks or not process_tree.is_live(pid):
-            os.close(pidfd)
+            os.close(fd)
             return False
-        self.pid, self.pidfd, self.state = pid, pidfd, "alive"
+        self.pid, self.pidfd, self.state = pid, fd, "alive"
         if self._tail.missing:
             self._signal(signal.SIGCHLD)  # it restores a journal that was deleted, and is not stopped by that
         return True
@@ -241,7 +274,7 @@ class RankWatch:
 
     def _carry_out_stop(self, now_ns: int) -> None:
         if self.state == "unstarted":
-            self._end(Mark(k="lost", t=now_ns, text="stopped before it was started"))
+            self._end(self._form.make("lost", now_ns, "stopped before it was started"))
         elif self.state == "alive" and self.pidfd is not None:
             if self._stop_sent_ns != self._stop_grace_ns:
                 self._stop_sent_ns = self._stop_grace_ns
@@ -253,7 +286,7 @@ class RankWatch:
     def _signal(self, number: int) -> None:
         assert self.pidfd is not None
         try:
-            signal.pidfd_send_signal(self.pidfd, number)
+            pidfd.send(self.pidfd, number)
         except ProcessLookupError:
             pass  # its end will be noticed
 
@@ -286,7 +319,7 @@ class RankWatch:
         errors = _last_line(f"{self.directory}/{rundir.ERRORS}")
         if left:
             text += f"; processes {sorted(left)} do not die"
-        self._end(Mark(k="lost", t=now_ns, text=f"{text}: {errors}" if errors else text))
+        self._end(self._form.make("lost", now_ns, f"{text}: {errors}" if errors else text))
 
     def _left(self) -> set[int]:
         left = {pid for pid in self.group.members() if process_tree.is_live(pid)}
@@ -300,7 +333,7 @@ class RankWatch:
             left.add(spawned[0])
         return left
 
-    def _end(self, mark: Mark) -> None:
+    def _end(self, mark: Any) -> None:
         try:
             rundir.claim(self.directory)
         except OSError:
@@ -308,7 +341,7 @@ class RankWatch:
         self._append(mark)
         self._close()
 
-    def _append(self, mark: Mark) -> None:
+    def _append(self, mark: Any) -> None:
         first = self._tail.next
         self._news.append((first, (self._tail.append(mark),)))
 
@@ -342,10 +375,13 @@ def _last_line(path: str) -> str:
 
 
 class Supervisors:
-    """Followed by file descriptors of their processes, so that none is taken for another."""
+    """Followed by file descriptors of their processes, so that none is taken for another.
 
-    def __init__(self) -> None:
-        self._poller = select.poll()
+    ``poller``, where given, is also that of its owner, who waits on it for other descriptors too.
+    """
+
+    def __init__(self, poller: select.poll | None = None) -> None:
+        self._poller = poller or select.poll()
         self._watched: dict[int, RankWatch] = {}
         # what others still have to let go of before it can be removed or collected
         self._groups: list[ControlGroup] = []
@@ -367,7 +403,7 @@ class Supervisors:
 
     def ended(self) -> list[RankWatch]:
         """Those whose supervisor has ended; they are followed no more."""
-        found = [self._watched[fd] for fd, _ in self._poller.poll(0)]
+        found = [self._watched[fd] for fd, _ in self._poller.poll(0) if fd in self._watched]
         for watch in found:
             self.unfollow(watch)
         return found

@@ -16,11 +16,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from unidle.engine.local.supervisor.script_runner import script_of
+from unidle.engine.local.ranks.supervisor.script_runner import script_of
 
 MODULES: Final = ("torch", "torch.distributed", "torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.checkpoint", "torch._dynamo", "torch.utils.data")  # fmt: skip
 _PYTHON: Final = re.compile(r"python(\d(\.\d+)?)?\Z")
@@ -30,20 +29,22 @@ _HERE: Final = str(Path(__file__).parent)
 # The package goes by a name that no script imports, nothing stays in sys.path, and the working directory is not in it: in
 # that one anybody may have written a module. (`-P` is not known to Pythons before 3.11.)
 _BOOT: Final = (
-    "import sys;sys.path=[sys.argv[1]+'/../../..',*filter(None,sys.path)];import importlib.util as u;"
+    "import sys;sys.path=[sys.argv[1]+'/../../../..',*filter(None,sys.path)];import importlib.util as u;"
     "s=u.spec_from_file_location('_unidle_local',sys.argv[1]+'/__init__.py',submodule_search_locations=[sys.argv[1]]);"
     "m=u.module_from_spec(s);sys.modules['_unidle_local']=m;s.loader.exec_module(m);"
     "from _unidle_local.supervisor.fork_server import main;sys.path.pop(0);main(sys.argv[2:])"
 )
 
 
-@dataclass(slots=True)
 class _Zygote:
-    process: subprocess.Popen[bytes]
-    channel: socket.socket
-    ready: bool = False
-    why_not: str = ""
-    wanted_s: float = 0.0  # when somebody began to wait for it
+    __slots__ = ("channel", "process", "ready", "wanted_s", "why_not")
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+        self.process = process
+        self.channel = channel
+        self.ready = False
+        self.why_not = ""
+        self.wanted_s = 0.0  # when somebody began to wait for it
 
 
 class WarmPool:
@@ -125,7 +126,7 @@ class WarmPool:
         zygote.channel.settimeout(timeout_s)
         try:
             told = zygote.channel.recv(4096)
-        except (BlockingIOError, TimeoutError):
+        except (BlockingIOError, socket.timeout):
             return None
         except OSError as error:
             return self._end(zygote, str(error))

@@ -8,8 +8,6 @@ import resource
 from pathlib import Path
 from typing import Final
 
-from unidle.words import counted
-
 PER_RANK: Final = 3  # its lock, its supervisor's process and its journal
 RESERVE: Final = 32  # for the store, for looks at ranks and for the programs that it starts
 
@@ -42,7 +40,7 @@ def exhausted(error: OSError) -> bool:
 
 def _text(ranks: int, needed: int, left: int, of: str, remedy: str) -> str:
     return (
-        f"too few open files: {counted(ranks, 'rank')} and a reserve need {needed}, and {max(left, 0)} {of} are left;"
+        f"too few open files: {ranks} rank{'' if ranks == 1 else 's'} and a reserve need {needed}, and {max(left, 0)} {of} are left;"
         f" raise {remedy} and restart `unidle up`"
     )
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import os
 
-import msgspec
+from unidle.engine.local.ranks.mark_forms import ENDS, RawMarks
 
-from unidle.events.marks import Mark
+TYPE_CHECKING = False  # a box at rest has no use for typing
+if TYPE_CHECKING:
+    from typing import Any
 
 CHUNK_BYTES = 1024 * 1024
 _FIRST_BYTES = 16 * 1024  # mostly there is little, and room for a chunk costs more than to read it
-ENDS = ("exit", "lost")
-
-_DECODER = msgspec.json.Decoder(Mark)
-_ENCODER = msgspec.json.Encoder()
 
 
 class JournalTail:
     """Whole lines of one journal, each once; a torn last line waits for its end.
 
     ``known`` lines from the start are skipped: their marks are in the log already. A power cut may leave fewer
-    lines than that; what is added then is numbered after the marks of the log, not after the lines.
+    lines than that; what is added then is numbered after the marks of the log, not after the lines. ``form`` makes
+    marks of the lines.
     """
 
-    def __init__(self, path: str, known: int = 0) -> None:
+    def __init__(self, path: str, form: RawMarks, known: int = 0) -> None:
         self._path = path
+        self._form = form
         self._skip = known
         self._fd: int | None = None
         self._offset = 0
@@ -32,19 +32,21 @@ class JournalTail:
         self.count = 0
         self.behind = False  # more is there than one read takes
         self.ended = False
-        self.known_end: Mark | None = None  # the rank's end, where it was read from a line that is skipped
+        self.known_end: Any = None  # the rank's end, where it was read from a line that is skipped
+        self.known_end_at = 0  # the line of it
+        self.unwritten: Any = None  # an added mark that the disk refused
         self.spawned: tuple[int, int] | None = None  # pid and start ticks of the rank
 
-    def read(self) -> tuple[int, tuple[Mark, ...]]:
+    def read(self) -> tuple[int, tuple[Any, ...]]:
         """Ordinal of the first new mark, and the new marks; at most about one chunk of them."""
         lines = self._lines()
         first = self.count
         self.count += len(lines)
         unknown = lines[max(0, self._skip - first) :]
-        for line in lines[: len(lines) - len(unknown)]:
+        for number, line in enumerate(lines[: len(lines) - len(unknown)], first):
             mark = self._decode(line)
-            if mark.k in ENDS:
-                self.known_end = mark
+            if self._form.facts(mark)[0] in ENDS:
+                self.known_end, self.known_end_at = mark, number
         return self.count - len(unknown), tuple(self._decode(line) for line in unknown)
 
     @property
@@ -52,19 +54,22 @@ class JournalTail:
         """Ordinal of the next mark: neither a line of the journal nor a mark of the log has it."""
         return max(self.count, self._skip)
 
-    def append(self, mark: Mark) -> Mark:
+    def append(self, mark: Any) -> Any:
         """Add a mark in place of a supervisor that is gone, in place of its torn last line.
 
         Only for the holder of the rank's lock. A disk that refuses it does not lose the mark: it is
         counted as if it were there.
         """
         self.count = self.next + 1
-        self.ended = self.ended or mark.k in ENDS
+        self.ended = self.ended or self._form.facts(mark)[0] in ENDS
+        line, self.unwritten = self._form.encode(mark) + b"\n", mark
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.ftruncate(fd, self._offset)
-                self._offset += os.pwrite(fd, _ENCODER.encode(mark) + b"\n", self._offset)
+                if os.pwrite(fd, line, self._offset) == len(line):
+                    self._offset += len(line)
+                    self.unwritten = None
             finally:
                 os.close(fd)
         except OSError:
@@ -105,14 +110,15 @@ class JournalTail:
         """Whether the journal has no file."""
         return not os.path.exists(self._path)
 
-    def _decode(self, line: bytes) -> Mark:
+    def _decode(self, line: bytes) -> Any:
         try:
-            mark = _DECODER.decode(line)
-        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-            return Mark(k="note", t=self._last_t, text=f"a line of the journal cannot be read: {error}")
-        self._last_t = mark.t
-        if mark.k in ENDS:
+            mark = self._form.decode(line)
+        except (ValueError, RecursionError) as error:
+            text = f"a line of the journal cannot be read: {error}"
+            return self._form.make("note", self._last_t, text)
+        kind, self._last_t, pid, ticks = self._form.facts(mark)
+        if kind in ENDS:
             self.ended = True
-        elif mark.k == "spawn" and mark.pid is not None and mark.ticks is not None:
-            self.spawned = (mark.pid, mark.ticks)
+        elif kind == "spawn" and pid is not None and ticks is not None:
+            self.spawned = (pid, ticks)
         return mark

@@ -108,7 +108,7 @@ class RotatedLog:
         except OSError:
             oldest = 0
         try:
-            for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
+            for older, newer in zip(names[:0:-1], names[-2::-1]):
                 if os.path.exists(newer):
                     os.rename(newer, older)
             if self._files == 1:
