@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import needs
 from agent.hosts import Host, ended
 from agent.hubs import TestHub
 from unidle.agent.boxes import LOCK, is_held
+from unidle.drill.lab import Lab
+from unidle.engine.local.ranks import netns
 from waiting import wait_until
 
 
@@ -112,3 +115,33 @@ def test_a_box_that_was_killed_is_started_again(hub: TestHub, host: Host) -> Non
         wait_until(lambda: not is_held(host.state / "boxes" / "job-1" / LOCK), 30)
         assert hub.box(agent, "job-1").ok
         hub.joined("box", count=2)
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    lab = Lab(["hub", "n1"])
+    yield lab
+    lab.close()
+
+
+@needs.shaping
+def test_a_host_whose_cable_is_pulled_comes_back_with_its_boxes(lab: Lab, host: Host, tmp_path: Path) -> None:
+    listen = f"{lab.address('hub')}:0"
+    hub = netns.within(lab.space("hub"), lambda: TestHub(tmp_path / "hub", listen))
+    inside = ("nsenter", f"--net={netns.WHERE}/{lab.space('n1')}")
+    try:
+        with host.agent(hub, *inside) as agent:
+            first = hub.joined()
+            assert first.hello.agent is not None
+            assert first.hello.agent.node["address"] == lab.address("n1")
+            assert hub.box(first, "job-1").ok
+            lab.cut("n1")
+            assert not hub.left(first).on_purpose
+            lab.mend("n1")
+            again = hub.joined(count=2)
+            assert again.hello.agent is not None
+            assert again.hello.agent.boxes == ["job-1"]
+            assert hub.box(again, "job-1").ok
+            assert agent.poll() is None
+    finally:
+        hub.close()
