@@ -216,6 +216,7 @@ class _Life:
 
     def leave(self, asked: _Asked, bell: int, *, end_boxes: bool) -> None:
         """Say bye; with ``end_boxes`` also end the boxes, and wait for that until a second signal comes."""
+        self._say(f"{self.agent.found.node.id} leaves: {asked.leave}")
         self._bye(asked.leave)
         asked.at_once = False
         until_s = time.monotonic() + END_WITHIN_S
