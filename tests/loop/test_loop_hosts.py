@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loop.drive import Loop
+from loop.test_loop_invariants import Twice
 from loop.worlds import EVER_S, START_NS, S, World, worlds
 from sim.worlds import canonical, node
 from unidle.engine.protocol import Disrupted, JobArrived, Landed, NodesChanged, Silent, Taken
@@ -17,12 +18,14 @@ from unidle.engine.sim.workload import SimJob
 from unidle.events import types as ev
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Reason, Requests, Restart, Where
+from unidle.ledger.columns import LEAVES
 from unidle.ledger.current import check_batches
 from unidle.view.fold import fold
 from unidle.view.source import ledger_source
 from unidle.view.state import View
 
 WHY = Reason("evicted", "its pod was evicted")
+OF_ZONE_A = JobSpec(("train",), device="gpu", where=Where(labels={"zone": "a"}))
 STEPS = SimJob(100 * S, step_ns=S, checkpoint_every=10)
 
 
@@ -47,8 +50,6 @@ def leaves(loop: Loop) -> dict[str, int]:
     """Time by leaf, in ns; all of it adds up."""
     source = ledger_source(loop.store, loop.view)
     assert check_batches(source.batches(source.extent())) == []
-    from unidle.ledger.columns import LEAVES
-
     found: dict[str, int] = {}
     for batch in source.batches(source.extent()):
         for leaf, start, end in zip(batch["leaf"], batch["start_ns"], batch["end_ns"], strict=True):
@@ -203,7 +204,7 @@ def befallen(draw: st.DrawFn) -> tuple[World, list[tuple[int, Befalls]]]:
             )
             found.append((at_s, NodesChanged((fresh,))))
         else:
-            found.append((at_s, JobArrived("kube", f"uid-{rank}", "pod", JobSpec(("train",), device="gpu"))))
+            found.append((at_s, JobArrived("kube", f"uid-{rank}", "pod", OF_ZONE_A)))
     return world, found
 
 
@@ -211,7 +212,7 @@ def lived(world: World, found: Sequence[tuple[int, Befalls]], *, twice: bool = F
     """The world with what befalls its hosts, each report ``twice`` if that is asked for."""
     jobs = {ask.job: ask.behaviour for ask in world.asks}
     faults = [(START_NS + a * S, name, START_NS + b * S) for a, name, b in world.faults]
-    loop = Loop(world.fleet, jobs, START_NS, faults)
+    loop = Loop(world.fleet, jobs, START_NS, faults, policy=Twice)
     loop.engine._workload = lambda command: jobs.get(command.job, STEPS)
     for at_s, what in found:
         for _ in range(1 + twice):
