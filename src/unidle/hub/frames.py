@@ -234,8 +234,8 @@ class Nameless(msgspec.Struct, frozen=True):
 
 
 _ENCODE = msgspec.json.Encoder()
-_FROM_CLIENT: msgspec.json.Decoder[FromClient] = msgspec.json.Decoder(FromClient)  # type: ignore[arg-type]
-_TO_CLIENT: msgspec.json.Decoder[ToClient] = msgspec.json.Decoder(ToClient)  # type: ignore[arg-type]
+_FROM_CLIENT: msgspec.json.Decoder[FromClient] = msgspec.json.Decoder(FromClient)
+_TO_CLIENT: msgspec.json.Decoder[ToClient] = msgspec.json.Decoder(ToClient)
 _NAMELESS = msgspec.json.Decoder(Nameless)
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
