@@ -23,7 +23,10 @@ CALM_NS = 90 * S  # in which every gang has to come to its end, once there are n
 JOBS = ("a", "b")
 FLEET = Fleet(
     (Tier("site", "site"),),
-    tuple(Node(node, "site", (Device(f"{node}/0", node, 0, "cpu"),), address=f"10.0.0.{node[1:]}") for node in NODES),
+    tuple(
+        Node(node, "site", (Device(f"{node}/0", node, 0, "cpu"),), address=f"10.0.0.{node[1:]}")
+        for node in NODES
+    ),
 )
 
 
@@ -230,7 +233,10 @@ class SimController:
         for job, attempts in self.log.jobs.items():
             last = attempts[-1] if attempts else None
             if last is not None and not last.over:
-                failed = any(e and (m[-1].k == "lost" or m[-1].code) for e, m in zip(last.ended, last.marks, strict=True))
+                failed = any(
+                    e and (m[-1].k == "lost" or m[-1].code)
+                    for e, m in zip(last.ended, last.marks, strict=True)
+                )
                 if failed and not last.stopped:
                     last.stopped = True
                     self.core.stop(_stop_of(last), now_ns)
@@ -350,7 +356,9 @@ class World:
 
     def some_hub(self, node: str) -> SimHub | None:
         hubs = [one.hub for one in self.controllers if one.running]
-        return self.time.chance.choice(hubs) if hubs and self.time.now_ns >= self.cut_off.get(node, 0) else None
+        return (
+            self.time.chance.choice(hubs) if hubs and self.time.now_ns >= self.cut_off.get(node, 0) else None
+        )
 
     def connect(self, client: Any, hub: SimHub) -> Link:
         link = Link(self.time, client, hub)

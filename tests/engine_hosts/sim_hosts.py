@@ -129,7 +129,12 @@ class Client:
 
 class SimAgent(Client):
     def hello(self) -> frames.Hello:
-        node = Node(self.node, "site", (Device(f"{self.node}/0", self.node, 0, "cpu"),), address=f"10.0.0.{self.node[1:]}")
+        node = Node(
+            self.node,
+            "site",
+            (Device(f"{self.node}/0", self.node, 0, "cpu"),),
+            address=f"10.0.0.{self.node[1:]}",
+        )
         held = frames.AgentHeld(msgspec.to_builtins(node))
         return frames.Hello(1, "agent", self.node, agent=held)
 
@@ -168,7 +173,10 @@ class SimBox(Client):
         held = [
             frames.AttemptHeld(
                 number,
-                {str(rank): frames.RankHeld(len(one.marks), one.ended) for rank, one in attempt.ranks.items()},
+                {
+                    str(rank): frames.RankHeld(len(one.marks), one.ended)
+                    for rank, one in attempt.ranks.items()
+                },
             )
             for number, attempt in self.disk.items()
         ]
@@ -194,7 +202,8 @@ class SimBox(Client):
         lease_ns, late_ns = self.lease_ns, self.time.some_ns(0, 40 * MS)
         real_ns = left_ns * 1_000_000 // (1_000_000 + self.rate_ppm)
         self.time.after(
-            real_ns + 1 + late_ns, lambda: self.is_over() if self.lease_ns == lease_ns and self.alive else None
+            real_ns + 1 + late_ns,
+            lambda: self.is_over() if self.lease_ns == lease_ns and self.alive else None,
         )
 
     def is_over(self) -> bool:
@@ -260,9 +269,10 @@ class SimBox(Client):
         elif isinstance(frame, frames.Stop):
             self.stop(frame)
         elif isinstance(frame, frames.Release):
-            if not any(key[0] == frame.attempt for key in self.running):
+            lives = any(key[0] == frame.attempt for key in self.running)
+            if not lives:
                 self.disk.pop(frame.attempt, None)
-            self.done(frame)
+            self.done(frame, why="ranks of it have not ended" if lives else "")
         elif isinstance(frame, frames.End):
             self.ending = True
             if not self.running:
@@ -304,7 +314,9 @@ class SimBox(Client):
             if key in self.running:
                 self.time.after(
                     self.time.some_ns(0, frame.grace_ns),
-                    lambda key=key: self.end(key, Mark("exit", self.time.now_ns, code=-15)) if self.alive else None,  # type: ignore[misc]
+                    lambda key=key: (
+                        self.end(key, Mark("exit", self.time.now_ns, code=-15)) if self.alive else None
+                    ),  # type: ignore[misc]
                 )
             elif not journal.ended and not journal.begun:
                 self.write(key, journal, Mark("lost", self.time.now_ns, text="stopped before it was started"))
@@ -315,5 +327,3 @@ class SimBox(Client):
             self.running.pop(key)
             self.world.ended(self.job, *key)
         super().die()
-
-

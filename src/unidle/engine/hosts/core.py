@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from unidle import wire
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
 from unidle.engine.hosts.gang_moves import GangMoves, OrdersOf
 from unidle.engine.hosts.gang_state import GangState, Key, RankState, adopted, fresh, never_started, numbers
@@ -158,6 +159,12 @@ class HostsCore:
                 self._look_at_box(box)
             elif kind == "gang" and (gang := self.gangs.get((name, int(of)))) is not None:
                 self._look_at_gang(gang)
+            elif (
+                kind == "release"
+                and (box := self.boxes.of_peer.get(int(of))) is not None
+                and box.peer is not None
+            ):
+                self._release(box.peer, int(name))
 
     @property
     def next_ns(self) -> int | None:
@@ -221,7 +228,13 @@ class HostsCore:
             )
 
     def _release(self, peer: Peer, attempt: int) -> None:
-        self.out.tell(peer.id, frames.Release(self.out.ask(peer.id), self.out.fence, attempt))
+        """Have a box forget an attempt; again later, while ranks of it have not ended there."""
+
+        def answered(done: frames.Done) -> None:
+            if not done.ok and done.why not in ("", wire.FENCED):
+                self._timers.set(("release", str(attempt), peer.id), self.out.now_ns + _LOOK_NS)
+
+        self.out.tell(peer.id, frames.Release(self.out.ask(peer.id, answered), self.out.fence, attempt))
 
     def _fetch(self, link: BoxLink) -> None:
         """Have the agent look after a box that is needed and has no connection."""

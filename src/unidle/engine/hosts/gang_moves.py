@@ -20,6 +20,7 @@ from unidle.engine.protocol import StartGang
 from unidle.hub import frames
 from unidle.hub.protocol import Peer
 
+TRIES: Final = 3  # of `prepare`, before a gang is given up
 NEVER_STARTED: Final = "stopped before it was started"
 
 OrdersOf = Callable[[StartGang, int, dict[str, BoxHost]], list[frames.RankOrders]]
@@ -106,12 +107,20 @@ class GangMoves:
             if done.ok:
                 gang.prepared[node] = (peer.id, done.data)
                 self.move(gang)
-            elif done.why and not self._heed(done):
-                self.give_up(gang, f"node {node}: {done.why}")
+            elif done.why and not self._heed(done) and gang.prepare_sent.get(node) == peer.id:
+                self._refused(gang, node, done.why)
 
         number = self._out.ask(peer.id, answered)
         leader = node == gang.ranks[0].node
         self._out.tell(peer.id, frames.Prepare(number, self._out.fence, gang.attempt, leader))
+
+    def _refused(self, gang: GangState, node: str, why: str) -> None:
+        """A box is not ready: it is asked again with the next look at the gang, a few times."""
+        gang.refusals += 1
+        if gang.refusals < TRIES:
+            del gang.prepare_sent[node]
+        else:
+            self.give_up(gang, f"node {node}: {why}")
 
     def _start(self, gang: GangState, links: dict[str, BoxLink], peers: dict[str, Peer]) -> None:
         """Every box is there and prepared: give each the ranks that it has not begun."""

@@ -58,6 +58,7 @@ class GangState:
     )  # by node: connection and grace
     prepare_sent: dict[str, int] = field(default_factory=dict)  # by node: connection
     prepared: dict[str, tuple[int, dict[str, object]]] = field(default_factory=dict)  # connection and answer
+    refusals: int = 0  # of `prepare`
     port: int | None = None  # with which starts were sent
     waits_since_ns: int | None = None
 
