@@ -84,7 +84,7 @@ class ProgressWatch:
 
 
 def _judged_now(view: View, vitals: GangVitals) -> tuple[JobView, AttemptView] | None:
-    """The attempt that was looked at; None where it is not live, ends, or has ranks that do not answer.
+    """The attempt of this observation; None where it is not live, ends, or has ranks that do not answer.
 
     Who does not answer may be at work: a new look begins when it answers again.
     """
