@@ -9,6 +9,7 @@ A directory below .cache/demo has the store and what each host wrote.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -38,6 +39,7 @@ class Demo:
 
     def __init__(self, place: Path, stack: ExitStack) -> None:
         self.place, self.store, self._stack = place, place / "demo.db", stack
+        self.job = ""
         self._end_s = time.monotonic() + LIMIT_S
         try:
             self.lab = Lab(["hub", *HOSTS])
@@ -83,7 +85,9 @@ def main() -> None:
     with ExitStack() as stack:
         demo = Demo(place, stack)
         code = played(demo)
-    tell(f"{time.monotonic() - begun:.0f} s; look further: .venv/bin/unidle explain gpt --store {demo.store}")
+    tell(
+        f"{time.monotonic() - begun:.0f} s; look further: .venv/bin/unidle explain {demo.job} --store {demo.store}"
+    )
     sys.exit(code)
 
 
@@ -121,18 +125,16 @@ def played(demo: Demo) -> int:
             *state,
         )
     demo.until("all hosts have joined", lambda view: {node.id for node in view.fleet.nodes} == set(HOSTS))
-    subprocess.run([*unidle("nodes"), "--store", str(demo.store)], check=False)
+    subprocess.run([*unidle("guard", "nodes"), "--store", str(demo.store)], check=False)
     file = demo.place / "gpt" / "job.yaml"
-    subprocess.run(
-        [*unidle("submit"), str(file), "--job", "gpt", "--store", str(demo.store)],
-        check=True,
-        env=environment(),
-    )
+    words = [*unidle("submit"), str(file), "--json", "--store", str(demo.store)]
+    told = subprocess.run(words, check=True, env=environment(), stdout=subprocess.PIPE).stdout
+    demo.job = json.loads(told)["job"]
     steps = steps_of(file)
 
     tell(f"4 ranks train a small GPT over {len(HOSTS)} hosts; at step {steps // 4} one of them is killed")
     job = trained_to(demo, 1, steps // 4)
-    pid = pid_of(demo.place / job.attempts[-1].places[2].node, 1, 2)
+    pid = pid_of(demo, job.attempts[-1].places[2].node, 2)
     os.kill(pid, signal.SIGKILL)
     tell(f"kill -9 {pid}: rank 2, on {job.attempts[-1].places[2].node}")
 
@@ -141,11 +143,12 @@ def played(demo: Demo) -> int:
         f"the cable of n3 is pulled: its ranks are silent, and count as lost after {DEADLINE_S} s, when its box has ended them"
     )
     demo.lab.cut("n3")
-    view = demo.until("n3 counts as lost", lambda view: not view.jobs["gpt"].attempts[1].live)
-    tell(f"attempt 2 ended: {view.jobs['gpt'].attempts[1].because()}")
+    view = demo.until("n3 counts as lost", lambda view: not view.jobs[demo.job].attempts[1].live)
+    why = view.jobs[demo.job].attempts[1].why
+    tell(f"attempt 2 ended: {why.text if why is not None else 'for no known reason'}")
     demo.lab.mend("n3")
     tell("the cable is back: n3 joins again by itself, and the job continues from its newest checkpoint")
-    demo.until("the job has ended", lambda view: view.jobs["gpt"].terminal)
+    demo.until("the job has ended", lambda view: view.jobs[demo.job].terminal)
     return checked(demo)
 
 
@@ -153,18 +156,18 @@ def trained_to(demo: Demo, attempt: int, step: int) -> JobView:
     """The job once an attempt has done a step and there is a checkpoint to continue from."""
 
     def holds(view: View) -> bool:
-        job = view.jobs.get("gpt")
+        job = view.jobs.get(demo.job)
         if job is None or len(job.attempts) < attempt:
             return False
         ranks = job.attempts[attempt - 1].ranks
         return any(rank.step_n and rank.step_n[-1] >= step for rank in ranks)
 
-    return demo.until(f"attempt {attempt} is at step {step}", holds).jobs["gpt"]
+    return demo.until(f"attempt {attempt} is at step {step}", holds).jobs[demo.job]
 
 
-def pid_of(host: Path, attempt: int, rank: int) -> int:
-    """The process of a rank, as its journal on the host says."""
-    [journal] = host.glob(f"**/runs/gpt/{attempt}/rank{rank}/journal.jsonl")
+def pid_of(demo: Demo, host: str, rank: int) -> int:
+    """The process of a rank of the first attempt, as its journal on the host says."""
+    [journal] = (demo.place / host).glob(f"**/{demo.job}/1/rank{rank}/journal.jsonl")
     return next(int(mark["pid"]) for mark in marks(journal) if mark["k"] == "spawn")
 
 
@@ -173,15 +176,15 @@ def checked(demo: Demo) -> int:
     store = ("--store", str(demo.store))
     code = 0
     for words in (
-        ("explain", "gpt"),
-        ("ledger", "--job", "gpt"),
+        ("explain", demo.job),
+        ("ledger", "--job", demo.job),
         ("ledger", "--check"),
-        ("logs", "gpt", "--tail", "4"),
+        ("logs", demo.job, "--tail", "4"),
         ("store", "check"),
     ):
         tell("unidle " + " ".join(words))
         code = subprocess.run([*unidle(*words), *store], check=False).returncode or code
-    job = demo.view().jobs["gpt"]
+    job = demo.view().jobs[demo.job]
     if job.state != "succeeded" or len(job.attempts) != 3:
         tell(f"this went wrong: the job is {job.state} after {len(job.attempts)} attempts, 3 are expected")
         return 1

@@ -42,12 +42,13 @@ START = "start"
 STOP = "stop"
 RELEASE = "release"
 END = "end"
+FETCH = "fetch"  # from a reader: a part of a file of a rank, wherever it is
 READ = "read"  # to an agent too
 # from the hub to an agent
 BOX = "box"
 RUN = "run"
 
-FROM_CLIENT = frozenset({HELLO, PONG, MARKS, DONE, SEEN, BYE})
+FROM_CLIENT = frozenset({HELLO, PONG, MARKS, DONE, SEEN, FETCH, BYE})
 TO_CLIENT = frozenset({WELCOME, REFUSED, PING})
 TO_BOX = TO_CLIENT | {RESUME, PREPARE, START, STOP, RELEASE, END, READ}
 TO_AGENT = TO_CLIENT | {BOX, RUN, READ}

@@ -19,15 +19,16 @@ MOST_BYTES: Final = 512 * 1024
 def read_part(root: Path, place: tuple[str, int, int], file: str, offset: int, count: int) -> dict[str, Any]:
     """Bytes of a file of a rank: ``place`` is job, attempt and rank; a negative ``offset`` counts from the end.
 
-    Returns ``text`` (base64) and ``size``, the bytes of the whole file. Errors: ValueError for another file or
+    Returns ``text`` (base64), ``size``, the bytes of the whole file, and its ``inode``. Errors: ValueError for another file or
     an id that is no directory, else OSError.
     """
     if not _FILES.fullmatch(file):
         raise ValueError(f"{file[:80]!r} is not a file of a rank")
     directory = rundir.rank_dir(root, *place)
     with private.folder(directory) as at, open(private.open_file(file, at, where=directory), "rb") as stream:
-        size = os.fstat(stream.fileno()).st_size
+        status = os.fstat(stream.fileno())
+        size = status.st_size
         begin = max(size + offset, 0) if offset < 0 else offset
         stream.seek(begin)
         data = stream.read(min(max(count, 0), MOST_BYTES))
-    return {"text": base64.b64encode(data).decode(), "size": size}
+    return {"text": base64.b64encode(data).decode(), "size": size, "inode": status.st_ino}

@@ -122,7 +122,8 @@ def _hosts_of(options: UpOptions) -> HostsWish | None:
                 "is for a controller that hosts join", field=given[0], remedy="add --listen HOST:PORT"
             )
         return None
-    from unidle.control.hosts import HostsWish, SiteFiles
+    from unidle.control.hosts import HostsWish
+    from unidle.hub.server import SiteFiles
 
     for name, is_given in (
         ("--cpu-devices", options.cpu_devices is not None),

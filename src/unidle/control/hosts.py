@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from unidle.atomic import replaced
 from unidle.control.forecast import Forecaster
 from unidle.control.nodes.detectors import Detectors
 from unidle.control.services import ControllerServices
@@ -21,16 +19,15 @@ from unidle.engine.hosts.timing import HostsTiming
 from unidle.fleet import Fleet
 from unidle.hub import frames
 from unidle.hub.limits import HubLimits
+from unidle.hub.place import FOLDER, JOIN
 from unidle.hub.protocol import Peer
-from unidle.hub.server import FOLDER, HubServer, SiteFiles, open_hub
-from unidle.hub.tokens import JOIN
+from unidle.hub.server import HubServer, SiteFiles, open_hub
 from unidle.probe.detector import Detection, DetectorStatus
 from unidle.store.protocol import Store
 
 if TYPE_CHECKING:
     from unidle.files.fleet_notices import NoticeChannel
 
-ADDRESS: Final = "address"
 DEADLINE_NS: Final = 30_000_000_000
 _MOST_SIGNS: Final = 100_000  # that wait for a turn of the loop
 
@@ -74,7 +71,7 @@ class AgentSigns:
         for status in statuses:
             self._seeing[peer.node, status.detector] = replace(status, node=peer.node)
 
-    def take(self, *, logged: bool) -> tuple[list[Detection], list[DetectorStatus]]:
+    def take(self, *, logged: bool) -> tuple[list[Detection], list[DetectorStatus]]:  # noqa: ARG002 - agents keep what was not received
         """What is new, and all that is known of who can see."""
         heard, self._heard = self._heard, []
         return heard, list(self._seeing.values())
@@ -141,7 +138,6 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
         wish.listen, str(state), clock, lease.token, limits=limits, site=wish.site, names=wish.names
     )
     try:
-        _write_address(hub, state)
         known = replace(fleet, nodes=view.fleet.nodes if view.fleet.source == fleet.source else ())
         engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
     except BaseException:
@@ -150,9 +146,3 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     signs = AgentSigns(hub)
     engine.on_seen = signs.hear
     return OpenHosts(engine, hub, signs)
-
-
-def _write_address(hub: HubServer, state: Path) -> None:
-    """Where commands on this machine find the hub."""
-    with replaced(state / FOLDER / ADDRESS) as file:
-        file.write(json.dumps([list(each) for each in hub.addresses]).encode())

@@ -19,7 +19,8 @@ TimeNs = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Name = Annotated[str, msgspec.Meta(max_length=253)]
 """A node or a job."""
 Why = Annotated[str, msgspec.Meta(max_length=4096)]
-Kind = Literal["agent", "box"]
+Kind = Literal["agent", "box", "reader"]
+"""A reader is a command of the store's owner that wants files of ranks."""
 
 
 class RankHeld(msgspec.Struct, frozen=True):
@@ -96,6 +97,19 @@ class Seen(msgspec.Struct, frozen=True, tag_field="f", tag=wire.SEEN):
 
     what: Annotated[str, msgspec.Meta(max_length=64)]
     body: dict[str, Any] = {}
+
+
+class Fetch(msgspec.Struct, frozen=True, tag_field="f", tag=wire.FETCH):
+    """A reader wants part of a file of a rank, from the host that has it. Answer: ``done``, with the data of :class:`Read`."""
+
+    id: Ordinal
+    node: Name
+    job: Name
+    attempt: Ordinal
+    rank: Ordinal
+    file: Name
+    offset: int = 0
+    bytes: Ordinal = 65536
 
 
 class Bye(msgspec.Struct, frozen=True, tag_field="f", tag=wire.BYE):
@@ -188,7 +202,7 @@ class End(msgspec.Struct, frozen=True, tag_field="f", tag=wire.END):
 
 
 class Read(msgspec.Struct, frozen=True, tag_field="f", tag=wire.READ):
-    """Part of a rank's file; a negative ``offset`` counts from the end. Answer: ``{"text": base64, "size": bytes}``.
+    """Part of a rank's file; a negative ``offset`` counts from the end. Answer: ``{"text": base64, "size": bytes, "inode"}``.
 
     ``job`` is set for an agent, for a box that has ended.
     """
@@ -221,8 +235,8 @@ class Run(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RUN):
     body: dict[str, Any] = {}
 
 
-FromClient = Hello | Pong | Marks | Done | Seen | Bye
-Command = Resume | Prepare | Start | Stop | Release | End | Read | Box | Run
+FromClient = Hello | Pong | Marks | Done | Seen | Fetch | Bye
+Command = Resume | Prepare | Start | Stop | Release | End | Read | Box | Run | Done
 """What a user of the hub sends; it sends the rest itself."""
 ToClient = Welcome | Refused | Ping | Command
 

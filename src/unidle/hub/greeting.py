@@ -81,6 +81,6 @@ class Greeting:
         return Greeted(
             Peer(peer, hello.kind, hello.node, hello.job, hello.boot, address, shown),
             welcome,
-            (hello.kind, hello.node, hello.job),
+            (hello.kind, hello.node, str(peer) if hello.kind == "reader" else hello.job),
             version.v > wire.VERSION,
         )

@@ -20,7 +20,7 @@ class Peer(msgspec.Struct, frozen=True):
     """One connection with an accepted hello. ``id`` is never used twice; ``job`` is empty for an agent."""
 
     id: int
-    kind: Literal["agent", "box"]
+    kind: Literal["agent", "box", "reader"]
     node: str
     job: str
     boot: str
@@ -46,7 +46,7 @@ class Received(msgspec.Struct, frozen=True):
     """A frame that the hub does not answer itself."""
 
     peer: int
-    frame: frames.Marks | frames.Done | frames.Seen
+    frame: frames.Marks | frames.Done | frames.Seen | frames.Fetch
 
 
 class Hub(Protocol):

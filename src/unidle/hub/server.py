@@ -17,11 +17,10 @@ from unidle.hub.authority import OwnIdentity, ServerIdentity, SiteIdentity
 from unidle.hub.limits import HubLimits
 from unidle.hub.listening import listening, names_of, raise_descriptor_limit
 from unidle.hub.loop import HubLoop
+from unidle.hub.place import FOLDER
 from unidle.hub.protocol import ClockOffset, Joined, Left, Received
 from unidle.hub.refusals import Refusals
 from unidle.hub.tokens import Tokens
-
-FOLDER = "hub"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +123,7 @@ def open_hub(
         else:
             identity = OwnIdentity(folder, where, [*names_of(sockets), *names], time.time())
         tokens.write_join(identity.authority)
+        tokens.write_reader(identity.authority, [each.getsockname()[:2] for each in sockets])
         return HubServer(sockets, identity, tokens, clock, fence, limits)
     except BaseException as error:
         for each in (*sockets, tokens, identity):

@@ -17,9 +17,9 @@ from typing import Final
 from unidle import atomic, private
 from unidle.errors import StoreError
 from unidle.hub import frames
+from unidle.hub.place import JOIN, READER
 
 _SECRET: Final = "secret"  # noqa: S105 - the name of a file
-JOIN: Final = "join"
 _NODES: Final = "nodes"
 _SECRET_BYTES: Final = 32
 _MOST_NODES_BYTES: Final = 64 << 20
@@ -49,6 +49,7 @@ class Tokens:
             os.close(self._folder)
             raise
         self.join = self._mac("join")
+        self.reader = self._mac("reader")
         self.errors = (
             0  # nodes whose joining could not be written: the join token stays valid for them after a restart
         )
@@ -57,6 +58,12 @@ class Tokens:
         """The file that an agent joins with. ``authority``: certificates in PEM; empty where the system's are to be used."""
         content = {"token": self.join, "authority": authority}
         with atomic.replaced(JOIN, at=self._folder, durable=True) as file:
+            file.write(json.dumps(content).encode() + b"\n")
+
+    def write_reader(self, authority: str, addresses: list[tuple[str, int]]) -> None:
+        """The file by which commands of this user read what is on the hosts."""
+        content = {"token": self.reader, "authority": authority, "addresses": addresses}
+        with atomic.replaced(READER, at=self._folder) as file:
             file.write(json.dumps(content).encode() + b"\n")
 
     def agent(self, node: str) -> str:
@@ -73,6 +80,10 @@ class Tokens:
             raise BadToken("a hello names a node, and for a box its job", "update the client")
         if not (hello.node + hello.job).isprintable():
             raise BadToken("a name has characters that cannot be printed", "choose another name with --node")
+        if hello.kind == "reader":
+            if _same(hello.token, self.reader):
+                return
+            raise BadToken("the token is not that of a reader", "run the command as the owner of the store")
         own = self.box(hello.node, hello.job) if hello.kind == "box" else self.agent(hello.node)
         if _same(hello.token, own):
             return

@@ -108,6 +108,8 @@ class HostsCore:
     def joined(self, event: Joined, now_ns: int) -> None:
         self.out.now_ns = now_ns
         peer = event.peer
+        if peer.kind == "reader":
+            return
         heard_ns = self._hub.acknowledged_ns(peer.id) or now_ns
         if peer.kind == "box":
             link = self.boxes.join(peer, now_ns, heard_ns)
@@ -145,7 +147,7 @@ class HostsCore:
         elif isinstance(frame, frames.Seen):
             if frame.what == "node":
                 self.nodes.described(event.peer, frame.body)
-        elif (link := self.boxes.of_peer.get(event.peer)) is not None:
+        elif isinstance(frame, frames.Marks) and (link := self.boxes.of_peer.get(event.peer)) is not None:
             self._marks(link, frame)
 
     def advance(self, now_ns: int) -> None:

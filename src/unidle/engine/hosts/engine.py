@@ -11,7 +11,7 @@ from typing import Final
 from unidle.clock import Clock
 from unidle.engine.hosts.core import HostsCore
 from unidle.engine.hosts.orders import BoxHost, rank_orders
-from unidle.engine.hosts.reads import RankFilePart, ReadRequest, Reads
+from unidle.engine.hosts.reads import RankFilePart, ReadRequest, Reads, answer_to
 from unidle.engine.hosts.timing import HostsTiming
 from unidle.engine.protocol import LiveAttempt, Observation, StartGang, StopGang, Utilised, WatchGang
 from unidle.fleet import Fleet
@@ -130,6 +130,14 @@ class HostsEngine:
         return [*seen, *uses]
 
     def _received(self, event: Received, now_ns: int) -> None:
+        frame, peer = event.frame, event.peer
+        if isinstance(frame, frames.Fetch):
+            if event.peer in self._peers and self._peers[event.peer].kind == "reader":
+                found = self.read(
+                    frame.node, frame.job, frame.attempt, frame.rank, frame.file, frame.offset, frame.bytes
+                )
+                found.add_done_callback(lambda done: self._hub.send(peer, answer_to(frame, done)))
+            return
         self._core.received(event, now_ns)
         if self.on_seen is not None and isinstance(event.frame, frames.Seen) and event.peer in self._peers:
             self.on_seen(self._peers[event.peer], event.frame)

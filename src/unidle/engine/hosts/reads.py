@@ -18,10 +18,11 @@ MOST_BYTES = 256 * 1024  # of one read: the frame of its answer has at most 1 Mi
 
 @dataclass(frozen=True, slots=True)
 class RankFilePart:
-    """``data`` begins at the offset that was asked for; ``size_bytes`` is the whole file's."""
+    """``data`` begins at the offset that was asked for; ``size_bytes`` and ``inode`` are the whole file's."""
 
     data: bytes
     size_bytes: int
+    inode: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +109,20 @@ def _send(core: HostsCore, request: ReadRequest, future: Future[RankFilePart]) -
 def _part(done: frames.Done) -> RankFilePart:
     if not done.ok:
         raise CannotRun(done.why or "the connection of its host ended before the answer")
-    text, size = done.data.get("text"), done.data.get("size")
+    text, size, inode = (done.data.get(key, 0) for key in ("text", "size", "inode"))
     try:
-        if isinstance(text, str) and isinstance(size, int):
-            return RankFilePart(base64.b64decode(text, validate=True), size)
+        if isinstance(text, str) and isinstance(size, int) and isinstance(inode, int):
+            return RankFilePart(base64.b64decode(text, validate=True), size, inode)
     except binascii.Error:
         pass
     raise CannotRun("its host sent an answer that cannot be read")
+
+
+def answer_to(fetch: frames.Fetch, future: Future[RankFilePart]) -> frames.Done:
+    """What a reader is told once its part has come, or cannot."""
+    error = future.exception()
+    if error is not None:
+        return frames.Done(fetch.id, ok=False, why=str(error))
+    part = future.result()
+    text = base64.b64encode(part.data).decode()
+    return frames.Done(fetch.id, ok=True, data={"text": text, "size": part.size_bytes, "inode": part.inode})
