@@ -51,12 +51,16 @@ class Demo:
         """``unidle`` in the network of a node; its output goes to a file of the demo's directory."""
         name = f"{words[0]}-{node}"
         output = self._stack.enter_context((self.place / f"{name}.log").open("wb"))
-        command = ["nsenter", f"--net=/run/netns/{self.lab.space(node)}", *unidle(*words)]
+        command = [*self.inside(node), *unidle(*words)]
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment(),
             start_new_session=True,
         )  # fmt: skip
         self._stack.callback(ended, child)
+
+    def inside(self, node: str) -> list[str]:
+        """A command with these words before it runs in the network of a node."""
+        return ["nsenter", f"--net=/run/netns/{self.lab.space(node)}"]
 
     def until(self, what: str, holds: Callable[[View], bool]) -> View:
         """The view of the log once ``holds`` does."""
@@ -183,7 +187,8 @@ def checked(demo: Demo) -> int:
         ("store", "check"),
     ):
         tell("unidle " + " ".join(words))
-        code = subprocess.run([*unidle(*words), *store], check=False).returncode or code
+        here = [] if words[0] != "logs" else demo.inside("hub")  # it asks the hosts, by way of the controller
+        code = subprocess.run([*here, *unidle(*words), *store], check=False).returncode or code
     job = demo.view().jobs[demo.job]
     if job.state != "succeeded" or len(job.attempts) != 3:
         tell(f"this went wrong: the job is {job.state} after {len(job.attempts)} attempts, 3 are expected")
