@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loop.drive import Loop
 from loop.test_loop_invariants import Twice
 from loop.worlds import EVER_S, START_NS, S, World, worlds
-from sim.worlds import canonical, node
+from sim.worlds import canonical, ledger_rows, node
 from unidle.engine.protocol import Disrupted, JobArrived, Landed, NodesChanged, Silent, Taken
 from unidle.engine.sim.host_reports import Befalls
 from unidle.engine.sim.workload import SimJob
@@ -21,7 +21,7 @@ from unidle.jobs import JobSpec, Reason, Requests, Restart, Where
 from unidle.ledger.columns import LEAVES
 from unidle.ledger.current import check_batches
 from unidle.view.fold import fold
-from unidle.view.source import ledger_source
+from unidle.view.source import ledger_source, save_snapshot
 from unidle.view.state import View
 
 WHY = Reason("evicted", "its pod was evicted")
@@ -208,8 +208,10 @@ def befallen(draw: st.DrawFn) -> tuple[World, list[tuple[int, Befalls]]]:
     return world, found
 
 
-def lived(world: World, found: Sequence[tuple[int, Befalls]], *, twice: bool = False) -> Loop:
-    """The world with what befalls its hosts, each report ``twice`` if that is asked for."""
+def lived(
+    world: World, found: Sequence[tuple[int, Befalls]], *, twice: bool = False, seals: bool = False
+) -> Loop:
+    """The world with what befalls its hosts, each report ``twice``, or the ledger sealed on the way, if that is asked for."""
     jobs = {ask.job: ask.behaviour for ask in world.asks}
     faults = [(START_NS + a * S, name, START_NS + b * S) for a, name, b in world.faults]
     loop = Loop(world.fleet, jobs, START_NS, faults, policy=Twice)
@@ -220,6 +222,10 @@ def lived(world: World, found: Sequence[tuple[int, Befalls]], *, twice: bool = F
     for ask in sorted(world.asks, key=lambda ask: ask.at_s):
         loop.to(max(START_NS + ask.at_s * S, loop.now_ns))
         loop.controller.submit(ask.job, ask.spec)
+        if seals:
+            loop.settle()
+            assert loop._lease is not None
+            save_snapshot(loop.store, loop._lease, loop.view, seal_at=1)
     for at_s in world.kills:
         loop.to(max(START_NS + at_s * S, loop.now_ns))
         loop.take_up()
@@ -236,6 +242,17 @@ def test_whatever_befalls_hosts_the_log_is_legal_time_adds_up_and_a_replay_is_th
     leaves(loop)
     again = fold(View(), loop.store.read())
     assert canonical(again) == canonical(loop.view)
+
+
+@settings(max_examples=15, deadline=None)
+@given(befallen())
+def test_sealing_on_the_way_changes_no_row_of_what_befell_hosts(
+    story: tuple[World, list[tuple[int, Befalls]]],
+) -> None:
+    loop = lived(*story, seals=True)
+    leaves(loop)
+    again = fold(View(), loop.store.read())
+    assert ledger_rows(loop.store, again) == ledger_rows(loop.store, loop.view)
 
 
 @settings(max_examples=10, deadline=None)
