@@ -15,6 +15,7 @@ import pytest
 
 from e2e.commands import UNIDLE, start, unidle
 from e2e.gangs import submit
+from unidle.agent.boxes import LOCK, is_held
 from unidle.store.open import open_store
 from unidle.view.jobs import JobView
 from unidle.view.snapshot import load_view
@@ -71,16 +72,8 @@ class Fleet:
 
     def boxes(self) -> list[int]:
         """Processes of boxes that run."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    words = (entry / "cmdline").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if b"unidle.box" in words and any(word.startswith(os.fsencode(self.place)) for word in words):
-                    found.append(int(entry.name))
-        return found
+        locks = self.place.glob(f"n*/boxes/*/{LOCK}")
+        return [int(lock.read_text()) for lock in locks if is_held(lock)]
 
     def close(self) -> None:
         for process in (*self.agents.values(), self.up):
