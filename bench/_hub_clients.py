@@ -153,6 +153,8 @@ class Clients:
         assert sock is not None
         if error := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise OSError(error, "connect")
+        client.began = time.monotonic()  # the hub counts from here
+        self.dialling[client.number] = self.dialling.pop(client.number)
         client.tls = self.context.wrap_socket(
             sock, do_handshake_on_connect=False, server_hostname="unidle-hub"
         )

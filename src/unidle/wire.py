@@ -73,7 +73,9 @@ def framed(payload: bytes, limit: int = FRAME_BYTES) -> bytes:
 
 def encode(frame: dict[str, Any], limit: int = FRAME_BYTES) -> bytes:
     """The bytes of a frame, with its length. Errors: ValueError above ``limit`` bytes."""
-    return framed(json.dumps(frame, separators=(",", ":"), ensure_ascii=False).encode(errors="replace"), limit)
+    return framed(
+        json.dumps(frame, separators=(",", ":"), ensure_ascii=False).encode(errors="replace"), limit
+    )
 
 
 def decode(payload: bytes) -> dict[str, Any]:
