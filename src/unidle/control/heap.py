@@ -25,7 +25,9 @@ class _Glibc(Protocol):
 def _glibc() -> _Glibc | None:
     """None on other C libraries, whose allocators have no such options."""
     library = ctypes.CDLL(None)
-    return cast(_Glibc, library) if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
+    return (
+        cast("_Glibc", library) if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
+    )
 
 
 def map_large_blocks() -> None:
