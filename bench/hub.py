@@ -113,7 +113,11 @@ def rows(parsed: argparse.Namespace) -> Iterator[Row]:
             loop = Loop(hub)
             if not loop.run(time.monotonic() + JOIN_WITHIN_S, parsed.clients):
                 sys.exit(f"only {len(loop.present)} of {parsed.clients} joined: {hub.refusals.counts()}")
+            for process in processes:
+                process.send_signal(signal.SIGUSR1)
             yield from steady(loop, parsed, how, full=full, before_mib=before_mib)
+            for process in processes:
+                process.send_signal(signal.SIGUSR2)
             hub.close()
             hub = open_hub(address, scratch, clock, 2)
             yield from again(Loop(hub), parsed, how, full=full)
@@ -151,7 +155,7 @@ def steady(
 
 
 def again(loop: Loop, parsed: argparse.Namespace, how: str, *, full: bool) -> Iterator[Row]:
-    """The hub was closed and opened again: all dial."""
+    """The hub was closed and opened again: all dial, and send no marks until they are there."""
     began, cpu = time.monotonic(), time.process_time()
     if not loop.run(began + JOIN_WITHIN_S, parsed.clients):
         sys.exit(f"only {len(loop.present)} of {parsed.clients} came back: {loop.hub.refusals.counts()}")
