@@ -67,15 +67,18 @@ def speaks(version: int) -> bool:
 def framed(payload: bytes, limit: int = FRAME_BYTES) -> bytes:
     """A frame of encoded JSON. Errors: ValueError above ``limit`` bytes, so that no frame is sent that would be refused."""
     if len(payload) > limit:
-        raise ValueError(f"a frame of {len(payload)} bytes is above the limit of {limit}")
+        raise ValueError(f"a frame is above the limit of {limit} bytes: {len(payload)}")
     return HEADER.pack(len(payload)) + payload
+
+
+def compact(content: object) -> bytes:
+    """JSON in as few bytes as it has; half a surrogate pair, which is no UTF-8, becomes a question mark."""
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
 
 def encode(frame: dict[str, Any], limit: int = FRAME_BYTES) -> bytes:
     """The bytes of a frame, with its length. Errors: ValueError above ``limit`` bytes."""
-    return framed(
-        json.dumps(frame, separators=(",", ":"), ensure_ascii=False).encode(errors="replace"), limit
-    )
+    return framed(compact(frame), limit)
 
 
 def decode(payload: bytes) -> dict[str, Any]:
@@ -112,7 +115,7 @@ class Unframer:
         A server that accepts a hello takes it with :meth:`one`, because the limit changes after it.
         """
         self._held += data
-        found = []
+        found: list[bytes] = []
         while True:
             payload = self.one()
             if payload is None:
