@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from unidle import wire
 from unidle.clock import RealClock, boottime_ns
@@ -58,7 +58,7 @@ class RawClient:
         self.received: list[dict[str, Any]] = []
         self.pongs = 0
 
-    def __enter__(self) -> RawClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -129,10 +129,11 @@ def test_a_client_whose_frames_are_not_polled_is_not_read_and_loses_nothing(tmp_
         client.sock.settimeout(0.5)
         mark = {"k": "note", "t": 1, "text": "x" * 900}
         sent = 0
-        with pytest.raises(TimeoutError):
-            while True:
+        with suppress(TimeoutError):
+            while sent < 100_000:
                 client.send({"f": "marks", "attempt": 1, "rank": 0, "first": sent, "marks": [mark]})
                 sent += 1
+        assert sent < 20_000  # 18 MB: what the hub holds, and the buffers of the kernel
         for _ in range(3):  # pings and pongs of the others go on
             ping = quiet.until("ping")
             quiet.pong(ping["n"])

@@ -38,13 +38,13 @@ class AttemptHeld(msgspec.Struct, frozen=True):
 
 
 class BoxHeld(msgspec.Struct, frozen=True):
-    """What a box says in its hello."""
+    """The part of a box in its hello."""
 
     attempts: list[AttemptHeld] = []
 
 
 class AgentHeld(msgspec.Struct, frozen=True):
-    """What an agent says in its hello. ``node``: a ``unidle.fleet.Node`` as JSON; ``boxes``: jobs whose box runs here."""
+    """The part of an agent in its hello. ``node``: a ``unidle.fleet.Node`` as JSON; ``boxes``: jobs whose box runs here."""
 
     node: dict[str, Any] = {}
     boxes: list[str] = []
