@@ -103,9 +103,14 @@ def opened(place: Path) -> Iterator[Fleet]:
 
 
 def lines_of(fleet: Fleet, job: str) -> list[str]:
-    done = unidle("logs", job, "--store", fleet.store)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    """What its ranks printed, once all its hosts are connected."""
+
+    def complete() -> list[str] | None:
+        done = unidle("logs", job, "--store", fleet.store)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines() if not done.stderr else None
+
+    return wait_until(complete, 60)
 
 
 def ended(fleet: Fleet, job: str) -> None:

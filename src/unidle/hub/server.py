@@ -53,6 +53,7 @@ class HubServer:
         self.addresses: list[tuple[str, int]] = [each.getsockname()[:2] for each in sockets]
         self.authority = identity.authority
         self._identity, self._tokens = identity, tokens
+        self._is_closed = False
         self._loop = HubLoop(sockets, identity, tokens, clock, fence, limits)
         self.refusals: Refusals = self._loop.refusals
         self._thread = threading.Thread(target=self._loop.run, name="unidle-hub", daemon=True)
@@ -87,7 +88,10 @@ class HubServer:
         return self._loop.events.fd
 
     def close(self) -> None:
-        """End all connections and the thread. What was not polled can still be."""
+        """End all connections and the thread. What was not polled can still be. A second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._loop.stop()
         self._thread.join()
         self._loop.events.close()

@@ -68,6 +68,8 @@ class Reads:
                 _send(core, request, future)
 
     def close(self) -> None:
+        if self._closed:
+            return
         self._closed = True
         self._fail_all()
         os.close(self.wake_fd)
