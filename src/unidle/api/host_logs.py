@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from unidle.engine.local.ranks import rundir
-from unidle.hub.reader import FetchedPart, HostFiles, NotThere
+from unidle.hub.reader import FetchedPart, HostFiles, NotThere, RankFiles
 from unidle.view.jobs import AttemptView
 
 _FILES_MOST: Final = 64
@@ -29,7 +29,7 @@ class HostLogs:
         self._job = job
         self._directory = tempfile.TemporaryDirectory(prefix="unidle-logs-")
         self.root = Path(self._directory.name)
-        self._ranks: dict[tuple[int, int], _RankCopy] = {}
+        self._ranks: dict[tuple[int, int], RankLogCopy] = {}
         self.missing: dict[int, str] = {}
         """Why nothing can be read of a rank now, by rank."""
         try:
@@ -45,7 +45,7 @@ class HostLogs:
             copy = self._ranks.get((number, rank))
             if copy is None:
                 directory = Path(rundir.rank_dir(self.root, *place))
-                copy = self._ranks[number, rank] = _RankCopy(
+                copy = self._ranks[number, rank] = RankLogCopy(
                     self._files, attempt.places[rank].node, place, directory
                 )
             try:
@@ -59,12 +59,16 @@ class HostLogs:
         self._directory.cleanup()
 
 
-class _RankCopy:
-    """The log files of one rank. A file is known by its inode on the host: rotation changes names only."""
+_Key = tuple[int, int]
+"""Of a file on the host: its inode, which a later file may get again, and how many bytes were printed before it."""
 
-    def __init__(self, files: HostFiles, node: str, place: tuple[str, int, int], directory: Path) -> None:
+
+class RankLogCopy:
+    """The log files of one rank. Rotation changes their names only: a copy keeps its file, and gets the new name."""
+
+    def __init__(self, files: RankFiles, node: str, place: tuple[str, int, int], directory: Path) -> None:
         self._files, self._node, self._place, self._directory = files, node, place, directory
-        self._known: dict[int, int] = {}  # inode there -> inode here
+        self._copies: dict[_Key, int] = {}  # inodes of the copies, the oldest file first
         directory.mkdir(parents=True)
 
     def renew(self) -> None:
@@ -76,87 +80,92 @@ class _RankCopy:
 
     def _renewed(self) -> bool:
         """Copy once; False where files were rotated meanwhile."""
-        found = self._named()
-        for name, part in found.items():
-            if not self._continued(name, part):
+        begins = _begins(self._times())
+        found = self._named(begins)
+        self._move({key: name for name, (key, _) in found.items()})
+        for name, (key, part) in found.items():
+            if not self._continued(name, key, part):
                 return False
-        gone = set(self._known) - {part.inode for part in found.values()}
-        for inode in gone:
-            del self._known[inode]
-        self._copy_times()
+        times = self._times()
+        if _begins(times) != begins:
+            return False
+        self._write_times(times)
         return True
 
-    def _named(self) -> dict[str, FetchedPart]:
-        """The newest bytes of each file, the oldest file first. What is known is moved to its name here."""
-        found: dict[str, FetchedPart] = {}
-        here = {inode: path for path in self._directory.glob("log*") for inode in [path.stat().st_ino]}
-        sizes = {there: here[local].stat().st_size for there, local in self._known.items() if local in here}
-        offset = sizes.get(self._newest, 0)
+    def _named(self, begins: dict[int, int]) -> dict[str, tuple[_Key, FetchedPart]]:
+        """Each file under its name on the host, with what follows on its copy; the oldest first."""
+        paths = {path.stat().st_ino: path for path in self._directory.iterdir()}
+        sizes = {key: paths[copy].stat().st_size for key, copy in self._copies.items() if copy in paths}
+        found: dict[str, tuple[_Key, FetchedPart]] = {}
+        offset = sizes.get(next(reversed(self._copies), (0, 0)), 0)
         for number in range(_FILES_MOST):
             name = f"{rundir.LOG}.{number}" if number else rundir.LOG
             try:
                 part = self._files.part(self._node, self._place, name, offset)
+                key = part.inode, begins.get(part.inode, 0)
+                if offset != (known := sizes.get(key, 0)):
+                    part = self._files.part(self._node, self._place, name, known)
             except NotThere:
                 if not number:
                     raise
                 break
-            if offset != sizes.get(part.inode, 0):
-                offset = sizes.get(part.inode, 0)
-                part = self._files.part(self._node, self._place, name, offset)
-            found[name] = part
+            found[name] = key, part
             offset = 0
-        self._move({part.inode: name for name, part in found.items()}, here)
         return dict(reversed(found.items()))
 
-    @property
-    def _newest(self) -> int:
-        return next(reversed(self._known), 0)
-
-    def _move(self, names: dict[int, str], here: dict[int, Path]) -> None:
-        """Give each file that is known the name that it has on the host; those that rotation dropped go."""
+    def _move(self, names: dict[_Key, str]) -> None:
+        """Give each copy the name that its file has on the host; copies of files that rotation dropped go."""
+        paths = {path.stat().st_ino: path for path in self._directory.iterdir()}
         moved = []
-        for there, local in self._known.items():
-            if (path := here.get(local)) is None:
-                continue
-            if there not in names:
-                path.unlink()
-            elif path.name != names[there]:
-                moved.append((path.rename(path.with_name(f"{path.name}.moving")), names[there]))
+        for key, copy in list(self._copies.items()):
+            path = paths.get(copy)
+            if key not in names or path is None:
+                del self._copies[key]
+                if path is not None:
+                    path.unlink()
+            elif path.name != names[key]:
+                moved.append((path.rename(path.with_name(f"{path.name}.moving")), names[key]))
         for path, name in moved:
             path.rename(self._directory / name)
 
-    def _continued(self, name: str, part: FetchedPart) -> bool:
+    def _continued(self, name: str, key: _Key, part: FetchedPart) -> bool:
         """Append what the host has beyond the copy; False where the file under this name is another one by now."""
-        path = self._directory / name
-        with path.open("ab") as file:
-            self._known.setdefault(part.inode, os.fstat(file.fileno()).st_ino)
+        if part.inode != key[0]:
+            return False
+        with (self._directory / name).open("ab") as file:
+            self._copies.setdefault(key, os.fstat(file.fileno()).st_ino)
             while True:
                 file.write(part.data)
                 if not part.data or file.tell() >= part.size_bytes:
                     return True
-                following = self._files.part(self._node, self._place, name, file.tell())
-                if following.inode != part.inode:
+                part = self._files.part(self._node, self._place, name, file.tell())
+                if part.inode != key[0]:
                     return False
-                part = following
 
-    def _copy_times(self) -> None:
-        """Times of lines stand under the inodes of the host: here under those of the copies."""
+    def _times(self) -> bytes:
         try:
-            lines = self._files.whole(self._node, self._place, f"{rundir.LOG}.times").splitlines(
-                keepends=True
-            )
+            return self._files.whole(self._node, self._place, f"{rundir.LOG}.times")
         except NotThere:
-            return
+            return b""  # not kept: an older version, or a full disk
+
+    def _write_times(self, times: bytes) -> None:
+        """Times of lines stand under the inodes of the host: here under those of the copies."""
+        copies = {inode: copy for (inode, _), copy in self._copies.items()}
         kept: list[bytes] = []
         is_known = False
-        for line in lines:
-            words = line.split(b" ")
-            if words[0] == b"F" and len(words) > 1 and words[1].isdigit():
-                local = self._known.get(int(words[1]))
-                is_known = local is not None
-                line = b" ".join([b"F", b"%d" % (local or 0), *words[2:]])
+        for line in times.splitlines(keepends=True):
+            if line.startswith(b"F "):
+                _, inode, *rest = line.split(b" ")
+                is_known = int(inode) in copies
+                line = b" ".join([b"F", b"%d" % copies.get(int(inode), 0), *rest])
             if is_known:
                 kept.append(line)
         draft = self._directory / f"{rundir.LOG}.times.new"
         draft.write_bytes(b"".join(kept))
         draft.replace(self._directory / f"{rundir.LOG}.times")
+
+
+def _begins(times: bytes) -> dict[int, int]:
+    """Bytes that were printed before each file, by its inode."""
+    lines = (line.split(b" ") for line in times.splitlines() if line.startswith(b"F "))
+    return {int(inode): int(before) for _, inode, _, before, *_ in lines}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from unidle import private, wire
 from unidle.errors import CannotRun
@@ -35,6 +35,16 @@ class FetchedPart:
     data: bytes
     size_bytes: int
     inode: int
+
+
+class RankFiles(Protocol):
+    """Where files of ranks are read; ``place`` is job, attempt and rank. Errors: :class:`NotThere`."""
+
+    def part(
+        self, node: str, place: tuple[str, int, int], file: str, offset: int, most_bytes: int = ...
+    ) -> FetchedPart: ...
+
+    def whole(self, node: str, place: tuple[str, int, int], file: str) -> bytes: ...
 
 
 class HostFiles:
