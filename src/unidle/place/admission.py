@@ -6,7 +6,7 @@ Jobs of one shape are one class: the pools of devices that they may use, their c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -14,16 +14,17 @@ from typing import Final, NamedTuple
 from unidle.fleet import WHOLE_PPM, Device, Fleet, models_of, slices_of
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import JobSpec, Reason, Share
-from unidle.place.explain.gang import never_fits
-from unidle.place.model import Amounts, Asks, Demand
+from unidle.place.explain import never_fits
+from unidle.place.model import Amounts, Asks
 from unidle.place.network.constraint import Gang, gang_of
 from unidle.place.nodes.free import OPEN, Access
 from unidle.place.nodes.hardware import Option
 from unidle.place.nodes.rank_class import RankClass, RankClasses
+from unidle.place.protocol import KINDS
 from unidle.place.queue.fair_share import Fairness, FairShare
+from unidle.place.queue.reservations import most_of
 from unidle.place.queue.spec import MILLI, amounts_of
 from unidle.place.queue.tree import ROOT, QueueTree
-from unidle.place.queue_order import KINDS
 from unidle.place.slices.devices import SliceMemo
 from unidle.place.slices.offers import SliceOffers
 from unidle.share.mig_models import mig_models
@@ -33,38 +34,6 @@ from unidle.view.jobs import JobView
 from unidle.view.state import View
 from unidle.view.usage import charged, milli_of
 from unidle.view.waiting import Shape
-
-
-def affordable(
-    shares: FairShare, leaf: int, demand: Demand, reserved: Mapping[int, Amounts] | None = None
-) -> Demand:
-    """The demand, of which the least may be charged, with the most that its queue lets it be charged now."""
-    if not demand.most or demand.most == demand.charged:
-        return demand
-    return replace(
-        demand,
-        charged=most_of(shares, leaf, demand.charged, demand.most, firm=demand.firm, reserved=reserved),
-    )
-
-
-def most_of(
-    shares: FairShare, leaf: int, least: Amounts, most: Amounts, *, firm: bool,
-    reserved: Mapping[int, Amounts] | None = None,
-) -> Amounts:  # fmt: skip
-    """The most from ``least``, which may be charged, to ``most`` that may; by bisection, as what is more is refused, too."""
-    low, high = max(least), max(most)
-    if shares.refusal(leaf, most, firm=firm, reserved=reserved) is None:
-        return most
-    while high - low > 1:
-        middle = (low + high) // 2
-        may = shares.refusal(leaf, counted_as(least, middle), firm=firm, reserved=reserved) is None
-        low, high = (middle, high) if may else (low, middle)
-    return counted_as(least, low)
-
-
-def counted_as(amounts: Amounts, milli: int) -> Amounts:
-    """The same resources, charged for so many thousandths of devices."""
-    return tuple(milli if amount else 0 for amount in amounts)
 
 
 def fairness_of(fleet: Fleet) -> Fairness:

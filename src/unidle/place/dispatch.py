@@ -17,7 +17,7 @@ from unidle.fleet import WHOLE_PPM, Device, Sharing
 from unidle.fleet.labels import kind_of
 from unidle.fleet.summary import CapacitySummary, DomainStock, NodeClass, QueueRoom, Stock, TierStock
 from unidle.jobs import JobSpec, Reason, Share
-from unidle.place.queue_order import KINDS, noun
+from unidle.place.protocol import KINDS, noun
 from unidle.share.modes import MPS_CLIENTS
 from unidle.share.offers import bounded_modes, promises
 from unidle.share.parts import share_of

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from unidle.fleet.queues import Migration
 from unidle.jobs import Preemption
-from unidle.place.queue_order import STARVED_NS
+from unidle.place.protocol import STARVED_NS
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Amounts: TypeAlias = tuple[int, ...]

@@ -16,8 +16,7 @@ from typing import Final
 from unidle.errors import BadInput
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, RankPlace, Reason
-from unidle.place.protocol import Place, Plan, Policy, Wait
-from unidle.place.queue_order import KINDS, InQueueOrder, noun, starves
+from unidle.place.protocol import KINDS, InQueueOrder, Place, Plan, Policy, Wait, noun, starves
 from unidle.view.jobs import JobView
 from unidle.view.occupancy import NodeSlots, Occupancy
 from unidle.view.state import View

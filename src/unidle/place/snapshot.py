@@ -1,6 +1,6 @@
-"""The state of all queues on one fleet, kept from round to round: running jobs, waiting jobs, free devices.
+"""What is kept from one decision to the next, as to make it costs more than a decision.
 
-All of it is derived from the view. The entries of a job that changed are removed and derived again, so the
+For queues: running jobs, waiting jobs, free devices. All of it is derived from the view. The entries of a job that changed are removed and derived again, so the
 cost of a round depends on what changed, not on the size of the fleet.
 """
 
@@ -16,6 +16,7 @@ import numpy as np
 from unidle.fleet import Health, device_of
 from unidle.jobs import RankPlace, Reason
 from unidle.place.admission import JobClass, JobClasses, asks_of, fairness_of, totals, tree_of_queues
+from unidle.place.gang.fit import GangRound
 from unidle.place.model import Backfill, Demand, Hold, Running
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import count_slices
@@ -331,3 +332,30 @@ def snapshot_of(view: View, now_ns: int) -> QueueSnapshot:
     made = QueueSnapshot(RankClasses(FreeSlices(view)), SliceMemo(view.fleet), now_ns)
     made.follow(view, now_ns)
     return made
+
+
+class SessionCache:
+    """All that is kept, for the view of one fleet."""
+
+    def __init__(self, view: View, *, keeps_back: bool = True) -> None:
+        """Without ``keeps_back`` spares are ordinary nodes, and no job may use what is on probation."""
+        self.free_slices = FreeSlices(view, keeps_back=keeps_back)
+        self.log = self.free_slices.log  # of all that a decision tries
+        self.classes = RankClasses(self.free_slices)
+        self.slices = SliceMemo(view.fleet)
+        self._snapshot: QueueSnapshot | None = None
+
+    def follow(self, view: View) -> bool:
+        """Apply what changed since the last call; False where all has to be made again."""
+        return self.free_slices.follow(view)
+
+    def snapshot_at(self, view: View, now_ns: int) -> QueueSnapshot:
+        """The state of all queues; made when queues first count."""
+        if self._snapshot is None:
+            self._snapshot = QueueSnapshot(self.classes, self.slices, now_ns)
+        self._snapshot.follow(view, now_ns)
+        return self._snapshot
+
+    def gangs(self, view: View) -> GangRound:
+        """A round of gangs on this view, with all free that is."""
+        return GangRound(self.classes, self.slices, view)

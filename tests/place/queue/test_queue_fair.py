@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from place.queues import HOUR, leaves, shares, trees
 from unidle.fleet.queues import QueueSpec
-from unidle.place.queue.entitlement import Entitlement
 from unidle.place.queue.fair_share import Fairness, FairShare
-from unidle.place.queue.tree import ROOT, QueueTree
+from unidle.place.queue.tree import ROOT, Entitlement, QueueTree
 from unidle.view.usage import decay_ppb
 
 CAPACITY = (40_000, 60_000)

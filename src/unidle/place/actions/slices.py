@@ -15,11 +15,12 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from unidle.jobs import Reason
-from unidle.place.admission import affordable
 from unidle.place.model import Demand, Hold, Running
-from unidle.place.protocol import Parts, Preemption, StartRoom
+from unidle.place.queue.reservations import affordable
 from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import Candidates, rights
+from unidle.place.session import Parts, Preemption
+from unidle.place.slices.fit import StartRoom
 from unidle.words import counted, device_time
 
 PLACES_MOST: Final = 64

@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 
 from unidle.ledger.apportion import by_weight
 from unidle.place.model import Amounts
-from unidle.place.queue.entitlement import Entitlement
-from unidle.place.queue.tree import ROOT, QueueTree
+from unidle.place.queue.tree import ROOT, Entitlement, QueueTree
 from unidle.view.usage import decay_ppb
 
 PPB: Final = 1_000_000_000
@@ -332,7 +331,7 @@ class FairShare:
     # -- the books -------------------------------------------------------------------------------
 
     def entitled(self, queue: int) -> Amounts:
-        """What the queue may use now, given what all want (see ``entitlement``)."""
+        """What the queue may use now, given what all want (see :class:`Entitlement`)."""
         if self._entitled is None:
             wanted = [self._wanted(k) for k in range(len(self.tree))]
             self._entitled = Entitlement(self.tree, self.quota, wanted)

@@ -1,4 +1,4 @@
-"""What a queue declares, in thousandths; its hours; and shares of a whole in integers that add up."""
+"""What a queue declares, in thousandths, and its hours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Final
 
 from unidle.errors import BadInput
 from unidle.fleet.queues import DAY_MINUTES, WEEK_MINUTES, Given, QueueSpec, Weekly, Zone
-from unidle.ledger.apportion import by_weight
 
 KINDS: Final = ("exclusive", "pooled", "public")
 AMOUNTS: Final = ("guarantee", "deserved", "limit", "lend", "borrow")
@@ -136,42 +135,3 @@ def next_edge_ns(now_ns: int, zone: Zone, windows: Iterable[Weekly]) -> int | No
     at_ns = now_ns - into_minute + wait * MINUTE_NS
     change_ns = zone.next_change_ns(now_ns)
     return at_ns if change_ns is None else min(at_ns, change_ns)
-
-
-def fill(total: int, floors: Sequence[int], caps: Sequence[int], weights: Sequence[int]) -> list[int]:
-    """Share ``total`` by weight, with each part between its floor and its cap (water-filling).
-
-    The parts sum to ``total`` if the floors and caps allow it: with ``sum(floors) >= total`` the floors
-    are returned, with ``sum(caps) <= total`` the caps. Each round settles the parts that by weight lie
-    outside their bounds, on the side that outweighs the other. So no part has to be settled twice, and
-    there are at most ``len(weights)`` rounds.
-    """
-    parts = list(floors)
-    open_ = [k for k in range(len(parts)) if caps[k] > floors[k]]
-    left = total - sum(floors[k] for k in range(len(parts)) if caps[k] <= floors[k])
-    while open_:
-        ideal = by_weight(max(left, 0), [weights[k] for k in open_])
-        bounded = [min(max(x, floors[k]), caps[k]) for k, x in zip(open_, ideal, strict=True)]
-        moved = sum(bounded) - max(left, 0)
-        settled = {
-            k
-            for k, x, y in zip(open_, ideal, bounded, strict=True)
-            if (y > x and moved >= 0) or (y < x and moved <= 0)
-        }
-        for k, y in zip(open_, bounded, strict=True):
-            parts[k] = y
-        if not settled:
-            break
-        left -= sum(parts[k] for k in settled)
-        open_ = [k for k in open_ if k not in settled]
-    return parts
-
-
-def fill_over(total: int, floors: Sequence[int], caps: Sequence[int], weights: Sequence[int]) -> list[int]:
-    """Each part gets its floor; the rest of ``total`` is shared by weight, up to the cap of each part.
-
-    Unlike :func:`fill`, a high floor does not count against the share of the rest.
-    """
-    rest = max(total - sum(floors), 0)
-    more = fill(rest, [0] * len(floors), [max(c - f, 0) for f, c in zip(floors, caps, strict=True)], weights)
-    return [f + m for f, m in zip(floors, more, strict=True)]
