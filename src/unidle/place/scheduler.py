@@ -15,8 +15,8 @@ import numpy as np
 
 from unidle.jobs import JobSpec, Layout, RankPlace, Reason
 from unidle.place.actions.preempt import Preempt, ReclaimSpares
-from unidle.place.actions.slices import PARTS_LATER
 from unidle.place.actions.start import (
+    PARTS_LATER,
     ChargeByPlace,
     KnownRefusal,
     ReserveQuota,
@@ -34,7 +34,6 @@ from unidle.place.network.traffic import usual_traffic
 from unidle.place.nodes.free import Access, FreeSlices
 from unidle.place.protocol import Keep, Plan, Stop, Wait, noun, starves, starves_ns
 from unidle.place.queue.backfill import too_deep
-from unidle.place.queue.state import PendingLine
 from unidle.place.session import Action, Attempt, Consolidation, Draft, Session
 from unidle.place.slices.fit import PARTS_WAIT, SliceFit
 from unidle.place.slices.offers import SliceOffers
@@ -62,23 +61,11 @@ def decide(s: Session) -> Draft:
     it waits, the first ones with room reserved for them, which no later job may delay.
     """
     s.open()
-    shares, draft = s.state.shares, s.draft
-    lines: dict[int, PendingLine] = {}
-    misses: dict[int, int] = {}
-    while (leaf := shares.next_queue()) is not None:
-        if leaf not in lines:
-            lines[leaf] = PendingLine(s.pending.of(leaf, s.now_ns))
-        demand = lines[leaf].next()
-        if demand is None or misses.get(leaf, 0) > s.rules.backfill.depth:
-            shares.block(leaf)
-            continue
-        attempt = Attempt(leaf, demand, s.like(demand), lines[leaf])
+    for attempt in s.attempts():
         any(action.attempt(s, attempt) for action in ACTIONS)
         _explain_no_victims(s, attempt)
-        if demand.job in draft.waits and demand.job not in s.state.holds:
-            misses[leaf] = misses.get(leaf, 0) + 1
-    draft.again_ns = _again_ns(s)
-    return draft
+    s.draft.again_ns = s.again_ns()
+    return s.draft
 
 
 def _explain_no_victims(s: Session, a: Attempt) -> None:
@@ -89,15 +76,6 @@ def _explain_no_victims(s: Session, a: Attempt) -> None:
     why = s.learned.no_victims.why(a.like, a.demand)
     if why is not None and why.code != waits.code:
         s.draft.no_victims[a.demand.job] = why
-
-
-def _again_ns(s: Session) -> int | None:
-    """When time alone may change the decision."""
-    times = [hold.expires_ns for hold in s.state.holds.values()]
-    later = [s.state.shares.tree.next_window_ns(s.now_ns), s.draft.again_ns]
-    if s.draft.waits and s.learned.no_victims:  # somebody may have run for its minimum by then
-        later.append(s.state.next_stoppable_ns(s.now_ns))
-    return min([*times, *(at for at in later if at is not None)], default=None)
 
 
 class Scheduler:

@@ -7,7 +7,7 @@ they leave becomes the plan, and closing takes all back. Here nothing but device
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -33,7 +33,7 @@ from unidle.place.slices.fit import StartRoom
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class DraftStart:
     """The job starts with these devices by node."""
 
     job: str
@@ -79,7 +79,7 @@ class Draft:
     Jobs beyond the depth of their queue have no entry in ``waits``.
     """
 
-    starts: list[Start] = field(default_factory=list)
+    starts: list[DraftStart] = field(default_factory=list)
     stops: list[Preemption] = field(default_factory=list)
     moves: list[Consolidation] = field(default_factory=list)
     waits: dict[str, Reason] = field(default_factory=dict)
@@ -156,6 +156,25 @@ class Parts(Protocol):
         """These devices are in parts: from now on no other job gets one of them."""
 
 
+@dataclass(slots=True)
+class Attempt:
+    """One job that is tried: the next of its queue."""
+
+    leaf: int
+    demand: Demand
+    like: Like
+    line: PendingLine  # of its queue, from the next job on
+    reserved: Mapping[int, Amounts] = field(default_factory=dict)  # by queue, for others before its end
+    refusal: Refusal | None = None  # the bound of a queue that is in its way
+    as_charged: Demand | None = None  # with the charge that was refused, where that depends on its place
+    in_the_way: bool = False  # whether only reservations of others are
+
+    @property
+    def asked(self) -> Demand:
+        """The job, with the charge that was refused."""
+        return self.as_charged or self.demand
+
+
 class Session(ABC):
     """A decision under way, as actions see it. Whatever they try or do is recorded in ``log``.
 
@@ -181,6 +200,28 @@ class Session(ABC):
         """Begin: holds expire, and queues that were blocked before have their turn again."""
         self.state.shares.begin(self.now_ns, capacity)
         self.draft.expired = self.state.expire(self.now_ns)
+
+    def attempts(self) -> Iterator[Attempt]:
+        """The next job of the queue whose turn it is. A queue is passed over when it has none, or many that cannot start."""
+        shares, lines, misses = self.state.shares, dict[int, PendingLine](), dict[int, int]()
+        while (leaf := shares.next_queue()) is not None:
+            if leaf not in lines:
+                lines[leaf] = PendingLine(self.pending.of(leaf, self.now_ns))
+            demand = lines[leaf].next()
+            if demand is None or misses.get(leaf, 0) > self.rules.backfill.depth:
+                shares.block(leaf)
+                continue
+            yield Attempt(leaf, demand, self.like(demand), lines[leaf])
+            if demand.job in self.draft.waits and demand.job not in self.state.holds:
+                misses[leaf] = misses.get(leaf, 0) + 1
+
+    def again_ns(self) -> int | None:
+        """When time alone may change the decision."""
+        times = [hold.expires_ns for hold in self.state.holds.values()]
+        later = [self.state.shares.tree.next_window_ns(self.now_ns), self.draft.again_ns]
+        if self.draft.waits and self.learned.no_victims:  # somebody may have run for its minimum by then
+            later.append(self.state.next_stoppable_ns(self.now_ns))
+        return min([*times, *(at for at in later if at is not None)], default=None)
 
     def close(self) -> None:
         """End: all that was tried or decided is taken back."""
@@ -228,7 +269,7 @@ class Session(ABC):
         self.log.record(lambda: self.pending.count(demand, +1))
         self.state.start(self.charged(started(as_ or demand, devices, self.now_ns)))
         self.learned.started(demand)
-        self.draft.starts.append(Start(demand.job, devices, because))
+        self.draft.starts.append(DraftStart(demand.job, devices, because))
 
     def charged(self, run: Running) -> Running:
         """The job that starts, with what it is charged for the slices that it gets."""
@@ -244,25 +285,6 @@ class Session(ABC):
     def wants_time(self, job: str) -> bool:  # noqa: ARG002
         """Whether a start is predicted for the job even if no room is reserved for it."""
         return True
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One job that is tried: the next of its queue."""
-
-    leaf: int
-    demand: Demand
-    like: Like
-    line: PendingLine  # of its queue, from the next job on
-    reserved: Mapping[int, Amounts] = field(default_factory=dict)  # by queue, for others before its end
-    refusal: Refusal | None = None  # the bound of a queue that is in its way
-    as_charged: Demand | None = None  # with the charge that was refused, where that depends on its place
-    in_the_way: bool = False  # whether only reservations of others are
-
-    @property
-    def asked(self) -> Demand:
-        """The job, with the charge that was refused."""
-        return self.as_charged or self.demand
 
 
 class Action(Protocol):

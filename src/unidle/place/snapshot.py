@@ -19,7 +19,6 @@ from unidle.place.admission import JobClass, JobClasses, asks_of, fairness_of, t
 from unidle.place.gang.fit import GangRound
 from unidle.place.model import Backfill, Demand, Hold, Running
 from unidle.place.nodes.free import FreeSlices
-from unidle.place.nodes.hardware import count_slices
 from unidle.place.nodes.rank_class import RankClasses
 from unidle.place.queue.fair_share import PPB, PPM, FairShare
 from unidle.place.queue.state import Allocations, PendingJobs, requested
@@ -122,12 +121,10 @@ class QueueSnapshot:
         self._stopping_hosts = np.zeros((2, self.width), np.int64)
         self._moved: set[int] = set()  # positions at which that changed
         self._leavers: dict[str, int] = {}  # devices in parts, and how many who have some are preempted
-        self._vacated: dict[
-            str, int
-        ] = {}  # of these, those that all leave, each with its node: they count as free
-        self._in_parts: dict[
-            str, int
-        ] = {}  # devices of which somebody has got or left a part since the last count
+        # of these, those that all leave, each with its node: they count as free
+        self._vacated: dict[str, int] = {}
+        # devices of which somebody has got or left a part since the last count
+        self._in_parts: dict[str, int] = {}
         self._seen, self._seen_ground = -1, -1
         self._view: View | None = None
 
@@ -143,10 +140,9 @@ class QueueSnapshot:
         self.shares.begin(now_ns, self.capacity)
         for job in list(self.state.holds):
             self.state.release(job)
-        self._seen, changed = (
-            view.changed.since(self._seen) if self._seen >= 0 else (view.changed.since(0)[0], None)
-        )
-        if changed is None:
+        first = self._seen < 0
+        self._seen, changed = view.changed.since(max(self._seen, 0))
+        if first or changed is None:
             changed = [*self._live, *self.waiting.jobs, *self.never, *view.jobs.open]
             self._shape_of = {job: shape for shape, line in view.waiting.items() for _, _, job in line}
         for job in dict.fromkeys(changed):
@@ -245,9 +241,8 @@ class QueueSnapshot:
         some = np.array(changed, np.int64)
         self._moved.clear()
         for k, kind in enumerate(self.kinds):
-            state.free[k * width + some] = (
-                count_slices(free_slices.free[kind][some]) + self._stopping[k * width + some]
-            )
+            here = k * width + some
+            state.free[here] = free_slices.left(kind, some) + self._stopping[here]
         state.hosts[:, some] = free_slices.hosts[:, some] + self._stopping_hosts[:, some]
 
     def _hold(self, job: JobView, kind: str, devices: dict[str, int], expires_ns: int) -> None:
@@ -287,9 +282,8 @@ class QueueSnapshot:
                     continue
                 index = self.kinds.index(found[0]) * self.width + found[1]
                 if self._free_slices.occupancy.is_part(slice_id):
-                    parts[device_of(slice_id)] = (
-                        index  # no whole one is free before the last who has a part left
-                    )
+                    # no whole one is free before the last who has a part left
+                    parts[device_of(slice_id)] = index
                 else:
                     held[index] = held.get(index, 0) + 1
         return held, parts

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unidle.fleet.queues import QueueSpec
-from unidle.place.actions.slices import cheapest_relief, stop_for
+from unidle.place.actions.make_room import cheapest_relief, stop_for
 from unidle.place.model import Demand, Running
 from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.state import Allocations

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from place.queues import HOUR, anywhere, shares, within
 from unidle.fleet.queues import Migration, QueueSpec
 from unidle.jobs import Reason
-from unidle.place.actions.consolidate import consolidate
+from unidle.place.actions.make_room import consolidate
 from unidle.place.gang.repair import Repair, repair
 from unidle.place.model import Demand, Fits, Running
 from unidle.place.queue.state import Allocations

@@ -21,7 +21,7 @@ import numpy as np
 
 from unidle.jobs import Reason
 from unidle.place.actions.knapsack import RankSteps, cheapest, choose, offers, rank_costs
-from unidle.place.actions.slices import stop_in_parts
+from unidle.place.actions.make_room import stop_in_parts
 from unidle.place.actions.solver import Solver, VictimChoice, cheapest_choice, prefix
 from unidle.place.explain import refused
 from unidle.place.model import HOLD_NS, Demand, Domains, Fits, Hold, Ints, Mask, alike

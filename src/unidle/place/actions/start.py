@@ -5,20 +5,24 @@ The first of a queue gets the next quota, and the first of all have room reserve
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from unidle.jobs import Reason
-from unidle.place.actions.consolidate import move_others
-from unidle.place.actions.slices import part_free_ns, starts_in, whole_again
+from unidle.place.actions.make_room import move_others
 from unidle.place.explain import behind, refused
-from unidle.place.model import Demand
+from unidle.place.model import Demand, Running
 from unidle.place.queue.backfill import FreeProfile, Planner
 from unidle.place.queue.fair_share import Refusal
 from unidle.place.queue.reservations import affordable
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.tree import ROOT
-from unidle.place.session import Attempt, Session
+from unidle.place.session import Attempt, Parts, Session
 from unidle.place.slices.fit import PARTS_WAIT
 from unidle.words import are, counted
+
+PARTS_LATER: Final = "parts_later"  # code of the reason of one that waits for a part, with its planned start
 
 
 class StartHeld:
@@ -215,3 +219,38 @@ def _profile(s: Session) -> FreeProfile:
     ends += [(s.now_ns + s.rules.backfill.otherwise_ns, hold.devices) for hold in state.holds.values()]
     ends += whole_again(s.reservations.ends())
     return FreeProfile(state.free, s.now_ns, ends)
+
+
+def part_free_ns(
+    state: Allocations, parts: Parts, leaf: int, demand: Demand, expected: Iterable[tuple[int, Running]]
+) -> int | None:
+    """When enough running jobs are expected to have left for its parts; None where no known end is enough."""
+    ends = [(end_ns, run.job) for end_ns, run in expected if run.estimate_ns is not None]
+    before = state.log.checkpoint()
+    low, high, found = 1, len(ends), None
+    while low <= high:
+        middle = (low + high) // 2
+        gone = frozenset(job for _, job in ends[:middle])
+        for _, job in ends[:middle]:
+            state.stop(job)
+        if parts.then(affordable(state.shares, leaf, demand), gone) is None:
+            low = middle + 1
+        else:
+            found, high = ends[middle - 1][0], middle - 1
+        state.log.rollback(before)
+    return found
+
+
+def starts_in(wait_ns: int) -> Reason:
+    """Why one waits for a part that is expected to be free by then."""
+    wait_s = wait_ns // 1_000_000_000
+    text = f"as running jobs are expected to end, it starts in {wait_s} s"
+    return Reason(PARTS_LATER, text, {"wait_s": wait_s})
+
+
+def whole_again(ends: Iterable[tuple[int, Running]]) -> list[tuple[int, Mapping[int, int]]]:
+    """When devices in parts are expected to be whole: when the last of those on them ends."""
+    last: dict[str, tuple[int, int]] = {}
+    for end_ns, run in ends:
+        last.update((device, (end_ns, node)) for device, node in run.parts.items())
+    return [(end_ns, {node: 1}) for end_ns, node in last.values()]

@@ -79,13 +79,10 @@ def seats_of(
     found = {}
     for at, position in enumerate(positions):
         sizes = tuple(groups[at].values())
-        seats = (
-            free_slices.inner.seats(free_slices.nodes[position], masks[at], sizes, rank_class.each)
-            if sizes
-            else None
-        )
-        if seats is not None:
-            found[at] = seats
+        if sizes:
+            node = free_slices.nodes[position]
+            if (seats := free_slices.inner.seats(node, masks[at], sizes, rank_class.each)) is not None:
+                found[at] = seats
     return found
 
 

@@ -53,9 +53,8 @@ class QuotaReservations:
         self._state, self._now_ns, self._otherwise_ns = state, now_ns, otherwise_ns
         self._planned: list[tuple[int, frozenset[int], Amounts]] = []
         self._gone: dict[tuple[int, int], Amounts] = {}
-        self._reserved: dict[
-            tuple[int, int], Mapping[int, Amounts]
-        ] = {}  # by leaf, and how many are planned by then
+        # by leaf, and how many are planned by then
+        self._reserved: dict[tuple[int, int], Mapping[int, Amounts]] = {}
         self.heads: set[int] = set()  # queues whose first refused job has its quota reserved
         self._hosts: tuple[int, list[int], Ints, Ints, Ints] | None = None
 
@@ -106,13 +105,8 @@ class QuotaReservations:
             asks = np.array([run.asks for _, run in runs], np.int64).reshape(-1, 2)
             gain: Ints = ranks * np.repeat(asks, parts, 0).T
             behind: Ints = np.cumsum(parts)
-            self._hosts = (
-                changes,
-                [end_ns for end_ns, _ in runs],
-                behind,
-                host % self._state.hosts.shape[1],
-                gain,
-            )
+            host %= self._state.hosts.shape[1]
+            self._hosts = changes, [end_ns for end_ns, _ in runs], behind, host, gain
         return self._hosts[1:]
 
     def reserve(self, leaf: int, amounts: Amounts, start_ns: int) -> None:
@@ -142,9 +136,8 @@ class QuotaReservations:
             for queue in self._state.shares.tree.path(leaf):
                 if queue in queues:
                     zero = (0,) * len(amounts)
-                    coming[queue] = tuple(
-                        a + b for a, b in zip(coming.get(queue, zero), amounts, strict=True)
-                    )
+                    now = coming.get(queue, zero)
+                    coming[queue] = tuple(a + b for a, b in zip(now, amounts, strict=True))
                     net = (c - f for c, f in zip(coming[queue], self._freed(queue, start_ns), strict=True))
                     found[queue] = tuple(map(max, found.get(queue, zero), net))
         return found

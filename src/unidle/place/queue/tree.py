@@ -11,13 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from unidle.errors import BadInput
-from unidle.fleet.queues import UTC, QueueSpec, Zone
+from unidle.fleet.queues import UTC, QueueSpec, Zone, check, minute_of_week, next_edge_ns
 from unidle.ledger.apportion import by_weight, fill, fill_over
 from unidle.place.model import Amounts
-from unidle.place.queue.spec import MILLI, check, minute_of_week, next_edge_ns, to_milli
 
 ROOT: Final = 0
+MILLI: Final = 1_000
 UNBOUNDED: Final = 1 << 60
+
+
+def to_milli(amount: float) -> int:
+    """Devices or cores in thousandths."""
+    return amount * MILLI if isinstance(amount, int) else round(amount * MILLI)
 
 
 @dataclass(frozen=True, slots=True)

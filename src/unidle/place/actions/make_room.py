@@ -1,4 +1,8 @@
-"""Parts of devices under queues: where a job could start, whom to stop for a part, and when one is expected to be free.
+"""Room made by moving few jobs that can checkpoint, or by stopping others for parts of devices.
+
+A move costs the job's devices the time to save (or the work since its last checkpoint) and the
+restart; the gain is what the waiting gang's devices would otherwise stand idle for. A plan whose
+price exceeds its gain is refused.
 
 A device that several have parts of is whole only when all of them have left, and a part is there as soon as those
 left that it needs: neither is a sum over jobs, so a set of victims is tried as a whole, in the state in which they
@@ -8,20 +12,133 @@ each device by itself; of the cheapest set that makes room, who is not needed is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from unidle.fleet.queues import Migration
 from unidle.jobs import Reason
-from unidle.place.model import Demand, Hold, Running
-from unidle.place.queue.reservations import affordable
+from unidle.place.actions.solver import Solver, VictimChoice, cheapest_choice
+from unidle.place.model import HOLD_NS, NS_PER_US, Demand, Domains, Fits, Hold, Running
 from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import Candidates, rights
-from unidle.place.session import Parts, Preemption
+from unidle.place.session import Consolidation, Parts, Preemption, Session
 from unidle.place.slices.fit import StartRoom
 from unidle.words import counted, device_time
+
+TRIES: Final = 8  # how often jobs are chosen of which one then finds no other place
+LOOK_AGAIN_NS: Final = 60_000_000_000  # after a move that did not pay, at the earliest
+LOOKS: Final = 8  # in the time that a job waits
+
+
+def move_others(s: Session, demand: Demand, wait_ns: int) -> None:
+    """Move others where that makes room at a price below that of waiting ``wait_ns`` longer."""
+    if s.rules.migration is None:
+        return
+    s.learned.asked_to_move = True
+    domains = s.domains(demand)
+    answer = consolidate(
+        s.state, demand, s.fits(demand), s.fits, s.now_ns, wait_ns, domains=domains, migration=s.rules.migration
+    )  # fmt: skip
+    draft = s.draft
+    if isinstance(answer, Reason):  # prices fall with each save, and gains grow with waiting
+        next_ns = s.now_ns + max(LOOK_AGAIN_NS, wait_ns // LOOKS)
+        draft.again_ns = min(next_ns, draft.again_ns or next_ns)
+        return
+    draft.moves.append(answer)
+    draft.waits[demand.job] = answer.because
+    draft.planned_ns.pop(demand.job, None)  # it need not wait for that
+    s.planner = s.candidates = None  # what they know of has moved
+    s.learned.forget()
+
+
+def consolidate(
+    state: Allocations, demand: Demand, fits: Fits, fits_of: Callable[[Running], Fits], now_ns: int,
+    wait_ns: int, *, domains: Domains | None = None, migration: Migration | None = None,
+) -> Consolidation | Reason:  # fmt: skip
+    """Make room by moving jobs. The cluster is changed (jobs moved to holds), or left as it was.
+
+    ``wait_ns``: how long the job is expected to wait otherwise, which is what the moves can win. A job
+    that was moved is left alone until it has worked for as long as that cost it (``Running.settled_ns``).
+    """
+    migration = migration or Migration()
+    refusal = state.shares.refusal(state.shares.tree.leaf(demand.queue), demand.charged, firm=demand.firm)
+    if refusal is not None and demand.job not in state.holds:
+        return Reason("quota", f"{demand.queue} may not start it, wherever there is room")
+    levels = frozenset(migration.levels)
+    known = Candidates(
+        state, now_ns, lambda run: run.checkpoints and run.level in levels and run.settled_ns <= now_ns
+    )
+    solver = Solver(known, state, demand, fits, domains)
+    gain_us = demand.size * (wait_ns // NS_PER_US)
+    eligible = known.alive.copy()
+    for _ in range(TRIES):
+        choice = cheapest_choice(solver, known, eligible, demand.ranks)
+        if choice is None:
+            return Reason("no_moves", "no jobs that can checkpoint could be moved to make room")
+        if choice.cost * migration.gain_least_ppm > gain_us * 1_000_000:
+            return _too_dear(choice, gain_us)
+        if len(choice.rows) > migration.moves_most:
+            text = f"{counted(len(choice.rows), 'job')} would have to move, more than {migration.moves_most}"
+            return Reason("too_many_moves", text, {"moves": len(choice.rows)})
+        moved = _move(state, known, demand, choice, fits_of, now_ns + HOLD_NS)
+        if not isinstance(moved, int):
+            cost = {known.jobs[k].job: int(known.cost[k]) for k in choice.rows}
+            return _planned(demand, choice, moved, gain_us, cost)
+        eligible[moved] = False  # this one finds no other place
+    return Reason("no_moves", "the jobs in the way find no other place")
+
+
+def _move(
+    state: Allocations, known: Candidates, demand: Demand, choice: VictimChoice, fits_of: Callable[[Running], Fits],
+    expires_ns: int,
+) -> tuple[Hold, ...] | int:  # fmt: skip
+    """The holds, that of the waiting job last; or the candidate that finds no other place."""
+    before = state.log.checkpoint()
+    runs = sorted(
+        (-known.jobs[k].size, k) for k in choice.rows
+    )  # large ones are the hardest to put elsewhere
+    for _, k in runs:
+        state.stop(known.jobs[k].job)
+    places = {int(n): int(choice.counts[n]) * demand.each for n in np.flatnonzero(choice.counts)}
+    kept = Hold.of(demand, places, expires_ns)
+    state.hold(kept)
+    holds: list[Hold] = []
+    for _, k in runs:
+        run = known.jobs[k]
+        counts = fits_of(run)(state.room(run))
+        if counts is None:
+            state.log.rollback(before)
+            return k
+        devices = {int(n): int(counts[n]) * run.each for n in np.flatnonzero(counts)}
+        holds.append(Hold.of(run, devices, expires_ns))
+        state.hold(holds[-1])
+    return (*holds, kept)
+
+
+def _planned(
+    demand: Demand, choice: VictimChoice, holds: Sequence[Hold], gain_us: int, cost: Mapping[str, int]
+) -> Consolidation:
+    text = (
+        f"moving {counted(len(holds) - 1, 'job')} loses {device_time(choice.cost)} "
+        f"and saves {counted(demand.size, 'device')} {device_time(gain_us)} of waiting"
+    )
+    figures: dict[str, int | float | str] = {
+        "moves": len(holds) - 1, "price_us": choice.cost, "gain_us": gain_us,
+    }  # fmt: skip
+    because = Reason("consolidate", text, figures)
+    lost = tuple(cost[hold.job] for hold in holds[:-1])
+    return Consolidation(demand.job, tuple(holds[:-1]), choice.cost, gain_us, holds[-1], because, lost)
+
+
+def _too_dear(choice: VictimChoice, gain_us: int) -> Reason:
+    text = f"moving {counted(len(choice.rows), 'job')} would lose {device_time(choice.cost)} to win {device_time(gain_us)}"
+    return Reason("too_dear", text, {"price_us": choice.cost, "gain_us": gain_us})
+
+
+# -- parts of devices ----------------------------------------------------------------------------------
 
 PLACES_MOST: Final = 64
 
@@ -126,34 +243,6 @@ class _Search:
 NO_PART: Final = Reason(
     "no_victims", "stopping all jobs that may be stopped frees no part of a device for it"
 )
-PARTS_LATER: Final = "parts_later"  # code of the reason of one that waits for a part, with its planned start
-
-
-def part_free_ns(
-    state: Allocations, parts: Parts, leaf: int, demand: Demand, expected: Iterable[tuple[int, Running]]
-) -> int | None:
-    """When enough running jobs are expected to have left for its parts; None where no known end is enough."""
-    ends = [(end_ns, run.job) for end_ns, run in expected if run.estimate_ns is not None]
-    before = state.log.checkpoint()
-    low, high, found = 1, len(ends), None
-    while low <= high:
-        middle = (low + high) // 2
-        gone = frozenset(job for _, job in ends[:middle])
-        for _, job in ends[:middle]:
-            state.stop(job)
-        if parts.then(affordable(state.shares, leaf, demand), gone) is None:
-            low = middle + 1
-        else:
-            found, high = ends[middle - 1][0], middle - 1
-        state.log.rollback(before)
-    return found
-
-
-def starts_in(wait_ns: int) -> Reason:
-    """Why one waits for a part that is expected to be free by then."""
-    wait_s = wait_ns // 1_000_000_000
-    text = f"as running jobs are expected to end, it starts in {wait_s} s"
-    return Reason(PARTS_LATER, text, {"wait_s": wait_s})
 
 
 def stop_in_parts(
@@ -174,11 +263,3 @@ def stop_in_parts(
     for victim in answer.victims:
         parts.keep(demand.job, parts.parts_of(victim))
     return answer
-
-
-def whole_again(ends: Iterable[tuple[int, Running]]) -> list[tuple[int, Mapping[int, int]]]:
-    """When devices in parts are expected to be whole: when the last of those on them ends."""
-    last: dict[str, tuple[int, int]] = {}
-    for end_ns, run in ends:
-        last.update((device, (end_ns, node)) for device, node in run.parts.items())
-    return [(end_ns, {node: 1}) for end_ns, node in last.values()]
