@@ -237,17 +237,12 @@ DEFAULT: Final = "unidle"
 def _baseline(name: str) -> Policy:
     from unidle.place import baselines  # needs NumPy
 
-    return {"firstfit": baselines.first_fit, "bestfit": baselines.best_fit, "spread": baselines.spread}[
-        name
-    ]()
+    makers = {"firstfit": baselines.first_fit, "bestfit": baselines.best_fit, "spread": baselines.spread}
+    return makers[name]()
 
 
-_MAKERS: dict[str, Callable[[], Policy]] = {
-    DEFAULT: Unidle,
-    "firstfit": partial(_baseline, "firstfit"),
-    "bestfit": partial(_baseline, "bestfit"),
-    "spread": partial(_baseline, "spread"),
-}
+_MAKERS: dict[str, Callable[[], Policy]] = {DEFAULT: Unidle}
+_MAKERS |= {name: partial(_baseline, name) for name in ("firstfit", "bestfit", "spread")}
 
 
 def register(name: str, make: Callable[[], Policy]) -> None:
