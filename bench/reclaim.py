@@ -215,7 +215,8 @@ def books_only(jobs: int, queues: int) -> World:
                 if books.refusal(leaf, amounts, firm=False) is not None:
                     books.block(leaf)
                     continue
-                books.start(leaf, amounts, firm=False)
+                books.withdraw(leaf, amounts)
+                books.charge(leaf, amounts, firm=False)
                 started += 1
             return started
 

@@ -29,6 +29,7 @@ from unidle.place.actions.start import (
 from unidle.place.explain import GangRefusal, never_fits
 from unidle.place.fleet_session import FleetSession
 from unidle.place.gang.fit import GangFit, GangRound, Like
+from unidle.place.model import Hold
 from unidle.place.network.rank_order import RankOrder, map_ranks
 from unidle.place.network.traffic import usual_traffic
 from unidle.place.nodes.free import Access, FreeSlices
@@ -267,23 +268,24 @@ def _kept(s: FleetSession, spec: JobSpec, access: Access) -> Reason:
 
 def kept_and_stopped(view: View, s: FleetSession, draft: Draft) -> tuple[tuple[Keep, ...], tuple[Stop, ...]]:
     """The devices that are kept for jobs, and the jobs that are stopped or moved for them."""
-    keeps, stops = [], []
+
+    def keep(hold: Hold, because: Reason) -> Keep:
+        devices = {s.node(index): count for index, count in hold.devices.items()}
+        return Keep(hold.job, s.kind_of(hold.job), devices, hold.expires_ns, because)
+
+    keeps = [keep(made.hold, made.because) for made in draft.stops]
+    keeps += [keep(hold, move.because) for move in draft.moves for hold in (move.hold, *move.moves)]
+    stops = []
     for made in draft.stops:
-        devices = {s.node(index): count for index, count in made.hold.devices.items()}
-        keeps.append(Keep(made.job, s.kind_of(made.job), devices, made.hold.expires_ns, made.because))
         grace_ns = view.fleet.guard.spare_grace_ns if made.spares else None
         text = f"stopped to make room for {in_full(view.jobs[made.job])}: {made.because.text}"
         because = replace(made.because, text=text)
         stops += [Stop(victim, because, made.job, grace_ns=grace_ns) for victim in made.victims]
     for move in draft.moves:
-        for hold in (move.hold, *move.moves):
-            devices = {s.node(index): count for index, count in hold.devices.items()}
-            keeps.append(Keep(hold.job, s.kind_of(hold.job), devices, hold.expires_ns, move.because))
         for hold, lost_us in zip(move.moves, move.lost_us, strict=True):
             on = [s.node(index) for index in hold.devices]
-            stops.append(
-                Stop(hold.job, why_moved(move, on, lost_us, in_full(view.jobs[move.job])), move.job, "moved")
-            )
+            why = why_moved(move, on, lost_us, in_full(view.jobs[move.job]))
+            stops.append(Stop(hold.job, why, move.job, "moved"))
     return tuple(keeps), tuple(stops)
 
 

@@ -25,7 +25,8 @@ def order(books: FairShare, each: int, rounds: int) -> str:
         if books.refusal(leaf, (each * 1000,), firm=False):
             books.block(leaf)
             continue
-        books.start(leaf, (each * 1000,), firm=False)
+        books.withdraw(leaf, (each * 1000,))
+        books.charge(leaf, (each * 1000,), firm=False)
         found.append(books.tree.name(leaf))
     return "".join(found)
 

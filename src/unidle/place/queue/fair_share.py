@@ -161,11 +161,6 @@ class FairShare:
         """A job of this queue holds these amounts no more."""
         self._use(leaf, amounts, -1, firm=firm)
 
-    def start(self, leaf: int, amounts: Sequence[int], *, firm: bool) -> None:
-        """A waiting job starts."""
-        self.withdraw(leaf, amounts)
-        self.charge(leaf, amounts, firm=firm)
-
     def _count(self, leaf: int, amounts: Sequence[int], sign: int) -> None:
         was = self._jobs[leaf] > 0 and leaf not in self._blocked
         for queue in self._paths[leaf]:
