@@ -125,7 +125,7 @@ def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
 
     ``now`` is the reason of the next decision.
     """
-    from unidle.place.explain.gang import GangRefusal
+    from unidle.place.explain import GangRefusal
     from unidle.place.scheduler import Scheduler
 
     if now.code in NEVER_BY_QUEUE:

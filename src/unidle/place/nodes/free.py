@@ -373,9 +373,9 @@ class FreeSlices:
         kind, order, bit = self.occupancy.where(slice_id)
         return bool(mask_of(self.free[kind][self.positions[kind][order]]) >> bit & 1)
 
-    def left(self, kind: str) -> Ints:
-        """Free devices of a kind by position. Shape (N,)."""
-        return count_slices(self.free[kind])
+    def left(self, kind: str, nodes: slice | Ints = slice(None)) -> Ints:
+        """Free devices of a kind on these nodes, by position. Shape (N,)."""
+        return count_slices(self.free[kind][nodes])
 
     def access(self, spec: JobSpec, job: JobView | None = None) -> Access:
         """What of the reserve such a job may use; all of it where nothing is kept back."""

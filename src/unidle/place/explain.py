@@ -1,4 +1,4 @@
-"""Why a gang is not placed: now, or ever, in words that say what it needs, what is free and what would help."""
+"""Every reason why a job waits, or can never start: what it needs, what is free, what would help, and which quota refuses it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from unidle.place.nodes.free import Access, FreeSlices
 from unidle.place.nodes.hardware import DevicePool, Option
 from unidle.place.nodes.hardware import count_slices as counts
 from unidle.place.nodes.rank_class import RankClass, RankClasses
-from unidle.place.queue_order import noun
+from unidle.place.protocol import noun
+from unidle.place.queue.fair_share import Refusal
+from unidle.place.queue.tree import QueueTree
 from unidle.words import are, counted, listed, plural
 
 FREE_DEVICES: Final = "free the devices of"
@@ -338,3 +340,42 @@ def with_models(refused: GangRefusal, models: Sequence[str]) -> GangRefusal:
 def most_devices(refused: Sequence[GangRefusal]) -> GangRefusal:
     """The refusal of the kind with the most devices, among the kinds that the job accepts."""
     return max(refused, key=lambda one: int(one.because.figures["devices"]))
+
+
+# -- queues ----------------------------------------------------------------------------------------
+
+
+def refused(tree: QueueTree, refusal: Refusal) -> Reason:
+    """Which bound of which queue is in the way, with its figures in devices or cores."""
+    name, resource, used, bound, asked = _figures(tree, refusal)
+    text = {
+        "limit": f"{name} uses {used} {resource} of at most {bound}, and the job needs {asked}",
+        "deserved": f"jobs that are never preempted use {used} of the {bound} {resource} that {name} deserves, "
+        f"and this one needs {asked}; with preemption low it could borrow",
+        "kept": f"{name} has {bound} {resource} that are not kept for others, {used} of them used, "
+        f"and the job needs {asked}",
+        "full": f"{name} uses {used} of {bound} {resource}, and the job needs {asked}",
+    }[refusal.rule]
+    return Reason("quota", text, _plain(tree, refusal))
+
+
+def behind(tree: QueueTree, refusal: Refusal) -> Reason:
+    """A job that would use up the quota of one before it; a shorter one might start."""
+    name, resource, used, bound, asked = _figures(tree, refusal)
+    text = (
+        f"it would still run when a job before it is planned to start, and {name} has no quota for both: "
+        f"{used} of {bound} {resource} are in use or planned, and this one needs {asked}"
+    )
+    return Reason("behind", text, _plain(tree, refusal))
+
+
+def _figures(tree: QueueTree, refusal: Refusal) -> tuple[str, str, str, str, str]:
+    used, bound, asked = (f"{x / 1000:g}" for x in (refusal.used, refusal.bound, refusal.asked))
+    return tree.name(refusal.queue) or "the fleet", tree.resources[refusal.resource], used, bound, asked
+
+
+def _plain(tree: QueueTree, refusal: Refusal) -> dict[str, int | float | str]:
+    return {
+        "queue": tree.name(refusal.queue) or "the fleet", "resource": tree.resources[refusal.resource],
+        "used": refusal.used, "bound": refusal.bound, "asked": refusal.asked,
+    }  # fmt: skip
