@@ -1,4 +1,4 @@
-"""What an engine knows of the hub: who is connected, what they sent, and what time it is with them."""
+"""What an engine gets from the hub: who is connected, what they sent, and what time it is with them."""
 
 from __future__ import annotations
 
@@ -70,12 +70,13 @@ class Hub(Protocol):
     def acknowledged_ns(self, peer: int) -> int:
         """When the newest acknowledged pong of a peer was received, or its hello: on the controller's clock.
 
-        It can be asked until the peer's ``Left`` was polled, and 0 is the answer after that.
+        It stays known after the peer's ``Left``, for the last 65,536 connections; 0 for others. Read the time before it,
+        not after it: an acknowledgement in between then makes a lease longer, never shorter.
         """
         ...
 
     def box_token(self, node: str, job: str) -> str:
-        """The token with which the box of this job on this node says hello."""
+        """The token with which the box of this job on this node connects."""
         ...
 
     @property
