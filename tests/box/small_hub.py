@@ -18,6 +18,7 @@ from typing import Any
 
 from unidle import wire
 from unidle.clock import RealClock
+from unidle.engine.local.ranks.process_tree import ticks_of
 from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -35,7 +36,9 @@ def certificates(place: Path, host: str = "DNS:unidle-hub") -> tuple[str, str, s
     openssl(f"req -x509 {curve} -keyout ca.key -out ca.pem -days 2 -subj /CN=ours")
     (place / "hub.san").write_text(f"subjectAltName={host}\n")
     openssl(f"req {curve} -keyout hub.key -out hub.csr -subj /CN=hub")
-    openssl("x509 -req -in hub.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out hub.pem -days 2 -extfile hub.san")
+    openssl(
+        "x509 -req -in hub.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out hub.pem -days 2 -extfile hub.san"
+    )
     return str(place / "hub.pem"), str(place / "hub.key"), (place / "ca.pem").read_text()
 
 
@@ -59,7 +62,14 @@ class Peer:
 
     def welcome(self, fence: int = FENCE, deadline_s: float = DEADLINE_S, v: int = wire.VERSION) -> Peer:
         self.fence = fence
-        self.send(f=wire.WELCOME, v=v, fence=fence, every_ns=int(EVERY_S * 1e9), deadline_ns=int(deadline_s * 1e9), ack=0)
+        self.send(
+            f=wire.WELCOME,
+            v=v,
+            fence=fence,
+            every_ns=int(EVERY_S * 1e9),
+            deadline_ns=int(deadline_s * 1e9),
+            ack=0,
+        )
         threading.Thread(target=self._ping, daemon=True).start()
         return self
 
@@ -84,11 +94,11 @@ class Peer:
         )
 
     def start(self, attempt: int, code: str, ranks: int = 1, **orders: Any) -> dict[str, Any]:
-        return self.ask(
-            wire.START,
-            attempt=attempt,
-            ranks=[{"rank": rank, "orders": python_orders(code, rank, **orders)} for rank in range(ranks)],
-        )
+        """Start ranks of an attempt that run Python code."""
+        entries = [
+            {"rank": rank, "orders": python_orders(code, attempt, rank, **orders)} for rank in range(ranks)
+        ]
+        return self.ask(wire.START, attempt=attempt, ranks=entries)
 
     def close(self) -> None:
         self.closed = True
@@ -148,7 +158,8 @@ class SmallHub:
     def vanish(self) -> None:
         """Nobody listens any more, and all connections are gone."""
         assert self._server is not None
-        self._server.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # it was called before
+            self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         for peer in self.peers:
             peer.close()
@@ -176,12 +187,16 @@ class SmallHub:
             marks = self.marks.get((attempt, rank), {})
             return next((m for m in list(marks.values()) if m["k"] in ("exit", "lost")), None)
 
-        return wait_until(find, timeout_s, f"the end of rank {rank}; marks: {self.marks.get((attempt, rank))}")
+        return wait_until(
+            find, timeout_s, f"the end of rank {rank}; marks: {self.marks.get((attempt, rank))}"
+        )
 
     def mark(self, kind: str, attempt: int = 1, rank: int = 0, timeout_s: float = 15) -> dict[str, Any]:
         """The first mark of a kind, once it has come."""
         return wait_until(
-            lambda: next((m for m in list(self.marks.get((attempt, rank), {}).values()) if m["k"] == kind), None),
+            lambda: next(
+                (m for m in list(self.marks.get((attempt, rank), {}).values()) if m["k"] == kind), None
+            ),
             timeout_s,
             f"a mark {kind}",
         )
@@ -201,7 +216,7 @@ class SmallHub:
 class RealBox:
     """A box process and its directory."""
 
-    def __init__(self, place: Path, hub: SmallHub, job: str = "job-1", **settings: Any) -> None:
+    def __init__(self, place: Path, hub: SmallHub, job: str = "job-1", /, **settings: Any) -> None:
         self.directory = place / "box"
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self.runs = place / "runs"
@@ -220,7 +235,11 @@ class RealBox:
         command = command or [sys.executable, "-P", "-m", "unidle.box"]
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                [*command, str(self.directory), *words], stderr=errors, stdin=subprocess.DEVNULL, cwd="/", **more
+                [*command, str(self.directory), *words],
+                stderr=errors,
+                stdin=subprocess.DEVNULL,
+                cwd="/",
+                **more,
             )
         return self
 
@@ -241,6 +260,11 @@ class RealBox:
         path = self.rank(attempt, rank) / "journal.jsonl"
         return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
+    def journal_ends(self, attempt: int = 1, rank: int = 0) -> bool:
+        """Whether the last line of a journal is an end, whatever is before it."""
+        lines = (self.rank(attempt, rank) / "journal.jsonl").read_bytes().splitlines()
+        return bool(lines) and (b'"exit"' in lines[-1] or b'"lost"' in lines[-1])
+
     def close(self) -> None:
         """End it and all that it started."""
         if self.process is not None and self.process.poll() is None:
@@ -248,8 +272,12 @@ class RealBox:
         for path in self.runs.glob("*/*/rank*/supervisor.json"):
             with contextlib.suppress(OSError, ValueError):
                 known = json.loads(path.read_text())
+                if ticks_of(known["pid"]) != known["ticks"]:
+                    continue  # gone, or its number is that of another namespace
                 os.kill(known["pid"], signal.SIGUSR1)
-                wait_until(lambda pid=known["pid"]: not Path(f"/proc/{pid}/root").is_dir() or _is_zombie(pid), 10)
+                wait_until(
+                    lambda pid=known["pid"]: not Path(f"/proc/{pid}/root").is_dir() or _is_zombie(pid), 10
+                )
 
 
 def _is_zombie(pid: int) -> bool:
@@ -259,11 +287,11 @@ def _is_zombie(pid: int) -> bool:
         return True
 
 
-def python_orders(code: str, rank: int = 0, **more: Any) -> dict[str, Any]:
+def python_orders(code: str, attempt: int = 1, rank: int = 0, **more: Any) -> dict[str, Any]:
     """Orders of a rank that runs Python code."""
     clock = RealClock()
     return {
-        "argv": [sys.executable, "-u", "-c", code], "workdir": "/", "env": {"UNIDLE_RUN_ID": "run-1-1", "UNIDLE_RANK": str(rank)},
+        "argv": [sys.executable, "-u", "-c", code], "workdir": "/", "env": {"UNIDLE_RUN_ID": f"run-{attempt}", "UNIDLE_RANK": str(rank)},
         "unset": [], "clock_offset_ns": clock.offset_ns, "grace_ns": 2_000_000_000, "groups": {}, **more,
     }  # fmt: skip
 

@@ -12,11 +12,12 @@ from unidle import wire
 from waiting import wait_until
 
 
-
 def test_a_rank_runs_to_its_end_and_each_mark_comes_once(tmp_path: Path) -> None:
     with hub_and_box(tmp_path) as (hub, box):
         peer = hub.peer()
-        assert peer.hello["kind"] == "box" and peer.hello["job"] == "job-1" and peer.hello["token"] == "secret"
+        assert (
+            peer.hello["kind"] == "box" and peer.hello["job"] == "job-1" and peer.hello["token"] == "secret"
+        )
         assert peer.hello["box"] == {"attempts": []}
         peer.welcome()
         assert peer.start(1, "print('hello')")["ok"]
@@ -147,7 +148,12 @@ def test_output_is_copied_with_the_rank_before_each_line(tmp_path: Path) -> None
         peer.send(f=wire.END, fence=peer.fence)
         assert box.process is not None
         text, _ = box.process.communicate(timeout=20)
-        assert sorted(text.decode().splitlines()) == ["[rank 0] no end", "[rank 0] one", "[rank 1] no end", "[rank 1] one"]
+        assert sorted(text.decode().splitlines()) == [
+            "[rank 0] no end",
+            "[rank 0] one",
+            "[rank 1] no end",
+            "[rank 1] one",
+        ]
     finally:
         box.close()
         hub.vanish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+from contextlib import suppress
 
 from unidle.boot import boot_id
 from unidle.box.held_rank import HeldRank, checked_orders
@@ -208,7 +209,8 @@ class HeldAttempts:
         attempt = self.by_number.get(number)
         if attempt is None:
             directory = rundir.attempt_dir(self._settings.runs, self._settings.job, number)
-            os.makedirs(directory, 0o700, exist_ok=True)
+            with suppress(OSError):  # a full disk: each rank is lost with the reason
+                os.makedirs(directory, 0o700, exist_ok=True)
             attempt = self.by_number[number] = HeldAttempt(directory, number)
         return attempt
 
