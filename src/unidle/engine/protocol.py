@@ -126,9 +126,9 @@ class NodesChanged:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """Nothing is heard of these ranks since ``since_ns`` (clock time); 0: they are heard again.
+    """These ranks have not answered since ``since_ns`` (clock time); 0: they answer again.
 
-    A silent rank is not dead: it holds its slices until it is heard again, or a ``lost`` or ``exit`` mark ends it.
+    A silent rank is not dead: it holds its slices until it answers again, or a ``lost`` or ``exit`` mark ends it.
     """
 
     job: str

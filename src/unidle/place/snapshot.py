@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from unidle.fleet import Health, device_of
+from unidle.fleet import Barred, device_of
 from unidle.jobs import RankPlace, Reason
 from unidle.place.admission import JobClass, JobClasses, asks_of, fairness_of, totals, tree_of_queues
 from unidle.place.model import Backfill, Demand, Hold, Running
@@ -103,7 +103,7 @@ class QueueSnapshot:
         # nothing is used: for what can never start
         empty = FairShare(self.tree, self._whole, now_ns, fairness_of(free_slices.fleet))
         self._table = JobClasses(classes, memo, self.kinds, empty)
-        self._health: tuple[dict[str, Health], frozenset[str]] = ({}, frozenset())
+        self._health: tuple[dict[str, Barred], frozenset[str]] = ({}, frozenset())
         self.capacity = self._whole
         self.shares = FairShare(self.tree, self._whole, now_ns, fairness_of(free_slices.fleet))
         size = len(self.kinds) * self.width
