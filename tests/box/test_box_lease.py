@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 from box.small_hub import TRAINS, died, hub_and_box
-
 from unidle import wire
 from waiting import wait_until
 

@@ -255,13 +255,7 @@ class SimBox(Client):
         if not self.welcome:
             return
         if isinstance(frame, frames.Resume):
-            attempt = self.disk.get(frame.attempt)
-            for rank, known in frame.known.items():
-                if attempt is not None and int(rank) in attempt.ranks:
-                    key, journal = (frame.attempt, int(rank)), attempt.ranks[int(rank)]
-                    self.listened.add(key)
-                    if len(journal.marks) > known:
-                        self.send(key, journal, known)
+            self.resume(frame)
         elif isinstance(frame, frames.Prepare):
             self.prepare(frame)
         elif isinstance(frame, frames.Start):
@@ -277,6 +271,15 @@ class SimBox(Client):
             self.ending = True
             if not self.running:
                 self.die()
+
+    def resume(self, frame: frames.Resume) -> None:
+        attempt = self.disk.get(frame.attempt)
+        for rank, known in frame.known.items():
+            if attempt is not None and int(rank) in attempt.ranks:
+                key, journal = (frame.attempt, int(rank)), attempt.ranks[int(rank)]
+                self.listened.add(key)
+                if len(journal.marks) > known:
+                    self.send(key, journal, known)
 
     def prepare(self, frame: frames.Prepare) -> None:
         attempt = self.disk.setdefault(frame.attempt, AttemptDisk())

@@ -66,7 +66,7 @@ def test_a_box_that_does_not_come_is_named(hub: ScriptedHub) -> None:
 
 
 def test_a_rank_is_lost_only_when_the_lease_of_its_box_is_over(hub: ScriptedHub) -> None:
-    one, two = hub.running()
+    one, _ = hub.running()
     since_ns = hub.clock.now_ns()
     seen = hub.after(9, one)
     assert [s for s in seen if isinstance(s, Silent)] == [Silent("job", 1, (1,), since_ns)]

@@ -49,7 +49,7 @@ def test_a_host_that_is_not_heard_is_down_until_it_is_heard(hub: ScriptedHub) ->
     assert put.put[0].taints == (AGENT_GONE,)
     assert isinstance(down, HealthChange)
     assert (down.target, down.health) == ("n1", "fault")
-    assert "nothing was heard of host n1 for 8.0 s" in down.because.text
+    assert "host n1 has not answered for 8.0 s" in down.because.text
     hub.join("n1")
     put, back = hub.after(0)
     assert put == NodesChanged(put=(node_of("n1"),))

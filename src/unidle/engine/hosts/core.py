@@ -80,7 +80,7 @@ class HostsCore:
         self.moves.move(self.gangs[key])
 
     def release(self, job: str, attempt: int, now_ns: int) -> None:
-        """Forget an attempt; boxes that are not there now are told when they are."""
+        """Forget an attempt; boxes that are not connected now receive it with their next hello."""
         gang = self.gangs.pop((job, attempt), None)
         self._of_job.get(job, {}).pop(attempt, None)
         for node in gang.nodes if gang is not None else ():
@@ -149,8 +149,8 @@ class HostsCore:
             self._marks(link, frame)
 
     def advance(self, now_ns: int) -> None:
-        """Do what is due by now. Call it after all that the hub had by then was taken in: a box that was heard in time
-        is not taken for dead."""
+        """Do what is due by now. Call it after all that the hub had by then was taken in: a box that answered in
+        time is not taken for dead."""
         self.out.now_ns = now_ns
         for kind, name, of in self._timers.take(now_ns):
             if kind == "node" and (node := self.nodes.at.get(name)) is not None:
@@ -174,7 +174,7 @@ class HostsCore:
     # -- boxes -----------------------------------------------------------------------------------
 
     def _met(self, link: BoxLink, peer: Peer) -> None:
-        """A box says what it has: go on with what is known of it, and end what is not wanted any more."""
+        """A hello lists what a box has: resume what the log has of it, and end the rest."""
         held = {one.attempt: one.ranks for one in (peer.hello.box or frames.BoxHeld()).attempts}
         for gang in list(self._of_job.get(link.job, {}).values()):
             self._resume(gang, peer, held.pop(gang.attempt, {}))
@@ -303,7 +303,7 @@ class HostsCore:
         self._timers.set(("gang", *gang.key), due_ns)
 
     def _look_at_gang(self, gang: GangState) -> None:
-        """Go on with a gang that is being started, unless its time is over."""
+        """Continue with a gang that is being started, unless its time is over."""
         if gang.unsettled:
             self.moves.overdue(gang)
             self.moves.move(gang)

@@ -17,7 +17,7 @@ SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 @dataclass(frozen=True, slots=True)
 class BoxHost:
-    """What a box knows of its host. ``interface`` is the one by which it reaches others, empty if not known."""
+    """What is known of the host of a box. ``interface`` is the one by which it reaches others, empty if not known."""
 
     boot: str
     clock_offset_ns: int
