@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from engine_hosts.sim_controller import JOBS, Log, SimController, SimHub, Violation
-from engine_hosts.sim_hosts import AttemptDisk, SimAgent, SimBox
+from engine_hosts.sim_hosts import HostFiles, SimAgent, SimBox
 from engine_hosts.sim_network import MS, NODES, Link, Time
 from unidle.engine.hosts.timing import S
 from unidle.engine.protocol import RankMarks, StartGang
@@ -23,7 +23,7 @@ class World:
         self.time, self.broken = Time(seed), broken
         self.faulty = True
         self.log = Log()
-        self.disks: dict[tuple[str, str], dict[int, AttemptDisk]] = {}
+        self.files: dict[tuple[str, str], HostFiles] = {}
         self.rates = {node: self.time.chance.choice((-900, -500, 0, 500, 900)) for node in NODES}
         self.links: list[Link] = []
         self.boxes: dict[tuple[str, str], SimBox] = {}
@@ -71,7 +71,7 @@ class World:
         if self.ports.setdefault((job, attempt), port) != port:
             raise Violation(f"{key} was started with another port")
         for place in command.places:
-            disk = self.disks.get((place.node, job), {}).get(attempt)
+            disk = self.files.get((place.node, job), HostFiles()).attempts.get(attempt)
             if disk is None or not disk.prepared:
                 raise Violation(f"{key} was started before {place.node} was prepared")
         self.alive.add(key)
@@ -82,7 +82,8 @@ class World:
     def check_marks(self, seen: RankMarks) -> None:
         """What is in the log is what the box has, but for the end of a rank that was taken for dead."""
         command = self.log.jobs[seen.job][seen.attempt - 1].command
-        disk = self.disks.get((command.places[seen.rank].node, seen.job), {}).get(seen.attempt)
+        files = self.files.get((command.places[seen.rank].node, seen.job), HostFiles())
+        disk = files.attempts.get(seen.attempt)
         journal = disk.ranks.get(seen.rank) if disk is not None else None
         for ordinal, mark in enumerate(seen.marks, seen.first):
             written = journal.marks[ordinal] if journal is not None and ordinal < len(journal.marks) else None
