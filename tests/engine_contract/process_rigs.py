@@ -115,7 +115,7 @@ class LocalRig(ProcessRig):
 class HostsRig(ProcessRig):
     """Boxes on two hosts: network namespaces, as the hub has one. Each box knows two hubs and dials them in turn."""
 
-    timing = HostsTiming(deadline_ns=4 * S, silent_ns=3 * S // 2, start_within_ns=20 * S)
+    timing = HostsTiming(deadline_ns=5 * S, silent_ns=3 * S // 2, start_within_ns=20 * S)
     limits = HubLimits(every_ns=S // 5, deadline_ns=timing.deadline_ns)
 
     def __init__(self, place: Path, lab: Lab) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_a_rank_is_lost_only_when_the_lease_of_its_box_is_over(hub: ScriptedHub)
     assert isinstance(lost, RankMarks)
     assert (lost.rank, lost.first, lost.marks[0].k) == (1, 1, "lost")
     assert lost.marks[0].text is not None
-    assert lost.marks[0].text.startswith("node n2 has been silent for 15.1 s, since 2023-11-14 22:13:20 UTC")
+    assert lost.marks[0].text.startswith("node n2 has been silent for 15.5 s, since 2023-11-14 22:13:20 UTC")
 
 
 def test_a_box_that_comes_back_in_time_ends_the_silence_and_nothing_else(hub: ScriptedHub) -> None:
@@ -156,6 +157,18 @@ def test_parts_of_devices_are_refused(hub: ScriptedHub) -> None:
     assert isinstance(refused, RankMarks)
     assert refused.marks[0].info == {"refused": True}
     assert "request whole devices" in (refused.marks[0].text or "")
+
+
+def test_orders_that_no_frame_can_hold_are_refused_with_the_remedy(hub: ScriptedHub) -> None:
+    command = gang_of(1)
+    spec = replace(command.spec, env={"BIG": "x" * 2_000_000})
+    hub.engine.start(replace(command, spec=spec))
+    one = hub.join("n1", "job")
+    hub.after(0)
+    hub.answer(one, frames.Prepare, port=4000)
+    (lost,) = hub.after(0, one)
+    assert isinstance(lost, RankMarks)
+    assert "make its environment and command smaller" in (lost.marks[0].text or "")
 
 
 def test_a_box_that_has_a_newer_controller_is_not_started_on_again(hub: ScriptedHub) -> None:

@@ -12,6 +12,7 @@ from engine_hosts.scripted_hub import ScriptedHub, fleet, node_of
 from unidle.engine.hosts.host_nodes import AGENT_GONE
 from unidle.engine.protocol import HealthChange, NodesChanged
 from unidle.hub import frames
+from unidle.hub.protocol import Joined
 
 
 @pytest.fixture
@@ -97,6 +98,18 @@ def test_an_agent_speaks_for_its_own_node_only(hub: ScriptedHub, described: dict
     assert hub.engine.fleet().nodes == (node_of("n1"),)
 
 
+def test_a_node_that_names_no_address_has_that_of_its_connection(hub: ScriptedHub) -> None:
+    agent = hub.join("n1", described=replace(node_of("n1"), address="127.0.0.1", netns="space"))
+    (joined,) = hub.events
+    hub.events = [replaced(joined, address="10.9.9.9")]
+    assert hub.after(0, agent) == [NodesChanged(put=(replace(node_of("n1"), address="10.9.9.9"),))]
+
+
 def test_a_node_hangs_from_a_tier_that_there_is(hub: ScriptedHub) -> None:
     hub.join("n1", described=replace(node_of("n1"), parent="rack-9", gpu_links="unknown"))
     assert hub.after(0) == [NodesChanged(put=(node_of("n1"),))]
+
+
+def replaced(joined: object, **more: str) -> Joined:
+    assert isinstance(joined, Joined)
+    return Joined(msgspec.structs.replace(joined.peer, **more))

@@ -64,7 +64,7 @@ class HostsCore:
         if command.job not in self._of_job or command.attempt not in self._of_job[command.job]:
             gang = fresh(command)
             self._add(gang)
-            if command.parts:
+            if command.parts or any("#" in name for place in command.places for name in place.slices):
                 for rank in gang.ranks:
                     self.out.lost(gang, rank, _NO_PARTS, refused=True)
                 return

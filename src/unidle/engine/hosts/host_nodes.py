@@ -134,7 +134,7 @@ class HostNodes:
             self._out.seen.append(NodesChanged(put=(now,)))
 
     def _decoded(self, peer: Peer, described: object) -> Node | None:
-        """The node, as far as this fleet can take it: it hangs from a tier that there is."""
+        """The node, as far as this fleet can take it: it hangs from a tier that there is, and others can reach it."""
         try:
             node = msgspec.convert(described, Node)
         except msgspec.ValidationError:
@@ -143,4 +143,5 @@ class HostNodes:
             return None
         links = node.gpu_links if node.gpu_links in self._fleet.gpu_links else ""
         parent = node.parent if node.parent in self._tiers else self._site
-        return replace(node, parent=parent, gpu_links=links)
+        own = node.address if not node.address.startswith("127.") else peer.address or node.address
+        return replace(node, parent=parent, gpu_links=links, address=own, netns="")
