@@ -146,11 +146,8 @@ class SimController:
         self.renewed_ns = self.time.now_ns
         self.log.fence = fence
         self.renew()
-        start_ns = self.time.now_ns
-        if world.broken == "a new controller counts from before its start":
-            start_ns -= 5 * S
         self.hub = SimHub(world, self)
-        self.core = HostsCore(self.hub, FLEET, start_ns, fence, TIMING, _orders)
+        self.core = HostsCore(self.hub, FLEET, self.time.now_ns - 5 * S, fence, TIMING, _orders)
         self.silent: set[tuple[str, int, int]] = set()
         self.adopt()
         self.wake()
@@ -168,7 +165,10 @@ class SimController:
     def adopt(self) -> None:
         live = [attempts[-1] for attempts in self.log.jobs.values() if attempts and not attempts[-1].over]
         now_ns = self.time.now_ns
-        self.core.adopt([LiveAttempt(a.command, tuple(map(len, a.marks)), a.ended) for a in live], now_ns)
+        since_ns = (
+            now_ns - 5 * S if self.world.broken == "a new controller counts from before its start" else now_ns
+        )
+        self.core.adopt([LiveAttempt(a.command, tuple(map(len, a.marks)), a.ended) for a in live], since_ns)
         self.core.keep([job for job in JOBS if job not in self.log.finished])
         for attempt in live:
             if attempt.stopped:

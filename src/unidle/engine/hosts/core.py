@@ -35,7 +35,7 @@ class HostsCore:
     def __init__(
         self, hub: HubFacts, fleet: Fleet, start_ns: int, fence: int, timing: HostsTiming, orders: OrdersOf
     ) -> None:  # fmt: skip
-        self._hub, self._timing, self._start_ns = hub, timing, start_ns
+        self._hub, self._timing = hub, timing
         self.out = Outbox(fence)
         self.boxes = BoxLinks(start_ns)
         self.nodes = HostNodes(fleet, start_ns, timing, self.out)
@@ -50,13 +50,18 @@ class HostsCore:
     # -- commands --------------------------------------------------------------------------------
 
     def adopt(self, live: Sequence[LiveAttempt], now_ns: int) -> None:
-        """Take over attempts of an earlier controller. Their ranks may run until their boxes show otherwise."""
+        """Take over attempts of an earlier controller. Their ranks may run until their boxes show otherwise.
+
+        That controller may have acknowledged signs of the boxes until now, so their leases count from now.
+        """
         self.out.now_ns = now_ns
         for attempt in live:
             gang = adopted(attempt)
             self._add(gang)
             for node in gang.nodes:
-                self._watch(self.boxes.get(node, gang.job), self._start_ns + self._timing.silent_ns)
+                link = self.boxes.get(node, gang.job)
+                link.heard_ns = max(link.heard_ns, now_ns)
+                self._watch(link, now_ns + self._timing.silent_ns)
             self._look_at_gang_at(gang, now_ns)
 
     def start(self, command: StartGang, now_ns: int) -> None:
