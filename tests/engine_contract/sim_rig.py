@@ -14,7 +14,7 @@ from unidle.jobs import JobSpec
 _JOBS = {
     "finish": SimJob(S // 10),
     "fail": SimJob(300 * S, fails={1: (1, S // 10, FAILED)}),
-    "run": SimJob(300 * S),
+    "run": SimJob(300 * S, measurable=False),
     "stubborn": SimJob(300 * S, stop_ns=600 * S),
 }
 

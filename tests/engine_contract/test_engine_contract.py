@@ -22,7 +22,7 @@ def test_every_rank_starts_once_and_ends_with_its_code(rig: EngineRig) -> None:
 
 @scenario("fail")
 def test_a_rank_that_fails_leaves_its_code_and_the_others_run_until_they_are_stopped(rig: EngineRig) -> None:
-    gang = rig.start("fail", 2)
+    gang = rig.up(rig.start("fail", 2))
     rig.until(lambda: gang.has_ended(1), "the end of rank 1")
     assert gang.marks[1][-1].code == FAILED
     assert not gang.has_ended(0)

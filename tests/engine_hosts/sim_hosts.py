@@ -38,11 +38,22 @@ class AttemptDisk:
     ranks: dict[int, Journal] = field(default_factory=dict)
 
 
+@dataclass
+class HostFiles:
+    """Of a job on a host: attempts, the lease and the newest fence. Ranks run on when their box is killed, within that lease."""
+
+    attempts: dict[int, AttemptDisk] = field(default_factory=dict)
+    running: dict[tuple[int, int], Journal] = field(default_factory=dict)
+    lease_ns: int = 0
+    fence: int = 0
+
+
 class Client:
     """What boxes and agents share: they dial until they are welcome."""
 
     kind = "agent"
     job = ""
+    fence = 0
 
     def __init__(self, world: World, node: str) -> None:
         self.world, self.time, self.node = world, world.time, node
@@ -50,7 +61,6 @@ class Client:
         self.link: Link | None = None
         self.welcome = False
         self.pongs = 0
-        self.fence = 0
         self.dial()
 
     def hello(self) -> frames.Hello:
@@ -151,16 +161,15 @@ class SimBox(Client):
 
     def __init__(self, world: World, node: str, job: str) -> None:
         self.job = job
-        self.disk = world.disks.setdefault((node, job), {})
+        self.files = world.files.setdefault((node, job), HostFiles())
+        self.disk, self.running, self.fence = self.files.attempts, self.files.running, self.files.fence
         self.rate_ppm = world.rates[node]
-        self.running: dict[tuple[int, int], Journal] = {}
         self.listened: set[tuple[int, int]] = set()  # whose marks are sent on this connection
         self.sent_ns: dict[int, int] = {}
-        self.lease_ns = 0
         self.ending = False
-        for attempt in self.disk.values():
-            for journal in attempt.ranks.values():
-                if journal.begun and not journal.ended:  # it died with the last box
+        for number, attempt in self.disk.items():
+            for rank, journal in attempt.ranks.items():
+                if journal.begun and not journal.ended and (number, rank) not in self.running:
                     journal.marks.append(Mark("lost", world.time.now_ns, text="its supervisor is gone"))
         super().__init__(world, node)
 
@@ -191,31 +200,33 @@ class SimBox(Client):
         super().pong(frame)
 
     def acknowledged(self, n: int) -> None:
+        files = self.files
+        files.fence = self.fence
         if self.world.broken == "a box counts from what it receives":
-            self.lease_ns = self.clock_ns() + TIMING.deadline_ns
+            files.lease_ns = self.clock_ns() + TIMING.deadline_ns
         elif n in self.sent_ns:
-            self.lease_ns = max(self.lease_ns, self.sent_ns[n] + TIMING.deadline_ns)
+            files.lease_ns = max(files.lease_ns, self.sent_ns[n] + TIMING.deadline_ns)
         self.look_at_lease()
 
     def look_at_lease(self) -> None:
-        left_ns = self.lease_ns - self.clock_ns()
-        lease_ns, late_ns = self.lease_ns, self.time.some_ns(0, 40 * MS)
+        left_ns = self.files.lease_ns - self.clock_ns()
+        lease_ns, late_ns = self.files.lease_ns, self.time.some_ns(0, 40 * MS)
         real_ns = left_ns * 1_000_000 // (1_000_000 + self.rate_ppm)
         self.time.after(
-            real_ns + 1 + late_ns,
-            lambda: self.is_over() if self.lease_ns == lease_ns and self.alive else None,
+            real_ns + 1 + late_ns, lambda: self.is_over() if self.files.lease_ns == lease_ns else None
         )
 
     def is_over(self) -> bool:
-        """Whether its lease is over; its ranks are ended then, before anything else."""
-        if not self.lease_ns or self.clock_ns() < self.lease_ns:
+        """Whether the lease is over: the ranks are ended then, before anything else, by the box or their supervisors."""
+        if not self.files.lease_ns or self.clock_ns() < self.files.lease_ns:
             return False
         if self.world.broken == "a box ignores its lease":
             return False
-        self.lease_ns = 0
+        self.files.lease_ns = 0
         for key in list(self.running):
             self.end(key, Mark("exit", self.time.now_ns, code=-9))
-        self.hang_up()
+        if self.alive:
+            self.hang_up()
         return True
 
     # -- ranks -----------------------------------------------------------------------------------
@@ -227,8 +238,9 @@ class SimBox(Client):
 
     def write(self, key: tuple[int, int], journal: Journal, mark: Mark) -> None:
         journal.marks.append(mark)
-        if key in self.listened:
-            self.send(key, journal, len(journal.marks) - 1)
+        box = self.world.boxes.get((self.node, self.job), self)  # another one, if this one was killed
+        if box.alive and key in box.listened:
+            box.send(key, journal, len(journal.marks) - 1)
 
     def send(self, key: tuple[int, int], journal: Journal, first: int) -> None:
         if self.link is not None and self.welcome:
@@ -239,7 +251,7 @@ class SimBox(Client):
     def work(self, key: tuple[int, int], step: int = 1) -> None:
         """A rank makes steps, and fails or succeeds."""
         journal, chance = self.running.get(key), self.time.chance
-        if journal is None or not self.alive:
+        if journal is None:
             return
         if step > (80 if self.world.faulty else 8):
             self.end(key, Mark("exit", self.time.now_ns, code=0))
@@ -255,13 +267,7 @@ class SimBox(Client):
         if not self.welcome:
             return
         if isinstance(frame, frames.Resume):
-            attempt = self.disk.get(frame.attempt)
-            for rank, known in frame.known.items():
-                if attempt is not None and int(rank) in attempt.ranks:
-                    key, journal = (frame.attempt, int(rank)), attempt.ranks[int(rank)]
-                    self.listened.add(key)
-                    if len(journal.marks) > known:
-                        self.send(key, journal, known)
+            self.resume(frame)
         elif isinstance(frame, frames.Prepare):
             self.prepare(frame)
         elif isinstance(frame, frames.Start):
@@ -277,6 +283,15 @@ class SimBox(Client):
             self.ending = True
             if not self.running:
                 self.die()
+
+    def resume(self, frame: frames.Resume) -> None:
+        attempt = self.disk.get(frame.attempt)
+        for rank, known in frame.known.items():
+            if attempt is not None and int(rank) in attempt.ranks:
+                key, journal = (frame.attempt, int(rank)), attempt.ranks[int(rank)]
+                self.listened.add(key)
+                if len(journal.marks) > known:
+                    self.send(key, journal, known)
 
     def prepare(self, frame: frames.Prepare) -> None:
         attempt = self.disk.setdefault(frame.attempt, AttemptDisk())
@@ -314,16 +329,16 @@ class SimBox(Client):
             if key in self.running:
                 self.time.after(
                     self.time.some_ns(0, frame.grace_ns),
-                    lambda key=key: (
-                        self.end(key, Mark("exit", self.time.now_ns, code=-15)) if self.alive else None
-                    ),  # type: ignore[misc]
+                    lambda key=key: self.end(key, Mark("exit", self.time.now_ns, code=-15)),  # type: ignore[misc]
                 )
             elif not journal.ended and not journal.begun:
                 self.write(key, journal, Mark("lost", self.time.now_ns, text="stopped before it was started"))
         self.done(frame)
 
     def die(self) -> None:
-        for key in list(self.running):
-            self.running.pop(key)
-            self.world.ended(self.job, *key)
+        """As PID 1 of a container it takes its ranks with it, else they run on."""
+        if self.time.chance.random() < 0.5:
+            for key in list(self.running):
+                self.running.pop(key)
+                self.world.ended(self.job, *key)
         super().die()

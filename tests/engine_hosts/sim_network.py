@@ -58,7 +58,7 @@ class Link:
         if self.dead:
             return
         slow = self.time.chance.random() < 0.1
-        due_ns = self.time.now_ns + self.time.some_ns(MS, 800 * MS if slow else 20 * MS)
+        due_ns = self.time.now_ns + self.time.some_ns(MS, 2 * S if slow else 20 * MS)
         due_ns = max(due_ns, self._last[way], self.stalled_ns)
         self._last[way] = due_ns
         self.time.after(due_ns - self.time.now_ns, lambda: None if self.dead else self._arrive(way, deliver))

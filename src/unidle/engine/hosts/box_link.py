@@ -1,4 +1,4 @@
-"""The boxes that the engine of hosts knows: their connection, when they were heard, and their lease."""
+"""The boxes of the engine of hosts: their connections, and when the hub last acknowledged a sign of each."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class BoxLinks:
         return link
 
     def join(self, peer: Peer, now_ns: int, heard_ns: int) -> BoxLink:
-        """A box said hello; a connection that it had before is no longer listened to."""
+        """A box has a new connection; frames of the one before it are ignored."""
         link = self.get(peer.node, peer.job)
         if link.peer is not None:
             self.of_peer.pop(link.peer.id, None)

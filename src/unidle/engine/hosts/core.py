@@ -35,7 +35,7 @@ class HostsCore:
     def __init__(
         self, hub: HubFacts, fleet: Fleet, start_ns: int, fence: int, timing: HostsTiming, orders: OrdersOf
     ) -> None:  # fmt: skip
-        self._hub, self._timing, self._start_ns = hub, timing, start_ns
+        self._hub, self._timing = hub, timing
         self.out = Outbox(fence)
         self.boxes = BoxLinks(start_ns)
         self.nodes = HostNodes(fleet, start_ns, timing, self.out)
@@ -50,13 +50,18 @@ class HostsCore:
     # -- commands --------------------------------------------------------------------------------
 
     def adopt(self, live: Sequence[LiveAttempt], now_ns: int) -> None:
-        """Take over attempts of an earlier controller. Their ranks may run until their boxes show otherwise."""
+        """Take over attempts of an earlier controller. Their ranks may run until their boxes show otherwise.
+
+        That controller may have acknowledged signs of the boxes until now, so their leases count from now.
+        """
         self.out.now_ns = now_ns
         for attempt in live:
             gang = adopted(attempt)
             self._add(gang)
             for node in gang.nodes:
-                self._watch(self.boxes.get(node, gang.job), self._start_ns + self._timing.silent_ns)
+                link = self.boxes.get(node, gang.job)
+                link.heard_ns = max(link.heard_ns, now_ns)
+                self._watch(link, now_ns + self._timing.silent_ns)
             self._look_at_gang_at(gang, now_ns)
 
     def start(self, command: StartGang, now_ns: int) -> None:
@@ -64,7 +69,7 @@ class HostsCore:
         if command.job not in self._of_job or command.attempt not in self._of_job[command.job]:
             gang = fresh(command)
             self._add(gang)
-            if command.parts:
+            if command.parts or any("#" in name for place in command.places for name in place.slices):
                 for rank in gang.ranks:
                     self.out.lost(gang, rank, _NO_PARTS, refused=True)
                 return
@@ -80,7 +85,7 @@ class HostsCore:
         self.moves.move(self.gangs[key])
 
     def release(self, job: str, attempt: int, now_ns: int) -> None:
-        """Forget an attempt; boxes that are not there now are told when they are."""
+        """Forget an attempt; boxes that are not connected now receive it with their next hello."""
         gang = self.gangs.pop((job, attempt), None)
         self._of_job.get(job, {}).pop(attempt, None)
         for node in gang.nodes if gang is not None else ():
@@ -151,8 +156,8 @@ class HostsCore:
             self._marks(link, frame)
 
     def advance(self, now_ns: int) -> None:
-        """Do what is due by now. Call it after all that the hub had by then was taken in: a box that was heard in time
-        is not taken for dead."""
+        """Do what is due by now. Call it after all that the hub had by then was taken in: a box that answered in
+        time is not taken for dead."""
         self.out.now_ns = now_ns
         for kind, name, of in self._timers.take(now_ns):
             if kind == "node" and (node := self.nodes.at.get(name)) is not None:
@@ -176,7 +181,7 @@ class HostsCore:
     # -- boxes -----------------------------------------------------------------------------------
 
     def _met(self, link: BoxLink, peer: Peer) -> None:
-        """A box says what it has: go on with what is known of it, and end what is not wanted any more."""
+        """A hello lists what a box has: resume what the log has of it, and end the rest."""
         held = {one.attempt: one.ranks for one in (peer.hello.box or frames.BoxHeld()).attempts}
         for gang in list(self._of_job.get(link.job, {}).values()):
             self._resume(gang, peer, held.pop(gang.attempt, {}))
@@ -305,7 +310,7 @@ class HostsCore:
         self._timers.set(("gang", *gang.key), due_ns)
 
     def _look_at_gang(self, gang: GangState) -> None:
-        """Go on with a gang that is being started, unless its time is over."""
+        """Continue with a gang that is being started, unless its time is over."""
         if gang.unsettled:
             self.moves.overdue(gang)
             self.moves.move(gang)

@@ -55,18 +55,18 @@ class HostsEngine:
         self.on_seen: Callable[[Peer, frames.Seen], None] | None = None
 
     def fleet(self) -> Fleet:
-        """The fleet with the nodes that are known now; a node whose agent is not heard has a taint."""
+        """The fleet with the nodes that there are now; a node whose agent does not answer has a taint."""
         return self._core.nodes.fleet()
 
     @property
     def superseded(self) -> bool:
-        """Whether a box has heard a newer controller. Nothing is started any more then."""
+        """Whether a box has a newer controller. Nothing is started any more then."""
         return self._core.moves.superseded
 
     def adopt(self, live: Sequence[LiveAttempt]) -> None:
         """Take over attempts of an earlier controller: what runs is found by its boxes' hello.
 
-        Ranks whose box is not heard within its lease from now are lost. Ranks that no one began are started once all
+        Ranks whose box does not dial within its lease from now are lost. Ranks that no one began are started once all
         boxes of the attempt are there.
         """
         self._core.adopt(live, self._clock.now_ns())
@@ -111,7 +111,7 @@ class HostsEngine:
         return self._reads.ask(ReadRequest(node, job, attempt, rank, file, offset, count))
 
     def poll(self) -> list[Observation]:
-        """What is new since the last poll. The time is taken before the hub is asked: what was heard by then counts."""
+        """What is new since the last poll. The time is taken before the hub is asked, so that what came by then counts."""
         now_ns = self._clock.now_ns()
         for event in self._hub.poll():
             if isinstance(event, Joined):
@@ -152,7 +152,7 @@ class HostsEngine:
         self._poller.poll(-(-left_ns // 1_000_000))
 
     def close(self) -> None:
-        """Let go of the hub; what runs goes on within the leases of its boxes."""
+        """Let go of the hub; what runs continues within the leases of its boxes."""
         self._reads.close()
         self._hub.close()
 

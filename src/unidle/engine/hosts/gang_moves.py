@@ -17,6 +17,7 @@ from unidle.engine.hosts.orders import BoxHost, start_frames
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timing import HostsTiming
 from unidle.engine.protocol import StartGang
+from unidle.errors import CannotRun
 from unidle.hub import frames
 from unidle.hub.protocol import Peer
 
@@ -137,13 +138,18 @@ class GangMoves:
             node: BoxHost(peers[node].boot, link.offset_ns(self._hub), _interface(gang, node))
             for node, link in links.items()
         }
-        orders = self._orders(gang.command, port, hosts)
+        due = {node: [rank for rank in gang.on(node) if self._is_due(gang, rank)] for node in peers}
+        try:
+            orders = self._orders(gang.command, port, hosts)
+            chunks = {node: start_frames(orders, ranks) for node, ranks in due.items()}
+        except (OSError, CannotRun) as error:
+            self.give_up(gang, str(error))
+            return
         for node, peer in peers.items():
-            due = [rank for rank in gang.on(node) if self._is_due(gang, rank)]
-            for chunk in start_frames(orders, due):
+            for chunk in chunks[node]:
                 number = self._out.ask(peer.id, self._started(gang, peer, [one.rank for one in chunk]))
                 self._out.tell(peer.id, frames.Start(number, self._out.fence, gang.attempt, chunk))
-            for rank in due:
+            for rank in due[node]:
                 rank.may_run, rank.sent = True, peer.id
 
     def _started(self, gang: GangState, peer: Peer, ranks: list[int]) -> Callable[[frames.Done], None]:

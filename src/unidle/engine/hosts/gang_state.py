@@ -1,4 +1,4 @@
-"""One attempt as the engine of hosts knows it: which ranks may run, which have begun, and what is still to be sent."""
+"""One attempt of the engine of hosts: which ranks may run, which have begun, and what is still to be sent."""
 
 from __future__ import annotations
 

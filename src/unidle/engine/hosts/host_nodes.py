@@ -15,18 +15,18 @@ from unidle.hub.protocol import Peer
 from unidle.jobs import Reason
 
 AGENT_GONE = "unidle/agent-gone"
-"""Taint of a node whose agent is not heard while boxes there are: what runs goes on, no other job starts there."""
+"""Taint of a node whose agent does not answer while its boxes do: what runs continues, no other job starts there."""
 
 
 @dataclass(slots=True)
 class HostNode:
-    """A node. ``down``: neither its agent nor a box is heard. ``leaving``: its agent left on purpose."""
+    """A node. ``down``: neither its agent nor a box answers. ``leaving``: its agent left on purpose."""
 
     node: Node
     heard_ns: int
     peer: Peer | None = None
     down: bool = False
-    gone: bool = False  # its agent is not heard
+    gone: bool = False  # its agent does not answer
     leaving: bool = False
 
     def as_listed(self) -> Node:
@@ -55,7 +55,7 @@ class HostNodes:
         return None if link is None else link.peer
 
     def join(self, peer: Peer, heard_ns: int) -> HostNode | None:
-        """An agent said hello; None where it does not describe its node."""
+        """An agent has a new connection; None where it does not describe its node."""
         known = self.at.get(peer.node)
         described = peer.hello.agent.node if peer.hello.agent is not None else {}
         node = self._decoded(peer, described) or (None if known is None else known.node)
@@ -92,7 +92,7 @@ class HostNodes:
         return link
 
     def look(self, link: HostNode, now_ns: int, hub: HubFacts, *, boxes: bool, used: bool) -> int | None:
-        """What an agent's silence means; when to look again. ``boxes``: one of the node is heard; ``used``: it has ranks."""
+        """What an agent's silence means; when to look again. ``boxes``: one of the node answers; ``used``: it has ranks."""
         if link.peer is not None:
             link.heard_ns = max(link.heard_ns, hub.acknowledged_ns(link.peer.id))
         if link.leaving and not used:
@@ -111,13 +111,13 @@ class HostNodes:
         elif not link.down:
             link.down = True
             silent_s = (now_ns - link.heard_ns) / S
-            text = f"nothing was heard of host {link.node.id} for {silent_s:.1f} s"
+            text = f"host {link.node.id} has not answered for {silent_s:.1f} s"
             because = Reason("host_silent", text, {"since_ns": link.heard_ns})
             self._out.seen.append(HealthChange(link.node.id, "fault", because))
         return now_ns + S
 
     def _answers(self, link: HostNode) -> None:
-        """The agent is heard."""
+        """The agent is there."""
         if link.gone:
             before, link.gone = link.as_listed(), False
             self._list(link, before)
@@ -134,7 +134,7 @@ class HostNodes:
             self._out.seen.append(NodesChanged(put=(now,)))
 
     def _decoded(self, peer: Peer, described: object) -> Node | None:
-        """The node, as far as this fleet can take it: it hangs from a tier that there is."""
+        """The node, as far as this fleet can take it: it hangs from a tier that there is, and others can reach it."""
         try:
             node = msgspec.convert(described, Node)
         except msgspec.ValidationError:
@@ -143,4 +143,5 @@ class HostNodes:
             return None
         links = node.gpu_links if node.gpu_links in self._fleet.gpu_links else ""
         parent = node.parent if node.parent in self._tiers else self._site
-        return replace(node, parent=parent, gpu_links=links)
+        own = node.address if not node.address.startswith("127.") else peer.address or node.address
+        return replace(node, parent=parent, gpu_links=links, address=own, netns="")

@@ -1,4 +1,4 @@
-"""What the engine of hosts wants said: frames to peers, observations to the loop, and which answers are awaited."""
+"""What the engine of hosts has to send: frames to peers, observations to the loop, and which answers are awaited."""
 
 from __future__ import annotations
 

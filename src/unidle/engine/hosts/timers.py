@@ -1,4 +1,4 @@
-"""When what is looked at next: one time for each thing, the earliest that was asked for."""
+"""When what is checked next: one time for each thing, the earliest that was asked for."""
 
 from __future__ import annotations
 

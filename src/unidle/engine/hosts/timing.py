@@ -7,7 +7,7 @@ from typing import Final
 
 S: Final = 1_000_000_000
 DRIFT_PPM: Final = 1_000  # that the clock of a box may be slower than the controller's
-MARGIN_NS: Final = 100_000_000  # for a box to notice that its lease is over, and to end its ranks
+MARGIN_NS: Final = 500_000_000  # for a busy host to notice that a lease is over, and to end its ranks
 
 
 @dataclass(frozen=True, slots=True)
