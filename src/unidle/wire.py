@@ -71,11 +71,14 @@ def framed(payload: bytes, limit: int = FRAME_BYTES) -> bytes:
     return HEADER.pack(len(payload)) + payload
 
 
+def compact(content: object) -> bytes:
+    """JSON in as few bytes as it has; half a surrogate pair, which is no UTF-8, becomes a question mark."""
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+
+
 def encode(frame: dict[str, Any], limit: int = FRAME_BYTES) -> bytes:
     """The bytes of a frame, with its length. Errors: ValueError above ``limit`` bytes."""
-    return framed(
-        json.dumps(frame, separators=(",", ":"), ensure_ascii=False).encode(errors="replace"), limit
-    )
+    return framed(compact(frame), limit)
 
 
 def decode(payload: bytes) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class RankWatch:
         self.pidfd: int | None = None
         self.lock_fd: int | None = None
         self.group = ControlGroup(groups)
-        self._run_id = run_id
+        self.run_id = run_id
         self._logged = logged
         self._form = form
         self._tail = JournalTail(f"{directory}/{rundir.JOURNAL}", form, logged.marks if logged else 0)
@@ -91,6 +91,11 @@ class RankWatch:
     def marks(self) -> int:
         """How many marks of it are known."""
         return self._tail.next
+
+    @property
+    def behind(self) -> bool:
+        """Whether its journal has more than one look takes."""
+        return self._tail.behind
 
     @property
     def unwritten(self) -> Any:
@@ -323,9 +328,9 @@ class RankWatch:
 
     def _left(self) -> set[int]:
         left = {pid for pid in self.group.members() if process_tree.is_live(pid)}
-        left |= process_tree.with_environment(f"UNIDLE_RUN_ID={self._run_id}", f"UNIDLE_RANK={self.rank}")
+        left |= process_tree.with_environment(f"UNIDLE_RUN_ID={self.run_id}", f"UNIDLE_RANK={self.rank}")
         # ranks that an earlier version started have no such variables
-        left |= process_tree.with_environment(f"TORCHELASTIC_RUN_ID={self._run_id}", f"RANK={self.rank}")
+        left |= process_tree.with_environment(f"TORCHELASTIC_RUN_ID={self.run_id}", f"RANK={self.rank}")
         spawned = self._tail.spawned
         if not _of_this_boot(rundir.read_json(f"{self.directory}/{rundir.SUPERVISOR}") or {}):
             spawned = None  # its number may be another process's by now
