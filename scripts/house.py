@@ -120,7 +120,12 @@ def _repeated_classes(files: list[File]) -> set[str]:
     qualified = set(QUALIFIED) - by_name
     for file in files:
         for node in file.tree.body:
-            if file.module and file.module not in qualified and isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            if (
+                file.module
+                and file.module not in qualified
+                and isinstance(node, ast.ClassDef)
+                and not node.name.startswith("_")
+            ):
                 modules[node.name].append(file.path)
     return {f"{path} {name}" for name, paths in modules.items() if len(paths) > 1 for path in paths}
 

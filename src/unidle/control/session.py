@@ -72,9 +72,7 @@ def take_up(
     Errors: :class:`unidle.errors.StoreHeld` when another live writer holds the store; :class:`StoreError` where
     another user owns the store's file or its directory.
     """
-    refuse_foreign(store)
-    _forget_password()
-    senders = _senders(channels)
+    senders = _checked(store, channels)
     lease = store.acquire(purpose)
     try:
         view = renewed_view(store)
@@ -100,6 +98,13 @@ def take_up(
             _close(services, engine)
     finally:
         store.release(lease)
+
+
+def _checked(store: Store, channels: Sequence[NoticeChannel]) -> list[tuple[NoticeChannel, Send]]:
+    """Senders of notices; before anything else is done, the store must be one that this user may drive."""
+    refuse_foreign(store)
+    _forget_password()
+    return _senders(channels)
 
 
 def _services(

@@ -1,4 +1,4 @@
-"""The client's side of the hub, for agents: it dials, says hello, answers pings, and dials again when the connection is lost.
+"""The client's side of the hub, for agents: it dials, sends a hello, answers pings, and dials again when the connection is lost.
 
 One thread has the socket. The owner calls :meth:`HubClient.poll` and :meth:`HubClient.send` from its own thread, and
 never waits.
@@ -61,9 +61,10 @@ ClientEvent = Welcomed | Acknowledged | Lost | frames.Command
 
 @dataclass(frozen=True, slots=True)
 class Dialling:
-    """Times of a client, in ns: each failed attempt doubles the wait up to ``longest_ns``; half of it is chance.
+    """Times of a client, in ns: ``within_ns`` for a connection, and again for TLS and hello.
 
-    A fleet that lost its hub therefore does not come back at one moment.
+    Each failed attempt doubles the wait up to ``longest_ns``; half of it is chance: a fleet that lost its hub does not
+    come back at one moment.
     """
 
     first_ns: int = 500_000_000
@@ -147,19 +148,20 @@ class HubClient:
     def _run(self) -> None:
         while not self._stopping:
             began_ns = boottime_ns()
-            lost = self._connect_once(began_ns + self._dialling.within_ns)
+            lost = self._connect_once()
             self._failures = 0 if boottime_ns() - began_ns > _STABLE_NS else self._failures + 1
             wait_ns = self._wait_ns()
             self._tell(msgspec.structs.replace(lost, retry_ns=wait_ns))
             self._pause(boottime_ns() + wait_ns)
 
-    def _connect_once(self, deadline_ns: int) -> Lost:
+    def _connect_once(self) -> Lost:
         """One connection, until it is over."""
         refused: list[frames.Refused] = []
         stream: FrameStream | None = None
         try:
-            stream = self._dial(deadline_ns)
-            self._talk(stream, deadline_ns, refused)
+            stream = self._dial(boottime_ns() + self._dialling.within_ns)
+            # the hub counts from here: a client that waited in its queue has as much time as any other
+            self._talk(stream, boottime_ns() + self._dialling.within_ns, refused)
             why = "closed"
         except (StreamLost, wire.Malformed, OSError, ValueError) as error:
             why = str(error)

@@ -1,6 +1,6 @@
 """The offset of a client's clock, from exchanges of pings and pongs. Pure: times come in as arguments.
 
-The hub knows when it sent a ping and when the pong came; the pong has the client's CLOCK_BOOTTIME in between. The
+The hub has the time when it sent a ping and when the pong came; the pong has the client's CLOCK_BOOTTIME in between. The
 truth is therefore within half the round trip of the middle (D. L. Mills, RFC 5905, section 8). Of the last 64
 exchanges the one with the least round trip counts.
 """

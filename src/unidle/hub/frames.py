@@ -37,13 +37,13 @@ class AttemptHeld(msgspec.Struct, frozen=True):
 
 
 class BoxHeld(msgspec.Struct, frozen=True):
-    """What a box says in its hello."""
+    """The part of a box in its hello."""
 
     attempts: list[AttemptHeld] = []
 
 
 class AgentHeld(msgspec.Struct, frozen=True):
-    """What an agent says in its hello. ``node``: a ``unidle.fleet.Node`` as JSON; ``boxes``: jobs whose box runs here."""
+    """The part of an agent in its hello. ``node``: a ``unidle.fleet.Node`` as JSON; ``boxes``: jobs whose box runs here."""
 
     node: dict[str, Any] = {}
     boxes: list[str] = []
@@ -234,8 +234,8 @@ class Nameless(msgspec.Struct, frozen=True):
 
 
 _ENCODE = msgspec.json.Encoder()
-_FROM_CLIENT: msgspec.json.Decoder[FromClient] = msgspec.json.Decoder(FromClient)  # type: ignore[arg-type]
-_TO_CLIENT: msgspec.json.Decoder[ToClient] = msgspec.json.Decoder(ToClient)  # type: ignore[arg-type]
+_FROM_CLIENT: msgspec.json.Decoder[FromClient] = msgspec.json.Decoder(FromClient)
+_TO_CLIENT: msgspec.json.Decoder[ToClient] = msgspec.json.Decoder(ToClient)
 _NAMELESS = msgspec.json.Decoder(Nameless)
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 

@@ -8,7 +8,6 @@ from typing import Final
 from unidle import wire
 
 DEADLINE_NS: Final = 15_000_000_000
-_SILENT_NS: Final = 10_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,9 @@ class HubLimits:
     unpolled_bytes: int = 64 << 20
     unpolled_of_peer: int = 64 << 10
     peers: int = 12_000
+    least_silence_ns: int = 10_000_000_000
 
     @property
     def silent_ns(self) -> int:
         """A connection without a pong for so long is of no use: the lease that it renewed is over."""
-        return max(self.deadline_ns, _SILENT_NS)
+        return max(self.deadline_ns, self.least_silence_ns)

@@ -14,7 +14,7 @@ from typing import Final
 from unidle.errors import BadInput, CannotRun
 
 DEFAULT_PORT: Final = 7464
-_BACKLOG: Final = 4096  # a whole fleet dials at once after a restart; those that wait cost nothing here
+_BACKLOG: Final = 128  # clients give up after 5 s: in a long queue all would, before their turn. The kernel drops more, who try again
 _SPARE: Final = 4096  # descriptors for all else
 
 

@@ -241,11 +241,11 @@ class HubLoop:
 
     def _admit(self, sock: socket.socket, address: str, now_ns: int) -> None:
         if not self._ungreeted.allows(address):
-            self.refusals.add(now_ns, "address", address, "too many of its connections have not said hello")
+            self.refusals.add(now_ns, "address", address, "too many of its connections are without a hello")
             sock.close()
             return
         if (oldest := self._ungreeted.in_the_way(now_ns)) is not None:
-            self._refuse(oldest, "slots", "others wait, and it has not said hello", "try again later")
+            self._refuse(oldest, "slots", "others wait, and it sent no hello", "try again later")
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

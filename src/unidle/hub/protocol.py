@@ -1,4 +1,4 @@
-"""What an engine knows of the hub: who is connected, what they sent, and what time it is with them."""
+"""What an engine gets from the hub: who is connected, what they sent, and what time it is with them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Hub(Protocol):
         ...
 
     def box_token(self, node: str, job: str) -> str:
-        """The token with which the box of this job on this node says hello."""
+        """The token with which the box of this job on this node connects."""
         ...
 
     @property

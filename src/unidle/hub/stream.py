@@ -51,7 +51,7 @@ class FrameStream:
         self._unframer.limit = limit
 
     def handshake(self) -> int:
-        """Go on with TLS. 0 when it is done, else 1 if it waits for bytes, 2 if it waits for room. Errors: StreamLost."""
+        """Continue TLS. 0 when it is done, else 1 if it waits for bytes, 2 if it waits for room. Errors: StreamLost."""
         try:
             self.sock.do_handshake()
         except ssl.SSLWantReadError:

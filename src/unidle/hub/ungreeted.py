@@ -11,7 +11,7 @@ from unidle.hub.connection import Connection
 class Ungreeted:
     """At most ``most`` connections, of which ``of_address`` are of one address; an IPv6 address counts with its /64.
 
-    A connection that has had ``grace_ns`` makes room for one that waits: who says nothing holds a place for that
+    A connection that has had ``grace_ns`` makes room for one that waits: one that sends nothing holds a place for that
     long while others wait, and until its deadline otherwise.
     """
 
