@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ import places
 from box.small_hub import ROOT, TRAINS, RealBox, SmallHub, died, python_orders
 from unidle import wire
 from unidle.box import archive
+from unidle.engine.local.ranks.supervisor.progress import step_forms
 from waiting import wait_until
 
 MOST_BYTES = 300 * 1024
@@ -73,6 +75,66 @@ def test_its_sources_are_in_the_language_of_python_3_8(made: Path) -> None:
     with zipfile.ZipFile(made) as file:
         for name in file.namelist():
             ast.parse(file.read(name), name, feature_version=OLDEST)
+
+
+NEWER = frozenset(
+    [
+        "removeprefix",
+        "removesuffix",
+        "is_relative_to",
+        "readlink",
+        "hardlink_to",
+        "waitstatus_to_exitcode",
+        "pidfd_open",
+        "pidfd_send_signal",
+        "eventfd",
+        "randbytes",
+        "lcm",
+        "pairwise",
+        "UTC",
+        "batched",
+        "bit_count",
+        "to_thread",
+        "unparse",
+        "get_annotations",
+    ]
+)
+NEWER_KEYWORDS = {
+    ("zip", "strict"),
+    ("dataclass", "slots"),
+    ("dataclass", "kw_only"),
+    ("NamedTemporaryFile", "delete_on_close"),
+}
+
+
+def test_its_sources_use_nothing_that_came_after_python_3_8(made: Path) -> None:
+    with zipfile.ZipFile(made) as file:
+        for name in file.namelist():
+            text = file.read(name)
+            if name.endswith("progress/step_forms.py"):
+                text = text.replace(b"(?>", b"(?:")  # spelled out there for older Pythons
+            assert b"(?>" not in text, name
+            if name.endswith("ranks/pidfd.py"):
+                continue  # which has other ways without them
+            for node in ast.walk(ast.parse(text, name)):
+                if isinstance(node, ast.Attribute):
+                    assert node.attr not in NEWER, f"{name}:{node.lineno}: {node.attr}"
+                if isinstance(node, ast.Call):
+                    function = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                    found = {(function, keyword.arg) for keyword in node.keywords}
+                    assert not found & NEWER_KEYWORDS, f"{name}:{node.lineno}: {found}"
+
+
+def test_atomic_groups_that_are_spelled_out_match_the_same() -> None:
+    for pattern in (
+        rb"a(?>\d+(?:,\d{3})*)(?P<step>b)",
+        rb"(?>[-+]?(?:\d+)|-{1,3})x",
+        rb"(?>\d+)(?>\.\d+)?$",
+        rb"(?>a|ab)c",
+    ):
+        for text in (b"a12,345b", b"12x", b"---x", b"1.25", b"12", b"abc", b"ac", b"1.", b"a1,2b"):
+            ours, theirs = (re.search(p, text) for p in (step_forms.spelled_out(pattern), pattern))
+            assert (ours and ours.span()) == (theirs and theirs.span()), (pattern, text)
 
 
 @pytest.mark.parametrize("version", pythons())

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 from box.small_hub import TRAINS, died, hub_and_box
-
 from unidle import wire
 from waiting import wait_until
 
@@ -69,7 +68,7 @@ def test_ranks_end_when_the_hub_is_away_for_the_lease_and_it_is_told_later(tmp_p
 
 
 def test_a_hub_that_acknowledges_no_pong_does_not_renew(tmp_path: Path) -> None:
-    with hub_and_box(tmp_path) as (hub, box):
+    with hub_and_box(tmp_path) as (hub, _box):
         peer = hub.peer().welcome(deadline_s=2)
         peer.start(1, TRAINS)
         pid = hub.mark("spawn")["pid"]

@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 
 from box.small_hub import TRAINS, RealBox, SmallHub, died, hub_and_box
-
 from unidle import wire
 from waiting import wait_until
 

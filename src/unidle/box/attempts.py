@@ -9,10 +9,10 @@ from contextlib import suppress
 
 from unidle.boot import boot_id
 from unidle.box.held_rank import HeldRank, checked_orders
-from unidle.box.lease import Lease
-from unidle.box.settings import Settings
+from unidle.box.lease import BoxLease
+from unidle.box.settings import BoxSettings
 from unidle.engine.local.ranks import cgroups, descriptors, rundir, spawn
-from unidle.engine.local.ranks.rank_watch import Supervisors
+from unidle.engine.local.ranks.supervisors import Supervisors
 
 TYPE_CHECKING = False  # a box at rest has no use for typing
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class HeldAttempt:
 class HeldAttempts:
     """Starts, stops, finds and forgets ranks. Every call can be repeated: what was done is not done again."""
 
-    def __init__(self, settings: Settings, lease: Lease, poller: select.poll) -> None:
+    def __init__(self, settings: BoxSettings, lease: BoxLease, poller: select.poll) -> None:
         self._settings, self._lease = settings, lease
         self._boot = boot_id()
         self._name = cgroups.group_name(settings.runs)
@@ -55,7 +55,7 @@ class HeldAttempts:
             yield from attempt.ranks.values()
 
     def adopt(self) -> None:
-        """Take up what an earlier box of the job left, running or not."""
+        """Adopt what an earlier box of the job left, running or not."""
         for name in _numbers(self._settings.job_directory, ""):
             directory = rundir.attempt_dir(self._settings.runs, self._settings.job, name)
             if os.path.exists(f"{directory}/{rundir.RELEASED}"):

@@ -10,12 +10,12 @@ import sys
 from unidle import wire
 from unidle.boot import boot_id, boottime_ns
 from unidle.box.attempts import HeldAttempts
-from unidle.box.commands import COMMANDS, Commands, known_of, whole
+from unidle.box.commands import COMMANDS, HubCommands, known_of, whole
 from unidle.box.hub_talk import HubTalk
 from unidle.box.journal_changes import FileChanges
-from unidle.box.lease import Lease
+from unidle.box.lease import BoxLease
 from unidle.box.output_copy import OutputCopy, OwnOutput
-from unidle.box.settings import Settings
+from unidle.box.settings import BoxSettings
 from unidle.engine.local.ranks import lease_file
 from unidle.engine.local.ranks.rundir import JOURNAL
 
@@ -35,11 +35,11 @@ LAST_WORDS_NS = 3_000_000_000  # for marks that the hub has not got when all ran
 class Box:
     """Of one job on one node; see :func:`unidle.box.command.main`. Errors: ValueError for an authority that is no PEM."""
 
-    def __init__(self, settings: Settings, *, output: bool = False) -> None:
+    def __init__(self, settings: BoxSettings, *, output: bool = False) -> None:
         self._poller = select.poll()
-        self._lease = Lease(f"{settings.job_directory}/{lease_file.NAME}", boot_id())
+        self._lease = BoxLease(f"{settings.job_directory}/{lease_file.NAME}", boot_id())
         self._attempts = HeldAttempts(settings, self._lease, self._poller)
-        self._commands = Commands(settings, self._lease, self._attempts)
+        self._commands = HubCommands(settings, self._lease, self._attempts)
         self._talk = HubTalk(settings, self._lease, self._attempts, self._poller)
         self._changes = FileChanges()
         self._output = OwnOutput() if output else None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 USAGE = """usage: python -m unidle.box DIR [--output]
 
-Holds the ranks of one job on this node, as the hub in DIR/box.json asks for. It ends when its work is over, and on
+Holds the ranks of one job on this node, as the hub in DIR/box.json commands. It ends when its work is over, and on
 SIGTERM, which stops its ranks with their grace. --output: copies what the ranks print to its own output.
 """
 BAD_USE, HELD = 2, 3

@@ -1,4 +1,4 @@
-"""Carries out what the hub asks for. Each command is answered once, and can be repeated, reordered and late."""
+"""Carries out the commands of the hub. Each command is answered once, and can be repeated, reordered and late."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import stat
 from unidle import wire
 from unidle.boot import boottime_ns
 from unidle.box.attempts import CannotDo, HeldAttempts
-from unidle.box.lease import Lease
-from unidle.box.settings import Settings
+from unidle.box.lease import BoxLease
+from unidle.box.settings import BoxSettings
 from unidle.engine.local.ranks import rundir
 
 TYPE_CHECKING = False  # a box at rest has no use for typing
@@ -22,10 +22,10 @@ _MOST = 1 << 53
 COMMANDS = (wire.PREPARE, wire.START, wire.STOP, wire.RELEASE, wire.READ)
 
 
-class Commands:
+class HubCommands:
     """``ending``: the box takes no new ranks, because it was asked to end."""
 
-    def __init__(self, settings: Settings, lease: Lease, attempts: HeldAttempts) -> None:
+    def __init__(self, settings: BoxSettings, lease: BoxLease, attempts: HeldAttempts) -> None:
         self._settings, self._lease, self._attempts = settings, lease, attempts
         self.ending = False
         self.interface = ""

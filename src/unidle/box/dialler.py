@@ -6,7 +6,7 @@ import os
 import socket
 import ssl
 
-from unidle.box.link import SERVER_NAME, Link, LinkEnded
+from unidle.box.link import SERVER_NAME, HubLink, LinkEnded
 
 TYPE_CHECKING = False  # a box at rest has no use for typing
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Dialler:
         self._found: list[Any] | None = None
         self._resolving = False
 
-    def dial(self, now_ns: int) -> Link | None:
+    def dial(self, now_ns: int) -> HubLink | None:
         """A connection that begins; None while it is not time yet, or a name is being resolved. Errors: LinkEnded."""
         if now_ns < self.next_ns:
             return None
@@ -43,7 +43,7 @@ class Dialler:
         if not found:
             raise LinkEnded(f"{host} has no address")
         family, _, _, _, address = found[0]
-        return Link(self._context, address, family, self._names[self._name_at % len(self._names)] or host)
+        return HubLink(self._context, address, family, self._names[self._name_at % len(self._names)] or host)
 
     def failed(self, now_ns: int, *, wrong_name: bool = False) -> None:
         """The connection ended, or did not come about: the next address, after a wait."""
@@ -62,7 +62,7 @@ class Dialler:
         self._wait_ns = FIRST_WAIT_NS
 
     def _addresses(self, host: str, port: int) -> list[Any] | None:
-        """Addresses of a host; None while a thread asks for them, as that may take long and the lease does not wait."""
+        """Addresses of a host; None while a thread resolves it, which may take long: the lease does not wait."""
         try:
             return socket.getaddrinfo(
                 host.encode(), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST

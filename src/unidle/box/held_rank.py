@@ -70,13 +70,13 @@ class HeldRank:
 
 
 def _run_id(env: dict[str, Any]) -> str:
-    """By it, processes of a rank are found that its supervisor left; one that no process has where there is none."""
+    """By it, processes of a rank are found that its supervisor left; without one in the environment, one that no process has."""
     found = env.get("UNIDLE_RUN_ID") or env.get("TORCHELASTIC_RUN_ID")
     return found if isinstance(found, str) else "\0"
 
 
 def checked_orders(content: object, groups: dict[str, str], boot: str, lease: str) -> rundir.SupervisorOrders:
-    """Orders from the hub, with what only this host knows. Errors: ValueError with the field that cannot be used."""
+    """Orders from the hub, completed with what is known on this host alone. Errors: ValueError with the field that cannot be used."""
     if not isinstance(content, dict):
         raise ValueError("the orders are no object")
     for field, kind in _NEEDED.items():

@@ -10,9 +10,9 @@ from unidle.boot import boot_id, boottime_ns
 from unidle.box.attempts import HeldAttempts
 from unidle.box.commands import whole
 from unidle.box.dialler import WITHIN_NS, Dialler
-from unidle.box.lease import Lease
-from unidle.box.link import FEED_BELOW, Link, LinkEnded, tls_context
-from unidle.box.settings import Settings
+from unidle.box.lease import BoxLease
+from unidle.box.link import FEED_BELOW, HubLink, LinkEnded, tls_context
+from unidle.box.settings import BoxSettings
 from unidle.engine.local.ranks.netns import interface_of
 
 TYPE_CHECKING = False  # a box at rest has no use for typing
@@ -25,14 +25,16 @@ _FOREVER_NS = 1 << 62
 
 
 class HubTalk:
-    """At most one connection at a time, of which ``poller`` knows. Why it ended goes to standard error, each reason once."""
+    """At most one connection at a time, registered with ``poller``. Why it ended goes to standard error, each reason once."""
 
-    def __init__(self, settings: Settings, lease: Lease, attempts: HeldAttempts, poller: select.poll) -> None:
+    def __init__(
+        self, settings: BoxSettings, lease: BoxLease, attempts: HeldAttempts, poller: select.poll
+    ) -> None:
         self._settings, self._lease, self._attempts = settings, lease, attempts
         self._poller = poller
         self._polled = (-1, 0)  # descriptor and events that the poller has
         self._dialler = Dialler(settings.hubs, settings.name, tls_context(settings.authority))
-        self._link: Link | None = None
+        self._link: HubLink | None = None
         self._greeted = False  # the hello was sent
         self._welcomed = False
         self._newer = False  # the hub is of a newer version
@@ -66,7 +68,7 @@ class HubTalk:
         self._link = self._dialler.dial(now_ns)
         self._heard_ns, self._pongs = now_ns, 0
 
-    def _hear(self, link: Link, now_ns: int) -> None:
+    def _hear(self, link: HubLink, now_ns: int) -> None:
         frames = link.turn()
         if link.is_open and not self._greeted:
             self._greeted = True
@@ -75,7 +77,7 @@ class HubTalk:
             self._heard_ns = now_ns
             self._take(link, frame)
 
-    def _greet(self, link: Link) -> None:
+    def _greet(self, link: HubLink) -> None:
         now_ns = boottime_ns()
         self._lease.begin(now_ns)
         hello = {
@@ -87,7 +89,7 @@ class HubTalk:
         address = link.local_address
         self.interface = interface_of("", address) if ":" not in address else ""
 
-    def _take(self, link: Link, frame: dict[str, Any]) -> None:
+    def _take(self, link: HubLink, frame: dict[str, Any]) -> None:
         name = frame["f"]
         if name == wire.REFUSED:
             remedy = frame.get("remedy")
@@ -119,7 +121,7 @@ class HubTalk:
         self._welcomed, self._why = True, ""
         self._dialler.welcomed()
 
-    def _pong(self, link: Link, frame: dict[str, Any]) -> None:
+    def _pong(self, link: HubLink, frame: dict[str, Any]) -> None:
         fence, acknowledged, number = whole(frame, "fence"), whole(frame, "ack", 0), whole(frame, "n")
         self._lease.renew(fence, acknowledged, self._length_ns, boottime_ns())
         self._pongs += 1
@@ -202,7 +204,7 @@ class HubTalk:
                     self.send(wire.framed(payload))
 
     def leave(self, why: str) -> None:
-        """Say that the box ends, if the hub can be told at once."""
+        """Announce the end of the box, if that can be sent at once."""
         self.send(wire.encode({"f": wire.BYE, "why": why}))
         if self._link is not None:
             self._leave_poller()

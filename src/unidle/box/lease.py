@@ -13,7 +13,7 @@ _EXACT_NS = 2_000_000_000  # without a renewal for so long, the file has the exa
 _KEPT = 4096  # pongs without an answer: a hub that pings and never acknowledges
 
 
-class Lease:
+class BoxLease:
     """``fence`` is the newest one that was seen, also by an earlier box of the job; ``deadline_ns`` is on CLOCK_BOOTTIME."""
 
     def __init__(self, path: str, boot: str) -> None:

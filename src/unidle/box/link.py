@@ -38,7 +38,7 @@ def tls_context(authority: str) -> ssl.SSLContext:
     return context
 
 
-class Link:
+class HubLink:
     """From the first packet to the last. Nothing here blocks; all errors are :class:`LinkEnded`."""
 
     def __init__(self, context: ssl.SSLContext, address: tuple[Any, ...], family: int, name: str) -> None:
@@ -154,7 +154,7 @@ class Link:
 
     @property
     def has_more(self) -> bool:
-        """Whether bytes wait in TLS, of which poll knows nothing."""
+        """Whether bytes wait in TLS, which poll does not show."""
         return self._tls is not None and self.is_open and self._tls.pending() > 0
 
     def close(self) -> None:

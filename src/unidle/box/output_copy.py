@@ -68,7 +68,7 @@ class OutputCopy:
 
 
 class OwnOutput:
-    """This process's standard output, which may be a pipe that nobody reads: it never waits for it."""
+    """This process's standard output, which may be a pipe without a reader: it never waits for it."""
 
     def __init__(self, fd: int = 1) -> None:
         self._fd = fd

@@ -21,7 +21,7 @@ class BadSettings(Exception):
     """``box.json`` cannot be used; the text has the field and the remedy."""
 
 
-class Settings:
+class BoxSettings:
     """Of one box: ``hubs`` are tried in turn; ``authority`` is the PEM text that their certificates are checked by.
 
     ``name``, where given, is the name that the hub's certificate has; ``runs`` is the run root of its ranks.
@@ -51,7 +51,7 @@ class Settings:
         return os.path.join(self.runs, self.job)
 
 
-def read(directory: str) -> Settings:
+def read(directory: str) -> BoxSettings:
     """The settings of a directory. Errors: BadSettings, also for a link and for a file that others own or may read."""
     directory = os.path.abspath(directory)
     path = os.path.join(directory, FILE)
@@ -71,7 +71,7 @@ def read(directory: str) -> Settings:
             raise BadSettings(f"{path} is no JSON: {error}") from None
     if not isinstance(content, dict):
         raise BadSettings(f"{path} is no JSON object")
-    return Settings(directory, content)
+    return BoxSettings(directory, content)
 
 
 def _hubs(given: object) -> list[tuple[str, int]]:

@@ -14,7 +14,8 @@ from unidle.engine.local import launch
 from unidle.engine.local.event_marks import EventMarks
 from unidle.engine.local.gang_starts import GangStarts
 from unidle.engine.local.ranks import cgroups, descriptors, rundir
-from unidle.engine.local.ranks.rank_watch import Logged, RankWatch, Supervisors
+from unidle.engine.local.ranks.rank_watch import Logged, RankWatch
+from unidle.engine.local.ranks.supervisors import Supervisors
 from unidle.engine.local.sidecars.gang_sidecars import GangSidecars
 from unidle.engine.protocol import (
     CheckpointLook,

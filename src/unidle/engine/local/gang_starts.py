@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from unidle.clock import RealClock
 from unidle.engine.local import injection, launch
 from unidle.engine.local.ranks import rundir, spawn
-from unidle.engine.local.ranks.rank_watch import RankWatch, Supervisors
+from unidle.engine.local.ranks.rank_watch import RankWatch
+from unidle.engine.local.ranks.supervisors import Supervisors
 from unidle.engine.protocol import StartGang
 from unidle.errors import CannotRun
 from unidle.fleet import Fleet

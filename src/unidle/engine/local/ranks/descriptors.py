@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from pathlib import Path
-from typing import Final
 
-PER_RANK: Final = 3  # its lock, its supervisor's process and its journal
-RESERVE: Final = 32  # for the store, for looks at ranks and for the programs that it starts
+from unidle.engine.local.ranks.process_tree import said
+
+PER_RANK = 3  # its lock, its supervisor's process and its journal
+RESERVE = 32  # for the store, for looks at ranks and for the programs that it starts
 
 
 def shortage(ranks: int) -> str | None:
@@ -55,7 +55,7 @@ def _open_here() -> int:
 def _of_machine() -> tuple[int, int] | None:
     """Files that are open on this machine, and how many may be; None where that cannot be read."""
     try:
-        used, _, most = Path("/proc/sys/fs/file-nr").read_text(encoding="ascii").split()
+        used, _, most = said("/proc/sys/fs/file-nr").split()
     except (OSError, ValueError):
         return None
     return int(used), int(most)

@@ -35,7 +35,7 @@ class LeaseFile:
 
 
 def read(path: str, boot: str) -> tuple[int, int]:
-    """Deadline and fence of a lease; the deadline is 0 where there is none of this boot, the fence where none is known."""
+    """Deadline and fence of a lease; the deadline is 0 without one of this boot, the fence is 0 without any."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:

@@ -6,15 +6,17 @@ import fcntl
 import os
 import socket
 import struct
-import threading
-from collections.abc import Callable
-from typing import TypeVar
+
+TYPE_CHECKING = False  # a box at rest has no use for typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    _T = TypeVar("_T")
 
 CLONE_NEWNET = 0x40000000
 SIOCGIFADDR = 0x8915
 WHERE = "/run/netns"
-
-_T = TypeVar("_T")
 
 
 def enter(name: str) -> None:
@@ -35,6 +37,8 @@ def within(name: str, call: Callable[[], _T]) -> _T:
     """What ``call`` returns inside a namespace; sockets that it made stay there. Without a name: here."""
     if not name:
         return call()
+    import threading  # few nodes are namespaces
+
     results: list[_T] = []
     errors: list[BaseException] = []
 

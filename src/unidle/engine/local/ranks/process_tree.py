@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Final
 
-_MOST_BYTES: Final = 1 << 14
+_MOST_BYTES = 1 << 14
 
 
 def said(path: str) -> bytes:

@@ -53,7 +53,7 @@ def path_part(name: str) -> str:
 
 
 def is_shown(name: str) -> bool:
-    """Whether the file of a rank directory may be read by who asks a host for it: what the rank and its supervisor wrote."""
+    """Whether the file of a rank directory may be read from another host: what the rank and its supervisor wrote."""
     number = name[len(LOG) + 1 :] if name.startswith(f"{LOG}.") else ""
     return name in (JOURNAL, LOG, TIMES, ERRORS) or (
         number.isascii() and number.isdigit() and len(number) < 4

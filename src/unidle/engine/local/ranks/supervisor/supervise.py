@@ -221,7 +221,7 @@ class Supervisor:
         """End the rank when its box has not renewed the lease: the rank may run elsewhere from now on."""
         self.lease_ns = self._lease()
         if boottime_ns() >= self.lease_ns:
-            self._note("the lease of its box is over: the controller was not heard in time")
+            self._note("the lease of its box is over: nothing came from the controller in time")
             self._stop(0)
 
     def _stop(self, grace_ns: int) -> None:

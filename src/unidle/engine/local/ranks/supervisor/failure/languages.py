@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import takewhile
 
+from ..affixes import without_prefix
 from .output_error import OutputError, file_name
 
 _GO_FRAME = re.compile(r"\s+(/\S+\.go):(\d+)(?: |$)").match
@@ -70,7 +71,7 @@ def node(lines: list[str], k: int, workdir: str) -> OutputError | None:
         return None
     frames = [frame for line in after if (frame := _NODE_FRAME(line)) is not None]
     own = next((f for f in frames if not f[1].startswith("node:") and "node_modules/" not in f[1]), None)
-    what = lines[k].removeprefix("Uncaught ")
+    what = without_prefix(lines[k], "Uncaught ")
     missing = "Cannot find module '/" in what and not any("node_modules/" in line for line in after)
     return OutputError(
         k, what, f"{file_name(own[1], workdir)}:{own[2]}" if own is not None else "", "command" if missing else "error"
@@ -94,7 +95,7 @@ def julia(lines: list[str], k: int, workdir: str) -> OutputError | None:
     frame = next((m for line in after if (m := _JULIA_FRAME(line)) is not None), None)
     frame = frame or next((m for line in after if (m := _JULIA_START(line)) is not None), None)
     where = f"{file_name(frame[1], workdir)}:{frame[2]}" if frame is not None else ""
-    return OutputError(k, lines[k].removeprefix("ERROR: ").removeprefix("LoadError: "), where)
+    return OutputError(k, without_prefix(without_prefix(lines[k], "ERROR: "), "LoadError: "), where)
 
 
 def perl(lines: list[str], k: int, workdir: str) -> OutputError | None:
@@ -119,7 +120,7 @@ def php(lines: list[str], k: int, workdir: str) -> OutputError | None:
     if found is None:
         return None
     where = f"{file_name(found[2], workdir)}:{found[3]}" if found[2] else ""
-    return OutputError(k, found[1].removeprefix("Uncaught "), where)
+    return OutputError(k, without_prefix(found[1], "Uncaught "), where)
 
 
 def dotnet(lines: list[str], k: int, workdir: str) -> OutputError | None:

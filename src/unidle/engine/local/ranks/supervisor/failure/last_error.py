@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ..affixes import without_prefix
 from .formatted import unescaped
 from .native import device_assert, errors, last_line
 from .output_error import WHAT_CHARACTERS, OutputError, shortened
@@ -103,7 +104,7 @@ def _with_child(raised: OutputError, lines: list[str]) -> OutputError:
     starts = [k for k, line in enumerate(lines[: raised.at]) if HEADER in line]
     child = last_line(lines[: starts[-1]], any_line=False) if starts else None
     if child is not None:
-        cause, name = shortened(child.what, 240), raised.what.removeprefix("subprocess.")
+        cause, name = shortened(child.what, 240), without_prefix(raised.what, "subprocess.")
         raised.what = shortened(f"{cause} (then {shortened(name, 150)})", WHAT_CHARACTERS)
         raised.kind = child.kind if child.kind != "unknown" else raised.kind
     return raised

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ..affixes import without_suffix
 from .output_error import OutputError, file_name, kind_of
 
 HEADER = "Traceback (most recent call last):"
@@ -201,7 +202,7 @@ def _begins(line: str) -> tuple[_Strip, str, bool, int] | None:
     at = line.find(HEADER)
     if at < 0:  # one whose header is not there, as of a syntax error
         frame = _ANY_FRAME(line) if 'File "' in line else None
-        return None if frame is None else (_Strip(line[: frame.start()].removesuffix("  ")), "", False, 0)
+        return None if frame is None else (_Strip(without_suffix(line[: frame.start()], "  ")), "", False, 0)
     prefix = line[:at]
     if prefix.endswith("Original "):
         return _Strip(prefix[:-9]), "inner", False, 1

@@ -196,4 +196,4 @@ def _label(head: bytes) -> bytes:
     label = label.rstrip()
     if label.endswith(b"%") and label[-2:-1].isdigit():
         label = label[:-1].rstrip(b"0123456789").rstrip()
-    return label.removesuffix(b":").strip()
+    return (label[:-1] if label.endswith(b":") else label).strip()

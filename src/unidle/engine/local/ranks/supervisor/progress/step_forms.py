@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,10 +166,22 @@ def _linear(pattern: bytes, spaced: bool) -> bytes:
         (rb">\d+)", rb">(?>\d+))"),
     )
     end = rb"\W*$" if pattern.endswith(rb"\W*$") else b""
-    body = pattern.removesuffix(end)
+    body = pattern[: len(pattern) - len(end)]
     for wide, narrow in parts:
         body = body.replace(wide, narrow)
-    return body + end
+    return (body if sys.version_info >= (3, 11) else spelled_out(body)) + end
+
+
+def spelled_out(pattern: bytes) -> bytes:
+    """``pattern`` without ``(?>...)``, which Pythons before 3.11 lack: a group that is looked ahead at, then taken as it was."""
+    out, *rest = pattern.split(b"(?>")
+    for number, part in enumerate(rest):
+        depth, at = 1, -1
+        while depth:
+            at += 1
+            depth += {b"(": 1, b")": -1}.get(part[at : at + 1], 0)
+        out += b"(?:(?=(?P<once%d>%b))(?P=once%d))" % (number, part[:at], number) + part[at + 1 :]
+    return out
 
 
 def integer(text: bytes | None) -> int | None:
