@@ -3,7 +3,7 @@
     python bench/_hub_clients.py PORT RATE AUTHORITY < CLIENTS
 
 ``CLIENTS``: lines of ``address node token``; ``RATE``: marks a second of all of them, one in a frame; ``AUTHORITY``: the
-file with the hub's certificates. A client that loses its connection dials again after 0.1 to 1 s.
+file with the hub's certificates. Marks are sent from SIGUSR1 to SIGUSR2. A client that loses its connection dials again after 0.1 to 1 s.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import heapq
 import random
 import resource
 import select
+import signal
 import socket
 import ssl
 import sys
@@ -74,6 +75,9 @@ class Clients:
         self.a_second = rate
         self.sent_until = time.monotonic()
         self.owed = 0.0
+        self.sending = False
+        signal.signal(signal.SIGUSR1, lambda *_: setattr(self, "sending", True))
+        signal.signal(signal.SIGUSR2, lambda *_: setattr(self, "sending", False))
         self.turn = 0
 
     def run(self) -> None:
@@ -86,9 +90,12 @@ class Clients:
                     break
                 self.lost(client)
             for fd, _ in self.poller.poll(STEP_S):
-                if (client := self.of.get(fd)) is not None:
-                    self.tried(client, self.serve)
-            self.send_marks(time.monotonic())
+                if (ready := self.of.get(fd)) is not None:
+                    self.tried(ready, self.serve)
+            if self.sending:
+                self.send_marks(time.monotonic())
+            else:
+                self.sent_until = time.monotonic()
 
     def tried(self, client: Client, do: Callable[[Client], None]) -> None:
         try:
@@ -173,7 +180,7 @@ class Clients:
                 t = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
                 mark = MARK % (client.first, t, client.first)
                 client.first += 1
-                self.tried(client, lambda each, mark=mark: each.tls.send(wire.framed(mark)))  # type: ignore[misc,union-attr]
+                self.tried(client, lambda each, mark=mark: each.tls.send(wire.framed(mark)))  # type: ignore[misc]
 
 
 def main() -> None:

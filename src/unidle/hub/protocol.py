@@ -70,7 +70,8 @@ class Hub(Protocol):
     def acknowledged_ns(self, peer: int) -> int:
         """When the newest acknowledged pong of a peer was received, or its hello: on the controller's clock.
 
-        It can be asked until the peer's ``Left`` was polled, and 0 is the answer after that.
+        It stays known after the peer's ``Left``, for the last 65,536 connections; 0 for others. Read the time before it,
+        not after it: an acknowledgement in between then makes a lease longer, never shorter.
         """
         ...
 
