@@ -102,6 +102,14 @@ def test_a_later_agent_finds_a_box_and_hears_of_its_end(root: Path, wait_until) 
     assert boxes.running() == []
 
 
+def test_a_box_that_was_only_just_begun_is_ended_too(root: Path, wait_until) -> None:
+    boxes = Boxes(root, STUB)
+    boxes.begin(order(), {})
+    wait_until(boxes.end, 30)
+    assert not is_held(root / "job-1" / LOCK)
+    assert not boxes._children
+
+
 @pytest.mark.parametrize("job", ["", "..", ".x", "a/b", "a\0b"])
 def test_a_job_that_leads_to_another_directory_is_refused(root: Path, job: str) -> None:
     with pytest.raises(ValueError, match="directory"):

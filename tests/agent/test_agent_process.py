@@ -65,6 +65,7 @@ def test_a_member_has_a_token_of_its_own_and_needs_the_join_file_no_more(hub: Te
 def test_sigterm_leaves_the_fleet_with_a_bye(hub: TestHub, host: Host) -> None:
     with host.agent(hub) as agent:
         peer = hub.joined()
+        hub.seen("signs")  # so it was welcomed
         agent.terminate()
         left = hub.left(peer)
         assert left.on_purpose
@@ -96,6 +97,26 @@ def test_a_hub_that_goes_away_and_comes_back_is_dialled_again(tmp_path: Path, ho
             assert agent.returncode == 0
         finally:
             second.close()
+
+
+def test_a_member_joins_a_controller_that_was_set_up_again_with_its_new_join_file(
+    hub: TestHub, host: Host, tmp_path: Path
+) -> None:
+    with host.agent(hub) as first:
+        hub.joined()
+        first.terminate()
+        ended(first)
+    again = TestHub(tmp_path / "again")
+    try:
+        with host.agent(again):
+            assert again.joined().node == "n1"
+
+            def kept() -> bool:
+                return bool(json.loads((host.state / "agent.json").read_text())["hub"] == again.address)
+
+            wait_until(kept, 30)
+    finally:
+        again.close()
 
 
 def test_a_check_runs_on_the_host(hub: TestHub, host: Host) -> None:

@@ -79,11 +79,11 @@ class Boxes:
     def answer(self, job: str) -> str | None:
         """Empty once the box of a job that was begun runs; why it does not; None while that is open."""
         begun = self._begun.get(job)
-        if is_held(self.directory(job) / LOCK):
+        self._reap()
+        if self._is_up(job, begun):
             self._begun.pop(job, None)
             self._live.add(job)
             return ""
-        self._reap()
         if begun is None:
             return "the box is not there"
         if begun.pid in self._children and time.monotonic() < begun.until_s:
@@ -99,7 +99,7 @@ class Boxes:
             names = sorted(entry.name for entry in self._root.iterdir())
         except FileNotFoundError:
             return []
-        return [name for name in names if is_held(self._root / name / LOCK)]
+        return [name for name in names if name not in self._begun and is_held(self._root / name / LOCK)]
 
     def ended(self) -> list[str]:
         """Jobs whose boxes have ended since the last call."""
@@ -110,13 +110,14 @@ class Boxes:
 
     def end(self) -> bool:
         """Ask all boxes to end; whether none runs any more."""
-        running = self.running()
-        for job in running:
-            if (pid := self._pid(job)) is not None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGTERM)
         self._reap()
-        return not running
+        running = self.running()
+        pids = {begun.pid for begun in self._begun.values()} & self._children
+        pids |= {pid for job in running if (pid := self._pid(job)) is not None}
+        for pid in pids:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGTERM)
+        return not running and not pids
 
     def prune(self, now_s: float) -> None:
         """Remove directories of boxes that ended :data:`KEPT_S` ago, at ``now_s`` of the wall clock."""
@@ -124,7 +125,8 @@ class Boxes:
             for entry in list(self._root.iterdir()):
                 lock = entry / LOCK
                 with suppress(OSError):
-                    if now_s - lock.stat().st_mtime > KEPT_S and not is_held(lock):
+                    last_s = (lock if lock.exists() else entry).stat().st_mtime
+                    if now_s - last_s > KEPT_S and not is_held(lock):
                         shutil.rmtree(entry, ignore_errors=True)
 
     def directory(self, job: str) -> Path:
@@ -154,6 +156,14 @@ class Boxes:
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
                     continue
             self._children.discard(pid)
+
+    def _is_up(self, job: str, begun: _Begun | None) -> bool:
+        """Whether the box holds its lock. One that was just begun is not tried: that would take the lock for a moment, and the box would
+        find it taken. It writes its pid when it has the lock, if the disk is not full.
+        """
+        if begun is None or time.monotonic() > begun.until_s - _UP_WITHIN_S / 2:
+            return is_held(self.directory(job) / LOCK)
+        return self._pid(job) == begun.pid and begun.pid in self._children
 
     def _pid(self, job: str) -> int | None:
         try:

@@ -159,7 +159,7 @@ class _Life:
     # -- the loop ----------------------------------------------------------------------------------
 
     def serve(self, asked: _Asked, bell: int, allocation: slurm.Allocation | None) -> None:
-        """Until a signal, or the end of the allocation, asks it to leave."""
+        """Until a signal comes, or the end of the allocation is near."""
         poller = select.poll()
         for fd in (bell, self._client.wake_fd):
             poller.register(fd, select.POLLIN)
