@@ -334,10 +334,7 @@ def test_two_runs_at_once_do_not_meet(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_launchers_of_two_sites_find_each_other_and_go_on_after_a_killed_rank(tmp_path: Path) -> None:
-    sites = [
-        {"name": name, "stages": 1, "hosts": [f"127.0.0.1:{22000 + 100 * k}"]} for k, name in enumerate("ab")
-    ]
-    file = file_with_checkpoints(tmp_path, 2, sites=sites)
+    file = file_with_checkpoints(tmp_path, 2, sites=runs.sites("ab"))
     env = {"UNIDLE_SPAN_SECRET": "of this test"}
     with (
         Live(str(file), "--site", "b", "--store", str(tmp_path / "b.db"), env=env) as second,
@@ -353,10 +350,7 @@ def test_launchers_of_two_sites_find_each_other_and_go_on_after_a_killed_rank(tm
 
 
 def test_a_site_that_does_not_come_is_named(tmp_path: Path) -> None:
-    sites = [
-        {"name": name, "stages": 1, "hosts": [f"127.0.0.1:{23000 + 100 * k}"]} for k, name in enumerate("ab")
-    ]
-    file = runs.written(tmp_path, runs.span(sites=sites))
+    file = runs.written(tmp_path, runs.span(sites=runs.sites("ab")))
     os.environ["UNIDLE_SPAN_SECRET"] = "of this test"
     try:
         done = runs.unidle(
