@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import nightly
 from rank_span.runs import tensors
 from rank_wan.certificates import certificate
 from span_run import runs
@@ -90,7 +91,7 @@ def test_sites_train_over_tls_and_one_with_another_authority_is_told_so(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("again", nightly.sweep([False, True], always=[True]))
 def test_a_site_whose_launcher_and_ranks_are_killed_is_done_without_until_it_is_started_again(
     tmp_path: Path, again: bool
 ) -> None:
