@@ -115,15 +115,15 @@ def price(count):
 
 def unused(count):
     return count + 1
-
-
-def endless(count):
-    while count > 0:
+"""
+ENDLESS = """
+def rest(count):
+    while count:
         count -= 1
     return count
 """
 TESTS = """
-from unidle.ledger.price import endless, price
+from unidle.ledger.price import price
 
 MANY = price(20)
 
@@ -134,10 +134,6 @@ def test_many():
 
 def test_few():
     assert price(1) == 3
-
-
-def test_end():
-    assert endless(3) == 0
 """
 
 
@@ -181,7 +177,7 @@ def test_survivors_are_printed_and_a_second_run_tries_only_what_changed(checkout
     survived = [line for line in done.stdout.splitlines() if line.startswith("survived: ")]
     assert f"survived: {boundary}  (line 7)" in survived, done.stdout + done.stderr
     assert any("unused" in line and line.endswith("no test runs it") for line in survived)
-    assert "killed by tests/ledger/test_price.py::test_end" in done.stderr
+    assert "killed by tests/ledger/test_price.py::test_few" in done.stderr
     assert done.returncode == 1
     assert (checkout / "src/unidle/ledger/price.py").read_text() == PRODUCT
     killed, alive, _, errors, _ = _row(done)
@@ -215,7 +211,11 @@ def test_listed_mutants_are_not_counted_and_need_a_reason(checkout: Path) -> Non
 
 
 def test_a_loop_without_an_end_is_ended(checkout: Path) -> None:
+    (checkout / "src/unidle/ledger/price.py").write_text(ENDLESS)
+    test = "from unidle.ledger.price import rest\n\n\ndef test_rest():\n    assert rest(3) == 0\n"
+    (checkout / "tests/ledger/test_price.py").write_text(test)
     done = _run(checkout, "--count", "100")
     rows = [json.loads(line) for line in (checkout / ".cache/mutants/results.jsonl").read_text().splitlines()]
     ended = {row["name"].partition(": ")[2] for row in rows if row.get("by_limit")}
     assert "arithmetic: count -= 1 -> count += 1" in ended, done.stdout + done.stderr
+    assert "survived: src/unidle/ledger/price.py rest: arithmetic" not in done.stdout
