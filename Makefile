@@ -43,7 +43,7 @@ test-all: ## Run both, as CI does
 test-nightly: ## Run both, with long sweeps, all generated examples and mutants: before a release, after a change of their room
 test test-slow test-all test-nightly: setup-tests
 	@scratch=$$(mktemp -d -t unidle-tests.XXXXXX); \
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch"$(THEN)  # kept for a look when a test failed
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch" $(THEN)  # kept for a look when a test failed
 
 test-gpu: ## Run every GPU path for real, without network (PYTHON=python3, WHEELS=DIR; ARGS="--json")
 	@scripts/test-gpu.sh $(ARGS)
