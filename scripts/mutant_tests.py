@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import importlib
 import json
 import os
 import resource
@@ -129,6 +130,7 @@ class Trials:
             trial = self._trials[at]
             selected = [items[test] for test in trial["tests"] if test in items]
             self._enter(at, items)
+            importlib.import_module(trial["module"])  # some are imported only when they are needed
             _change(Path(trial["file"]), trial)
             for item, following in zip(selected, [*selected[1:], None], strict=True):
                 _write(at, {"killed": item.nodeid, "by_limit": True})  # read if the kernel ends this process

@@ -39,8 +39,12 @@ ROOMS: Final = {
     "span": tuple(f"src/unidle/span/{part}" for part in ("model", "simulate", "plan", "replan")),
 }
 TESTS: Final = tuple(
-    f"tests/{part}" for part in ("place", "pack", "guard", "ledger", "span", "view", "control", "loop")
-)
+    f"tests/{part}"
+    for part in (
+        "place", "pack", "guard", "ledger", "span", "view", "control", "loop", "span_probe/test_span_fit.py",
+        "span_profile/test_span_layers.py", "span_run/test_span_run_plan.py", "span_run/test_span_run_absent.py",
+    )
+)  # fmt: skip
 MOST_SECONDS: Final = 240.0  # recorded processor time of the tests of one mutant, the shortest first
 RECORDED: Final = "recorded.json"
 
@@ -86,8 +90,12 @@ def _digest(paths: list[Path]) -> str:
 def record(work: Path, jobs: int) -> Recorded:
     """Run the tests of files that changed since the last call, and note which lines each test runs."""
     copy = work / "copy"
-    tests = sorted(path for part in TESTS for path in (copy / part).rglob("test_*.py"))
-    shared = [path for path in sorted((copy / "tests").rglob("*.py")) if not path.name.startswith("test_")]
+    tests = sorted(
+        path
+        for part in TESTS
+        for path in ([copy / part] if (copy / part).is_file() else (copy / part).rglob("test_*.py"))
+    )
+    shared = sorted(path for path in (copy / "tests").rglob("*") if _is_shared(path))
     source = _digest([*sorted((copy / "src").rglob("*.py")), *shared])
     files = {path.relative_to(copy).as_posix(): _digest([path]) for path in tests}
     store = work / RECORDED
@@ -107,6 +115,12 @@ def record(work: Path, jobs: int) -> Recorded:
     now = Recorded(source, files, seconds)
     store.write_text(json.dumps(now._asdict()), encoding="utf-8")
     return now
+
+
+def _is_shared(path: Path) -> bool:
+    """Helpers, scenarios and golden files: what any test may read."""
+    is_test = path.name.startswith("test_") and path.suffix == ".py"
+    return path.is_file() and not is_test and "__pycache__" not in path.parts
 
 
 def _record(work: Path, files: list[str], jobs: int) -> dict[str, float]:
@@ -224,9 +238,14 @@ def try_all(work: Path, chosen: list[Mutant], recorded: Recorded, jobs: int) -> 
         elif not tests:
             results[mutant.name] = {**row, "killed": "", "no_test": True}
         else:
-            where = {"number": mutant.number, "function": mutant.function, "first_line": mutant.first_line}
-            file = str(work / "copy" / mutant.path)
-            trials.append({"row": row, "file": file, "tests": tests, **where})
+            where: dict[str, Any] = {
+                "number": mutant.number,
+                "function": mutant.function,
+                "first_line": mutant.first_line,
+            }
+            where["file"] = str(work / "copy" / mutant.path)
+            where["module"] = mutant.path.removeprefix("src/").removesuffix(".py").replace("/", ".")
+            trials.append({"row": row, "tests": tests, **where})
     if trials:
         plan = {"jobs": jobs, "seconds": recorded.seconds, "trials": trials}
         (work / "trials.json").write_text(json.dumps(plan), encoding="utf-8")
