@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from guard.stories import S, Story, kinds
@@ -305,3 +307,9 @@ def test_a_hang_is_acted_upon_as_its_policy_says():
     mixed = policies({"event": "hang", "action": "ignore", "role": "logger"}, most=3)
     spec = JobSpec(("x",), ranks=3, roles=LOGGER, restart=mixed)
     assert (acts_on_hang(spec, 0), acts_on_hang(spec, 2)) == (True, False)
+
+
+def test_a_gang_that_hangs_is_stopped_if_it_may_restart_only_once() -> None:
+    spec = Story(ranks=1, restart=Restart(1, 1.0, ("any",))).job.spec
+    assert acts_on_hang(spec, None)
+    assert not acts_on_hang(replace(spec, restart=Restart(0, 1.0, ("any",))), None)
