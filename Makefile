@@ -8,7 +8,7 @@ BIN := .venv/bin
 # The longest first: two run at a time.
 CHECKS := check-types check-native check-docs check-lint
 
-.PHONY: help setup setup-tests demo demo-hosts demo-span test test-slow test-all test-nightly test-gpu disk-faults fuzz check $(CHECKS) format bench drill docs wheels lock clean
+.PHONY: help setup setup-tests demo demo-hosts demo-span test test-slow test-all test-nightly test-gpu mutants disk-faults fuzz check $(CHECKS) format bench drill docs wheels lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -37,18 +37,22 @@ test-slow: MARKED := slow and not nightly
 test-all: MARKED := not nightly
 test-nightly: MARKED := nightly or not nightly
 test-nightly: export UNIDLE_NIGHTLY := 1
+test-nightly: THEN = && $(MAKE) --no-print-directory mutants ARGS=
 # Thousands of processes import the same files: their byte code is kept, whatever the environment says.
 test test-slow test-all test-nightly: export PYTHONDONTWRITEBYTECODE :=
 test: ## Run the quick tests (ARGS="-k lease -x" goes to pytest; WORKERS=0: one after the other)
 test-slow: ## Run the tests of long drills and recoveries
 test-all: ## Run both, as CI does
-test-nightly: ## Run both, with long sweeps and all generated examples: before a release, after a change of their room
+test-nightly: ## Run both, with long sweeps, all generated examples and mutants: before a release, after a change of their room
 test test-slow test-all test-nightly: setup-tests
 	@scratch=$$(mktemp -d -t unidle-tests.XXXXXX); \
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch"  # kept for a look when a test failed
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch" $(THEN)  # kept for a look when a test failed
 
 test-gpu: ## Run every GPU path for real, without network (PYTHON=python3, WHEELS=DIR; ARGS="--json")
 	@scripts/test-gpu.sh $(ARGS)
+
+mutants: setup ## Small changes in 200 places of the policies, one at a time: at least 90 % are noticed by a test (JOBS=2)
+	@nice $(BIN)/python scripts/mutants.py --jobs $(or $(JOBS),2) $(ARGS)
 
 disk-faults: setup-tests ## Faults of a simulated disk under real processes, as root (SEEDS=1000 FROM=0 WORKERS=2; nightly)
 	@$(BIN)/python bench/disk_faults.py --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --workers $(or $(WORKERS),2) $(ARGS)

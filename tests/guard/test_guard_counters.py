@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.guard.counters import CounterGrowth, grown
+from unidle.guard.counters import CounterGrowth, GpuReading, counted_slow, grown
 
 WINDOW = 1000
 READINGS = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 5)), min_size=1, max_size=60)
@@ -51,3 +51,13 @@ def test_memory_is_bounded_and_many_are_never_taken_for_few(steps: list[int]) ->
 def test_after_a_long_absence_no_more_than_the_windows_part_counts(more: int, windows: int) -> None:
     known = grown(CounterGrowth(0, 0), more, windows * WINDOW, WINDOW)
     assert known.since(0) == more // windows
+
+
+def test_each_reason_that_slows_a_gpu_counts_its_readings_in_a_row() -> None:
+    reading: GpuReading | None = None
+    counts = []
+    for slowed in (0x40, 0x48, 0x40, 0x00, 0x40):
+        times = counted_slow(reading, slowed)
+        reading = GpuReading(slowed=slowed, slowed_times=times)
+        counts.append(times)
+    assert counts == [{0x40: 1}, {0x08: 1, 0x40: 2}, {0x40: 3}, {}, {0x40: 1}]

@@ -236,6 +236,7 @@ def test_out_of_memory_names_its_limit_what_was_used_and_the_field():
     found = failed(story)
     assert found.text == "rank 0: out of memory: limits.memory is 64MB; python used 61.3MB and needed more"
     assert (found.kind, found.help) == ("memory", "raise limits.memory of the job")
+    assert found.meaning == "the kernel killed a process of it to free memory"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from guard.stories import S, Story, kinds
@@ -342,3 +344,9 @@ def test_a_gang_that_finished_or_was_cancelled_stays_so_whoever_ended_it() -> No
     evicted(over, 5)
     over.end(6, -15, -15, -15).decide(7)
     assert over.job.state == "cancelled"
+
+
+def test_a_gang_that_hangs_is_stopped_if_it_may_restart_only_once() -> None:
+    spec = Story(ranks=1, restart=Restart(1, 1.0, ("any",))).job.spec
+    assert acts_on_hang(spec, None)
+    assert not acts_on_hang(replace(spec, restart=Restart(0, 1.0, ("any",))), None)

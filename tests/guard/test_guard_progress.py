@@ -239,3 +239,10 @@ def test_while_any_rank_computes_there_is_no_alarm(looks: list[list[str]]) -> No
         return [COMPUTES, *others]
 
     assert all(found is None for found in told(ranks, len(looks) / 2, steps=[0.1]))
+
+
+def test_silence_that_is_shorter_than_twice_the_longest_step_is_no_hang() -> None:
+    steps = [1, 2, 42, 43, 44]
+    found = told(lambda at: [COMPUTES if at <= 44 * S else WAITS], 200, steps=steps)
+    heard = [(k + 1) / 2 for k, one in enumerate(found) if one is not None]
+    assert heard and heard[0] >= 44 + 2 * 40

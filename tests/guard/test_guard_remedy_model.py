@@ -243,3 +243,23 @@ def test_a_turn_never_touches_a_cordon_and_a_healthy_node_is_left_alone() -> Non
     for cordoned in (False, True):
         found = explore(World(left=(0, 0, 1), cordoned=cordoned, job="saves"))
         assert all(world.cordoned == cordoned and world.record is None for world in found.values())
+
+
+def test_a_worse_fault_of_a_node_in_quarantine_is_answered_by_the_higher_rung() -> None:
+    here = CareView(
+        NODE, "", "quarantine", Reason("quarantine", "first"), "reboot", 2, 4 * T, "guard", 0, 0, 0, 0, Reason("x", "first")
+    )  # fmt: skip
+    sign = of.Sign(0, "x", "replace", Reason("x", "it is broken"))
+    (move,) = remedy.decide(NODE, here, RemedyInputs(pending=(sign,)), POLICY, T)
+    assert isinstance(move, Set)
+    assert (move.state, move.step, move.try_, move.deadline_ns) == ("quarantine", "replace", 1, 4 * T)
+    assert (move.because.code, move.because.text) == ("worse", "it is broken")
+
+
+def test_a_tier_may_lose_only_its_part_even_if_the_fleet_may_lose_more() -> None:
+    policy = replace(POLICY, out=Out(10, 1_000_000, 500_000, 1000))
+    sign = of.Sign(0, "x", "reboot_node", Reason("x", "it broke"))
+    few = RemedyInputs(nodes=100, tier_nodes=4, out=1, tier_out=1, pending=(sign,))
+    assert remedy.decide(NODE, None, few, policy, 0)[0] != remedy.decide(
+        NODE, None, replace(few, tier_out=2), policy, 0
+    )[0]  # fmt: skip

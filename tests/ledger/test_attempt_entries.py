@@ -250,3 +250,19 @@ def test_whatever_was_seen_the_time_is_tiled_and_postings_balance(made: AttemptT
         assert [a for a, *_ in rows] == [0, *(b for _, b, *_ in rows[:-1])] and rows[-1][1] == 100
         assert sum(e.sign * (e.end_ns - e.start_ns) for e in mine) == 100
         assert all(leaf in GROUP_OF for _, _, leaf, _ in rows)
+
+
+def test_the_first_step_of_a_job_that_counts_below_its_checkpoint_began_one_step_before() -> None:
+    rank = STEPS._replace(ready_ns=None, end_ns=60)
+    rows = standing(attempt_entries(trace(rank, base_step=4), 100))
+    assert rows[:3] == [(0, 10, "gang_wait", -1), (10, 20, "start", -1), (20, 30, "useful", 1)]
+
+
+def test_work_that_was_seen_from_outside_is_lost_from_when_it_was_seen() -> None:
+    rank = RankTrace((0,), 10, None)
+    made = trace(rank, fate="no_artefact", job_steps=True, watched_ns=50)
+    assert standing(attempt_entries(made, 100)) == [
+        (0, 10, "gang_wait", -1),
+        (10, 50, "start", -1),
+        (50, 100, "no_artefact", -1),
+    ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pack import fleets
 from pack.fleets import node, part, whole
 from unidle.jobs.packing import NodeSize, PodDemand
-from unidle.place.pack.fragmentation import Copies, CopiesLeft, Fgd, Fragments
+from unidle.place.pack.fragmentation import Copies, CopiesLeft, Fgd, Fragments, Packing
 from unidle.place.pack.packer import NodePool, Packer, TargetWorkload, target_workload
 
 
@@ -145,3 +145,23 @@ def test_memory_makes_few_classes_of_requests():
     assert all(
         left.memory_mib(pool.request(part(500, memory_mib=mib))) >= mib for mib in range(0, 64_000, 77)
     )
+
+
+def test_growth_counts_pods_of_several_gpus_by_what_the_nodes_cpu_still_hosts():
+    pool = NodePool([node(cpu=8_000, gpus=3)])
+    target = target_of(pool, whole(2, cpu=4_000), whole(3, cpu=8_000), part(500))
+    fragments = Fragments(target, pool.widest)
+    request = pool.request(part(500, cpu=4_000))
+    before = measure(pool, target)[0]
+    growth = fragments.growth(pool, request, np.array([0]))[0]
+    pool.take(0, (1,), 500, 4_000, 0)
+    assert growth[1] == pytest.approx(measure(pool, target)[0] - before)
+    assert by_definition(pool, target, 0) == pytest.approx(measure(pool, target)[0])
+
+
+def test_packing_fills_the_gpu_with_the_least_room_first():
+    pool = NodePool([node("n0", gpus=2), node("n1", gpus=2)])
+    pool.take(0, (0,), 100, 0, 0)
+    pool.take(1, (0,), 600, 0, 0)
+    scores, _ = Packing().score(pool, pool.request(part(300)), np.array([0, 1]))
+    assert scores[1] > scores[0]

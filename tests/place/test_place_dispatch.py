@@ -158,3 +158,14 @@ def test_jobs_that_can_never_start_are_no_demand_in_a_summary() -> None:
     tell(view, ev.JobJudged("never", Reason("never_fits", "")))
     summary = summary_of(view, NOW)
     assert (summary.waiting, summary.pending) == ({"gpu": 2}, {"gpu": 1})
+
+
+def test_the_domain_that_a_gang_fills_most_counts_not_the_emptiest() -> None:
+    clusters = {
+        "even": {"nodes": [{"id": "b", "devices": {"count": 8, "kind": "gpu"}}], "taken": {"b": 4}},
+        "mixed": {"nodes": [{"id": "a[1-2]", "devices": {"count": 8, "kind": "gpu"}}], "taken": {"a1": 6}},
+    }
+    spec = JobSpec(("x",), ranks=2, device="gpu")
+    found = {name: judge(name, summary_of(view_from(each), NOW), spec) for name, each in clusters.items()}
+    assert found["mixed"].because.figures["ranks"] == 2
+    assert found["even"].because.figures["ranks"] == 4

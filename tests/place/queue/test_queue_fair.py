@@ -261,3 +261,10 @@ def test_history_does_not_depend_on_how_often_it_is_looked_at(half_life):
         often.history_ppb(1)
     seldom.begin(48 * HOUR)
     assert abs(often.history_ppb(1) - seldom.history_ppb(1)) < 100
+
+
+def test_what_an_idle_queue_does_not_lend_no_other_is_entitled_to() -> None:
+    books = shares(QueueSpec("a", guarantee={"gpu": 3}), QueueSpec("b"), gpus=10)
+    b = next(leaf for leaf in leaves(books.tree) if books.tree.name(leaf) == "b")
+    books.submit(b, (10_000,))
+    assert books.entitled(b) == (7_000,)
