@@ -95,41 +95,24 @@ def main() -> None:
     sys.exit(code)
 
 
-def played(demo: Demo) -> int:
-    """The demo itself; its exit code."""
+def joined(demo: Demo) -> None:
+    """A controller, and the hosts that join it."""
     address = f"{demo.lab.address('hub')}:{PORT}"
-    demo.start(
-        "hub",
-        "up",
-        "--store",
-        str(demo.store),
-        "--listen",
-        address,
-        "--deadline",
-        f"{DEADLINE_S}s",
-        "--progress",
-        "off",
-    )
+    times = ("--deadline", f"{DEADLINE_S}s", "--progress", "off")
+    demo.start("hub", "up", "--store", str(demo.store), "--listen", address, *times)
     token = Path(f"{demo.store}.d") / "hub" / "join"
     waited(token.exists, "the controller listens")
     tell(f"the controller listens on {address}; {len(HOSTS)} hosts join")
     for node, devices in HOSTS.items():
-        state = ("--state", str(demo.place / node))
-        demo.start(
-            node,
-            "agent",
-            "--join",
-            address,
-            "--token-file",
-            str(token),
-            "--node",
-            node,
-            "--cpu-devices",
-            str(devices),
-            *state,
-        )
+        own = ("--node", node, "--cpu-devices", str(devices), "--state", str(demo.place / node))
+        demo.start(node, "agent", "--join", address, "--token-file", str(token), *own)
     demo.until("all hosts have joined", lambda view: {node.id for node in view.fleet.nodes} == set(HOSTS))
     subprocess.run([*unidle("guard", "nodes"), "--store", str(demo.store)], check=False)
+
+
+def played(demo: Demo) -> int:
+    """The demo itself; its exit code."""
+    joined(demo)
     file = demo.place / "gpt" / "job.yaml"
     words = [*unidle("submit"), str(file), "--json", "--store", str(demo.store)]
     told = subprocess.run(words, check=True, env=environment(), stdout=subprocess.PIPE).stdout

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hub.dialer import JOB, RawClient, box, join_token, polled, running
+from unidle.clock import RealClock
+from unidle.hub.limits import HubLimits
 from unidle.hub.protocol import Joined, Left
+from unidle.hub.server import open_hub
 from waiting import wait_until
 
 
@@ -132,3 +136,35 @@ def test_a_newer_connection_takes_the_place_of_an_older_one(tmp_path: Path) -> N
             with box(hub, "n2"):
                 (other,) = polled(hub, Joined)
                 assert other.peer.node == "n2"
+
+
+def test_a_controller_that_cannot_renew_its_lease_acknowledges_no_pong_and_welcomes_no_client(
+    tmp_path: Path,
+) -> None:
+    fresh = [True]
+    limits = HubLimits(every_ns=1_000_000)
+    hub = open_hub("127.0.0.1:0", str(tmp_path), RealClock(), 7, limits=limits, is_fresh=lambda: fresh[0])
+    with closing(hub), RawClient(hub).tls() as box:
+        assert box.hello()["f"] == "welcome"
+        [peer] = [event.peer.id for event in polled(hub, Joined) if isinstance(event, Joined)]
+        box.pong(1)
+        while box.next()["ack"] < 1:
+            pass
+        fresh[0] = False
+
+        def refused() -> None:
+            with RawClient(hub).tls() as other:
+                answer = other.hello(node="n2")
+            assert answer["f"] == "refused"
+            assert "could not renew its lease" in answer["why"]
+
+        refused()  # the hub's thread has seen it
+        before_ns = hub.acknowledged_ns(peer)
+        box.pong(2)
+        for _ in range(3):
+            refused()
+        assert hub.acknowledged_ns(peer) == before_ns
+        fresh[0] = True
+        while box.next()["ack"] < 2:
+            pass
+        assert hub.acknowledged_ns(peer) > before_ns

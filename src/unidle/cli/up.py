@@ -109,7 +109,7 @@ def up(options: UpOptions) -> None:
 
 
 def _hosts_of(options: UpOptions) -> HostsWish | None:
-    """What ``--listen`` asks for. Errors: BadInput for an option that needs it, or that it excludes."""
+    """What ``--listen`` requests. Errors: BadInput for an option that needs it, or that it excludes."""
     named = {
         "--certificate": options.certificate,
         "--key": options.key,

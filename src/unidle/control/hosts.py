@@ -135,7 +135,14 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     clock, lease, view, state = held.clock, held.lease, held.view, held.state
     limits = HubLimits(deadline_ns=wish.deadline_ns)
     hub = open_hub(
-        wish.listen, str(state), clock, lease.token, limits=limits, site=wish.site, names=wish.names
+        wish.listen,
+        str(state),
+        clock,
+        lease.token,
+        limits=limits,
+        site=wish.site,
+        names=wish.names,
+        is_fresh=lambda: held.store.is_fresh(lease),
     )
     try:
         known = replace(fleet, nodes=view.fleet.nodes if view.fleet.source == fleet.source else ())

@@ -87,7 +87,7 @@ def take_up(
 
 @contextmanager
 def held_store(store: Store, data_dir: Path, purpose: str) -> Iterator[HeldStore]:
-    """The store with its lease and what its log says. Errors: as of :func:`take_up`."""
+    """The store with its lease and the view of its log. Errors: as of :func:`take_up`."""
     refuse_foreign(store)
     _forget_password()
     lease = store.acquire(purpose)
@@ -211,7 +211,7 @@ def senders_of(channels: Sequence[NoticeChannel]) -> list[tuple[NoticeChannel, S
 
 
 def dispatcher(held: HeldStore, senders: list[tuple[NoticeChannel, Send]]) -> NoticeDispatcher | None:
-    """What sends notices; None where there is nobody to send them to."""
+    """What sends notices; None without channels."""
     if not senders:
         return None
     from unidle.notices.dispatcher import NoticeDispatcher

@@ -20,7 +20,7 @@ Name = Annotated[str, msgspec.Meta(max_length=253)]
 """A node or a job."""
 Why = Annotated[str, msgspec.Meta(max_length=4096)]
 Kind = Literal["agent", "box", "reader"]
-"""A reader is a command of the store's owner that wants files of ranks."""
+"""A reader is a command of the store's owner that reads files of ranks."""
 
 
 class RankHeld(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ class Seen(msgspec.Struct, frozen=True, tag_field="f", tag=wire.SEEN):
 
 
 class Fetch(msgspec.Struct, frozen=True, tag_field="f", tag=wire.FETCH):
-    """A reader wants part of a file of a rank, from the host that has it. Answer: ``done``, with the data of :class:`Read`."""
+    """A reader requests part of a file of a rank, from the host that has it. Answer: ``done``, with the data of :class:`Read`."""
 
     id: Ordinal
     node: Name

@@ -9,6 +9,7 @@ import socket
 import ssl
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -52,7 +53,9 @@ class HubLoop:
         clock: Clock,
         fence: int,
         limits: HubLimits,
+        is_fresh: Callable[[], bool],
     ) -> None:
+        self._is_fresh = is_fresh
         self._listeners = {each.fileno(): each for each in sockets}
         self._identity, self._tokens, self._clock = identity, tokens, clock
         self._fence, self._limits = fence, limits
@@ -189,6 +192,8 @@ class HubLoop:
             raise HelloRefused(
                 "slots", f"the hub has {self._limits.peers} clients already", "try again later"
             )
+        if not self._is_fresh():
+            raise HelloRefused("stale", "the controller could not renew its lease of the store", "dial again")
         older = self._names.get(greeted.key)
         if older is not None:
             self._refuse(older, "replaced", "a newer connection took its place", "end the other one")
@@ -282,12 +287,14 @@ class HubLoop:
 
     def _keep_time(self) -> None:
         now_ns = self._clock.now_ns()
+        # a ping would extend leases of boxes that the next controller counts from its own start
+        is_fresh = self._is_fresh()
         for connection in self._pings.due(now_ns):
             if now_ns - connection.pong_ns > self._limits.silent_ns:
                 self._refuse(connection, "silent", "it answers no ping", "dial again")
             elif (
-                not connection.stream.unsent
-            ):  # who does not read gets no more pings, and so no acknowledgement
+                is_fresh and not connection.stream.unsent
+            ):  # who does not read gets no acknowledgement either
                 self._try_send(connection, connection.ping(self._fence, now_ns))
         for connection in self._ungreeted.late(now_ns):
             self._refuse(connection, "late", f"no {connection.stage.value} in time", "dial again")

@@ -9,13 +9,13 @@ import msgspec
 
 Because = Literal[
     "address", "slots", "late", "tls", "malformed", "version", "token", "unread", "silent", "replaced", "descriptors",
-    "error",
+    "stale", "error",
 ]  # fmt: skip
 """Why a connection was refused or closed by the hub.
 
 ``address``: too many of one address without a hello; ``slots``: too many without a hello at all; ``late``: no TLS and hello
 within the deadline; ``unread``: it does not read; ``silent``: no pong; ``replaced``: a newer connection of the same client;
-``descriptors``: this process may not open more; ``error``: a fault of the hub itself.
+``stale``: the controller could not renew its lease; ``descriptors``: this process may not open more; ``error``: a fault of the hub itself.
 """
 KEPT: Final = 200
 _LONGEST: Final = 200

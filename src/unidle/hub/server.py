@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from unidle import private
@@ -21,6 +21,10 @@ from unidle.hub.place import FOLDER
 from unidle.hub.protocol import ClockOffset, Joined, Left, Received
 from unidle.hub.refusals import Refusals
 from unidle.hub.tokens import Tokens
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class HubServer:
         clock: Clock,
         fence: int,
         limits: HubLimits | None = None,
+        is_fresh: Callable[[], bool] = _always,
     ) -> None:
         limits = limits or HubLimits()
         self.descriptors = raise_descriptor_limit(limits.peers)
@@ -54,7 +59,7 @@ class HubServer:
         self.authority = identity.authority
         self._identity, self._tokens = identity, tokens
         self._is_closed = False
-        self._loop = HubLoop(sockets, identity, tokens, clock, fence, limits)
+        self._loop = HubLoop(sockets, identity, tokens, clock, fence, limits, is_fresh)
         self.refusals: Refusals = self._loop.refusals
         self._thread = threading.Thread(target=self._loop.run, name="unidle-hub", daemon=True)
         self._thread.start()
@@ -108,10 +113,12 @@ def open_hub(
     limits: HubLimits | None = None,
     site: SiteFiles | None = None,
     names: Sequence[str] = (),
+    is_fresh: Callable[[], bool] = _always,
 ) -> HubServer:
     """A hub that listens on ``HOST:PORT``, with its secret, authority and join file in the directory ``state``/hub.
 
-    ``names``: more names of this host for its own certificate. Errors: BadInput, CannotRun (a port that is taken,
+    ``names``: more names of this host for its own certificate; ``is_fresh``, called in the hub's thread: whether the store's
+    lease surely holds, without which no client is welcomed and no pong acknowledged. Errors: BadInput, CannotRun (a port that is taken,
     ``cryptography`` missing), StoreError (damaged files), ``private.NotPrivate`` (files of another user), OSError.
     """
     where = os.path.join(state, FOLDER)
@@ -122,13 +129,11 @@ def open_hub(
     try:
         sockets = listening(listen)
         tokens = Tokens(folder, where)
-        if site is not None:
-            identity = SiteIdentity(site.certificate, site.key, site.authority)
-        else:
-            identity = OwnIdentity(folder, where, [*names_of(sockets), *names], time.time())
+        own_names = [*names_of(sockets), *names]
+        identity = OwnIdentity(folder, where, own_names, time.time()) if site is None else _identity_of(site)
         tokens.write_join(identity.authority)
         tokens.write_reader(identity.authority, [each.getsockname()[:2] for each in sockets])
-        return HubServer(sockets, identity, tokens, clock, fence, limits)
+        return HubServer(sockets, identity, tokens, clock, fence, limits, is_fresh)
     except BaseException as error:
         for each in (*sockets, tokens, identity):
             if each is not None:
@@ -138,3 +143,7 @@ def open_hub(
         raise
     finally:
         os.close(folder)
+
+
+def _identity_of(site: SiteFiles) -> SiteIdentity:
+    return SiteIdentity(site.certificate, site.key, site.authority)

@@ -121,7 +121,7 @@ def _part(done: frames.Done) -> RankFilePart:
 
 
 def answer_to(fetch: frames.Fetch, future: Future[RankFilePart]) -> frames.Done:
-    """What a reader is told once its part has come, or cannot."""
+    """The answer to a reader: its part, or why there is none."""
     error = future.exception()
     if error is not None:
         return frames.Done(fetch.id, ok=False, why=str(error))
