@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import ssl
@@ -23,6 +24,7 @@ from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRAINS = "import time\nfor i in range(1, 100_000): print(f'step {i}/100000 loss {1 / i:.4f}', flush=True); time.sleep(0.05)"
+RUN = secrets.token_hex(8)  # by it, what is left of a rank is found on the whole machine
 FENCE, DEADLINE_S, EVERY_S = 7, 30.0, 0.2
 
 
@@ -291,7 +293,7 @@ def python_orders(code: str, attempt: int = 1, rank: int = 0, **more: Any) -> di
     """Orders of a rank that runs Python code."""
     clock = RealClock()
     return {
-        "argv": [sys.executable, "-u", "-c", code], "workdir": "/", "env": {"UNIDLE_RUN_ID": f"run-{attempt}", "UNIDLE_RANK": str(rank)},
+        "argv": [sys.executable, "-u", "-c", code], "workdir": "/", "env": {"UNIDLE_RUN_ID": f"{RUN}-{attempt}", "UNIDLE_RANK": str(rank)},
         "unset": [], "clock_offset_ns": clock.offset_ns, "grace_ns": 2_000_000_000, "groups": {}, **more,
     }  # fmt: skip
 

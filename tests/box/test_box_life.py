@@ -111,7 +111,7 @@ def test_the_first_rank_gets_the_port_that_was_prepared(tmp_path: Path) -> None:
         peer = hub.peer().welcome()
         data = peer.ask(wire.PREPARE, attempt=1, leader=True)["data"]
         assert peer.ask(wire.PREPARE, attempt=1, leader=True)["data"] == data
-        env = {"UNIDLE_RUN_ID": "r", "MASTER_PORT": str(data["port"])}
+        env = {"MASTER_PORT": str(data["port"])}
         peer.start(1, listen, env=env)
         assert hub.end_of(1)["code"] == 0, hub.marks
         assert data["interface"] == "lo"
