@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -108,3 +109,15 @@ def test_a_verdict_follows_from_steps_seen_from_outside() -> None:
         ranks = (replace(WAITS, since_ns=5 * S), replace(WAITS, rank=1, since_ns=5 * S))
         said += list(watch.look(view.view, GangVitals("j", 1, (k - 1) * TICK, k * TICK, ranks)))
     assert [event.kind for event in said if isinstance(event, ev.VerdictReached)][:1] == ["hang"]
+
+
+def test_gangs_that_have_ended_are_forgotten_however_many_there_were() -> None:
+    """Of most, the last look was before their end: nothing more is heard of them."""
+    view, watch = Telling(2), ProgressWatch()
+    for number in range(60):
+        name = f"j{number}"
+        view.submit(name).place(name, "n0/0").at(number + 0.1)
+        list(watch.look(view.view, GangVitals(name, 1, (number - 1) * S, number * S + TICK, (COMPUTES,))))
+        view.at(number + 0.6).end(name, 0, "succeeded").done(name, "succeeded")
+    held = [one for one in gc.get_referrers(GangJudge) if type(one) is GangJudge]
+    assert 1 <= len(held) <= 12

@@ -71,9 +71,11 @@ def _up(
     fleet: Fleet, channels: tuple[NoticeChannel, ...], address: str, until_idle: bool, progress: Progress, discovered: bool, mode: int
 ) -> int:  # fmt: skip
     from unidle.cli.live import Live
+    from unidle.control.heap import map_large_blocks
     from unidle.control.session import take_up
     from unidle.store.open import open_store
 
+    map_large_blocks()
     live = Live(progress)
     make_parent(address)
     store = open_store(address, create=True, mode=mode)

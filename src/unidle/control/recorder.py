@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from unidle.clock import Clock
+from unidle.control.heap import return_freed
 from unidle.engine.protocol import RankMarks
 from unidle.events import types as ev
 from unidle.store.protocol import Lease, NewEvent, Store
@@ -72,7 +73,10 @@ class Recorder:
         """Keep the view, if so many events came since the last time; None: as many as are worth its size."""
         due = after_events if after_events is not None else self._snapshot_after
         if self._view.seq - self._snapshot_seq >= due:
+            sealed = len(self._view.book.segments)
             size = save_snapshot(self._store, self._lease, self._view)
+            if len(self._view.book.segments) > sealed:
+                return_freed()
             self._snapshot_seq = self._view.seq
             worth = size // _BYTES_PER_EVENT
             self._snapshot_after = min(max(worth, SNAPSHOT_AFTER_EVENTS), _SNAPSHOT_MOST_EVENTS)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unidle.guard.slowness import Slow, SlowJudge
 
 SUSPECT_NS: Final = 1_500_000_000  # of silence
+_SPARE: Final = 8  # attempts that have ended may be kept, so that a look costs little
 _JUDGED = ("hang", "cut", "slow")
 _EXCUSES = ("evaluation", "checkpoint", "restore", "compile")
 
@@ -48,6 +49,7 @@ class ProgressWatch:
             from unidle.guard.progress import GangJudge
             from unidle.guard.slowness import SlowJudge
 
+            self._prune(view)
             nodes = [place.node for place in attempt.places]
             self._judges[key] = (GangJudge(nodes), SlowJudge(peers_of(job.spec), nodes))
         judge, slow_judge = self._judges[key]
@@ -71,8 +73,14 @@ class ProgressWatch:
             because = Reason("over", f"over: {standing.because.text}", standing.because.figures)
             yield ev.VerdictOver(job.id, attempt.number, because)
 
-    def forget(self, job: str, attempt: int) -> None:
-        self._judges.pop((job, attempt), None)
+    def _prune(self, view: View) -> None:
+        """Forget attempts that have ended: of most, the last look was before their end."""
+        if len(self._judges) <= 2 * len(view.live) + _SPARE:
+            return
+        for job_id, number in list(self._judges):
+            job = view.jobs.open.get(job_id)
+            if job is None or job.live is None or job.live.number != number:
+                del self._judges[job_id, number]
 
 
 def peers_of(spec: JobSpec) -> list[list[int]]:
