@@ -297,6 +297,8 @@ def report(
         percent = 100 * counts["killed"] / max(1, len(chosen) - counts["equivalent"])
         code, run = shares[room]
         rows.append((room, f"{100 * run / max(1, code):.1f}", counts, f"{percent:.1f}"))
+        if counts["error"]:
+            wrong.append(f"{room}: {counts['error']} could not be tried")
         if percent < least:
             wrong.append(f"{room}: {percent:.1f} % killed, at least {least} % wanted")
     outcomes = ("killed", "survived", "equivalent", "error")

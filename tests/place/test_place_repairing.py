@@ -12,17 +12,19 @@ from place.test_place_quotas import Twice
 from unidle.control.replay.simulate import Arrival, simulate
 from unidle.engine.sim.workload import S, SimJob
 from unidle.events import types as ev
+from unidle.files.fleet import fleet_from_mapping
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Layout, Reason, Restart, Topology
 from unidle.place.gang.restart import WORSE_MOST_PPM
 from unidle.place.network.rank_order import map_ranks, ordered
 from unidle.place.network.traffic import closest, usual_traffic
 from unidle.place.network.tree import tree_of
+from unidle.place.nodes.free import FreeSlices
 from unidle.place.policy import FirstFit
 from unidle.place.scheduler import Scheduler
 from unidle.store.memory import MemoryStore
 from unidle.view.fold import apply
-from unidle.view.placement_input import freeze, thaw
+from unidle.view.placement_input import freeze, thaw, view_of
 from unidle.view.state import View
 
 
@@ -303,3 +305,16 @@ def test_an_order_that_stays_costs_at_most_the_stated_factor_of_a_new_one(sizes,
     new = map_ranks(tree, nodes_, np.bincount(index), layout, traffic, "ethernet")
     assert kept is not None
     assert kept.time_ns * 1_000_000 <= new.time_ns * WORSE_MOST_PPM
+
+
+def test_a_spare_with_work_that_may_not_be_stopped_is_replaced_until_that_is_undone() -> None:
+    nodes = [{"id": "n[1-3]", "devices": {"count": 1, "kind": "gpu"}}]
+    view = view_of(fleet_from_mapping({"nodes": nodes, "guard": {"spares": 1}}, "test"))
+    free = FreeSlices(view)
+    assert free.reserve is not None
+    (spare,) = free.reserve.spares
+    mark = free.log.checkpoint()
+    free.keep_firm([spare])
+    assert len(free.reserve.spares) == 1 and spare not in free.reserve.spares
+    free.log.rollback(mark)
+    assert free.reserve.spares == {spare}

@@ -12,7 +12,7 @@ from unidle.errors import BadInput
 from unidle.span.files.plan import as_file, rented
 from unidle.span.plan.alternatives import compare, reconsidered
 from unidle.span.plan.estimate import quick_ns
-from unidle.span.plan.layouts import layouts
+from unidle.span.plan.layouts import greedy_layouts, layouts
 from unidle.span.plan.offer import setting_of
 from unidle.span.plan.partition import balanced
 from unidle.span.plan.search import Objective, brute, greedy, plan
@@ -233,3 +233,13 @@ def test_what_is_missing_or_wrong_is_one_error(change: dict[str, Any], field: st
 def test_simulate_still_demands_the_layout() -> None:
     with pytest.raises(BadInput, match="stages"):
         span_from_mapping(WIDE)
+
+
+def test_greedy_layouts_fill_the_largest_sites_first() -> None:
+    request = wanted()
+    layouts = greedy_layouts(request)
+    assert layouts
+    for layout in layouts:
+        gpus = [request.offers[k].gpus for k in layout.order]
+        assert gpus == sorted(gpus, reverse=True)
+        assert min(gpus) >= layout.pipelines

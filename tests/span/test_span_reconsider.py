@@ -16,6 +16,7 @@ from unidle.span.model.setting import Setting, Site, Stage
 from unidle.span.replan.decide import Replan, first_choice, orders, rearranged, reconsider, said
 from unidle.span.replan.drift import Drift, drift
 from unidle.span.replan.observed import Remaining, Step
+from unidle.span.replan.survivors import moved
 from unidle.span.simulate.iteration import Simulation, simulate
 from unidle.span.simulate.schedules import SCHEDULES
 from unidle.span.simulate.timeline import OpRow
@@ -284,3 +285,13 @@ def test_an_order_is_found_where_only_far_ones_hold() -> None:
     names = [f"{k:x}" for k in range(12)]
     found = list(orders(names, lambda a, b: frozenset((int(a, 16), int(b, 16))) in ring))
     assert found and all(frozenset((int(a, 16), int(b, 16))) in ring for a, b in pairwise(found[0]))
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_stages_with_other_layers_carry_the_largest_measured_cut(measured: bool) -> None:
+    sizes = (None, 300, 200) if measured else (None, None, None)
+    stages = tuple(replace(s, input_bytes=size) for s, size in zip(setting().stages, sizes, strict=True))
+    made = moved(replace(setting(), stages=stages), (4, 4, 4), (5, 2, 5))
+    largest = replace(setting(), stages=stages).largest_cut_bytes
+    assert [stage.input_bytes for stage in made.stages] == [largest if measured else None] * 3
+    assert [stage.forward_ns for stage in made.stages] == [10 * MS * n // 4 for n in (5, 2, 5)]

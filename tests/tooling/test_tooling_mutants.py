@@ -134,6 +134,12 @@ def test_many():
 
 def test_few():
     assert price(1) == 3
+
+
+def test_late():
+    from unidle.ledger.late import double
+
+    assert double(2) == 4
 """
 
 
@@ -145,6 +151,7 @@ def checkout(tmp_path: Path) -> Path:
         "src/unidle/__init__.py": "",
         "src/unidle/ledger/__init__.py": "",
         "src/unidle/ledger/price.py": PRODUCT,
+        "src/unidle/ledger/late.py": "def double(count):\n    return count + count\n",
         "tests/ledger/test_price.py": TESTS,
         "tests/conftest.py": "from hypothesis import settings\nsettings.register_profile('unidle')\n",
         "scripts/mutants_equivalent.txt": "",
@@ -178,6 +185,7 @@ def test_survivors_are_printed_and_a_second_run_tries_only_what_changed(checkout
     assert f"survived: {boundary}  (line 7)" in survived, done.stdout + done.stderr
     assert any("unused" in line and line.endswith("no test runs it") for line in survived)
     assert "killed by tests/ledger/test_price.py::test_few" in done.stderr
+    assert "late.py double: arithmetic: count + count -> count - count: killed by" in done.stderr
     assert done.returncode == 1
     assert (checkout / "src/unidle/ledger/price.py").read_text() == PRODUCT
     killed, alive, _, errors, _ = _row(done)
@@ -210,6 +218,7 @@ def test_listed_mutants_are_not_counted_and_need_a_reason(checkout: Path) -> Non
     assert _run(checkout, "--count", "100", "--least", "0").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_loop_without_an_end_is_ended(checkout: Path) -> None:
     (checkout / "src/unidle/ledger/price.py").write_text(ENDLESS)
     test = "from unidle.ledger.price import rest\n\n\ndef test_rest():\n    assert rest(3) == 0\n"

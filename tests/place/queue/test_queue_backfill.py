@@ -187,3 +187,9 @@ def test_expected_ends_stay_in_order_as_jobs_come_and_go(rows, gone, now):
         ends.remove(runs[k])
     expected = sorted((expected_end_ns(run, now, 20), run.job) for run in left)
     assert [(end, run.job) for end, run in ends.after(now, 20)] == expected
+
+
+def test_a_job_that_is_expected_to_take_no_time_still_takes_its_devices():
+    found = plans([4], [], [job("a", 4, 0), job("b", 4, 0)])
+    assert found["a"].now
+    assert not found["b"].now
