@@ -67,7 +67,7 @@ def speaks(version: int) -> bool:
 def framed(payload: bytes, limit: int = FRAME_BYTES) -> bytes:
     """A frame of encoded JSON. Errors: ValueError above ``limit`` bytes, so that no frame is sent that would be refused."""
     if len(payload) > limit:
-        raise ValueError(f"a frame of {len(payload)} bytes is above the limit of {limit}")
+        raise ValueError(f"a frame is above the limit of {limit} bytes: it has {len(payload)}")
     return HEADER.pack(len(payload)) + payload
 
 
