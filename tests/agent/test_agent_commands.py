@@ -137,7 +137,9 @@ def test_files_of_a_box_that_ended_are_read(world: World) -> None:
     world.agent.take(frames.Read(7, 1, 0, "log", -4, 100, "job-1"))
     world.agent.take(frames.Read(8, 1, 0, "../x", 0, 100, "job-1"))
     read, refused = world.done()
-    assert read == frames.Done(7, True, data={"text": base64.b64encode(b"6789").decode(), "size": 10})
+    inode = (directory / "log").stat().st_ino
+    text = base64.b64encode(b"6789").decode()
+    assert read == frames.Done(7, True, data={"text": text, "size": 10, "inode": inode})
     assert not refused.ok
 
 

@@ -23,7 +23,7 @@ class RawMarks:
     def decode(self, line: bytes) -> Any:
         """The mark of one line. Errors: ValueError and RecursionError, for which the reader puts a ``note``."""
         if len(line) > LINE_BYTES:
-            raise ValueError(f"it has {len(line)} bytes")
+            raise ValueError(f"it is longer than {LINE_BYTES} bytes")
         mark = json.loads(line, parse_constant=_refuse)
         problem = _problem(mark)
         if problem:
