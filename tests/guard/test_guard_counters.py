@@ -5,7 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.guard.counters import CounterGrowth, GpuReading, counted_slow, grown
+from unidle.guard.counters import (
+    COUNTERS,
+    LASTS,
+    CounterGrowth,
+    GpuReading,
+    MachineReading,
+    counted_slow,
+    counted_up,
+    grown,
+    machine_faults,
+)
 
 WINDOW = 1000
 READINGS = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 5)), min_size=1, max_size=60)
@@ -61,3 +71,16 @@ def test_each_reason_that_slows_a_gpu_counts_its_readings_in_a_row() -> None:
         reading = GpuReading(slowed=slowed, slowed_times=times)
         counts.append(times)
     assert counts == [{0x40: 1}, {0x08: 1, 0x40: 2}, {0x40: 3}, {}, {0x40: 1}]
+
+
+def test_what_a_machine_had_at_the_first_reading_is_no_fault() -> None:
+    now = MachineReading(down_times={"eth0": LASTS}, errors={"mc0": 5})
+    assert list(machine_faults(None, now, {})) == []
+    before = MachineReading(errors={"mc0": 4})
+    assert [found.kind for found in machine_faults(before, now, {})] == ["nic", "mce"]
+
+
+def test_only_known_counters_of_links_are_followed() -> None:
+    name = f"eth0 {next(iter(COUNTERS))}"
+    found = counted_up(None, {name: 3, "eth0 unknown": 3}, 10)
+    assert {link: growth.count for link, growth in found.items()} == {name: 3}

@@ -260,6 +260,7 @@ def test_a_tier_may_lose_only_its_part_even_if_the_fleet_may_lose_more() -> None
     policy = replace(POLICY, out=Out(10, 1_000_000, 500_000, 1000))
     sign = of.Sign(0, "x", "reboot_node", Reason("x", "it broke"))
     few = RemedyInputs(nodes=100, tier_nodes=4, out=1, tier_out=1, pending=(sign,))
-    assert remedy.decide(NODE, None, few, policy, 0)[0] != remedy.decide(
-        NODE, None, replace(few, tier_out=2), policy, 0
-    )[0]  # fmt: skip
+    (under,) = remedy.decide(NODE, None, few, policy, 0)
+    (over,) = remedy.decide(NODE, None, replace(few, tier_out=2), policy, 0)
+    assert isinstance(under, Set) and isinstance(over, Set)
+    assert (under.state, over.state) == ("draining", "suspect")

@@ -58,6 +58,16 @@ def test_a_gang_that_no_node_holds_goes_on_few_nodes(policy: str, expected: list
     assert nodes_of(policy, view)["j0"] == expected
 
 
+def test_a_gang_is_kept_on_one_node_even_if_another_has_more_free_devices_but_fewer_cores() -> None:
+    nodes = [
+        {"id": "n0", "cpus": 2, "devices": {"count": 8, "kind": "gpu"}},
+        {"id": "n1", "cpus": 64, "devices": {"count": 4, "kind": "gpu"}},
+    ]
+    spec = JobSpec(("x",), ranks=4, device="gpu", requests=Requests(cpus=1))
+    view = view_of(fleet_from_mapping({"nodes": nodes}, "test"), spec)
+    assert nodes_of("spread", view)["j0"] == ["n1"] * 4
+
+
 def test_several_gangs_of_one_decision_do_not_take_the_same_devices() -> None:
     view = view_of(fleet((4, "gpu"), (4, "gpu")), gang(2), gang(4), gang(2), gang(1))
     assert nodes_of("bestfit", view) == {"j0": ["n0"] * 2, "j1": ["n1"] * 4, "j2": ["n0"] * 2}

@@ -15,7 +15,7 @@ from unidle.span.model.link import WanLink
 from unidle.span.model.setting import Setting, Site, Stage
 from unidle.span.replan.decide import Replan, first_choice, orders, rearranged, reconsider, said
 from unidle.span.replan.drift import Drift, drift
-from unidle.span.replan.observed import Remaining, Step
+from unidle.span.replan.observed import Remaining, Step, row_of
 from unidle.span.replan.survivors import moved
 from unidle.span.simulate.iteration import Simulation, simulate
 from unidle.span.simulate.schedules import SCHEDULES
@@ -295,3 +295,10 @@ def test_stages_with_other_layers_carry_the_largest_measured_cut(measured: bool)
     largest = replace(setting(), stages=stages).largest_cut_bytes
     assert [stage.input_bytes for stage in made.stages] == [largest if measured else None] * 3
     assert [stage.forward_ns for stage in made.stages] == [10 * MS * n // 4 for n in (5, 2, 5)]
+
+
+def test_a_transfer_without_a_receiver_goes_to_the_next_stage_or_back() -> None:
+    record = {"op": "send", "start_ns": 5, "end_ns": 9, "microbatch": 1}
+    rows = [row_of(setting(), "b/0/1", {**record, "of": of}, 100) for of in "FB"]
+    assert [row.device_or_link for row in rows] == ["b/0/1>c/0/2", "b/0/1>a/0/0"]
+    assert {(row.stage, row.start_ns, row.end_ns) for row in rows} == {(1, 105, 109)}

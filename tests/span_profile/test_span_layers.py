@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,17 @@ def test_what_cannot_be_planned_says_why() -> None:
         BadInput, match="all devices together hold 9,000 bytes of layers, and 3,420 are missing"
     ):
         plan(wanted_from_mapping({**few, "memory_cap_bytes": 9000}))
+    tight = replace(wanted_from_mapping({**few, "memory_cap_bytes": 9000}), static_bytes=1000)
+    with pytest.raises(
+        BadInput, match="all devices together hold 8,000 bytes of layers, and 4,420 are missing"
+    ):
+        plan(tight)
+    unequal = wanted_from_mapping({**fields, "sites": [{"name": "a", "gpus": 1}, {"name": "b", "gpus": 1}]})
+    offers = tuple(
+        replace(offer, cap_bytes=cap) for offer, cap in zip(unequal.offers, (9000, 5000), strict=True)
+    )
+    with pytest.raises(BadInput, match="2,210 more than the largest device holds"):
+        plan(replace(unequal, offers=offers))
     assert greedy(wanted_from_mapping(fields)).layout.layers == (1, 1)
 
 
