@@ -2,7 +2,7 @@
 # Makes .venv from the lock file, and installs what the tests need besides Python.
 #
 #   scripts/setup.sh          .venv with every locked package, unidle itself, and its native part where Rust is
-#   scripts/setup.sh tests    the same, then PostgreSQL, Chromium, clang and the like where they are missing, and other
+#   scripts/setup.sh tests    the same, then PostgreSQL, Chromium, Slurm, clang and the like where they are missing, and other
 #                             versions of Python for the profiler's tests
 #   scripts/setup.sh pythons  static builds of newer Pythons for the same tests (two small systems of Debian, 600 MB)
 #
@@ -164,6 +164,7 @@ setup_python() {
 }
 
 have_postgresql() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null; }
+have_slurm() { command -v slurmctld && command -v slurmd && command -v srun && command -v munged; } >/dev/null
 have_chromium() { command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; }
 
 setup_tests() {
@@ -172,6 +173,7 @@ setup_tests() {
   have_chromium || missing+=(chromium fonts-dejavu-core)
   command -v ip >/dev/null && command -v tc >/dev/null || missing+=(iproute2)
   command -v clang >/dev/null && command -v llvm-strip >/dev/null || missing+=(clang llvm)
+  have_slurm || missing+=(slurmctld slurmd slurm-client munge)
   ((${#missing[@]})) || return 0
   if ! can_apt; then
     say "not here: ${missing[*]}; tests that need them will be skipped (Debian, as root: apt-get install ${missing[*]})"

@@ -91,6 +91,12 @@ def journald() -> Path | None:
     )
 
 
+@cache
+def has_slurm() -> bool:
+    """Whether Slurm's daemons, its commands and MUNGE are installed."""
+    return all(map(shutil.which, ("slurmctld", "slurmd", "srun", "munged")))
+
+
 def _quietly(*command: str) -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
@@ -117,7 +123,7 @@ def has_everything() -> bool:
         return True
     programs = all(map(shutil.which, ("cargo", "clang", "llvm-strip", "npm", "node", "go")))
     found = postgres_bin() and chromium() and cgroup_roots() and can_shape() and journald()
-    return is_root() and programs and can_load_bpf() and bool(found)
+    return is_root() and programs and can_load_bpf() and has_slurm() and bool(found)
 
 
 root = pytest.mark.skipif(not is_root(), reason="needs root")
@@ -139,6 +145,9 @@ cargo = pytest.mark.skipif(not shutil.which("cargo"), reason="needs Rust (https:
 clang = pytest.mark.skipif(
     not (shutil.which("clang") and shutil.which("llvm-strip")),
     reason="needs clang (apt-get install clang llvm)",
+)
+slurm = pytest.mark.skipif(
+    not has_slurm(), reason="needs Slurm (apt-get install slurmctld slurmd slurm-client munge)"
 )
 gpu = pytest.mark.skipif(gpus() == 0, reason="GPU: needs one that NVML finds")
 kernel_log = pytest.mark.kernel_log

@@ -31,6 +31,7 @@ MARKS = "marks"
 DONE = "done"
 SEEN = "seen"
 BYE = "bye"
+ENDS = "ends"  # what a box has seen: a signal asks it to end its ranks
 # from the hub to any client
 WELCOME = "welcome"
 REFUSED = "refused"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
-import time
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,7 @@ import pytest
 
 from unidle.agent import host_limits
 from unidle.agent.found_node import find_node
-from unidle.agent.slurm import LEAVE_S, allocation
+from unidle.agent.slurm import LEAVE_S, allocation, asked_end_s
 from unidle.errors import CannotRun
 from unidle.fleet import Node
 
@@ -57,12 +57,43 @@ def test_limits_of_control_groups_count_also_of_those_above(tmp_path: Path) -> N
 
 def test_an_allocation_of_slurm_names_the_node_and_its_end() -> None:
     assert allocation({}) is None
+    answers: list[float | None] = []
+    asked: list[str] = []
+
+    def ask(job: str) -> float | None:
+        asked.append(job)
+        return answers.pop(0)
+
     environ = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "c3", "SLURM_JOB_END_TIME": "1700000000"}
-    found = allocation(environ)
+    found = allocation(environ, ask)
     assert found is not None
-    assert (found.job, found.node) == ("7", "c3")
-    assert found.leaves_in_s(1_700_000_000 - LEAVE_S - 5) == 5
-    assert found.leaves_in_s(1_700_000_000) == 0
-    unlimited = allocation({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "Unknown"})
-    assert unlimited is not None
-    assert unlimited.leaves_in_s(time.time()) is None
+    assert (found.job, found.node, found.end_s) == ("7", "c3", 1_700_000_000)
+    assert not found.is_ending(1_700_000_000 - LEAVE_S - 5)
+    assert asked == []
+    answers += [1_700_000_900, None]
+    assert not found.is_ending(1_700_000_000)  # its time limit was extended
+    assert found.is_ending(1_700_000_900 - LEAVE_S)  # Slurm gives no answer: as it was
+    assert asked == ["7", "7"]
+
+
+@pytest.mark.parametrize("end_s", [None, math.inf])
+def test_an_allocation_without_a_known_end_never_ends_by_itself(end_s: float | None) -> None:
+    found = allocation({"SLURM_JOB_ID": "7"}, lambda job: end_s)
+    assert found is not None
+    assert not found.is_ending(4e9)
+
+
+@pytest.mark.parametrize(
+    ("script", "end_s"),
+    [("echo 1700000000", 1.7e9), ("echo NONE", math.inf), ("echo Unknown", None), ("exit 1", None)],
+)
+def test_a_slurm_that_does_not_give_the_end_is_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, end_s: float | None
+) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f"#!/bin/sh\n{script}\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert asked_end_s("7") == end_s
+    squeue.unlink()
+    assert asked_end_s("7") is None

@@ -69,6 +69,26 @@ def test_sigterm_stops_all_ranks_and_ends_the_box(tmp_path: Path) -> None:
         box.process.terminate()
         assert box.process.wait(20) == 0
         assert {hub.end_of(1, rank)["code"] for rank in (0, 1)} == {-signal.SIGTERM}
+        said = [frame["f"] for frame in peer.frames]
+        assert said.count(wire.SEEN) == 1
+        last = [frame for frame in peer.frames[said.index(wire.SEEN) :] if frame["f"] == wire.MARKS]
+        assert {frame["rank"] for frame in last if "exit" in str(frame["marks"])} == {0, 1}
+
+
+def test_a_hub_that_comes_after_sigterm_also_hears_of_it_before_the_ends(tmp_path: Path) -> None:
+    with hub_and_box(tmp_path) as (hub, box):
+        peer = hub.peer().welcome()
+        peer.start(1, TRAINS)
+        hub.mark("step")
+        peer.close()
+        os.kill(box.pid, signal.SIGTERM)
+        wait_until(box.journal_ends)
+        again = hub.peer(2).welcome()
+        again.send(f=wire.RESUME, attempt=1, known={})
+        hub.end_of(1)
+        said = [frame["f"] for frame in again.frames]
+        assert wire.MARKS in said[said.index(wire.SEEN) :]
+        assert wire.MARKS not in said[: said.index(wire.SEEN)]
 
 
 def test_a_killed_box_is_followed_by_one_that_takes_up_its_ranks(tmp_path: Path) -> None:

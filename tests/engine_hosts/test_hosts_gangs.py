@@ -10,7 +10,7 @@ import pytest
 from engine_hosts.scripted_hub import TIMING, ScriptedHub, fleet, gang_of, marks_of, node_of
 from unidle import wire
 from unidle.engine.hosts.timing import S
-from unidle.engine.protocol import LiveAttempt, PartOf, RankMarks, Silent, StopGang
+from unidle.engine.protocol import Disrupted, LiveAttempt, PartOf, RankMarks, Silent, StopGang
 from unidle.events.marks import Mark
 from unidle.fleet import CutPart
 from unidle.hub import frames
@@ -223,3 +223,18 @@ def test_an_agent_that_is_gone_changes_nothing_for_running_ranks(hub: ScriptedHu
     hub.after(0)
     hub.leave(agent)
     assert not marks_of(hub.after(30, *boxes))
+
+
+def test_a_host_that_ends_its_ranks_disrupts_the_gang_before_their_ends(hub: ScriptedHub) -> None:
+    one, two = hub.running()
+    hub.receive(one, frames.Seen(wire.ENDS))
+    hub.marks(one, 0, 1, Mark("exit", 2, code=-15))
+    disrupted, end = hub.after(0)
+    assert isinstance(disrupted, Disrupted)
+    assert (disrupted.job, disrupted.attempt) == ("job", 1)
+    assert disrupted.because.text == "host n1 ends its ranks"
+    assert isinstance(end, RankMarks)
+    hub.marks(two, 1, 1, Mark("exit", 2, code=0))
+    hub.after(0)
+    hub.receive(two, frames.Seen(wire.ENDS))
+    assert not hub.after(0)  # none of its ranks lives

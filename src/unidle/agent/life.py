@@ -173,7 +173,7 @@ class _Life:
                 asked.look = False
                 self.agent.look_soon()
             self.agent.tick()
-            if allocation is not None and allocation.leaves_in_s(time.time()) == 0:
+            if allocation is not None and allocation.is_ending(time.time()):
                 asked.leave = f"Slurm's allocation {allocation.job} ends"
 
     def _take(self, event: client.ClientEvent) -> None:

@@ -151,7 +151,8 @@ class Box:
 
     def _hear(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers or signal.SIGINT in numbers:
-            self._commands.ending = True
+            self._commands.ending = self._talk.ends = True
+            self._talk.feed()
             self._attempts.stop_all()
 
     def _mind_lease(self, now_ns: int) -> None:

@@ -44,6 +44,8 @@ class HubTalk:
         self._frames: list[dict[str, Any]] = []
         self._why = ""
         self.interface = ""  # by which the hub is reached
+        self.ends = False  # by a signal: the ranks are ended on this host, and not by the hub
+        self._announced = False  # the hub of this connection knows that
 
     # ---- the connection
 
@@ -138,7 +140,7 @@ class HubTalk:
             self._leave_poller()
             self._link.close()
             self._link = None
-        self._greeted = self._welcomed = False
+        self._greeted = self._welcomed = self._announced = False
         self._frames = []
         self._attempts.hush()
         self._dialler.failed(boottime_ns(), wrong_name=wrong_name)
@@ -193,7 +195,10 @@ class HubTalk:
         self._poll()
 
     def feed(self) -> None:
-        """Send the marks that the hub has not got, as far as it reads them."""
+        """Send the marks that the hub has not got, as far as it reads them; before any end of a rank, that this host ends them."""
+        if self.ends and not self._announced and self._welcomed:
+            self._announced = True
+            self.send(wire.encode({"f": wire.SEEN, "what": wire.ENDS, "body": {}}))
         for attempt in self._attempts.by_number.values():
             for held in attempt.ranks.values():
                 if held.feed is None or not self.may_feed:

@@ -93,7 +93,7 @@ class Done(msgspec.Struct, frozen=True, tag_field="f", tag=wire.DONE):
 
 
 class Seen(msgspec.Struct, frozen=True, tag_field="f", tag=wire.SEEN):
-    """An observation. ``what``: ``node``, ``vitals``, ``use``, ``signs``, ``left``; a newer client may have others."""
+    """An observation. ``what``: ``node``, ``vitals``, ``use``, ``signs``, ``left``, ``ends``; a newer client may have others."""
 
     what: Annotated[str, msgspec.Meta(max_length=64)]
     body: dict[str, Any] = {}

@@ -19,11 +19,12 @@ from unidle.engine.hosts.host_nodes import HostNode, HostNodes
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timers import Timers
 from unidle.engine.hosts.timing import HostsTiming, S
-from unidle.engine.protocol import LiveAttempt, RankMarks, Silent, StartGang, StopGang
+from unidle.engine.protocol import Disrupted, LiveAttempt, RankMarks, Silent, StartGang, StopGang
 from unidle.events.marks import Mark
 from unidle.fleet import Fleet
 from unidle.hub import frames
 from unidle.hub.protocol import Joined, Left, Peer, Received
+from unidle.jobs import Reason
 
 _DECODER = msgspec.json.Decoder(Mark)
 _LOOK_NS = S  # between two looks at what is silent, or waits
@@ -152,8 +153,17 @@ class HostsCore:
         elif isinstance(frame, frames.Seen):
             if frame.what == "node":
                 self.nodes.described(event.peer, frame.body)
+            elif frame.what == wire.ENDS and (link := self.boxes.of_peer.get(event.peer)) is not None:
+                self._ends(link)
         elif isinstance(frame, frames.Marks) and (link := self.boxes.of_peer.get(event.peer)) is not None:
             self._marks(link, frame)
+
+    def _ends(self, link: BoxLink) -> None:
+        """The host ends the ranks of a box, as its allocation is over: no failure of the job."""
+        for gang in self._of_job.get(link.job, {}).values():
+            if gang.on(link.node):
+                because = Reason("host_ends", f"host {link.node} ends its ranks", {"node": link.node})
+                self.out.seen.append(Disrupted(*gang.key, because))
 
     def advance(self, now_ns: int) -> None:
         """Do what is due by now. Call it after all that the hub had by then was taken in: a box that answered in
