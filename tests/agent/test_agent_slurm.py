@@ -82,69 +82,81 @@ class SlurmFleet:
     def empty(self) -> None:
         wait_until(lambda: not self.nodes(), 60, "both nodes to leave")
 
-    def waiting_job(self) -> str:
-        """A job whose two ranks have begun, and wait for a file."""
-        job = submit(
-            self.store, self.place / "waits.json", WAITS, ranks=2, device="cpu", workdir=str(self.place)
-        )
-        wait_until(lambda: len(list(self.place.glob("began-*"))) == 2, 60, "both ranks to begin")
-        return job
+    def waiting_job(self, name: str) -> str:
+        """Submit a job whose two ranks wait for a file."""
+        workdir = self.place / name
+        workdir.mkdir()
+        fields = {"ranks": 2, "device": "cpu", "workdir": str(workdir)}
+        return submit(self.store, self.place / f"{name}.json", WAITS, hold=True, **fields)
 
-    def waits_again(self, job: str) -> None:
-        """Its ranks have ended with the allocation, and no restart was counted against it."""
+    def began(self, name: str) -> None:
+        """Both ranks of that job run."""
+        wait_until(lambda: len(list((self.place / name).glob("began-*"))) == 2, 60, "both ranks to begin")
+
+    def waits_again(self, name: str, job: str) -> None:
+        """Its ranks have ended, and it is not over."""
         wait_until(lambda: not processes_of(job), 60, "the ranks to end")
-        wait_for_state(self.store, "waits", "queued", timeout_s=60)
+        wait_for_state(self.store, name, "queued", timeout_s=60)
+
+
+@pytest.fixture(scope="module")
+def controller(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmFleet]:
+    with ExitStack() as stack:
+        yield SlurmFleet(tmp_path_factory.mktemp("slurm"), cluster, stack)
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, cluster: SlurmCluster) -> Iterator[SlurmFleet]:
-    with ExitStack() as stack:
-        fleet = SlurmFleet(tmp_path, cluster, stack)
-        stack.callback(cluster.cancel_all)
-        yield fleet
+def fleet(controller: SlurmFleet) -> Iterator[SlurmFleet]:
+    """No allocation outlives its test."""
+    yield controller
+    controller.cluster.cancel_all()
+    controller.empty()
 
 
 def test_srun_makes_its_nodes_a_fleet_and_a_gang_runs_over_them(fleet: SlurmFleet) -> None:
     job = submit(fleet.store, fleet.place / "gang.json", GANG, ranks=2, device="cpu", hold=True)
     with subprocess.Popen(fleet.agents("--nodes=2"), env=fleet.cluster.environ):
-        fleet.joined()
-        found = wait_for_state(fleet.store, "gang", "succeeded", timeout_s=60)
-        assert sorted(place.node for place in found.attempts[0].places) == list(NODES)
-        shown = unidle("logs", job, "--store", fleet.store).stdout.splitlines()
-        places_of = {place.rank: place.node for place in found.attempts[0].places}
-        assert sorted(shown) == [f"[{r}] rank {r} of 2 on {places_of[r]}" for r in (0, 1)]
-        fleet.cluster.cancel_all()
+        try:
+            fleet.joined()
+            found = wait_for_state(fleet.store, "gang", "succeeded", timeout_s=60)
+            ranks = found.attempts[0].places
+            assert sorted(place.node for place in ranks) == list(NODES)
+            shown = unidle("logs", job, "--store", fleet.store).stdout.splitlines()
+            assert sorted(shown) == [f"[{one.rank}] rank {one.rank} of 2 on {one.node}" for one in ranks]
+        finally:
+            fleet.cluster.cancel_all()
     fleet.empty()
 
 
 def test_after_scancel_a_job_waits_for_the_next_allocation(fleet: SlurmFleet) -> None:
+    job = fleet.waiting_job("cancelled")
     first = fleet.allocate()
-    fleet.joined()
-    job = fleet.waiting_job()
+    fleet.began("cancelled")
     fleet.cluster.run("scancel", first)
     fleet.empty()
-    fleet.waits_again(job)
+    fleet.waits_again("cancelled", job)
     wait_until(lambda: fleet.cluster.state(first) == "CANCELLED", 60)
-    (fleet.place / "GO").touch()
+    (fleet.place / "cancelled" / "GO").touch()
     fleet.allocate()
-    wait_for_state(fleet.store, "waits", "succeeded", timeout_s=60)
-    *before, last = jobs_of(fleet.store)["waits"].attempts
+    wait_for_state(fleet.store, "cancelled", "succeeded", timeout_s=60)
+    *before, last = jobs_of(fleet.store)["cancelled"].attempts
     assert {attempt.outcome for attempt in before} == {"preempted"}
     assert last.outcome == "succeeded"
 
 
 @pytest.mark.slow
 def test_nodes_leave_before_the_time_limit(fleet: SlurmFleet) -> None:
+    job = fleet.waiting_job("limited")
     ends = f"scontrol update JobId=$SLURM_JOB_ID EndTime=now+{LEAVE_S + 15:.0f}"
     allocation = fleet.allocate("--time=5", before=ends)
-    fleet.joined()
-    job = fleet.waiting_job()
+    fleet.began("limited")
     end_s = asked_end_s_of(fleet.cluster, allocation)
     assert end_s is not None
     fleet.empty()
-    fleet.waits_again(job)
+    fleet.waits_again("limited", job)
     wait_until(lambda: fleet.cluster.state(allocation) == "COMPLETED", 60)
     assert end_s - LEAVE_S < time.time() < end_s
+    assert unidle("cancel", job, "--store", fleet.store).returncode == 0
     assert f"Slurm's allocation {allocation} ends" in fleet.cluster.output(allocation)
 
 
