@@ -8,7 +8,7 @@ BIN := .venv/bin
 # The longest first: two run at a time.
 CHECKS := check-types check-native check-docs check-lint
 
-.PHONY: help setup setup-tests demo demo-span test test-slow test-all test-nightly test-gpu mutants disk-faults fuzz check $(CHECKS) format bench drill docs wheels lock clean
+.PHONY: help setup setup-tests demo demo-hosts demo-span test test-slow test-all test-nightly test-gpu mutants disk-faults fuzz check $(CHECKS) format bench drill docs wheels lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,9 @@ setup-tests:
 
 demo: setup ## Train a small GPT on 4 ranks, kill one, resume, and show where the time went
 	@$(BIN)/python scripts/demo.py $(ARGS)
+
+demo-hosts: setup ## Train on three hosts (network namespaces, as root) that join a controller; kill a rank, cut a host, come back
+	@$(BIN)/python scripts/demo_hosts.py $(ARGS)
 
 demo-span: setup ## Train a small GPT over four sites with slow links, compared with its model and gloo (as root: in namespaces)
 	@$(BIN)/python scripts/demo_span.py $(ARGS)
@@ -101,7 +104,7 @@ wheels: setup ## Build the wheels and source archives of unidle and its native p
 	@scripts/wheels.sh dist
 
 lock: setup ## Write requirements.lock again (ARGS=--upgrade takes newer versions)
-	UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile pyproject.toml --group dev --extra polars --extra postgres --extra train \
+	UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile pyproject.toml --group dev --extra hosts --extra polars --extra postgres --extra train \
 	  --universal --python-version 3.11 --generate-hashes --quiet --output-file requirements.lock $(ARGS)
 
 clean: ## Remove .venv, caches and what was built

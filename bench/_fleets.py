@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from unidle.fleet import Device, Fleet, Link, Node, Tier
 from unidle.fleet.queues import QueueSpec
-from unidle.place.explain.gang import why_blocked
+from unidle.place.explain import why_blocked
 from unidle.place.network.constraint import Blocked, Gang, GangPlan
 from unidle.place.network.domains import DomainCapacity
 

@@ -4,6 +4,9 @@ The log is what the loop writes while it drives simulated gangs: about two third
 steps), the others submissions, placements, ends and retries. Events are read from the store's file, checked,
 decoded and applied. The time of jobs that have ended is posted when the ledger is asked for it, or when
 it is sealed next to a snapshot: that is a row of its own. The ledgers of both views are compared.
+
+A change of one label or of one node's health on a large fleet is folded next to the same change as a whole fleet, which
+is how a label was logged before; both with the next look at what is free. ``--events 0`` measures only these.
 """
 
 from __future__ import annotations
@@ -16,19 +19,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from _fleets import mixed
 from _table import Row, main
 from loop import NODES, Load, arrivals, fleet
 from unidle.control.replay.simulate import simulate
 from unidle.engine.sim.workload import seeded
+from unidle.events import types as ev
+from unidle.jobs import Reason
 from unidle.place.policy import FirstFit
 from unidle.store.memory import MemoryStore
 from unidle.store.open import open_store
 from unidle.store.protocol import NewEvent
 from unidle.store.sql import SqlStore
-from unidle.view.fold import FOLD_VERSION, fold
+from unidle.view.fold import FOLD_VERSION, apply, fold
 from unidle.view.snapshot import load_view
 from unidle.view.source import ledger_source, save_snapshot
 from unidle.view.state import View
@@ -36,6 +43,8 @@ from unidle.view.state import View
 EVENTS = 1_000_000
 EVENTS_PER_JOB = 15  # a little less than the loop writes
 FOLD_S, SNAPSHOT_S = 10.0, 1.0
+FLEET_NODES = 10_000
+CHANGE_S, CHANGE_BYTES = 0.001, 1_000
 LOAD = Load("", 0.4)
 BATCH = 10_000
 
@@ -107,7 +116,56 @@ def _apart(how: str, path: Path) -> dict[str, Any]:
     return found
 
 
+def changes(nodes: int, runs: int) -> Iterator[Row]:
+    """One label of a node: time of the fold and bytes in the log, next to the whole fleet; then one node's health."""
+    whole = mixed(nodes)
+    view = View()
+    apply(view, ev.FleetSeen(whole), 1, 1)
+    _ = view.occupancy
+    at = nodes // 2
+    name = whole.nodes[at].id
+
+    def label(k: int) -> ev.Event:
+        return ev.FleetChanged(edits=(ev.NodeEdit(name, {"zone": f"z{k}"}),))
+
+    def seen(k: int) -> ev.Event:
+        node = replace(whole.nodes[at], labels={**whole.nodes[at].labels, "zone": f"z{k}"})
+        return ev.FleetSeen(replace(whole, nodes=(*whole.nodes[:at], node, *whole.nodes[at + 1 :])))
+
+    def health(k: int) -> ev.Event:
+        return ev.HealthSet(name, "healthy" if k % 2 else "fault", Reason("test", "changed"))
+
+    few, many = _folded(view, label, 20 * runs), _folded(view, seen, runs)
+    about = f"{20 * runs} labels one by one; the peer {runs} whole fleets"
+    for what, unit, k, goal in (("fold", "s", 0, CHANGE_S), ("log", "bytes", 1, float(CHANGE_BYTES))):
+        ours, peer = few[k], many[k]
+        yield Row(
+            f"{what} of one changed label of {nodes:,} nodes", unit, ours, peer, "whole fleet", peer / ours,
+            f"at most {goal:g} {unit} ({goal / ours:.3g}x)", ours <= goal, f"measured here, median of {about}",
+        )  # fmt: skip
+    took_s = _folded(view, health, 20 * runs)[0]
+    how = f"measured here, median of {20 * runs} changes"
+    yield Row(f"fold of one node's health of {nodes:,} nodes", "s", took_s, how=how)
+
+
+def _folded(view: View, made: Callable[[int], ev.Event], count: int) -> tuple[float, float]:
+    """Medians: seconds to fold an event as it is in the log and look at what is free, and its bytes."""
+    times, sizes = [], []
+    for k in range(count):
+        kind, body = ev.encode(made(k))
+        event = ev.decode(kind, body)
+        begin = time.perf_counter()
+        apply(view, event, view.seq + 1, view.time_ns + 1)
+        _ = view.occupancy
+        times.append(time.perf_counter() - begin)
+        sizes.append(len(body))
+    return sorted(times)[count // 2], float(sorted(sizes)[count // 2])
+
+
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    yield from changes(arguments.nodes, arguments.runs)
+    if not arguments.events:
+        return
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "store"
         write_log(path, arguments.events)
@@ -142,6 +200,7 @@ def _row(what: str, runs: list[dict[str, Any]], goal_s: float, about: str) -> Ro
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--nodes", type=int, default=FLEET_NODES, help="of the fleet in which one changes")
 
 
 if __name__ == "__main__":

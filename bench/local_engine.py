@@ -16,8 +16,8 @@ from pathlib import Path
 
 from _table import Row, main
 from unidle.clock import RealClock, boottime_ns
-from unidle.engine.local import process_tree
 from unidle.engine.local.engine import LocalEngine
+from unidle.engine.local.ranks import process_tree
 from unidle.engine.protocol import RankMarks, StartGang, StopGang
 from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from _process import TORCHRUN, UNIDLE, cpu_s, descendants, environment, memory_bytes, started, until
 from _table import Row, main
-from unidle.engine.local.supervisor.journal import RankJournal
+from unidle.engine.local.ranks.supervisor.journal import RankJournal
 
 SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "gpt" / "train.py"
 STEP = re.compile(rb"^iter (\d+): .* time ([\d.]+)ms$", re.MULTILINE)

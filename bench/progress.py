@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from _table import Row, main
-from unidle.engine.local.supervisor.progress import Scanner
+from unidle.engine.local.ranks.supervisor.progress import Scanner
 
 CHUNK_BYTES = 256 * 1024  # what the supervisor reads at once
 RUNS = 5

@@ -23,12 +23,11 @@ from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
 from unidle.place.actions.preempt import preempt, preempt_all
 from unidle.place.model import Backfill, Demand, Fits, Ints, Running
-from unidle.place.protocol import Draft, Preemption
 from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.state import Allocations, PendingJobs
 from unidle.place.queue.tree import QueueTree
-from unidle.place.queue_session import QueueSession
 from unidle.place.scheduler import decide
+from unidle.place.session import Draft, Preemption, Session
 
 NODES, PER_NODE, LEAF = 500, 8, 20
 NOW = 10**15
@@ -63,7 +62,7 @@ def crowd(nodes: int, sizes: tuple[int, ...], seed: int = 1) -> list[Running]:
     return made
 
 
-class Anywhere(QueueSession):
+class Anywhere(Session):
     """A decision where nothing but devices counts."""
 
     def __init__(
@@ -216,7 +215,8 @@ def books_only(jobs: int, queues: int) -> World:
                 if books.refusal(leaf, amounts, firm=False) is not None:
                     books.block(leaf)
                     continue
-                books.start(leaf, amounts, firm=False)
+                books.withdraw(leaf, amounts)
+                books.charge(leaf, amounts, firm=False)
                 started += 1
             return started
 

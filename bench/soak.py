@@ -39,7 +39,7 @@ from unidle.view.fold import FOLD_VERSION
 
 KEPT = 40
 FLEET = f"""
-nodes: [{{id: n1, devices: {{count: 4, kind: cpu}}}}]
+nodes: [{{id: n1, devices: {{count: 4, kind: cpu}}, watch: {{kernel_log: "off"}}}}]
 retention: {{age: 10m, jobs: {KEPT}, size: 64MiB, compress: 1s}}
 """
 WARM_UP_S, WARM_UP_MOST_S = 90.0, 600.0  # until the first jobs are gone, and a part of the ledger is sealed

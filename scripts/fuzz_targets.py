@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -103,7 +104,7 @@ def _kernel_log(_: Path) -> Run:
 
 
 def _progress(_: Path) -> Run:
-    from unidle.engine.local.supervisor.progress import HelperPipe, Scanner
+    from unidle.engine.local.ranks.supervisor.progress import HelperPipe, Scanner
 
     def run(data: bytes) -> None:
         scanner, helper = Scanner(), HelperPipe()
@@ -120,7 +121,7 @@ def _progress(_: Path) -> Run:
 
 def _pattern(_: Path) -> Run:
     """A pattern is only compiled and tried on an empty line: what it does to long lines is up to the user."""
-    from unidle.engine.local.supervisor.progress import validate_pattern
+    from unidle.engine.local.ranks.supervisor.progress import validate_pattern
 
     def run(data: bytes) -> None:
         validate_pattern(data.decode(errors="replace"))
@@ -129,7 +130,7 @@ def _pattern(_: Path) -> Run:
 
 
 def _failure(_: Path) -> Run:
-    from unidle.engine.local.supervisor.failure import read_failure
+    from unidle.engine.local.ranks.supervisor.failure import read_failure
 
     def run(data: bytes) -> None:
         out, _, err = data.partition(b"\0")
@@ -156,6 +157,38 @@ def _greeting(_: Path) -> Run:
         if len(data) >= 256:
             with contextlib.suppress(BadFrame):
                 unpack(1, data, 1 << 20)
+
+    return run
+
+
+def _hub(place: Path) -> Run:
+    """A stream of a client: cut into frames in two pieces, each read as a hello and as a frame, by the hub and by a client."""
+    from unidle import wire
+    from unidle.hub import frames
+    from unidle.hub.greeting import Greeting, HelloRefused
+    from unidle.hub.limits import HubLimits
+    from unidle.hub.tokens import Tokens
+
+    folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    greeting = Greeting(Tokens(folder, str(place)), 1, HubLimits())
+    os.close(folder)
+
+    def run(data: bytes) -> None:
+        unframer = wire.Unframer(wire.FRAME_BYTES)
+        half = len(data) // 2
+        payloads = [data]
+        with contextlib.suppress(wire.Malformed):
+            payloads += unframer.feed(data[:half])
+            payloads += unframer.feed(data[half:])
+        for payload in payloads:
+            for newer in (False, True):
+                with contextlib.suppress(wire.Malformed):
+                    frames.from_client(payload, newer=newer)
+                with contextlib.suppress(wire.Malformed):
+                    frames.to_client(payload, newer=newer)
+            with contextlib.suppress(wire.Malformed, HelloRefused):
+                greeting.taken(payload, 1, "127.0.0.1")
+                raise AssertionError("a stranger was welcomed")
 
     return run
 
@@ -288,6 +321,7 @@ TARGETS: dict[str, Callable[[Path], Run]] = {
     "failure": _failure,
     "greeting": _greeting,
     "holder": _holder,
+    "hub": _hub,
     "webhook": _webhook,
     "safetensors": _safetensors,
     "dcp": _checkpoint(".metadata", "__0_0.distcp"),

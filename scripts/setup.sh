@@ -218,6 +218,22 @@ EOF
   done
 }
 
+# The oldest Python that boxes run on. Where it cannot be had, an empty folder keeps the next call from trying again.
+setup_oldest_python() {
+  local folder=.cache/pythons/3.8 found
+  [ -e "$folder" ] && return 0
+  mkdir -p .cache/pythons
+  (step "fetch Python 3.8 for the tests of boxes" \
+    env UV_PYTHON_INSTALL_DIR="$PWD/.cache/pythons/uv" timeout 120 "$venv/bin/uv" python install -q 3.8) 2>/dev/null || true
+  found=$(compgen -G "$PWD/.cache/pythons/uv/cpython-3.8.*/bin/python3.8" | head -n 1) || true
+  if [ -n "$found" ]; then
+    ln -s "${found%/bin/python3.8}" "$folder"
+  else
+    mkdir -p "$folder"
+    say "no Python 3.8 to be had: boxes are tested under the Pythons that are here, and their sources are read for it"
+  fi
+}
+
 # Debian builds its interpreters static and stripped: the case that is hardest to name.
 setup_static_pythons() {
   local suite
@@ -241,6 +257,7 @@ case ${1:-python} in
     setup_native
     setup_tests
     setup_pythons
+    setup_oldest_python
     ;;
   pythons)
     setup_static_pythons

@@ -15,7 +15,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from unidle.engine.local.cgroups import own_hierarchies
+from unidle.engine.local.ranks.cgroups import own_hierarchies
 
 TOKEN_VARIABLE = "UNIDLE_TEST_SESSION"
 _OF_A_RUN_ROOT = re.compile("unidle-[0-9a-f]{8}")

@@ -8,7 +8,9 @@ happened (:meth:`Checker.settled`). It keeps its own books of who holds what, an
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from msgspec import UNSET
 
 from unidle.events import types as ev
 from unidle.fleet import Device, Fleet, Node
@@ -65,9 +67,11 @@ class Checker:
         self.jobs: dict[str, Known] = {}
         self.promised: dict[str, Promise] = {}
         self.down: set[str] = set()
+        self.taken: dict[str, ev.NodeTaken] = {}
         self.stops: list[tuple[str, int, str, int]] = []
         self.seen = 0
         self._owner: dict[str, str] = {}
+        self._ranks: dict[tuple[str, int], tuple[str, ...]] = {}  # by attempt and rank
         self._pairs: set[tuple[str, str, int]] = set()
         self._voided = 0
         self._now_ns = 0
@@ -82,12 +86,10 @@ class Checker:
         self._need(time_ns >= self._now_ns, "time runs forward", time_ns)
         self._now_ns = time_ns
         self.seen += 1
-        if isinstance(event, ev.FleetSeen):
-            self._fleet(event.fleet)
-        elif isinstance(event, ev.DeviceCut):
-            self._cut(event)
-        elif isinstance(event, ev.HealthSet):
-            self._health(event)
+        if self._saw_fleet(event):
+            return
+        if isinstance(event, ev.RankLanded):
+            self._landed(event)
         elif isinstance(event, ev.JobSubmitted):
             self.jobs.setdefault(event.job, Known(event.spec, time_ns))
         elif isinstance(event, ev.Resized):
@@ -104,6 +106,22 @@ class Checker:
             self._promised(event)
         elif isinstance(event, ev.AttemptEnded | ev.RetryPlanned | ev.JobEnded):
             self._after(event)
+
+    def _saw_fleet(self, event: ev.Event) -> bool:
+        """Whether the event is of the fleet."""
+        if isinstance(event, ev.FleetSeen):
+            self._fleet(event.fleet)
+        elif isinstance(event, ev.FleetChanged):
+            self._fleet_changed(event)
+        elif isinstance(event, ev.NodeTaken):
+            self._taken_by_others(event)
+        elif isinstance(event, ev.DeviceCut):
+            self._cut(event)
+        elif isinstance(event, ev.HealthSet):
+            self._health(event)
+        else:
+            return False
+        return True
 
     def settled(self, time_ns: int) -> None:
         """Nothing more happens at this moment: what must hold of the whole."""
@@ -145,6 +163,62 @@ class Checker:
                 here = parents[here]
             self._above[node.id] = way
 
+    def _fleet_changed(self, event: ev.FleetChanged) -> None:
+        """Nodes keep their order, and new ones come last."""
+        nodes = {node.id: node for node in self.fleet.nodes}
+        for node in event.put:
+            nodes[node.id] = node
+        for edit in event.edits:
+            changed = {name: getattr(edit, name) for name in edit.__struct_fields__ if name != "labels"}
+            changed = {name: value for name, value in changed.items() if value is not UNSET}
+            labels = {**nodes[edit.id].labels, **edit.labels}
+            changed["labels"] = {name: value for name, value in labels.items() if value is not None}
+            nodes[edit.id] = replace(nodes[edit.id], **changed)
+        for name in event.gone:
+            del nodes[name]
+            self.taken.pop(name, None)
+        self._fleet(replace(self.fleet, nodes=tuple(nodes.values())))
+        self._voided += 1
+
+    def _taken_by_others(self, event: ev.NodeTaken) -> None:
+        """What was promised on such a node is void, as on one that fails."""
+        self.taken[event.node] = event
+        self._voided += 1
+        self.promised = {job: kept for job, kept in self.promised.items() if event.node not in kept.devices}
+
+    def _landed(self, event: ev.RankLanded) -> None:
+        """A rank gets as many slices as it had; who had one of them has one that the rank leaves."""
+        who = f"{event.job} attempt {event.attempt}"
+        had, got = self._ranks[who, event.rank], event.slices
+        self._need(len(got) == len(set(got)) == len(had), "a rank lands on as many slices", who)
+        lost, new = [s for s in had if s not in got], [s for s in got if s not in had]
+        for old, piece in zip(lost, new, strict=True):
+            other = next(
+                (
+                    key
+                    for key, slices in self._ranks.items()
+                    if piece in slices and self._owner.get(piece) == key[0]
+                ),
+                None,
+            )
+            del self._owner[old]
+            if other is not None:
+                self._ranks[other] = tuple(old if s == piece else s for s in self._ranks[other])
+                self._owner[old] = other[0]
+                self._holds_again(other[0])
+            self._owner[piece] = who
+        self._ranks[who, event.rank] = got
+        self._holds_again(who)
+
+    def _holds_again(self, who: str) -> None:
+        """The attempt's slices and nodes, from those of its ranks."""
+        job = self.jobs[who.split(" attempt ")[0]]
+        if job.live is not None:
+            ranks = [slices for key, slices in self._ranks.items() if key[0] == who]
+            job.live.slices = tuple(piece for slices in ranks for piece in slices)
+            job.live.by_node = Counter(self.device_of[piece].node for piece in job.live.slices)
+            job.live.ranks_by_node = Counter(self.device_of[slices[0]].node for slices in ranks if slices)
+
     def _cut(self, event: ev.DeviceCut) -> None:
         """The parts are all of the device, those in use stay what they are, and others have names of their own."""
         device = next(d for d in self.device_of.values() if d.id == event.device)
@@ -181,8 +255,10 @@ class Checker:
         return device.id not in self.down and device.node not in self.down
 
     def capacity(self, kind: str) -> int:
-        """Healthy devices of a kind."""
-        return sum(device.kind == kind and self.healthy(device) for device in self.fleet.devices())
+        """Healthy devices of a kind, that others do not use."""
+        taken = {name for event in self.taken.values() for name in event.devices}
+        there = (device for device in self.fleet.devices() if device.id not in taken)
+        return sum(device.kind == kind and self.healthy(device) for device in there)
 
     def path(self, queue: str) -> list[QueueSpec]:
         """The queue and those above it."""
@@ -232,6 +308,7 @@ class Checker:
             self._owner[piece] = who
         kinds = {self.device_of[piece].kind for piece in slices} or {""}  # one without devices is of none
         self._need(len(kinds) == 1, "a gang is of one kind of device", f"{who}: {kinds}")
+        self._ranks |= {(who, place.rank): place.slices for place in event.places}
         nodes = Counter(place.node for place in event.places for _ in place.slices or ("",))
         ranks_by_node = Counter(place.node for place in event.places)
         held = Held(event.attempt, self._now_ns, slices, nodes, ranks_by_node, kinds.pop())
@@ -239,7 +316,8 @@ class Checker:
         job.placed_ns.append(self._now_ns)
         self._spares_stay(who, job, nodes)
         self._wishes(who, spec, [place.node for place in event.places])
-        self._hosts(ranks_by_node)
+        if spec.requests.cpus or spec.requests.memory_bytes:  # others may have taken more than is left
+            self._hosts(ranks_by_node)
         kept = self.promised.pop(event.job, None)
         self._started.append((event.job, self.capacity(held.kind), kept))
 
@@ -250,6 +328,9 @@ class Checker:
             return
         self._need(device.node == node, "a rank's devices are on its node", f"{who}: {piece} on {node}")
         self._need(self.healthy(device), "nothing is placed on what is down", f"{who}: {piece}")
+        others = self.taken.get(node)
+        used = others is not None and device.id in others.devices
+        self._need(not used, "nothing is placed on what others use", f"{who}: {piece}")
         wanted = {"gpu": ("gpu",), "cpu": ("cpu",)}.get(spec.device, ("gpu", "cpu"))
         self._need(device.kind in wanted, "a gang gets the kind that it asked for", f"{who}: {piece}")
         if spec.where.uuids.include:
@@ -295,7 +376,8 @@ class Checker:
     def _hosts(self, touched: Counter[str]) -> None:
         """CPU and memory that ranks requested of a node are not more than it has."""
         for name in touched:
-            cpus = memory = 0.0
+            others = self.taken.get(name)
+            cpus, memory = (0.0, 0.0) if others is None else (others.cpus, float(others.memory_bytes))
             for job in self.jobs.values():
                 if job.live is not None:
                     ranks = job.live.ranks_by_node[name]

@@ -8,6 +8,9 @@ import select
 import time
 from typing import Protocol
 
+from unidle.boot import boot_id as boot_id
+from unidle.boot import boottime_ns as boottime_ns
+
 
 class Clock(Protocol):
     """Integer nanoseconds since the Unix epoch that never run backwards."""
@@ -80,17 +83,3 @@ class Bell:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-def boot_id() -> str:
-    """Names this boot of the machine (process ids of another boot mean nothing); empty if unknown."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def boottime_ns() -> int:
-    """Nanoseconds since boot, suspend included (CLOCK_BOOTTIME)."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

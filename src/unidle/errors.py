@@ -81,6 +81,12 @@ class StoreError(UnidleError):
     exit_code = 4
 
 
+class HubUnreachable(UnidleError):
+    """The hub of a controller cannot be reached from this host, or is another one than was named."""
+
+    exit_code = 4
+
+
 class StoreHeld(StoreError):
     """Another writer holds the store."""
 

@@ -25,6 +25,7 @@ OF_TWO_KINDS = {
     "--format": "each command writes other formats",
     "--job": "a job's name, and a job file where no job is there yet",
     "--store": "drills keep their log in a SQLite file only",
+    "--state": "states of jobs in `list`, the directory of an agent",
     "--schedule": "several where they are compared",
     "--policy": "several where they are compared",
     "--seeds": "a range where it is long",

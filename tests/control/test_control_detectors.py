@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sim.worlds import S
-from unidle.control.nodes.detectors import GPUS, LOG, MACHINE, SAME_NS, SETTLE_NS, Detectors, wanted_of
+from unidle.control.nodes.detectors import SAME_NS, SETTLE_NS, Detectors, wanted_of
 from unidle.events import types as ev
 from unidle.files.fleet import fleet_from_mapping
 from unidle.fleet import Fleet
@@ -17,6 +17,7 @@ from unidle.guard.log import LogLine, Reader
 from unidle.guard.log.model import Finding
 from unidle.jobs import Reason
 from unidle.probe.detector import Detection, DetectorStatus
+from unidle.probe.node_detectors import GPUS, LOG, MACHINE
 from unidle.probe.watcher import Watcher
 from unidle.view.incidents import incidents
 from unidle.view.watching import NO_SOURCE, not_watched
@@ -224,6 +225,11 @@ def test_what_a_job_did_itself_is_laid_on_it_and_not_on_the_node(pid: int, devic
 
 def test_what_a_process_of_nobody_did_is_laid_on_nobody() -> None:
     world = World().job("a", "n0/1").line(XID.format(code=31, pid=5), "n0/0", pids=(5,))
+    assert world.take(101) == []
+
+
+def test_a_process_of_another_node_with_the_same_number_is_another_one() -> None:
+    world = World().job("a", "n0/0").line(XID.format(code=31, pid=1), "n1", pids=(1,))
     assert world.take(101) == []
 
 

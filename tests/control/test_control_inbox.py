@@ -15,7 +15,7 @@ from unidle.engine.sim.workload import seeded
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec
 from unidle.place.policy import Unidle
-from unidle.place.queue_order import starves
+from unidle.place.protocol import starves
 from unidle.store.memory import MemoryStore
 from unidle.store.protocol import Request
 from unidle.view.state import View

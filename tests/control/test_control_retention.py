@@ -18,7 +18,7 @@ from unidle.control.retention.archive import pack, runs_of, unpack
 from unidle.control.retention.policy import AT_ONCE, EVERY_NS, SCAN_EVERY_NS, Retention, beyond
 from unidle.control.retention.worker import Done, FilesFreed, RetentionWorker, RunPacked
 from unidle.engine.local.logs import LogReader
-from unidle.engine.local.supervisor.rotated_log import RotatedLog
+from unidle.engine.local.ranks.supervisor.rotated_log import RotatedLog
 from unidle.errors import BadInput, LeaseLost, StoreDamaged
 from unidle.events import types as ev
 from unidle.fleet import Fleet
@@ -202,7 +202,7 @@ def packed(worker: RetentionWorker) -> RunPacked:
 def test_a_job_that_is_read_is_compressed_when_its_reader_is_gone(
     place: Path, store: SqlStore, worker: RetentionWorker
 ) -> None:
-    from unidle.engine.local.rundir import lock_for_reading
+    from unidle.engine.local.ranks.rundir import lock_for_reading
 
     rank = talk(place, "a-1")
     before = read(rank)
@@ -222,7 +222,7 @@ def test_a_job_that_is_read_is_compressed_when_its_reader_is_gone(
 
 
 def test_each_step_removes_few_jobs_and_a_reader_keeps_its_job(place: Path, worker: RetentionWorker) -> None:
-    from unidle.engine.local.rundir import lock_for_reading
+    from unidle.engine.local.ranks.rundir import lock_for_reading
 
     telling, clock = ended(3 * AT_ONCE), RealClock()
     telling.fleet(Fleet(nodes=telling.view.fleet.nodes, retention=RetentionPolicy(jobs=1)))

@@ -20,7 +20,7 @@ from unidle.control.gangs.stacks import (
     found,
 )
 from unidle.control.queries.describe import explain, job_detail
-from unidle.engine.local import process_tree
+from unidle.engine.local.ranks import process_tree
 from unidle.events import types as ev
 from unidle.guard.lifecycle import decide
 from unidle.jobs import Reason, Restart

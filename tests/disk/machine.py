@@ -20,7 +20,7 @@ from pathlib import Path
 from disk import client, model
 from disk.faults import Fault
 from unidle.drill.testbed import another_boot
-from unidle.engine.local import cgroups, process_tree
+from unidle.engine.local.ranks import cgroups, process_tree
 from unidle.errors import UnidleError
 from unidle.store.open import open_store
 

@@ -24,7 +24,7 @@ from unidle.drill.disk import Disk
 from unidle.drill.end_state import compare
 from unidle.drill.phases import Injected
 from unidle.drill.scratch import PREFIX, Scratch, marked, sweep
-from unidle.engine.local import cgroups
+from unidle.engine.local.ranks import cgroups
 from unidle.errors import BadInput, CannotRun
 from unidle.files.drill import Fault
 from waiting import wait_until

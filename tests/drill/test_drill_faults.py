@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import needs
+import nightly
 from drill.drills import carried_out
 from unidle.drill import fail
 
@@ -73,7 +74,7 @@ def test_a_killed_controller_is_followed_by_another_and_the_gang_does_not_notice
     assert (one.named, report.attempts, report.lost_steps) == ("controller", 1, 0)
 
 
-@pytest.mark.parametrize("how", ["truncate", "flip", "remove"])
+@pytest.mark.parametrize("how", nightly.sweep(["truncate", "flip", "remove"], always=["flip"]))
 def test_a_damaged_checkpoint_is_found_and_the_one_before_it_is_used(place: Path, how: str) -> None:
     # at one time and in slow steps: on a busy machine the gang would save another one between the two
     report = carried_out(

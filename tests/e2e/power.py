@@ -12,7 +12,7 @@ from pathlib import Path
 
 from unidle.drill.disk import Disk
 from unidle.drill.testbed import another_boot
-from unidle.engine.local import cgroups, process_tree
+from unidle.engine.local.ranks import cgroups, process_tree
 from unidle.store.open import open_store
 from unidle.store.sql import SqlStore
 from unidle.view.snapshot import load_view

@@ -17,9 +17,9 @@ import pytest
 import needs
 from e2e.commands import start, unidle
 from e2e.gangs import submit, wait_for_state
-from unidle.control.nodes.detectors import LOG
 from unidle.drill.disk import Disk
-from unidle.engine.local import process_tree
+from unidle.engine.local.ranks import process_tree
+from unidle.probe.node_detectors import LOG
 from unidle.store.open import open_store
 from unidle.view.snapshot import load_view
 from unidle.view.state import View

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 import needs
 from e2e import gangs
 from e2e.commands import ask, unidle
+from unidle.engine.local.ranks import process_tree
+from waiting import wait_until
 
 pytestmark = needs.postgres
 
@@ -49,3 +52,34 @@ def test_second_controller_on_postgresql_is_turned_away(
         assert f"is held by unidle run (pid {first.pid} on " in second.stderr
         assert ask("cancel", "long", "--store", postgres_url)["state"] == "cancelled"
         assert first.wait(20) == 1
+
+
+def test_the_password_of_the_store_is_in_no_argument_and_no_environment_of_what_a_controller_starts(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = postgres_url.replace("unidle@", "unidle:a-secret-word@")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("UNIDLE_STORE", address)
+    file = gangs.write_job(tmp_path / "long.yaml", "sleep 60", ranks=2)
+    with gangs.running("up", "--profile", "--cpu-devices", "2") as up:
+        assert unidle("submit", file).returncode == 0
+        gangs.wait_for_state(postgres_url, "long", "running")
+        wait_until(lambda: _of("unidle.scope.continuous", up.pid), 60, "the profiler")
+        started = process_tree.descendants(up.pid)
+        assert len(started) >= 5  # two supervisors, two ranks, the profiler
+        for pid in started:
+            for name in ("cmdline", "environ"):
+                with suppress(OSError):
+                    assert b"a-secret-word" not in Path(f"/proc/{pid}/{name}").read_bytes(), (pid, name)
+        assert b"a-secret-word" not in Path(f"/proc/{up.pid}/cmdline").read_bytes()
+        assert ask("cancel", "long")["state"] == "cancelled"
+
+
+def _of(module: str, pid: int) -> list[int]:
+    """Descendants of a process that run this module."""
+    found = []
+    for one in process_tree.descendants(pid):
+        with suppress(OSError):
+            if module.encode() in Path(f"/proc/{one}/cmdline").read_bytes():
+                found.append(one)
+    return found

@@ -15,7 +15,7 @@ import pytest
 
 from e2e.commands import ask, rows, unidle
 from e2e.gangs import jobs_of, running
-from unidle.engine.local import process_tree
+from unidle.engine.local.ranks import process_tree
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 import needs
 from e2e import gangs
 from e2e.commands import ask, unidle
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 from waiting import wait_until
 
 UNTIL_GO = 'while [ ! -e "$UNIDLE_TEST_GO" ]; do sleep 0.05; done'

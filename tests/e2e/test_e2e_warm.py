@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e.gangs import jobs_of, running
-from unidle.engine.local import process_tree
+from unidle.engine.local.ranks import process_tree
 from unidle.engine.local.vitals.process_state import look_at
 from waiting import wait_until
 

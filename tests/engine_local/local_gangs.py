@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from unidle.clock import RealClock
-from unidle.engine.local import process_tree, rundir
-from unidle.engine.local.cgroups import ControlGroup
 from unidle.engine.local.engine import LocalEngine
+from unidle.engine.local.ranks import process_tree, rundir
+from unidle.engine.local.ranks.cgroups import ControlGroup
 from unidle.engine.protocol import CheckpointLook, LiveAttempt, RankMarks, StartGang, StopGang, Utilised
 from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node

@@ -10,11 +10,11 @@ from typing import Any
 from engine_local.local_gangs import Gang, Machine, sh
 from engine_local.recorded_nvml import RecordedNvml
 from unidle.clock import RealClock
-from unidle.engine.local import rundir
 from unidle.engine.local.devices.mig import MigHands, NvmlMig
 from unidle.engine.local.devices.mps import MpsControl
 from unidle.engine.local.devices.slicing import Slicer
 from unidle.engine.local.engine import LocalEngine
+from unidle.engine.local.ranks import rundir
 from unidle.engine.protocol import StartGang
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, RankPlace

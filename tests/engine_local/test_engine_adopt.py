@@ -15,9 +15,9 @@ import pytest
 
 from engine_local.local_gangs import FLEET, Machine, gang_of, python, sh
 from unidle.clock import RealClock, boot_id
-from unidle.engine.local import cgroups, process_tree, rundir
 from unidle.engine.local.engine import LocalEngine
-from unidle.engine.local.launch import SUPERVISOR_PATH
+from unidle.engine.local.ranks import cgroups, process_tree, rundir
+from unidle.engine.local.ranks.spawn import SUPERVISOR_PATH
 from unidle.engine.protocol import LiveAttempt, StartGang
 from unidle.errors import BadInput
 from waiting import wait_until

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from unidle.engine.local import descriptors, process_tree, rundir
-from unidle.engine.local.rank_watch import RankWatch
+from unidle.engine.local.event_marks import EventMarks
+from unidle.engine.local.ranks import descriptors, process_tree, rundir
+from unidle.engine.local.ranks.rank_watch import RankWatch
 
 
 @contextmanager
@@ -60,7 +61,7 @@ def test_a_rank_that_runs_is_not_given_up_when_no_descriptor_is_left(tmp_path: P
     try:
         ticks = process_tree.ticks_of(sleeper.pid)
         rundir.write_json(str(tmp_path / rundir.SUPERVISOR), {"pid": sleeper.pid, "ticks": ticks})
-        watch = RankWatch(str(tmp_path), 0, "run", {})
+        watch = RankWatch(str(tmp_path), 0, "run", {}, EventMarks())
         with _no_descriptor():
             watch.look(1)
         assert watch.state == "unknown"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine_local.local_gangs import Machine, python, sh
-from unidle.engine.local import process_tree
+from unidle.engine.local.ranks import process_tree
 
 DAEMONS = """
 import os, signal, sys, time

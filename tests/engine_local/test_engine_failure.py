@@ -6,9 +6,9 @@ from pathlib import Path
 
 import needs
 from engine_local.local_gangs import Machine, python, sh
-from unidle.engine.local.cgroups import ControlGroup
-from unidle.engine.local.supervisor.failure import end_cause
-from unidle.engine.local.supervisor.rotated_log import LastBytes
+from unidle.engine.local.ranks.cgroups import ControlGroup
+from unidle.engine.local.ranks.supervisor.failure import end_cause
+from unidle.engine.local.ranks.supervisor.rotated_log import LastBytes
 from unidle.events.marks import LastOutput
 from unidle.jobs import Limits
 

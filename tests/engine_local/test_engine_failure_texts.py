@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from unidle.engine.local.supervisor.failure import read_failure
+from unidle.engine.local.ranks.supervisor.failure import read_failure
 
 RECORDED = Path(__file__).parent / "recorded" / "failures"
 HEADER = "Traceback (most recent call last):"

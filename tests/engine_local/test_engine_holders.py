@@ -14,7 +14,7 @@ import pytest
 import needs
 from engine_local.local_gangs import FLEET, Gang, Machine, gang_of, sh
 from unidle.drill.lab import Lab
-from unidle.engine.local import process_tree
+from unidle.engine.local.ranks import process_tree
 from unidle.engine.protocol import StartGang
 from unidle.fleet import Fleet
 from waiting import wait_until

@@ -8,8 +8,8 @@ import pytest
 
 import needs
 from engine_local.local_gangs import Machine, group_of, python, sh
-from unidle.engine.local import cgroups, process_tree
-from unidle.engine.local.cgroups import ControlGroup, group_paths, hierarchies, usable
+from unidle.engine.local.ranks import cgroups, process_tree
+from unidle.engine.local.ranks.cgroups import ControlGroup, group_paths, hierarchies, usable
 from unidle.jobs import Limits
 
 pytestmark = needs.cgroups

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unidle.engine.local.logs import LogReader
-from unidle.engine.local.supervisor.rotated_log import RotatedLog
+from unidle.engine.local.ranks.supervisor.rotated_log import RotatedLog
 
 S = 1_000_000_000
 

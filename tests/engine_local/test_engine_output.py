@@ -11,10 +11,12 @@ import pytest
 
 import needs
 from engine_local.local_gangs import Machine, python, sh
-from unidle.engine.local import logs, rundir
-from unidle.engine.local.journal_tail import JournalTail
-from unidle.engine.local.supervisor.journal import PENDING_LIMIT_BYTES, RankJournal
-from unidle.engine.local.supervisor.rotated_log import RotatedLog
+from unidle.engine.local import logs
+from unidle.engine.local.event_marks import EventMarks
+from unidle.engine.local.ranks import rundir
+from unidle.engine.local.ranks.journal_tail import JournalTail
+from unidle.engine.local.ranks.supervisor.journal import PENDING_LIMIT_BYTES, RankJournal
+from unidle.engine.local.ranks.supervisor.rotated_log import RotatedLog
 from waiting import wait_until
 
 MIB = 1 << 20
@@ -167,7 +169,7 @@ def test_the_exit_record_outlives_a_full_disk_by_its_reserve(small_disk: Path) -
     (small_disk / "data").unlink()
     assert journal.flush()
     journal.close()
-    tail = JournalTail(str(small_disk / "journal"))
+    tail = JournalTail(str(small_disk / "journal"), EventMarks())
     kinds = []
     while new := tail.read()[1]:
         kinds += [mark.k for mark in new]
@@ -178,7 +180,7 @@ def test_the_exit_record_outlives_a_full_disk_by_its_reserve(small_disk: Path) -
 
 def test_a_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:
     path = tmp_path / rundir.JOURNAL
-    tail = JournalTail(str(path))
+    tail = JournalTail(str(path), EventMarks())
     assert tail.read() == (0, ())
     with path.open("ab", 0) as file:
         file.write(b'{"k":"step","t":1,"n":1}\n{"k":"st')
@@ -195,7 +197,7 @@ def test_a_line_that_cannot_be_read_keeps_its_ordinal(tmp_path: Path) -> None:
     path.write_bytes(
         b'{"k":"step","t":1,"n":1}\n\xff\xff\n{"k":"step","t":"no"}\n{"k":"exit","t":3,"code":0}\n'
     )
-    tail = JournalTail(str(path), known=1)
+    tail = JournalTail(str(path), EventMarks(), known=1)
     first, marks = tail.read()
     tail.close()
     assert first == 1 and [mark.k for mark in marks] == ["note", "note", "exit"] and tail.ended
@@ -206,11 +208,11 @@ def test_a_mark_in_a_dead_supervisors_place_replaces_its_torn_line(tmp_path: Pat
 
     path = tmp_path / rundir.JOURNAL
     path.write_bytes(b'{"k":"spawn","t":1,"pid":1,"ticks":1}\n{"k":"step"')
-    tail = JournalTail(str(path))
+    tail = JournalTail(str(path), EventMarks())
     tail.read()
     tail.append(Mark(k="lost", t=2))
     tail.close()
-    again = JournalTail(str(path))
+    again = JournalTail(str(path), EventMarks())
     assert [mark.k for mark in again.read()[1]] == ["spawn", "lost"]
     again.close()
     assert path.stat().st_size == path.read_bytes().rfind(b"\n") + 1

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine_local.local_gangs import Machine, sh
-from unidle.engine.local import launch
+from unidle.engine.local.ranks import spawn
 
 IP_LOCAL_PORT_RANGE = 51  # linux/in.h, from Linux 6.3 on
 
@@ -59,7 +59,7 @@ def test_no_one_else_is_given_the_port_or_takes_it(machine: Machine) -> None:
 
 def test_the_kernel_gives_a_reserved_port_to_no_one() -> None:
     """Sockets that take any port of the three around the reserved one never get that one."""
-    with launch.reserve_port() as reserved, contextlib.ExitStack() as opened:
+    with spawn.reserve_port() as reserved, contextlib.ExitStack() as opened:
         port = reserved.getsockname()[1]
         three = struct.pack("I", (port + 1) << 16 | (port - 1))
         given = set()
@@ -75,7 +75,7 @@ def test_the_kernel_gives_a_reserved_port_to_no_one() -> None:
 
 
 def test_rank_0_can_listen_where_the_port_is_only_kept(machine: Machine) -> None:
-    with launch.reserve_port() as reserved, socket.socket(socket.AF_INET6) as store:
+    with spawn.reserve_port() as reserved, socket.socket(socket.AF_INET6) as store:
         store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         store.bind(("::", reserved.getsockname()[1]))
         store.listen()

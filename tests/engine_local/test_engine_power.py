@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from engine_local.local_gangs import Gang, Machine, gang_of, sh
-from unidle.engine.local import process_tree, rundir
-from unidle.engine.local.supervisor.journal import RankJournal
+from unidle.engine.local.ranks import process_tree, rundir
+from unidle.engine.local.ranks.supervisor.journal import RankJournal
 from unidle.engine.protocol import LiveAttempt
 from unidle.events.marks import Mark
 from waiting import wait_until

@@ -14,7 +14,7 @@ import pytest
 
 import needs
 from engine_local.local_gangs import Gang, Machine, python
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 from unidle.engine.local.vitals.process_state import ProcessReader, look_at, worker_of
 from unidle.jobs import Limits
 from unidle.jobs.vitals import Doing

@@ -14,8 +14,8 @@ import pytest
 
 from engine_local.local_gangs import Gang, Machine
 from unidle.engine.local import launch
-from unidle.engine.local.supervisor.script_runner import script_of, wait_for_listener
-from unidle.engine.local.warm_pool import WarmPool
+from unidle.engine.local.ranks.supervisor.script_runner import script_of, wait_for_listener
+from unidle.engine.local.ranks.warm_pool import WarmPool
 from unidle.engine.protocol import StartGang
 from unidle.jobs import JobSpec, RankPlace, Restart
 from waiting import wait_until

@@ -12,7 +12,7 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from unidle.engine.local.supervisor.script_runner import become
+from unidle.engine.local.ranks.supervisor.script_runner import become
 
 # Read when PyTorch is imported, so they cannot be set later.
 _AT_IMPORT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

@@ -309,6 +309,43 @@ def test_a_hang_is_acted_upon_as_its_policy_says():
     assert (acts_on_hang(spec, 0), acts_on_hang(spec, 2)) == (True, False)
 
 
+def evicted(story: Story, at_s: float) -> None:
+    story.tell(at_s, ev.AttemptDisrupted("j", len(story.job.attempts), Reason("evicted", "evicted")))
+
+
+def test_a_gang_that_others_end_is_stopped_and_waits_again_without_a_restart() -> None:
+    story = Story(restart=Restart(0)).start()
+    evicted(story, 5)
+    [stop] = story.decide(5)
+    assert isinstance(stop, ev.StopAsked) and stop.why == "disrupted"
+    assert story.decide(6) == [], "silent or not, the last rank is waited for"
+    ended, then = story.end(7, -15, -15, None).decide(8)
+    assert isinstance(ended, ev.AttemptEnded) and ended.outcome == "preempted"
+    assert isinstance(then, ev.Requeued) and then.because.text == "evicted"
+    assert story.job.retries == 0
+
+
+def test_that_others_ended_a_gang_explains_the_failure_that_was_seen_first() -> None:
+    story = Story(restart=Restart(0)).start().mark(5, 1, "exit", code=-9)
+    assert kinds(story.decide(5)) == ["StopAsked"]
+    evicted(story, 6)
+    story.mark(7, 0, "exit", code=-15).mark(7, 2, "exit", code=-15)
+    assert kinds(story.decide(8)) == ["AttemptEnded", "Requeued"]
+
+
+def test_a_gang_that_finished_or_was_cancelled_stays_so_whoever_ended_it() -> None:
+    done = Story().start()
+    evicted(done, 5)
+    assert kinds(done.end(5, 0, 0, 0).decide(5)) == ["AttemptEnded", "JobEnded"]
+    assert done.job.state == "succeeded"
+    over = Story().start()
+    over.tell(4, ev.CancelAsked("j", "ann"))
+    over.decide(4)
+    evicted(over, 5)
+    over.end(6, -15, -15, -15).decide(7)
+    assert over.job.state == "cancelled"
+
+
 def test_a_gang_that_hangs_is_stopped_if_it_may_restart_only_once() -> None:
     spec = Story(ranks=1, restart=Restart(1, 1.0, ("any",))).job.spec
     assert acts_on_hang(spec, None)

@@ -111,6 +111,24 @@ def test_a_verdict_follows_from_steps_seen_from_outside() -> None:
     assert [event.kind for event in said if isinstance(event, ev.VerdictReached)][:1] == ["hang"]
 
 
+def test_a_gang_that_does_not_answer_is_not_said_to_hang_before_it_answers_again() -> None:
+    view = Telling(2).submit("j", ranks=2).place("j", "n0/0", "n0/1").at(5)
+    view.tell(ev.StepsWatched("j", 1, 2 * S, 4 * S, {0: tuple(2 * S + n * S // 10 for n in range(1, 20))}))
+    view.tell(ev.RanksSilent("j", 1, (1,), 5 * S))
+    watch, said = ProgressWatch(), []
+
+    def look(first: int, last: int) -> None:
+        for k in range(first, last):
+            ranks = (replace(WAITS, since_ns=5 * S), replace(WAITS, rank=1, since_ns=5 * S))
+            said.extend(watch.look(view.view, GangVitals("j", 1, (k - 1) * TICK, k * TICK, ranks)))
+
+    look(10, 80)
+    assert said == [] and not watch.suspects
+    view.tell(ev.RanksSilent("j", 1, (1,), 0))
+    look(80, 160)
+    assert [event.kind for event in said if isinstance(event, ev.VerdictReached)][:1] == ["hang"]
+
+
 def test_gangs_that_have_ended_are_forgotten_however_many_there_were() -> None:
     """Of most, the last look was before their end: nothing more is heard of them."""
     view, watch = Telling(2), ProgressWatch()

@@ -15,7 +15,7 @@ from typing import Final
 
 from histories.record import Ended, Loss, boottime_ns
 from histories.stores import AnyStore, PostgresServer, SqliteDisk, expire, pause
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 from unidle.errors import StoreError
 from unidle.store.open import open_store
 from waiting import wait_until

@@ -20,7 +20,7 @@ from histories.check import Violation, check
 from histories.nemesis import Controllers, Nemesis
 from histories.record import History, Logged, Op, Start, boottime_ns
 from histories.stores import AnyStore, made, pause
-from unidle.engine.local import cgroups, process_tree
+from unidle.engine.local.ranks import cgroups, process_tree
 from unidle.events import types as ev
 from unidle.ledger.current import check_batches
 from unidle.store import tools

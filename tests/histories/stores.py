@@ -21,7 +21,7 @@ from waiting import wait_until
 
 
 def expire(address: str) -> bool:
-    """Let the writer's lease be over, as it is 15 s after its last renewal. False where a stopped writer has it locked."""
+    """Let the writer's lease be over, as it is 4 s after its last renewal. False where a stopped writer has it locked."""
     try:
         store = open_store(address, create=False)
         assert isinstance(store, SqlStore)

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from unidle.fleet.queues import QueueSpec
 from unidle.place import scheduler
 from unidle.place.model import Demand, Domains, Fits, Ints, Mask, RoundRules, Running
-from unidle.place.protocol import Draft
 from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.state import Allocations, PendingJobs
 from unidle.place.queue.tree import QueueTree
-from unidle.place.queue_session import QueueSession
+from unidle.place.session import Draft, Session
 
 GPU = ("gpu",)
 BOTH = ("gpu", "cpu")
@@ -84,7 +83,7 @@ def leaves(tree: QueueTree) -> list[int]:
     return [k for k in range(1, len(tree)) if not tree.children[k]]
 
 
-class OnDevices(QueueSession):
+class OnDevices(Session):
     """A decision on devices alone, with the answers of a test."""
 
     def __init__(self, *given: Any, **answers: Callable[..., Any]) -> None:

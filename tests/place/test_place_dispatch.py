@@ -20,7 +20,7 @@ from unidle.files.job import job_from_mapping
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, RankPlace, Reason, Topology
 from unidle.place.dispatch import judge, ranked
-from unidle.place.explain.gang import GangRefusal
+from unidle.place.explain import GangRefusal
 from unidle.place.scheduler import Scheduler
 from unidle.place.summary import summary_of
 from unidle.view.fold import apply

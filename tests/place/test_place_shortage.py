@@ -10,7 +10,7 @@ from place.test_place_first_fit import view_of
 from unidle.files.fleet import fleet_from_mapping
 from unidle.fleet import Fleet
 from unidle.jobs import Hardware, JobSpec, Requests, Select, Share, Topology, Where
-from unidle.place.explain.gang import GangRefusal, wanted
+from unidle.place.explain import GangRefusal, wanted
 from unidle.place.scheduler import Scheduler
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import Layout
-from unidle.place.explain.gang import why_blocked
+from unidle.place.explain import why_blocked
 from unidle.place.network.constraint import Blocked, Constraint, Gang, GangPlan
 from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.tree import FLEET, NODE, Ints, Tree, tree_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import needs
-from unidle.engine.local.netns import enter
+from unidle.engine.local.ranks.netns import enter
 from unidle.probe.detector import Detection
 from unidle.probe.machine_watch import MachineWatch, SpaceWatch
 from waiting import wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from unidle.engine.local.supervisor.progress import Scanner
+from unidle.engine.local.ranks.supervisor.progress import Scanner
 
 Mark = dict[str, Any]
 SECOND = 1_000_000_000

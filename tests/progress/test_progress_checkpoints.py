@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from unidle.checkpoint.formats import in_flux, never_a_checkpoint, step_in
-from unidle.engine.local.supervisor.progress import CheckpointWatch
+from unidle.engine.local.ranks.supervisor.progress import CheckpointWatch
 
 HALF = 500_000_000
 OFFSET = 5_000_000_000_000

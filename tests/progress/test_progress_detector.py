@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from progress.feeding import SECOND, cut, marks_of, sources, steps
 from progress.outputs import others, trainings
-from unidle.engine.local.supervisor.progress import RankProgress, Scanner, validate_pattern
-from unidle.engine.local.supervisor.progress.scanner import read_output
+from unidle.engine.local.ranks.supervisor.progress import RankProgress, Scanner, validate_pattern
+from unidle.engine.local.ranks.supervisor.progress.scanner import read_output
 
 TRAININGS = trainings()
 OTHERS = others()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from progress.feeding import marks_of, sources, spans, steps
-from unidle.engine.local.supervisor.progress.scanner import read_output
+from unidle.engine.local.ranks.supervisor.progress.scanner import read_output
 
 NANOGPT = """\
 tokens per iteration will be: 16,384

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from progress.feeding import SECOND, cut
-from unidle.engine.local.supervisor.progress import Scanner
-from unidle.engine.local.supervisor.progress.scanner import OutputSummary, read_output
+from unidle.engine.local.ranks.supervisor.progress import Scanner
+from unidle.engine.local.ranks.supervisor.progress.scanner import OutputSummary, read_output
 
 LOGS = Path(__file__).parent / "logs"
 Steps = tuple[int, int | None, int | None]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.engine.local.supervisor.progress import Scanner
-from unidle.engine.local.supervisor.progress.loss import loss_in
+from unidle.engine.local.ranks.supervisor.progress import Scanner
+from unidle.engine.local.ranks.supervisor.progress.loss import loss_in
 
 TRAINING = {
     b"Train Epoch: 1 [640/6400 (10%)]\tLoss: 0.352716": 0.352716,

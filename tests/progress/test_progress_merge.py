@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import needs
 from fuse import StubbornMount, stubborn
 from progress.feeding import SECOND, cut, steps
-from unidle.engine.local.supervisor.progress import HelperPipe, RankProgress
+from unidle.engine.local.ranks.supervisor.progress import HelperPipe, RankProgress
 from unidle.events.marks import Mark
 from waiting import wait_until
 

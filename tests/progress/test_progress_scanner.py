@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from progress.feeding import SECOND, cut, marks_of, sources, steps
 from progress.test_progress_formats import DEEPSPEED, LIGHTNING, MEGATRON, NANOGPT, TORCHTITAN, TRAINER
-from unidle.engine.local.supervisor.progress import Scanner, validate_pattern
+from unidle.engine.local.ranks.supervisor.progress import Scanner, validate_pattern
 
 RECORDED = {
     "nanogpt": NANOGPT,

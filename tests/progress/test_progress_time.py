@@ -7,8 +7,8 @@ import time
 import pytest
 
 import nightly
-from unidle.engine.local.supervisor.progress import Scanner
-from unidle.engine.local.supervisor.progress.loss import loss_in
+from unidle.engine.local.ranks.supervisor.progress import Scanner
+from unidle.engine.local.ranks.supervisor.progress.loss import loss_in
 
 MEGABYTE = 1_000_000
 CHUNK_BYTES = 256 * 1024

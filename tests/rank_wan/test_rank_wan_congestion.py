@@ -13,7 +13,7 @@ import pytest
 import needs
 from rank_wan.pairs import QUICK, pair
 from unidle.drill.lab import Lab
-from unidle.engine.local import netns
+from unidle.engine.local.ranks import netns
 from unidle.errors import BadInput
 from unidle.span.rank.environment import congestion_of_run
 from unidle.span.wan import sockets

@@ -16,7 +16,7 @@ import pytest
 import needs
 from rank_wan.pairs import QUICK, SECRET, pair
 from unidle.drill.lab import Lab
-from unidle.engine.local import netns
+from unidle.engine.local.ranks import netns
 from unidle.span.wan import CellChannel, Channel, ChannelLost, Endpoint, Refused, Settings, WanError
 
 

@@ -48,7 +48,11 @@ def example(kind: Any, full: bool) -> Any:
 
 def of_kind(kind: type[Any], full: bool) -> Any:
     event = example(kind, full)
-    own = {"job": "j", "attempt": 1, "rank": 0}
+    own: dict[str, Any] = {"job": "j", "attempt": 1, "rank": 0}
+    if kind is ev.RanksSilent:
+        own["ranks"] = (0,)
+    elif kind is ev.RankLanded:
+        own["slices"] = ("n0/1",)
     return msgspec.structs.replace(
         event, **{name: own[name] for name in own if name in kind.__struct_fields__}
     )

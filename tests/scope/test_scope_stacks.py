@@ -16,7 +16,7 @@ import pytest
 
 import needs
 from unidle.control.gangs.stacks import found
-from unidle.engine.local import process_tree
+from unidle.engine.local.ranks import process_tree
 from unidle.events.guard import StacksTaken
 from waiting import wait_until
 

@@ -16,7 +16,7 @@ import pytest
 from sim.worlds import fleet_of
 from unidle.control.gangs import profiler as of_profiler
 from unidle.control.session import ControllerSession, take_up
-from unidle.engine.local import process_tree
+from unidle.engine.local.ranks import process_tree
 from unidle.events import types as ev
 from unidle.fleet.policies import ProfilePolicy
 from unidle.jobs import JobSpec

@@ -15,7 +15,7 @@ import pytest
 
 import needs
 from scope_continuous import procfs
-from unidle.engine.local import process_tree, rundir
+from unidle.engine.local.ranks import process_tree, rundir
 from unidle.errors import CannotRun, LeaseLost
 from unidle.events import scope as ev
 from unidle.events import types

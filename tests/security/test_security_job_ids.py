@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 from unidle.errors import BadInput, StoreDamaged
 from unidle.events import types as ev
 from unidle.jobs import JobSpec

@@ -18,8 +18,8 @@ import pytest
 from places import open_parent
 from security.two_users import OTHER, SOURCES, as_other, command, needs_root
 from unidle.drill import scratch
-from unidle.engine.local import rundir
 from unidle.engine.local.devices.mps import MpsControl
+from unidle.engine.local.ranks import rundir
 from unidle.errors import CannotRun
 
 pytestmark = needs_root
@@ -42,7 +42,7 @@ def given_away(path: Path, user: int = OTHER) -> None:
 
 def supervised(directory: Path) -> subprocess.CompletedProcess[str]:
     """The supervisor of a rank directory, in a process of its own: it closes all descriptors."""
-    code = f"from unidle.engine.local.supervisor import supervise; raise SystemExit(supervise.main([{str(directory)!r}]))"
+    code = f"from unidle.engine.local.ranks.supervisor import supervise; raise SystemExit(supervise.main([{str(directory)!r}]))"
     return subprocess.run(
         [sys.executable, "-P", "-c", code], env=os.environ | {"PYTHONPATH": SOURCES},
         capture_output=True, text=True, timeout=60, check=False,

@@ -15,7 +15,7 @@ from unidle.engine.sim.workload import SimJob
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Restart
 from unidle.ledger.current import check_batches
-from unidle.place.queue_order import KINDS
+from unidle.place.protocol import KINDS
 from unidle.view.accounts import entries
 from unidle.view.fold import fold
 from unidle.view.snapshot import load_view

@@ -317,7 +317,7 @@ def canonical(view: View) -> bytes:
         del plain[name]
     book = plain["book"]
     book["closed"] = sorted(book["closed"], key=repr)
-    for name in ("_index", "seen_ns"):
+    for name in ("_index", "_on", "seen_ns"):
         del book[name]
     return msgspec.msgpack.encode(plain)
 

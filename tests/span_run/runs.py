@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import ports
 from e2e import commands
 
 MODEL = """
@@ -53,6 +54,16 @@ def span(count: int = 2, microbatches: int = 4, **fields: Any) -> dict[str, Any]
         **fields,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def sites(names: str) -> list[dict[str, Any]]:
+    """Sites of one stage, called by one letter each, with ports of their own: of the launcher, and after it of devices."""
+    apart = ports.EACH // len(names)
+    first = ports.block()
+    return [
+        {"name": name, "stages": 1, "hosts": [f"127.0.0.1:{first + apart * k}"]}
+        for k, name in enumerate(names)
+    ]
 
 
 def written(place: Path, data: dict[str, Any]) -> Path:

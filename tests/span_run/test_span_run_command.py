@@ -171,6 +171,7 @@ def test_four_sites_in_namespaces_measure_what_the_file_says_of_their_links(tmp_
 
 @needs.shaping
 @pytest.mark.slow
+@pytest.mark.nightly  # in CI: the same cut of ranks without a launcher (rank_span), and of a channel (rank_wan)
 def test_a_link_that_is_cut_for_5_s_is_waited_for(tmp_path: Path) -> None:
     file = file_with_checkpoints(tmp_path, 3)
     with Live(str(file), "--namespaces", "--store", str(tmp_path / "s.db")) as run:
@@ -202,10 +203,13 @@ def test_a_link_that_is_cut_for_ever_is_planned_around_and_the_site_taken_back_w
         assert run.end() == 0
     assert sorted(run.losses) == list(range(1, STEPS + 1))
     assert any("of 360 parameters 0" in line for line in run.said)
+    logs = runs.unidle("logs", run.said[-1].split()[0], "--store", str(tmp_path / "s.db")).stdout
+    assert "unidle span: c answers: taken in after step" in logs  # each rank's log has it, too
 
 
 @needs.shaping
 @pytest.mark.slow
+@pytest.mark.nightly  # in CI: the way there and back over a chain, above; which order (span/test_span_reconsider.py, test_span_run_absent.py)
 def test_a_site_that_another_no_longer_reaches_works_in_another_order_of_the_sites(tmp_path: Path) -> None:
     pairs = (("a", "b"), ("b", "c"), ("a", "c"))
     links = [{"from": a, "to": b, "latency_ms": 5, "capacity_gbps": 0.05} for a, b in pairs]
@@ -334,10 +338,7 @@ def test_two_runs_at_once_do_not_meet(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_launchers_of_two_sites_find_each_other_and_go_on_after_a_killed_rank(tmp_path: Path) -> None:
-    sites = [
-        {"name": name, "stages": 1, "hosts": [f"127.0.0.1:{22000 + 100 * k}"]} for k, name in enumerate("ab")
-    ]
-    file = file_with_checkpoints(tmp_path, 2, sites=sites)
+    file = file_with_checkpoints(tmp_path, 2, sites=runs.sites("ab"))
     env = {"UNIDLE_SPAN_SECRET": "of this test"}
     with (
         Live(str(file), "--site", "b", "--store", str(tmp_path / "b.db"), env=env) as second,
@@ -353,10 +354,7 @@ def test_launchers_of_two_sites_find_each_other_and_go_on_after_a_killed_rank(tm
 
 
 def test_a_site_that_does_not_come_is_named(tmp_path: Path) -> None:
-    sites = [
-        {"name": name, "stages": 1, "hosts": [f"127.0.0.1:{23000 + 100 * k}"]} for k, name in enumerate("ab")
-    ]
-    file = runs.written(tmp_path, runs.span(sites=sites))
+    file = runs.written(tmp_path, runs.span(sites=runs.sites("ab")))
     os.environ["UNIDLE_SPAN_SECRET"] = "of this test"
     try:
         done = runs.unidle(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import nightly
 from rank_span.runs import tensors
 from rank_wan.certificates import certificate
 from span_run import runs
@@ -21,11 +22,8 @@ from span_run.live import Live
 ENV = {"UNIDLE_SPAN_SECRET": "of this test"}
 
 
-def file_of(place: Path, port: int, count: int = 2, steps: int = 12, ms: int = 20, **train: Any) -> Path:
-    sites = [
-        {"name": name, "stages": 1, "hosts": [f"127.0.0.1:{port + 100 * k}"]}
-        for k, name in enumerate("abc"[:count])
-    ]
+def file_of(place: Path, count: int = 2, steps: int = 12, ms: int = 20, **train: Any) -> Path:
+    sites = runs.sites("abc"[:count])
     times = dict.fromkeys(("forward", "backward", "weight"), ms * runs.MS)
     told = {
         **runs.TRAIN,
@@ -70,7 +68,7 @@ def with_tls(place: Path, file: Path, name: str, authority: str = "ours") -> Pat
 
 @pytest.mark.slow
 def test_sites_train_over_tls_and_one_with_another_authority_is_told_so(tmp_path: Path) -> None:
-    file = file_of(tmp_path, 24000, steps=4)
+    file = file_of(tmp_path, steps=4)
     with ExitStack() as stack:
         second = started(stack, tmp_path, with_tls(tmp_path, file, "b"), "b")["b"]
         first = started(stack, tmp_path, with_tls(tmp_path, file, "a"), "a")["a"]
@@ -93,12 +91,12 @@ def test_sites_train_over_tls_and_one_with_another_authority_is_told_so(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("again", nightly.sweep([False, True], always=[True]))
 def test_a_site_whose_launcher_and_ranks_are_killed_is_done_without_until_it_is_started_again(
     tmp_path: Path, again: bool
 ) -> None:
     steps = 60 if again else 30
-    file = file_of(tmp_path, 25000, count=3, steps=steps)
+    file = file_of(tmp_path, count=3, steps=steps)
     with ExitStack() as stack:
         live = started(stack, tmp_path, file, "abc", give_up_s=5)
         live["a"].until("step     7")
@@ -122,7 +120,7 @@ def test_a_site_whose_launcher_and_ranks_are_killed_is_done_without_until_it_is_
 
 @pytest.mark.slow
 def test_a_site_that_comes_late_is_taken_in(tmp_path: Path) -> None:
-    file = file_of(tmp_path, 26000, count=3, steps=60)
+    file = file_of(tmp_path, count=3, steps=60)
     with ExitStack() as stack:
         words = ("--wait", "4", "--begin-without")
         live = started(stack, tmp_path, file, "ab", *words)
@@ -139,13 +137,14 @@ def test_a_site_that_comes_late_is_taken_in(tmp_path: Path) -> None:
 def test_each_host_of_a_site_has_a_launcher_and_the_site_is_done_without_while_one_is_gone(
     tmp_path: Path,
 ) -> None:
-    data = json.loads(file_of(tmp_path, 27000, steps=60).read_text()) | {"pipelines": 2}
-    data["sites"][1]["hosts"] = ["127.0.0.1:27100", "127.0.0.1:27200"]
+    data = json.loads(file_of(tmp_path, steps=60).read_text()) | {"pipelines": 2}
+    (one,), (other,) = (site["hosts"] for site in runs.sites("xy"))
+    data["sites"][1]["hosts"] = [one, other]
     file = tmp_path / "span.json"
     file.write_text(json.dumps(data))
     with ExitStack() as stack:
-        first = started(stack, tmp_path, file, "b", "--host", "127.0.0.1:27100", give_up_s=5)["b"]
-        second = started(stack, tmp_path, file, "b", "--host", "127.0.0.1:27200", give_up_s=5, log="c")["b"]
+        first = started(stack, tmp_path, file, "b", "--host", one, give_up_s=5)["b"]
+        second = started(stack, tmp_path, file, "b", "--host", other, give_up_s=5, log="c")["b"]
         leader = started(stack, tmp_path, file, "a", give_up_s=5)["a"]
         leader.until("all 4 devices are ready")
         leader.until("step     7")
@@ -154,9 +153,9 @@ def test_each_host_of_a_site_has_a_launcher_and_the_site_is_done_without_while_o
         second.kill()
         for pid in ranks:
             os.kill(pid, signal.SIGKILL)
-        assert "launcher of b@127.0.0.1:27200 is gone" in leader.until("is gone")
+        assert f"launcher of b@{other} is gone" in leader.until("is gone")
         leader.until("all 2 devices are ready")
-        again = started(stack, tmp_path, file, "b", "--host", "127.0.0.1:27200", give_up_s=5, log="d")["b"]
+        again = started(stack, tmp_path, file, "b", "--host", other, give_up_s=5, log="d")["b"]
         leader.until("b answers: taken in after step")
         leader.until("all 4 devices are ready")
         assert [each.end() for each in (leader, first, again)] == [0, 0, 0], leader.said
@@ -168,7 +167,7 @@ def trained_the_same(place: Path, run: Live, steps: int) -> None:
     assert sorted(run.losses) == list(range(1, steps + 1))
     alone = place / "alone"
     alone.mkdir()
-    file = file_of(alone, 25000, count=1, steps=steps, ms=1)
+    file = file_of(alone, count=1, steps=steps, ms=1)
     done = runs.unidle("span", "run", str(file), "--no-namespaces", "--store", str(alone / "s.db"))
     assert done.returncode == 0, done.stdout + done.stderr
     theirs, ours = (tensors(at / "kept" / f"step_{steps:010}") for at in (alone, place))

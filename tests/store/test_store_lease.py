@@ -8,26 +8,35 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from unidle.clock import boottime_ns
 from unidle.errors import LeaseLost, StoreHeld
 from unidle.store import lease_owner
 from unidle.store.database import Database
 from unidle.store.lease_owner import Holder, start_ticks, this_process
+from unidle.store.lease_time import LEASE_TTL_NS, LeaseTime
 from unidle.store.open import open_store
-from unidle.store.sql import LEASE_TTL_NS, SqlStore
+from unidle.store.protocol import Lease
+from unidle.store.sql import SqlStore
 from unidle.store.sqlite import SqliteDatabase
 
 HOLD = """
 import sys
 from unidle.store.open import open_store
+from unidle.store.protocol import NewEvent
 store = open_store(sys.argv[1], create=True)
-print(store.acquire("unidle up").token, flush=True)
-sys.stdin.read()
+lease = store.acquire("unidle up")
+print(lease.token, flush=True)
+for line in sys.stdin:
+    try:
+        print(store.append(lease, [NewEvent(1, "s", 1, "k", b"{}")]), flush=True)
+    except Exception as error:
+        print(type(error).__name__, flush=True)
 """
 
 
@@ -80,6 +89,133 @@ def test_a_holder_that_is_only_stopped_still_holds(durable):
         with pytest.raises(StoreHeld):
             durable.open().acquire("unidle run")
         process.send_signal(signal.SIGCONT)
+
+
+def test_a_holder_that_stays_stopped_is_replaced_and_writes_nothing_when_it_wakes_up(durable, event):
+    with another_writer(durable.address) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.send_signal(signal.SIGSTOP)
+        store = durable.open()
+        lease = taken(store)
+        assert lease.token == 2
+        process.send_signal(signal.SIGCONT)
+        process.stdin.write("append\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "LeaseLost\n"
+        assert store.append(lease, [event(2)]) == 1
+        assert [found.source_seq for found in store.read()] == [2]
+
+
+def taken(store: SqlStore) -> Lease:
+    """The lease, once the store gives it."""
+    for _ in range(10**4):
+        with suppress(StoreHeld):
+            return store.acquire("unidle run")
+    raise AssertionError("the lease of a stopped writer does not end")
+
+
+def test_a_lease_is_renewed_while_the_writer_does_something_else(durable, wait_until):
+    store = durable.open()
+    lease = store.acquire("test")
+    before = store._writer().expires_ns
+    watching = durable.open()
+    wait_until(lambda: watching._writer().expires_ns > before, 30)
+    store.release(lease)
+    assert watching._writer().expires_ns == 0
+    assert not [thread for thread in threading.enumerate() if thread.name == "unidle-lease"]
+
+
+def test_a_writer_that_lives_here_and_renews_is_not_replaced_though_its_lease_seems_over(durable):
+    first, second = durable.open(), durable.open()
+    lease = first.acquire("test")
+    with second.transaction():  # as if the clock had been set
+        second._set(second._writer(), expires_ns=1)
+    with pytest.raises(StoreHeld):
+        second.acquire("other")
+    assert first._writer().token == lease.token
+
+
+def test_a_writer_that_is_confirmed_extends_a_lease_that_is_half_over(durable):
+    store = durable.open()
+    lease = store.acquire("test")
+    store._stop_renewing()
+    before = store._writer().expires_ns
+    store.confirm(lease)
+    assert store._writer().expires_ns == before  # it is fresh
+    make_old(store)
+    assert not store.is_fresh(lease)
+    store.confirm(lease)
+    assert store._writer().expires_ns > before
+    assert store.is_fresh(lease)
+
+
+def test_a_writer_that_was_replaced_is_not_confirmed(durable):
+    store, other = durable.open(), durable.open()
+    lease = store.acquire("test")
+    store._stop_renewing()
+    with other.transaction():
+        other._set(other._writer(), holder=None, expires_ns=0)
+    other.acquire("other")
+    make_old(store)
+    with pytest.raises(LeaseLost):
+        store.confirm(lease)
+    assert not store.is_fresh(lease)
+
+
+def make_old(store: SqlStore) -> None:
+    """As if the process had been stopped since the last extension for half of the lease."""
+    store._time.__init__()
+    store._time.extended(boottime_ns() - LEASE_TTL_NS // 2)
+
+
+def test_the_time_of_a_lease_never_goes_back():
+    time = LeaseTime()
+    assert not time.is_held
+    assert not time.is_fresh
+    now = boottime_ns()
+    time.extended(now)
+    time.extended(now - LEASE_TTL_NS)  # by a transaction that began before, and ended later
+    assert time.is_fresh
+    time.ended()
+    assert not time.is_fresh
+
+
+def test_a_writer_of_an_earlier_start_of_a_container_is_waited_for_and_replaced(durable):
+    store = durable.open()
+    before = replace(this_process("unidle up", 0), pid_ns="pid:[1]")
+    assert before.is_of_earlier_start()
+    hold_as(store, before, LEASE_TTL_NS)
+    assert store.acquire("unidle up").token == 2
+
+
+def test_a_writer_renews_on_two_connections_at_once(durable, event):
+    store = durable.open()
+    lease = store.acquire("test")
+    store._stop_renewing()
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def renew() -> None:
+        other = store._another_connection()
+        try:
+            while not stop.is_set():
+                other.extend()
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            other.close()
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        for n in range(1, 101):
+            assert store.append(lease, [event(n)]) == n
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed
+    assert store.last()[0] == 100
 
 
 def test_a_pid_that_came_back_is_not_the_holder(durable):

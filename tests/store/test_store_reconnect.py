@@ -15,9 +15,10 @@ import pytest
 
 from places import open_directory
 from unidle.errors import ConnectionLost, LeaseLost
+from unidle.store.lease_time import LEASE_TTL_NS
 from unidle.store.open import open_store
 from unidle.store.protocol import Bookmark, NewEvent, Snapshot
-from unidle.store.sql import LEASE_TTL_NS, SqlStore
+from unidle.store.sql import SqlStore
 
 
 def event(n: int) -> NewEvent:
@@ -104,10 +105,31 @@ def test_after_the_lease_the_writer_gives_up(own_database: tuple[str, psycopg.Co
     backend = store.database.query("SELECT pg_backend_pid()")[0][0]
     admin.execute("ALTER DATABASE reconnect ALLOW_CONNECTIONS false")
     admin.execute("SELECT pg_terminate_backend(%s, 5000)", [backend])
-    store._steady.renewed_s = time.monotonic() - LEASE_TTL_NS / 1e9 + 0.5
-    with pytest.raises(ConnectionLost, match="could not be restored before the lease ended") as error:
+    began_s = time.monotonic()
+    with pytest.raises(
+        ConnectionLost, match="could not be restored before half of the lease was over"
+    ) as error:
         store.append(lease, [event(1)])
     assert error.value.exit_code == 4
+    assert time.monotonic() - began_s < LEASE_TTL_NS / 1e9  # nobody else can have the store yet
+    with pytest.raises(ConnectionLost):
+        store.confirm(lease)
+    store.close()
+
+
+def test_a_writer_that_only_waits_learns_that_its_lease_is_not_renewed(
+    own_database: tuple[str, psycopg.Connection], wait_until
+) -> None:
+    address, admin = own_database
+    store = open_store(address, create=True)
+    lease = store.acquire("test")
+    store.confirm(lease)
+    assert store.is_fresh(lease)
+    admin.execute("ALTER DATABASE reconnect ALLOW_CONNECTIONS false")
+    admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = 'reconnect'")
+    wait_until(lambda: not store.is_fresh(lease), 30)
+    with pytest.raises(ConnectionLost):
+        store.confirm(lease)
     store.close()
 
 

@@ -55,6 +55,11 @@ ALLOWED = {
         "c.py": "def f():\n    from unidle import d\n",
         "d.py": "from unidle.c import f\n",
     },
+    "a class of a module that is only used with its name": {
+        "a.py": "from unidle.hub import frames\nclass Same: ...\n",
+        "hub/__init__.py": "",
+        "hub/frames.py": "class Same: ...\n",
+    },
     "a private class of the same name": {"a.py": "class _Same: ...\n", "b.py": "class _Same: ...\n"},
 }
 

@@ -15,7 +15,17 @@ from unidle.view.fold import FOLD_VERSION
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.node_health import Care, CareView, CheckView, Cordon, Sign, Strike, Window
 from unidle.view.ranks import RankView, Watched
-from unidle.view.records import FaultView, IdleNotice, Prediction, Removal, UseView, VerdictView, WatchView
+from unidle.view.records import (
+    FaultView,
+    IdleNotice,
+    Prediction,
+    RankLanding,
+    Removal,
+    TakenView,
+    UseView,
+    VerdictView,
+    WatchView,
+)
 from unidle.view.resting import Rest
 from unidle.view.snapshot import decode, encode
 from unidle.view.state import View
@@ -24,9 +34,9 @@ from view.telling import Telling
 
 KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, StacksTaken, RankStack, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
-    SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched, Removal, Rest,
+    SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched, Removal, Rest, TakenView, RankLanding,
 )  # fmt: skip
-FORM = (16, 1982473805)
+FORM = (17, 361462667)
 
 
 def form() -> int:

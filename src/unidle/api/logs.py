@@ -17,6 +17,9 @@ from unidle.api.stores import data_dir
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from unidle.api.host_logs import HostLogs
     from unidle.engine.local.logs import LogReader
     from unidle.store.protocol import Store
     from unidle.view.jobs import JobView
@@ -57,8 +60,12 @@ class Output:
         raw: bool = False, wanted: LogSelection = ALL, dropped: Callable[[int, int], None] = _unnoticed,
     ) -> None:  # fmt: skip
         from unidle.control.retention.archive import runs_of
+        from unidle.control.store_files import state_dir
 
         self._root = runs_of(store, data_dir(), job)
+        self._hosts = _hosts_of(self._root / job, state_dir(store, data_dir()), job)
+        if self._hosts is not None:
+            self._root = self._hosts.root
         self._lock: int | None = None  # shared, on the run directory: retention leaves it alone
         self._job, self._ranks, self._attempt, self._raw = job, ranks, attempt, raw
         self._wanted, self._dropped = wanted, dropped
@@ -73,10 +80,12 @@ class Output:
         """
         while job is not None and self._open(job):
             over = job.terminal or not job.attempts[self._number - 1].live
+            if self._hosts is not None:
+                self._hosts.renew(self._number, job.attempts[self._number - 1], list(self._readers))
             yield from self._pieces(over=over, once=once)
             if once or not over:
                 return
-            self.close()
+            self._leave()
             self._number += 1
 
     @property
@@ -84,7 +93,18 @@ class Output:
         """Whether the one requested attempt was read to its end."""
         return self._attempt is not None and self._number > self._attempt
 
+    @property
+    def missing(self) -> dict[int, str]:
+        """Ranks whose output is on a host where it cannot be read now, and why."""
+        return {} if self._hosts is None else self._hosts.missing
+
     def close(self) -> None:
+        self._leave()
+        if self._hosts is not None:
+            self._hosts.close()
+
+    def _leave(self) -> None:
+        """Close what is open of the attempt."""
         for reader, _ in self._readers.values():
             reader.close()
         self._readers, self._begun = {}, False
@@ -94,8 +114,8 @@ class Output:
 
     def _open(self, job: JobView) -> bool:
         """See that the attempt that is read next is open; False if it does not exist now."""
-        from unidle.engine.local import rundir
         from unidle.engine.local.logs import LogReader
+        from unidle.engine.local.ranks import rundir
 
         if not self._number:
             self._number = self._attempt or max(len(job.attempts), 1)
@@ -168,6 +188,19 @@ class Output:
         if reader.lost_lines:
             self._dropped(rank, reader.lost_lines)
             reader.lost_lines = 0
+
+
+def _hosts_of(own: Path, state: Path, job: str) -> HostLogs | None:
+    """What reads the job's output from other hosts; None where it is on this machine. Errors: CannotRun without a controller."""
+    if own.exists():
+        return None
+    from unidle.hub.place import has_hosts
+
+    if not has_hosts(state):
+        return None
+    from unidle.api.host_logs import HostLogs
+
+    return HostLogs(state, job)
 
 
 def lines_of(address: str, job: str, rank: int | None, attempt: int | None, *, follow: bool) -> Iterator[str]:

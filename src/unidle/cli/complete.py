@@ -211,9 +211,18 @@ def _jobs(store: str, incomplete: str) -> tuple[list[str], list[str]]:
 
 
 def _fleet(store: str) -> dict[str, Any]:
-    for _, body in _log(store, "fleet_seen"):
+    """The fleet that was seen last, with the nodes that came or left since."""
+    changes: list[dict[str, Any]] = []
+    for kind, body in _log(store, "fleet_seen", "fleet_changed"):
+        if kind == "fleet_changed":
+            changes.append(json.loads(body))
+            continue
         fleet: dict[str, Any] = json.loads(body)["fleet"]
-        return fleet
+        nodes = {node["id"]: node for node in fleet["nodes"]}
+        for change in reversed(changes):
+            nodes |= {node["id"]: node for node in change.get("put", ())}
+            nodes = {name: node for name, node in nodes.items() if name not in change.get("gone", ())}
+        return {**fleet, "nodes": list(nodes.values())}
     return {}
 
 

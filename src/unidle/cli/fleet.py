@@ -125,7 +125,8 @@ def _of_store(store: str) -> _Shown:
     for job in view.live:
         for slice_id in (s for place in view.jobs[job].attempts[-1].places for s in place.slices):
             holders.setdefault(device_of(slice_id), set()).add(job)
-    health = {**view.health, **dict.fromkeys(on_trial(view), "quarantine")}
+    others = dict.fromkeys(view.taken_devices, "taken")
+    health = {**others, **view.health, **dict.fromkeys(on_trial(view), "quarantine")}
     blind = {node.id: not_watched(view, node.id) for node in view.fleet.nodes}
     return _Shown(view.fleet, view.spares, health, holders, told, blind)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run a job on this machine, and show where its device time went."),
     "up": ("up", "Drive the jobs of a store until stopped."),
+    "agent": ("agent", "Make this host part of a fleet, with its devices as found."),
     "check": ("check", "Check that this node is fit to run a job."),
     "submit": ("submit", "Put a job into the queue of a store."),
     "list": ("jobs", "List jobs: those that run or wait, and the last ten that ended."),
@@ -41,7 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Jobs": ("run", "submit", "list", "logs", "cancel", "rm", "prune", "keep"),
     "Insight": ("show", "explain", "progress", "ledger", "report", "profile", "predict"),
-    "Fleet and queues": ("up", "fleet", "queue", "place", "clusters", "replay"),
+    "Fleet and queues": ("up", "agent", "fleet", "queue", "place", "clusters", "replay"),
     "Faults": ("check", "guard", "checkpoint", "drill"),
     "Data centres": ("span",),
     "Store": ("store", "doctor", "schema"),
@@ -51,9 +52,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 EXIT_CODES: dict[int, str] = {
     0: "success; for `run`: the job succeeded",
     1: "the job failed or was cancelled, or a check found something",
-    2: "bad input: an option, a job file, a fleet file, a job that does not exist",
+    2: "bad input: an option, a job file, a fleet file, a job that does not exist; for `agent`: a token that is refused",
     3: "cannot run here: for instance, the gang needs more devices than the fleet has; for `check`: undecided",
-    4: "the store is held by another writer, damaged, gone or out of reach",
+    4: "the store is held by another writer, damaged, gone or out of reach; for `agent`: the controller is out of reach",
     5: "for `profile`: the process or job ended before the first sample",
     130: "interrupted",
 }

@@ -11,8 +11,8 @@ from typing import Final, TextIO
 from unidle.api.lines import RankLines
 from unidle.cli.lines import for_terminal
 from unidle.cli.live import Live
-from unidle.engine.local import rundir
 from unidle.engine.local.logs import LogReader
+from unidle.engine.local.ranks import rundir
 from unidle.events import types as ev
 from unidle.words import counted
 

@@ -105,9 +105,11 @@ def _warn_of_more(waiting: int, ended: int) -> None:
 
 
 def _show_lines(lines: Sequence[dict[str, Any]], now_ns: int) -> None:
+    from unidle.control.queries.describe import silence_text
+
     rows = [
         [line["job"], line["state"], str(line["attempts"]), str(line["ranks"]), str(line["steps"]),
-         age(now_ns - line["submitted_ns"]), line["reason"] or ""]
+         age(now_ns - line["submitted_ns"]), silence_text(line, now_ns) or line["reason"] or ""]
         for line in lines
     ]  # fmt: skip
     show_table(["job", "state", "attempts", "ranks", "steps", "age", "reason"], rows)
@@ -200,6 +202,7 @@ def _stack_lines(run: dict[str, Any]) -> list[str]:
 def explain(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Explain why a job waits, runs where it does, or ended. Every decision on the way is listed with its reason."""
     from unidle.control.queries.describe import explain as explained
+    from unidle.control.queries.describe import silence_text
     from unidle.control.queries.explanation import story_lines
 
     opened = read_store(store)
@@ -207,6 +210,7 @@ def explain(job: JobArgument = None, store: StoreOption = None, as_json: JsonOpt
     watched = opened.holder() is not None
     found = need_job(view, job)
     story = explained(view, found, named_store(store))
+    story["silent"] = silence_text(story, now_of(view)) or None
     if as_json:
         print_json(story)
         return

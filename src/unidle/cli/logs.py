@@ -142,6 +142,8 @@ def _copy(
                 return
             time.sleep(_ASK_EVERY_S)
     finally:
+        for rank, why in sorted(output.missing.items()):
+            warn(f"rank {rank}: its output cannot be read now: {why}")
         output.close()
 
 

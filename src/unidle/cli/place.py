@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unidle.control.forecast import Forecaster
     from unidle.control.queries.dry_run import DryRun
     from unidle.jobs import JobSpec
-    from unidle.place.explain.gang import GangRefusal
+    from unidle.place.explain import GangRefusal
     from unidle.place.network.rank_order import GroupTime
     from unidle.place.scheduler import Placed
     from unidle.view.jobs import JobView
@@ -88,7 +88,7 @@ def place(
 def _in_full(view: View, spec: JobSpec, decision: DryRun) -> Placed | GangRefusal:
     """The decision with what the groups cost there, or with each thing in the way on the network."""
     from unidle.jobs import NEVER_BY_QUEUE
-    from unidle.place.explain.gang import GangRefusal
+    from unidle.place.explain import GangRefusal
     from unidle.place.network.rank_order import priced
     from unidle.place.scheduler import Placed, Scheduler
 
@@ -153,7 +153,7 @@ def _job(view: View, name: str, forecaster: Forecaster | None) -> JobView:
 
 
 def _plain(answer: Placed | GangRefusal) -> dict[str, Any]:
-    from unidle.place.explain.gang import GangRefusal
+    from unidle.place.explain import GangRefusal
 
     if isinstance(answer, GangRefusal):
         return {

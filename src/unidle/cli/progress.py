@@ -14,7 +14,7 @@ from unidle.errors import BadInput, StoreError
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.engine.local.supervisor.progress.scanner import OutputSummary
+    from unidle.engine.local.ranks.supervisor.progress.scanner import OutputSummary
 
 _CHUNK_BYTES = 1 << 20
 _STDIN_BYTES = 1 << 26  # so much of it is kept in memory, and the rest in a file
@@ -56,8 +56,8 @@ def progress(
 
     It also proposes a pattern for the job file that reads the same steps.
     """
-    from unidle.engine.local.supervisor.progress import validate_pattern
-    from unidle.engine.local.supervisor.progress.scanner import read_output
+    from unidle.engine.local.ranks.supervisor.progress import validate_pattern
+    from unidle.engine.local.ranks.supervisor.progress.scanner import read_output
 
     problem = None if pattern is None else validate_pattern(pattern)
     if problem is not None:
@@ -184,7 +184,7 @@ _SHOWN_CHARS = 110
 
 def _same(output: _Output, found: OutputSummary) -> bool:
     """Whether the proposed pattern reads the same lines."""
-    from unidle.engine.local.supervisor.progress.scanner import read_output
+    from unidle.engine.local.ranks.supervisor.progress.scanner import read_output
 
     if found.pattern is None:
         return False
@@ -219,7 +219,7 @@ def _say_lines(output: _Output, pattern: str | None, head: str) -> None:
     """The last lines that ``pattern`` reads as steps; without one those that have a number."""
     from collections import deque
 
-    from unidle.engine.local.supervisor.progress.custom_pattern import CustomPattern
+    from unidle.engine.local.ranks.supervisor.progress.custom_pattern import CustomPattern
 
     own = None if pattern is None else CustomPattern(pattern)
     last: deque[str] = deque(maxlen=_SHOWN_LINES)
@@ -235,9 +235,9 @@ def _say_lines(output: _Output, pattern: str | None, head: str) -> None:
 
 def _lines_of(chunks: Iterable[bytes]) -> Iterator[str]:
     """Lines as a pattern sees them: cut at carriage returns too, without colours, and bounded."""
-    from unidle.engine.local.supervisor.progress.custom_pattern import LINE_CHARS
-    from unidle.engine.local.supervisor.progress.frameworks import ANSI
-    from unidle.engine.local.supervisor.progress.lines import LineCutter
+    from unidle.engine.local.ranks.supervisor.progress.custom_pattern import LINE_CHARS
+    from unidle.engine.local.ranks.supervisor.progress.frameworks import ANSI
+    from unidle.engine.local.ranks.supervisor.progress.lines import LineCutter
 
     lines = LineCutter()
     for chunk in chunks:

@@ -376,8 +376,8 @@ def wants_rendezvous(root: Path, job: JobView) -> bool:
     """Whether a job without a rendezvous failed because its script asked for one."""
     if job.state != "failed" or job.spec.rendezvous == "torchrun":
         return False
-    from unidle.engine.local import rundir
     from unidle.engine.local.logs import LogReader
+    from unidle.engine.local.ranks import rundir
 
     reader = LogReader(rundir.rank_dir(root, job.id, len(job.attempts), 0))
     reader.begin(tail=50)

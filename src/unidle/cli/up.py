@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -21,6 +22,7 @@ from unidle.cli.common import (
     mode_of,
     store_address,
 )
+from unidle.cli.option_set import with_options
 from unidle.cli.run import (
     ProfileOption,
     ProgressOption,
@@ -29,16 +31,22 @@ from unidle.cli.run import (
     progress_of,
     told_what_is_left,
 )
+from unidle.cli.times import seconds_of
+from unidle.errors import BadInput
 from unidle.words import counted, does
 
 if TYPE_CHECKING:
-    from unidle.cli.live import Live, Progress
+    from unidle.cli.live import Live
+    from unidle.control.hosts import HostsWish
     from unidle.control.session import ControllerSession
     from unidle.files.fleet_notices import NoticeChannel
     from unidle.fleet import Fleet
+    from unidle.store.protocol import Store
     from unidle.view.state import View
 
 _NAMED: Final = 8  # adopted jobs that are named
+_DEADLINE_LEAST_S: Final = 5.0
+_DEADLINE_MOST_S: Final = 3600.0
 
 
 def register(app: typer.Typer) -> None:
@@ -46,54 +54,166 @@ def register(app: typer.Typer) -> None:
     app.command("up")(up)
 
 
-def up(
-    store: StoreOption = None,
-    fleet: FleetOption = None,
-    cpu_devices: CpuDevicesOption = None,
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False,
-    profile: ProfileOption = False,
-    progress: ProgressOption = "auto",
-    mode: StoreModeOption = "0600",
-) -> None:
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """Options of the command, in the order of its help."""
+
+    # fmt: off
+    store: StoreOption = None
+    fleet: FleetOption = None
+    cpu_devices: CpuDevicesOption = None
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", metavar="HOST:PORT", show_default=False, help="Run jobs on the hosts that join here (`unidle agent`), instead of on this machine."),
+    ] = None
+    deadline: Annotated[
+        str,
+        typer.Option("--deadline", metavar="TIME", help="With --listen: how long a host runs ranks without a word from the controller. Then it ends them, and they may start elsewhere."),
+    ] = "30s"
+    hub_name: Annotated[
+        list[str] | None,
+        typer.Option("--hub-name", metavar="NAME", show_default=False, help="With --listen: another name or address by which hosts reach this one; may be repeated."),
+    ] = None
+    certificate: Annotated[
+        str | None,
+        typer.Option("--certificate", metavar="FILE", show_default=False, help="With --listen: the site's certificate in PEM; default: one of an own authority. Needs --key."),
+    ] = None
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="FILE", show_default=False, help="Key of --certificate."),
+    ] = None
+    authority: Annotated[
+        str | None,
+        typer.Option("--authority", metavar="FILE", show_default=False, help="Certificates in PEM with which hosts verify --certificate; default: those of their system."),
+    ] = None
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False
+    profile: ProfileOption = False
+    progress: ProgressOption = "auto"
+    mode: StoreModeOption = "0600"
+    # fmt: on
+
+
+@with_options(options=UpOptions)
+def up(options: UpOptions) -> None:
     """Drive the jobs of a store until stopped. Jobs that still run are adopted.
 
     SIGTERM leaves the ranks running for the next `unidle up`. Ctrl-C stops them and puts their jobs back into the
     queue; a second Ctrl-C kills them at once.
     """
-    found, channels = find_fleet_and_channels(fleet, cpu_devices)
-    found = looked_at(found) if profile else found
-    discovered = fleet is None and cpu_devices is None
-    address = store_address(store)
-    sys.exit(_up(found, channels, address, until_idle, progress_of(progress), discovered, mode_of(mode)))
+    wish = _hosts_of(options)
+    if wish is not None:
+        sys.exit(_up_hosts(options, wish))
+    found, channels = find_fleet_and_channels(options.fleet, options.cpu_devices)
+    found = looked_at(found) if options.profile else found
+    sys.exit(_up(found, channels, options))
 
 
-def _up(
-    fleet: Fleet, channels: tuple[NoticeChannel, ...], address: str, until_idle: bool, progress: Progress, discovered: bool, mode: int
-) -> int:  # fmt: skip
+def _hosts_of(options: UpOptions) -> HostsWish | None:
+    """What ``--listen`` requests. Errors: BadInput for an option that needs it, or that it excludes."""
+    named = {
+        "--certificate": options.certificate,
+        "--key": options.key,
+        "--authority": options.authority,
+        "--hub-name": options.hub_name,
+    }
+    if options.listen is None:
+        if given := [name for name, value in named.items() if value]:
+            raise BadInput(
+                "is for a controller that hosts join", field=given[0], remedy="add --listen HOST:PORT"
+            )
+        return None
+    from unidle.control.hosts import HostsWish
+    from unidle.hub.server import SiteFiles
+
+    for name, is_given in (
+        ("--cpu-devices", options.cpu_devices is not None),
+        ("--profile", options.profile),
+    ):
+        if is_given:
+            raise BadInput(
+                "is not possible with --listen",
+                field=name,
+                remedy="use it with `unidle agent` on each host"
+                if name == "--cpu-devices"
+                else "leave it out",
+            )
+    if bool(options.certificate) != bool(options.key) or (options.authority and not options.certificate):
+        raise BadInput("--certificate and --key belong together", field="--certificate", remedy="give both")
+    site = (
+        SiteFiles(options.certificate, options.key, options.authority)
+        if options.certificate and options.key
+        else None
+    )
+    deadline_s = seconds_of("--deadline", options.deadline, least=_DEADLINE_LEAST_S, most=_DEADLINE_MOST_S)
+    return HostsWish(options.listen, int(deadline_s * 1e9), tuple(options.hub_name or ()), site)
+
+
+def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
+    """Serve the hosts that join; the exit code."""
+    from unidle.control.hosts import take_up_hosts
+
+    fleet, channels = _fleet_of_hosts(options.fleet)
+    live, store, address = _opened(options)
+    with caught() as signals, take_up_hosts(store, fleet, data_dir(), wish, channels) as hosts:
+        host, port = hosts.address
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        live.hint(f"serving {address} on the hosts that join {where} (pid {os.getpid()}); Ctrl-C stops")
+        live.hint(f"on each host: unidle agent --join {where} --token-file COPY_OF {hosts.join_file}")
+        _serve(hosts.session, signals, live, options.until_idle, address)
+    store.close()
+    return 130 if signals.interrupts else 0
+
+
+def _fleet_of_hosts(file: str | None) -> tuple[Fleet, tuple[NoticeChannel, ...]]:
+    """Queues, policies and the network of a fleet file; its nodes are those that join."""
+    from unidle.fleet import Fleet
+
+    if file is None:
+        return Fleet(source="hosts"), ()
+    found, channels = find_fleet_and_channels(file, None)
+    if found.nodes:
+        raise BadInput(
+            f"declares {counted(len(found.nodes), 'node')}, and with --listen nodes are the hosts that join",
+            field="--fleet", value=file, remedy="leave `nodes` out, and start `unidle agent` on each host",
+        )  # fmt: skip
+    return found, channels
+
+
+def _opened(options: UpOptions) -> tuple[Live, Store, str]:
     from unidle.cli.live import Live
     from unidle.control.heap import map_large_blocks
-    from unidle.control.session import take_up
     from unidle.store.open import open_store
 
     map_large_blocks()
-    live = Live(progress)
+    live, address = Live(progress_of(options.progress)), store_address(options.store)
     make_parent(address)
-    store = open_store(address, create=True, mode=mode)
+    return live, open_store(address, create=True, mode=mode_of(options.mode)), address
+
+
+def _up(fleet: Fleet, channels: tuple[NoticeChannel, ...], options: UpOptions) -> int:
+    from unidle.control.session import take_up
+
+    live, store, address = _opened(options)
+    discovered = options.fleet is None and options.cpu_devices is None
     fleet = with_devices_of_jobs(fleet, store) if discovered else fleet
     opened = take_up(
         store, fleet, data_dir(), "unidle up", channels=channels, profile_to=address, say=live.warning
     )
     with caught() as signals, opened as session:
-        controller = session.controller
-        controller.watch(lambda event, _time: live.tell(controller.view, event))
         devices = counted(len(fleet.devices()), "device")
         live.hint(f"serving {address} with {devices} (pid {os.getpid()}); Ctrl-C stops")
-        for line in adopted(controller.view):
-            live.hint(line)
-        with told_what_is_left(controller, live, address):
-            controller.run(_serving(session, signals, live, until_idle))
+        _serve(session, signals, live, options.until_idle, address)
     store.close()
     return 130 if signals.interrupts else 0
+
+
+def _serve(session: ControllerSession, signals: Signals, live: Live, until_idle: bool, address: str) -> None:
+    controller = session.controller
+    controller.watch(lambda event, _time: live.tell(controller.view, event))
+    for line in adopted(controller.view):
+        live.hint(line)
+    with told_what_is_left(controller, live, address):
+        controller.run(_serving(session, signals, live, until_idle))
 
 
 def adopted(view: View) -> Iterator[str]:

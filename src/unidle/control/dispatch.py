@@ -107,7 +107,7 @@ def _proved(one: ClusterSight, spec: JobSpec, verdict: ClusterVerdict) -> Cluste
         return verdict
     from dataclasses import replace
 
-    from unidle.place.explain.gang import GangRefusal
+    from unidle.place.explain import GangRefusal
     from unidle.place.scheduler import Scheduler
 
     answer = Scheduler().try_one(one.view, spec)

@@ -11,7 +11,7 @@ from unidle.events import types as ev
 from unidle.files.snapshot import RunTimes
 from unidle.jobs import NEVER, JobSpec
 from unidle.jobs.speeds import Known, SpeedRun, known_of
-from unidle.place.queue_order import KINDS
+from unidle.place.protocol import KINDS
 from unidle.predict import Estimate
 from unidle.predict.by_gpu_model import Forecast, forecasts, price_of
 from unidle.predict.outcome import paid_micro

@@ -31,7 +31,7 @@ def _glibc() -> _Glibc | None:
 
 
 def map_large_blocks() -> None:
-    """Blocks of at least 128 KiB are separate mappings, for good; threads share two heaps."""
+    """Blocks of at least 128 KiB are separate mappings from now on; threads share two heaps."""
     if (glibc := _glibc()) is not None:
         glibc.mallopt(_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
         glibc.mallopt(_TRIM_THRESHOLD, _MAPPED_FROM_BYTES)

@@ -15,16 +15,29 @@ import msgspec
 
 from unidle.clock import Clock
 from unidle.control.engine_commands import EngineCommands, bad_checkpoint
+from unidle.control.host_reports import arrival, event_of, fleet_at_start
 from unidle.control.inbox import CancelRequest, Inbox, KeepRequest, RemoveRequest, SubmitRequest, refused
 from unidle.control.job_decisions import JobDecisions
 from unidle.control.loop_state import LoopState
 from unidle.control.placement import Placement
 from unidle.control.recorder import Recorder, Watcher
 from unidle.control.services import USUAL, ControllerServices, ControllerTiming
-from unidle.engine.protocol import CheckpointLook, Engine, HealthChange, Observation, Utilised
+from unidle.engine.protocol import (
+    CheckpointLook,
+    Disrupted,
+    Engine,
+    HealthChange,
+    JobArrived,
+    Landed,
+    NodesChanged,
+    Observation,
+    RankMarks,
+    Silent,
+    Taken,
+    Utilised,
+)
 from unidle.errors import BadInput, StoreError
 from unidle.events import types as ev
-from unidle.fleet import as_declared
 from unidle.jobs import JobSpec, Reason
 from unidle.jobs.vitals import GangVitals
 from unidle.place.policy import on_this_fleet
@@ -77,9 +90,8 @@ class Controller:
         self._emit(
             ev.ControllerStarted(purpose, pid, covers_ns, boot, clock_offset_ns, modelled, policy_name)
         )
-        fleet = self._engine.fleet()
-        if fleet != as_declared(self.view.fleet):
-            self._emit(ev.FleetSeen(fleet))
+        if (changed := fleet_at_start(self.view, self._engine.fleet())) is not None:
+            self._emit(changed)
         self._adopt()
         self._flush()
 
@@ -122,10 +134,10 @@ class Controller:
 
     # -- asked from outside ----------------------------------------------------------------------
 
-    def submit(self, job: str, spec: JobSpec, by: str = "") -> None:
+    def submit(self, job: str, spec: JobSpec, by: str = "", *, source: str = "", identity: str = "") -> None:
         if job not in self.view.jobs:
             spec = on_this_fleet(spec, self.view)
-            self._emit(ev.JobSubmitted(job, spec, by))
+            self._emit(ev.JobSubmitted(job, spec, by, source, identity))
             forecaster = self._services.forecaster
             if forecaster is not None and (predicted := forecaster.run_time(job, spec)) is not None:
                 self._emit(predicted)
@@ -243,11 +255,25 @@ class Controller:
                 self._emit(bad_checkpoint(seen))
         elif isinstance(seen, GangVitals):
             self._take_vitals(seen)
-        else:
+        elif isinstance(seen, RankMarks):
             self._recorder.emit_marks(seen)
             state.queue.touch(seen.job)
             if seen.marks and seen.marks[-1].last is not None:
                 state.set_timers(self.view.jobs[seen.job])  # a failure that may be another's, or not
+        elif isinstance(seen, JobArrived):
+            if (job := arrival(self.view, seen)) is not None:
+                self.submit(job, seen.spec, seen.by, source=seen.source, identity=seen.identity)
+        else:
+            self._take_of_host(seen)
+
+    def _take_of_host(self, seen: NodesChanged | Taken | Silent | Disrupted | Landed) -> None:
+        if (event := event_of(self.view, seen)) is None:
+            return
+        self._emit(event)
+        if isinstance(seen, Silent | Disrupted | Landed):
+            self._state.queue.touch(seen.job)
+        if not isinstance(seen, Silent | Disrupted):
+            self._state.place = True
 
     def _take_vitals(self, seen: GangVitals) -> None:
         if self._progress is None:  # most short runs end before the first look

@@ -62,10 +62,15 @@ class Recorder:
         self._done_requests.append(request)
 
     def flush(self) -> None:
-        """Write all recorded events to the log."""
+        """Write all recorded events to the log. Without any, see that the lease holds: commands follow in both cases.
+
+        Errors: :class:`unidle.errors.LeaseLost`, else :class:`unidle.errors.StoreError`.
+        """
         if self._new or self._done_requests:
             self._store.append(self._lease, self._new, done_requests=self._done_requests)
             self._new, self._done_requests = [], []
+        else:
+            self._store.confirm(self._lease)
         if self._notices is not None:
             self._notices.turn(self._view.seq, self._clock.now_ns())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +48,15 @@ class ControllerSession:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class HeldStore:
+    """A store of which this process is the writer. ``root`` has the run directories, ``state`` what is next to them."""
+
     store: Store
     lease: Lease
-    fleet: Fleet
+    purpose: str
     view: View
     clock: RealClock
-    root: Path  # run directories
+    root: Path
     state: Path
 
 
@@ -72,52 +74,72 @@ def take_up(
     Errors: :class:`unidle.errors.StoreHeld` when another live writer holds the store; :class:`StoreError` where
     another user owns the store's file or its directory.
     """
+    senders = senders_of(channels)
+    with held_store(store, data_dir, purpose) as held:
+        root, clock = held.root, held.clock
+        refuse_strays(root, held.view.jobs)
+        engine = LocalEngine(root, fleet, clock)
+        detectors = LateDetectors(fleet, held.state / "watch.json", clock.offset_ns)
+        services = _services(held, fleet, detectors, senders, profile_to, say)
+        with driven(held, engine, services, watcher) as session:
+            yield session
+
+
+@contextmanager
+def held_store(store: Store, data_dir: Path, purpose: str) -> Iterator[HeldStore]:
+    """The store with its lease and the view of its log. Errors: as of :func:`take_up`."""
     refuse_foreign(store)
-    senders = _senders(channels)
+    _forget_password()
     lease = store.acquire(purpose)
     try:
         view = renewed_view(store)
         clock = RealClock(store.last()[1], _clock_of_log(view))
-        root, state = make_run_root(store, data_dir), state_dir(store, data_dir)
-        refuse_strays(root, view.jobs)
-        engine = LocalEngine(root, fleet, clock)
-        detectors = LateDetectors(fleet, state / "watch.json", clock.offset_ns)
-        opened = _Opened(store, lease, fleet, view, clock, root, state)
-        services = _services(opened, detectors, senders, purpose, profile_to, say)
-        controller = Controller(store, lease, engine, Unidle(), clock, services, view=view)
-        if watcher is not None:
-            controller.watch(watcher)
-        try:
-            controller.start(f"{purpose} (pid {os.getpid()})", boot_id(), clock.offset_ns)
-            detectors.start()
-            yield ControllerSession(controller, engine, clock)
-            controller.stop("done")
-            detectors.close(logged=True)
-            if services.notices is not None:
-                services.notices.close(clock.now_ns())
-        finally:
-            _close(services, engine)
+        root = make_run_root(store, data_dir)
+        yield HeldStore(store, lease, purpose, view, clock, root, state_dir(store, data_dir))
     finally:
         store.release(lease)
 
 
+@contextmanager
+def driven(
+    held: HeldStore, engine: Engine, services: ControllerServices, watcher: Watcher | None = None
+) -> Iterator[ControllerSession]:
+    """A controller on the store, from its start to its end. What the services have running ends with it."""
+    clock, detectors = held.clock, services.detectors
+    controller = Controller(held.store, held.lease, engine, Unidle(), clock, services, view=held.view)
+    if watcher is not None:
+        controller.watch(watcher)
+    try:
+        controller.start(f"{held.purpose} (pid {os.getpid()})", boot_id(), clock.offset_ns)
+        if detectors is not None:
+            detectors.start()
+        yield ControllerSession(controller, engine, clock)
+        controller.stop("done")
+        if detectors is not None:
+            detectors.close(logged=True)
+        if services.notices is not None:
+            services.notices.close(clock.now_ns())
+    finally:
+        _close(services, engine)
+
+
 def _services(
-    opened: _Opened, detectors: LateDetectors, senders: list[tuple[NoticeChannel, Send]], purpose: str, address: str,
+    held: HeldStore, fleet: Fleet, detectors: LateDetectors, senders: list[tuple[NoticeChannel, Send]], address: str,
     say: Callable[[str], None] | None,
 ) -> ControllerServices:  # fmt: skip
-    view, state = opened.view, opened.state
+    view, state = held.view, held.state
     return ControllerServices(
         NodeMaintenance(lambda: _hands(state), f"{os.getpid()}-{view.seq}"),
         Forecaster.of(view),
-        _desk(opened.store, opened.lease, senders, view.health),
+        dispatcher(held, senders),
         detectors,
-        _profiler(opened, address),
-        GangStacks(opened.root),
-        _retention(opened, purpose, address, say),
+        _profiler(held, fleet, address),
+        GangStacks(held.root),
+        _retention(held, fleet, address, say),
     )
 
 
-def _close(services: ControllerServices, engine: LocalEngine) -> None:
+def _close(services: ControllerServices, engine: Engine) -> None:
     """End what the services have running, however the session ended."""
     for service in (services.detectors, services.stacks, services.retention, services.profiler):
         if service is not None:
@@ -125,6 +147,16 @@ def _close(services: ControllerServices, engine: LocalEngine) -> None:
     engine.close()
     if services.notices is not None:
         services.notices.abandon()
+
+
+def _forget_password() -> None:
+    """Processes that this one starts (supervisors, the profiler, hooks) do not have an address with a password in their
+    environment. Those that need the address receive it over a pipe.
+    """
+    scheme, _, rest = os.environ.get("UNIDLE_STORE", "").partition("://")
+    user, at, _ = rest.rpartition("@")
+    if scheme and ((at and ":" in user) or "password=" in rest):
+        del os.environ["UNIDLE_STORE"]
 
 
 def _clock_of_log(view: View) -> int | None:
@@ -140,27 +172,27 @@ def _clock_of_log(view: View) -> int | None:
     return view.clock_offset_ns if view.live or step_ns <= _STEP_NS else None
 
 
-def _profiler(opened: _Opened, address: str) -> Profiler | None:
-    if not address or not opened.fleet.profile.on:
+def _profiler(held: HeldStore, fleet: Fleet, address: str) -> Profiler | None:
+    if not address or not fleet.profile.on:
         return None
     from unidle.control.gangs.profiler import Profiler, ProfilerOrders
 
-    root, profile = opened.root, opened.fleet.profile
-    orders = ProfilerOrders(address, str(root), opened.lease.token, opened.clock.offset_ns, profile)
+    root, profile = held.root, fleet.profile
+    orders = ProfilerOrders(address, str(root), held.lease.token, held.clock.offset_ns, profile)
     return Profiler(orders, root.parent / "profiler.err")
 
 
 def _retention(
-    opened: _Opened, purpose: str, address: str, say: Callable[[str], None] | None
+    held: HeldStore, fleet: Fleet, address: str, say: Callable[[str], None] | None
 ) -> Retention | None:
     """Only for a service: a command that drives one job leaves the others alone."""
-    if not address or purpose != "unidle up" or not opened.fleet.retention.on:
+    if not address or held.purpose != "unidle up" or not fleet.retention.on:
         return None
     from unidle.control.retention.policy import Retention
     from unidle.control.retention.worker import RetentionWorker
 
-    worker = RetentionWorker(address, opened.state, opened.lease.token)
-    return Retention(opened.state, worker, opened.clock, say or say_line)
+    worker = RetentionWorker(address, held.state, held.lease.token)
+    return Retention(held.state, worker, held.clock, say or say_line)
 
 
 def _hands(place: Path) -> HookEngine:
@@ -169,7 +201,8 @@ def _hands(place: Path) -> HookEngine:
     return HookRunner(place / "remedies")
 
 
-def _senders(channels: Sequence[NoticeChannel]) -> list[tuple[NoticeChannel, Send]]:
+def senders_of(channels: Sequence[NoticeChannel]) -> list[tuple[NoticeChannel, Send]]:
+    """Each channel with what sends to it."""
     if not channels:
         return []
     from unidle.notices.sender import senders
@@ -177,11 +210,10 @@ def _senders(channels: Sequence[NoticeChannel]) -> list[tuple[NoticeChannel, Sen
     return senders(channels)
 
 
-def _desk(
-    store: Store, lease: Lease, senders: list[tuple[NoticeChannel, Send]], health: Mapping[str, str]
-) -> NoticeDispatcher | None:
+def dispatcher(held: HeldStore, senders: list[tuple[NoticeChannel, Send]]) -> NoticeDispatcher | None:
+    """What sends notices; None without channels."""
     if not senders:
         return None
     from unidle.notices.dispatcher import NoticeDispatcher
 
-    return NoticeDispatcher(store, lease, senders, health)
+    return NoticeDispatcher(held.store, held.lease, senders, held.view.health)

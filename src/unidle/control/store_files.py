@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unidle import private
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 from unidle.errors import StoreError, StoreHeld
 from unidle.store.protocol import Store
 

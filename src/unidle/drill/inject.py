@@ -19,7 +19,7 @@ from unidle.checkpoint.find import candidates
 from unidle.checkpoint.layout import is_partial
 from unidle.drill.scratch import PREFIX, tree
 from unidle.drill.testbed import Testbed
-from unidle.engine.local.cgroups import ControlGroup, hierarchies
+from unidle.engine.local.ranks.cgroups import ControlGroup, hierarchies
 from unidle.errors import CannotRun
 from unidle.files.drill import Fault
 

@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Final
 
-from unidle.engine.local import netns
+from unidle.engine.local.ranks import netns
 from unidle.errors import CannotRun
 
 _SOL_PACKET: Final = 263

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from unidle import private
-from unidle.engine.local import cgroups
+from unidle.engine.local.ranks import cgroups
 from unidle.probe.mount_table import unescaped
 
 PREFIX: Final = "unidle-drill-"

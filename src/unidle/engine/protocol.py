@@ -13,7 +13,7 @@ from typing import Protocol
 
 from unidle.events.marks import Mark
 from unidle.events.types import Use
-from unidle.fleet import CutMode, CutPart, Fleet, Health
+from unidle.fleet import CutMode, CutPart, Fleet, Health, Node
 from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.jobs.vitals import GangVitals
 
@@ -113,7 +113,86 @@ class CheckpointLook:
     step: int | None = None  # that it holds, where its name says so
 
 
-Observation = RankMarks | HealthChange | Utilised | GangVitals | CheckpointLook
+@dataclass(frozen=True, slots=True)
+class NodesChanged:
+    """Nodes that came or are otherwise than before (``put``: each as it is now), and ids of those that left (``gone``).
+
+    A node that is put again unchanged, or is gone already, changes nothing. New nodes come last in the fleet's order.
+    """
+
+    put: tuple[Node, ...] = ()
+    gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """These ranks have not answered since ``since_ns`` (clock time); 0: they answer again.
+
+    A silent rank is not dead: it holds its slices until it answers again, or a ``lost`` or ``exit`` mark ends it.
+    """
+
+    job: str
+    attempt: int
+    ranks: tuple[int, ...]
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disrupted:
+    """Others end the attempt, by an eviction or because an allocation ended. It is no failure of the job.
+
+    The job waits again and no restart of its budget is used. The engine reports the ends of its ranks as marks, too:
+    this observation comes before the last of them.
+    """
+
+    job: str
+    attempt: int
+    because: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """The host gave a rank these slices (ids), which are as many as were placed, and may be others of the same kind."""
+
+    job: str
+    attempt: int
+    rank: int
+    node: str
+    slices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """All that others use of a node now: cores, bytes of memory, and whole devices (ids). Zeros: nothing any more.
+
+    It is not offered to jobs. Who holds such a device already keeps it.
+    """
+
+    node: str
+    cpus: float
+    memory_bytes: int
+    devices: tuple[str, ...]
+    because: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class JobArrived:
+    """A job that was submitted outside of the store: ``identity`` is its own name there, unique in its ``source``.
+
+    The same identity again is the same job. ``name`` is its name here, where no other job has that.
+    """
+
+    source: str
+    identity: str
+    name: str
+    spec: JobSpec
+    by: str = ""
+
+
+Observation = (
+    RankMarks | HealthChange | Utilised | GangVitals | CheckpointLook
+    | NodesChanged | Silent | Disrupted | Landed | Taken | JobArrived
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,16 @@ PredictedWhat = Literal["start", "run_time", "step_time", "cost"]
 
 
 class JobSubmitted(Base, frozen=True, omit_defaults=True):
-    """``submitted_by``: the submitter, as far as the store can tell; ``spec.user`` is whose job it is."""
+    """``submitted_by``: the submitter, as far as the store can tell; ``spec.user`` is whose job it is.
+
+    ``identity`` is the job's own name where it was submitted, if not in this store, unique in that ``source``.
+    """
 
     job: str
     spec: JobSpec
     submitted_by: str = ""
+    source: str = ""
+    identity: str = ""
 
 
 class CancelAsked(Base, frozen=True, omit_defaults=True):

@@ -1,5 +1,6 @@
 """The vocabulary of the log. State is a fold over these (``unidle.view``); those of jobs are in ``unidle.events.jobs``,
-those of guard in ``unidle.events.guard``, and those of the profiler in ``unidle.events.scope``."""
+those of hosts in ``unidle.events.hosts``, those of guard in ``unidle.events.guard``, and those of the profiler in
+``unidle.events.scope``."""
 
 from __future__ import annotations
 
@@ -22,6 +23,12 @@ from unidle.events.guard import StacksTaken as StacksTaken
 from unidle.events.guard import VerdictOver as VerdictOver
 from unidle.events.guard import VerdictReached as VerdictReached
 from unidle.events.guard import WatchSet as WatchSet
+from unidle.events.hosts import AttemptDisrupted as AttemptDisrupted
+from unidle.events.hosts import FleetChanged as FleetChanged
+from unidle.events.hosts import NodeEdit as NodeEdit
+from unidle.events.hosts import NodeTaken as NodeTaken
+from unidle.events.hosts import RankLanded as RankLanded
+from unidle.events.hosts import RanksSilent as RanksSilent
 from unidle.events.jobs import AttemptEnded as AttemptEnded
 from unidle.events.jobs import AttemptPlaced as AttemptPlaced
 from unidle.events.jobs import CancelAsked as CancelAsked
@@ -133,6 +140,8 @@ Event: TypeAlias = (
     | ControllerStopped
     | Sighted
     | FleetSeen
+    | FleetChanged
+    | NodeTaken
     | HealthSet
     | DeviceCut
     | JobSubmitted
@@ -142,6 +151,9 @@ Event: TypeAlias = (
     | JobJudged
     | AttemptPlaced
     | RankSaw
+    | RanksSilent
+    | RankLanded
+    | AttemptDisrupted
     | StopAsked
     | VerdictReached
     | VerdictOver
@@ -177,6 +189,8 @@ KINDS: Final[dict[str, type[Event]]] = {
     "controller_stopped": ControllerStopped,
     "sighted": Sighted,
     "fleet_seen": FleetSeen,
+    "fleet_changed": FleetChanged,
+    "node_taken": NodeTaken,
     "health_set": HealthSet,
     "device_cut": DeviceCut,
     "job_submitted": JobSubmitted,
@@ -186,6 +200,9 @@ KINDS: Final[dict[str, type[Event]]] = {
     "job_judged": JobJudged,
     "attempt_placed": AttemptPlaced,
     "rank_saw": RankSaw,
+    "ranks_silent": RanksSilent,
+    "rank_landed": RankLanded,
+    "attempt_disrupted": AttemptDisrupted,
     "stop_asked": StopAsked,
     "verdict_reached": VerdictReached,
     "verdict_over": VerdictOver,

@@ -4,6 +4,7 @@ from unidle.fleet.links import GpuLinks
 from unidle.fleet.model import (
     PART_MODES,
     WHOLE_PPM,
+    Barred,
     Cut,
     CutMode,
     CutPart,
@@ -29,6 +30,7 @@ from unidle.fleet.model import (
 __all__ = [
     "PART_MODES",
     "WHOLE_PPM",
+    "Barred",
     "Cut",
     "CutMode",
     "CutPart",

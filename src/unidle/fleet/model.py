@@ -12,6 +12,8 @@ from unidle.fleet.queues import DAILY, UTC, Migration, QueueSpec, UsageDecay, Zo
 WHOLE_PPM = 1_000_000
 
 Health = Literal["healthy", "fault", "repair", "maintenance", "quarantine", "boot"]
+Barred = Health | Literal["taken"]
+"""Why no job may be placed on a node or device: its health, or others use it."""
 LinkClass = Literal["nvlink", "infiniband", "roce", "ethernet"]
 Vendor = Literal["nvidia", "amd", "ascend"]
 PartMode = Literal["mig", "mps", "time", "quota"]
@@ -225,11 +227,12 @@ def declared_ppm(device: Device, slice_id: str) -> int:
 
 def as_declared(fleet: Fleet) -> Fleet:
     """The fleet without what became of its devices since: cuts and generations."""
-    nodes = tuple(map(_declared, fleet.nodes))
+    nodes = tuple(map(declared_node, fleet.nodes))
     return fleet if nodes == fleet.nodes else replace(fleet, nodes=nodes)
 
 
-def _declared(node: Node) -> Node:
+def declared_node(node: Node) -> Node:
+    """The node without what became of its devices since."""
     if not any(device.generation for device in node.devices):
         return node
     return replace(node, devices=tuple(replace(d, generation=0, cut=None) for d in node.devices))

@@ -189,6 +189,10 @@ class RetentionPolicy:
         return self.removes or self.compress_ns is not None
 
 
+OVERLAY_VARIABLE: Final = "UNIDLE_NVML_OVERLAY"
+"""The environment variable with a file that replaces what NVML reports, for nodes without one of their own."""
+
+
 @dataclass(frozen=True, slots=True)
 class WatchSources:
     """``kernel_log``: ``kmsg``, ``journal``, ``off`` or the path of a log that is followed.

@@ -25,6 +25,8 @@ from unidle.view.ranks import RankView
 from unidle.words import counted
 
 _S: Final = 1_000_000_000
+_OVERRULED: Final = ("disrupted", "rank_failed", "hung")
+"""Why a gang was stopped, where that others ended it explains the failure that was seen first."""
 CAUSE_NS: Final = 3 * _S
 """How long the gang is left alone after a failure that follows from another's: that one may take its time to end."""
 
@@ -91,6 +93,8 @@ def _decide_running(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.
     grace_ns = int(job.spec.grace_s * _S)
     if job.cancel_by is not None:
         return [ev.StopAsked(job.id, attempt.number, "cancelled", grace_ns, _cancelled(job))]
+    if attempt.disrupted is not None:
+        return [ev.StopAsked(job.id, attempt.number, "disrupted", grace_ns, attempt.disrupted)]
     culprit = find_culprit(attempt, job.spec.ignored_ranks)
     if culprit is not None and now_ns >= (waits_for_cause_ns(job, attempt) or 0):
         because = why_failed(job, attempt, culprit)
@@ -144,6 +148,10 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
         ]
     if (refused := _refused(attempt)) is not None:
         return [ended(job.id, attempt.number, "failed", refused), ev.Requeued(job.id, refused)]
+    if attempt.disrupted is not None and (stop is None or stop.why in _OVERRULED):
+        then = by_policy(job, "evict", attempt.disrupted, now_ns)
+        left = ended(job.id, attempt.number, "preempted", attempt.disrupted)
+        return [left, then or ev.Requeued(job.id, attempt.disrupted)]
     if stop is not None and (followed := _after_stop(job, attempt, stop, now_ns)) is not None:
         return followed
     culprit = find_culprit(attempt, ignored)  # again, because all ends are known now

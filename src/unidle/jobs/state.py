@@ -43,6 +43,7 @@ StopWhy = Literal[
     "idle",
     "hung",
     "node_sick",
+    "disrupted",
 ]
 """Why an attempt is to be stopped."""
 

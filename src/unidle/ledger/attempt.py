@@ -48,7 +48,7 @@ def classify(facts: SliceFacts) -> str:
 
 
 # What became of the attempt's work after its last durable checkpoint.
-Fate = Literal["open", "kept", "replayed", "preempted", "no_artefact"]
+Fate = Literal["open", "kept", "replayed", "preempted", "disrupted", "no_artefact"]
 # Why work stopped before the processes ended.
 Halt = Literal["failure", "request"]
 
@@ -56,11 +56,15 @@ START_MOST_NS: Final = 600_000_000_000
 """A job of which no step was ever seen is taken to be past its start after so long."""
 
 
-_Loss = Literal["open", "kept", "replayed", "preempted", "no_artefact", "failed_start"]
+_Loss = Literal["open", "kept", "replayed", "preempted", "disrupted", "no_artefact", "failed_start"]
 
 
 class RankTrace(NamedTuple):
-    """Observations of one rank. Times in ns on the controller's clock, in order."""
+    """Observations of one rank. Times in ns on the controller's clock, in order.
+
+    ``since_ns``: when it got these slices, if that was after its placement. A rank with slices of several such times
+    is as many traces.
+    """
 
     slices: tuple[int, ...]
     spawn_ns: int | None = None
@@ -72,6 +76,8 @@ class RankTrace(NamedTuple):
     observer: str = ""
     down: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group down)
     looks: Sequence[Look] = ()  # what was found by looking at it, in order of time
+    silent: Sequence[tuple[int, int]] = ()  # when it did not answer, in order of time
+    since_ns: int = 0
 
 
 class AttemptTrace(NamedTuple):
@@ -135,7 +141,7 @@ def _alike(ranks: Sequence[RankTrace], lead: RankTrace | None) -> list[tuple[Ran
     for rank in ranks:
         source = rank if rank.step_n else lead
         ready = rank.ready_ns if rank.ready_ns is not None or source is None else source.ready_ns
-        own = (tuple(rank.spans), tuple(rank.down), tuple(rank.looks))
+        own = (tuple(rank.spans), tuple(rank.down), tuple(rank.looks), tuple(rank.silent), rank.since_ns)
         key = (rank.end_ns, ready, id(source), own if any(own) else None)
         groups.setdefault(key, (rank, []))[1].extend(rank.slices)
     return list(groups.values())
@@ -183,11 +189,15 @@ def _rank_pieces(
         tiled = _idle(tiled, max(trace.idle_ns, begin_work), work_end, trace.idle_how)
     if rank.looks:
         tiled = carve([piece for piece in tiled if piece.start_ns < piece.end_ns], rank.looks)
+    if rank.silent:
+        tiled = _silent(tiled, rank.silent, gone)
     fate: _Loss = trace.fate
     lost_from, lost_until = _lost_from(trace, rank, lead, begin_work), work_end
     if spawned is not None and _is_failed_start(trace, lead, begin_work):
         fate, lost_from, lost_until = "failed_start", begin_work, gone
     for piece in tiled:
+        if piece.start_ns < rank.since_ns:
+            piece = piece._replace(start_ns=rank.since_ns)
         if piece.start_ns >= piece.end_ns:
             continue
         if lost_from is None or piece.start_ns >= lost_until or piece.end_ns <= lost_from:
@@ -294,7 +304,7 @@ def _revoke(piece: CauseInterval, lost_from: int, fate: _Loss) -> Iterator[Cause
     cut = max(piece.start_ns, lost_from)
     if piece.start_ns < cut:
         yield piece._replace(end_ns=cut)
-    if piece.leaf in ("idle", "unseen"):  # no work, so none that was lost
+    if piece.leaf in ("idle", "unseen", "silent"):  # no work that is known, so none that was lost
         yield piece._replace(start_ns=cut)
         return
     down = piece.leaf in _DOWN
@@ -321,6 +331,25 @@ def _idle(pieces: Iterable[CauseInterval], start: int, end: int, how: How) -> It
             start_ns=a, end_ns=b, leaf="idle", step=-1, how=how, observer="control", was=None
         )
         yield piece._replace(start_ns=b)
+
+
+def _silent(
+    pieces: Iterable[CauseInterval], silences: Sequence[tuple[int, int]], gone: int
+) -> Iterator[CauseInterval]:
+    """While the rank did not answer, what no mark proves is silence. Marks that came later prove it, too."""
+    for piece in pieces:
+        guessed = piece.how == "inferred" or piece.leaf in ("gang_wait", "start")
+        if piece.step >= 0 or not guessed or piece.leaf == UNSEEN:
+            yield piece
+            continue
+        at = piece.start_ns
+        for start, end in silences:
+            a, b = max(start, at), min(end, gone, piece.end_ns)
+            if a < b:
+                yield piece._replace(start_ns=at, end_ns=a)
+                yield CauseInterval(a, b, "silent", -1, "measured", "control")
+                at = b
+        yield piece._replace(start_ns=at)
 
 
 def _overlay(

@@ -54,6 +54,7 @@ class Book:
     sealed: list[int] = field(default_factory=list)  # per slice: postings before it are in segments
     segments: list[int] = field(default_factory=list)  # their ``seq``
     _index: dict[str, int] = field(default_factory=dict)
+    _on: dict[str, list[int]] | None = None  # by node, its slices in the fleet
 
     def index(self, slice_id: str) -> int:
         """The number of a slice; it must have been sighted."""
@@ -71,6 +72,25 @@ class Book:
         if len(self._index) != len(self.slices):
             self._index = {ref.id: k for k, ref in enumerate(self.slices)}
         return self._index
+
+    def on(self, target: str) -> list[int]:
+        """The numbers of the slices that a node or device (its id) has in the fleet, in order."""
+        nodes = self._nodes()
+        if target in nodes:
+            return sorted(nodes[target])
+        node = target.rpartition("/")[0]
+        if node in nodes:
+            return sorted(k for k in nodes[node] if self.slices[k].device == target)
+        there = enumerate(self.slices)  # a device that is not named after its node
+        return [k for k, ref in there if ref.device == target and ref.gone_ns is None]
+
+    def _nodes(self) -> dict[str, list[int]]:
+        if self._on is None:
+            self._on = {}
+            for k, ref in enumerate(self.slices):
+                if ref.gone_ns is None:
+                    self._on.setdefault(ref.node, []).append(k)
+        return self._on
 
     # -- sightings -------------------------------------------------------------------------------
 
@@ -120,17 +140,24 @@ class Book:
                 self.since[k] = ref.first_ns
             ref.first_ns = self.slices[k].first_ns
             self.slices[k] = ref
+            if gone is not None and self._on is not None:
+                self._on.setdefault(ref.node, []).append(k)
             return
         self.slices.append(ref)
         self.since.append(ref.first_ns)
         self.held.append(False)
         self.sealed.append(ref.first_ns)
         self._index[ref.id] = len(self.slices) - 1
+        if self._on is not None:
+            self._on.setdefault(ref.node, []).append(len(self.slices) - 1)
 
     def remove(self, k: int, now_ns: int) -> None:
         """A slice left the fleet: its time ends here."""
         self._post((k,), now_ns)
-        self.slices[k].gone_ns = now_ns
+        ref = self.slices[k]
+        if ref.gone_ns is None and self._on is not None:
+            self._on[ref.node].remove(k)
+        ref.gone_ns = now_ns
         self.down.pop(k, None)  # asked of the fleet's health again when it returns
 
     # -- causes ----------------------------------------------------------------------------------
@@ -190,6 +217,22 @@ class Book:
                 start, leaf = down[k]
                 self.down_log.setdefault(k, []).append((start, now_ns, leaf))
                 down[k] = (now_ns, leaf)
+
+    def leave_unused(self, k: int, now_ns: int, job: str, attempt: int) -> None:
+        """An attempt that held a slice got another one: until now it only waited on this one for its gang."""
+        for a, b, unseen, how in self._uncovered(self.since[k], now_ns):
+            at, downs = a, [] if unseen else sorted(self.faults(k, a, b))
+            for start, end, leaf in [*downs, (b, b, "")]:
+                start, end = max(start, at), min(end, b)
+                if at < start:
+                    kind = unseen or "gang_wait"
+                    self.closed.append(
+                        Entry((k,), at, start, kind, job, attempt, how=how, observer="control")
+                    )
+                if start < end:
+                    self.closed.append(Entry((k,), start, end, leaf, job, attempt, observer="control"))
+                at = max(at, end)
+        self.give_back((k,), now_ns)
 
     def faults(self, k: int, start_ns: int, end_ns: int) -> list[tuple[int, int, str]]:
         """Unhealthy times of a held slice within a window."""

@@ -58,7 +58,7 @@ RATIOS: Final[dict[str, RatioDefinition]] = {
         ),
         RatioDefinition(
             "availability",
-            "how much of the observed capacity was in working order",
+            "how much of the observed capacity was in working order, and not used by others",
             "1 - down / (capacity - unseen)",
             _UP,
             _SEEN,

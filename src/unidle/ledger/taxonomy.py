@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-TAXONOMY_VERSION: Final = 2
+TAXONOMY_VERSION: Final = 3
 
 How = Literal["measured", "inferred", "modelled"]
 
@@ -16,6 +16,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "maintenance": "planned maintenance",
         "quarantine": "burn-in or probation after a fault",
         "boot": "the node boots",
+        "taken": "used by others than jobs",
     },
     "free": {
         "no_demand": "no job needs it",
@@ -35,6 +36,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "data_stall": "waiting for input data",
         "evaluation": "evaluation between training steps",
         "hang": "alive, but the gang makes no progress",
+        "silent": "the rank's host does not answer, and no step of that time is known",
         "preempting": "asked to leave, and saving or stopping",
         "idle": "allocated with nothing to run, before, between or after the work",
     },
@@ -52,6 +54,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "replayed": "steps that had to be done again after a failure",
         "failed_start": "a start that failed: the gang ended before its first step",
         "preempted": "steps lost to preemption",
+        "disrupted": "steps lost because others ended the gang, such as an eviction",
         "rolled_back": "steps undone on purpose",
         "no_artefact": "work of a job that ended without leaving a result",
     },

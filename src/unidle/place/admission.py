@@ -6,24 +6,24 @@ Jobs of one shape are one class: the pools of devices that they may use, their c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
 from unidle.fleet import WHOLE_PPM, Device, Fleet, models_of, slices_of
-from unidle.fleet.queues import QueueSpec
+from unidle.fleet.queues import QueueSpec, amounts_of
 from unidle.jobs import JobSpec, Reason, Share
-from unidle.place.explain.gang import never_fits
-from unidle.place.model import Amounts, Asks, Demand
+from unidle.place.explain import never_fits
+from unidle.place.model import Amounts, Asks
 from unidle.place.network.constraint import Gang, gang_of
 from unidle.place.nodes.free import OPEN, Access
 from unidle.place.nodes.hardware import Option
 from unidle.place.nodes.rank_class import RankClass, RankClasses
+from unidle.place.protocol import KINDS
 from unidle.place.queue.fair_share import Fairness, FairShare
-from unidle.place.queue.spec import MILLI, amounts_of
-from unidle.place.queue.tree import ROOT, QueueTree
-from unidle.place.queue_order import KINDS
+from unidle.place.queue.reservations import most_of
+from unidle.place.queue.tree import MILLI, ROOT, QueueTree
 from unidle.place.slices.devices import SliceMemo
 from unidle.place.slices.offers import SliceOffers
 from unidle.share.mig_models import mig_models
@@ -33,38 +33,6 @@ from unidle.view.jobs import JobView
 from unidle.view.state import View
 from unidle.view.usage import charged, milli_of
 from unidle.view.waiting import Shape
-
-
-def affordable(
-    shares: FairShare, leaf: int, demand: Demand, reserved: Mapping[int, Amounts] | None = None
-) -> Demand:
-    """The demand, of which the least may be charged, with the most that its queue lets it be charged now."""
-    if not demand.most or demand.most == demand.charged:
-        return demand
-    return replace(
-        demand,
-        charged=most_of(shares, leaf, demand.charged, demand.most, firm=demand.firm, reserved=reserved),
-    )
-
-
-def most_of(
-    shares: FairShare, leaf: int, least: Amounts, most: Amounts, *, firm: bool,
-    reserved: Mapping[int, Amounts] | None = None,
-) -> Amounts:  # fmt: skip
-    """The most from ``least``, which may be charged, to ``most`` that may; by bisection, as what is more is refused, too."""
-    low, high = max(least), max(most)
-    if shares.refusal(leaf, most, firm=firm, reserved=reserved) is None:
-        return most
-    while high - low > 1:
-        middle = (low + high) // 2
-        may = shares.refusal(leaf, counted_as(least, middle), firm=firm, reserved=reserved) is None
-        low, high = (middle, high) if may else (low, middle)
-    return counted_as(least, low)
-
-
-def counted_as(amounts: Amounts, milli: int) -> Amounts:
-    """The same resources, charged for so many thousandths of devices."""
-    return tuple(milli if amount else 0 for amount in amounts)
 
 
 def fairness_of(fleet: Fleet) -> Fairness:
@@ -195,13 +163,11 @@ def never_in(
     of_gpu = share is not None and (bool(share.profile) or share.mode != "any")  # no CPU device is cut so
     may = [kind for kind in KINDS[spec.device] if kind in kinds and not (of_gpu and kind == "cpu")]
     there = dict(zip(tree.resources, empty.quota.capacity, strict=True))
-    may = [
-        kind for kind in may if asked(kind) <= there[kind]
-    ] or may  # else there are too few, whichever job asks
+    # where all are too few, whichever job asks
+    may = [kind for kind in may if asked(kind) <= there[kind]] or may
     found = [_never_of(empty, spec, index, kind, asked(kind)) for kind in may]
-    return (
-        None if None in found else next(iter(found), None)
-    )  # without such devices the fleet's own reason says so
+    # without such devices the fleet's own reason says so
+    return None if None in found else next(iter(found), None)
 
 
 def never_in_parts(empty: FairShare, sharing: SliceOffers, spec: JobSpec, queue: str) -> Reason | None:
@@ -289,9 +255,8 @@ class JobClass:
     charged: Amounts
     asks: Asks
     alike: str
-    parts: JobSpec | None = (
-        None  # for parts of devices that are cut on demand: the job, on one kind of devices
-    )
+    # for parts of devices that are cut on demand: the job, on one kind of devices
+    parts: JobSpec | None = None
     most: Amounts = ()  # where the charge depends on the place: the most, and ``charged`` is the least
     other: JobClass | None = None  # the same on another kind of devices, where the job may have any
 
@@ -322,9 +287,8 @@ class JobClasses:
 
     def of(self, job: JobView, shape: Shape, view: View | None) -> JobClass:
         """What the job has in common with those of its shape."""
-        by_queue = (
-            job.spec.share is not None or job.spec.device == "any"
-        )  # its limits say what is for the job
+        # its limits say what is for the job
+        by_queue = job.spec.share is not None or job.spec.device == "any"
         access = self._free_slices.access(job.spec, job)
         key = (shape, self.queue(job.spec) if by_queue else "", access)
         found = self._by_shape.get(key)

@@ -20,15 +20,15 @@ from typing import TypeAlias
 import numpy as np
 
 from unidle.jobs import JobSpec, Reason
-from unidle.place.explain.gang import GangRefusal
+from unidle.place.explain import GangRefusal
 from unidle.place.gang.fit import GangFit, GangRound
 from unidle.place.network.constraint import GangPlan
 from unidle.place.network.tree import Ints
 from unidle.place.nodes.free import Access
 from unidle.place.nodes.rank_class import RankClass
 from unidle.place.protocol import Plan
-from unidle.place.session import SessionCache
 from unidle.place.slices.fit import SliceFit
+from unidle.place.snapshot import SessionCache
 from unidle.view.jobs import JobView
 from unidle.view.state import View
 from unidle.words import counted

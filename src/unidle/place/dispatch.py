@@ -17,7 +17,7 @@ from unidle.fleet import WHOLE_PPM, Device, Sharing
 from unidle.fleet.labels import kind_of
 from unidle.fleet.summary import CapacitySummary, DomainStock, NodeClass, QueueRoom, Stock, TierStock
 from unidle.jobs import JobSpec, Reason, Share
-from unidle.place.queue_order import KINDS, noun
+from unidle.place.protocol import KINDS, noun
 from unidle.share.modes import MPS_CLIENTS
 from unidle.share.offers import bounded_modes, promises
 from unidle.share.parts import share_of
@@ -187,12 +187,9 @@ def _when(
         why = f"its queue {spec.queue} may use {(more := max(queue.free_milli.get(kind, 0), 0) / 1000):g} more {noun(kind, more)}"
     elif free >= spec.devices:
         why += f", but no {tiers[-1].kind} holds it whole"
-    start = (
-        ""
-        if start_ns is None
-        else f"; by the run times of its jobs, room is free in {start_ns / 60e9:.0f} min"
-    )
-    because = Reason("room_later", why + start, {"free": free, "total": total})
+    if start_ns is not None:
+        why += f"; by the run times of its jobs, room is free in {start_ns / 60e9:.0f} min"
+    because = Reason("room_later", why, {"free": free, "total": total})
     return ClusterVerdict(
         cluster, "later", because, "", len(kinds), 0, start_ns, crowd, False, cost, summary.currency
     )

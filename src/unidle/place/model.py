@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from unidle.fleet.queues import Migration
 from unidle.jobs import Preemption
-from unidle.place.queue_order import STARVED_NS
+from unidle.place.protocol import STARVED_NS
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Amounts: TypeAlias = tuple[int, ...]
@@ -188,7 +188,7 @@ class Hold:
 
 
 HOUR_NS: Final = 3_600_000_000_000
-_LEVEL: Final = {"high": 0, "medium": 1, "low": 2}
+LEVEL: Final = {"high": 0, "medium": 1, "low": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Backfill:
 
 def order_key(demand: Demand, policy: Backfill) -> tuple[int, int, str]:
     """Level, then submission, earlier by ``age_ns`` for each point of priority; it never changes with time."""
-    return (_LEVEL[demand.level], demand.submitted_ns - demand.priority * policy.age_ns, demand.job)
+    return (LEVEL[demand.level], demand.submitted_ns - demand.priority * policy.age_ns, demand.job)
 
 
 def in_order(demands: Iterable[Demand], now_ns: int, policy: Backfill) -> list[Demand]:

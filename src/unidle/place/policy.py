@@ -16,8 +16,7 @@ from typing import Final
 from unidle.errors import BadInput
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, RankPlace, Reason
-from unidle.place.protocol import Place, Plan, Policy, Wait
-from unidle.place.queue_order import KINDS, InQueueOrder, noun, starves
+from unidle.place.protocol import KINDS, InQueueOrder, Place, Plan, Policy, Wait, noun, starves
 from unidle.view.jobs import JobView
 from unidle.view.occupancy import NodeSlots, Occupancy
 from unidle.view.state import View
@@ -238,17 +237,12 @@ DEFAULT: Final = "unidle"
 def _baseline(name: str) -> Policy:
     from unidle.place import baselines  # needs NumPy
 
-    return {"firstfit": baselines.first_fit, "bestfit": baselines.best_fit, "spread": baselines.spread}[
-        name
-    ]()
+    makers = {"firstfit": baselines.first_fit, "bestfit": baselines.best_fit, "spread": baselines.spread}
+    return makers[name]()
 
 
-_MAKERS: dict[str, Callable[[], Policy]] = {
-    DEFAULT: Unidle,
-    "firstfit": partial(_baseline, "firstfit"),
-    "bestfit": partial(_baseline, "bestfit"),
-    "spread": partial(_baseline, "spread"),
-}
+_MAKERS: dict[str, Callable[[], Policy]] = {DEFAULT: Unidle}
+_MAKERS |= {name: partial(_baseline, name) for name in ("firstfit", "bestfit", "spread")}
 
 
 def register(name: str, make: Callable[[], Policy]) -> None:

@@ -1,39 +1,22 @@
-"""The page to begin with: what a policy returns, what a decision under way looks like, and what an action is.
+"""The page to begin with: what a policy gets and returns.
 
 A policy turns a view into a plan: who starts where, who waits and why, who is stopped for whom, and which devices are
-cut again. Under queues a decision is a session (``session``), on which actions (``actions``) are tried for one job after
-the other (``scheduler.decide``), and the draft that they leave becomes the plan. Nothing here needs NumPy.
+cut again. What all policies share is here too: kinds of devices, and waiting jobs in queue order. The cycle is in
+``scheduler``, and what its actions see in ``session``. Nothing here needs NumPy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+import heapq
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
 
 from unidle.fleet import Cut
 from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.view.state import View
-
-if TYPE_CHECKING:
-    from unidle.place.explain.queue import Learned, Like
-    from unidle.place.model import (
-        Amounts,
-        Demand,
-        Domains,
-        Fits,
-        Hold,
-        Ints,
-        Mask,
-        OpLog,
-        RoundRules,
-        Running,
-    )
-    from unidle.place.queue.backfill import Planner
-    from unidle.place.queue.fair_share import Refusal
-    from unidle.place.queue.reservations import QuotaReservations
-    from unidle.place.queue.state import Allocations, PendingJobs, PendingLine
-    from unidle.place.queue.victims import Candidates
+from unidle.view.waiting import Shape
+from unidle.words import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,171 +97,50 @@ class Policy(Protocol):
         """Whether the whole fleet, empty and healthy, holds a gang of this job."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """The job starts with these devices by node."""
-
-    job: str
-    devices: Mapping[int, int]
-    because: Reason
+STARVED_NS: Final = 24 * 3_600_000_000_000
+"""A job that waited so long comes before all that did not, and room is kept for it."""
+KINDS: Final = {"gpu": ("gpu",), "cpu": ("cpu",), "any": ("gpu", "cpu")}
 
 
-@dataclass(slots=True)
-class Draft:
-    """What was decided, each list in order. ``planned_ns``: expected starts of jobs that wait.
+def noun(kind: str, n: float) -> str:
+    """``GPUs``, ``CPU device``, ``devices``: in words, as many as there are."""
+    return plural(n, {"gpu": "GPU", "cpu": "CPU device", "any": "device"}[kind])
 
-    Jobs beyond the depth of their queue have no entry in ``waits``.
+
+class InQueueOrder:
+    """Waiting jobs over all shapes, as (shape, job), by priority and submission.
+
+    Jobs of a shape in ``blocked``, which may grow meanwhile, are passed over, and those whose time has not come.
     """
 
-    starts: list[Start] = field(default_factory=list)
-    stops: list[Preemption] = field(default_factory=list)
-    moves: list[Consolidation] = field(default_factory=list)
-    waits: dict[str, Reason] = field(default_factory=dict)
-    planned_ns: dict[str, int] = field(default_factory=dict)
-    no_victims: dict[str, Reason] = field(default_factory=dict)  # why no job is stopped for one that waits
-    expired: tuple[str, ...] = ()
-    again_ns: int | None = None  # when time alone may change the answer
-    kept_back: bool = (
-        False  # reservations of this round were in somebody's way: another round may see it otherwise
-    )
+    def __init__(self, view: View, now_ns: int, blocked: Container[Shape]) -> None:
+        self._view, self._now_ns, self._blocked = view, now_ns, blocked
+        self._heads = [(queue[0], 0, shape) for shape, queue in view.waiting.items() if queue]
+        heapq.heapify(self._heads)
+
+    def __iter__(self) -> InQueueOrder:
+        return self
+
+    def __next__(self) -> tuple[Shape, str]:
+        while self._heads:
+            (_, _, job_id), at, shape = heapq.heappop(self._heads)
+            if shape in self._blocked:
+                continue
+            queue = self._view.waiting[shape]
+            if at + 1 < len(queue):
+                heapq.heappush(self._heads, (queue[at + 1], at + 1, shape))
+            if self._view.jobs[job_id].not_before_ns <= self._now_ns:
+                return shape, job_id
+        raise StopIteration
 
 
-@dataclass(frozen=True, slots=True)
-class Preemption:
-    """Stop ``victims``, which loses ``lost_us`` device-microseconds; the job starts on what ``hold`` keeps.
-
-    ``spares``: they are filler on spares, and the job comes back after a fault.
-    """
-
-    job: str
-    victims: tuple[str, ...]
-    lost_us: int
-    hold: Hold
-    because: Reason
-    spares: bool = False
+def starves(view: View, now_ns: int) -> bool:
+    """Whether a job has waited for too long, wherever it stands in its line."""
+    since_ns = view.queue.since_ns()
+    return since_ns is not None and since_ns <= now_ns - STARVED_NS
 
 
-@dataclass(frozen=True, slots=True)
-class Consolidation:
-    """Move jobs to ``moves`` (each a hold for the job that moves); the waiting job then starts on ``hold``.
-
-    ``lost_us`` is the part of the price of each move.
-    """
-
-    job: str
-    moves: tuple[Hold, ...]
-    price_us: int
-    gain_us: int
-    hold: Hold
-    because: Reason
-    lost_us: tuple[int, ...] = ()
-
-
-class StartRoom(NamedTuple):
-    """What a job would start on: whole devices by node, those that it gets parts of, and what it is charged."""
-
-    devices: Mapping[int, int]
-    parts: tuple[str, ...]
-    charged: Amounts
-
-
-class Parts(Protocol):
-    """What actions need if devices are cut on demand."""
-
-    def then(self, demand: Demand, gone: frozenset[str]) -> StartRoom | None:
-        """What the job would start on, once these jobs, which the state has stopped, have left."""
-
-    def apart(self, job: str) -> Hashable:
-        """What sets jobs apart that ask for the same part."""
-
-    def parts_of(self, job: str) -> Iterable[str]:
-        """Devices that a running job has parts of."""
-
-    def keep(self, job: str, devices: Iterable[str]) -> None:
-        """These devices are in parts: from now on no other job gets one of them."""
-
-
-class Session(Protocol):
-    """A decision under way, as actions see it. Whatever they try or do is recorded in ``log``."""
-
-    now_ns: int
-    rules: RoundRules
-    log: OpLog
-    state: Allocations  # who runs, what is free or held for whom, what queues use
-    pending: PendingJobs
-    draft: Draft
-    learned: Learned
-    reservations: QuotaReservations
-    planner: Planner | None  # starts over time; made when a job first waits
-    candidates: Candidates | None  # who may be stopped; found when somebody is first stopped
-    parts: Parts | None
-    together: bool  # whether equal jobs of one rank may be solved together: ``allowed`` is known
-
-    def open(self) -> None:
-        """Begin: holds expire, and queues that were blocked before have their turn again."""
-
-    def close(self) -> None:
-        """End: all that was tried or decided is taken back."""
-
-    def like(self, demand: Demand) -> Like:
-        """The class of jobs with the same outcome."""
-
-    def fits(self, demand: Demand | Running) -> Fits:
-        """Where its ranks would be placed in room that others might leave."""
-
-    def domains(self, demand: Demand) -> Domains | None:
-        """Ranges of nodes of which one must hold it whole; None: all nodes."""
-
-    def allowed(self, demand: Demand) -> Mask | None:
-        """The nodes of which any holds it, a job of one rank; None where only ``fits`` can tell."""
-
-    def find(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
-        """Devices by node on which it could start now, on no more than ``room`` (ranks by node); None where it could not."""
-
-    def other_kinds(self, demand: Demand) -> Sequence[Demand]:
-        """What it would take instead, on other kinds of devices."""
-
-    def charge_there(self, demand: Demand) -> Amounts | None:
-        """What it would be charged where it could start now but for its quota; None where it could not."""
-
-    def ready(self, job: str) -> bool:
-        """Whether what is held for the job is really free by now."""
-
-    def start(
-        self, demand: Demand, devices: Mapping[int, int], because: Reason, as_: Demand | None = None
-    ) -> None:
-        """The job starts on these devices by node; ``as_``: with another charge, or on another kind of devices."""
-
-    def stop_filler(self, demand: Demand) -> Preemption | None:
-        """Stop filler on spares for a job that comes back after a fault, if it is one and that makes room."""
-
-    def wants_time(self, job: str) -> bool:
-        """Whether a start is predicted for the job even if no room is reserved for it."""
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One job that is tried: the next of its queue."""
-
-    leaf: int
-    demand: Demand
-    like: Like
-    line: PendingLine  # of its queue, from the next job on
-    reserved: Mapping[int, Amounts] = field(default_factory=dict)  # by queue, for others before its end
-    refusal: Refusal | None = None  # the bound of a queue that is in its way
-    as_charged: Demand | None = (
-        None  # the job with the charge that was refused, where that depends on its place
-    )
-    in_the_way: bool = False  # whether only reservations of others are
-
-    @property
-    def asked(self) -> Demand:
-        """The job, with the charge that was refused."""
-        return self.as_charged or self.demand
-
-
-class Action(Protocol):
-    """What may be done for a job."""
-
-    def attempt(self, s: Session, a: Attempt) -> bool:
-        """Whether the job is decided on; else the next action is tried."""
+def starves_ns(view: View, now_ns: int) -> int | None:
+    """When the next job will have waited for too long."""
+    since_ns = view.queue.since_ns(now_ns - STARVED_NS)
+    return None if since_ns is None else since_ns + STARVED_NS

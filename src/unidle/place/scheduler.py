@@ -1,48 +1,54 @@
-"""Gangs on the network tree: all or nothing, in queue order, each in the lowest tier that holds it.
+"""The cycle: open a session, try the actions in order for the next job of the next queue, close; the draft is the plan.
 
-A gang goes where its hard wishes hold (``network.domains``), its ranks are ordered so that tensor, data and
-pipeline groups cross as few tiers as possible (``network.rank_order``), and who cannot be placed gets the
-reason: which wish is in the way, on how many domains, and what would help. A job that does not fit is
-passed over.
+Without queues gangs are placed in the order of priority and submission (``gang.fit``). A gang goes where its hard wishes
+hold (``network.domains``), its ranks are ordered so that tensor, data and pipeline groups cross as few tiers as possible
+(``network.rank_order``), and who cannot be placed gets the reason. A job that does not fit is passed over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from unidle.jobs import JobSpec, Layout, RankPlace, Reason
-from unidle.place.actions.make_room import Preempt, ReclaimSpares
-from unidle.place.actions.reserve import Backfill, ReserveQuota
+from unidle.place.actions.preempt import Preempt, ReclaimSpares
 from unidle.place.actions.start import (
+    PARTS_LATER,
     ChargeByPlace,
     KnownRefusal,
+    ReserveQuota,
+    ReserveRoom,
     Start,
     StartHeld,
     StartOtherKind,
     WaitBehind,
 )
-from unidle.place.draft_reasons import kept_and_stopped, why_all_wait
-from unidle.place.explain.gang import GangRefusal, never_fits
-from unidle.place.gang.fit import GangRound
+from unidle.place.explain import GangRefusal, never_fits
+from unidle.place.fleet_session import FleetSession
+from unidle.place.gang.fit import GangFit, GangRound, Like
+from unidle.place.model import Hold
 from unidle.place.network.rank_order import RankOrder, map_ranks
 from unidle.place.network.traffic import usual_traffic
-from unidle.place.nodes.free import FreeSlices
-from unidle.place.protocol import Action, Attempt, Draft, Plan, Session
-from unidle.place.queue.state import PendingLine
-from unidle.place.queue_order import starves, starves_ns
-from unidle.place.session import FleetSession, SessionCache
-from unidle.place.slices.fit import SliceFit
+from unidle.place.nodes.free import Access, FreeSlices
+from unidle.place.protocol import Keep, Plan, Stop, Wait, noun, starves, starves_ns
+from unidle.place.queue.backfill import too_deep
+from unidle.place.session import Action, Attempt, Consolidation, Draft, Session
+from unidle.place.slices.fit import PARTS_WAIT, SliceFit
 from unidle.place.slices.offers import SliceOffers
+from unidle.place.snapshot import SessionCache
 from unidle.view.fold import collector_paused
+from unidle.view.jobs import in_full
 from unidle.view.spares import comes_back
 from unidle.view.state import View
+from unidle.view.waiting import Shape
+from unidle.words import are, counted, device_time
 
 ACTIONS: Final[tuple[Action, ...]] = (
     StartHeld(), KnownRefusal(), WaitBehind(), Start(), StartOtherKind(), ChargeByPlace(parts=False),
-    ReclaimSpares(), Preempt(), ChargeByPlace(parts=True), ReserveQuota(), Backfill(),
+    ReclaimSpares(), Preempt(), ChargeByPlace(parts=True), ReserveQuota(), ReserveRoom(),
 )  # fmt: skip
 """What is tried for a job, in this order, until it is decided on."""
 _OTHERWISE: Final = frozenset({"behind", "gathering", "consolidate"})  # waits for something else than room
@@ -56,23 +62,11 @@ def decide(s: Session) -> Draft:
     it waits, the first ones with room reserved for them, which no later job may delay.
     """
     s.open()
-    shares, draft = s.state.shares, s.draft
-    lines: dict[int, PendingLine] = {}
-    misses: dict[int, int] = {}
-    while (leaf := shares.next_queue()) is not None:
-        if leaf not in lines:
-            lines[leaf] = PendingLine(s.pending.of(leaf, s.now_ns))
-        demand = lines[leaf].next()
-        if demand is None or misses.get(leaf, 0) > s.rules.backfill.depth:
-            shares.block(leaf)
-            continue
-        attempt = Attempt(leaf, demand, s.like(demand), lines[leaf])
+    for attempt in s.attempts():
         any(action.attempt(s, attempt) for action in ACTIONS)
         _explain_no_victims(s, attempt)
-        if demand.job in draft.waits and demand.job not in s.state.holds:
-            misses[leaf] = misses.get(leaf, 0) + 1
-    draft.again_ns = _again_ns(s)
-    return draft
+    s.draft.again_ns = s.again_ns()
+    return s.draft
 
 
 def _explain_no_victims(s: Session, a: Attempt) -> None:
@@ -83,15 +77,6 @@ def _explain_no_victims(s: Session, a: Attempt) -> None:
     why = s.learned.no_victims.why(a.like, a.demand)
     if why is not None and why.code != waits.code:
         s.draft.no_victims[a.demand.job] = why
-
-
-def _again_ns(s: Session) -> int | None:
-    """When time alone may change the decision."""
-    times = [hold.expires_ns for hold in s.state.holds.values()]
-    later = [s.state.shares.tree.next_window_ns(s.now_ns), s.draft.again_ns]
-    if s.draft.waits and s.learned.no_victims:  # somebody may have run for its minimum by then
-        later.append(s.state.next_stoppable_ns(s.now_ns))
-    return min([*times, *(at for at in later if at is not None)], default=None)
 
 
 class Scheduler:
@@ -230,3 +215,83 @@ def _needs_quotas(view: View) -> bool:
     # who comes back may have filler stopped
     waiting = (view.jobs.open[job] for line in view.waiting.values() for _, _, job in line)
     return view.fleet.guard.keeps_spares and any(comes_back(job) for job in waiting)
+
+
+_FOR_ROOM: Final = frozenset({"planned", "reserved", "never_free", "depth"})
+
+
+def why_all_wait(view: View, s: FleetSession, draft: Draft) -> tuple[Wait, ...]:
+    """Why jobs wait whose reason is not known yet: what blocks them, and the planned start if it exists."""
+    found: list[Wait] = []
+    in_the_way: dict[tuple[Shape, Access], GangFit | GangRefusal] = {}
+    no_part: dict[tuple[Like, str], Reason] = {}
+    starts, assumed_ns = {start.job for start in draft.starts}, s.assumed_from_ns
+    unexplained = view.unjudged.union(move.job for move in draft.moves)
+    for job in sorted((view.jobs.open[job] for job in unexplained), key=lambda job: job.order):
+        if job.id in starts or job.not_before_ns > s.now_ns or not job.spec.needs_devices:
+            continue
+        because = s.never.get(job.id) or draft.waits.get(job.id, too_deep(s.rules.backfill))
+        if because is PARTS_WAIT or because.code == PARTS_LATER:
+            # of the devices that its queue lets it have
+            of_kind = s.job_class(job.id).parts or job.spec
+            like = (s.gangs.like(job), of_kind.device)
+            if like not in no_part:
+                no_part[like] = s.gangs.refusal(of_kind, job.id).because
+            now = no_part[like]
+            text = now.text if because is PARTS_WAIT else f"{now.text}; {because.text}"
+            because = Reason(now.code, text, {**now.figures, **because.figures})
+        figures, text = because.figures, because.text
+        if because.code in _FOR_ROOM:
+            access = s.access(job)
+            way = in_the_way.get((job.shape, access)) or s.gangs.fit(job.spec, access)
+            in_the_way[job.shape, access] = way
+            now = way.because if isinstance(way, GangRefusal) else _kept(s, job.spec, access)
+            figures, text = {**now.figures, **figures}, f"{now.text}; {text}"
+        if (no_victims := draft.no_victims.get(job.id)) is not None:
+            text = f"{text}; no job is stopped for it: {no_victims.text}"
+        start_ns = draft.planned_ns.get(job.id)
+        if start_ns is not None:
+            if because.code == "planned" and assumed_ns is not None and start_ns >= assumed_ns:
+                text = text.replace(because.text, "the end of running jobs is unknown")
+            figures = {**figures, "planned_start_ns": start_ns}
+        found.append(Wait(job.id, Reason(because.code, text, figures)))
+    return tuple(found)
+
+
+def _kept(s: FleetSession, spec: JobSpec, access: Access) -> Reason:
+    """What is free for a job that would fit, were it not for those before it."""
+    rooms = [(int(c.rooms.room.sum()), c.devices) for c in s.gangs.classes(spec, access)]
+    free, devices = max(rooms)[0] * spec.devices_per_rank, max(rooms)[1]
+    text = f"needs {spec.devices} {noun(spec.device, spec.devices)}, {free} of {devices} {are(free)} free, and kept for jobs before it"
+    return Reason("kept", text, {"needs": spec.devices, "free": free, "devices": devices})
+
+
+def kept_and_stopped(view: View, s: FleetSession, draft: Draft) -> tuple[tuple[Keep, ...], tuple[Stop, ...]]:
+    """The devices that are kept for jobs, and the jobs that are stopped or moved for them."""
+
+    def keep(hold: Hold, because: Reason) -> Keep:
+        devices = {s.node(index): count for index, count in hold.devices.items()}
+        return Keep(hold.job, s.kind_of(hold.job), devices, hold.expires_ns, because)
+
+    keeps = [keep(made.hold, made.because) for made in draft.stops]
+    keeps += [keep(hold, move.because) for move in draft.moves for hold in (move.hold, *move.moves)]
+    stops = []
+    for made in draft.stops:
+        grace_ns = view.fleet.guard.spare_grace_ns if made.spares else None
+        text = f"stopped to make room for {in_full(view.jobs[made.job])}: {made.because.text}"
+        because = replace(made.because, text=text)
+        stops += [Stop(victim, because, made.job, grace_ns=grace_ns) for victim in made.victims]
+    for move in draft.moves:
+        for hold, lost_us in zip(move.moves, move.lost_us, strict=True):
+            on = [s.node(index) for index in hold.devices]
+            why = why_moved(move, on, lost_us, in_full(view.jobs[move.job]))
+            stops.append(Stop(hold.job, why, move.job, "moved"))
+    return tuple(keeps), tuple(stops)
+
+
+def why_moved(move: Consolidation, nodes: Sequence[str], lost_us: int, whose: str) -> Reason:
+    """To the job that is moved: for whom (``whose``: that job in words), what it loses, and where its devices are kept."""
+    size = sum(move.hold.devices.values())
+    named = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
+    text = f"moved to make room for {whose} ({counted(size, 'device')}), which loses {device_time(lost_us)}; its place on {named} is kept"
+    return Reason("moved", text, {"for": move.job, "lost_us": lost_us, "nodes": len(nodes)})

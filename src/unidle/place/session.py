@@ -1,401 +1,294 @@
-"""Gangs under queues and quotas: fairness, levels, reclaim and backfill on top of the network.
+"""What an action sees: a decision under way, in which actions are tried for one job after the other (``scheduler``).
 
-Whose turn it is, what a queue may use, who is stopped for whom and who waits for a planned start is
-decided by ``place.round``; where a gang goes, by ``place.network``. This is where the two meet: nodes are
-numbered per kind of device, one kind after the other, so that a round sees one row of nodes.
+A session is opened on a state of all queues. What actions try or do there is in one log of operations. The draft that
+they leave becomes the plan, and closing takes all back. Here nothing but devices counts; ``fleet_session`` adds the fleet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
-from typing import TypeAlias
-
-import numpy as np
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
 from unidle.jobs import Reason
-from unidle.place.actions.preempt import preempt
-from unidle.place.admission import JobClass, affordable, counted_as
-from unidle.place.charged_slices import QuotaParts, QuotaSlices
-from unidle.place.gang.fit import GangFit, GangRound, well_wired
-from unidle.place.gang.restart import Restarts
-from unidle.place.model import Amounts, Backfill, Demand, Domains, Fits, Ints, Mask, RoundRules, Running
-from unidle.place.network.constraint import GangPlan
-from unidle.place.network.tree import Bools
-from unidle.place.nodes.free import Access, FreeSlices, first_choice
-from unidle.place.nodes.hardware import Option
-from unidle.place.nodes.rank_class import RankClass, RankClasses
-from unidle.place.protocol import Place, Preemption
-from unidle.place.queue.victims import Candidates, anyone
-from unidle.place.queue_session import QueueSession
-from unidle.place.slices.devices import SliceMemo
-from unidle.place.snapshot import QueueSnapshot
-from unidle.view.jobs import JobView
-from unidle.view.spares import comes_back
-from unidle.view.state import View
-from unidle.words import counted, does
-
-Options: TypeAlias = tuple[tuple[Option, RankClass], ...]
+from unidle.place.model import (
+    Amounts,
+    Demand,
+    Domains,
+    Fits,
+    Hold,
+    Ints,
+    Mask,
+    RoundRules,
+    Running,
+    started,
+)
+from unidle.place.queue.backfill import Planner
+from unidle.place.queue.fair_share import Refusal
+from unidle.place.queue.reservations import QuotaReservations
+from unidle.place.queue.state import Allocations, PendingJobs, PendingLine
+from unidle.place.queue.victims import Candidates, why_no_victims
+from unidle.place.slices.fit import StartRoom
 
 
-class SessionCache:
-    """What is kept from one decision to the next, as to make it costs more than a decision. All of it follows from the view."""
+@dataclass(frozen=True, slots=True)
+class DraftStart:
+    """The job starts with these devices by node."""
 
-    def __init__(self, view: View, *, keeps_back: bool = True) -> None:
-        """Without ``keeps_back`` spares are ordinary nodes, and no job may use what is on probation."""
-        self.free_slices = FreeSlices(view, keeps_back=keeps_back)
-        self.log = self.free_slices.log  # of all that a decision tries
-        self.classes = RankClasses(self.free_slices)
-        self.slices = SliceMemo(view.fleet)
-        self._snapshot: QueueSnapshot | None = None
-
-    def follow(self, view: View) -> bool:
-        """Apply what changed since the last call; False where all has to be made again."""
-        return self.free_slices.follow(view)
-
-    def snapshot_at(self, view: View, now_ns: int) -> QueueSnapshot:
-        """The state of all queues; made when queues first count."""
-        if self._snapshot is None:
-            self._snapshot = QueueSnapshot(self.classes, self.slices, now_ns)
-        self._snapshot.follow(view, now_ns)
-        return self._snapshot
-
-    def gangs(self, view: View) -> GangRound:
-        """A round of gangs on this view, with all free that is."""
-        return GangRound(self.classes, self.slices, view)
+    job: str
+    devices: Mapping[int, int]
+    because: Reason
 
 
-class FleetSession(QueueSession):
-    """A decision over all queues on a fleet. Pure: the view is only read."""
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Stop ``victims``, which loses ``lost_us`` device-microseconds; the job starts on what ``hold`` keeps.
 
-    together = True
+    ``spares``: they are filler on spares, and the job comes back after a fault.
+    """
 
-    def __init__(self, cache: SessionCache, view: View, now_ns: int) -> None:
-        self._free_slices, self._view, self.gangs = cache.free_slices, view, cache.gangs(view)
-        self._snapshot = snapshot = cache.snapshot_at(view, now_ns)
-        # room is reserved for the first that wait where all run times are known; else only for those that starve
-        rules = RoundRules(Backfill(heads=int(snapshot.all_known)), view.fleet.migration)
-        super().__init__(snapshot.state, snapshot.waiting, now_ns, rules)
-        self.kinds, self._width, self.never = snapshot.kinds, snapshot.width, snapshot.never
-        self.places: list[Place] = []  # of the jobs that start
-        self._plans: dict[str, tuple[Option, RankClass, GangPlan, GangFit | None]] = {}
-        self._ordered: dict[tuple[str, str], Options] = {}
-        self._slices = QuotaSlices(self.gangs, view, snapshot)
-        offers = self.gangs.sharing
-        self.parts = self._parts = (
-            QuotaParts(cache.free_slices, view, snapshot, offers, self._job_class_of)
-            if offers is not None
-            else None
-        )
-        # jobs that are considered on another kind of devices than the first
-        self._other_kind: dict[str, JobClass] = {}
-        self._restarts = Restarts(cache.classes, view, self._left)
+    job: str
+    victims: tuple[str, ...]
+    lost_us: int
+    hold: Hold
+    because: Reason
+    spares: bool = False
 
-    def open(self, capacity: Amounts | None = None) -> None:
-        if self._parts is not None:
-            self._parts.keep_promised(self.now_ns)
-        super().open(self._snapshot.capacity if capacity is None else capacity)
 
-    def wants_time(self, job: str) -> bool:
-        return job in self._view.unjudged
+@dataclass(frozen=True, slots=True)
+class Consolidation:
+    """Move jobs to ``moves`` (each a hold for the job that moves); the waiting job then starts on ``hold``.
+
+    ``lost_us`` is the part of the price of each move.
+    """
+
+    job: str
+    moves: tuple[Hold, ...]
+    price_us: int
+    gain_us: int
+    hold: Hold
+    because: Reason
+    lost_us: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Draft:
+    """What was decided, each list in order. ``planned_ns``: expected starts of jobs that wait.
+
+    Jobs beyond the depth of their queue have no entry in ``waits``.
+    """
+
+    starts: list[DraftStart] = field(default_factory=list)
+    stops: list[Preemption] = field(default_factory=list)
+    moves: list[Consolidation] = field(default_factory=list)
+    waits: dict[str, Reason] = field(default_factory=dict)
+    planned_ns: dict[str, int] = field(default_factory=dict)
+    no_victims: dict[str, Reason] = field(default_factory=dict)  # why no job is stopped for one that waits
+    expired: tuple[str, ...] = ()
+    again_ns: int | None = None  # when time alone may change the answer
+    # reservations of this round were in somebody's way: another round may see it otherwise
+    kept_back: bool = False
+
+
+Like: TypeAlias = tuple[str, str, int, int, Amounts, str, Hashable]
+"""The class of jobs with the same outcome as long as no job leaves, see :meth:`Session.like`."""
+
+
+class NoVictims(dict[Like, Reason | None]):
+    """Kinds of jobs for which no other job may be stopped, with the reason if it is known already."""
+
+    def __init__(self, state: Allocations) -> None:
+        super().__init__()
+        self._state = state
+        self._looked: set[Like] = set()
+
+    def why(self, like: Like, demand: Demand) -> Reason | None:
+        """The reason for a job of this kind; None if others may be stopped for it, or if no reason is needed."""
+        if like in self and self[like] is None and like not in self._looked:
+            self._looked.add(like)
+            self[like] = why_no_victims(self._state, demand)
+        return self.get(like)
+
+    def clear(self) -> None:
+        super().clear()
+        self._looked.clear()
+
+
+class Learned:
+    """What a decision has learned of equal jobs, so that nothing is asked twice. Void once others leave."""
+
+    def __init__(self, state: Allocations) -> None:
+        self.refused: dict[Like, Reason] = {}  # jobs like this may not start, and none may stop for them
+        self.no_room: set[Like] = set()  # the nodes do not hold jobs like this, and none may stop for them
+        self.no_part: set[Like] = set()  # no device has a part for jobs like this
+        self.no_filler: set[Like] = set()  # no filler can make room for jobs like this
+        self.part_ns: dict[Like, int | None] = {}  # when a part is expected to be free for them
+        self.no_victims = NoVictims(state)  # none may be stopped for jobs like this
+        self.asked_to_move = False  # whether moving others was weighed for any job
+
+    def started(self, demand: Demand) -> None:
+        """The job starts: what is free shrinks, but others may join it on a device that they could not open."""
+        self.part_ns.clear()
+        if not demand.ranks:
+            self.no_part.clear()
+            self.refused = {like: why for like, why in self.refused.items() if like[2]}
+
+    def forget(self) -> None:
+        """Others leave: what was learned of those that wait is void."""
+        for memo in (self.refused, self.no_room, self.no_part, self.no_filler, self.part_ns, self.no_victims):
+            memo.clear()
+
+
+class Parts(Protocol):
+    """What actions need if devices are cut on demand."""
+
+    def then(self, demand: Demand, gone: frozenset[str]) -> StartRoom | None:
+        """What the job would start on, once these jobs, which the state has stopped, have left."""
+
+    def apart(self, job: str) -> Hashable:
+        """What sets jobs apart that ask for the same part."""
+
+    def parts_of(self, job: str) -> Iterable[str]:
+        """Devices that a running job has parts of."""
+
+    def keep(self, job: str, devices: Iterable[str]) -> None:
+        """These devices are in parts: from now on no other job gets one of them."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One job that is tried: the next of its queue."""
+
+    leaf: int
+    demand: Demand
+    like: Like
+    line: PendingLine  # of its queue, from the next job on
+    reserved: Mapping[int, Amounts] = field(default_factory=dict)  # by queue, for others before its end
+    refusal: Refusal | None = None  # the bound of a queue that is in its way
+    as_charged: Demand | None = None  # with the charge that was refused, where that depends on its place
+    in_the_way: bool = False  # whether only reservations of others are
 
     @property
-    def assumed_from_ns(self) -> int | None:
-        """From when on a planned start rests on a run time that is only assumed; None: never."""
-        return self._snapshot.assumed_from_ns(self.rules.backfill.otherwise_ns)
+    def asked(self) -> Demand:
+        """The job, with the charge that was refused."""
+        return self.as_charged or self.demand
 
-    def access(self, job: JobView) -> Access:
-        """What of the spares and of what is on probation the job may use."""
-        return self._free_slices.access(job.spec, job)
 
-    def node(self, index: int) -> str:
-        return self._free_slices.nodes[index % self._width].id
+class Session(ABC):
+    """A decision under way, as actions see it. Whatever they try or do is recorded in ``log``.
 
-    def kind_of(self, job: str) -> str:
-        parts = self.job_class(job).parts
-        return parts.device if parts is not None else self._options(job)[0][1].kind
+    ``state`` and ``pending`` are changed as decided. A job that starts stays in its line until that is committed, so that
+    no job is offered twice; the caller adds stopped jobs to ``pending`` when they have ended.
+    """
 
-    def _options(self, job: str) -> Options:
-        """Where the job may go, all on one kind of device, in the order of its preference."""
-        job_class = self.job_class(job)
-        found = self._ordered.get((job, job_class.alike))
-        if found is None:
-            found, view = job_class.options, self._view.jobs[job]
-            if len(found) > 1 and view.spec.hardware.prefer != "none":
-                known = {option.pool: rank_class for option, rank_class in found}
-                wished = self._free_slices.pools.options(view.spec, self._view, view)
-                found = tuple((option, known[option.pool]) for option in wished if option.pool in known)
-            if len(found) > 1 and view.attempts:
-                found = tuple(self._restarts.home_first(job, found))
-            self._ordered[job, job_class.alike] = found
-        return found
+    parts: Parts | None = None
+    together = False  # whether equal jobs of one rank may be solved together: ``allowed`` is known
 
-    def _first(self, job: str) -> int:
-        """The first index of the job's kind of devices."""
-        return self.kinds.index(self.kind_of(job)) * self._width
+    def __init__(
+        self, state: Allocations, pending: PendingJobs, now_ns: int, rules: RoundRules | None = None
+    ) -> None:
+        """``state``: who runs, what is free or held for whom, what queues use."""
+        self.state, self.pending, self.now_ns, self.log = state, pending, now_ns, state.log
+        self.rules = rules or RoundRules()
+        self.draft, self.learned = Draft(), Learned(state)
+        self.reservations = QuotaReservations(state, now_ns, self.rules.backfill.otherwise_ns)
+        self.planner: Planner | None = None  # starts over time; made when a job first waits
+        self.candidates: Candidates | None = None  # who may be stopped; found when somebody is first stopped
 
-    def job_class(self, job: str) -> JobClass:
-        """What the job needs, on the kind of devices that it is considered on now."""
-        return self._other_kind.get(job) or self._first_class(job)
+    def open(self, capacity: Amounts | None = None) -> None:
+        """Begin: holds expire, and queues that were blocked before have their turn again."""
+        self.state.shares.begin(self.now_ns, capacity)
+        self.draft.expired = self.state.expire(self.now_ns)
 
-    def _first_class(self, job: str) -> JobClass:
-        return self._snapshot.job_classes.get(job) or self._snapshot.job_class(self._view.jobs[job])
-
-    def other_kinds(self, demand: Demand) -> tuple[Demand, ...]:
-        """What the job requests on another kind of devices, if it accepts any kind."""
-        self._other_kind.pop(demand.job, None)
-        other = self._first_class(demand.job).other
-        return () if other is None else (self._snapshot.demand(self._view.jobs[demand.job], other),)
-
-    def _job_class_of(self, demand: Demand) -> JobClass:
-        self._consider(demand)
-        return self.job_class(demand.job)
-
-    def _consider(self, demand: Demand | Running) -> None:
-        """From now on the job is considered on the kind of devices of this demand."""
-        job_class = self._first_class(demand.job)
-        other = job_class.other
-        if other is not None and isinstance(demand, Demand) and other.alike == demand.alike:
-            self._other_kind[demand.job] = other
-        else:
-            self._other_kind.pop(demand.job, None)
-
-    def _left(self, kind: str) -> Ints:
-        """Devices of a kind, by position, that are free and not kept for any job."""
-        first = self.kinds.index(kind) * self._width
-        free = self.state.free[first : first + self._width]
-        return np.minimum(np.maximum(free, 0), self._free_slices.left(kind))
-
-    # -- asked by actions ----------------------------------------------------------------------
-
-    def find(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
-        """Where it could start now: on devices, CPU and memory that are free and not kept for other jobs."""
-        self._consider(demand)
-        self._slices.forget(demand.job)
-        if self._parts is not None:
-            self._parts.forget(demand.job)
-        if self.job_class(demand.job).options:
-            found = self._on_declared(demand, room)
-            if found is not None or demand.ranks or self._parts is None:
-                return found
-        return None if self._parts is None else self._parts.at_once(demand, room)
-
-    def _on_declared(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
-        """The same on whole devices, and on parts that are declared: first where it had better go."""
-        better = self._first_choice(demand.job)
-        found = None if better is None else self._on_nodes(demand, room, better)
-        return found or self._on_nodes(demand, room)
-
-    def _first_choice(self, job: str) -> Bools | None:
-        if self._free_slices.reserve is None:
-            return None
-        view, last = self._view.jobs[job], self._restarts.last(job)
-        own = last.before if last is not None else np.zeros(self._width, np.int64)
-        return first_choice(self._free_slices.reserve, self._free_slices.access(view.spec, view), own)
-
-    def _on_nodes(
-        self, demand: Demand, room: Ints | None, nodes: Bools | None = None
-    ) -> Mapping[int, int] | None:
-        """Where it could start now on some of the nodes, (N,); None: on any."""
-        gang, first = self.job_class(demand.job).gang, self._first(demand.job)
-        here = slice(first, first + self._width)
-        returns = self._restarts.last(demand.job) is not None
-        for option, rank_class in self._options(demand.job):
-            if rank_class.total < gang.ranks:
+    def attempts(self) -> Iterator[Attempt]:
+        """The next job of the queue whose turn it is. A queue is passed over when it has none, or many that cannot start."""
+        shares, lines, misses = self.state.shares, dict[int, PendingLine](), dict[int, int]()
+        while (leaf := shares.next_queue()) is not None:
+            if leaf not in lines:
+                lines[leaf] = PendingLine(self.pending.of(leaf, self.now_ns))
+            demand = lines[leaf].next()
+            if demand is None or misses.get(leaf, 0) > self.rules.backfill.depth:
+                shares.block(leaf)
                 continue
-            part = rank_class.rooms.room
-            anywhere = room is None and nodes is None
-            if anywhere and not returns and not self.state.holds and not self._snapshot.stopping:
-                plan = rank_class.rooms_for(gang).place(gang)  # sums by tier are kept
-                if plan is not None:
-                    plan = well_wired(self._free_slices, rank_class, plan, gang, rank_class.free)
-            else:
-                part = np.minimum(part, self.state.room(demand)[here])
-                part = part if room is None else np.minimum(part, room[here])
-                part = part if nodes is None else np.where(nodes, part, 0)
-                part = part if returns else rank_class.wished(gang, part)
-                plan = self._plan(demand, rank_class, part)
-                if returns and plan is not None:
-                    plan = self._restarts.plan(demand.job, rank_class, gang, part) or plan
-            if plan is not None and self._take_up(demand, option, rank_class, plan, part):
-                return self._devices(demand)
+            yield Attempt(leaf, demand, self.like(demand), lines[leaf])
+            if demand.job in self.draft.waits and demand.job not in self.state.holds:
+                misses[leaf] = misses.get(leaf, 0) + 1
+
+    def again_ns(self) -> int | None:
+        """When time alone may change the decision."""
+        times = [hold.expires_ns for hold in self.state.holds.values()]
+        later = [self.state.shares.tree.next_window_ns(self.now_ns), self.draft.again_ns]
+        if self.draft.waits and self.learned.no_victims:  # somebody may have run for its minimum by then
+            later.append(self.state.next_stoppable_ns(self.now_ns))
+        return min([*times, *(at for at in later if at is not None)], default=None)
+
+    def close(self) -> None:
+        """End: all that was tried or decided is taken back."""
+        self.log.rollback()
+        self.planner = self.candidates = None
+
+    def like(self, demand: Demand) -> Like:
+        """The class of jobs with the same outcome; those for parts are also set apart by what the parts say."""
+        apart = None if demand.ranks or self.parts is None else self.parts.apart(demand.job)
+        return demand.queue, demand.level, demand.ranks, demand.each, demand.charged, demand.alike, apart
+
+    @abstractmethod
+    def fits(self, demand: Demand | Running) -> Fits:
+        """Where its ranks would be placed in room that others might leave."""
+
+    def domains(self, demand: Demand) -> Domains | None:  # noqa: ARG002
+        """Ranges of nodes of which one must hold it whole; None: all nodes."""
         return None
 
-    def _take_up(
-        self, demand: Demand, option: Option, rank_class: RankClass, plan: GangPlan, room: Ints
-    ) -> bool:
-        """Record where the job would start; False if it would be charged more there than the demand allows."""
-        job_class, fit = self.job_class(demand.job), None
-        if job_class.most:
-            fit = self._slices.within(
-                demand, rank_class, job_class.gang, plan, room, partial(self._plan, demand, rank_class)
-            )
-            if fit is None:
-                return False
-            plan = fit.plan
-        self._plans[demand.job] = (option, rank_class, plan, fit)
+    def allowed(self, demand: Demand) -> Mask | None:  # noqa: ARG002
+        """The nodes of which any holds it, a job of one rank; None where only ``fits`` can tell."""
+        return None
+
+    def find(self, demand: Demand, room: Ints | None) -> Mapping[int, int] | None:
+        """Devices by node on which it could start now, on no more than ``room`` (ranks by node); None where it could not."""
+        return self.state.find(demand, self.fits, room)
+
+    def other_kinds(self, demand: Demand) -> Sequence[Demand]:  # noqa: ARG002
+        """What it would take instead, on other kinds of devices."""
+        return ()
+
+    def charge_there(self, demand: Demand) -> Amounts | None:  # noqa: ARG002
+        """What it would be charged where it could start now but for its quota; None where it could not."""
+        return None
+
+    def ready(self, job: str) -> bool:  # noqa: ARG002
+        """Whether what is held for the job is really free by now."""
         return True
-
-    def _devices(self, demand: Demand) -> Mapping[int, int]:
-        """The devices by node on which the job would start."""
-        plan, first = self._plans[demand.job][2], self._first(demand.job)
-        held = zip(plan.nodes.tolist(), plan.counts.tolist(), strict=True)
-        return {first + node: count * demand.each for node, count in held}
-
-    def charge_there(self, demand: Demand) -> Amounts | None:
-        """What the job would be charged where it could start now, were there no quota; None where it could not."""
-        as_ = replace(demand, charged=demand.most)
-        if self.find(as_, None) is None:
-            return None
-        given = self._parts.given.get(demand.job) if self._parts is not None else None
-        return counted_as(as_.charged, self._slices.milli[demand.job] if given is None else given.milli)
 
     def start(
         self, demand: Demand, devices: Mapping[int, int], because: Reason, as_: Demand | None = None
     ) -> None:
-        super().start(demand, devices, because, as_)
-        job = self._view.jobs[demand.job]
-        made = self._placed(job)
-        self.places.append(made)
-        if not job.spec.filler:
-            self._free_slices.keep_firm(place.node for place in made.places)
-
-    def _placed(self, job: JobView) -> Place:
-        """The slices that were found for the job last, given to it."""
-        given = self._parts.given.get(job.id) if self._parts is not None else None
-        if given is not None:
-            return Place(job.id, self.gangs.take_parts(given), given.because)
-        option, rank_class, plan, known = self._plans[job.id]
-        fit = known or self.gangs.mapped(rank_class, plan, self.job_class(job.id).gang, job)
-        fit = self.gangs.chosen(fit, option, job.spec, job)
-        return Place(job.id, self.gangs.take(fit), fit.because())
+        """The job starts on these devices by node; ``as_``: with another charge, or on another kind of devices."""
+        self.pending.count(demand, -1)
+        self.log.record(lambda: self.pending.count(demand, +1))
+        self.state.start(self.charged(started(as_ or demand, devices, self.now_ns)))
+        self.learned.started(demand)
+        self.draft.starts.append(DraftStart(demand.job, devices, because))
 
     def charged(self, run: Running) -> Running:
-        """The job that starts now, with the parts that it gets and what it is charged for them."""
-        run = self._slices.started(run)
-        return run if self._parts is None else self._parts.started(run)
+        """The job that starts, with what it is charged for the slices that it gets."""
+        return run
 
-    def _plan(self, demand: Demand, rank_class: RankClass, room: Ints) -> GangPlan | None:
-        job_class = self.job_class(demand.job)
-        if int(room.sum()) < job_class.gang.ranks:
-            return None
-        return rank_class.whole.with_room(room).place(job_class.gang)
+    def filler(self, demand: Demand) -> Candidates | None:  # noqa: ARG002
+        """Filler on spares, for a job that comes back after a fault; None if it is none, or there is no filler."""
+        return None
 
-    def fits(self, demand: Demand | Running) -> Fits:
-        """For a job that runs: were it to run elsewhere, on such devices."""
-        if isinstance(demand, Running):
-            kind = self.kinds[next(iter(demand.devices)) // self._width]
-            if self.kind_of(demand.job) != kind:
-                return lambda _: None
-        self._consider(demand)
-        options, first = self._options(demand.job), self._first(demand.job)
-        gang = self.job_class(demand.job).gang
+    def took_spares(self, nodes: Iterable[int]) -> None:  # noqa: B027
+        """Work that may not be stopped at once is to be on these nodes: others become spares instead."""
 
-        def fits(room: Ints) -> Ints | None:
-            for _, rank_class in options:
-                # who holds the CPU and memory of a node later is not known: what it has in all bounds the room
-                part = rank_class.in_time(room[first : first + self._width])
-                if int(part.sum()) < gang.ranks:
-                    continue
-                held = rank_class.whole.with_room(part).counts(gang)
-                if held is not None:
-                    counts = np.zeros(len(room), np.int64)
-                    counts[first + held[0]] = held[1]
-                    return counts
-            return None
-
-        return fits
-
-    def stop_filler(self, demand: Demand) -> Preemption | None:
-        """Stop filler on spares for a job that comes back after a fault, whatever its level and whose the filler is."""
-        reserve, jobs = self._free_slices.reserve, self._view.jobs.open
-        if reserve is None or not reserve.spares or not demand.ranks or demand.level == "low":
-            return None
-        if not comes_back(jobs[demand.job]):
-            return None
-
-        def fills(run: Running) -> bool:
-            if run.level != "low" or not jobs[run.job].spec.filler:
-                return False
-            return any(reserve.spare_at[index % self._width] for index in run.devices)
-
-        known = Candidates(self.state, self.now_ns, fills)
-        if not known.jobs:
-            return None
-        self._consider(demand)
-        asked = replace(demand, charged=demand.most) if demand.most else demand
-        made = preempt(
-            self.state, asked, self.fits(demand), self.now_ns, hold_ns=self.rules.hold_ns,
-            domains=self._domains(demand), candidates=known, rights_of=anyone,
-        )  # fmt: skip
-        if isinstance(made, Reason):
-            return None
-        self._free_slices.keep_firm(self.node(index) for index in made.hold.devices)
-        return replace(made, spares=True, because=_for_who_comes_back(made)) if made.victims else made
-
-    def allowed(self, demand: Demand) -> Mask | None:
-        """The nodes that hold a single rank; None where more than their devices counts."""
-        options, first = self._options(demand.job), self._first(demand.job)
-        if demand.ranks > 1 or options[0][1].asks:
-            return None
-        mask = np.zeros(len(self.state.free), np.bool_)
-        for _, rank_class in options:
-            mask[first : first + self._width] |= rank_class.in_time(rank_class.whole.room) > 0
-        return mask
-
-    def domains(self, demand: Demand) -> Domains:
-        every = [(k * self._width, (k + 1) * self._width) for k in range(len(self.kinds))]
-        return self._domains(demand) or every
-
-    def _domains(self, demand: Demand) -> list[tuple[int, int]]:
-        """Ranges of nodes of which one must hold the gang whole, by its hard wish on all of it."""
-        first = self._first(demand.job)
-        topology = self._view.jobs[demand.job].spec.topology
-        tree = self._free_slices.tree
-        if topology is None or topology.require is None:
-            return [(first, first + self._width)]
-        if topology.require == "node":
-            return [(first + k, first + k + 1) for k in range(self._width)]
-        kind = tree.kind_code(topology.require)
-        spans = [
-            (int(lo), int(hi))
-            for lo, hi, code in zip(tree.lo, tree.hi, tree.kind, strict=True)
-            if code == kind
-        ]
-        return [(first + lo, first + hi) for lo, hi in spans if hi > lo]
-
-    def ready(self, job: str) -> bool:
-        """Whether what is kept for the job is free by now."""
-        self._other_kind.pop(job, None)
-        if self._parts is not None and self.job_class(job).parts is not None:
-            return self._parts.ready(self.pending.jobs[job])
-        first, held = self._first(job), self.state.holds[job].devices
-        gang, demand = self.job_class(job).gang, self._affordable(job)
-        for option, rank_class in self._options(job):
-            now, room = rank_class.rooms.room, np.zeros(self._width, np.int64)
-            for index, count in held.items():
-                room[index - first] = min(count // rank_class.each, int(now[index - first]))
-            plan = self._plan(demand, rank_class, room)
-            if plan is not None:
-                plan = self._restarts.plan(job, rank_class, gang, room) or plan
-                if self._take_up(demand, option, rank_class, plan, room):
-                    return True
-        return False
-
-    def _affordable(self, job: str) -> Demand:
-        """What a job for which devices are kept may be charged, were nothing kept for it."""
-        demand, state = self.pending.jobs[job], self.state
-        if not demand.most:
-            return demand
-        before = state.log.checkpoint()
-        state.release(job)
-        found = affordable(state.shares, state.shares.tree.leaf(demand.queue), demand)
-        state.log.rollback(before)
-        return found
+    def wants_time(self, job: str) -> bool:  # noqa: ARG002
+        """Whether a start is predicted for the job even if no room is reserved for it."""
+        return True
 
 
-def _for_who_comes_back(made: Preemption) -> Reason:
-    victims, devices = len(made.victims), sum(made.hold.devices.values())
-    text = f"{counted(victims, 'low job')} on spares {does(victims, 'make')} room for a job of {counted(devices, 'device')}"
-    return replace(made.because, text=f"{text} that restarts after a fault")
+class Action(Protocol):
+    """What may be done for a job."""
+
+    def attempt(self, s: Session, a: Attempt) -> bool:
+        """Whether the job is decided on; else the next action is tried."""

@@ -1,6 +1,6 @@
-"""The state of all queues on one fleet, kept from round to round: running jobs, waiting jobs, free devices.
+"""What is kept from one decision to the next, as to make it costs more than a decision.
 
-All of it is derived from the view. The entries of a job that changed are removed and derived again, so the
+For queues: running jobs, waiting jobs, free devices. All of it is derived from the view. The entries of a job that changed are removed and derived again, so the
 cost of a round depends on what changed, not on the size of the fleet.
 """
 
@@ -13,12 +13,12 @@ from typing import Final
 
 import numpy as np
 
-from unidle.fleet import Health, device_of
+from unidle.fleet import Barred, device_of
 from unidle.jobs import RankPlace, Reason
 from unidle.place.admission import JobClass, JobClasses, asks_of, fairness_of, totals, tree_of_queues
+from unidle.place.gang.fit import GangRound
 from unidle.place.model import Backfill, Demand, Hold, Running
 from unidle.place.nodes.free import FreeSlices
-from unidle.place.nodes.hardware import count_slices
 from unidle.place.nodes.rank_class import RankClasses
 from unidle.place.queue.fair_share import PPB, PPM, FairShare
 from unidle.place.queue.state import Allocations, PendingJobs, requested
@@ -103,7 +103,7 @@ class QueueSnapshot:
         # nothing is used: for what can never start
         empty = FairShare(self.tree, self._whole, now_ns, fairness_of(free_slices.fleet))
         self._table = JobClasses(classes, memo, self.kinds, empty)
-        self._health: tuple[dict[str, Health], frozenset[str]] = ({}, frozenset())
+        self._health: tuple[dict[str, Barred], frozenset[str]] = ({}, frozenset())
         self.capacity = self._whole
         self.shares = FairShare(self.tree, self._whole, now_ns, fairness_of(free_slices.fleet))
         size = len(self.kinds) * self.width
@@ -121,12 +121,10 @@ class QueueSnapshot:
         self._stopping_hosts = np.zeros((2, self.width), np.int64)
         self._moved: set[int] = set()  # positions at which that changed
         self._leavers: dict[str, int] = {}  # devices in parts, and how many who have some are preempted
-        self._vacated: dict[
-            str, int
-        ] = {}  # of these, those that all leave, each with its node: they count as free
-        self._in_parts: dict[
-            str, int
-        ] = {}  # devices of which somebody has got or left a part since the last count
+        # of these, those that all leave, each with its node: they count as free
+        self._vacated: dict[str, int] = {}
+        # devices of which somebody has got or left a part since the last count
+        self._in_parts: dict[str, int] = {}
         self._seen, self._seen_ground = -1, -1
         self._view: View | None = None
 
@@ -142,10 +140,9 @@ class QueueSnapshot:
         self.shares.begin(now_ns, self.capacity)
         for job in list(self.state.holds):
             self.state.release(job)
-        self._seen, changed = (
-            view.changed.since(self._seen) if self._seen >= 0 else (view.changed.since(0)[0], None)
-        )
-        if changed is None:
+        first = self._seen < 0
+        self._seen, changed = view.changed.since(max(self._seen, 0))
+        if first or changed is None:
             changed = [*self._live, *self.waiting.jobs, *self.never, *view.jobs.open]
             self._shape_of = {job: shape for shape, line in view.waiting.items() for _, _, job in line}
         for job in dict.fromkeys(changed):
@@ -244,9 +241,8 @@ class QueueSnapshot:
         some = np.array(changed, np.int64)
         self._moved.clear()
         for k, kind in enumerate(self.kinds):
-            state.free[k * width + some] = (
-                count_slices(free_slices.free[kind][some]) + self._stopping[k * width + some]
-            )
+            here = k * width + some
+            state.free[here] = free_slices.left(kind, some) + self._stopping[here]
         state.hosts[:, some] = free_slices.hosts[:, some] + self._stopping_hosts[:, some]
 
     def _hold(self, job: JobView, kind: str, devices: dict[str, int], expires_ns: int) -> None:
@@ -286,9 +282,8 @@ class QueueSnapshot:
                     continue
                 index = self.kinds.index(found[0]) * self.width + found[1]
                 if self._free_slices.occupancy.is_part(slice_id):
-                    parts[device_of(slice_id)] = (
-                        index  # no whole one is free before the last who has a part left
-                    )
+                    # no whole one is free before the last who has a part left
+                    parts[device_of(slice_id)] = index
                 else:
                     held[index] = held.get(index, 0) + 1
         return held, parts
@@ -331,3 +326,30 @@ def snapshot_of(view: View, now_ns: int) -> QueueSnapshot:
     made = QueueSnapshot(RankClasses(FreeSlices(view)), SliceMemo(view.fleet), now_ns)
     made.follow(view, now_ns)
     return made
+
+
+class SessionCache:
+    """All that is kept, for the view of one fleet."""
+
+    def __init__(self, view: View, *, keeps_back: bool = True) -> None:
+        """Without ``keeps_back`` spares are ordinary nodes, and no job may use what is on probation."""
+        self.free_slices = FreeSlices(view, keeps_back=keeps_back)
+        self.log = self.free_slices.log  # of all that a decision tries
+        self.classes = RankClasses(self.free_slices)
+        self.slices = SliceMemo(view.fleet)
+        self._snapshot: QueueSnapshot | None = None
+
+    def follow(self, view: View) -> bool:
+        """Apply what changed since the last call; False where all has to be made again."""
+        return self.free_slices.follow(view)
+
+    def snapshot_at(self, view: View, now_ns: int) -> QueueSnapshot:
+        """The state of all queues; made when queues first count."""
+        if self._snapshot is None:
+            self._snapshot = QueueSnapshot(self.classes, self.slices, now_ns)
+        self._snapshot.follow(view, now_ns)
+        return self._snapshot
+
+    def gangs(self, view: View) -> GangRound:
+        """A round of gangs on this view, with all free that is."""
+        return GangRound(self.classes, self.slices, view)

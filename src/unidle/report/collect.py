@@ -172,7 +172,7 @@ def _attempt(job: JobView, attempt: AttemptView, durable_step: int | None, mask:
 # -- events ------------------------------------------------------------------------------------------
 
 _TOLD_MARKS = (b'"saved"', b'"exit"', b'"lost"', b'"note"', b'"spawn"')
-_SILENT = frozenset({"sighted", "fleet_seen"})
+_SILENT = frozenset({"sighted", "fleet_seen", "fleet_changed"})
 
 
 def _events(
@@ -227,9 +227,20 @@ def _text(event: ev.Event) -> str:
     if isinstance(event, ev.NodeChecked):
         fit = {True: "fit", False: "not fit", None: "undecided"}[event.fit]
         return f"{event.node}, {event.tier}: {fit}" + (f", {event.because}" if event.because else "")
+    if isinstance(event, ev.NodeTaken):
+        return f"{event.node}: {event.because.text}"
     if isinstance(because, Reason):
         return because.text
-    return because or _plain(event)
+    return because or _of_ranks(event) or _plain(event)
+
+
+def _of_ranks(event: ev.Event) -> str:
+    if isinstance(event, ev.RanksSilent):
+        ranks = ", ".join(map(str, event.ranks))
+        return f"rank {ranks} {'does not answer' if event.since_ns else 'answers again'}"
+    if isinstance(event, ev.RankLanded):
+        return f"rank {event.rank} got {', '.join(event.slices)} from {event.node}"
+    return ""
 
 
 def _plain(event: ev.Event) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import BinaryIO, Final
 
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 from unidle.guard.failure import failure_of, meaning_in_words, others_in_words
 from unidle.page.frame import visible
 from unidle.report.model import Curve, Hang, JobStory, Problem

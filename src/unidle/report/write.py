@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unidle.atomic import PRIVATE, replaced
-from unidle.engine.local.rundir import path_part
+from unidle.engine.local.ranks.rundir import path_part
 from unidle.private import make_directory
 from unidle.report.collect import collect
 from unidle.store.protocol import Store

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from unidle.engine.local import process_tree
+from unidle.engine.local.ranks import process_tree
 from unidle.errors import UnidleError
 from unidle.events.guard import RankStack
 from unidle.scope.model import Frame, Profile, Sample

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from unidle.engine.local import process_tree, rundir
+from unidle.engine.local.ranks import process_tree, rundir
 from unidle.errors import BadInput, CannotRun, TargetEnded
 from unidle.scope.bottlenecks import Machine
 from unidle.scope.model import Profile

@@ -58,6 +58,9 @@ class Database(Protocol):
     def reconnect(self) -> None:
         """Connect again after :class:`unidle.errors.ConnectionLost`, which is also raised if that fails."""
 
+    def another(self) -> Database:
+        """One more connection to the same store, for another thread. Any thread may call it."""
+
     def problems(self) -> list[str]:
         """What the database's own integrity check finds wrong."""
 

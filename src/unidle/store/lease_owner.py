@@ -42,9 +42,12 @@ class Holder:
             return None
         return start_ticks(self.pid) == self.ticks
 
-    def is_of_earlier_boot(self) -> bool:
-        """Whether a host of this name has it in another boot: the machine was restarted, or it is another machine."""
-        return bool(self.boot) and self.host == socket.gethostname() and self.boot != boot_id()
+    def is_of_earlier_start(self) -> bool:
+        """Whether a host of this name has it in another boot or PID namespace: the machine or the container was started
+        again, or it is another one of the same name.
+        """
+        here = self.host == socket.gethostname()
+        return bool(self.boot) and here and (self.boot, self.pid_ns) != (boot_id(), _pid_namespace())
 
 
 def this_process(purpose: str, now_ns: int) -> Holder:

@@ -51,6 +51,12 @@ class MemoryStore:
         if self._lease is None or self._lease.token != lease.token:
             raise LeaseLost("this writer lost the store", field=self.url, remedy="nothing was written")
 
+    def confirm(self, lease: Lease) -> None:
+        self.renew(lease)
+
+    def is_fresh(self, lease: Lease) -> bool:
+        return self._lease is not None and self._lease.token == lease.token
+
     def release(self, lease: Lease) -> None:
         if self._lease is not None and self._lease.token == lease.token:
             self._lease = None

@@ -22,13 +22,17 @@ except ImportError as error:
     ) from error
 
 _TIMEOUTS: Final = {
-    "connect_timeout": 10, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,
+    "connect_timeout": 10, "keepalives_idle": 1, "keepalives_interval": 1, "keepalives_count": 2,
+    "tcp_user_timeout": 3_000,
 }  # fmt: skip
+_RECONNECT_S: Final = 2  # a writer has no more than half of its lease; libpq takes no less
 _ADVISORY_KEY: Final = 0x756E69646C65  # "unidle"
 _OLDEST: Final = 150000
 _NOW: Final = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000000 AS BIGINT)"
-_SETTINGS: Final = "SET synchronous_commit = on; SET lock_timeout = '10s'"
+_SETTINGS: Final = (
+    "SET synchronous_commit = on; SET lock_timeout = '10s';"
+    " SET default_transaction_isolation = 'read committed'"  # see SqlStore._set
+)
 _OWNED: Final = (
     "SELECT pg_has_role(r.oid, c.relowner, 'MEMBER') FROM pg_roles r, pg_class c"
     " WHERE r.rolname = ? AND c.relname = 'unidle_writer' AND pg_table_is_visible(c.oid)"
@@ -55,12 +59,16 @@ class PostgresDatabase:
         self.url, self._secret = _without_password(url)
         self._depth = 0
         self._read_only = read_only
+        self._address_given = url  # with the password
         with self.translated():
             self._address = make_conninfo(url, **_timeouts(url))
             self._connection = self._connect()
 
-    def _connect(self) -> psycopg.Connection[RowTuple]:
-        connection = psycopg.connect(self._address, autocommit=True)
+    def _connect(self, timeout_s: int | None = None) -> psycopg.Connection[RowTuple]:
+        address = self._address
+        if timeout_s is not None:
+            address = make_conninfo(address, connect_timeout=timeout_s)
+        connection = psycopg.connect(address, autocommit=True)
         try:
             self._check_version(connection)
             connection.execute(_SETTINGS)
@@ -77,10 +85,13 @@ class PostgresDatabase:
     def reconnect(self) -> None:
         self._connection.close()
         try:
-            self._connection = self._connect()
+            self._connection = self._connect(_RECONNECT_S)
         except psycopg.OperationalError as error:
             lost = self._lost(self._shown(error))
             raise lost from None if self._secret else error
+
+    def another(self) -> PostgresDatabase:
+        return PostgresDatabase(self._address_given)
 
     def _check_version(self, connection: psycopg.Connection[RowTuple]) -> None:
         version = connection.info.server_version
@@ -195,7 +206,7 @@ class PostgresDatabase:
 
 
 def _timeouts(url: str) -> dict[str, int]:
-    """A server that does not answer is noticed within a lease, unless the address has other times."""
+    """A server that does not answer is noticed about as soon as a lease ends, unless the address has other times."""
     given = conninfo_to_dict(url)
     return {name: value for name, value in _TIMEOUTS.items() if name not in given}
 

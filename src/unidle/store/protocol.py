@@ -114,12 +114,21 @@ class Store(Protocol):
     url: str
 
     def acquire(self, purpose: str) -> Lease:
-        """Become the writer; :class:`StoreHeld` while another live writer is. A holder on this
-        machine that is dead (pid and start time) is replaced at once, any other when its lease expires.
-        For a holder of an earlier boot this waits, 15 s at most: a power cut must not need a second call."""
+        """Become the writer; :class:`StoreHeld` while another live writer is. From now on a thread of the store renews
+        the lease, until it is released. A holder on this machine that is dead (pid and start time) is replaced at once,
+        any other when its lease expires. This waits, 4 s at most, where the holder may be gone: one of an earlier start
+        of this machine or container, and one that lives here and does not renew its lease (it is stopped)."""
 
     def renew(self, lease: Lease) -> None:
         """Extend the lease; :class:`LeaseLost` when it was taken over."""
+
+    def confirm(self, lease: Lease) -> None:
+        """See that this writer may still act: half of the lease is not over since it was extended, by this process's own
+        clock, else it is extended now. :class:`LeaseLost` when it was taken over, :class:`StoreError` when
+        the store does not answer: then nothing may be done any more on behalf of this lease."""
+
+    def is_fresh(self, lease: Lease) -> bool:
+        """Whether half of the lease is not over, by this process's own clock. Any thread may ask, and it never waits."""
 
     def release(self, lease: Lease) -> None:
         """Give the lease back; no error when it is already lost."""

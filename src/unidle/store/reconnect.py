@@ -1,4 +1,4 @@
-"""Work on a database whose connection may be lost: done again on another connection while the writer's lease lasts."""
+"""Work on a database whose connection may be lost: done again on another connection while the writer may still act."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 from unidle.errors import ConnectionLost
 from unidle.store.database import Database
+from unidle.store.lease_time import LeaseTime
 
-LEASE_TTL_NS: Final = 15_000_000_000
 _RECONNECT_S: Final = 0.1  # between two tries
 _T = TypeVar("_T")
 
@@ -17,37 +17,27 @@ _T = TypeVar("_T")
 class Steady:
     """Connects again for a writer that holds a lease; without one a lost connection is an error at once."""
 
-    def __init__(self, database: Database) -> None:
-        self._db = database
-        self.renewed_s: float | None = None
-        """When the lease was extended last, on the monotonic clock; None without a lease."""
-
-    def extended(self) -> None:
-        """The lease was taken or extended now."""
-        self.renewed_s = time.monotonic()
-
-    def ended(self) -> None:
-        """There is no lease any more."""
-        self.renewed_s = None
+    def __init__(self, database: Database, lease: LeaseTime) -> None:
+        self._db, self._lease = database, lease
 
     def run(self, work: Callable[[], _T]) -> _T:
-        """Do it, and again on another connection where one is lost while the lease lasts.
+        """Do it, and again on another connection where one is lost while half of the lease lasts.
 
-        Errors: :class:`ConnectionLost` after the lease, or at once without one.
+        Errors: :class:`ConnectionLost` after that, or at once without a lease.
         """
         while True:
             try:
                 return work()
             except ConnectionLost as error:
-                if self.renewed_s is None:
+                if not self._lease.is_held:
                     raise
-                self._reconnect(error, self.renewed_s + LEASE_TTL_NS / 1e9)
+                self._reconnect(error)
 
-    def _reconnect(self, error: ConnectionLost, until_s: float) -> None:
+    def _reconnect(self, error: ConnectionLost) -> None:
         while True:
-            if time.monotonic() >= until_s:
+            if not self._lease.is_fresh:
                 raise ConnectionLost(
-                    f"{error.problem}; it could not be restored before the lease ended",
+                    f"{error.problem}; it could not be restored before half of the lease was over",
                     field=self._db.url, remedy="start the command again when the database answers",
                 ) from error  # fmt: skip
             try:

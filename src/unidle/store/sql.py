@@ -8,11 +8,14 @@ from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
+from unidle.clock import boottime_ns
 from unidle.errors import ConnectionLost, LeaseLost, StoreDamaged, StoreError, StoreGone, StoreHeld
 from unidle.store import derived, lease_owner, view_rows
 from unidle.store import statements as sql
 from unidle.store.checksum import blob_crc, event_crc, fields_crc
 from unidle.store.database import Database, Params, RowTuple
+from unidle.store.lease_renewer import LeaseRenewer
+from unidle.store.lease_time import LEASE_TTL_NS, LeaseTime
 from unidle.store.protocol import (
     Bookmark,
     DamagedRequest,
@@ -24,11 +27,10 @@ from unidle.store.protocol import (
     StoredEvent,
     ViewRow,
 )
-from unidle.store.reconnect import LEASE_TTL_NS as LEASE_TTL_NS
 from unidle.store.reconnect import Steady
 from unidle.store.schema import UNSIGNED
 
-_LOOK_S: Final = 0.1  # while a lease of an earlier boot expires
+_LOOK_S: Final = 0.1  # while it is seen whether another writer renews its lease
 _PAGE: Final = 256  # events held at a time, reading or writing: a body may have many KiB
 _LARGE_PAGE: Final = 1024  # after a page that had less than this many bytes of bodies: each query costs
 _SMALL_BYTES: Final = 512 * 1024
@@ -46,6 +48,7 @@ class _Writer(NamedTuple):
     last_seq: int
     last_time_ns: int
     now_ns: int
+    read_ns: int  # the same moment by CLOCK_BOOTTIME of this machine
 
 
 class SqlStore:
@@ -55,7 +58,10 @@ class SqlStore:
         self._db = database
         self._read_only = read_only
         self._lease: Lease | None = None
-        self._steady = Steady(database)
+        self._lease_of_another: Lease | None = None  # of the store for which this connection renews it
+        self._time = LeaseTime()
+        self._steady = Steady(database, self._time)
+        self._renewer: LeaseRenewer | None = None
         self._damaged: tuple[DamagedRequest, ...] = ()
         self.url = database.url
 
@@ -71,24 +77,30 @@ class SqlStore:
         return self._writer().token
 
     def acquire(self, purpose: str) -> Lease:
-        first = self._writer()
+        first, since_ns = self._writer(), boottime_ns()
         while True:
+            began_ns = boottime_ns()
+            # A writer that lives changes the row within a quarter of this time.
+            silent = first if began_ns - since_ns > LEASE_TTL_NS else None
             try:
-                self._lease = self._take(purpose)
+                self._lease = self._take(purpose, silent)
             except LeaseLost:  # another was faster between the look and the change: look again
                 continue
             except StoreHeld:
-                if not _is_of_earlier_boot(first) or self._writer()[:3] != first[:3]:
+                if not _may_be_over(first) or self._writer()[:3] != first[:3]:
                     raise
-                time.sleep(_LOOK_S)  # most likely the machine was restarted: what lives renews its lease
+                time.sleep(_LOOK_S)
                 continue
-            self._steady.extended()
+            self._time.extended(began_ns)
+            self._renewer = LeaseRenewer(self._time, self._another_connection)
+            self._renewer.start()
             return self._lease
 
-    def _take(self, purpose: str) -> Lease:
+    def _take(self, purpose: str, silent: _Writer | None) -> Lease:
+        """``silent``: the row of a writer that has not renewed its lease for as long as it lasts."""
         with self.transaction():
             writer = self._writer()
-            if writer.holder is not None and _is_held(writer):
+            if _is_held(writer) and (silent is None or writer[:3] != silent[:3]):
                 raise StoreHeld(
                     f"is held by {_words(writer.holder)}",
                     field=self.url,
@@ -99,21 +111,46 @@ class SqlStore:
             self._set(writer, token=lease.token, holder=holder, expires_ns=writer.now_ns + LEASE_TTL_NS)
         return lease
 
+    def _another_connection(self) -> SqlStore:
+        other = SqlStore(self._db.another())
+        other._lease_of_another = self._lease
+        return other
+
     def renew(self, lease: Lease) -> None:
         self.append(lease, ())
 
+    def extend(self) -> None:
+        """Extend the lease of the store that this connection was made for. It writes nothing else."""
+        lease = self._lease_of_another
+        assert lease is not None
+        with self.transaction():
+            self._extended(self._held(lease))
+
+    def confirm(self, lease: Lease) -> None:
+        if not self._time.is_fresh:
+            self.renew(lease)
+
+    def is_fresh(self, lease: Lease) -> bool:
+        return self._lease is lease and self._time.is_fresh
+
     def release(self, lease: Lease) -> None:
+        self._stop_renewing()
         try:
             with self.transaction():
                 self._set(self._held(lease), holder=None, expires_ns=0)
         except (LeaseLost, StoreGone, ConnectionLost):  # it is lost already, or ends with this process
             pass
         self._lease = None
-        self._steady.ended()
+        self._time.ended()
+
+    def _stop_renewing(self) -> None:
+        if self._renewer is not None:
+            self._renewer.stop()
+            self._renewer = None
 
     def holder(self) -> str | None:
         writer = self._writer()
-        return _words(writer.holder) if writer.holder is not None and _is_held(writer) else None
+        return _words(writer.holder) if _is_held(writer) else None
 
     # Log
 
@@ -122,9 +159,11 @@ class SqlStore:
             with self.transaction():  # once: a stream cannot be read twice
                 return self._append(self._held(lease), events, done_requests)
         before: int | None = None  # the end of the log, where a first try may have got through
+        began_ns = boottime_ns()
 
         def work() -> int:
-            nonlocal before
+            nonlocal before, began_ns
+            began_ns = boottime_ns()
             with self.transaction():
                 writer = self._held(lease)
                 if before is not None and events and writer.last_seq == before + len(events):
@@ -133,7 +172,7 @@ class SqlStore:
                 return self._append(writer, events, done_requests)
 
         last = self._steady.run(work)
-        self._steady.extended()
+        self._time.extended(began_ns)
         return last
 
     def _append(self, writer: _Writer, events: Iterable[NewEvent], done_requests: Sequence[int]) -> int:
@@ -145,9 +184,7 @@ class SqlStore:
             last_seq += len(batch)
         for request_id in done_requests:
             self._db.execute(sql.DROP_REQUEST, (request_id,))
-        self._set(
-            writer, expires_ns=writer.now_ns + LEASE_TTL_NS, last_seq=last_seq, last_time_ns=last_time_ns
-        )
+        self._extended(writer, last_seq=last_seq, last_time_ns=last_time_ns)
         return last_seq
 
     def read(self, after: int = 0, limit: int | None = None) -> Iterator[StoredEvent]:
@@ -270,12 +307,12 @@ class SqlStore:
     ) -> None:
         with self.transaction():
             writer = self._held(lease)
-            self._set(writer, expires_ns=writer.now_ns + LEASE_TTL_NS)
             derived.save(self._db, snapshot, segments)
             if rows:
                 view_rows.add(self._db, snapshot.fold_version, snapshot.seq, rows)
             if dropped:
                 view_rows.drop(self._db, snapshot.fold_version, dropped)
+            self._extended(writer)
 
     def load_snapshot(self, fold_version: int) -> Snapshot | None:
         return derived.newest_snapshot(self._db, fold_version, self._writer().last_seq)
@@ -314,8 +351,7 @@ class SqlStore:
     def _save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
         key = (bookmark.name, bookmark.seq)
         with self.transaction():
-            writer = self._held(lease)
-            self._set(writer, expires_ns=writer.now_ns + LEASE_TTL_NS)
+            self._extended(self._held(lease))
             self._db.execute(sql.SET_BOOKMARK, (*key, blob_crc(bookmark.body, *key), bookmark.body))
 
     def load_bookmark(self, name: str) -> Bookmark | None:
@@ -371,6 +407,7 @@ class SqlStore:
         if self._lease is not None:
             with suppress(StoreError):  # else it ends with this process
                 self.release(self._lease)
+        self._stop_renewing()
         self._db.close()
 
     def _writer(self) -> _Writer:
@@ -381,7 +418,7 @@ class SqlStore:
                 field=self.url,
                 remedy="run `unidle store repair`",
             )
-        return _Writer._make((*rows[0][:5], rows[0][6]))
+        return _Writer._make((*rows[0][:5], rows[0][6], boottime_ns()))
 
     def _held(self, lease: Lease) -> _Writer:
         writer = self._writer()
@@ -389,11 +426,21 @@ class SqlStore:
             raise self._lost(writer)
         return writer
 
+    def _extended(self, old: _Writer, **changes: int) -> None:
+        """Change the row and extend the lease from now, not from the start of a transaction that took long."""
+        passed_ns = boottime_ns() - old.read_ns
+        self._set(old, expires_ns=old.now_ns + passed_ns + LEASE_TTL_NS, **changes)
+
     def _set(self, old: _Writer, **changes: int | str | None) -> None:
-        new = old._replace(**changes)  # type: ignore[arg-type]
-        fields = new[:5]
-        if not self._db.execute(sql.SET_WRITER, (*fields, fields_crc(*fields), old.token, old.expires_ns)):
-            raise self._lost(self._writer())
+        while True:
+            new = old._replace(**changes)  # type: ignore[arg-type]
+            fields = new[:5]
+            if self._db.execute(sql.SET_WRITER, (*fields, fields_crc(*fields), old.token, old.expires_ns)):
+                return
+            now = self._writer()
+            if now[:2] != old[:2] or ("last_seq" in changes and now.last_seq != old.last_seq):
+                raise self._lost(now)
+            old = now  # PostgreSQL: the other connection of this writer changed it meanwhile
 
     def _lost(self, writer: _Writer) -> LeaseLost:
         by = f" to {_words(writer.holder)}" if writer.holder is not None else ""
@@ -405,25 +452,38 @@ class SqlStore:
 
 
 def _is_held(writer: _Writer) -> bool:
-    """Whether the holder still counts: it is alive, or that cannot be determined here and its lease has not
-    expired.
+    """Whether the holder still counts: it does not once it is known to be dead, nor once its lease has expired.
+
+    The lease of a process that lives on this machine counts for longer, since it may be stopped, or the clock was set:
+    it is replaced when it does not renew its lease (see :meth:`SqlStore.acquire`).
     """
-    holder = lease_owner.parse(writer.holder or "")
+    if writer.holder is None:
+        return False
+    holder = lease_owner.parse(writer.holder)
     alive = holder.is_alive() if holder else None
     if alive is not None:
         return alive
-    # Much more time left than a lease ever gets: the clock was set back.
-    return 0 < writer.expires_ns - writer.now_ns < 4 * LEASE_TTL_NS
+    return not _is_over(writer)
 
 
-def _is_of_earlier_boot(writer: _Writer) -> bool:
-    """Whether the holder ran on a host of this name in another boot; that may be another machine, too."""
+def _is_over(writer: _Writer) -> bool:
+    """Whether the lease has expired by the store's clock. Much more time left than a lease ever gets: the clock was set back."""
+    return not 0 < writer.expires_ns - writer.now_ns < 4 * LEASE_TTL_NS
+
+
+def _may_be_over(writer: _Writer) -> bool:
+    """Whether it is worth waiting for a sign of the holder: it lives here and did not renew in time, or an earlier start
+    of this machine or container, with the same host name, had the store.
+    """
     holder = lease_owner.parse(writer.holder or "")
-    return holder is not None and holder.is_of_earlier_boot()
+    alive = holder.is_alive() if holder else None
+    if holder is None or alive is False:
+        return holder is not None  # it has just ended
+    return _is_over(writer) if alive else holder.is_of_earlier_start()
 
 
-def _words(holder: str) -> str:
-    parsed = lease_owner.parse(holder)
+def _words(holder: str | None) -> str:
+    parsed = lease_owner.parse(holder or "")
     return parsed.words() if parsed else "another version of unidle"
 
 

@@ -60,6 +60,7 @@ class SqliteDatabase:
     ) -> None:
         self.path = path.resolve()  # the log stands next to the file, not next to a link to it
         self.url = f"sqlite:///{path.absolute()}"
+        self._wall_ns = wall_ns
         self._depth = 0
         self._immutable = False
         _check_place(path, create=create and not read_only)
@@ -206,6 +207,9 @@ class SqliteDatabase:
 
     def reconnect(self) -> None:
         """Nothing to do: a file has no connection that can be lost."""
+
+    def another(self) -> SqliteDatabase:
+        return SqliteDatabase(self.path, wall_ns=self._wall_ns)
 
     def problems(self) -> list[str]:
         rows = self.query("PRAGMA integrity_check(20)")

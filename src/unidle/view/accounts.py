@@ -67,6 +67,7 @@ def _compact(attempt: AttemptView, durable: Durable) -> None:
         rank.pending.clear()
         rank.looks.clear()
         rank.watched.clear()
+        rank.silences.clear()
     if durable.at_ns is not None:
         attempt.ranks[0].saves.append((durable.at_ns, durable.step))
 
@@ -79,8 +80,9 @@ def watermarks_ns(view: View) -> list[int]:
     marks = list(view.book.since)
     for job in view.jobs.open.awake():
         for attempt in job.attempts:
-            for k in (view.book.index(s) for place in attempt.places for s in place.slices):
-                marks[k] = min(marks[k], attempt.placed_ns)
+            for piece in (s for place in attempt.places for s in place.slices):
+                k = view.book.index(piece)
+                marks[k] = min(marks[k], attempt.since.get(piece, attempt.placed_ns))
     return marks
 
 
@@ -188,14 +190,26 @@ def _trace(
     until = attempt.ended_ns if attempt.ended_ns is not None else now_ns
     hangs = _hangs(attempt, until)
     ranks = tuple(
-        _rank_trace(view, rank, place.slices, attempt.placed_ns, until, hangs)
+        _rank_trace(view, rank, slices, (since_ns or attempt.placed_ns, until), hangs, since_ns)
         for rank, place in zip(attempt.ranks, attempt.places, strict=True)
+        for since_ns, slices in _by_since(attempt, place.slices)
     )
     return AttemptTrace(
         job.id, attempt.number, attempt.placed_ns, attempt.ended_ns, ranks, _fate(job, attempt),
         base, durable.step, durable.at_ns, halted, halt, any_step, *_idle(attempt), attempt.checked_ns,
         attempt.watched_ns, _failed(attempt, any_step), attempt.saved_ns is not None, view.modelled,
     )  # fmt: skip
+
+
+def _by_since(attempt: AttemptView, slices: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
+    """A rank's slices by when the attempt got them, 0 for those that were placed."""
+    if not attempt.since:
+        return [(0, slices)]
+    times = [attempt.since.get(piece, 0) for piece in slices]
+    return [
+        (since_ns, tuple(s for s, t in zip(slices, times, strict=True) if t == since_ns))
+        for since_ns in dict.fromkeys(times)
+    ]
 
 
 def _failed(attempt: AttemptView, any_step: bool) -> bool:
@@ -233,11 +247,12 @@ def _rank_trace(
     view: View,
     rank: RankView,
     ids: tuple[str, ...],
-    start_ns: int,
-    end_ns: int,
+    window: tuple[int, int],
     hangs: list[tuple[int, int, str]],
+    since_ns: int,
 ) -> RankTrace:
-    book = view.book
+    """``window``: when the attempt had the slices; ``since_ns``: its start, if that is not the placement; else 0."""
+    book, (start_ns, end_ns) = view.book, window
     slices = book.indexes(ids)
     down: list[tuple[int, int, str]] = []
     if book.down_log or book.down:
@@ -247,7 +262,15 @@ def _rank_trace(
     return RankTrace(
         slices, rank.spawn_ns, rank.end_ns, rank.ready_ns, rank.step_ns, rank.step_n,
         sorted(rank.spans + hangs) if rank.spans or hangs else (), rank.observer, down, rank.looks,
+        _silences(rank, end_ns), since_ns,
     )  # fmt: skip
+
+
+def _silences(rank: RankView, end_ns: int) -> list[tuple[int, int]]:
+    """When the rank did not answer, up to ``end_ns``."""
+    if rank.silent_ns is None:
+        return rank.silences
+    return [*rank.silences, (rank.silent_ns, max(rank.silent_ns, end_ns))]
 
 
 def _halt(attempt: AttemptView, ignored: Container[int]) -> tuple[int | None, Halt]:
@@ -272,7 +295,7 @@ def _fate(job: JobView, attempt: AttemptView) -> Fate:
     if attempt.stop is not None and attempt.stop.why == "node_sick":
         return "replayed"
     if attempt.outcome == "preempted":
-        return "preempted"
+        return "preempted" if attempt.disrupted is None else "disrupted"
     last = attempt is job.attempts[-1]
     if not last or job.state in ("restarting", "queued"):
         return "replayed"

@@ -91,6 +91,20 @@ def _of_rank(_view: View, job: JobView, event: ev.RankSaw, _now: int) -> bool:
     return 1 <= event.attempt <= len(job.attempts) and event.rank < len(job.attempts[event.attempt - 1].ranks)
 
 
+def _of_ranks(_view: View, job: JobView, event: ev.RanksSilent, _now: int) -> bool:
+    known = 1 <= event.attempt <= len(job.attempts)
+    return known and all(0 <= k < len(job.attempts[event.attempt - 1].ranks) for k in event.ranks)
+
+
+def _landed(view: View, job: JobView, event: ev.RankLanded, _now: int) -> bool:
+    from unidle.view.fold_hosts import may_land
+
+    if not 1 <= event.attempt <= len(job.attempts):
+        return False
+    places = job.attempts[event.attempt - 1].places
+    return 0 <= event.rank < len(places) and may_land(view, places[event.rank].slices, event.slices)
+
+
 def _attempt_ended(view: View, job: JobView, event: ev.AttemptEnded, _now: int) -> bool:
     if job.live is None or event.attempt != len(job.attempts) or job.id not in view.live:
         return False
@@ -131,6 +145,8 @@ def _open(_view: View, job: JobView, _event: ev.Event, _now: int) -> bool:
 _OF_JOBS: Final[dict[type, Callable[[View, JobView, Any, int], bool]]] = {
     ev.AttemptPlaced: _placed,
     ev.RankSaw: _of_rank,
+    ev.RanksSilent: _of_ranks,
+    ev.RankLanded: _landed,
     ev.AttemptEnded: _attempt_ended,
     ev.RetryPlanned: _waits_again,
     ev.Requeued: _requeued,

@@ -15,12 +15,13 @@ from unidle.errors import StoreDamaged
 from unidle.events import types as ev
 from unidle.store.protocol import StoredEvent
 from unidle.view import fold_fleet as of_fleet
+from unidle.view import fold_hosts as of_hosts
 from unidle.view import fold_jobs as of_jobs
 from unidle.view import profiler_events, remedies, watching
 from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.state import View
 
-FOLD_VERSION: Final = 16
+FOLD_VERSION: Final = 17
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 
@@ -85,6 +86,8 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.ControllerStopped: of_fleet.controller_stopped,
     ev.Sighted: of_fleet.sighted,
     ev.FleetSeen: of_fleet.fleet_seen,
+    ev.FleetChanged: of_fleet.fleet_changed,
+    ev.NodeTaken: of_hosts.node_taken,
     ev.HealthSet: of_fleet.health_set,
     ev.DeviceCut: of_fleet.device_cut,
     ev.JobSubmitted: of_jobs.job_submitted,
@@ -94,6 +97,9 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.JobJudged: of_jobs.job_judged,
     ev.AttemptPlaced: of_jobs.attempt_placed,
     ev.RankSaw: of_jobs.rank_saw,
+    ev.RanksSilent: of_hosts.ranks_silent,
+    ev.RankLanded: of_hosts.rank_landed,
+    ev.AttemptDisrupted: of_hosts.attempt_disrupted,
     ev.StopAsked: of_jobs.stop_asked,
     ev.VerdictReached: of_jobs.verdict_reached,
     ev.VerdictOver: of_jobs.verdict_over,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
+
+from msgspec import UNSET
 
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
 from unidle.fleet import WHOLE_PPM, Health, Node, slices_of
 from unidle.ledger.book import SliceRef
-from unidle.view.partitions import carried, recut
+from unidle.view.node_edits import edited
+from unidle.view.partitions import carried, carried_node, recut
 from unidle.view.records import UseView
 from unidle.view.state import View
 
@@ -59,6 +63,40 @@ def fleet_seen(view: View, event: ev.FleetSeen, now: int) -> None:
         view.usage.settle(now, view.fleet.history.half_life_ns)
     view.fleet = fleet
     view.fleet_changed()
+    for node_id in view.taken.keys() - view.nodes.keys():
+        view.set_taken(node_id, None)
+
+
+def fleet_changed(view: View, event: ev.FleetChanged, now: int) -> None:
+    """Costs what changed, but for a copy of the list of nodes; indexes by place stay where no node comes or goes."""
+    places, nodes, book = view.nodes, list(view.fleet.nodes), view.book
+    gone = {node_id for node_id in event.gone if node_id in places}
+    for edit in event.edits:
+        if (order := places.get(edit.id)) is not None:
+            nodes[order] = edited(nodes[order], edit)
+    for node in event.put:
+        order = places.get(node.id)
+        before = {} if order is None else {device.id: device for device in nodes[order].devices}
+        there = carried_node(view, node, before)
+        seen = _sight_node(view, there, now)
+        for k in book.on(node.id):
+            if k not in seen and not book.held[k]:
+                book.remove(k, now)
+        if order is None:
+            nodes.append(there)
+        else:
+            nodes[order] = there
+    for node_id in sorted(gone):
+        view.set_taken(node_id, None)
+        for k in book.on(node_id):
+            if not book.held[k]:
+                book.remove(k, now)
+    kept = tuple(node for node in nodes if node.id not in gone) if gone else tuple(nodes)
+    view.fleet = replace(view.fleet, nodes=kept)
+    if event.put or gone or any(edit.parent is not UNSET for edit in event.edits):
+        view.fleet_changed()
+    for edit in event.edits:
+        view.edited.add(edit.id)
 
 
 def _sight_node(view: View, node: Node, now: int) -> set[int]:
@@ -107,10 +145,8 @@ def health_set(view: View, event: ev.HealthSet, now: int) -> None:
         view.health.pop(event.target, None)
     else:
         view.health[event.target] = event.health
-    book = view.book
-    for k, ref in enumerate(book.slices):
-        if ref.gone_ns is None and event.target in (ref.device, ref.node):
-            _set_down(view, k, now)
+    for k in view.book.on(event.target):
+        set_down(view, k, now)
 
 
 def close(view: View, target: str, leaf: Health | None, now: int) -> None:
@@ -121,17 +157,17 @@ def close(view: View, target: str, leaf: Health | None, now: int) -> None:
         del view.closed[target]
     else:
         view.closed[target] = leaf
-    for k, ref in enumerate(view.book.slices):
-        if ref.gone_ns is None and target in (ref.device, ref.node) and not view.book.held[k]:
-            _set_down(view, k, now)
+    for k in view.book.on(target):
+        if not view.book.held[k]:
+            set_down(view, k, now)
 
 
 def spares_set(view: View, event: ev.SparesSet, now: int) -> None:
     changed = view.spares.symmetric_difference(event.nodes)
     view.spares = set(event.nodes)
-    for k, ref in enumerate(view.book.slices):
-        if ref.gone_ns is None and ref.node in changed and not view.book.held[k]:
-            _set_down(view, k, now)
+    for k in (k for node in sorted(changed) for k in view.book.on(node)):
+        if not view.book.held[k]:
+            set_down(view, k, now)
 
 
 def entered(view: View, numbers: Iterable[int], now: int) -> None:
@@ -148,12 +184,15 @@ def left(view: View, slice_ids: Iterable[str], now: int) -> None:
         k = view.book.index(slice_id)
         ref = view.book.slices[k]
         if ref.gone_ns is None and (
-            ref.device in view.closed or ref.node in view.closed or ref.node in view.spares
+            ref.device in view.closed
+            or ref.node in view.closed
+            or ref.node in view.spares
+            or ref.device in view.taken_devices
         ):
-            _set_down(view, k, now)
+            set_down(view, k, now)
 
 
-def _set_down(view: View, k: int, now: int) -> None:
+def set_down(view: View, k: int, now: int) -> None:
     """Whether and why a slice is down, now that something changed; who holds a closed one still uses it."""
     book, ref = view.book, view.book.slices[k]
     leaf = _down_leaf(view, ref.device, ref.node, held=book.held[k])
@@ -168,4 +207,8 @@ def _down_leaf(view: View, device: str, node: str, *, held: bool = False) -> str
     leaf = view.health.get(device) or view.health.get(node)
     if leaf or held:
         return leaf
-    return view.closed.get(device) or view.closed.get(node) or (_SPARE if node in view.spares else None)
+    if closed := view.closed.get(device) or view.closed.get(node):
+        return closed
+    if device in view.taken_devices:
+        return "taken"
+    return _SPARE if node in view.spares else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import structs
 
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
-from unidle.jobs import JobState, transition
+from unidle.jobs import JobState, RankPlace, transition
 from unidle.jobs.spec import is_job_id
 from unidle.view import fold_fleet as of_fleet
 from unidle.view.accounts import expected_postings
@@ -28,7 +29,8 @@ ENDED_KEPT: Final = 64
 _NO_COMMAND: Final = (126, 127)  # exit codes: nothing to do with the fleet
 
 
-def _job(view: View, job: str) -> JobView:
+def job_of(view: View, job: str) -> JobView:
+    """A job that the log submitted. Errors: :class:`StoreDamaged`."""
     try:
         return view.jobs.open.get(job) or view.jobs[job]
     except KeyError:
@@ -83,26 +85,26 @@ def job_submitted(view: View, event: ev.JobSubmitted, now: int) -> None:
             field=f"event {view.seq}", value=event.job, remedy="the log was not written by unidle: use another store",
         )  # fmt: skip
     job = JobView(event.job, event.spec, len(view.jobs), now, waiting_since_ns=now)
-    job.submitted_by = event.submitted_by
+    job.submitted_by, job.source, job.identity = event.submitted_by, event.source, event.identity
     view.jobs.add(job)
     view.enqueue(job)
     view.touch(job.id)
 
 
 def cancel_asked(view: View, event: ev.CancelAsked, _now: int) -> None:
-    job = _job(view, event.job)
+    job = job_of(view, event.job)
     if not job.terminal and job.cancel_by is None:
         job.cancel_by = event.by
 
 
 def job_judged(view: View, event: ev.JobJudged, now: int) -> None:
-    job = _job(view, event.job)
+    job = job_of(view, event.job)
     view.queue.judge(job, event.because)
     _free_cause(view, now)
 
 
 def attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
-    job = _job(view, event.job)
+    job = job_of(view, event.job)
     wanted = max(job.waiting_since_ns, job.not_before_ns)
     if job.verdict is not None and job.verdict.code in _KEPT_BACK:
         wanted = now  # what was free meanwhile was so for that reason: the decision was there
@@ -120,20 +122,27 @@ def attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     view.request(job, +1)
     view.count_firm(job, +1)
     _free_cause(view, now)
-    numbers, slices = view.book.indexes(ids), view.book.slices
-    if view.closed or view.spares:
+    numbers = view.book.indexes(ids)
+    if view.closed or view.spares or view.taken:
         of_fleet.entered(view, numbers, now)
     view.book.take(numbers, now, wanted, job.id)
     occupancy.take(ids)
+    started_use(view, job, places)
+
+
+def started_use(view: View, job: JobView, places: Sequence[RankPlace]) -> None:
+    """The job's queue is charged for these places from now on."""
+    ids = [s for place in places for s in place.slices]
     amounts: dict[str, int] = {}  # ranks without devices count in no quota
     if ids:
-        milli = sum([milli_of(slices[k].share_ppm) for k in numbers])
-        amounts = charged(job.spec, occupancy.kind_of(ids[0]), milli, view.models)
-    view.usage.start(job.id, job.spec.queue, amounts, now, view.fleet.history.half_life_ns)
+        slices = view.book.slices
+        milli = sum([milli_of(slices[k].share_ppm) for k in view.book.indexes(ids)])
+        amounts = charged(job.spec, view.occupancy.kind_of(ids[0]), milli, view.models)
+    view.usage.start(job.id, job.spec.queue, amounts, view.time_ns, view.fleet.history.half_life_ns)
 
 
 def stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
-    attempt = _attempt(view, _job(view, event.job), event.attempt)
+    attempt = attempt_of(view, job_of(view, event.job), event.attempt)
     if not attempt.live:
         return
     attempt.stop_ns = attempt.stop_ns or now
@@ -145,7 +154,7 @@ def stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
 
 
 def verdict_reached(view: View, event: ev.VerdictReached, now: int) -> None:
-    attempt = _attempt(view, _job(view, event.job), event.attempt)
+    attempt = attempt_of(view, job_of(view, event.job), event.attempt)
     if attempt.live:
         said = VerdictView(
             now,
@@ -163,13 +172,13 @@ def verdict_reached(view: View, event: ev.VerdictReached, now: int) -> None:
 
 
 def preflight_ended(view: View, event: ev.PreflightEnded, now: int) -> None:
-    attempt = _attempt(view, _job(view, event.job), event.attempt)
+    attempt = attempt_of(view, job_of(view, event.job), event.attempt)
     if attempt.live:
         attempt.checked_ns = now
 
 
 def verdict_over(view: View, event: ev.VerdictOver, now: int) -> None:
-    verdict = _attempt(view, _job(view, event.job), event.attempt).verdict
+    verdict = attempt_of(view, job_of(view, event.job), event.attempt).verdict
     if verdict is not None:
         verdict.over_ns = now
 
@@ -177,12 +186,12 @@ def verdict_over(view: View, event: ev.VerdictOver, now: int) -> None:
 def stacks_taken(view: View, event: ev.StacksTaken, now: int) -> None:
     job = view.jobs.open.get(event.job)
     if job is not None:  # the look may end after the job has
-        attempt = _attempt(view, job, event.attempt)
+        attempt = attempt_of(view, job, event.attempt)
         attempt.stacks, attempt.stacks_ns = event, now
 
 
 def utilisation_seen(view: View, event: ev.UtilisationSeen, now: int) -> None:
-    attempt = _attempt(view, _job(view, event.job), event.attempt)
+    attempt = attempt_of(view, job_of(view, event.job), event.attempt)
     if not attempt.live:
         return
     since_ns, busy_ns = min(event.since_ns, now), attempt.use.busy_ns
@@ -194,20 +203,20 @@ def utilisation_seen(view: View, event: ev.UtilisationSeen, now: int) -> None:
 
 
 def idle_told(view: View, event: ev.IdleTold, now: int) -> None:
-    attempt = _attempt(view, _job(view, event.job), event.attempt)
+    attempt = attempt_of(view, job_of(view, event.job), event.attempt)
     if attempt.live:
         said = IdleNotice(now, event.since_ns, event.evidence, event.notice_ns, event.because)
         attempt.notices = [*attempt.notices[-_NOTICES_KEPT:], said]
 
 
 def idle_over(view: View, event: ev.IdleOver, now: int) -> None:
-    notice = _attempt(view, _job(view, event.job), event.attempt).notice
+    notice = attempt_of(view, job_of(view, event.job), event.attempt).notice
     if notice is not None:
         notice.over_ns, notice.over = now, event.because
 
 
 def promised(view: View, event: ev.Promised, _now: int) -> None:
-    job = _job(view, event.job)
+    job = job_of(view, event.job)
     live = job.live
     moves = live is not None and live.stop is not None and live.stop.why == "moved"
     if not job.terminal and (live is None or moves):
@@ -215,8 +224,8 @@ def promised(view: View, event: ev.Promised, _now: int) -> None:
 
 
 def attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
-    job = _job(view, event.job)
-    attempt = _attempt(view, job, event.attempt)
+    job = job_of(view, event.job)
+    attempt = attempt_of(view, job, event.attempt)
     view.request(job, -1)
     view.count_firm(job, -1)
     attempt.ended_ns = now
@@ -246,7 +255,7 @@ def attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     numbers = book.indexes(ids)
     book.give_back(numbers, now)
     occupancy = view.occupancy
-    quiet = not (book.down or view.closed or view.spares)
+    quiet = not (book.down or view.closed or view.spares or view.taken)
     if quiet and occupancy.knows_all(ids):  # nearly always
         occupancy.give_back(ids)
         return
@@ -259,7 +268,7 @@ def attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
 
 
 def retry_planned(view: View, event: ev.RetryPlanned, now: int) -> None:
-    job = _job(view, event.job)
+    job = job_of(view, event.job)
     if event.policy is None:
         job.retries += 1
     else:
@@ -269,7 +278,7 @@ def retry_planned(view: View, event: ev.RetryPlanned, now: int) -> None:
 
 
 def requeued(view: View, event: ev.Requeued, now: int) -> None:
-    job = _job(view, event.job)
+    job = job_of(view, event.job)
     job.retry = event.because
     if event.policy is not None:
         _count_policy(job, event.policy)
@@ -286,7 +295,7 @@ def _count_policy(job: JobView, policy: int) -> None:
 
 
 def resized(view: View, event: ev.Resized, _now: int) -> None:
-    job = _job(view, event.job)
+    job = job_of(view, event.job)
     job.resized = event.because
     view.resize(job, event.ranks)
 
@@ -299,7 +308,7 @@ def _wait_again(view: View, job: JobView, state: JobState, not_before_ns: int, n
 
 
 def job_ended(view: View, event: ev.JobEnded, now: int) -> None:
-    job = _job(view, event.job)
+    job = job_of(view, event.job)
     if event.state == "succeeded" and job.state == "starting":
         set_state(view, job, "running")
     set_state(view, job, event.state)
@@ -319,7 +328,7 @@ def job_ended(view: View, event: ev.JobEnded, now: int) -> None:
 
 
 def jobs_removed(view: View, event: ev.JobsRemoved, now: int) -> None:
-    gone = {name for name in event.jobs if _job(view, name).terminal}  # never one that runs or waits
+    gone = {name for name in event.jobs if job_of(view, name).terminal}  # never one that runs or waits
     removal = Removal(now, event.by, event.why)
     for name in event.jobs:
         if name in gone and name not in view.removed:
@@ -330,7 +339,7 @@ def jobs_removed(view: View, event: ev.JobsRemoved, now: int) -> None:
 
 
 def keep_set(view: View, event: ev.KeepSet, _now: int) -> None:
-    there = {_job(view, name).id for name in event.jobs} - view.removed.keys()
+    there = {job_of(view, name).id for name in event.jobs} - view.removed.keys()
     if event.keep:
         view.keep |= there
     else:
@@ -340,7 +349,7 @@ def keep_set(view: View, event: ev.KeepSet, _now: int) -> None:
 def predicted(view: View, event: ev.Predicted, now: int) -> None:
     job = view.jobs.open.get(event.job)
     if job is None:
-        _job(view, event.job)  # known, and over: nothing can be predicted of it
+        job_of(view, event.job)  # known, and over: nothing can be predicted of it
         return
     job.predictions.append(Prediction(**structs.asdict(event), at_ns=now))
     view.touch(job.id)
@@ -349,7 +358,8 @@ def predicted(view: View, event: ev.Predicted, now: int) -> None:
 # -- ranks -------------------------------------------------------------------------------------------
 
 
-def _attempt(view: View, job: JobView, number: int) -> AttemptView:
+def attempt_of(view: View, job: JobView, number: int) -> AttemptView:
+    """An attempt that the log placed. Errors: :class:`StoreDamaged`."""
     if not 1 <= number <= len(job.attempts):
         raise StoreDamaged(
             "the log names an attempt that it never placed",
@@ -361,10 +371,10 @@ def _attempt(view: View, job: JobView, number: int) -> AttemptView:
 def rank_saw(view: View, event: ev.RankSaw, _now: int) -> None:
     job = view.jobs.open.get(event.job)
     if job is None:
-        _job(view, event.job)  # known, and its books are closed
+        job_of(view, event.job)  # known, and its books are closed
         return
     attempts, number = job.attempts, event.attempt
-    attempt = attempts[number - 1] if 0 < number <= len(attempts) else _attempt(view, job, number)
+    attempt = attempts[number - 1] if 0 < number <= len(attempts) else attempt_of(view, job, number)
     ranks, rank_number = attempt.ranks, event.rank
     if not 0 <= rank_number < len(ranks):
         raise StoreDamaged(

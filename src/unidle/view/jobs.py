@@ -11,7 +11,7 @@ from unidle.events.types import Outcome, StacksTaken, StopAsked
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.ranks import RankView
-from unidle.view.records import IdleNotice, Prediction, UseView, VerdictView
+from unidle.view.records import IdleNotice, Prediction, RankLanding, UseView, VerdictView
 from unidle.view.waiting import Shape
 
 _TRUSTED: Final = 2  # a predicted run time counts where it is at most so many times as long
@@ -36,6 +36,10 @@ class AttemptView(msgspec.Struct, array_like=True):
     checked_ns: int | None = None  # when its nodes had been checked before it starts
     stacks: StacksTaken | None = None  # where its ranks stood when it was last found to hang
     stacks_ns: int | None = None
+    disrupted: Reason | None = None  # others ended it
+    disrupted_ns: int | None = None
+    landings: list[RankLanding] = []  # ranks that got other slices than were placed
+    since: dict[str, int] = {}  # these slices, each with when the attempt got it
 
     @property
     def verdict(self) -> VerdictView | None:
@@ -50,6 +54,11 @@ class AttemptView(msgspec.Struct, array_like=True):
     def notice(self) -> IdleNotice | None:
         """The notice to an idle holder that stands."""
         return self.notices[-1] if self.notices and self.notices[-1].over_ns is None else None
+
+    @property
+    def silent(self) -> list[int]:
+        """Ranks that have not ended, as far as is known, and do not answer."""
+        return [k for k, rank in enumerate(self.ranks) if rank.silent_ns is not None and not rank.ended]
 
     @property
     def all_spawned(self) -> bool:
@@ -151,6 +160,8 @@ class JobView(msgspec.Struct, array_like=True):
     predictions: list[Prediction] = []
     submitted_by: str = ""  # whose job it is, is ``spec.user``
     made_room: list[tuple[int, str]] = []  # jobs that were stopped or moved for it, each with when
+    source: str = ""  # where it was submitted, if not in this store
+    identity: str = ""  # its own name there
 
     @property
     def live(self) -> AttemptView | None:

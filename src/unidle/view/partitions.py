@@ -6,7 +6,7 @@ of the names of its new slices. So the ledger's rows of one name always count th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from unidle.fleet import WHOLE_PPM, Cut, Device, Fleet, Node, device_of, slices_of
@@ -23,11 +23,12 @@ def recut(device: Device, cut: Cut) -> Device:
 def carried(view: View, seen: Fleet) -> Fleet:
     """The fleet as it is declared now, with the cuts and generations that its devices have by now."""
     before = {device.id: device for device in view.fleet.devices()}
-    nodes = tuple(_carried_node(view, node, before) for node in seen.nodes)
+    nodes = tuple(carried_node(view, node, before) for node in seen.nodes)
     return seen if nodes == seen.nodes else replace(seen, nodes=nodes)
 
 
-def _carried_node(view: View, node: Node, before: dict[str, Device]) -> Node:
+def carried_node(view: View, node: Node, before: Mapping[str, Device]) -> Node:
+    """A node as it is declared now, with the cuts and generations of its devices ``before``, by id."""
     devices = tuple(_carried(view, device, before.get(device.id)) for device in node.devices)
     return node if devices == node.devices else replace(node, devices=devices)
 

@@ -33,9 +33,11 @@ def freeze(view: View, history: tuple[RunTimes, ...] = ()) -> PlacementSnapshot:
     half_life_ns = view.fleet.history.half_life_ns
     past = {name: use.average_ppb(view.time_ns, half_life_ns) for name, use in view.usage.queues.items()}
     lines = tuple(_job(view, job) for job in jobs)
+    # a device that others use is as one in maintenance: it takes no job, and nothing else is decided by it
+    health = {t: "maintenance" if why == "taken" else why for t, why in view.barred.items()}
     pairs = tuple(Pair(*names, *seen) for names, seen in view.pairs.items())
     return PlacementSnapshot(
-        view.time_ns, view.fleet, dict(view.barred), lines, view.policy, history, past, view.speeds, pairs
+        view.time_ns, view.fleet, health, lines, view.policy, history, past, view.speeds, pairs
     )
 
 

@@ -14,6 +14,7 @@ _STEPS_KEPT = 8192
 _SPANS_KEPT = 8192
 _NOTES_KEPT = 32
 _LOSSES_KEPT = 512
+_SILENCES_KEPT = 64
 
 _SPAN_LEAF: Final = {
     "data": "data_stall",
@@ -63,6 +64,8 @@ class RankView(msgspec.Struct, array_like=True):
     watched_ns: int | None = None  # when a step was first seen from outside
     last: LastOutput | None = None  # of one that failed
     losses: list[tuple[int, int, float | None]] = []  # (time, step, loss; None where it is no finite number)
+    silent_ns: int | None = None  # since when it does not answer
+    silences: list[tuple[int, int]] = []  # when it did not answer, before it did again
 
     @property
     def guessed(self) -> bool:
@@ -78,6 +81,19 @@ class RankView(msgspec.Struct, array_like=True):
     @property
     def failed(self) -> bool:
         return self.end_ns is not None and (self.lost or self.code != 0)
+
+
+def fall_silent(rank: RankView, since_ns: int) -> None:
+    """The rank has not answered since then; the earliest time that was reported counts."""
+    begin_ns = max(since_ns, rank.silences[-1][1]) if rank.silences else since_ns
+    rank.silent_ns = begin_ns if rank.silent_ns is None else min(rank.silent_ns, begin_ns)
+
+
+def answer_again(rank: RankView, now_ns: int) -> None:
+    """The rank answers again. Of a long life the latest silences are kept."""
+    since_ns, rank.silent_ns = rank.silent_ns, None
+    if since_ns is not None and since_ns < now_ns:
+        rank.silences = [*rank.silences[-_SILENCES_KEPT:], (since_ns, now_ns)]
 
 
 def take_up(rank: RankView, first: int, marks: Sequence[Mark]) -> None:

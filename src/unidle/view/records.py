@@ -87,6 +87,25 @@ class Prediction(Predicted, array_like=True, frozen=True, kw_only=True):
         return self.value_ns, self.low_ns, self.high_ns
 
 
+class TakenView(msgspec.Struct, array_like=True, frozen=True):
+    """What others use of a node since ``at_ns`` (see ``unidle.events.hosts.NodeTaken``)."""
+
+    at_ns: int
+    cpu_milli: int
+    memory_bytes: int
+    devices: tuple[str, ...]
+    because: Reason
+
+
+class RankLanding(msgspec.Struct, array_like=True, frozen=True):
+    """A rank got other slices at ``at_ns``: those that it had until then."""
+
+    at_ns: int
+    rank: int
+    node: str
+    slices: tuple[str, ...]
+
+
 class Promise(msgspec.Struct, array_like=True):
     """Devices kept for a waiting job: how many of a kind on which nodes, until when."""
 

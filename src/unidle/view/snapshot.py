@@ -24,7 +24,7 @@ def encode(view: View, without: Collection[str] | None = None) -> Snapshot:
     ``without``: ended jobs that it leaves out, as it does all removals and jobs that rest then; None: nothing more is
     left out than was before.
     """
-    bare = replace(view, book=replace(view.book, _index={}), **_NO_INDEX)
+    bare = replace(view, book=replace(view.book, _index={}, _on=None), **_NO_INDEX)
     bare.jobs = cast("JobTable", view.jobs.plain(without or (), view.seq if without is not None else None))
     bare.removed = cast("RemovedJobs", view.removed.plain(gone=without is not None))
     return Snapshot(view.seq, FOLD_VERSION, _ENCODER.encode(bare))

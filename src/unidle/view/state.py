@@ -5,11 +5,11 @@ What a snapshot keeps are the public fields; indexes (names with a leading under
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from unidle.fleet import CutMode, Device, Fleet, Health, models_of, slices_of
+from unidle.fleet import Barred, CutMode, Device, Fleet, Health, Node, models_of, slices_of
 from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
 from unidle.view.changes import Changes
@@ -21,6 +21,7 @@ from unidle.view.records import (
     FaultView,
     Promise,
     Stay,
+    TakenView,
     WatchView,
 )
 from unidle.view.removed import RemovedJobs
@@ -65,12 +66,15 @@ class View:
     watching: dict[str, dict[str, WatchView]] = field(default_factory=dict)  # by node and detector
     profiler: str | None = None  # why running jobs are not looked at though they should be; empty: they are
     spares: set[str] = field(default_factory=set)  # nodes that are kept as hot spares
+    taken: dict[str, TakenView] = field(default_factory=dict)  # by node, what others use of it
     failures: int = 0  # attempts that failed, but for commands that do not exist
     misfits: int = 0  # events that do not fit what is left of a damaged log
     device_ns: int = 0  # time of devices under attempts that have ended
     _shut: frozenset[str] | None = (
         None  # nodes that one decision is kept off, see ``control.nodes.maintenance``
     )
+    _nodes: dict[str, int] | None = None
+    _taken: frozenset[str] | None = None
     _occupancy: Occupancy | None = None
     _models: tuple[str, ...] | None = None
     _cuttable: dict[str, int] | None = None
@@ -80,6 +84,7 @@ class View:
     _queue: Waiting | None = None
     _changed: Changes[str] | None = None  # jobs of which a placement policy sees something new
     _requested: Changes[str] | None = None  # nodes on which ``hosts`` changed
+    _edited: Changes[str] | None = None  # nodes that changed without a change of their devices
 
     @property
     def occupancy(self) -> Occupancy:
@@ -98,12 +103,23 @@ class View:
 
     @property
     def hosts(self) -> dict[str, list[int]]:
-        """What live ranks requested of each node: thousandths of cores, and bytes of memory."""
+        """What live ranks requested of each node, and others use: thousandths of cores, and bytes of memory."""
         if self._hosts is None:
             self._hosts = {}
             for job in self.live:
                 self.request(self.jobs[job], +1)
+            for node, taken in self.taken.items():
+                self._use_host(node, taken.cpu_milli, taken.memory_bytes)
         return self._hosts
+
+    def _use_host(self, node: str, cpu_milli: int, memory_bytes: int) -> None:
+        """So much more of a node is in use."""
+        if self._hosts is not None and (cpu_milli or memory_bytes):
+            used = self._hosts.setdefault(node, [0, 0])
+            used[0] += cpu_milli
+            used[1] += memory_bytes
+            if self._requested is not None:
+                self._requested.add(node)
 
     def request(self, job: JobView, sign: int) -> None:
         """The ranks of the job's live attempt come to (+1) or leave (-1) their nodes."""
@@ -111,11 +127,24 @@ class View:
         if self._hosts is None or attempt is None or not (asked.cpus or asked.memory_bytes):
             return
         for place in attempt.places:
-            used = self._hosts.setdefault(place.node, [0, 0])
-            used[0] += sign * asked.cpu_milli
-            used[1] += sign * asked.memory_bytes
-            if self._requested is not None:
-                self._requested.add(place.node)
+            self._use_host(place.node, sign * asked.cpu_milli, sign * asked.memory_bytes)
+
+    def set_taken(self, node: str, taken: TakenView | None) -> None:
+        """Others use this of a node from now on; None: nothing."""
+        before = self.taken.pop(node, None)
+        if before is not None:
+            self._use_host(node, -before.cpu_milli, -before.memory_bytes)
+        if taken is not None:
+            self.taken[node] = taken
+            self._use_host(node, taken.cpu_milli, taken.memory_bytes)
+        self._taken = None
+
+    @property
+    def taken_devices(self) -> frozenset[str]:
+        """Devices that others use."""
+        if self._taken is None:
+            self._taken = frozenset(device for taken in self.taken.values() for device in taken.devices)
+        return self._taken
 
     @property
     def firm(self) -> dict[str, int]:
@@ -145,6 +174,13 @@ class View:
         return self._requested
 
     @property
+    def edited(self) -> Changes[str]:
+        """Nodes of which something else than devices changed, such as a label, from the first call on."""
+        if self._edited is None:
+            self._edited = Changes()
+        return self._edited
+
+    @property
     def changed(self) -> Changes[str]:
         """Jobs that came, went, started, ended, are to stop or got a prediction, from the first call on."""
         if self._changed is None:
@@ -162,9 +198,11 @@ class View:
             self._changed.add(job)
 
     @property
-    def barred(self) -> dict[str, Health]:
+    def barred(self) -> Mapping[str, Barred]:
         """Nodes and devices that no job may be placed on."""
-        return {**self.closed, **self.health} if self.closed else self.health
+        if self.closed or self.taken:
+            return {**dict.fromkeys(self.taken_devices, "taken"), **self.closed, **self.health}
+        return self.health
 
     def shut_nodes(self) -> set[str]:
         """Nodes and devices that no rank may be placed on now, also none that takes no device."""
@@ -175,15 +213,38 @@ class View:
         barred = self.barred
         return self.slices_of(barred) if barred else set()
 
-    def slices_of(self, targets: Container[str]) -> set[str]:
+    def slices_of(self, targets: Collection[str]) -> set[str]:
         """Slices on these nodes and devices."""
+        nodes = {self.node_at(target) for target in targets}
         return {
             piece.id
-            for node in self.fleet.nodes
+            for node in (
+                self.fleet.nodes
+                if None in nodes
+                else (self.fleet.nodes[at] for at in nodes if at is not None)
+            )
             for device in node.devices
             if node.id in targets or device.id in targets
             for piece in slices_of(device)
         }
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """The place of each node, by its id, among those of the fleet."""
+        if self._nodes is None:
+            self._nodes = {node.id: order for order, node in enumerate(self.fleet.nodes)}
+        return self._nodes
+
+    def node(self, name: str) -> Node | None:
+        """A node of the fleet by its id."""
+        order = self.nodes.get(name)
+        return None if order is None else self.fleet.nodes[order]
+
+    def node_at(self, target: str) -> int | None:
+        """The place of a node, or of a device's node by the device's name; None if the fleet has no such node."""
+        nodes = self.nodes
+        order = nodes.get(target)
+        return nodes.get(target.rpartition("/")[0]) if order is None else order
 
     @property
     def queue(self) -> Waiting:
@@ -234,7 +295,8 @@ class View:
             self._shut = None
 
     def fleet_changed(self) -> None:
-        self._occupancy = self._cuttable = self._in_parts = self._models = None
+        """The fleet has other nodes or devices now."""
+        self._occupancy = self._cuttable = self._in_parts = self._models = self._nodes = None
 
     def cuttable(self, device_id: str) -> Device | None:
         """A device that may be cut on demand, or is cut, by its id; None for others."""

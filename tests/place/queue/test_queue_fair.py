@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from place.queues import HOUR, leaves, shares, trees
 from unidle.fleet.queues import QueueSpec
-from unidle.place.queue.entitlement import Entitlement
 from unidle.place.queue.fair_share import Fairness, FairShare
-from unidle.place.queue.tree import ROOT, QueueTree
+from unidle.place.queue.tree import ROOT, Entitlement, QueueTree
 from unidle.view.usage import decay_ppb
 
 CAPACITY = (40_000, 60_000)
@@ -26,7 +25,8 @@ def order(books: FairShare, each: int, rounds: int) -> str:
         if books.refusal(leaf, (each * 1000,), firm=False):
             books.block(leaf)
             continue
-        books.start(leaf, (each * 1000,), firm=False)
+        books.withdraw(leaf, (each * 1000,))
+        books.charge(leaf, (each * 1000,), firm=False)
         found.append(books.tree.name(leaf))
     return "".join(found)
 

@@ -13,11 +13,10 @@ from place.queues import HOUR, anywhere, shares
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import Reason
 from unidle.place.actions.preempt import preempt
-from unidle.place.explain.queue import NoVictims, why_no_victims
 from unidle.place.model import Demand, Running
-from unidle.place.protocol import Preemption
 from unidle.place.queue.state import Allocations
-from unidle.place.queue.victims import rights
+from unidle.place.queue.victims import rights, why_no_victims
+from unidle.place.session import NoVictims, Preemption
 
 NOW = 10 * HOUR
 

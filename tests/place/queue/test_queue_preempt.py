@@ -16,10 +16,10 @@ from unidle.jobs import Reason
 from unidle.place.actions.preempt import preempt, preempt_all
 from unidle.place.model import Demand, Fits, Hold, Running
 from unidle.place.model import started as begun
-from unidle.place.protocol import Preemption
 from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import dominant, rights
+from unidle.place.session import Preemption
 
 NOW = 10 * HOUR
 

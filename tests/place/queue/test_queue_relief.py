@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unidle.fleet.queues import QueueSpec
-from unidle.place.actions.slices import cheapest_relief, stop_for
+from unidle.place.actions.make_room import cheapest_relief, stop_for
 from unidle.place.model import Demand, Running
-from unidle.place.protocol import StartRoom
 from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.state import Allocations
 from unidle.place.queue.tree import QueueTree
 from unidle.place.queue.victims import Candidates
+from unidle.place.slices.fit import StartRoom
 
 HOUR = 3_600_000_000_000
 NOW = 100 * HOUR

@@ -17,8 +17,8 @@ from unidle.jobs import Reason
 from unidle.place.actions.make_room import consolidate
 from unidle.place.gang.repair import Repair, repair
 from unidle.place.model import Demand, Fits, Running
-from unidle.place.protocol import Consolidation
 from unidle.place.queue.state import Allocations
+from unidle.place.session import Consolidation
 
 NOW = 10 * HOUR
 

@@ -18,10 +18,10 @@ import yaml
 from place.queues import decide, within
 from unidle.fleet.queues import Migration, QueueSpec, TimeWindow, weekly
 from unidle.place.model import Backfill, Demand, Fits, RoundRules, Running
-from unidle.place.protocol import Draft
 from unidle.place.queue.fair_share import Fairness, FairShare
 from unidle.place.queue.state import Allocations, PendingJobs
 from unidle.place.queue.tree import QueueTree
+from unidle.place.session import Draft
 
 FILES = sorted((Path(__file__).parents[2] / "scenarios" / "queues").glob("*.yaml"))
 S = 1_000_000_000

@@ -12,8 +12,8 @@ from place.queues import anywhere, shares
 from unidle.fleet.queues import QueueSpec
 from unidle.place.actions.preempt import preempt
 from unidle.place.model import Demand, Running, Stoppable, rows_of
-from unidle.place.protocol import Preemption
 from unidle.place.queue.state import Allocations, ranks_on, requested
+from unidle.place.session import Preemption
 
 NOW = 10_000_000
 NODES, PER, CPUS = 3, 4, 16

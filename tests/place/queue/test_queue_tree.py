@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from place.queues import BOTH, tree, trees
 from unidle.errors import BadInput
-from unidle.fleet.queues import UTC, QueueSpec, TimeWindow, Zone, weekly
-from unidle.place.queue.spec import fill, minute_of_week, next_edge_ns
+from unidle.fleet.queues import UTC, QueueSpec, TimeWindow, Zone, minute_of_week, next_edge_ns, weekly
+from unidle.ledger.apportion import fill
 from unidle.place.queue.tree import ROOT, QueueTree
 
 MINUTE = 60_000_000_000

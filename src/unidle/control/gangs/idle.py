@@ -67,6 +67,11 @@ class IdleWatch:
         if attempt is None or attempt.stop is not None or job.cancel_by is not None:
             self.forget(job.id)
             return [], None
+        if attempt.silent:
+            return (
+                [],
+                None,
+            )  # who does not answer may be at work; the job is looked at when it answers again
         if attempt.notice is None and self._next.get(job.id, 0) > now_ns:
             return [], None
         terms = self._terms_of(view, job)

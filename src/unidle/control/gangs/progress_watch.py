@@ -38,11 +38,11 @@ class ProgressWatch:
         """Hangs, cuts and slow ranks; none for an attempt that ends or is not known."""
         self.suspects = False
         key = (vitals.job, vitals.attempt)
-        job = view.jobs.open.get(vitals.job)
-        attempt = job.live if job is not None else None
-        if job is None or attempt is None or attempt.number != vitals.attempt or attempt.stop is not None:
+        followed = _judged_now(view, vitals)
+        if followed is None:
             self._judges.pop(key, None)
             return
+        job, attempt = followed
         if (
             key not in self._judges
         ):  # imported for the first gang that is looked at: most runs begin without one
@@ -81,6 +81,18 @@ class ProgressWatch:
             job = view.jobs.open.get(job_id)
             if job is None or job.live is None or job.live.number != number:
                 del self._judges[job_id, number]
+
+
+def _judged_now(view: View, vitals: GangVitals) -> tuple[JobView, AttemptView] | None:
+    """The attempt of this observation; None where it is not live, ends, or has ranks that do not answer.
+
+    Who does not answer may be at work: a new look begins when it answers again.
+    """
+    job = view.jobs.open.get(vitals.job)
+    attempt = job.live if job is not None else None
+    if job is None or attempt is None or attempt.number != vitals.attempt:
+        return None
+    return None if attempt.stop is not None or attempt.silent else (job, attempt)
 
 
 def peers_of(spec: JobSpec) -> list[list[int]]:

@@ -11,17 +11,17 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from unidle.control.nodes.late_detectors import OVERLAY_VARIABLE
 from unidle.control.nodes.storage_watch import StorageWatch, directories_of
+from unidle.engine.local.ranks.netns import enter
 from unidle.events import types as ev
-from unidle.fleet import Fleet, Node
-from unidle.fleet.policies import WatchSources
+from unidle.fleet import Fleet
+from unidle.fleet.policies import OVERLAY_VARIABLE
 from unidle.jobs import Reason
-from unidle.probe.detector import Detection, DetectorStatus, FaultDetector
-from unidle.probe.device_names import DeviceNames
+from unidle.probe.detector import Detection, DetectorStatus
 from unidle.probe.file_system_use import used_at
+from unidle.probe.node_detectors import LOG, detectors_of
 from unidle.probe.watcher import DetectorSpec, Watcher
 from unidle.view.node_health import TAKES_OUT
 from unidle.view.state import View
@@ -29,10 +29,7 @@ from unidle.view.watching import NO_SOURCE, hit_by, incident_kind, on_device
 
 if TYPE_CHECKING:
     from unidle.guard.diagnosis import Diagnosis
-    from unidle.probe.followed_file import End
 
-LOG, GPUS, MACHINE = "kernel log", "GPUs", "machine"
-LOG_EVERY_S, COUNTERS_EVERY_S = 0.25, 2.0
 SETTLE_NS: Final = 400_000_000
 """After the first sign of a fault its other lines are waited for: the driver's own verdict comes behind it."""
 SAME_NS: Final = 60_000_000_000
@@ -55,10 +52,24 @@ class _Group:
     recent: deque[Detection] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
 
+class SignSource(Protocol):
+    """Where signs come from: the threads of a :class:`unidle.probe.watcher.Watcher`, or agents on other hosts."""
+
+    def start(self) -> None: ...
+
+    def take(self, *, logged: bool) -> tuple[list[Detection], list[DetectorStatus]]:
+        """What is new, and what is known of who can see; ``logged``: the events of the last call are in the store."""
+        ...
+
+    def close(self, *, logged: bool) -> None: ...
+
+
 class Detectors:
     """Follows the sources of a fleet's nodes. ``file`` keeps how far each was read."""
 
-    def __init__(self, fleet: Fleet, file: Path, offset_ns: int, *, watcher: Watcher | None = None) -> None:
+    def __init__(
+        self, fleet: Fleet, file: Path, offset_ns: int, *, watcher: SignSource | None = None
+    ) -> None:
         wanted, self._static = wanted_of(fleet, offset_ns, os.environ.get(OVERLAY_VARIABLE, ""))
         self._watcher = watcher if watcher is not None else Watcher(wanted, file, offset_ns)
         self._place = str(file.parent)
@@ -211,6 +222,7 @@ def _laid_on_job(view: View, one: Detection, because: Reason) -> Iterator[ev.Eve
 
 
 def _by_process(view: View, one: Detection) -> list[tuple[str, int, int]]:
+    """Ranks on the detection's node with one of its pids: on another node the same pid is another process."""
     pids = set(one.pids)
     if not pids:
         return []
@@ -218,8 +230,8 @@ def _by_process(view: View, one: Detection) -> list[tuple[str, int, int]]:
         (job, attempt.number, number)
         for job in sorted(view.live)
         for attempt in (view.jobs.open[job].attempts[-1],)
-        for number, rank in enumerate(attempt.ranks)
-        if rank.pid in pids and not rank.ended
+        for number, (rank, place) in enumerate(zip(attempt.ranks, attempt.places, strict=False))
+        if rank.pid in pids and place.node == one.node and not rank.ended
     ]
 
 
@@ -248,7 +260,7 @@ def wanted_of(
     wanted: list[DetectorSpec] = []
     static: list[DetectorStatus] = []
     for node in fleet.nodes:
-        own = list(_wanted(node, offset_ns, overlay, only=len(fleet.nodes) == 1))
+        own = list(detectors_of(node, offset_ns, enter, overlay=overlay, only=len(fleet.nodes) == 1))
         wanted += own
         if not any(one.name == LOG for one in own):
             off = node.watch is not None and node.watch.kernel_log == "off"
@@ -259,53 +271,3 @@ def wanted_of(
                     )
                 )
     return tuple(wanted), tuple(static)
-
-
-def _wanted(node: Node, offset_ns: int, overlay: str, *, only: bool) -> Iterator[DetectorSpec]:
-    watch = node.watch or WatchSources()
-    names = DeviceNames(node)
-    log = watch.kernel_log
-    if (log or only) and log != "off":
-        end = _end_of(log) if log not in ("", "kmsg", "journal") else None
-        yield DetectorSpec(
-            node.id, LOG, lambda kept: _log(node, log, names, kept, offset_ns, end), LOG_EVERY_S
-        )
-    laid = watch.nvml or overlay
-    if laid or any(d.kind == "gpu" and d.vendor == "nvidia" for d in node.devices):
-        yield DetectorSpec(node.id, GPUS, lambda kept: _gpus(node, names, kept, laid), COUNTERS_EVERY_S)
-    if node.netns or only or log in ("kmsg", "journal"):
-        yield DetectorSpec(node.id, MACHINE, lambda kept: _machine(node, kept), COUNTERS_EVERY_S)
-
-
-# imported where they are made, in their own threads: a run that is short should not wait for them
-
-
-def _end_of(log: str) -> End:
-    from unidle.probe.followed_file import End
-
-    return End.of(log)
-
-
-def _log(
-    node: Node, log: str, names: DeviceNames, kept: str, offset_ns: int, end: End | None
-) -> FaultDetector:
-    from unidle.probe.log_watch import LogWatch
-
-    return LogWatch(node.id, log, names, kept, offset_ns, end)
-
-
-def _gpus(node: Node, names: DeviceNames, kept: str, overlay: str) -> FaultDetector:
-    from unidle.probe.gpu_watch import GpuWatch
-
-    return GpuWatch(node, names, kept, overlay)
-
-
-def _machine(node: Node, kept: str) -> FaultDetector:
-    from unidle.probe.machine_watch import MachineWatch, SpaceWatch
-
-    model = node.devices[0].model if node.devices else ""
-    if not node.netns:
-        return MachineWatch(node.id, kept, model=model)
-    from unidle.engine.local.netns import enter
-
-    return SpaceWatch(node.id, node.netns, node.address, kept, enter, model)

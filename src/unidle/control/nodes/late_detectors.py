@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from unidle.events import types as ev
 from unidle.fleet import Fleet
+from unidle.fleet.policies import OVERLAY_VARIABLE
 from unidle.view.state import View
 
 if TYPE_CHECKING:
     from unidle.control.nodes.detectors import Detectors
 
-OVERLAY_VARIABLE: Final = "UNIDLE_NVML_OVERLAY"
 AFTER_S: Final = 0.5
 
 

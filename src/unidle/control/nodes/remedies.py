@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +15,7 @@ from unidle.control.nodes.hooks import HookEngine, HookOrder, HookOutcome
 from unidle.control.nodes.storage_watch import directories_of
 from unidle.events import types as ev
 from unidle.events.guard import CareState
-from unidle.fleet import Device, Fleet, Health, Node
+from unidle.fleet import Health, Node
 from unidle.fleet.policies import RUNGS
 from unidle.guard import maintenance, remedy
 from unidle.guard.remedy_model import Answer, RemedyInputs, RemedyResult, Set, StopJob, TargetUse
@@ -56,10 +57,10 @@ class GuardRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 class _Known:
     """The fleet by name."""
 
-    fleet: Fleet
-    nodes: dict[str, Node]
-    devices: dict[str, Device]
-    tier: dict[str, int]
+    index: dict[str, int]
+    """Of nodes by name, the view's own: another one where nodes or devices came, left or moved."""
+    node_of: dict[str, str]  # by device
+    tier: dict[str, int]  # nodes in it
 
 
 class RemedyWatch:
@@ -82,8 +83,8 @@ class RemedyWatch:
     def asked(self, view: View, request: GuardRequest, now_ns: int) -> Iterator[ev.Event]:
         """What follows from a request."""
         known, target = self._fleet(view), request.target
-        if target not in known.nodes and (
-            target not in known.devices or request.verb in ("maintain", "cordon")
+        if target not in view.nodes and (
+            target not in known.node_of or request.verb in ("maintain", "cordon")
         ):
             yield _refused(
                 f"the fleet has no such {'node' if '/' not in target else 'node or device'}: {target}"
@@ -105,8 +106,8 @@ class RemedyWatch:
                 target, request.from_ns, request.until_ns, request.deadline_ns or request.from_ns, request.by
             )
         elif request.verb == "report":
-            node = known.devices[target].node if target in known.devices else target
-            device = target if target in known.devices else ""
+            node = known.node_of.get(target, target)
+            device = target if target in known.node_of else ""
             because = Reason("reported", request.text or f"reported by {request.by}")
             yield ev.FaultSeen(node, request.kind or "other", request.action, now_ns, now_ns, because, device)
         else:
@@ -174,18 +175,19 @@ class RemedyWatch:
     def _facts(self, view: View, target: str, now_ns: int) -> RemedyInputs:
         care, known, policy = view.care, self._fleet(view), view.fleet.guard
         here = care.targets.get(target)
-        device = known.devices.get(target)
-        node = device.node if device is not None else target
+        of_node = known.node_of.get(target, "")
+        node = of_node or target
         others = {r.node for r in care.targets.values() if r.state != "suspect" and r.node != node}
-        tier = known.nodes[node].parent if node in known.nodes else ""
-        at_node = care.targets.get(node) if device is not None else None
+        nodes = {name: there.parent for name in (node, *others) if (there := view.node(name)) is not None}
+        tier = nodes.get(node, "")
+        at_node = care.targets.get(node) if of_node else None
         parts = [r for r in care.targets.values() if r.node == node and r.target != node]
         recent = {name for at, name in care.falls if now_ns - at < policy.breaker.within_ns}
         return RemedyInputs(
-            nodes=len(known.nodes),
+            nodes=len(view.nodes),
             tier_nodes=known.tier.get(tier, 1),
             out=len(others),
-            tier_out=sum(1 for name in others if name in known.nodes and known.nodes[name].parent == tier),
+            tier_out=sum(nodes.get(name) == tier for name in others),
             falls=len(recent),
             begun=tuple(at for at in care.begun if now_ns - at < 3_600_000_000_000),
             offences=tuple(care.offences.get(identity_of(view, target), ())),
@@ -193,19 +195,16 @@ class RemedyWatch:
             strikes=tuple(care.strikes.get(target, ())),
             jobs=_held(view, target) if here is not None and here.state in _WITH_JOBS else (),
             result=self._result(here) if here is not None and here.busy else None,
-            of_node=node if device is not None else "",
+            of_node=of_node,
             node_busy=at_node is not None and at_node.state != "suspect",
-            part_busy=device is None and any(r.busy for r in parts),
+            part_busy=not of_node and any(r.busy for r in parts),
             window=care.windows.get(target),
         )
 
     def _fleet(self, view: View) -> _Known:
-        if self._known is None or self._known.fleet is not view.fleet:
-            nodes = {node.id: node for node in view.fleet.nodes}
-            tier: dict[str, int] = {}
-            for node in view.fleet.nodes:
-                tier[node.parent] = tier.get(node.parent, 0) + 1
-            self._known = _Known(view.fleet, nodes, {d.id: d for d in view.fleet.devices()}, tier)
+        if self._known is None or self._known.index is not view.nodes:
+            tier = dict(Counter(node.parent for node in view.fleet.nodes))
+            self._known = _Known(view.nodes, {d.id: d.node for d in view.fleet.devices()}, tier)
         return self._known
 
     def _result(self, here: CareView) -> RemedyResult | None:
@@ -237,7 +236,7 @@ class RemedyWatch:
                 self._next_ns = at_ns
 
     def _order(self, view: View, here: CareView) -> HookOrder:
-        policy, known = view.fleet.guard, self._fleet(view)
+        policy, node = view.fleet.guard, view.node(here.node)
         if here.busy in RUNGS:
             hook = next(hook for rung, hook in policy.remedies.items() if rung == here.busy)
             words = hook.command
@@ -245,13 +244,11 @@ class RemedyWatch:
             hook = policy.quick if here.busy == remedy.QUICK else policy.prove
             since_ns = max(here.repaired_ns, view.care.returned.get(here.node, 0))
             words = hook.command or check_words(
-                known.nodes.get(here.node), here.node, here.busy, log_age_s(since_ns, self._now_ns),
+                node, here.node, here.busy, log_age_s(since_ns, self._now_ns),
                 used_directories(view, waiting=True),
             )  # fmt: skip
         device = here.target if here.target != here.node else ""
-        return HookOrder(
-            name_of(here), filled(words, known.nodes.get(here.node), here.node, device), hook.timeout_ns
-        )
+        return HookOrder(name_of(here), filled(words, node, here.node, device), hook.timeout_ns)
 
 
 def name_of(here: CareView) -> str:

@@ -43,7 +43,31 @@ def job_line(job: JobView, store: str | None = None) -> Plain:
         "reason": (because := reason_now(job)) and because.text,
         "failure": None if failure is None else failure.as_json(store),
         "idle_since_ns": job.live.notice.since_ns if job.live and job.live.notice else None,
+        "silent_since_ns": silent["since_ns"] if (silent := silence_of(job)) is not None else None,
+        "silent_ranks": silent["ranks"] if silent is not None else [],
+        "silent_nodes": silent["nodes"] if silent is not None else [],
+        "source": job.source or None,
+        "identity": job.identity or None,
     }
+
+
+def silence_of(job: JobView) -> Plain | None:
+    """Which ranks of the job do not answer, on which nodes, and since when; None where all do."""
+    live = job.live
+    ranks = live.silent if live is not None else []
+    if live is None or not ranks:
+        return None
+    since_ns = min(live.ranks[k].silent_ns or 0 for k in ranks)
+    nodes = sorted({live.places[k].node for k in ranks})
+    return {"since_ns": since_ns, "ranks": ranks, "nodes": nodes}
+
+
+def silence_text(line: Plain, now_ns: int) -> str:
+    """``silent since 8 s on n2``, of a line of :func:`job_line`; empty where all its ranks answer."""
+    if line["silent_since_ns"] is None:
+        return ""
+    seconds = max(now_ns - line["silent_since_ns"], 0) // _MOMENT_NS
+    return f"silent since {seconds} s on {', '.join(line['silent_nodes'][:_NAMED])}"
 
 
 def failure_lines(failure: Plain) -> list[str]:
@@ -161,12 +185,14 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
     decisions.sort(key=lambda decision: decision["time_ns"])  # stable: equal times keep their order
     because = reason_now(job)
     hung = next((a for a in reversed(job.attempts) if a.stacks is not None), None)
+    line = job_line(job, store)
     result: Plain = {
-        **job_line(job, store),
+        **line,
         **stacks_of(hung),
         "code": because.code if because else None,
         "decisions": decisions,
         "size": job.resized.text if job.resized is not None else None,
+        "silent": silence_text(line, view.time_ns) or None,
         "unmeasured": _unmeasured(job, view.time_ns),
         "predictions": [_prediction(check, view.fleet.currency) for check in checked(job, view)],
     }
@@ -195,6 +221,7 @@ def _decisions_of(view: View, job: JobView, attempt: AttemptView) -> list[Plain]
         decisions.append(_decision(notice.at_ns, "idle notice", notice.because.text, notice.because))
         if notice.over is not None:
             decisions.append(_decision(notice.over_ns, "notice void", notice.over.text, notice.over))
+    decisions += _of_hosts(attempt)
     decisions += [_decision(bad.at_ns, "checkpoint", bad.because.text, bad.because) for bad in attempt.bad]
     if attempt.stacks is not None:
         taken = attempt.stacks.because
@@ -209,6 +236,27 @@ def _decisions_of(view: View, job: JobView, attempt: AttemptView) -> list[Plain]
         text = "it waits again" if _is_of_stop(attempt, attempt.then) else attempt.then.text
         decisions.append(_decision(attempt.ended_ns, "again", text, attempt.then))
     return decisions
+
+
+def _of_hosts(attempt: AttemptView) -> list[Plain]:
+    """What became of the attempt on its hosts: ranks that did not answer or landed elsewhere, and who ended it."""
+    found = []
+    for number, (rank, place) in enumerate(zip(attempt.ranks, attempt.places, strict=True)):
+        spans = [*rank.silences, *([(rank.silent_ns, rank.end_ns)] if rank.silent_ns is not None else [])]
+        for since_ns, until_ns in spans:
+            what = f"rank {number} on {place.node} did not answer"
+            if until_ns is not None:
+                what += f" for {max(until_ns - since_ns, 0) / _MOMENT_NS:.1f} s"
+            found.append(_decision(since_ns, "silent", what))
+    for k, landing in enumerate(attempt.landings):
+        later = next((one for one in attempt.landings[k + 1 :] if one.rank == landing.rank), None)
+        slices = later.slices if later is not None else attempt.places[landing.rank].slices
+        text = f"rank {landing.rank} got {', '.join(slices)} from its host, not {', '.join(landing.slices)}"
+        found.append(_decision(landing.at_ns, "landed", text))
+    if attempt.disrupted is not None:
+        text = f"ended by others: {attempt.disrupted.text}"
+        found.append(_decision(attempt.disrupted_ns, "disrupted", text, attempt.disrupted))
+    return found
 
 
 def _why_stopped(view: View, stop: StopAsked) -> str:
@@ -243,7 +291,8 @@ def _room_for(view: View, job: JobView) -> list[Plain]:
 
 def _by_whom(job: JobView) -> str:
     user = job.spec.user or "unknown"
-    return f"by {job.submitted_by} for {user}" if job.submitted_by not in ("", user) else f"by {user}"
+    whom = f"by {job.submitted_by} for {user}" if job.submitted_by not in ("", user) else f"by {user}"
+    return f"{whom} in {job.source} (there {job.identity})" if job.source else whom
 
 
 def _unmeasured(job: JobView, now_ns: int) -> str | None:

@@ -17,6 +17,11 @@ def headline(job: dict[str, Any]) -> str:
 def story_lines(story: dict[str, Any]) -> list[str]:
     """The story of :func:`unidle.control.queries.describe.explain`: what it waits for, each decision, each prediction, its failure."""
     lines = [headline(story), *_waiting(story)]
+    if story["silent"]:
+        ranks = ", ".join(map(str, story["silent_ranks"]))
+        lines.append(
+            f"  now: {story['silent']}: rank {ranks} does not answer, and is not known to have ended"
+        )
     if story["unmeasured"]:
         lines.append(f"  {story['unmeasured']}")
     moments = [(decision["time_ns"], decision["what"], decision["text"]) for decision in story["decisions"]]

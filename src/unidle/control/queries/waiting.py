@@ -12,7 +12,7 @@ from unidle.view.state import View
 from unidle.words import counted
 
 if TYPE_CHECKING:
-    from unidle.fleet import Fleet, Health
+    from unidle.fleet import Barred, Fleet
     from unidle.place.network.constraint import Barrier
 
 Plain = dict[str, Any]
@@ -125,7 +125,7 @@ def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
 
     ``now`` is the reason of the next decision.
     """
-    from unidle.place.explain.gang import GangRefusal
+    from unidle.place.explain import GangRefusal
     from unidle.place.scheduler import Scheduler
 
     if now.code in NEVER_BY_QUEUE:
@@ -142,7 +142,7 @@ def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:
     answer = Scheduler().try_one(view, spec)
     if isinstance(answer, GangRefusal):
         found += [barrier_line(barrier) for barrier in answer.barriers]
-    return found + _out_of_service(view, spec)
+    return found + _out_of_service(view, spec) + _hosts_taken(view, spec)
 
 
 def _out_of_service(view: View, spec: JobSpec) -> list[Plain]:
@@ -162,7 +162,12 @@ def _out_of_service(view: View, spec: JobSpec) -> list[Plain]:
     return lines
 
 
-def _barred_line(view: View, target: str, health: Health, devices: int) -> Plain:
+def _barred_line(view: View, target: str, health: Barred, devices: int) -> Plain:
+    if health == "taken":
+        node = view.fleet.nodes[view.node_at(target) or 0].id
+        because = view.taken[node].because.text if node in view.taken else ""
+        why, helps = f"{target} is used by others: {because}", "wait for them, or name other devices"
+        return _line(why, helps, devices)
     here, cordon = view.care.targets.get(target), view.care.cordons.get(target)
     if here is not None:
         why = f"{target} is out of service ({here.state}): {here.cause.text}"
@@ -173,6 +178,21 @@ def _barred_line(view: View, target: str, health: Health, devices: int) -> Plain
         why, helps = f"{target} is cordoned by {cordon.by}", f"`unidle guard uncordon {target}`"
     else:
         why, helps = f"{target} takes no new job ({health})", "`unidle guard nodes` has the reason"
+    return _line(why, helps, devices)
+
+
+def _hosts_taken(view: View, spec: JobSpec) -> list[Plain]:
+    """Nodes of which others use cores or memory, where the job requests such."""
+    asked, lines = spec.requests, []
+    for node, taken in sorted(view.taken.items()) if asked.cpus or asked.memory_bytes else ():
+        if taken.cpu_milli or taken.memory_bytes:
+            amount = f"{taken.cpu_milli / 1000:g} cores and {taken.memory_bytes / 2**30:.1f} GiB of {node}"
+            why = f"{amount} are used by others: {taken.because.text}"
+            lines.append(_line(why, "wait for them, or ask for less", 0))
+    return lines[:_MOST_OUT]
+
+
+def _line(why: str, helps: str, devices: int) -> Plain:
     return {
         "constraint": None, "text": why, "domains": 1, "fitting": 0, "largest": 0, "needs": devices,
         "unblock": f"{why}; {helps}",

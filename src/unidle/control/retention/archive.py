@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
 from unidle.control.store_files import run_root
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 from unidle.errors import StoreDamaged
 from unidle.store.archives import ArchiveShelf
 from unidle.store.protocol import Store

@@ -14,7 +14,7 @@ from typing import Final
 from unidle.clock import Clock
 from unidle.control.retention.removal import is_held
 from unidle.control.retention.worker import FilesFound, FilesFreed, RetentionWorker, RunPacked
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 from unidle.events import types as ev
 from unidle.files.values import duration_text
 from unidle.fleet.policies import RetentionPolicy

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 from unidle.store.archives import ArchiveShelf
 from unidle.store.profiles import ProfileShelf
 from unidle.store.sql import SqlStore

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from unidle.control.retention import removal
 from unidle.control.retention.archive import pack
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 from unidle.errors import LeaseLost, UnidleError
 from unidle.store.archives import ArchiveShelf
 from unidle.store.open import open_store

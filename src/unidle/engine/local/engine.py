@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.clock import RealClock
-from unidle.engine.local import cgroups, descriptors, launch, rundir
+from unidle.engine.local import launch
+from unidle.engine.local.event_marks import EventMarks
 from unidle.engine.local.gang_starts import GangStarts
-from unidle.engine.local.rank_watch import Logged, RankWatch, Supervisors
+from unidle.engine.local.ranks import cgroups, descriptors, rundir
+from unidle.engine.local.ranks.rank_watch import Logged, RankWatch
+from unidle.engine.local.ranks.supervisors import Supervisors
 from unidle.engine.local.sidecars.gang_sidecars import GangSidecars
 from unidle.engine.protocol import (
     CheckpointLook,
@@ -62,7 +65,7 @@ class _Gang:
 class LocalEngine:
     """Runs gangs on this machine (``unidle.engine.protocol.Engine``).
 
-    ``run_root`` holds one directory per job and attempt (``unidle.engine.local.rundir``). Each rank
+    ``run_root`` holds one directory per job and attempt (``unidle.engine.local.ranks.rundir``). Each rank
     is started by a supervisor process that outlives this one; a process that opens an engine on the same
     ``run_root`` later can adopt what still runs. The lock of a rank's directory, which passes from
     the engine to the supervisor it starts, makes sure that no rank is started twice. ``slicer`` makes
@@ -307,7 +310,9 @@ class LocalEngine:
     def _watch(self, job: str, attempt: int, rank: int, logged: Logged | None) -> RankWatch:
         directory = rundir.rank_dir(self._root, job, attempt, rank)
         groups = cgroups.group_paths(self._groups, self._name, f"{job}.{attempt}.{rank}")
-        return RankWatch(directory, rank, launch.run_id(self._name, job, attempt), groups, logged)
+        return RankWatch(
+            directory, rank, launch.run_id(self._name, job, attempt), groups, EventMarks(), logged
+        )
 
     def _launch(self, gang: _Gang, command: StartGang) -> None:
         gang.to_launch = command if self._starts.start(command, gang.watches) else None

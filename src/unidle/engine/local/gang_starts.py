@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unidle.clock import RealClock
-from unidle.engine.local import injection, launch, rundir
-from unidle.engine.local.rank_watch import RankWatch, Supervisors
+from unidle.engine.local import injection, launch
+from unidle.engine.local.ranks import rundir, spawn
+from unidle.engine.local.ranks.rank_watch import RankWatch
+from unidle.engine.local.ranks.supervisors import Supervisors
 from unidle.engine.protocol import StartGang
 from unidle.errors import CannotRun
 from unidle.fleet import Fleet
@@ -18,7 +20,7 @@ from unidle.jobs import Limits
 
 if TYPE_CHECKING:
     from unidle.engine.local.devices.slicing import Grant
-    from unidle.engine.local.warm_pool import WarmPool
+    from unidle.engine.local.ranks.warm_pool import WarmPool
 
 
 class GangStarts:
@@ -59,7 +61,7 @@ class GangStarts:
         grants = self._grants(command)
         leader = self._spaces.get(command.places[0].node, "")
         address = launch.address_of(self._fleet, command.places[0].node)
-        with launch.reserve_port(leader) if whole else nullcontext() as bound:
+        with spawn.reserve_port(leader) if whole else nullcontext() as bound:
             if bound is not None:
                 port = launch.record_gang(directory, bound.getsockname()[1], address)
             else:
@@ -93,7 +95,7 @@ class GangStarts:
         space = self._spaces.get(command.places[watch.rank].node, "")
         pid = self._spawn_warm(command, watch, port_fd, space) if command.spec.restart.warm else None
         if pid is None:
-            pid = launch.spawn_supervisor(watch.directory, watch.lock_fd, port_fd, space)
+            pid = spawn.spawn_supervisor(watch.directory, watch.lock_fd, port_fd, space)
         watch.started(pid)
         self._supervisors.follow(watch)
 
@@ -116,7 +118,7 @@ class GangStarts:
     def prepare_warm(self, command: StartGang) -> None:
         """Have a warm Python for the gang's next start."""
         if self.warm is None:  # imported here, because few jobs ask for it
-            from unidle.engine.local.warm_pool import WarmPool
+            from unidle.engine.local.ranks.warm_pool import WarmPool
 
             self.warm = WarmPool()
         self.warm.prepare(command.spec.command, launch.common_environment(command, os.environ))

@@ -2,62 +2,27 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from unidle.clock import boot_id
-from unidle.engine.local import netns, rundir
 from unidle.engine.local.devices.visible import visible_devices
-from unidle.engine.local.rundir import SupervisorOrders
+from unidle.engine.local.ranks import cgroups, netns, rundir
+from unidle.engine.local.ranks.rundir import SupervisorOrders
 from unidle.engine.protocol import StartGang
 from unidle.fleet import Fleet, Node, device_of
 from unidle.jobs import JobSpec, Limits, RankPlace, Role, role_of
 
 MASTER_ADDR = "127.0.0.1"  # every node of this engine is on this machine
-ANY_V4 = "0.0.0.0"  # noqa: S104 - ranks may listen on any address, so all must be free
 UNSET = ("UNIDLE_STORE",)
 # by these a script sees that it is one of several processes, and finds the others
 RENDEZVOUS = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
 )  # fmt: skip
-SUPERVISOR_PATH = str(Path(__file__).with_name("supervisor") / "entry.py")
-LOCK_FD = 3
-PORT_FD = 4
-
-
-def reserve_port(space: str = "") -> socket.socket:
-    """A socket bound to a free port of every address (of network namespace ``space``), not listening.
-
-    While it is open, the kernel gives the port to no process that requests a free port, and to none that requests
-    this port without SO_REUSEADDR. Rank 0 can listen on it, because its store sets that option.
-    """
-    return netns.within(space, _reserve_port)
-
-
-def _reserve_port() -> socket.socket:
-    try:
-        bound = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-    except OSError:
-        return _bind(socket.socket(socket.AF_INET, socket.SOCK_STREAM), ANY_V4)
-    try:
-        bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        return _bind(bound, "::")
-    except OSError:
-        bound.close()
-        return _bind(socket.socket(socket.AF_INET, socket.SOCK_STREAM), ANY_V4)
-
-
-def _bind(bound: socket.socket, address: str) -> socket.socket:
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.bind((address, 0))
-    return bound
 
 
 def address_of(fleet: Fleet, node_id: str) -> str:
@@ -92,18 +57,18 @@ def run_id(name: str, job: str, attempt: int) -> str:
 
 
 def environments(
-    command: StartGang, fleet: Fleet, port: int, name: str, inherited: Mapping[str, str]
+    command: StartGang, fleet: Fleet, port: int, name: str, inherited: Mapping[str, str], address: str = ""
 ) -> list[dict[str, str]]:
     """What each rank's environment has beyond the inherited one, in rank order.
 
     The variables are those of torchrun, so that a script written for it needs no change; a job without
-    a rendezvous has only unidle's own. A node of the fleet is a group (GROUP_RANK), though all of them
-    are this machine.
+    a rendezvous has only unidle's own. A node of the fleet is a group (GROUP_RANK), also where all of them
+    are this machine. ``address`` is that of rank 0's node, where the nodes are hosts of their own.
     """
     places = command.places
     nodes = list(dict.fromkeys(place.node for place in places))
     known = {node.id: node for node in fleet.nodes if node.netns}
-    address = address_of(fleet, places[0].node)
+    address = address or address_of(fleet, places[0].node)
     devices = {device.id: device for device in fleet.devices()}
     vendors = {device.vendor for device in devices.values() if device.kind == "gpu"}
     seen = dict.fromkeys(nodes, 0)
@@ -246,7 +211,7 @@ def orders_for(
         unset=[*UNSET, *_withheld(spec)],
         clock_offset_ns=clock_offset_ns,
         grace_ns=int(spec.grace_s * 1e9),
-        groups=_needed(groups, limits.cpus),
+        groups=cgroups.needed(groups, limits.cpus),
         memory_bytes=limits.memory_bytes,
         cpus=limits.cpus,
         pids=limits.pids,
@@ -257,54 +222,5 @@ def orders_for(
     )
 
 
-def _needed(groups: dict[str, str], cpus: float | None) -> dict[str, str]:
-    """The control groups, without v1's ``cpu`` unless a CPU limit needs it.
-
-    The ``cpu`` group is a unit of scheduling: next to other work, a whole gang would get the share of one process.
-    """
-    cpu = groups.get("cpu") if cpus is None else None  # often one directory with cpuacct
-    return {use: path for use, path in groups.items() if path != cpu}
-
-
 def _below(workdir: str, path: str | None) -> str | None:
     return None if path is None else str(Path(workdir).absolute() / path)
-
-
-def spawn_supervisor(directory: str, lock_fd: int, port_fd: int | None, space: str = "") -> int:
-    """Start the supervisor of a rank directory, in a session (and network namespace) of its own; returns its pid.
-
-    It inherits the rank's lock, held by ``lock_fd``, and for rank 0 the gang's bound port. Its
-    signals are blocked until it can handle them, so that no stop is lost.
-    """
-    fds = {LOCK_FD: lock_fd} if port_fd is None else {LOCK_FD: lock_fd, PORT_FD: port_fd}
-    errors = f"{directory}/{rundir.ERRORS}"
-    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
-        (os.POSIX_SPAWN_DUP2, 0, 1),
-        (os.POSIX_SPAWN_OPEN, 2, errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-    ]
-    high = {number: _high(fd) for number, fd in fds.items()}
-    actions += [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in high.items()]
-    arguments = [sys.executable, "-I", "-S", "-E", SUPERVISOR_PATH, directory, *map(str, fds)]
-
-    def spawn() -> int:
-        return os.posix_spawn(
-            sys.executable,
-            arguments,
-            os.environ,
-            file_actions=actions,
-            setsid=True,
-            setsigmask=[signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP],
-            setsigdef=[signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD],
-        )
-
-    try:
-        return netns.within(space, spawn)
-    finally:
-        for fd in high.values():
-            os.close(fd)
-
-
-def _high(fd: int) -> int:
-    """A copy of a descriptor above those that the supervisor is given, closed on exec."""
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16)

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unidle.engine.local import rundir
-from unidle.engine.local.journal_tail import JournalTail
-from unidle.engine.local.supervisor.rotated_log import interval_ns
+from unidle.engine.local.event_marks import EventMarks
+from unidle.engine.local.ranks import rundir
+from unidle.engine.local.ranks.journal_tail import JournalTail
+from unidle.engine.local.ranks.supervisor.rotated_log import interval_ns
 
 CHUNK_BYTES = 256 * 1024
 POLL_S = 0.2
@@ -37,7 +38,7 @@ def follow(run_root: Path, job: str, attempt: int, rank: int) -> Iterator[bytes]
     """
     directory = rundir.rank_dir(run_root, job, attempt, rank)
     reader = LogReader(directory)
-    journal = JournalTail(f"{directory}/{rundir.JOURNAL}")
+    journal = JournalTail(f"{directory}/{rundir.JOURNAL}", EventMarks())
     try:
         while True:
             # the end first: all that the rank printed was stored before it was written
@@ -58,7 +59,7 @@ class LogReader:
     """Reads one rank's log files from the oldest on, or from where :meth:`begin` sets it; :meth:`read` never waits.
 
     A file is known by its inode, not by its name, which each rotation changes. ``time_ns`` is when what was read last
-    was printed, to :func:`~unidle.engine.local.supervisor.rotated_log.interval_ns`; None where that is not known (logs of versions
+    was printed, to :func:`~unidle.engine.local.ranks.supervisor.rotated_log.interval_ns`; None where that is not known (logs of versions
     without times). ``lost_lines`` counts lines that rotation dropped before they were read.
     """
 

@@ -10,10 +10,13 @@ from typing import Final
 
 from unidle.clock import VirtualClock
 from unidle.engine.protocol import (
+    Disrupted,
     HealthChange,
     LiveAttempt,
+    NodesChanged,
     Observation,
     RankMarks,
+    Silent,
     StartGang,
     StopGang,
     Utilised,
@@ -21,6 +24,7 @@ from unidle.engine.protocol import (
 )
 from unidle.engine.sim.contention import DeviceContention, Key, UplinkContention
 from unidle.engine.sim.gang import KILLED, RankMark, SimGang
+from unidle.engine.sim.host_reports import Befalls, HostReports, with_nodes
 from unidle.engine.sim.peer_copies import PeerCopies
 from unidle.engine.sim.steady import SteadyGang
 from unidle.engine.sim.workload import Fault, NodeFault, SimJob, Workload, in_order
@@ -64,6 +68,7 @@ class SimEngine:
         self._coming: list[
             tuple[int, int, NodeFault, bool]
         ] = []  # seen to be down (False), and repaired (True)
+        self._reports = HostReports()
         self._copies = PeerCopies()
         self._journal: dict[Key, list[list[Mark]]] = {}
         self._out: list[Observation] = []
@@ -73,9 +78,16 @@ class SimEngine:
     def fleet(self) -> Fleet:
         return self._fleet
 
+    def befalls(self, at_ns: int, what: Befalls) -> None:
+        """At that time this comes true of the simulated hosts, and is reported.
+
+        A gang that is disrupted is killed. Of a rank that is silent nothing is reported until it answers again.
+        """
+        self._reports.add(at_ns, what)
+
     def adopt(self, live: Sequence[LiveAttempt]) -> None:
         """Report again what the log does not know yet of gangs that still run, and what is down."""
-        self._out[:] = self._changed.values()
+        self._out[:] = [*self._changed.values(), *self._reports.told.values()]
         self._uses.clear()
         alive = {(attempt.command.job, attempt.command.attempt) for attempt in live}
         for ended in set(self._journal) - alive:  # the last controller died before it could let go of them
@@ -84,7 +96,9 @@ class SimEngine:
             key = (attempt.command.job, attempt.command.attempt)
             for rank, marks in enumerate(self._journal.get(key, ())):
                 known = attempt.marks_known[rank]
-                if len(marks) > known:
+                if (key, rank) in self._reports.silent:
+                    self._reports.silent[key, rank] = known
+                elif len(marks) > known:
                     self._out.append(RankMarks(*key, rank, known, tuple(marks[known:])))
 
     def start(self, command: StartGang) -> None:
@@ -128,6 +142,7 @@ class SimEngine:
 
     def release(self, job: str, attempt: int) -> None:
         self._journal.pop((job, attempt), None)
+        self._reports.forget((job, attempt))
         gang = self._gangs.get((job, attempt))
         if gang is not None:
             self._drop(gang)
@@ -141,7 +156,9 @@ class SimEngine:
     def poll(self) -> Sequence[Observation]:
         now_ns = self._clock.now_ns()
         while (at_ns := self._next_ns()) is not None and at_ns <= now_ns:
-            if self._coming and self._coming[0][0] == at_ns:
+            if self._reports.next_ns == at_ns:
+                self._befall(self._reports.take(), at_ns)
+            elif self._coming and self._coming[0][0] == at_ns:
                 _, _, coming, repaired = heapq.heappop(self._coming)
                 if repaired:
                     because = Reason("sim_repair", f"node {coming.node} was repaired")
@@ -177,7 +194,8 @@ class SimEngine:
     @property
     def idle(self) -> bool:
         """Nothing will ever happen again by itself, except faults of nodes on which nothing runs."""
-        return not (self._heap or self._out or self._coming or (self._fault is not None and self._gangs))
+        waits = self._heap or self._out or self._coming or self._reports.next_ns is not None
+        return not (waits or (self._fault is not None and self._gangs))
 
     def close(self) -> None:
         """Simulated gangs need no one to hold them."""
@@ -187,6 +205,9 @@ class SimEngine:
     def _next_ns(self) -> int | None:
         heap, coming, fault = self._heap, self._coming, self._fault
         at_ns = heap[0][0] if heap else None
+        told_ns = self._reports.next_ns
+        if told_ns is not None and (at_ns is None or told_ns <= at_ns):
+            at_ns = told_ns
         if coming and (at_ns is None or coming[0][0] <= at_ns):
             at_ns = coming[0][0]
         if fault is not None and (at_ns is None or fault.at_ns < at_ns):
@@ -245,6 +266,8 @@ class SimEngine:
     def _emit(self, key: Key, rank: int, mark: Mark) -> None:
         marks = self._journal[key][rank]
         marks.append(mark)
+        if (key, rank) in self._reports.silent:
+            return
         last = self._out[-1] if self._out else None
         if isinstance(last, RankMarks) and (last.job, last.attempt, last.rank) == (*key, rank):
             self._out[-1] = RankMarks(*key, rank, last.first, (*last.marks, mark))
@@ -264,6 +287,36 @@ class SimEngine:
     def _change(self, change: HealthChange) -> None:
         self._out.append(change)
         self._changed[change.target] = change
+
+    def _befall(self, what: Befalls, at_ns: int) -> None:
+        if isinstance(what, Silent):
+            self._silence(what)
+            return
+        self._out.append(what)
+        if isinstance(what, NodesChanged):
+            self._fleet = with_nodes(self._fleet, what)
+        gang = self._gangs.get((what.job, what.attempt)) if isinstance(what, Disrupted) else None
+        if gang is not None:
+            self._hear(gang, gang.advance(at_ns))
+            self._hear(gang, gang.halt(at_ns))
+            killed = [(k, Mark("exit", at_ns, code=KILLED)) for k, alive in enumerate(gang.alive) if alive]
+            self._hear(gang, iter(killed))
+            self._settle(gang)
+
+    def _silence(self, what: Silent) -> None:
+        """From now on the ranks' marks stay with them; at the end of it they come first."""
+        key, silent = (what.job, what.attempt), self._reports.silent
+        journal = self._journal.get(key)
+        if journal is None:
+            return
+        for rank in (rank for rank in what.ranks if rank < len(journal)):
+            if what.since_ns:
+                silent.setdefault((key, rank), len(journal[rank]))
+                continue
+            known = silent.pop((key, rank), None)
+            if known is not None and len(journal[rank]) > known:
+                self._out.append(RankMarks(*key, rank, known, tuple(journal[rank][known:])))
+        self._out.append(what)
 
     # -- faults ----------------------------------------------------------------------------------
 

@@ -1,131 +1,36 @@
-"""Room made by stopping others for jobs that have the right to, or by moving few jobs that can checkpoint.
+"""Room made by moving few jobs that can checkpoint, or by stopping others for parts of devices.
 
 A move costs the job's devices the time to save (or the work since its last checkpoint) and the
 restart; the gain is what the waiting gang's devices would otherwise stand idle for. A plan whose
 price exceeds its gain is refused.
+
+A device that several have parts of is whole only when all of them have left, and a part is there as soon as those
+left that it needs: neither is a sum over jobs, so a set of victims is tried as a whole, in the state in which they
+have left. Sets are prefixes of the candidates in order of cost per device, of all that may be stopped and of those of
+each device by itself; of the cheapest set that makes room, who is not needed is spared, the dearest first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from unidle.fleet.queues import Migration
 from unidle.jobs import Reason
-from unidle.place.actions.preempt import preempt, preempt_all
-from unidle.place.actions.slices import stop_in_parts
 from unidle.place.actions.solver import Solver, VictimChoice, cheapest_choice
-from unidle.place.admission import affordable
-from unidle.place.model import NS_PER_US, Demand, Domains, Fits, Hold, Running
-from unidle.place.protocol import Attempt, Consolidation, Preemption, Session, StartRoom
-from unidle.place.queue.state import Allocations, PendingLine
+from unidle.place.model import HOLD_NS, NS_PER_US, Demand, Domains, Fits, Hold, Running
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import Candidates, rights
-from unidle.words import are, counted, device_time
+from unidle.place.session import Consolidation, Parts, Preemption, Session
+from unidle.place.slices.fit import StartRoom
+from unidle.words import counted, device_time
 
-HOLD_NS: Final = 600_000_000_000
 TRIES: Final = 8  # how often jobs are chosen of which one then finds no other place
-
-
-TOGETHER_MOST: Final = 64  # jobs for which others are stopped before another queue has its turn
 LOOK_AGAIN_NS: Final = 60_000_000_000  # after a move that did not pay, at the earliest
 LOOKS: Final = 8  # in the time that a job waits
-
-
-class ReclaimSpares:
-    """Filler leaves spares for a job that comes back after a fault."""
-
-    def attempt(self, s: Session, a: Attempt) -> bool:
-        if not _helps(a) or a.like in s.learned.no_filler:
-            return False
-        made = s.stop_filler(a.demand)
-        if made is None:
-            s.learned.no_filler.add(a.like)
-            return False
-        _stopped(s, a.demand, made)
-        return True
-
-
-class Preempt:
-    """Others are stopped for a job that has the right to; what they leave is held for it."""
-
-    def attempt(self, s: Session, a: Attempt) -> bool:
-        # where only others' reservations are in its way, nobody is stopped
-        a.in_the_way = a.refusal is None and _fits_without_reservations(s, a)
-        s.draft.kept_back |= a.in_the_way
-        if not _helps(a) or a.in_the_way or a.like in s.learned.no_victims:
-            return False
-        made = _stop_for(s, a.demand, a.line)
-        for job, answer in made:
-            if isinstance(answer, Preemption):
-                _stopped(s, job, answer)
-            elif job.job == a.demand.job:
-                s.learned.no_victims[a.like] = answer
-        if made and isinstance(made[0][1], Preemption):
-            return True
-        s.learned.no_victims.setdefault(a.like)
-        return False
-
-
-def _helps(a: Attempt) -> bool:
-    """Whether it could start if others left.
-
-    Stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue.
-    """
-    return a.refusal is None or a.refusal.rule in ("kept", "full") or a.demand.level == "high"
-
-
-def _fits_without_reservations(s: Session, a: Attempt) -> bool:
-    if s.planner is None or not s.planner.reserves:
-        return False
-    return s.find(affordable(s.state.shares, a.leaf, a.demand), None) is not None
-
-
-def _stop_for(s: Session, demand: Demand, line: PendingLine) -> list[tuple[Demand, Preemption | Reason]]:
-    """Stop others for the job and equal jobs after it: the answers, its own first; empty if none may be stopped."""
-    state, hold_ns = s.state, s.rules.hold_ns
-    leaves = rights(state.shares, demand).leaves()
-    if not any(state.soft.get(leaf) for leaf in leaves):
-        return []
-    if s.candidates is None:
-        s.candidates = Candidates(state, s.now_ns)
-    known = s.candidates
-    if demand.ranks and demand.most:  # which slices they leave is not known yet
-        demand = replace(demand, charged=demand.most)
-
-    def one(demand: Demand) -> Preemption | Reason:
-        return preempt(
-            state, demand, s.fits(demand), s.now_ns, hold_ns=hold_ns, domains=s.domains(demand), candidates=known
-        )  # fmt: skip
-
-    def whole_then(demand: Demand, _gone: frozenset[str]) -> StartRoom | None:
-        """What a job that requests whole devices would start on."""
-        found = state.find(demand, s.fits)
-        return None if found is None else StartRoom(found, (), demand.charged)
-
-    # where no job that may be stopped has a part, what is solved for whole devices is all there is
-    if s.parts is not None and (not demand.ranks or known.in_parts(leaves)):
-        return [(demand, stop_in_parts(state, known, s.parts, demand, one, whole_then, s.now_ns + hold_ns))]
-    jobs = [demand]
-    if demand.ranks == 1 and not demand.most and s.together:
-        jobs += line.alike(demand, TOGETHER_MOST - 1)
-    answers = preempt_all(
-        state, jobs, s.fits, s.now_ns, domains_of=s.domains, allowed_of=s.allowed, hold_ns=hold_ns, candidates=known
-    )  # fmt: skip
-    line.back(job for job in jobs[1:] if job.job not in state.holds)
-    return [(job, answers[job.job]) for job in jobs]
-
-
-def _stopped(s: Session, demand: Demand, answer: Preemption) -> None:
-    s.draft.stops.append(answer)
-    s.learned.forget()
-    if s.planner is not None:
-        s.planner.tell(demand, answer.hold.devices)
-    victims = len(answer.victims)
-    text = f"{counted(victims, 'job')} {are(victims)} stopped for it"
-    s.draft.waits[demand.job] = Reason("gathering", text, {"victims": len(answer.victims)})
 
 
 def move_others(s: Session, demand: Demand, wait_ns: int) -> None:
@@ -231,3 +136,130 @@ def _planned(
 def _too_dear(choice: VictimChoice, gain_us: int) -> Reason:
     text = f"moving {counted(len(choice.rows), 'job')} would lose {device_time(choice.cost)} to win {device_time(gain_us)}"
     return Reason("too_dear", text, {"price_us": choice.cost, "gain_us": gain_us})
+
+
+# -- parts of devices ----------------------------------------------------------------------------------
+
+PLACES_MOST: Final = 64
+
+
+Then: TypeAlias = Callable[[Demand, frozenset[str]], StartRoom | None]
+"""``then(demand, gone)``: what the job would start on, once these jobs, which the state has stopped, have left."""
+
+
+class PartRelief(NamedTuple):
+    """Stop these jobs, at ``cost`` device-microseconds, and the job starts on ``room``."""
+
+    victims: tuple[str, ...]
+    cost: int
+    room: StartRoom
+
+
+def cheapest_relief(state: Allocations, known: Candidates, demand: Demand, then: Then) -> PartRelief | None:
+    """The set of jobs that loses least of those that were tried; the cluster is left as it was."""
+    known.refresh()
+    may = rights(state.shares, demand)
+    allowed = known.alive & np.isin(known.leaf, may.leaves())
+    order = np.lexsort((np.arange(len(allowed)), known.density))
+    rows = order[allowed[order]]
+    good = np.array(may.within([known.jobs[k] for k in rows], known.leaf[rows].tolist()), np.bool_)
+    search = _Search(state, known, demand, then)
+    best: PartRelief | None = None
+    for some in _places(known, rows[good].tolist()):
+        if best is None or min(int(known.cost[k]) for k in some) < best.cost:
+            found = search.among(some)
+            best = found if found is not None and (best is None or found.cost < best.cost) else best
+    known.stopped(())
+    return best
+
+
+def stop_for(state: Allocations, demand: Demand, found: PartRelief, expires_ns: int) -> Preemption:
+    """Carry it out: the victims are stopped, and what they leave is held for the job and charged to its queue."""
+    victims = found.victims
+    for victim in victims:
+        state.stop(victim)
+    hold = Hold.of(replace(demand, charged=found.room.charged), found.room.devices, expires_ns)
+    state.hold(hold)
+    what = "a device whole again" if demand.ranks else "a part of a device"
+    text = f"stopping {counted(len(victims), 'low job')} makes room for it ({what}) and loses {device_time(found.cost)}, the least that was found"
+    because = Reason(
+        "preempt", text, {"victims": len(victims), "lost_us": found.cost, "parts": len(found.room.parts)}
+    )
+    return Preemption(demand.job, victims, found.cost, hold, because)
+
+
+def _places(known: Candidates, rows: Sequence[int]) -> Iterator[list[int]]:
+    """Those of each device in parts, and of whole ones of each node, the cheapest first; and all of them."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for k in rows:
+        run = known.jobs[k]
+        for key in [*run.parts.items(), *(("", node) for node in run.devices)]:
+            found.setdefault(key, []).append(k)
+    some = sorted(found.items(), key=lambda item: (float(known.density[item[1][0]]), item[0]))
+    yield from (local for _, local in some[:PLACES_MOST])
+    if len(found) > 1:
+        yield list(rows)
+
+
+class _Search:
+    def __init__(self, state: Allocations, known: Candidates, demand: Demand, then: Then) -> None:
+        self._state, self._known, self._demand, self._then = state, known, demand, then
+        self._leaf = state.shares.tree.leaf(demand.queue)
+
+    def among(self, rows: Sequence[int]) -> PartRelief | None:
+        """The shortest prefix that makes room, without those that it does not need."""
+        low, high, room = 1, len(rows), self._without(rows)
+        if room is None:
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            found = self._without(rows[:middle])
+            if found is None:
+                low = middle + 1
+            else:
+                high, room = middle, found
+        kept = list(rows[:high])
+        for k in sorted(kept, key=lambda k: (-int(self._known.cost[k]), k)):
+            rest = [row for row in kept if row != k]
+            found = self._without(rest) if rest else None
+            if found is not None:
+                kept, room = rest, found
+        victims = tuple(sorted(self._known.jobs[k].job for k in kept))
+        return PartRelief(victims, sum(int(self._known.cost[k]) for k in kept), room)
+
+    def _without(self, rows: Sequence[int]) -> StartRoom | None:
+        state, demand = self._state, self._demand
+        before = state.log.checkpoint()
+        gone = [self._known.jobs[k].job for k in rows]
+        for job in gone:
+            state.stop(job)
+        room = None
+        if state.shares.refusal(self._leaf, demand.charged, firm=demand.firm) is None:
+            room = self._then(demand, frozenset(gone))
+        state.log.rollback(before)
+        return room
+
+
+NO_PART: Final = Reason(
+    "no_victims", "stopping all jobs that may be stopped frees no part of a device for it"
+)
+
+
+def stop_in_parts(
+    state: Allocations, known: Candidates, parts: Parts, demand: Demand,
+    preempt_one: Callable[[Demand], Preemption | Reason], whole_then: Then, expires_ns: int,
+) -> Preemption | Reason:  # fmt: skip
+    """Stop the job that loses least, whether on whole devices or on parts; what they leave is held for the job. Or why not."""
+    then = whole_then if demand.ranks else parts.then
+    found = cheapest_relief(state, known, demand, then)
+    before = state.log.checkpoint()
+    answer = preempt_one(demand) if demand.ranks else None
+    if found is not None and not (isinstance(answer, Preemption) and answer.lost_us <= found.cost):
+        state.log.rollback(before)
+        answer = stop_for(state, demand, found, expires_ns)
+        parts.keep(demand.job, found.room.parts)
+    if not isinstance(answer, Preemption):
+        return answer or NO_PART
+    for victim in answer.victims:
+        parts.keep(demand.job, parts.parts_of(victim))
+    return answer

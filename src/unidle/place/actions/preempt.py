@@ -13,20 +13,142 @@ no victim comes back for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
+from typing import Final
 
 import numpy as np
 
 from unidle.jobs import Reason
 from unidle.place.actions.knapsack import RankSteps, cheapest, choose, offers, rank_costs
+from unidle.place.actions.make_room import stop_in_parts
 from unidle.place.actions.solver import Solver, VictimChoice, cheapest_choice, prefix
-from unidle.place.explain.queue import refused
+from unidle.place.explain import refused
 from unidle.place.model import HOLD_NS, Demand, Domains, Fits, Hold, Ints, Mask, alike
-from unidle.place.protocol import Preemption
 from unidle.place.queue.fair_share import FairShare
-from unidle.place.queue.state import Allocations
-from unidle.place.queue.victims import Candidates, Rights, copies_deserved, rights
-from unidle.words import counted, device_time
+from unidle.place.queue.reservations import affordable
+from unidle.place.queue.state import Allocations, PendingLine
+from unidle.place.queue.victims import Candidates, Rights, anyone, copies_deserved, rights
+from unidle.place.session import Attempt, Preemption, Session
+from unidle.place.slices.fit import StartRoom
+from unidle.words import are, counted, device_time, does
+
+TOGETHER_MOST: Final = 64  # jobs for which others are stopped before another queue has its turn
+
+
+class ReclaimSpares:
+    """Filler leaves spares for a job that comes back after a fault."""
+
+    def attempt(self, s: Session, a: Attempt) -> bool:
+        if not _helps(a) or a.like in s.learned.no_filler:
+            return False
+        made = _stop_filler(s, a.demand)
+        if made is None:
+            s.learned.no_filler.add(a.like)
+            return False
+        _stopped(s, a.demand, made)
+        return True
+
+
+class Preempt:
+    """Others are stopped for a job that has the right to; what they leave is held for it."""
+
+    def attempt(self, s: Session, a: Attempt) -> bool:
+        # where only others' reservations are in its way, nobody is stopped
+        a.in_the_way = a.refusal is None and _fits_without_reservations(s, a)
+        s.draft.kept_back |= a.in_the_way
+        if not _helps(a) or a.in_the_way or a.like in s.learned.no_victims:
+            return False
+        made = _stop_for(s, a.demand, a.line)
+        for job, answer in made:
+            if isinstance(answer, Preemption):
+                _stopped(s, job, answer)
+            elif job.job == a.demand.job:
+                s.learned.no_victims[a.like] = answer
+        if made and isinstance(made[0][1], Preemption):
+            return True
+        s.learned.no_victims.setdefault(a.like)
+        return False
+
+
+def _helps(a: Attempt) -> bool:
+    """Whether it could start if others left.
+
+    Stopping others neither raises a limit nor lets a firm job borrow, but for jobs of its own queue.
+    """
+    return a.refusal is None or a.refusal.rule in ("kept", "full") or a.demand.level == "high"
+
+
+def _stop_filler(s: Session, demand: Demand) -> Preemption | None:
+    """Stop filler on spares for a job that comes back after a fault, whatever its level and whose the filler is."""
+    known = s.filler(demand)
+    if known is None:
+        return None
+    asked = replace(demand, charged=demand.most) if demand.most else demand
+    made = preempt(
+        s.state, asked, s.fits(demand), s.now_ns, hold_ns=s.rules.hold_ns, domains=s.domains(demand),
+        candidates=known, rights_of=anyone,
+    )  # fmt: skip
+    if isinstance(made, Reason):
+        return None
+    s.took_spares(made.hold.devices)
+    if not made.victims:
+        return made
+    victims, devices = len(made.victims), sum(made.hold.devices.values())
+    text = f"{counted(victims, 'low job')} on spares {does(victims, 'make')} room for a job of {counted(devices, 'device')}"
+    because = replace(made.because, text=f"{text} that restarts after a fault")
+    return replace(made, spares=True, because=because)
+
+
+def _fits_without_reservations(s: Session, a: Attempt) -> bool:
+    if s.planner is None or not s.planner.reserves:
+        return False
+    return s.find(affordable(s.state.shares, a.leaf, a.demand), None) is not None
+
+
+def _stop_for(s: Session, demand: Demand, line: PendingLine) -> list[tuple[Demand, Preemption | Reason]]:
+    """Stop others for the job and equal jobs after it: the answers, its own first; empty if none may be stopped."""
+    state, hold_ns = s.state, s.rules.hold_ns
+    leaves = rights(state.shares, demand).leaves()
+    if not any(state.soft.get(leaf) for leaf in leaves):
+        return []
+    if s.candidates is None:
+        s.candidates = Candidates(state, s.now_ns)
+    known = s.candidates
+    if demand.ranks and demand.most:  # which slices they leave is not known yet
+        demand = replace(demand, charged=demand.most)
+
+    def one(demand: Demand) -> Preemption | Reason:
+        return preempt(
+            state, demand, s.fits(demand), s.now_ns, hold_ns=hold_ns, domains=s.domains(demand), candidates=known
+        )  # fmt: skip
+
+    def whole_then(demand: Demand, _gone: frozenset[str]) -> StartRoom | None:
+        """What a job that requests whole devices would start on."""
+        found = state.find(demand, s.fits)
+        return None if found is None else StartRoom(found, (), demand.charged)
+
+    # where no job that may be stopped has a part, what is solved for whole devices is all there is
+    if s.parts is not None and (not demand.ranks or known.in_parts(leaves)):
+        return [(demand, stop_in_parts(state, known, s.parts, demand, one, whole_then, s.now_ns + hold_ns))]
+    jobs = [demand]
+    if demand.ranks == 1 and not demand.most and s.together:
+        jobs += line.alike(demand, TOGETHER_MOST - 1)
+    answers = preempt_all(
+        state, jobs, s.fits, s.now_ns, domains_of=s.domains, allowed_of=s.allowed, hold_ns=hold_ns, candidates=known
+    )  # fmt: skip
+    line.back(job for job in jobs[1:] if job.job not in state.holds)
+    return [(job, answers[job.job]) for job in jobs]
+
+
+def _stopped(s: Session, demand: Demand, answer: Preemption) -> None:
+    s.draft.stops.append(answer)
+    s.learned.forget()
+    if s.planner is not None:
+        s.planner.tell(demand, answer.hold.devices)
+    victims = len(answer.victims)
+    text = f"{counted(victims, 'job')} {are(victims)} stopped for it"
+    s.draft.waits[demand.job] = Reason("gathering", text, {"victims": len(answer.victims)})
 
 
 def preempt(

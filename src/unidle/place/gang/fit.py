@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from unidle.jobs import JobSpec, Layout, RankPlace, Reason
-from unidle.place.explain.gang import GangRefusal, most_devices, never_fits, waits, why_blocked, with_models
+from unidle.place.explain import GangRefusal, most_devices, never_fits, waits, why_blocked, with_models
 from unidle.place.gang.restart import Restarts
 from unidle.place.network.constraint import Gang, GangPlan, gang_of
 from unidle.place.network.rank_order import RankOrder, map_ranks
@@ -18,8 +18,7 @@ from unidle.place.nodes.free import Access, FreeSlices
 from unidle.place.nodes.hardware import DevicePool, Option
 from unidle.place.nodes.links import Seats, text_of
 from unidle.place.nodes.rank_class import RankClass, RankClasses
-from unidle.place.protocol import Place, Plan, Recut, Wait
-from unidle.place.queue_order import InQueueOrder
+from unidle.place.protocol import InQueueOrder, Place, Plan, Recut, Wait
 from unidle.place.slices.devices import SliceMemo
 from unidle.place.slices.fit import SliceBounds, SliceFit
 from unidle.place.slices.offers import Apart, SliceOffers
@@ -80,13 +79,10 @@ def seats_of(
     found = {}
     for at, position in enumerate(positions):
         sizes = tuple(groups[at].values())
-        seats = (
-            free_slices.inner.seats(free_slices.nodes[position], masks[at], sizes, rank_class.each)
-            if sizes
-            else None
-        )
-        if seats is not None:
-            found[at] = seats
+        if sizes:
+            node = free_slices.nodes[position]
+            if (seats := free_slices.inner.seats(node, masks[at], sizes, rank_class.each)) is not None:
+                found[at] = seats
     return found
 
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from unidle.jobs import Reason
-from unidle.place.model import Fits, Ints, Running
+from unidle.place.model import LEVEL, Fits, Ints, Running
 from unidle.words import counted
-
-_LEVEL: Final = {"high": 0, "medium": 1, "low": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ class _Plan:
         self._tiers, self._fits_of = tiers, fits_of
         self._bounds_of = bounds_of or (lambda _: RepairBounds(np.full(len(self._free), 1 << 40)))
         hit = (run for run in jobs if int(self._survivors(run).sum()) < run.ranks)
-        self.open = sorted(hit, key=lambda run: (_LEVEL[run.level], -run.size, run.job))
+        self.open = sorted(hit, key=lambda run: (LEVEL[run.level], -run.size, run.job))
         self.done: dict[str, Repair | Reason] = {}
 
     def next_to_survivors(self, run: Running, tier: int) -> None:

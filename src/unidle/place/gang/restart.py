@@ -15,7 +15,7 @@ import numpy as np
 
 from unidle.jobs import Layout, Reason
 from unidle.place.gang.repair import Repair, RepairBounds, repair
-from unidle.place.model import Fits, Ints, Running
+from unidle.place.model import LEVEL, Fits, Ints, Running
 from unidle.place.network.constraint import Gang, GangPlan, gang_of
 from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.rank_order import RankOrder, map_ranks, ordered
@@ -32,7 +32,6 @@ Choice: TypeAlias = tuple[Option, RankClass]
 
 WORSE_MOST_PPM: Final = 1_250_000
 """A step's communication may take so much of what a new order of ranks takes; beyond, the order is made again."""
-_LEVEL: Final = {"high": 0, "medium": 1, "low": 2}
 _NAMED: Final = 3  # nodes that are named in a reason
 
 
@@ -235,7 +234,7 @@ class Restarts:
         view = self._view
         waiting = (view.jobs[job] for queue in view.waiting.values() for _, _, job in queue)
         came = [job for job in waiting if job.attempts]
-        return sorted(came, key=lambda job: (_LEVEL[job.spec.preemption], -job.spec.priority, job.order))
+        return sorted(came, key=lambda job: (LEVEL[job.spec.preemption], -job.spec.priority, job.order))
 
 
 def _was_on(last: LastPlaces, rank_class: RankClass) -> bool:

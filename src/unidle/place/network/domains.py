@@ -65,7 +65,7 @@ class DomainCapacity:
         return other
 
     def place(self, gang: Gang) -> GangPlan | None:
-        """Where the gang goes now, if anywhere (``explain.gang`` has why not); nothing is changed."""
+        """Where the gang goes now, if anywhere (``explain`` has why not); nothing is changed."""
         kept, relaxed, found = self._found(gang)
         return None if found is None else self._planned(gang, kept, tuple(relaxed), found)
 

@@ -10,6 +10,7 @@ probation is for jobs of level low, if the fleet file allows it. For all other j
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -241,6 +242,7 @@ class FreeSlices:
             self.reserve.follow(view)
         self._seen = self.occupancy.changes.since(0)[0]
         self._seen_hosts = view.requested.since(0)[0]
+        self._seen_edits = view.edited.since(0)[0]
         self.free: dict[str, Masks] = {}
         for kind, slots in self.slots.items():
             words = self.pieces[kind].words
@@ -255,7 +257,7 @@ class FreeSlices:
 
     def follow(self, view: View) -> bool:
         """Apply what changed since the last call; False where it must be made again."""
-        if view.occupancy is not self.occupancy:
+        if view.occupancy is not self.occupancy or not self._follow_edits(view):
             return False
         self._seen, changes = self.occupancy.changes.since(self._seen)
         self._seen_hosts, nodes = view.requested.since(self._seen_hosts)
@@ -274,6 +276,24 @@ class FreeSlices:
         self._close_nodes(view)
         if len(self._touched) > _TOUCHES_KEPT:
             self._forget()
+        return True
+
+    def _follow_edits(self, view: View) -> bool:
+        """Take over nodes that changed without their devices; False where something changed that much follows from."""
+        self._seen_edits, edited = view.edited.since(self._seen_edits)
+        if edited is None:
+            return False
+        used = {key for key, _ in self._labelled}
+        for name in dict.fromkeys(edited):
+            position = self.place[name]
+            before, after = self.nodes[position], view.fleet.nodes[view.nodes[name]]
+            labels = before.labels.items() ^ after.labels.items()
+            if replace(before, labels={}) != replace(after, labels={}) or any(
+                key in used for key, _ in labels
+            ):
+                return False
+            self.nodes[position] = after
+        self.fleet = view.fleet
         return True
 
     def _read_node(self, kind: str, position: int) -> None:
@@ -353,9 +373,9 @@ class FreeSlices:
         kind, order, bit = self.occupancy.where(slice_id)
         return bool(mask_of(self.free[kind][self.positions[kind][order]]) >> bit & 1)
 
-    def left(self, kind: str) -> Ints:
-        """Free devices of a kind by position. Shape (N,)."""
-        return count_slices(self.free[kind])
+    def left(self, kind: str, nodes: slice | Ints = slice(None)) -> Ints:
+        """Free devices of a kind on these nodes, by position. Shape (N,)."""
+        return count_slices(self.free[kind][nodes])
 
     def access(self, spec: JobSpec, job: JobView | None = None) -> Access:
         """What of the reserve such a job may use; all of it where nothing is kept back."""

@@ -22,7 +22,7 @@ from unidle.fleet import WHOLE_PPM, Device, Node, Slice, slices_of
 from unidle.jobs import JobSpec, Share, Where
 from unidle.jobs.speeds import SpeedRun, known_of
 from unidle.place.network.tree import Bools, Ints
-from unidle.place.queue_order import KINDS
+from unidle.place.protocol import KINDS
 from unidle.predict.by_gpu_model import Forecast, forecasts, price_of
 from unidle.share.mig_models import mig_models, model_of, named_so
 from unidle.share.select import may_use, may_use_any, names_model

@@ -133,9 +133,8 @@ def text_of(seats: Mapping[str, Seats]) -> str:
     several = {name: one.weakest for name, one in seats.items() if one.weakest}
     node = min(several, key=lambda name: closeness(several[name]))
     text = f"on each of {counted(len(seats), 'node')} the best connected GPUs that are free"
-    return f"{text}, the weakest link {several[node]}" + (
-        f" on {node}" if len(set(several.values())) > 1 else ""
-    )
+    on = f" on {node}" if len(set(several.values())) > 1 else ""
+    return f"{text}, the weakest link {several[node]}{on}"
 
 
 def choose_gpus(links: GpuLinks, free: Sequence[int], count: int) -> GpuChoice | None:

@@ -119,6 +119,21 @@ class RankClass:
         counts, each = sorted(self._counts(position, self._free(position))), self.each
         return [sum(counts[k * each : (k + 1) * each]) for k in range(min(most, len(counts) // each))]
 
+    def cheaper_rooms(self, room: Ints, ranks: int) -> Iterator[Ints]:
+        """Ever less of a room (ranks by position): without the slices that count most, as long as a gang may fit.
+
+        The last one has only the cheapest place of each rank.
+        """
+        steps = sorted(
+            (milli, p) for p in np.flatnonzero(room).tolist() for milli in self.steps(p, int(room[p]))
+        )
+        at = len(steps)
+        while at > ranks:
+            dearest = steps[at - 1][0]
+            while at > ranks and steps[at - 1][0] == dearest:
+                at -= 1
+            yield np.bincount([p for _, p in steps[:at]], minlength=len(room)).astype(np.int64)
+
     def _first_steps(self, positions: Ints) -> Ints:
         """What one rank on each of these nodes counts at least; 0 where all count the same."""
         if not self.uneven:

@@ -228,9 +228,8 @@ class Planner:
         If its start is not needed (not ``wanted``), it is planned only if room is reserved.
         """
         policy, length_ns = self._policy, self._length_ns(demand)
-        starved = (
-            self._now_ns - demand.submitted_ns >= policy.starved_ns and self._starved < policy.starved_heads
-        )
+        waited_ns = self._now_ns - demand.submitted_ns
+        starved = waited_ns >= policy.starved_ns and self._starved < policy.starved_heads
         self._starved += starved
         self._looked += 1
         if self._looked > policy.depth and not starved:
@@ -248,11 +247,8 @@ class Planner:
         return self._planned(demand, slot, length_ns, reserve=reserve)
 
     def _reservation(self, demand: Demand, after_ns: int) -> StartSlot | None:
-        length_ns, fits, other_ns = (
-            self._length_ns(demand),
-            self._fits_of(demand),
-            self._not_before_ns(demand),
-        )
+        length_ns, fits = self._length_ns(demand), self._fits_of(demand)
+        other_ns = self._not_before_ns(demand)
         if other_ns is None:
             return None
         after_ns = max(self._now_ns + 1, after_ns, other_ns)
@@ -289,10 +285,7 @@ class Planner:
         """What reservations leave, and what is expected of all jobs, for the times that users see."""
         if self._profiles is None:
             profile = self._profile_of()
-            self._profiles = (
-                profile,
-                profile if self._policy.rule == "conservative" else profile.copy(),
-            )
+            self._profiles = profile, profile if self._policy.rule == "conservative" else profile.copy()
         return self._profiles
 
     def _length_ns(self, demand: Demand) -> int:
@@ -310,16 +303,11 @@ class Planner:
 
     def _because(self, slot: StartSlot, now: bool, reserved: bool) -> Reason:
         wait_s = (slot.start_ns - self._now_ns) // 1_000_000_000
-        figures: dict[str, int | float | str] = {
-            "wait_s": wait_s,
-            "nodes": int(np.count_nonzero(slot.counts)),
-        }
+        nodes = int(np.count_nonzero(slot.counts))
+        figures: dict[str, int | float | str] = {"wait_s": wait_s, "nodes": nodes}
         if now:
-            ahead = (
-                f"and delays none of the {self._reserved + self._starved} reserved before it"
-                if self._reserved + self._starved
-                else ""
-            )
+            before = self._reserved + self._starved
+            ahead = f"and delays none of the {before} reserved before it" if before else ""
             return Reason("starts_now", f"fits now {ahead}".rstrip(), figures)
         if reserved:
             return Reason("reserved", f"room is reserved for it, in {wait_s} s", figures)

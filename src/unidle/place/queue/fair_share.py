@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 
 from unidle.ledger.apportion import by_weight
 from unidle.place.model import Amounts
-from unidle.place.queue.entitlement import Entitlement
-from unidle.place.queue.tree import ROOT, QueueTree
+from unidle.place.queue.tree import ROOT, Entitlement, QueueTree
 from unidle.view.usage import decay_ppb
 
 PPB: Final = 1_000_000_000
@@ -161,11 +160,6 @@ class FairShare:
     def refund(self, leaf: int, amounts: Sequence[int], *, firm: bool) -> None:
         """A job of this queue holds these amounts no more."""
         self._use(leaf, amounts, -1, firm=firm)
-
-    def start(self, leaf: int, amounts: Sequence[int], *, firm: bool) -> None:
-        """A waiting job starts."""
-        self.withdraw(leaf, amounts)
-        self.charge(leaf, amounts, firm=firm)
 
     def _count(self, leaf: int, amounts: Sequence[int], sign: int) -> None:
         was = self._jobs[leaf] > 0 and leaf not in self._blocked
@@ -332,7 +326,7 @@ class FairShare:
     # -- the books -------------------------------------------------------------------------------
 
     def entitled(self, queue: int) -> Amounts:
-        """What the queue may use now, given what all want (see ``entitlement``)."""
+        """What the queue may use now, given what all want (see :class:`Entitlement`)."""
         if self._entitled is None:
             wanted = [self._wanted(k) for k in range(len(self.tree))]
             self._entitled = Entitlement(self.tree, self.quota, wanted)

@@ -1,16 +1,49 @@
-"""Quota over time: when a refused job's queue will let it start, and that no later job is in its way then."""
+"""Quota now and over time: the most that a job may be charged, when its queue will let it start, and what is reserved then."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from operator import itemgetter
 
 import numpy as np
 
 from unidle.place.model import NOTHING, Amounts, Demand, Fits, Ints, Running
-from unidle.place.queue.fair_share import Refusal
+from unidle.place.queue.fair_share import FairShare, Refusal
 from unidle.place.queue.state import Allocations, ranks_on
+
+
+def affordable(
+    shares: FairShare, leaf: int, demand: Demand, reserved: Mapping[int, Amounts] | None = None
+) -> Demand:
+    """The demand, of which the least may be charged, with the most that its queue lets it be charged now."""
+    if not demand.most or demand.most == demand.charged:
+        return demand
+    return replace(
+        demand,
+        charged=most_of(shares, leaf, demand.charged, demand.most, firm=demand.firm, reserved=reserved),
+    )
+
+
+def most_of(
+    shares: FairShare, leaf: int, least: Amounts, most: Amounts, *, firm: bool,
+    reserved: Mapping[int, Amounts] | None = None,
+) -> Amounts:  # fmt: skip
+    """The most from ``least``, which may be charged, to ``most`` that may; by bisection, as what is more is refused, too."""
+    low, high = max(least), max(most)
+    if shares.refusal(leaf, most, firm=firm, reserved=reserved) is None:
+        return most
+    while high - low > 1:
+        middle = (low + high) // 2
+        may = shares.refusal(leaf, counted_as(least, middle), firm=firm, reserved=reserved) is None
+        low, high = (middle, high) if may else (low, middle)
+    return counted_as(least, low)
+
+
+def counted_as(amounts: Amounts, milli: int) -> Amounts:
+    """The same resources, charged for so many thousandths of devices."""
+    return tuple(milli if amount else 0 for amount in amounts)
 
 
 class QuotaReservations:
@@ -20,9 +53,8 @@ class QuotaReservations:
         self._state, self._now_ns, self._otherwise_ns = state, now_ns, otherwise_ns
         self._planned: list[tuple[int, frozenset[int], Amounts]] = []
         self._gone: dict[tuple[int, int], Amounts] = {}
-        self._reserved: dict[
-            tuple[int, int], Mapping[int, Amounts]
-        ] = {}  # by leaf, and how many are planned by then
+        # by leaf, and how many are planned by then
+        self._reserved: dict[tuple[int, int], Mapping[int, Amounts]] = {}
         self.heads: set[int] = set()  # queues whose first refused job has its quota reserved
         self._hosts: tuple[int, list[int], Ints, Ints, Ints] | None = None
 
@@ -73,13 +105,8 @@ class QuotaReservations:
             asks = np.array([run.asks for _, run in runs], np.int64).reshape(-1, 2)
             gain: Ints = ranks * np.repeat(asks, parts, 0).T
             behind: Ints = np.cumsum(parts)
-            self._hosts = (
-                changes,
-                [end_ns for end_ns, _ in runs],
-                behind,
-                host % self._state.hosts.shape[1],
-                gain,
-            )
+            host %= self._state.hosts.shape[1]
+            self._hosts = changes, [end_ns for end_ns, _ in runs], behind, host, gain
         return self._hosts[1:]
 
     def reserve(self, leaf: int, amounts: Amounts, start_ns: int) -> None:
@@ -109,9 +136,8 @@ class QuotaReservations:
             for queue in self._state.shares.tree.path(leaf):
                 if queue in queues:
                     zero = (0,) * len(amounts)
-                    coming[queue] = tuple(
-                        a + b for a, b in zip(coming.get(queue, zero), amounts, strict=True)
-                    )
+                    now = coming.get(queue, zero)
+                    coming[queue] = tuple(a + b for a, b in zip(now, amounts, strict=True))
                     net = (c - f for c, f in zip(coming[queue], self._freed(queue, start_ns), strict=True))
                     found[queue] = tuple(map(max, found.get(queue, zero), net))
         return found

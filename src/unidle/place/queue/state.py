@@ -57,9 +57,8 @@ class Allocations:
         self.running: dict[str, Running] = {}
         self.soft: dict[int, int] = {}  # by leaf, how many jobs of level low run
         self.holds: dict[str, Hold] = {}
-        self.users: dict[
-            str, int
-        ] = {}  # how many running jobs have parts of a device; the last one leaves it whole
+        # how many running jobs have parts of a device; the last one leaves it whole
+        self.users: dict[str, int] = {}
         self._ends: Ends | None = None
         self._stoppable: Stoppable | None = None
         self.log = log or OpLog()

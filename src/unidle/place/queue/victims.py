@@ -1,4 +1,4 @@
-"""Which jobs may be stopped for which.
+"""Which jobs may be stopped for which, and why none may be for a job.
 
 There are two rights. A high job may stop low jobs of its own queue. A queue that uses less than it deserves
 reclaims from those that use more, but never below what those deserve. The second right is checked at the
@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from unidle.jobs import Reason
 from unidle.place.model import Amounts, Demand, Ints, Mask, Running, RunningRows, rows_of
 from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.state import Allocations
@@ -225,3 +226,53 @@ def takeable(
         bounds[queue] = (*over, queue)
     for child in shares.tree.children[queue]:
         takeable(shares, child, (*over, queue), resource, bounds, above)
+
+
+def why_no_victims(state: Allocations, demand: Demand) -> Reason | None:
+    """Why no queue has jobs that may be stopped for it; None if its queue has nothing to reclaim.
+
+    That is so if each queue above it uses all that it deserves, or no other uses more than it deserves.
+    """
+    shares, tree = state.shares, state.shares.tree
+    leaf = tree.leaf(demand.queue)
+    for at in tree.path(leaf)[:-1]:
+        text = _at(state, demand, leaf, at)
+        if text:
+            return Reason("no_right_to_preempt", text)
+    if demand.level == "high" and not state.soft.get(leaf) and any(shares.used[leaf]):
+        return Reason("no_right_to_preempt", f"{demand.queue} runs no job of level low")
+    return None
+
+
+def _at(state: Allocations, demand: Demand, leaf: int, at: int) -> str:
+    """What keeps this queue on the way up from taking back from its siblings."""
+    shares, tree = state.shares, state.shares.tree
+    resource = dominant(shares, demand.charged)
+    siblings = [k for k in tree.children[tree.parent[at]] if k != at and shares.above(k, resource) > 0]
+    if not siblings:
+        return ""
+    bounds: dict[int, tuple[int, ...]] = {}
+    for sibling in siblings:
+        takeable(shares, sibling, (), resource, bounds, {})
+    if tree.specs[leaf - 1].kind == "public":
+        return f"{demand.queue} is public and reclaims nothing"
+    if not deserves(shares, at, demand.charged):
+        return _beyond(shares, demand, at)
+    if not bounds:
+        names = ", ".join(tree.name(k) for k in siblings[:3])
+        return f"{names} {'uses' if len(siblings) == 1 else 'use'} more than deserved, but this is not reclaimable"
+    if not any(state.soft.get(k) for k in bounds):
+        names = ", ".join(tree.name(k) for k in sorted(bounds)[:3])
+        return f"no job of level low runs in {names}, and only such jobs can be stopped"
+    return ""
+
+
+def _beyond(shares: FairShare, demand: Demand, at: int) -> str:
+    """The queue deserves more than it uses, and less than it would use with this job."""
+    tree, used, deserved = shares.tree, shares.used[at], shares.quota.deserved[at]
+    for r, asked in enumerate(demand.charged):
+        if asked and used[r] < deserved[r] < used[r] + asked:
+            has, would, most = (f"{x / 1000:g}" for x in (used[r], used[r] + asked, deserved[r]))
+            what = tree.resources[r]
+            return f"{tree.name(at)} uses {has} {what}, would use {would} with it, and deserves {most}"
+    return ""

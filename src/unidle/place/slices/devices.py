@@ -29,9 +29,8 @@ class DeviceGroup:
 
     sample: Device
     count: int = 0
-    at: dict[int, tuple[int, list[int]]] = field(
-        default_factory=dict
-    )  # place of the node in the fleet, of devices in it
+    # place of the node in the fleet, of devices in it
+    at: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -129,9 +128,8 @@ class Leaving:
         hosts: dict[str, tuple[int, int]] = {}
         for job in (view.jobs.open[name] for name in sorted(jobs)):
             asked, live = job.spec.requests, job.live
-            for place in (
-                live.places if live is not None else ()
-            ):  # what starts in this round is not in the view
+            # what starts in this round is not in the view
+            for place in live.places if live is not None else ():
                 slices.update(place.slices)
                 cpu, memory = hosts.get(place.node, (0, 0))
                 hosts[place.node] = (cpu + asked.cpu_milli, memory + asked.memory_bytes)
@@ -249,9 +247,8 @@ class Devices:
                 continue
             if usable(nodes[order]) and not self._is_kept(now, job):
                 found.append(self.gpu(now))
-        occupancy = (
-            None if self._left.jobs else view.occupancy
-        )  # with those gone, other nodes have something free
+        # with those gone, other nodes have something free
+        occupancy = None if self._left.jobs else view.occupancy
         empty = self._stock.empty(pool.kind, nodes, occupancy, usable, is_free, most)
         return found + [self.gpu(device) for device in empty]
 
@@ -289,12 +286,8 @@ class EmptyDevices(Devices):
     def host_room(self, node: Node, spec: JobSpec) -> int:
         asked = spec.requests
         cpu = round(node.cpus * 1000) // asked.cpu_milli if asked.cpu_milli and node.cpus else spec.ranks
-        memory = (
-            node.memory_bytes // asked.memory_bytes
-            if asked.memory_bytes and node.memory_bytes
-            else spec.ranks
-        )
-        return min(cpu, memory, spec.ranks)
+        known = asked.memory_bytes and node.memory_bytes
+        return min(cpu, node.memory_bytes // asked.memory_bytes if known else spec.ranks, spec.ranks)
 
 
 def table_of(view: View) -> Interference:

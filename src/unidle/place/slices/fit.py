@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from unidle.fleet import WHOLE_PPM, Device
 from unidle.jobs import JobSpec, RankPlace, Reason, Share
+from unidle.place.model import Amounts
 from unidle.share.choose import Choice, choose
 from unidle.share.interference import Interference
 from unidle.share.modes import Oversubscription
@@ -56,6 +57,14 @@ class SliceFit:
     opened: dict[str, int]
     because: Reason
     milli: int
+
+
+class StartRoom(NamedTuple):
+    """What a job would start on: whole devices by node, those that it gets parts of, and what it is charged."""
+
+    devices: Mapping[int, int]
+    parts: tuple[str, ...]
+    charged: Amounts
 
 
 class DeviceOffers(Protocol):

@@ -10,20 +10,22 @@ device that changes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from unidle.fleet import slices_of
+from unidle.fleet import Device, device_of, slices_of
 from unidle.jobs import JobSpec, RankPlace, Reason, Requests, Share
 from unidle.jobs.spec import ShareMode
+from unidle.place.model import Demand, Hold, Ints, Running
 from unidle.place.network.tree import NODE
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import DevicePool
-from unidle.place.protocol import Recut
-from unidle.place.queue_order import KINDS, noun
+from unidle.place.protocol import KINDS, Recut, noun
+from unidle.place.queue.reservations import affordable, counted_as
+from unidle.place.queue.state import Allocations, PendingJobs
 from unidle.place.slices.devices import Devices, EmptyDevices, SliceMemo, refused_before, table_of
-from unidle.place.slices.fit import SliceBounds, SliceFit, SliceSearch
+from unidle.place.slices.fit import SliceBounds, SliceFit, SliceSearch, StartRoom
 from unidle.share.interference import Interference
 from unidle.share.offers import Gpu, promises
 from unidle.share.parts import share_of
@@ -262,3 +264,113 @@ def _with_refusals(why: PartRefused, job: JobView | None) -> PartRefused:
 def _devices_looked_at(answer: PartRefused) -> float:
     figures = answer.because.figures
     return -1.0 if answer.because.code == "no_gpu" else float(figures.get("gpus", figures.get("devices", 0)))
+
+
+class QuotaParts:
+    """Parts of devices under a quota (``session.Parts``). ``given`` are the parts found last, by job."""
+
+    def __init__(
+        self, offers: SliceOffers, state: Allocations, first: Mapping[str, int],
+        spec_of: Callable[[Demand], JobSpec | None],
+    ) -> None:  # fmt: skip
+        """``first``: index of the first node of each kind; ``spec_of``: the job on one kind of devices, None without parts."""
+        self._offers, self._state, self._first, self._spec_of = offers, state, first, spec_of
+        self.given: dict[str, SliceFit] = {}
+
+    def at_once(
+        self, demand: Demand, room: Ints | None, gone: frozenset[str] = frozenset()
+    ) -> Mapping[int, int] | None:
+        """Devices, by node, that the job would open for parts; empty if it only joins others, None if it gets none.
+
+        Devices that are kept for others are not opened. The job is charged at most ``demand.charged``.
+        """
+        self.forget(demand.job)
+        spec, free = self._spec_of(demand), self._state.free
+        if spec is None:
+            return None
+
+        def may_open(device: Device, count: int) -> bool:
+            index = self._at(device)
+            return int(free[index]) >= count and (room is None or int(room[index]) >= count)
+
+        given = self._offers.find(demand.job, spec, SliceBounds(may_open, max(demand.charged), gone))
+        if not isinstance(given, SliceFit):
+            return None
+        self.given[demand.job] = given
+        devices = given.devices.values()
+        return {
+            self._at(device): given.opened[device.node] for device in devices if device.node in given.opened
+        }
+
+    def forget(self, job: str) -> None:
+        """What was found for the job is void."""
+        self.given.pop(job, None)
+
+    def then(self, demand: Demand, gone: frozenset[str]) -> StartRoom | None:
+        """What the job would start on, once these jobs, which the cluster has stopped, have left."""
+        shares = self._state.shares
+        bound = affordable(shares, shares.tree.leaf(demand.queue), demand)
+        devices = self.at_once(bound, None, gone)
+        if devices is None:
+            return None
+        given = self.given.pop(demand.job)
+        return StartRoom(devices, tuple(given.devices), counted_as(demand.charged, given.milli))
+
+    def ready(self, demand: Demand) -> bool:
+        """Whether a job for which parts are kept has them by now."""
+        state = self._state
+        before = state.log.checkpoint()
+        state.release(demand.job)
+        bound = affordable(state.shares, state.shares.tree.leaf(demand.queue), demand)
+        found = self.at_once(bound, None)
+        state.log.rollback(before)
+        return found is not None
+
+    def started(self, run: Running) -> Running:
+        """The job that starts now, with the parts that it gets and what it is charged for them."""
+        given = self.given.get(run.job)
+        if given is None:
+            return run
+        parts = {name: self._at(device) for name, device in given.devices.items()}
+        charged = counted_as(run.charged, given.milli)
+        return replace(run, devices={}, parts=parts, parts_milli=given.milli, charged=charged)
+
+    def apart(self, job: str) -> Apart:
+        """What sets jobs apart that ask for the same part."""
+        return self._offers.apart(self._offers.view.jobs.open[job])
+
+    def parts_of(self, job: str) -> Iterable[str]:
+        """Devices that a running job has parts of."""
+        places = self._offers.view.jobs.open[job].attempts[-1].places
+        is_part = self._offers.free_slices.occupancy.is_part
+        return dict.fromkeys(device_of(s) for place in places for s in place.slices if is_part(s))
+
+    def keep(self, job: str, devices: Iterable[str]) -> None:
+        """In this round no other job gets a part of these devices."""
+        self._offers.keep(job, devices)
+
+    def keep_promised(self, pending: PendingJobs, now_ns: int) -> None:
+        """Hold for each job that others were stopped for what it will get, now that they leave; to be undone."""
+        state = self._state
+        for job, promise in self._offers.view.promised.items():
+            demand = pending.jobs.get(job)
+            if demand is None or promise.expires_ns <= now_ns or self._spec_of(demand) is None:
+                continue
+            if job in state.holds:
+                state.release(job)
+            room = self.then(demand, self._leaving_for(job))
+            if room is not None:
+                charged = replace(demand, charged=room.charged)
+                state.hold(Hold.of(charged, room.devices, promise.expires_ns))
+                self.keep(job, room.parts)
+
+    def _leaving_for(self, job: str) -> frozenset[str]:
+        found, view = [], self._offers.view
+        for other in view.live:
+            stop = view.jobs.open[other].attempts[-1].stop
+            if stop is not None and stop.for_job == job:
+                found.append(other)
+        return frozenset(found)
+
+    def _at(self, device: Device) -> int:
+        return self._first[device.kind] + self._offers.free_slices.place[device.node]

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from unidle.engine.local import process_tree, rundir
-from unidle.engine.local.journal_tail import JournalTail
+from unidle.engine.local.event_marks import EventMarks
+from unidle.engine.local.ranks import process_tree, rundir
+from unidle.engine.local.ranks.journal_tail import JournalTail
 from unidle.scope.model import Profile
 
 _CHUNKS_MOST: Final = 64  # of a journal, until it says what was spawned
@@ -54,7 +55,7 @@ class RankFinder:
 
 def _spawned(directory: str) -> tuple[int, int] | None:
     """Process id and start time of the rank, as its journal has them."""
-    tail = JournalTail(f"{directory}/{rundir.JOURNAL}")
+    tail = JournalTail(f"{directory}/{rundir.JOURNAL}", EventMarks())
     try:
         for _ in range(_CHUNKS_MOST):
             tail.read()

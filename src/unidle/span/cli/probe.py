@@ -169,7 +169,7 @@ def _between_spaces(
     *,
     quiet: bool,
 ) -> PathSample:
-    from unidle.engine.local import netns
+    from unidle.engine.local.ranks import netns
     from unidle.span.wan.probe import Served
 
     if source is None or to is None or target is not None:
@@ -206,7 +206,7 @@ def _only_address(space: str) -> str:
     import socket
     import struct
 
-    from unidle.engine.local import netns
+    from unidle.engine.local.ranks import netns
 
     def find() -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:

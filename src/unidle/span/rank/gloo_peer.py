@@ -24,7 +24,7 @@ from unidle.span.rank.read_plan import read_plan
 from unidle.span.rank.trainer import Batches, built
 
 
-class Peer:
+class GlooPeer:
     """One stage of one pipeline."""
 
     def __init__(self, plan: RunPlan, device: str) -> None:
@@ -143,7 +143,7 @@ def main(path: str, device: str, out: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"tcp://{host}:{port + 7}", rank=devices.index(device), world_size=len(devices)
     )
-    peer = Peer(plan, device)
+    peer = GlooPeer(plan, device)
     for stage in range(peer.stages):
         ranks = [k for k, each in enumerate(plan.devices) if each.stage == stage]
         ring = dist.new_group(ranks)

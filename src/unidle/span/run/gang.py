@@ -26,8 +26,12 @@ from unidle.store.open import open_store
 from unidle.store.protocol import Store
 from unidle.view.jobs import JobView
 
-_GUARD: Final = {"preflight": "off", "suspect": "1s", "probation": "1s"}
-"""A dead rank is no evidence about its node: devices of one machine represent several nodes."""
+_GUARD: Final = {"preflight": "off", "suspect": "1s", "probation": "1s", "out": {"nodes": 0}}
+"""A dead rank is no evidence about its node: devices of one machine represent several nodes.
+
+Faults are reported, but no node is taken out: the site has no other one. All sites would wait until it is returned, since its
+launcher is there. A rank that cannot run fails, and the coordinator decides what follows.
+"""
 
 _MEMBER: Final = "unidle.span.rank.member"
 _MEMBERS: Final = frozenset({_MEMBER, "unidle.rank.span_member"})  # and its former name

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol
 
-from unidle.engine.local import rundir
+from unidle.engine.local.ranks import rundir
 from unidle.errors import CannotRun
 from unidle.fleet import Device
 from unidle.jobs import Reason, Share

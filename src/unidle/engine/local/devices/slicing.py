@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from unidle.engine.local import rundir
 from unidle.engine.local.devices.mig import MigHands, MigUse, NvmlMig
 from unidle.engine.local.devices.mps import MpsControl, MpsHands
+from unidle.engine.local.ranks import rundir
 from unidle.engine.protocol import PartOf, StartGang
 from unidle.errors import CannotRun
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Node, declared_ppm, device_of

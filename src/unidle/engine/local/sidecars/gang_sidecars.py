@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unidle.engine.local import launch, rundir
+from unidle.engine.local import launch
+from unidle.engine.local.ranks import rundir
 from unidle.engine.protocol import CheckpointLook, StartGang
 from unidle.events.marks import Mark
 from unidle.fleet import Fleet

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from unidle.boot import boottime_ns
 from unidle.checkpoint.holder import hold_paths, wire
 from unidle.checkpoint.layout import INNER
-from unidle.engine.local import netns, process_tree, rundir
+from unidle.engine.local.ranks import netns, process_tree, rundir
 from unidle.engine.local.sidecars import sidecar_process
 from unidle.engine.local.sidecars.sidecar_process import SidecarProcess
 from unidle.engine.protocol import StartGang
@@ -71,7 +72,7 @@ class MemoryHolders:
         path = os.path.join(os.path.abspath(command.spec.workdir), command.spec.checkpoint_path)
         job = self._jobs.get(command.job) or self._recorded(command.job) or _JobHolders(path)
         self._jobs[command.job] = job
-        now_ns, begun = rundir.boottime_ns(), False
+        now_ns, begun = boottime_ns(), False
         for place in command.places:
             host, space = where[place.node]
             holder = job.nodes.setdefault(place.node, _Holder(host, space))
@@ -83,7 +84,7 @@ class MemoryHolders:
 
     def tend(self) -> None:
         """Start again what was killed, and clear up after jobs that ended. Looks a few times a second."""
-        now_ns = rundir.boottime_ns()
+        now_ns = boottime_ns()
         if not self._jobs or now_ns < self._looked_ns + _LOOK_EVERY_NS:
             return
         self._looked_ns = now_ns

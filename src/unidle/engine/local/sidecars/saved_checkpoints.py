@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from unidle.engine.local import rundir
+from unidle.boot import boottime_ns
 from unidle.engine.local.sidecars import sidecar_process
 from unidle.engine.local.sidecars.sidecar_process import SidecarProcess
 from unidle.engine.protocol import CheckpointLook, StartGang
@@ -61,14 +61,14 @@ class SavedCheckpoints:
         if process is None:
             os.close(pipe)
         else:
-            self._looks[key] = _Look(process, pipe, rundir.boottime_ns(), aside)
+            self._looks[key] = _Look(process, pipe, boottime_ns(), aside)
 
     def holds(self, job: str, attempt: int) -> bool:
         """Whether the gang's start waits for what is being read."""
         look = self._looks.get((job, attempt))
         if look is None or not look.holds:
             return False
-        return look.process.alive and rundir.boottime_ns() < look.began_ns + _PATIENCE_NS
+        return look.process.alive and boottime_ns() < look.began_ns + _PATIENCE_NS
 
     @property
     def busy(self) -> bool:

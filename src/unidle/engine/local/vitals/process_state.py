@@ -9,8 +9,8 @@ import struct
 import time
 from typing import Final, NamedTuple
 
-from unidle.engine.local import process_tree
-from unidle.engine.local.cgroups import hierarchies
+from unidle.engine.local.ranks import process_tree
+from unidle.engine.local.ranks.cgroups import hierarchies
 from unidle.jobs.vitals import Doing
 
 _NETWORK: Final = ("epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect6", "recvfrom", "recvmsg", "accept", "accept4", "connect", "sendto", "sendmsg")  # fmt: skip
@@ -90,7 +90,7 @@ class ProcessReader:
         return _blocked_in(self.pid, name, [int(word, 16) for word in words[1:7]])
 
     def children(self) -> set[int]:
-        """As :func:`unidle.engine.local.process_tree.children`."""
+        """As :func:`unidle.engine.local.ranks.process_tree.children`."""
         try:
             listed = self._said(f"task/{self.pid}/children")
         except OSError:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from unidle.engine.local import netns
+from unidle.engine.local.ranks import netns
 
 _PORT: Final = 9  # nobody listens: a refusal is an answer
 _PATIENCE_S: Final = 1.5

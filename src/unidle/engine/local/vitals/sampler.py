@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from unidle.clock import Bell, boottime_ns
-from unidle.engine.local import process_tree
+from unidle.engine.local.ranks import process_tree
 from unidle.engine.local.vitals.process_state import (
     ProcessReader,
     ProcessState,

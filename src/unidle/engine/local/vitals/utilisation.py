@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from unidle.engine.local.rank_watch import RankWatch
+from unidle.engine.local.ranks.rank_watch import RankWatch
 from unidle.engine.protocol import Utilised, WatchGang
 from unidle.events.types import Use
 from unidle.fleet import Device, Fleet

@@ -1,0 +1,238 @@
+"""What an agent does with the commands of its hub, and what it reports to it. It neither dials nor waits.
+
+The caller gives it each frame (:meth:`Agent.take`), calls :meth:`Agent.tick` several times a second, and calls :meth:`Agent.connected`
+and :meth:`Agent.disconnected`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from unidle import wire
+from unidle.agent.boxes import RUNS, Boxes, BoxOrder
+from unidle.agent.checks import TIERS, RunningCheck, check_command
+from unidle.agent.found_node import FoundNode
+from unidle.agent.rank_files import read_part
+from unidle.agent.signs import Signs
+from unidle.agent.state import AgentState
+from unidle.errors import UnidleError
+from unidle.hub import frames
+
+LOOK_EVERY_S: Final = 300.0
+"""Between two lists of the host's devices. A sign of a GPU makes the next one due at once."""
+PRUNE_EVERY_S: Final = 3600.0
+_GPU_KINDS: Final = frozenset({"xid", "sxid", "gpu_lost", "gpu"})
+_KEPT_ANSWERS: Final = 256
+_MOST_USED: Final = 256
+
+Send = Callable[[frames.FromClient], int]
+Find = Callable[[], FoundNode]
+
+
+@dataclass(frozen=True, slots=True)
+class HubAddress:
+    """Where boxes dial: ``host:port``, and the certificate of the hub's authority."""
+
+    address: str
+    authority: str
+
+
+@dataclass(slots=True)
+class _Look:
+    """The devices of the host are listed in a thread of its own: a broken driver may take minutes."""
+
+    thread: threading.Thread
+    found: list[FoundNode] = field(default_factory=list)
+
+
+class Agent:
+    """The agent of one node. ``find`` lists its devices; ``send`` takes a frame for the hub, while there is a connection.
+
+    It returns the number of a pong: once the hub has acknowledged that one, it has received the frame.
+    """
+
+    def __init__(self, state: AgentState, hub: HubAddress, found: FoundNode, find: Find, send: Send) -> None:
+        self._state, self._hub, self.found, self._find, self._send = state, hub, found, find, send
+        self.boxes = Boxes(state.boxes)
+        self._signs = Signs(found.node, state.path / "watch.json")
+        self._fence = 0  # the newest that was seen
+        self._starting: dict[int, str] = {}  # command -> job of the box
+        self._checks: dict[int, RunningCheck] = {}
+        self._answers: dict[tuple[int, int], frames.Done] = {}  # by fence and command
+        self._connected = False
+        self._unacknowledged: list[tuple[int, int]] = []  # signs sent: the next pong's number, how many
+        self._look: _Look | None = None
+        self._look_s = time.monotonic() + LOOK_EVERY_S
+        self._prune_s = 0.0
+
+    # -- the connection --------------------------------------------------------------------------
+
+    def held(self) -> frames.AgentHeld:
+        """Its part of the hello."""
+        from unidle import __version__
+
+        return frames.AgentHeld(self.found.to_json(), self.boxes.running(), __version__)
+
+    def connected(self, fence: int) -> None:
+        """The hub welcomed it."""
+        self._connected = True
+        self._fence = max(self._fence, fence)
+
+    def disconnected(self) -> None:
+        """The connection is over. Boxes and checks continue."""
+        self._connected = False
+        self._unacknowledged = []
+        self._signs.lost()
+
+    def acknowledged(self, number: int) -> None:
+        """The hub received that pong, and so all that was sent before it."""
+        count = 0
+        while self._unacknowledged and self._unacknowledged[0][0] <= number:
+            count += self._unacknowledged.pop(0)[1]
+        if count:
+            self._signs.received(count)
+
+    # -- commands --------------------------------------------------------------------------------
+
+    def take(self, frame: frames.ToClient) -> None:
+        """Carry out a command. Each one that has an id is answered once, now or with a later :meth:`tick`."""
+        if isinstance(frame, frames.Read):
+            self._read(frame)
+        elif isinstance(frame, frames.Box | frames.Run):
+            self._fenced(frame)
+
+    def _fenced(self, frame: frames.Box | frames.Run) -> None:
+        if frame.fence < self._fence:
+            self._send(frames.Done(frame.id, False, wire.FENCED))
+            return
+        self._fence = frame.fence
+        if (before := self._answers.get((frame.fence, frame.id))) is not None:
+            self._send(before)  # it came twice
+        elif isinstance(frame, frames.Box):
+            self._box(frame)
+        elif frame.id not in self._checks:
+            self._run(frame)
+
+    def _box(self, frame: frames.Box) -> None:
+        node = self.found.node.id
+        order = BoxOrder(self._hub.address, self._hub.authority, node, frame.job, frame.token)
+        try:
+            self.boxes.begin(order, frame.env)
+        except (OSError, ValueError) as error:
+            self._done(frame.id, why=str(error))
+        else:
+            self._starting[frame.id] = frame.job
+
+    def _run(self, frame: frames.Run) -> None:
+        if frame.what != "check":
+            self._done(frame.id, why=f"{frame.what!r} is unknown to this release")
+            return
+        tier, age_s, used = (frame.body.get(name) for name in ("tier", "log_age_s", "used"))
+        tier, used = tier or "quick", used or []
+        right = tier in TIERS and isinstance(used, list) and all(isinstance(path, str) for path in used)
+        if not right or len(used) > _MOST_USED or not isinstance(age_s, int | None):
+            self._done(frame.id, why="the order of the check is not as agreed")
+            return
+        command = check_command(self.found.node.id, tier, age_s, used)
+        try:
+            self._checks[frame.id] = RunningCheck(command, TIERS[tier])
+        except OSError as error:
+            self._done(frame.id, why=f"the check cannot be started: {error}")
+
+    def _read(self, frame: frames.Read) -> None:
+        place = (frame.job, frame.attempt, frame.rank)
+        try:
+            runs = self.boxes.directory(frame.job) / RUNS
+            data = read_part(runs, place, frame.file, frame.offset, frame.bytes)
+        except (OSError, ValueError) as error:
+            self._send(frames.Done(frame.id, False, str(error)))
+        else:
+            self._send(frames.Done(frame.id, True, data=data))
+
+    def _done(self, command: int, *, why: str = "", data: dict[str, Any] | None = None) -> None:
+        answer = frames.Done(command, not why, why[:4096], data or {})
+        self._answers[self._fence, command] = answer
+        while len(self._answers) > _KEPT_ANSWERS:
+            del self._answers[next(iter(self._answers))]
+        if self._connected:
+            self._send(answer)
+
+    # -- reports ---------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer is being waited for, so that the next :meth:`tick` should come soon."""
+        return bool(self._starting or self._checks)
+
+    def tick(self) -> None:
+        """Answer what has ended, and report what changed."""
+        for job in sorted(set(self._starting.values())):
+            if (why := self.boxes.answer(job)) is not None:
+                for other in [k for k, name in self._starting.items() if name == job]:
+                    del self._starting[other]
+                    self._done(other, why=why)
+        for command, check in list(self._checks.items()):
+            if (outcome := check.outcome()) is not None:
+                del self._checks[command]
+                self._done(command, data={"code": outcome.code, "late": outcome.late, "text": outcome.text})
+        now_s = time.monotonic()
+        self._look_at_host(now_s)
+        if now_s >= self._prune_s:
+            self._prune_s = now_s + PRUNE_EVERY_S
+            self.boxes.prune(time.time())
+        if self._connected:
+            for job in self.boxes.ended():
+                self._send(frames.Seen("left", {"job": job}))
+            self._report_signs()
+
+    def look_soon(self) -> None:
+        """List the devices of the host now."""
+        self._look_s = 0.0
+
+    def _report_signs(self) -> None:
+        for body in self._signs.take():
+            pong = self._send(frames.Seen("signs", body))
+            if count := len(body["detections"]):
+                self._unacknowledged.append((pong, count))
+            if any(one["finding"]["kind"] in _GPU_KINDS for one in body["detections"]):
+                self.look_soon()
+
+    def _look_at_host(self, now_s: float) -> None:
+        if self._look is None:
+            if now_s >= self._look_s:
+                self._look_s = now_s + LOOK_EVERY_S
+                found: list[FoundNode] = []
+                thread = threading.Thread(
+                    target=self._look_into, args=(found,), name="unidle-look", daemon=True
+                )
+                self._look = _Look(thread, found)
+                thread.start()
+            return
+        if self._look.thread.is_alive():
+            return
+        found, self._look = self._look.found, None
+        if found and found[0].to_json() != self.found.to_json():
+            self.found = found[0]
+            if self._connected:
+                self._send(frames.Seen("node", {"node": self.found.to_json()}))
+
+    def _look_into(self, found: list[FoundNode]) -> None:
+        try:
+            found.append(self._find())
+        except UnidleError:  # no device is left: it has none
+            from dataclasses import replace
+
+            found.append(replace(self.found, node=replace(self.found.node, devices=()), links=None))
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End checks and detectors. Boxes stay."""
+        for check in self._checks.values():
+            check.close()
+        self._checks = {}
+        self._signs.close()

@@ -1,0 +1,72 @@
+"""What the hub has not got of one rank: its marks from an ordinal on, read again from the journal."""
+
+from __future__ import annotations
+
+from unidle import wire
+from unidle.engine.local.ranks.journal_tail import JournalTail
+from unidle.engine.local.ranks.mark_forms import RawMarks
+from unidle.engine.local.ranks.rank_watch import RankWatch
+from unidle.engine.local.ranks.rundir import JOURNAL
+
+TYPE_CHECKING = False  # a box at rest has no use for typing
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+FRAME_BYTES = 128 * 1024  # of the marks in one frame, unless one alone has more
+_PLAIN = {"k": "", "t": 0}
+
+
+class Glances(RawMarks):
+    """Of marks only what the box itself needs, the spawn and the end: the others are decoded where they are sent."""
+
+    def decode(self, line: bytes) -> Any:
+        if b'"spawn"' in line or b'"exit"' in line or b'"lost"' in line:
+            return super().decode(line)
+        return _PLAIN
+
+
+class MarkFeed:
+    """Marks of a rank from ordinal ``known`` on, each once and in order."""
+
+    def __init__(self, watch: RankWatch, known: int) -> None:
+        self._watch = watch
+        self._known = known
+        self._tail = JournalTail(f"{watch.directory}/{JOURNAL}", RawMarks(), known)
+        self._sent_unwritten = False
+
+    @property
+    def behind(self) -> bool:
+        """Whether more is there than one read took."""
+        return self._tail.behind
+
+    def read(self) -> Iterator[tuple[int, list[bytes]]]:
+        """Ordinal of the first mark and the JSON of the marks, in parts that fit into a frame."""
+        first, marks = self._tail.read()
+        yield from _parts(first, marks)
+        end, self._tail.known_end = self._tail.known_end, None
+        if end is not None and self._tail.known_end_at < self._known - 1:
+            # a power cut took lines before the end, so its number is another mark's in the log
+            yield from _parts(self._tail.next, (end,))
+        watch = self._watch
+        if watch.unwritten is not None and not self._sent_unwritten and not self._tail.behind:
+            self._sent_unwritten = True
+            if watch.marks - 1 >= self._known:
+                yield from _parts(watch.marks - 1, (watch.unwritten,))
+
+    def close(self) -> None:
+        self._tail.close()
+
+
+def _parts(first: int, marks: tuple[Any, ...]) -> Iterator[tuple[int, list[bytes]]]:
+    part: list[bytes] = []
+    size = 0
+    for mark in marks:
+        text = wire.compact(mark)
+        if part and size + len(text) > FRAME_BYTES:
+            yield first, part
+            first, part, size = first + len(part), [], 0
+        part.append(text)
+        size += len(text)
+    if part:
+        yield first, part

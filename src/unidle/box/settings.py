@@ -1,0 +1,93 @@
+"""What a box is given: ``DIR/box.json``, which holds its token."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+from unidle.engine.local.ranks.rundir import path_part
+
+TYPE_CHECKING = False  # a box at rest has no use for typing
+if TYPE_CHECKING:
+    from typing import Any
+
+FILE = "box.json"
+_MOST_BYTES = 1024 * 1024
+_TEXTS = ("authority", "token", "node", "job")
+
+
+class BadSettings(Exception):
+    """``box.json`` cannot be used; the text has the field and the remedy."""
+
+
+class BoxSettings:
+    """Of one box: ``hubs`` are tried in turn; ``authority`` is the PEM text that their certificates are checked by.
+
+    ``name``, where given, is the name that the hub's certificate has; ``runs`` is the run root of its ranks.
+    """
+
+    def __init__(self, directory: str, content: dict[str, Any]) -> None:
+        for field in _TEXTS:
+            if not isinstance(content.get(field), str) or not content[field]:
+                raise BadSettings(f"{FILE}: {field}: text is needed (got {content.get(field)!r:.60})")
+        self.directory = directory
+        self.authority: str = content["authority"]
+        self.token: str = content["token"]
+        self.node: str = content["node"]
+        self.name: str = str(content.get("name", ""))
+        self.hubs = _hubs(content.get("hub"))
+        try:
+            self.job = path_part(content["job"])
+        except ValueError as error:
+            raise BadSettings(f"{FILE}: job: {error}") from None
+        runs = content.get("runs") or os.path.join(directory, "runs")
+        if not isinstance(runs, str):
+            raise BadSettings(f"{FILE}: runs: a directory is needed (got {runs!r:.60})")
+        self.runs = os.path.abspath(os.path.join(directory, runs))
+
+    @property
+    def job_directory(self) -> str:
+        return os.path.join(self.runs, self.job)
+
+
+def read(directory: str) -> BoxSettings:
+    """The settings of a directory. Errors: BadSettings, also for a link and for a file that others own or may read."""
+    directory = os.path.abspath(directory)
+    path = os.path.join(directory, FILE)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadSettings(f"{path} cannot be opened: {error.strerror}; a link is not followed") from None
+    with open(fd, encoding="utf-8") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (os.geteuid(), 0):
+            raise BadSettings(f"{path} is not a file of this user; make it again as this user")
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            raise BadSettings(f"{path} can be read by others, and holds a token; run chmod 600 {path}")
+        try:
+            content = json.loads(file.read(_MOST_BYTES))
+        except (ValueError, RecursionError) as error:
+            raise BadSettings(f"{path} is no JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise BadSettings(f"{path} is no JSON object")
+    return BoxSettings(directory, content)
+
+
+def _hubs(given: object) -> list[tuple[str, int]]:
+    """Addresses, from ``[["host", port], ...]`` or ``"host:port"``."""
+    if isinstance(given, str):
+        host, _, port = given.rpartition(":")
+        given = [[host.strip("[]"), int(port) if port.isascii() and port.isdigit() else 0]]
+    found = []
+    for entry in given if isinstance(given, list) else ():
+        if not (isinstance(entry, list) and len(entry) == 2):
+            break
+        host, port = entry
+        if not (isinstance(host, str) and host and type(port) is int and 0 < port < 65536):
+            break
+        found.append((host, port))
+    else:
+        if found:
+            return found
+    raise BadSettings(f'{FILE}: hub: [["host", port], ...] is needed (got {given!r:.60})')

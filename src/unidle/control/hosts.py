@@ -1,0 +1,155 @@
+"""A controller of many hosts: the hub that boxes and agents dial, the engine over them, and what agents see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from unidle.control.forecast import Forecaster
+from unidle.control.nodes.detectors import Detectors
+from unidle.control.services import ControllerServices
+from unidle.control.session import ControllerSession, HeldStore, dispatcher, driven, held_store, senders_of
+from unidle.engine.hosts.engine import HostsEngine
+from unidle.engine.hosts.timing import HostsTiming
+from unidle.fleet import Fleet
+from unidle.hub import frames
+from unidle.hub.limits import HubLimits
+from unidle.hub.place import FOLDER, JOIN
+from unidle.hub.protocol import Peer
+from unidle.hub.server import HubServer, SiteFiles, open_hub
+from unidle.probe.detector import Detection, DetectorStatus
+from unidle.store.protocol import Store
+
+if TYPE_CHECKING:
+    from unidle.files.fleet_notices import NoticeChannel
+
+DEADLINE_NS: Final = 30_000_000_000
+_MOST_SIGNS: Final = 100_000  # that wait for a turn of the loop
+
+
+@dataclass(frozen=True, slots=True)
+class HostsWish:
+    """``listen``: ``HOST:PORT`` for boxes and agents; ``names``: more names of this host for the certificate that the
+    hub makes, where ``site`` has none; ``deadline_ns``: how long ranks may run without a word from a controller."""
+
+    listen: str
+    deadline_ns: int = DEADLINE_NS
+    names: tuple[str, ...] = ()
+    site: SiteFiles | None = None
+
+
+class AgentSigns:
+    """What agents saw of faults, as the detectors of this machine report it (``unidle.probe.watcher.Watcher``)."""
+
+    def __init__(self, hub: HubServer) -> None:
+        self._hub = hub
+        self._heard: list[Detection] = []
+        self._seeing: dict[tuple[str, str], DetectorStatus] = {}
+
+    def start(self) -> None:
+        """Nothing to do: agents begin by themselves."""
+
+    def hear(self, peer: Peer, seen: frames.Seen) -> None:
+        """Take one observation of an agent. Times are moved to the controller's clock. What is no sign is passed over."""
+        if seen.what != "signs":
+            return
+        offset = self._hub.offset(peer.id)
+        offset_ns = 0 if offset is None else offset.offset_ns
+        try:
+            found = msgspec.convert(seen.body.get("detections", []), list[Detection])
+            statuses = msgspec.convert(seen.body.get("statuses", []), list[DetectorStatus])
+        except msgspec.ValidationError:
+            return  # of another release: what it cannot say is not known
+        for one in found[: _MOST_SIGNS - len(self._heard)]:
+            # an agent speaks for its own node alone
+            self._heard.append(_moved(one, peer.node, offset_ns))
+        for status in statuses:
+            self._seeing[peer.node, status.detector] = replace(status, node=peer.node)
+
+    def take(self, *, logged: bool) -> tuple[list[Detection], list[DetectorStatus]]:  # noqa: ARG002 - agents keep what was not received
+        """What is new, and all that is known of who can see."""
+        heard, self._heard = self._heard, []
+        return heard, list(self._seeing.values())
+
+    def close(self, *, logged: bool) -> None:
+        """Nothing to do: agents keep what was not received."""
+
+
+def _moved(one: Detection, node: str, offset_ns: int) -> Detection:
+    return replace(one, node=node, onset_ns=one.onset_ns + offset_ns, signal_ns=one.signal_ns + offset_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class HostsSession:
+    """A session, where its hub listens, and the file with which agents join."""
+
+    session: ControllerSession
+    address: tuple[str, int]
+    join_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHosts:
+    """The engine of hosts, and its hub: closed after the engine."""
+
+    engine: HostsEngine
+    hub: HubServer
+    signs: AgentSigns
+
+    def detectors(self, fleet: Fleet, file: Path, offset_ns: int) -> Detectors:
+        """Judges what agents see."""
+        return Detectors(replace(fleet, nodes=()), file, offset_ns, watcher=self.signs)
+
+
+@contextmanager
+def take_up_hosts(
+    store: Store, fleet: Fleet, data_dir: Path, wish: HostsWish, channels: Sequence[NoticeChannel] = ()
+) -> Iterator[HostsSession]:
+    """As :func:`unidle.control.session.take_up` for `unidle up`, on the hosts that join. ``fleet`` has no nodes.
+
+    Errors: also those of :func:`unidle.hub.server.open_hub`.
+    """
+    senders = senders_of(channels)
+    with held_store(store, data_dir, "unidle up") as held:
+        hosts = _open_hosts(wish, held, fleet)
+        try:
+            view, clock = held.view, held.clock
+            services = ControllerServices(
+                forecaster=Forecaster.of(view),
+                notices=dispatcher(held, senders),
+                detectors=hosts.detectors(fleet, held.state / "watch.json", clock.offset_ns),
+            )
+            with driven(held, hosts.engine, services) as session:
+                yield HostsSession(session, hosts.hub.addresses[0], held.state / FOLDER / JOIN)
+        finally:
+            hosts.hub.close()
+
+
+def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
+    """Listen, and make the engine: nodes of the log are kept until their agents say more."""
+    clock, lease, view, state = held.clock, held.lease, held.view, held.state
+    limits = HubLimits(deadline_ns=wish.deadline_ns)
+    hub = open_hub(
+        wish.listen,
+        str(state),
+        clock,
+        lease.token,
+        limits=limits,
+        site=wish.site,
+        names=wish.names,
+        is_fresh=lambda: held.store.is_fresh(lease),
+    )
+    try:
+        known = replace(fleet, nodes=view.fleet.nodes if view.fleet.source == fleet.source else ())
+        engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
+    except BaseException:
+        hub.close()
+        raise
+    signs = AgentSigns(hub)
+    engine.on_seen = signs.hear
+    return OpenHosts(engine, hub, signs)

@@ -1,0 +1,98 @@
+"""The boxes of the engine of hosts: their connections, and when the hub last acknowledged a sign of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unidle.engine.hosts.gang_state import Key
+from unidle.engine.hosts.outbox import HubFacts
+from unidle.hub.protocol import Peer
+
+Place = tuple[str, str]  # node and job
+
+
+@dataclass(slots=True)
+class BoxLink:
+    """The box of a job on a node. ``heard_ns`` (controller's clock): when the newest acknowledged sign of it was
+    received. For a box of an earlier controller that is when this one started, as that one may have acknowledged
+    until then. ``peer`` is None while it has no connection.
+    """
+
+    node: str
+    job: str
+    heard_ns: int
+    peer: Peer | None = None
+    hello_offset_ns: int = 0  # its CLOCK_BOOTTIME to the controller's clock, as far as its hello shows it
+    silent: set[tuple[Key, int]] = field(default_factory=set)  # ranks that were reported to be silent
+    asked_ns: int | None = None  # when its agent was last asked for it
+    trouble: str = ""  # why its agent could not start it
+
+    @property
+    def place(self) -> Place:
+        return self.node, self.job
+
+    def refresh(self, hub: HubFacts) -> None:
+        """Take over when the hub last acknowledged a sign of it."""
+        if self.peer is not None:
+            self.heard_ns = max(self.heard_ns, hub.acknowledged_ns(self.peer.id))
+
+    def offset_ns(self, hub: HubFacts) -> int:
+        """What turns its boot-time clock into the controller's."""
+        measured = None if self.peer is None else hub.offset(self.peer.id)
+        return self.hello_offset_ns if measured is None else measured.offset_ns
+
+
+@dataclass(slots=True)
+class BoxLinks:
+    """All boxes, by place and by connection."""
+
+    start_ns: int
+    at: dict[Place, BoxLink] = field(default_factory=dict)
+    of_peer: dict[int, BoxLink] = field(default_factory=dict)
+    _on_node: dict[str, dict[str, BoxLink]] = field(default_factory=dict)
+    _of_job: dict[str, dict[str, BoxLink]] = field(default_factory=dict)
+
+    def get(self, node: str, job: str) -> BoxLink:
+        link = self.at.get((node, job))
+        if link is None:
+            link = self.at[node, job] = BoxLink(node, job, self.start_ns)
+            self._on_node.setdefault(node, {})[job] = link
+            self._of_job.setdefault(job, {})[node] = link
+        return link
+
+    def join(self, peer: Peer, now_ns: int, heard_ns: int) -> BoxLink:
+        """A box has a new connection; frames of the one before it are ignored."""
+        link = self.get(peer.node, peer.job)
+        if link.peer is not None:
+            self.of_peer.pop(link.peer.id, None)
+        link.peer = peer
+        link.heard_ns = max(link.heard_ns, heard_ns)
+        link.hello_offset_ns = now_ns - peer.hello.now
+        link.trouble = ""
+        self.of_peer[peer.id] = link
+        return link
+
+    def leave(self, peer: int, heard_ns: int) -> BoxLink | None:
+        """A connection is over; None where it was replaced before."""
+        link = self.of_peer.pop(peer, None)
+        if link is not None:
+            link.peer = None
+            link.heard_ns = max(link.heard_ns, heard_ns)
+        return link
+
+    def on_node(self, node: str) -> list[BoxLink]:
+        return list(self._on_node.get(node, {}).values())
+
+    def of_job(self, job: str) -> list[BoxLink]:
+        return list(self._of_job.get(job, {}).values())
+
+    def forget(self, link: BoxLink) -> None:
+        """Unless it has a connection."""
+        if link.peer is None and self.at.pop(link.place, None) is not None:
+            for index, key, inner in (
+                (self._on_node, link.node, link.job),
+                (self._of_job, link.job, link.node),
+            ):
+                del index[key][inner]
+                if not index[key]:
+                    del index[key]

@@ -1,0 +1,343 @@
+"""The core of the engine of hosts: a state machine per box and per attempt, without a clock, a thread or a socket.
+
+Time and what the hub reports come in; frames and observations go out (:class:`~unidle.engine.hosts.outbox.Outbox`). It
+is model-checked in ``tests/engine_hosts/test_fencing_model.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from unidle import wire
+from unidle.engine.hosts.box_link import BoxLink, BoxLinks
+from unidle.engine.hosts.gang_moves import GangMoves, OrdersOf
+from unidle.engine.hosts.gang_state import GangState, Key, RankState, adopted, fresh, never_started, numbers
+from unidle.engine.hosts.host_nodes import HostNode, HostNodes
+from unidle.engine.hosts.outbox import HubFacts, Outbox
+from unidle.engine.hosts.timers import Timers
+from unidle.engine.hosts.timing import HostsTiming, S
+from unidle.engine.protocol import LiveAttempt, RankMarks, Silent, StartGang, StopGang
+from unidle.events.marks import Mark
+from unidle.fleet import Fleet
+from unidle.hub import frames
+from unidle.hub.protocol import Joined, Left, Peer, Received
+
+_DECODER = msgspec.json.Decoder(Mark)
+_LOOK_NS = S  # between two looks at what is silent, or waits
+
+
+class HostsCore:
+    """``hub`` is asked, never waited for. ``orders`` makes what ranks are started with."""
+
+    def __init__(
+        self, hub: HubFacts, fleet: Fleet, start_ns: int, fence: int, timing: HostsTiming, orders: OrdersOf
+    ) -> None:  # fmt: skip
+        self._hub, self._timing = hub, timing
+        self.out = Outbox(fence)
+        self.boxes = BoxLinks(start_ns)
+        self.nodes = HostNodes(fleet, start_ns, timing, self.out)
+        self.gangs: dict[Key, GangState] = {}
+        self._of_job: dict[str, dict[int, GangState]] = {}
+        self._open: set[str] = set()
+        self._timers = Timers[tuple[str, str, int | str]]()
+        self.moves = GangMoves(self.out, self.boxes, self.nodes, hub, timing, orders)
+        for link in self.nodes.at.values():
+            self._look_at_node_at(link, start_ns + timing.silent_ns)
+
+    # -- commands --------------------------------------------------------------------------------
+
+    def adopt(self, live: Sequence[LiveAttempt], now_ns: int) -> None:
+        """Take over attempts of an earlier controller. Their ranks may run until their boxes show otherwise.
+
+        That controller may have acknowledged signs of the boxes until now, so their leases count from now.
+        """
+        self.out.now_ns = now_ns
+        for attempt in live:
+            gang = adopted(attempt)
+            self._add(gang)
+            for node in gang.nodes:
+                link = self.boxes.get(node, gang.job)
+                link.heard_ns = max(link.heard_ns, now_ns)
+                self._watch(link, now_ns + self._timing.silent_ns)
+            self._look_at_gang_at(gang, now_ns)
+
+    def start(self, command: StartGang, now_ns: int) -> None:
+        self.out.now_ns = now_ns
+        if command.job not in self._of_job or command.attempt not in self._of_job[command.job]:
+            gang = fresh(command)
+            self._add(gang)
+            if command.parts or any("#" in name for place in command.places for name in place.slices):
+                for rank in gang.ranks:
+                    self.out.lost(gang, rank, _NO_PARTS, refused=True)
+                return
+            self._look_at_gang_at(gang, now_ns + _LOOK_NS)
+        self.moves.move(self.gangs[command.job, command.attempt])
+
+    def stop(self, command: StopGang, now_ns: int) -> None:
+        self.out.now_ns = now_ns
+        key = (command.job, command.attempt)
+        if key not in self.gangs:
+            self._add(never_started(command))
+        self.gangs[key].stop(command.grace_ns)
+        self.moves.move(self.gangs[key])
+
+    def release(self, job: str, attempt: int, now_ns: int) -> None:
+        """Forget an attempt; boxes that are not connected now receive it with their next hello."""
+        gang = self.gangs.pop((job, attempt), None)
+        self._of_job.get(job, {}).pop(attempt, None)
+        for node in gang.nodes if gang is not None else ():
+            link = self.boxes.at.get((node, job))
+            if link is not None and link.peer is not None:
+                self._release(link.peer, attempt)
+            if (on := self.nodes.at.get(node)) is not None and on.leaving:
+                self._look_at_node_at(on, now_ns)
+
+    def finish(self, job: str) -> None:
+        """The boxes of a job may go."""
+        self._open.discard(job)
+        self._of_job.pop(job, None)
+        for link in self.boxes.of_job(job):
+            if link.peer is not None:
+                self.out.tell(link.peer.id, frames.End(self.out.fence))
+            else:
+                self.boxes.forget(link)
+
+    def keep(self, jobs: Collection[str]) -> None:
+        self._open.update(jobs)
+
+    # -- what the hub reports --------------------------------------------------------------------
+
+    def joined(self, event: Joined, now_ns: int) -> None:
+        self.out.now_ns = now_ns
+        peer = event.peer
+        if peer.kind == "reader":
+            return
+        heard_ns = self._hub.acknowledged_ns(peer.id) or now_ns
+        if peer.kind == "box":
+            link = self.boxes.join(peer, now_ns, heard_ns)
+            self._met(link, peer)
+            self._watch(link, link.heard_ns + self._timing.silent_ns)
+            return
+        node = self.nodes.join(peer, heard_ns)
+        if node is not None:
+            self._look_at_node_at(node, node.heard_ns + self._timing.silent_ns)
+            for box in self.boxes.on_node(peer.node):
+                box.asked_ns = None
+                self._fetch(box)
+
+    def left(self, event: Left, now_ns: int) -> None:
+        """A connection is over. Where the hub has forgotten what it acknowledged last, that was before now."""
+        self.out.now_ns = now_ns
+        heard_ns = self._hub.acknowledged_ns(event.peer) or now_ns
+        self.out.left(event.peer)
+        link = self.boxes.leave(event.peer, heard_ns)
+        if link is not None:
+            self._fetch(link)
+            self._watch(link, now_ns + _LOOK_NS)
+            if link.job not in self._open:
+                self.boxes.forget(link)
+            return
+        node = self.nodes.leave(event.peer, heard_ns, on_purpose=event.on_purpose)
+        if node is not None:
+            self._look_at_node_at(node, now_ns if node.leaving else node.heard_ns + self._timing.silent_ns)
+
+    def received(self, event: Received, now_ns: int) -> None:
+        self.out.now_ns = now_ns
+        frame = event.frame
+        if isinstance(frame, frames.Done):
+            self.out.answered(event.peer, frame)
+        elif isinstance(frame, frames.Seen):
+            if frame.what == "node":
+                self.nodes.described(event.peer, frame.body)
+        elif isinstance(frame, frames.Marks) and (link := self.boxes.of_peer.get(event.peer)) is not None:
+            self._marks(link, frame)
+
+    def advance(self, now_ns: int) -> None:
+        """Do what is due by now. Call it after all that the hub had by then was taken in: a box that answered in
+        time is not taken for dead."""
+        self.out.now_ns = now_ns
+        for kind, name, of in self._timers.take(now_ns):
+            if kind == "node" and (node := self.nodes.at.get(name)) is not None:
+                self._look_at_node(node)
+            elif kind == "box" and (box := self.boxes.at.get((name, str(of)))) is not None:
+                self._look_at_box(box)
+            elif kind == "gang" and (gang := self.gangs.get((name, int(of)))) is not None:
+                self._look_at_gang(gang)
+            elif (
+                kind == "release"
+                and (box := self.boxes.of_peer.get(int(of))) is not None
+                and box.peer is not None
+            ):
+                self._release(box.peer, int(name))
+
+    @property
+    def next_ns(self) -> int | None:
+        """When :meth:`advance` has something to do."""
+        return self._timers.next_ns
+
+    # -- boxes -----------------------------------------------------------------------------------
+
+    def _met(self, link: BoxLink, peer: Peer) -> None:
+        """A hello lists what a box has: resume what the log has of it, and end the rest."""
+        held = {one.attempt: one.ranks for one in (peer.hello.box or frames.BoxHeld()).attempts}
+        for gang in list(self._of_job.get(link.job, {}).values()):
+            self._resume(gang, peer, held.pop(gang.attempt, {}))
+        for attempt, ranks in held.items():
+            self._end(peer, attempt, [int(rank) for rank, one in ranks.items() if not one.ended])
+            self._release(peer, attempt)
+        if link.job not in self._open:
+            self.out.tell(peer.id, frames.End(self.out.fence))
+        self._heard(link)
+        for gang in list(self._of_job.get(link.job, {}).values()):
+            self.moves.move(gang)
+
+    def _resume(self, gang: GangState, peer: Peer, held: dict[str, frames.RankHeld]) -> None:
+        here = {str(rank.rank): rank for rank in gang.on(peer.node)}
+        self._end(peer, gang.attempt, [int(r) for r, one in held.items() if r not in here and not one.ended])
+        known = {}
+        for number, rank in here.items():
+            one = held.get(number)
+            if one is not None:
+                rank.may_run, rank.sent = True, None
+                rank.begun = rank.begun or one.marks > 0 or one.ended
+                known[number] = rank.known
+            elif rank.begun:
+                gang.halted = gang.halted or f"rank {rank.rank} is lost"
+                self.out.lost(gang, rank, f"the box of node {peer.node} has no record of it any more")
+            else:
+                rank.may_run, rank.sent = False, None
+        if known:
+            self.out.tell(peer.id, frames.Resume(gang.attempt, known))
+        if gang.unsettled:
+            self._look_at_gang_at(gang, self.out.now_ns + _LOOK_NS)
+
+    def _marks(self, link: BoxLink, frame: frames.Marks) -> None:
+        gang = self.gangs.get((link.job, frame.attempt))
+        if gang is None or link.peer is None or frame.rank >= len(gang.ranks):
+            return
+        rank = gang.ranks[frame.rank]
+        if rank.node != link.node or rank.ended:
+            return
+        taken = rank.take(frame.first, [_decoded(one, self.out.now_ns) for one in frame.marks])
+        if taken is None:  # some are missing, so ask for them again
+            self.out.tell(link.peer.id, frames.Resume(gang.attempt, {str(rank.rank): rank.known}))
+        elif taken[1]:
+            self.out.seen.append(RankMarks(*gang.key, rank.rank, *taken))
+
+    def _end(self, peer: Peer, attempt: int, ranks: list[int]) -> None:
+        """End ranks that are over for the log, or were never in it."""
+        if ranks:
+            self.out.tell(
+                peer.id, frames.Stop(self.out.ask(peer.id), self.out.fence, attempt, sorted(ranks), 0)
+            )
+
+    def _release(self, peer: Peer, attempt: int) -> None:
+        """Have a box forget an attempt; again later, while ranks of it have not ended there."""
+
+        def answered(done: frames.Done) -> None:
+            if not done.ok and done.why not in ("", wire.FENCED):
+                self._timers.set(("release", str(attempt), peer.id), self.out.now_ns + _LOOK_NS)
+
+        self.out.tell(peer.id, frames.Release(self.out.ask(peer.id, answered), self.out.fence, attempt))
+
+    def _fetch(self, link: BoxLink) -> None:
+        """Have the agent look after a box that is needed and has no connection."""
+        gangs = self._of_job.get(link.job, {}).values()
+        if link.peer is None and any(gang.on(link.node) for gang in gangs):
+            self.moves.fetch(link)
+
+    def _watch(self, link: BoxLink, due_ns: int) -> None:
+        self._timers.set(("box", link.node, link.job), due_ns)
+
+    def _look_at_box(self, link: BoxLink) -> None:
+        """Whether a box is silent, and whether its lease is over."""
+        link.refresh(self._hub)
+        now_ns, risky = self.out.now_ns, self._risky(link)
+        silent_ns = link.heard_ns + self._timing.silent_ns
+        if link.peer is not None and (now_ns < silent_ns or not risky):
+            self._heard(link)
+            self._watch(link, max(silent_ns, now_ns + _LOOK_NS))
+            return
+        self._fetch(link)
+        over_ns = link.heard_ns + self._timing.fenced_after_ns
+        if now_ns >= over_ns:
+            self._fence(link, risky)
+        elif now_ns >= silent_ns:
+            self._report_silence(link, risky)
+        if risky or link.peer is not None:
+            times = (now_ns + _LOOK_NS, silent_ns, over_ns)
+            self._watch(link, min(at for at in times if at > now_ns))
+
+    def _risky(self, link: BoxLink) -> list[tuple[GangState, list[RankState]]]:
+        found = [(gang, gang.risky(link.node)) for gang in self._of_job.get(link.job, {}).values()]
+        return [(gang, ranks) for gang, ranks in found if ranks]
+
+    def _report_silence(self, link: BoxLink, risky: list[tuple[GangState, list[RankState]]]) -> None:
+        for gang, ranks in risky:
+            if new := [rank.rank for rank in ranks if (gang.key, rank.rank) not in link.silent]:
+                link.silent.update((gang.key, rank) for rank in new)
+                self.out.seen.append(Silent(*gang.key, tuple(new), link.heard_ns))
+
+    def _heard(self, link: BoxLink) -> None:
+        reported, link.silent = link.silent, set()
+        for gang in list(self._of_job.get(link.job, {}).values()) if reported else ():
+            if again := [one.rank for one in gang.on(link.node) if (gang.key, one.rank) in reported]:
+                self.out.seen.append(Silent(*gang.key, tuple(again), 0))
+
+    def _fence(self, link: BoxLink, risky: list[tuple[GangState, list[RankState]]]) -> None:
+        """The lease of a box is over, so that its ranks are dead: they are lost, and ended again if it comes back."""
+        link.silent.clear()
+        since = datetime.fromtimestamp(link.heard_ns / S, UTC)
+        silent_s = (self.out.now_ns - link.heard_ns) / S
+        text = (
+            f"node {link.node} has been silent for {silent_s:.1f} s, since {since:%Y-%m-%d %H:%M:%S} UTC: "
+            "the lease of its box is over"
+        )
+        for gang, ranks in risky:
+            gang.halted = gang.halted or f"node {link.node} is lost"
+            for rank in ranks:
+                self.out.lost(gang, rank, text)
+            if link.peer is not None:
+                self._end(link.peer, gang.attempt, numbers(ranks))
+            self.moves.move(gang)
+
+    # -- what is looked at from time to time -----------------------------------------------------
+
+    def _look_at_gang_at(self, gang: GangState, due_ns: int) -> None:
+        self._timers.set(("gang", *gang.key), due_ns)
+
+    def _look_at_gang(self, gang: GangState) -> None:
+        """Continue with a gang that is being started, unless its time is over."""
+        if gang.unsettled:
+            self.moves.overdue(gang)
+            self.moves.move(gang)
+            self._look_at_gang_at(gang, self.out.now_ns + _LOOK_NS)
+
+    def _look_at_node_at(self, link: HostNode, due_ns: int) -> None:
+        self._timers.set(("node", link.node.id, ""), due_ns)
+
+    def _look_at_node(self, link: HostNode) -> None:
+        node = link.node.id
+        heard = any(box.peer is not None and not box.silent for box in self.boxes.on_node(node))
+        used = link.leaving and any(gang.on(node) for gang in self.gangs.values())
+        again_ns = self.nodes.look(link, self.out.now_ns, self._hub, boxes=heard, used=used)
+        if again_ns is not None:
+            self._look_at_node_at(link, again_ns)
+
+    def _add(self, gang: GangState) -> None:
+        self.gangs[gang.key] = gang
+        self._of_job.setdefault(gang.job, {})[gang.attempt] = gang
+        self._open.add(gang.job)
+
+
+_NO_PARTS = "parts of devices cannot be made on hosts that join by an agent yet: request whole devices"
+
+
+def _decoded(line: msgspec.Raw, now_ns: int) -> Mark:
+    try:
+        return _DECODER.decode(line)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        return Mark(k="note", t=now_ns, text=f"a line of the journal cannot be read: {error}")

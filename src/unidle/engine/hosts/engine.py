@@ -1,0 +1,165 @@
+"""The engine of many hosts (``unidle.engine.protocol.Engine``): boxes that dial the hub hold the ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import select
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Final
+
+from unidle.clock import Clock
+from unidle.engine.hosts.core import HostsCore
+from unidle.engine.hosts.orders import BoxHost, rank_orders
+from unidle.engine.hosts.reads import RankFilePart, ReadRequest, Reads, answer_to
+from unidle.engine.hosts.timing import HostsTiming
+from unidle.engine.protocol import LiveAttempt, Observation, StartGang, StopGang, Utilised, WatchGang
+from unidle.fleet import Fleet
+from unidle.hub import frames
+from unidle.hub.protocol import Hub, Joined, Left, Peer, Received
+
+LONGEST_WAIT_NS: Final = 500_000_000
+_NOT_MEASURED: Final = "the use of devices is not measured on hosts that join by an agent"
+
+
+class HostsEngine:
+    """Runs gangs over boxes.
+
+    ``fleet`` has what no host describes (tiers, queues, policies), and the nodes that the log has from before: a
+    running attempt must not be without its node. Nodes that join or leave are observations. ``fence`` is the store's
+    token of this controller; it grows with each controller. ``timing.deadline_ns`` must be the lease that the hub
+    grants. ``on_seen`` gets what agents and boxes observe and the engine has no use for (``signs``, ``vitals``, ...).
+
+    The engine is used by one thread, apart from :meth:`read`. It has no vitals, no warm restarts, no copies of
+    checkpoints in memory and no parts of devices: ranks start without the first three, and a gang that needs a part
+    is refused.
+    """
+
+    modelled: Final = False
+
+    def __init__(
+        self, hub: Hub, fleet: Fleet, clock: Clock, fence: int, timing: HostsTiming | None = None
+    ) -> None:
+        self._hub, self._clock = hub, clock
+        # names run ids, so that two controllers with jobs of the same name never mistake processes on one host
+        self._name = "h" + hashlib.sha256(hub.box_token("", "").encode()).hexdigest()[:8]
+        self._core = HostsCore(
+            hub, fleet, clock.now_ns(), fence, timing or HostsTiming(), self._orders
+        )  # fmt: skip
+        self._reads = Reads()
+        self._uses: list[Utilised] = []
+        self._poller = select.poll()
+        self._poller.register(hub.wake_fd, select.POLLIN)
+        self._poller.register(self._reads.wake_fd, select.POLLIN)
+        self._peers: dict[int, Peer] = {}
+        self.on_seen: Callable[[Peer, frames.Seen], None] | None = None
+
+    def fleet(self) -> Fleet:
+        """The fleet with the nodes that there are now; a node whose agent does not answer has a taint."""
+        return self._core.nodes.fleet()
+
+    @property
+    def superseded(self) -> bool:
+        """Whether a box has a newer controller. Nothing is started any more then."""
+        return self._core.moves.superseded
+
+    def adopt(self, live: Sequence[LiveAttempt]) -> None:
+        """Take over attempts of an earlier controller: what runs is found by its boxes' hello.
+
+        Ranks whose box does not dial within its lease from now are lost. Ranks that no one began are started once all
+        boxes of the attempt are there.
+        """
+        self._core.adopt(live, self._clock.now_ns())
+        self._flush()
+
+    def start(self, command: StartGang) -> None:
+        self._core.start(command, self._clock.now_ns())
+        self._flush()
+
+    def stop(self, command: StopGang) -> None:
+        self._core.stop(command, self._clock.now_ns())
+        self._flush()
+
+    def watch(self, command: WatchGang) -> None:
+        """Report that it cannot be measured."""
+        if command.every_ns:
+            now_ns = self._clock.now_ns()
+            self._uses.append(Utilised(command.job, command.attempt, "unknown", now_ns, _NOT_MEASURED))
+
+    def release(self, job: str, attempt: int) -> None:
+        self._core.release(job, attempt, self._clock.now_ns())
+        self._flush()
+
+    def finish(self, job: str) -> None:
+        """The boxes of the job end."""
+        self._core.finish(job)
+        self._flush()
+
+    def keep(self, jobs: Collection[str]) -> None:
+        """Boxes of other jobs end when they say hello."""
+        self._core.keep(jobs)
+
+    def read(
+        self, node: str, job: str, attempt: int, rank: int, file: str, offset: int, count: int
+    ) -> Future[RankFilePart]:
+        """Bytes of a file of a rank's directory on its host, such as ``log``. Callable from any thread.
+
+        A negative ``offset`` counts from the end. At most 256 KiB are read at once. The answer comes while the loop
+        polls: any thread but the loop's may wait for it with a timeout. Errors of the future: CannotRun where the host
+        is not connected, or does not have the file.
+        """
+        return self._reads.ask(ReadRequest(node, job, attempt, rank, file, offset, count))
+
+    def poll(self) -> list[Observation]:
+        """What is new since the last poll. The time is taken before the hub is asked, so that what came by then counts."""
+        now_ns = self._clock.now_ns()
+        for event in self._hub.poll():
+            if isinstance(event, Joined):
+                self._peers[event.peer.id] = event.peer
+                self._core.joined(event, now_ns)
+            elif isinstance(event, Left):
+                self._peers.pop(event.peer, None)
+                self._core.left(event, now_ns)
+            else:
+                self._received(event, now_ns)
+        self._core.advance(now_ns)
+        self._reads.send(self._core)
+        self._flush()
+        seen, self._core.out.seen = self._core.out.seen, []
+        uses, self._uses = self._uses, []
+        return [*seen, *uses]
+
+    def _received(self, event: Received, now_ns: int) -> None:
+        frame, peer = event.frame, event.peer
+        if isinstance(frame, frames.Fetch):
+            if event.peer in self._peers and self._peers[event.peer].kind == "reader":
+                found = self.read(
+                    frame.node, frame.job, frame.attempt, frame.rank, frame.file, frame.offset, frame.bytes
+                )
+                found.add_done_callback(lambda done: self._hub.send(peer, answer_to(frame, done)))
+            return
+        self._core.received(event, now_ns)
+        if self.on_seen is not None and isinstance(event.frame, frames.Seen) and event.peer in self._peers:
+            self.on_seen(self._peers[event.peer], event.frame)
+
+    def wait(self, until_ns: int | None) -> None:
+        """Return when the hub has something, when a lease or a start is due, or at ``until_ns``."""
+        if self._core.out.seen or self._uses:
+            return
+        now_ns = self._clock.now_ns()
+        times = [at for at in (until_ns, self._core.next_ns) if at is not None]
+        left_ns = min([LONGEST_WAIT_NS, *(max(0, at - now_ns) for at in times)])
+        self._poller.poll(-(-left_ns // 1_000_000))
+
+    def close(self) -> None:
+        """Let go of the hub; what runs continues within the leases of its boxes."""
+        self._reads.close()
+        self._hub.close()
+
+    def _flush(self) -> None:
+        queued, self._core.out.queued = self._core.out.queued, []
+        for peer, frame in queued:
+            self._hub.send(peer, frame)
+
+    def _orders(self, command: StartGang, port: int, hosts: Mapping[str, BoxHost]) -> list[frames.RankOrders]:
+        return rank_orders(command, self.fleet(), port, self._name, hosts)

@@ -1,0 +1,72 @@
+"""What ranks on hosts are started with: the local engine's environment and orders, with the address and clock of their host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from unidle import wire
+from unidle.engine.hosts.gang_state import RankState
+from unidle.engine.local import launch
+from unidle.engine.protocol import StartGang
+from unidle.errors import CannotRun
+from unidle.fleet import Fleet
+from unidle.hub import frames
+
+FRAME_ORDERS_BYTES = wire.FRAME_BYTES - 64 * 1024  # of orders in one frame
+SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+@dataclass(frozen=True, slots=True)
+class BoxHost:
+    """What is known of the host of a box. ``interface`` is the one by which it reaches others, empty if not known."""
+
+    boot: str
+    clock_offset_ns: int
+    interface: str = ""
+
+
+def rank_orders(
+    command: StartGang, fleet: Fleet, port: int, name: str, hosts: Mapping[str, BoxHost]
+) -> list[frames.RankOrders]:
+    """The orders of all ranks, in rank order; ``hosts`` by node. ``name`` makes the gang's run id unique."""
+    addresses = {node.id: node.address for node in fleet.nodes}
+    address = addresses.get(command.places[0].node, launch.MASTER_ADDR)
+    found = []
+    for place, env in zip(
+        command.places, launch.environments(command, fleet, port, name, {}, address), strict=True
+    ):
+        host = hosts[place.node]
+        if "PATH" not in command.spec.env:
+            env.pop("PATH", None)  # that of the controller's machine
+        env.pop("UNIDLE_HOLD_DIR", None)  # no process there keeps copies of checkpoints
+        if host.interface and command.spec.rendezvous == "torchrun":
+            env |= {key: host.interface for key in SOCKETS if key not in command.spec.env}
+        orders = launch.orders_for(command, place.rank, env, {}, host.clock_offset_ns)
+        orders.boot = host.boot
+        found.append(frames.RankOrders(place.rank, orders.as_json(), leader=place.rank == 0))
+    return found
+
+
+def start_frames(
+    orders: Sequence[frames.RankOrders], ranks: Sequence[RankState]
+) -> list[list[frames.RankOrders]]:
+    """The orders of these ranks, in as many lists as frames are needed. Errors: CannotRun where one is above a frame."""
+    found: list[list[frames.RankOrders]] = []
+    left = 0
+    for rank in ranks:
+        one = orders[rank.rank]
+        size = len(msgspec.json.encode(one))
+        if size > FRAME_ORDERS_BYTES:
+            raise CannotRun(
+                f"rank {rank.rank} has {size} bytes of orders, and a host takes {FRAME_ORDERS_BYTES}",
+                remedy="make its environment and command smaller",
+            )
+        if size > left:
+            found.append([])
+            left = FRAME_ORDERS_BYTES
+        found[-1].append(one)
+        left -= size
+    return found

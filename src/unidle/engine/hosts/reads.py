@@ -1,0 +1,130 @@
+"""Parts of ranks' files on their hosts: asked for by any thread, sent and answered in the loop."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from unidle.engine.hosts.core import HostsCore
+from unidle.errors import CannotRun
+from unidle.hub import frames
+
+MOST_BYTES = 256 * 1024  # of one read: the frame of its answer has at most 1 MiB
+
+
+@dataclass(frozen=True, slots=True)
+class RankFilePart:
+    """``data`` begins at the offset that was asked for; ``size_bytes`` and ``inode`` are the whole file's."""
+
+    data: bytes
+    size_bytes: int
+    inode: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """A part of one file of a rank's directory on ``node``; a negative ``offset`` counts from the end."""
+
+    node: str
+    job: str
+    attempt: int
+    rank: int
+    file: str
+    offset: int
+    count: int
+
+
+class Reads:
+    """Requests of other threads. ``wake_fd`` is readable while one waits to be sent."""
+
+    def __init__(self) -> None:
+        self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._asked: deque[tuple[ReadRequest, Future[RankFilePart]]] = deque()
+        self._closed = False
+
+    def ask(self, request: ReadRequest) -> Future[RankFilePart]:
+        """From any thread. Its errors: CannotRun where the host is not there, or does not have the file."""
+        future: Future[RankFilePart] = Future()
+        self._asked.append((request, future))
+        if self._closed:
+            self._fail_all()
+        else:
+            os.eventfd_write(self.wake_fd, 1)
+        return future
+
+    def send(self, core: HostsCore) -> None:
+        """In the loop: pass on what was asked for. The box is asked, or the agent where the box has ended."""
+        try:
+            os.eventfd_read(self.wake_fd)
+        except BlockingIOError:
+            return
+        while self._asked:
+            request, future = self._asked.popleft()
+            if future.set_running_or_notify_cancel():
+                _send(core, request, future)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._fail_all()
+        os.close(self.wake_fd)
+
+    def _fail_all(self) -> None:
+        while self._asked:
+            _, future = self._asked.popleft()
+            if future.set_running_or_notify_cancel():
+                future.set_exception(CannotRun("the controller ends"))
+
+
+def _send(core: HostsCore, request: ReadRequest, future: Future[RankFilePart]) -> None:
+    link = core.boxes.at.get((request.node, request.job))
+    box = None if link is None else link.peer
+    peer = box or core.nodes.agent(request.node)
+    if peer is None:
+        future.set_exception(
+            CannotRun("its host is not connected", field="node", value=request.node, remedy="try again later")
+        )
+        return
+
+    def answered(done: frames.Done) -> None:
+        try:
+            future.set_result(_part(done))
+        except CannotRun as error:
+            future.set_exception(error)
+
+    number = core.out.ask(peer.id, answered)
+    job = "" if peer is box else request.job
+    core.out.tell(
+        peer.id,
+        frames.Read(
+            number, request.attempt, request.rank, request.file, request.offset,
+            min(request.count, MOST_BYTES), job,
+        ),
+    )  # fmt: skip
+
+
+def _part(done: frames.Done) -> RankFilePart:
+    if not done.ok:
+        raise CannotRun(done.why or "the connection of its host ended before the answer")
+    text, size, inode = (done.data.get(key, 0) for key in ("text", "size", "inode"))
+    try:
+        if isinstance(text, str) and isinstance(size, int) and isinstance(inode, int):
+            return RankFilePart(base64.b64decode(text, validate=True), size, inode)
+    except binascii.Error:
+        pass
+    raise CannotRun("its host sent an answer that cannot be read")
+
+
+def answer_to(fetch: frames.Fetch, future: Future[RankFilePart]) -> frames.Done:
+    """The answer to a reader: its part, or why there is none."""
+    error = future.exception()
+    if error is not None:
+        return frames.Done(fetch.id, ok=False, why=str(error))
+    part = future.result()
+    text = base64.b64encode(part.data).decode()
+    return frames.Done(fetch.id, ok=True, data={"text": text, "size": part.size_bytes, "inode": part.inode})

@@ -1,0 +1,400 @@
+"""The hub's thread: accepts, reads, writes, pings. Nothing in it waits for one connection."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import ssl
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from unidle import wire
+from unidle.clock import Clock, boottime_ns
+from unidle.hub import frames
+from unidle.hub.authority import ServerIdentity
+from unidle.hub.connection import Connection, ConnectionStage
+from unidle.hub.events import PolledEvents
+from unidle.hub.greeting import Greeting, HelloRefused
+from unidle.hub.limits import HubLimits
+from unidle.hub.ping_times import PingTimes
+from unidle.hub.protocol import Joined, Left, Received
+from unidle.hub.refusals import Because, Refusals
+from unidle.hub.stream import FrameStream, StreamLost, read_buffer
+from unidle.hub.tokens import Tokens
+from unidle.hub.ungreeted import Ungreeted
+
+_IN: Final = select.EPOLLIN | select.EPOLLRDHUP
+_OUT: Final = select.EPOLLOUT
+_BROKEN: Final = select.EPOLLHUP | select.EPOLLERR
+_AT_ONCE: Final = 64  # connections that are accepted before others are read
+_EVENTS: Final = 1024
+_GONE: Final = 65536
+_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE_NS: Final = 200_000_000
+_TURN_NS: Final = 2_000_000  # from the end of one turn to the next
+
+
+class HubLoop:
+    """``peers``: connections with an accepted hello; ``gone``: when the last pong of earlier ones was acknowledged.
+
+    Other threads may look these up, take ``events``, read ``refusals``, and call the methods of the first part.
+    """
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        identity: ServerIdentity,
+        tokens: Tokens,
+        clock: Clock,
+        fence: int,
+        limits: HubLimits,
+        is_fresh: Callable[[], bool],
+    ) -> None:
+        self._is_fresh = is_fresh
+        self._listeners = {each.fileno(): each for each in sockets}
+        self._identity, self._tokens, self._clock = identity, tokens, clock
+        self._fence, self._limits = fence, limits
+        self.events, self.refusals = PolledEvents(limits), Refusals()
+        self._greeting = Greeting(tokens, fence, limits)
+        self._connections: dict[int, Connection] = {}  # by descriptor
+        self._ungreeted = Ungreeted(limits.ungreeted, limits.ungreeted_of_address, limits.grace_ns)
+        self._lingering: dict[int, Connection] = {}
+        self._names: dict[tuple[str, str, str], Connection] = {}
+        self.peers: dict[int, Connection] = {}
+        self.gone: OrderedDict[int, int] = OrderedDict()
+        self._pings = PingTimes(limits.every_ns, clock.now_ns())
+        self._orders: deque[tuple[int, bytes]] = deque()
+        self._buffer = read_buffer()
+        self._next_peer = 1
+        self._accepting = True
+        self._accept_after_ns = 0
+        self._stopping = False
+        self._turn_ns = 0
+        self.failed: BaseException | None = None
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._woken = False
+        self._poller = select.epoll()
+        self._poller.register(self._bell, select.EPOLLIN)
+        for fd in self._listeners:
+            self._poller.register(fd, select.EPOLLIN)
+
+    # called by the control loop
+
+    def order(self, peer: int, data: bytes) -> None:
+        self._orders.append((peer, data))
+        self.wake()
+
+    def wake(self) -> None:
+        if not self._woken and self._bell >= 0:
+            self._woken = True
+            os.eventfd_write(self._bell, 1)
+
+    def stop(self) -> None:
+        self._stopping = True
+        if self._bell >= 0:
+            os.eventfd_write(self._bell, 1)
+
+    # the thread
+
+    def run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except BaseException as error:
+            self.failed = error
+            self.events.put(Left(0, "the hub's thread has failed", on_purpose=False))
+            self.events.ring()
+            raise
+        finally:
+            self._end()
+
+    def _turn(self) -> None:
+        # under load many connections are served in one turn: its own cost, and a wake of the control loop, count once
+        if (early_ns := self._turn_ns + _TURN_NS - boottime_ns()) > 0:
+            time.sleep(early_ns / 1e9)
+        for fd, mask in self._poller.poll(self._wait_s(), _EVENTS):
+            if (connection := self._connections.get(fd)) is not None:
+                self._serve(connection, mask)
+            elif fd in self._listeners:
+                self._accept(self._listeners[fd])
+            elif fd == self._bell:
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self._bell)
+                self._woken = False
+        self._turn_ns = boottime_ns()
+        self._take_orders()
+        for connection in self.events.polled():
+            connection.paused = False
+            self._watch(connection)
+        self._keep_time()
+        self.events.ring()
+
+    def _wait_s(self) -> float:
+        now_ns = self._clock.now_ns()
+        times = [self._pings.next_ns(), self._ungreeted.next_ns(now_ns)]
+        if self._lingering:
+            times.append(next(iter(self._lingering.values())).deadline_ns)
+        if self._accept_after_ns > now_ns:
+            times.append(self._accept_after_ns)
+        due = [t for t in times if t is not None]
+        return max(0.0, (min(due) - now_ns) / 1e9) + 0.001 if due else -1
+
+    def _serve(self, connection: Connection, mask: int) -> None:
+        try:
+            if connection.paused and mask & _BROKEN:
+                raise StreamLost("the connection ended")
+            if mask & _OUT and connection.stream.ready and connection.stage is not ConnectionStage.LINGER:
+                self._flush(connection)
+            if mask & ~_OUT or not connection.stream.ready:
+                self._read(connection)
+        except StreamLost as lost:
+            self._lost(connection, str(lost))
+        except wire.Malformed as error:
+            self._refuse(connection, "malformed", str(error), "update the client")
+        except HelloRefused as error:
+            self._refuse(connection, error.because, str(error), error.remedy)
+        except Exception as error:  # one connection must not end the others, whatever it sent
+            self._refuse(connection, "error", f"{type(error).__name__}: {error}", "")
+
+    def _read(self, connection: Connection) -> None:
+        stream = connection.stream
+        if not stream.ready:
+            waits = stream.handshake()
+            if waits:
+                self._watch(connection, room=waits == 2)
+                return
+            self._watch(connection)
+            connection.stage = ConnectionStage.HELLO
+        if connection.paused:
+            return
+        data = stream.receive(self._buffer)
+        if data is None:
+            return
+        if not data:
+            raise StreamLost("the connection ended")
+        if connection.stage is ConnectionStage.OPEN:
+            self._frames(connection, stream.frames(data))
+        elif connection.stage is ConnectionStage.HELLO:
+            payload = stream.frame(data)
+            if payload is not None:
+                self._hello(connection, payload)
+                self._frames(connection, stream.frames(b""))
+
+    def _hello(self, connection: Connection, payload: bytes) -> None:
+        greeted = self._greeting.taken(payload, self._next_peer, connection.address)
+        now_ns = self._clock.now_ns()
+        if len(self.peers) >= self._limits.peers:
+            raise HelloRefused(
+                "slots", f"the hub has {self._limits.peers} clients already", "try again later"
+            )
+        if not self._is_fresh():
+            raise HelloRefused("stale", "the controller could not renew its lease of the store", "dial again")
+        older = self._names.get(greeted.key)
+        if older is not None:
+            self._refuse(older, "replaced", "a newer connection took its place", "end the other one")
+        self._ungreeted.discard(connection)
+        self._next_peer += 1
+        connection.key, connection.newer = greeted.key, greeted.newer
+        connection.opened(greeted.peer, now_ns)
+        self._names[greeted.key] = connection
+        self.peers[greeted.peer.id] = connection
+        self._pings.add(connection)
+        self.events.put(Joined(greeted.peer))
+        # a ping at once: its exchange is better than that of the hello, and a stored token is confirmed by its pong
+        self._send(connection, frames.encoded(greeted.welcome) + connection.ping(self._fence, now_ns))
+
+    def _frames(self, connection: Connection, payloads: list[bytes]) -> None:
+        peer = connection.peer
+        if peer is None or connection.stage is not ConnectionStage.OPEN:
+            return
+        for payload in payloads:
+            frame = frames.from_client(payload, newer=connection.newer)
+            if isinstance(frame, frames.Pong):
+                if not connection.pong_n and peer.kind == "agent":
+                    self._tokens.joined(peer.node)
+                connection.pong(frame.n, frame.ping, frame.now, self._clock.now_ns())
+            elif isinstance(frame, frames.Marks) and peer.kind != "box":
+                raise wire.Malformed("only a box sends marks")
+            elif isinstance(frame, frames.Fetch) and peer.kind != "reader":
+                raise wire.Malformed("only a reader fetches")
+            elif isinstance(frame, frames.Marks | frames.Done | frames.Seen | frames.Fetch):
+                self.events.put(Received(peer.id, frame))
+                if self.events.count(connection, len(payload)) and not connection.paused:
+                    connection.paused = True
+                    self._watch(connection)
+            elif isinstance(frame, frames.Bye):
+                if peer.kind == "agent":
+                    self._tokens.forget(peer.node)
+                self._close(connection, frame.why or "it left", on_purpose=True)
+                return
+            elif frame is not None:
+                raise wire.Malformed("a second hello")
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            now_ns = self._clock.now_ns()
+            if self._ungreeted.full and self._ungreeted.in_the_way(now_ns) is None:
+                return
+            try:
+                sock, address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    self.refusals.add(now_ns, "descriptors", "", os.strerror(error.errno or 0))
+                    self._accept_after_ns = now_ns + _PAUSE_NS
+                    return
+                continue  # that client is gone again
+            self._admit(sock, str(address[0]), now_ns)
+
+    def _admit(self, sock: socket.socket, address: str, now_ns: int) -> None:
+        if not self._ungreeted.allows(address):
+            self.refusals.add(now_ns, "address", address, "too many of its connections are without a hello")
+            sock.close()
+            return
+        if (oldest := self._ungreeted.in_the_way(now_ns)) is not None:
+            self._refuse(oldest, "slots", "others wait, and it sent no hello", "try again later")
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            context = self._identity.context(time.time())
+            tls = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        except (OSError, ValueError) as error:
+            self.refusals.add(now_ns, "tls", address, str(error))
+            sock.close()
+            return
+        assert isinstance(tls, ssl.SSLSocket)
+        connection = Connection(FrameStream(tls), address, now_ns, self._limits.hello_ns)
+        self._connections[connection.fd] = connection
+        self._ungreeted.add(connection)
+        self._poller.register(connection.fd, _IN)
+
+    def _take_orders(self) -> None:
+        for _ in range(len(self._orders)):
+            peer, data = self._orders.popleft()
+            connection = self.peers.get(peer)
+            if connection is None:
+                continue
+            if connection.stream.unsent + len(data) > self._limits.unread_bytes:
+                self._refuse(connection, "unread", "it does not read what it is sent", "dial again")
+            else:
+                self._try_send(connection, data)
+
+    def _keep_time(self) -> None:
+        now_ns = self._clock.now_ns()
+        # a ping would extend leases of boxes that the next controller counts from its own start
+        is_fresh = self._is_fresh()
+        for connection in self._pings.due(now_ns):
+            if now_ns - connection.pong_ns > self._limits.silent_ns:
+                self._refuse(connection, "silent", "it answers no ping", "dial again")
+            elif (
+                is_fresh and not connection.stream.unsent
+            ):  # who does not read gets no acknowledgement either
+                self._try_send(connection, connection.ping(self._fence, now_ns))
+        for connection in self._ungreeted.late(now_ns):
+            self._refuse(connection, "late", f"no {connection.stage.value} in time", "dial again")
+        for connection in list(self._lingering.values()):
+            if connection.deadline_ns > now_ns:
+                break
+            self._drop(connection)
+        accepting = now_ns >= self._accept_after_ns and (
+            not self._ungreeted.full or self._ungreeted.in_the_way(now_ns) is not None
+        )
+        if accepting != self._accepting:
+            self._accepting = accepting
+            for fd in self._listeners:
+                self._poller.modify(fd, select.EPOLLIN if accepting else 0)
+
+    def _try_send(self, connection: Connection, data: bytes) -> None:
+        try:
+            self._send(connection, data)
+        except StreamLost as lost:
+            self._lost(connection, str(lost))
+
+    def _send(self, connection: Connection, data: bytes) -> None:
+        if not connection.stream.send(data):
+            self._watch(connection, room=True)
+
+    def _flush(self, connection: Connection) -> None:
+        if connection.stream.flush():
+            self._watch(connection)
+
+    def _watch(self, connection: Connection, *, room: bool | None = None) -> None:
+        """What the poller looks for; ``room``: also for room to write (None: while something is not sent)."""
+        if connection.fd not in self._connections:
+            return
+        writing = bool(connection.stream.unsent) if room is None else room
+        connection.writing = writing
+        reading = 0 if connection.paused else _IN
+        self._poller.modify(connection.fd, reading | (_OUT if writing else 0))
+
+    def _lost(self, connection: Connection, why: str) -> None:
+        if connection.stage in (ConnectionStage.TLS, ConnectionStage.HELLO):
+            because: Because = "tls" if connection.stage is ConnectionStage.TLS else "malformed"
+            self.refusals.add(self._clock.now_ns(), because, connection.address, why)
+        self._close(connection, why, on_purpose=False)
+
+    def _refuse(self, connection: Connection, because: Because, why: str, remedy: str) -> None:
+        """Count it, and close the connection, with the reason if it can still be sent."""
+        now_ns = self._clock.now_ns()
+        node = connection.peer.node if connection.peer else ""
+        self.refusals.add(now_ns, because, connection.address, why, node)
+        if connection.stage is ConnectionStage.LINGER:
+            self._drop(connection)
+            return
+        self._forget(connection, why, on_purpose=False)
+        if connection.stage is ConnectionStage.TLS or because in ("unread", "silent"):
+            self._drop(connection)
+            return
+        try:
+            connection.stream.send(frames.encoded(frames.Refused(why[:1000], remedy)))
+            connection.stream.finish()
+        except (StreamLost, ValueError, UnicodeError):
+            self._drop(connection)
+            return
+        if len(self._lingering) >= self._limits.lingering:
+            self._drop(next(iter(self._lingering.values())))
+        # closing with unread bytes would reset the connection, and the reason with it
+        connection.stage, connection.deadline_ns = ConnectionStage.LINGER, now_ns + self._limits.linger_ns
+        connection.paused = False
+        self._lingering[connection.fd] = connection
+        self._watch(connection, room=False)
+
+    def _close(self, connection: Connection, why: str, *, on_purpose: bool) -> None:
+        self._forget(connection, why, on_purpose=on_purpose)
+        self._drop(connection)
+
+    def _forget(self, connection: Connection, why: str, *, on_purpose: bool) -> None:
+        """It is no peer any more."""
+        self._ungreeted.discard(connection)
+        self._pings.discard(connection)
+        peer = connection.peer
+        if peer is None or self.peers.pop(peer.id, None) is None:
+            return
+        if self._names.get(connection.key) is connection:
+            del self._names[connection.key]
+        self.gone[peer.id] = connection.acknowledged_ns
+        if len(self.gone) > _GONE:
+            self.gone.popitem(last=False)
+        self.events.put(Left(peer.id, why, on_purpose))
+
+    def _drop(self, connection: Connection) -> None:
+        self._lingering.pop(connection.fd, None)
+        if self._connections.pop(connection.fd, None) is not None:
+            with suppress(OSError, ValueError):
+                self._poller.unregister(connection.fd)
+            connection.stream.close()
+
+    def _end(self) -> None:
+        for connection in list(self._connections.values()):
+            self._close(connection, "the hub ended", on_purpose=False)
+        for listener in self._listeners.values():
+            listener.close()
+        self._poller.close()
+        bell, self._bell = self._bell, -1
+        os.close(bell)

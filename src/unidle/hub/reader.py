@@ -1,0 +1,150 @@
+"""Reads files of ranks from their hosts, by way of the controller's hub. For commands of the store's owner."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+from unidle import private, wire
+from unidle.errors import CannotRun
+from unidle.hub import frames
+from unidle.hub.client import HubClient, Lost, Welcomed
+from unidle.hub.place import FOLDER, READER
+
+_MOST_BYTES: Final = 64 << 10
+_PART_BYTES: Final = 256 << 10
+_WITHIN_S: Final = 10.0
+
+
+class NotThere(Exception):
+    """The host has no such file, or is not connected. The text is its reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPart:
+    """``data`` from the offset that was asked for; ``size_bytes`` and ``inode`` are of the whole file on its host."""
+
+    data: bytes
+    size_bytes: int
+    inode: int
+
+
+class RankFiles(Protocol):
+    """Where files of ranks are read; ``place`` is job, attempt and rank. Errors: :class:`NotThere`."""
+
+    def part(
+        self, node: str, place: tuple[str, int, int], file: str, offset: int, most_bytes: int = ...
+    ) -> FetchedPart: ...
+
+    def whole(self, node: str, place: tuple[str, int, int], file: str) -> bytes: ...
+
+
+class HostFiles:
+    """One connection to the hub of a store. ``state``: the store's directory on this machine (the controller's).
+
+    Errors: CannotRun where no controller answers.
+    """
+
+    def __init__(self, state: Path) -> None:
+        address, self._hello, authority = _reader_of(state)
+        self._ids = 0
+        self._client = HubClient(address, authority, lambda: self._hello)
+        self._poller = select.poll()
+        self._poller.register(self._client.wake_fd, select.POLLIN)
+        self._answers: dict[int, frames.Done] = {}
+        self._open = False
+        try:
+            self._wait(lambda: self._open)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def part(
+        self, node: str, place: tuple[str, int, int], file: str, offset: int, most_bytes: int = _PART_BYTES
+    ) -> FetchedPart:
+        """Part of a file of a rank (``place``: job, attempt, rank). Errors: NotThere; CannotRun without a controller."""
+        self._ids += 1
+        number = self._ids
+        self._client.send(frames.Fetch(number, node, *place, file, offset, min(most_bytes, _PART_BYTES)))
+        self._wait(lambda: number in self._answers)
+        done = self._answers.pop(number)
+        if not done.ok:
+            raise NotThere(done.why)
+        text, size, inode = (done.data.get(key) for key in ("text", "size", "inode"))
+        try:
+            if isinstance(text, str) and isinstance(size, int) and isinstance(inode, int):
+                return FetchedPart(base64.b64decode(text, validate=True), size, inode)
+        except binascii.Error:
+            pass
+        raise NotThere("the answer cannot be read")
+
+    def whole(self, node: str, place: tuple[str, int, int], file: str) -> bytes:
+        """All of a file. Errors: as of :meth:`part`."""
+        data = b""
+        while True:
+            part = self.part(node, place, file, len(data))
+            data += part.data
+            if not part.data or len(data) >= part.size_bytes:
+                return data
+
+    def close(self) -> None:
+        self._client.close("done")
+
+    def _wait(self, holds: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + _WITHIN_S
+        while not holds():
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                raise CannotRun(
+                    "the controller of the hosts does not answer",
+                    remedy="see whether `unidle up --listen` runs",
+                )
+            self._poller.poll(left_s * 1000)
+            for event in self._client.poll():
+                if isinstance(event, Welcomed):
+                    self._open = True
+                elif isinstance(event, Lost):
+                    raise CannotRun(
+                        f"the output is on the hosts, and their controller cannot be reached: {event.why}",
+                        remedy="start `unidle up --listen` on this store, or look on the host, below its --state directory",
+                    )  # fmt: skip
+                elif isinstance(event, frames.Done):
+                    self._answers[event.id] = event
+
+
+def _reader_of(state: Path) -> tuple[tuple[str, int], frames.Hello, str]:
+    try:
+        folder = private.open_folder(str(state / FOLDER))
+        try:
+            content = json.loads(private.read(READER, folder, _MOST_BYTES))
+        finally:
+            os.close(folder)
+        host, port = content["addresses"][0]
+        hello = frames.Hello(wire.VERSION, "reader", "reader", content["token"])
+        return (_reachable(host), int(port)), hello, str(content["authority"])
+    except private.NotPrivate as error:
+        raise CannotRun(error.problem, field=error.path, remedy=error.remedy) from error
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CannotRun(
+            f"how to reach the hosts cannot be read: {error}", field=str(state / FOLDER / READER),
+            remedy="run the command on the controller's machine, as the owner of the store",
+        ) from error  # fmt: skip
+
+
+def _reachable(host: str) -> str:
+    """An address to dial, for one to listen on."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104

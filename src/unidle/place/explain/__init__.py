@@ -1,1 +1,0 @@
-"""Every reason why a job waits, or can never start."""

@@ -1,0 +1,222 @@
+"""A controller of hosts, agents and boxes, as a user starts them: all of them on the loopback address."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from e2e.commands import UNIDLE, start, unidle
+from e2e.gangs import submit
+from unidle.agent.boxes import LOCK, is_held
+from unidle.store.open import open_store
+from unidle.view.jobs import JobView
+from unidle.view.snapshot import load_view
+from unidle.view.state import View
+from waiting import wait_until
+
+HOSTS = ("n1", "n2")
+
+
+class Fleet:
+    """A store, its controller, and hosts with one CPU device each."""
+
+    def __init__(self, place: Path, stack: ExitStack) -> None:
+        self.place, self.store, self._stack = place, place / "fleet.db", stack
+        self.port = 0
+        self.up: subprocess.Popen[bytes] | None = None
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+        stack.callback(self.close)
+
+    def serve(self, *more: object) -> None:
+        """Start the controller; a later one listens where the first did."""
+        reader = Path(f"{self.store}.d/hub/reader")
+        reader.unlink(missing_ok=True)
+        self.up = start(
+            "up", "--store", self.store, "--listen", f"127.0.0.1:{self.port}", "--progress", "off", *more,
+            stderr=self._errors("up"),
+        )  # fmt: skip
+        wait_until(reader.exists, 60)
+        self.port = json.loads(reader.read_text())["addresses"][0][1]
+
+    def _errors(self, name: str) -> BinaryIO:
+        return self._stack.enter_context((self.place / f"{name}.err").open("ab"))
+
+    def join(self, node: str) -> None:
+        words = ("--join", f"127.0.0.1:{self.port}", "--token-file", f"{self.store}.d/hub/join")
+        self.agents[node] = start(
+            "agent", *words, "--node", node, "--state", self.place / node, "--cpu-devices", 1,
+            stderr=self._errors(node),
+        )  # fmt: skip
+
+    def joined(self) -> None:
+        wait_until(lambda: {node.id for node in self.view().fleet.nodes} == set(HOSTS), 60)
+
+    def view(self) -> View:
+        store = open_store(str(self.store), create=False, read_only=True)
+        try:
+            return load_view(store)
+        finally:
+            store.close()
+
+    def job(self, job: str) -> JobView | None:
+        """None until the controller has taken it in."""
+        return self.view().jobs.get(job)
+
+    def boxes(self) -> list[int]:
+        """Processes of boxes that run."""
+        locks = self.place.glob(f"n*/boxes/*/{LOCK}")
+        return [int(lock.read_text()) for lock in locks if is_held(lock)]
+
+    def close(self) -> None:
+        for process in (*self.agents.values(), self.up):
+            if process is not None:
+                process.terminate()
+        for process in (*self.agents.values(), self.up):
+            if process is not None:
+                try:
+                    process.wait(60)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        for pid in self.boxes():
+            os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not self.boxes(), 60)
+
+
+@contextmanager
+def opened(place: Path) -> Iterator[Fleet]:
+    with ExitStack() as stack:
+        fleet = Fleet(place, stack)
+        fleet.serve()
+        for node in HOSTS:
+            fleet.join(node)
+        fleet.joined()
+        yield fleet
+
+
+def lines_of(fleet: Fleet, job: str) -> list[str]:
+    """What its ranks printed, once all its hosts are connected."""
+
+    def complete() -> list[str] | None:
+        done = unidle("logs", job, "--store", fleet.store)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines() if not done.stderr else None
+
+    return wait_until(complete, 60)
+
+
+def ended(fleet: Fleet, job: str) -> None:
+    wait_until(lambda: (found := fleet.job(job)) is not None and found.terminal, 120)
+    view = fleet.view().jobs[job]
+    assert view.state == "succeeded", [attempt.why for attempt in view.attempts]
+
+
+GANG = """
+echo "rank $RANK of $WORLD_SIZE on $UNIDLE_NODE at $MASTER_ADDR"
+[ -n "$MASTER_PORT" ] || exit 3
+"""
+
+WAITS = """
+echo "began $RANK"
+while [ ! -e GO ]; do sleep 0.05; done
+echo "went on $RANK"
+"""
+
+
+def test_a_gang_runs_over_two_hosts_and_its_output_is_read_from_them(tmp_path: Path) -> None:
+    with opened(tmp_path) as fleet:
+        job = submit(fleet.store, tmp_path / "gang.json", GANG, ranks=2, device="cpu")
+        ended(fleet, job)
+        places = fleet.view().jobs[job].attempts[0].places
+        assert sorted(place.node for place in places) == list(HOSTS)
+        shown = sorted(f"[{p.rank}] rank {p.rank} of 2 on {p.node} at 127.0.0.1" for p in places)
+        assert sorted(lines_of(fleet, job)) == shown
+        check = unidle("ledger", "--check", "--store", fleet.store)
+        assert check.returncode == 0, check.stdout
+        wait_until(lambda: not fleet.boxes(), 60)  # the job's boxes end with it
+        assert sorted(lines_of(fleet, job)) == shown  # which its agents read from then on
+        assert fleet.up is not None
+        fleet.up.terminate()
+        assert fleet.up.wait(60) == 0
+        away = unidle("logs", job, "--store", fleet.store)
+        assert away.returncode == 3
+        assert "their controller cannot be reached" in away.stderr
+
+
+@pytest.mark.slow
+def test_a_controller_and_an_agent_that_are_killed_are_followed_by_others_and_the_gang_does_not_notice(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as fleet:
+        job = submit(
+            fleet.store, tmp_path / "waits.json", WAITS, ranks=2, device="cpu", workdir=str(tmp_path)
+        )
+        wait_until(
+            lambda: (
+                (found := fleet.job(job)) is not None and found.live is not None and found.live.all_spawned
+            ),
+            60,
+        )
+        boxes = sorted(fleet.boxes())
+        assert len(boxes) == 2
+        assert fleet.up is not None
+        fleet.up.kill()
+        fleet.up.wait()
+        fleet.agents["n1"].kill()
+        fleet.agents["n1"].wait()
+        fleet.serve()
+        fleet.join("n1")
+        (tmp_path / "GO").touch()
+        ended(fleet, job)
+        assert len(fleet.view().jobs[job].attempts) == 1
+        assert sorted(lines_of(fleet, job)) == [
+            "[0] began 0",
+            "[0] went on 0",
+            "[1] began 1",
+            "[1] went on 1",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--cpu-devices", "2"), "--cpu-devices: is not possible with --listen"),
+        (("--certificate", "x.pem"), "--certificate and --key belong together"),
+        (("--deadline", "1s"), "--deadline: is too short"),
+    ],
+)
+def test_options_that_hosts_do_not_have_are_refused(
+    tmp_path: Path, words: tuple[str, ...], problem: str
+) -> None:
+    done = unidle("up", "--store", tmp_path / "s.db", "--listen", "127.0.0.1:0", *words)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert not (tmp_path / "s.db").exists()
+
+
+def test_options_of_hosts_need_listen(tmp_path: Path) -> None:
+    done = unidle("up", "--store", tmp_path / "s.db", "--hub-name", "login1")
+    assert done.returncode == 2
+    assert "add --listen HOST:PORT" in done.stderr
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run(
+            [*UNIDLE, "up", "--store", str(tmp_path / "s.db"), "--listen", where], capture_output=True, text=True,
+            timeout=100, check=False,
+        )  # fmt: skip
+    assert done.returncode == 3
+    assert where.rpartition(":")[2] in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,231 @@
+"""Engines whose ranks are processes: the local one, and boxes in network namespaces that dial a hub in another."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from engine_contract.rigs import FAILED, NODES, Behaviour, EngineRig, Followed, S, fleet_of
+from unidle.clock import RealClock
+from unidle.drill.lab import Lab
+from unidle.engine.hosts.engine import HostsEngine
+from unidle.engine.hosts.timing import HostsTiming
+from unidle.engine.local.engine import LocalEngine
+from unidle.engine.local.ranks import netns, process_tree, rundir
+from unidle.engine.protocol import Engine, StartGang
+from unidle.hub.limits import HubLimits
+from unidle.hub.server import HubServer, open_hub
+from unidle.jobs import JobSpec
+from waiting import wait_until
+
+_SCRIPTS: dict[Behaviour, str] = {
+    "finish": "sleep 0.1",
+    "fail": f'[ "$RANK" = 1 ] && exit {FAILED}; exec sleep 300',
+    "run": "exec sleep 300",
+    "stubborn": "trap '' TERM; while :; do sleep 0.02; done",
+}
+
+
+class ProcessRig(EngineRig):
+    """Ranks are processes; each notes in a file that it began."""
+
+    def spec(self, behaviour: Behaviour, ranks: int) -> JobSpec:
+        script = f'echo "$UNIDLE_JOB $UNIDLE_ATTEMPT $RANK" >> {self.place}/begun; {_SCRIPTS[behaviour]}'
+        return JobSpec(("sh", "-c", script), ranks=ranks, workdir=str(self.place), grace_s=0.2)
+
+    def begun(self, command: StartGang, rank: int) -> int:
+        note = self.place / "begun"
+        lines = note.read_text().splitlines() if note.exists() else []
+        return lines.count(f"{command.job} {command.attempt} {rank}")
+
+    def root(self, node: str) -> Path:
+        """The run root of the ranks of a node."""
+        raise NotImplementedError
+
+    def directory(self, command: StartGang, rank: int) -> str:
+        return rundir.rank_dir(self.root(command.places[rank].node), command.job, command.attempt, rank)
+
+    def pid(self, command: StartGang, rank: int) -> int:
+        """The rank's own process, as its journal has it."""
+        with open(f"{self.directory(command, rank)}/{rundir.JOURNAL}", encoding="utf-8") as file:
+            mark = json.loads(file.readline())
+        assert mark["k"] == "spawn"
+        return int(mark["pid"])
+
+    def runs(self, command: StartGang, rank: int) -> bool:
+        return process_tree.is_live(self.pid(command, rank))
+
+    def kill(self, command: StartGang, rank: int) -> None:
+        os.kill(self.pid(command, rank), signal.SIGKILL)
+
+
+def supervisor_of(directory: str) -> int:
+    """The pid of a rank's supervisor."""
+    known = rundir.read_json(f"{directory}/{rundir.SUPERVISOR}") or {}
+    pid = known["pid"]
+    assert isinstance(pid, int)
+    return pid
+
+
+class LocalRig(ProcessRig):
+    """The engine of this machine."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.before: list[LocalEngine] = []
+        self.engine: LocalEngine = self.new_engine()
+
+    def new_engine(self, *, ahead_ns: int = 0) -> LocalEngine:
+        self.clock = RealClock(RealClock().now_ns() + ahead_ns)
+        self.before.append(found := LocalEngine(self.place / "runs", fleet_of(), self.clock))
+        return found
+
+    def root(self, node: str) -> Path:
+        return self.place / "runs"
+
+    def pump(self) -> None:
+        for seen in self.engine.poll():
+            self.hand_over(seen)
+        self.engine.wait(self.clock.now_ns() + S // 50)
+
+    def stall(self, command: StartGang, rank: int, *, on: bool) -> None:
+        os.kill(supervisor_of(self.directory(command, rank)), signal.SIGSTOP if on else signal.SIGCONT)
+
+    def older_controller(self, gang: Followed, act: Callable[[Engine], None]) -> None:
+        older = LocalEngine(self.place / "runs", fleet_of(), RealClock())
+        older.adopt([gang.live()])
+        act(older)
+        older.poll()
+        older.close()
+
+    def close(self) -> None:
+        for gang in self.followed:
+            if not gang.is_over:
+                self.stop(gang, 0)
+                self.ends(gang)
+        self.engine.close()
+
+
+class HostsRig(ProcessRig):
+    """Boxes on two hosts: network namespaces, as the hub has one. Each box knows two hubs and dials them in turn."""
+
+    timing = HostsTiming(deadline_ns=5 * S, silent_ns=3 * S // 2, start_within_ns=20 * S)
+    limits = HubLimits(every_ns=S // 5, deadline_ns=timing.deadline_ns)
+
+    def __init__(self, place: Path, lab: Lab) -> None:
+        super().__init__(place)
+        self.lab = lab
+        self.boxes: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
+        self.fence = 0
+        self.ports = [0, 0]
+        self.fleet = fleet_of({node: lab.address(node) for node in NODES})
+        for which in (1, 0):  # so that both have a port
+            self.hub = self.new_hub(which)
+            if which:
+                self.hub.close()
+        self.engine: HostsEngine = self.engine_of(self.hub)
+
+    def new_hub(self, which: int = 0, fence: int | None = None) -> HubServer:
+        """A hub at the first or the second address."""
+        self.fence += fence is None
+        self.clock = RealClock()
+        listen = f"{self.lab.address('hub')}:{self.ports[which]}"
+
+        def opened() -> HubServer:
+            return open_hub(listen, str(self.place), self.clock, fence or self.fence, limits=self.limits)
+
+        hub = netns.within(self.lab.space("hub"), opened)
+        self.ports[which] = hub.addresses[0][1]
+        return hub
+
+    def engine_of(self, hub: HubServer, fence: int | None = None) -> HostsEngine:
+        return HostsEngine(hub, self.fleet, self.clock, fence or self.fence, self.timing)
+
+    def new_engine(self, *, ahead_ns: int = 0) -> HostsEngine:
+        self.hub = self.new_hub()
+        self.clock = RealClock(self.clock.now_ns() + ahead_ns)
+        return self.engine_of(self.hub)
+
+    def start_box(self, node: str, job: str) -> None:
+        """As an agent does it."""
+        box = self.boxes.get((node, job))
+        if box is not None and box.poll() is None:
+            return
+        place = self.place / node / job
+        place.mkdir(0o700, parents=True, exist_ok=True)
+        hubs = [[self.lab.address("hub"), port] for port in self.ports]
+        token = self.hub.box_token(node, job)
+        settings = {"hub": hubs, "authority": self.hub.authority, "token": token, "node": node, "job": job}
+        (place / "box.json").write_text(json.dumps(settings))
+        (place / "box.json").chmod(0o600)
+        enter = ["nsenter", f"--net=/run/netns/{self.lab.space(node)}"]
+        with open(place / "box.err", "ab") as errors:
+            self.boxes[node, job] = subprocess.Popen(
+                [*enter, sys.executable, "-P", "-m", "unidle.box", str(place)], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
+            )  # fmt: skip
+
+    def follow(self, command: StartGang) -> Followed:
+        for place in command.places:
+            self.start_box(place.node, command.job)
+        return super().follow(command)
+
+    def root(self, node: str) -> Path:
+        return self.place / node / "job" / "runs"
+
+    def pump(self) -> None:
+        for seen in self.engine.poll():
+            self.hand_over(seen)
+        self.engine.wait(self.clock.now_ns() + S // 50)
+
+    def stall(self, command: StartGang, rank: int, *, on: bool) -> None:
+        box = self.boxes[command.places[rank].node, command.job]
+        box.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
+
+    def cut(self, node: str, *, on: bool) -> None:
+        (self.lab.cut if on else self.lab.mend)(node)
+
+    def older_controller(self, gang: Followed, act: Callable[[Engine], None]) -> None:
+        """It has a hub of its own. Boxes are driven to it, while that of this controller is away for a moment."""
+        self.until(lambda: len(self.engine._core.boxes.of_peer) == len(self.boxes), "both boxes to dial")
+        self.engine.close()
+        older = self.engine_of(self.new_hub(1, fence=self.fence - 1), self.fence - 1)
+        older.adopt([gang.live()])
+        act(older)
+        refused = [self.place / node / "job" / "box.err" for node in NODES]
+
+        def tried() -> bool:
+            older.poll()  # what it takes for true is of no account: the store refuses what it writes
+            return all("older fence" in path.read_text() for path in refused)
+
+        wait_until(tried, 10, "both boxes to refuse the older controller")
+        older.close()
+        self.engine = self.engine_of(self.new_hub())
+        self.take_over(gang)
+
+    def close(self) -> None:
+        for node in NODES:
+            self.lab.mend(node)
+        for box in self.boxes.values():
+            box.send_signal(signal.SIGCONT)
+            box.terminate()
+        for gang in self.followed:
+            if not gang.is_over:
+                self.stop(gang, 0)
+                self.ends(gang)
+        for job in {gang.command.job for gang in self.followed}:
+            self.engine.finish(job)
+        for box in self.boxes.values():
+            wait_until(lambda box=box: box.poll() is not None, 20, "the end of a box")  # type: ignore[misc]
+        self.engine.close()
+
+
+def make_lab() -> Lab:
+    """Three hosts on one switch: two with boxes, and the controller's."""
+    assert shutil.which("nsenter")
+    return Lab(("hub", *NODES))

@@ -1,0 +1,200 @@
+"""What every engine does, whatever carries its ranks: one suite, run for each engine of ``engines.py`` as it is.
+
+The hosts of the engine of hosts are network namespaces (``needs.shaping``).
+"""
+
+from __future__ import annotations
+
+import time
+
+from engine_contract.engines import NO_MEANING, RIGS, SCENARIOS, scenario
+from engine_contract.rigs import FAILED, EngineRig, S
+from unidle.engine.protocol import Engine, WatchGang
+
+
+@scenario("finish")
+def test_every_rank_starts_once_and_ends_with_its_code(rig: EngineRig) -> None:
+    gang = rig.start("finish", 3)
+    assert rig.ends(gang) == [0, 0, 0]
+    assert [marks[0].k for marks in gang.marks.values()] == ["spawn"] * 3
+    assert [rig.begun(gang.command, rank) for rank in range(3)] == [1, 1, 1]
+
+
+@scenario("fail")
+def test_a_rank_that_fails_leaves_its_code_and_the_others_run_until_they_are_stopped(rig: EngineRig) -> None:
+    gang = rig.up(rig.start("fail", 2))
+    rig.until(lambda: gang.has_ended(1), "the end of rank 1")
+    assert gang.marks[1][-1].code == FAILED
+    assert not gang.has_ended(0)
+    rig.stop(gang, 0)
+    assert rig.ends(gang) == [-9, FAILED]
+
+
+@scenario("kill")
+def test_a_killed_rank_is_reported_with_its_signal(rig: EngineRig) -> None:
+    gang = rig.up(rig.start("run", 2))
+    rig.kill(gang.command, 1)
+    rig.until(lambda: gang.has_ended(1), "the end of rank 1")
+    assert gang.marks[1][-1].code == -9
+    assert not gang.has_ended(0)
+
+
+@scenario("stop")
+def test_a_second_stop_can_only_shorten_the_grace(rig: EngineRig) -> None:
+    gang = rig.up(rig.start("stubborn", 2))
+    rig.stop(gang, 300)
+    rig.pump()
+    assert not gang.is_over
+    rig.stop(gang, 0)
+    rig.stop(gang, 300)
+    assert rig.ends(gang) == [-9, -9]
+
+
+@scenario("stop")
+def test_a_stop_of_what_was_never_started_comes_to_an_end(rig: EngineRig) -> None:
+    gang = rig.follow(rig.command("run", 2))
+    rig.stop(gang, 10)
+    assert rig.ends(gang) == [None, None]
+    assert [marks[-1].k for marks in gang.marks.values()] == ["lost", "lost"]
+    assert [rig.begun(gang.command, rank) for rank in range(2)] == [0, 0]
+
+
+@scenario("retry")
+def test_every_command_can_be_repeated(rig: EngineRig) -> None:
+    gang = rig.start("run", 2)
+    rig.engine.start(gang.command)
+    rig.up(gang)
+    rig.engine.start(gang.command)
+    for _ in range(3):
+        rig.stop(gang, 5)
+        rig.pump()
+    rig.ends(gang)
+    assert [rig.begun(gang.command, rank) for rank in range(2)] == [1, 1]
+    for _ in range(2):
+        rig.engine.release(*gang.key)
+    later = rig.start("finish", 2, attempt=2)
+    assert rig.ends(later) == [0, 0]
+    for _ in range(2):
+        rig.engine.release(*later.key)
+        rig.engine.finish("job")
+    rig.pump()
+
+
+@scenario("start")
+def test_the_use_of_devices_is_reported_or_that_it_cannot_be_measured(rig: EngineRig) -> None:
+    gang = rig.up(rig.start("run", 2))
+    rig.engine.watch(WatchGang(*gang.key, gang.command.places, S // 10, 50_000))
+    rig.until(lambda: gang.uses, "a report")
+    rig.engine.watch(WatchGang(*gang.key, gang.command.places, 0, 50_000))
+
+
+@scenario("adopt")
+def test_the_next_controller_adopts_what_runs_and_gets_each_mark_once(rig: EngineRig) -> None:
+    gang = rig.up(rig.start("run", 3))
+    rig.next_controller(gang)
+    rig.pump()
+    assert not gang.is_over
+    rig.stop(gang, 5)
+    rig.ends(gang)
+    assert [rig.begun(gang.command, rank) for rank in range(3)] == [1, 1, 1]
+
+
+@scenario("adopt")
+def test_a_start_that_the_controller_did_not_live_to_see_is_completed(rig: EngineRig) -> None:
+    """What it wrote to the log is that the attempt begins; whether its command arrived is unknown."""
+    gang = rig.start("finish", 3)
+    rig.next_controller(gang)
+    rig.next_controller(gang)
+    assert rig.ends(gang) == [0, 0, 0]
+    assert [rig.begun(gang.command, rank) for rank in range(3)] == [1, 1, 1]
+
+
+@scenario("adopt")
+def test_an_attempt_that_no_one_began_is_started_by_the_next_controller(rig: EngineRig) -> None:
+    gang = rig.follow(rig.command("finish", 2))
+    rig.next_controller(gang)
+    assert rig.ends(gang) == [0, 0]
+
+
+@scenario("two controllers")
+def test_an_older_controller_can_neither_start_nor_stop_anything(rig: EngineRig) -> None:
+    gang = rig.up(rig.start("run", 2))
+    rig.next_controller(gang)
+
+    def act(older: Engine) -> None:
+        older.start(gang.command)
+
+    rig.older_controller(gang, act)
+    rig.pump()
+    assert not gang.is_over
+    rig.stop(gang, 5)
+    rig.ends(gang)
+    assert [rig.begun(gang.command, rank) for rank in range(2)] == [1, 1]
+
+
+@scenario("clock jump")
+def test_a_clock_that_jumps_ends_nothing(rig: EngineRig) -> None:
+    gang = rig.up(rig.start("stubborn", 2))
+    rig.next_controller(gang, ahead_ns=100 * S)
+    rig.pump()
+    rig.stop(gang, 300)
+    rig.next_controller(gang, ahead_ns=100 * S)
+    rig.pump()
+    assert not gang.is_over
+    rig.stop(gang, 0)
+    assert rig.ends(gang) == [-9, -9]
+
+
+@scenario("slow disk")
+def test_marks_that_come_late_come_once(rig: EngineRig) -> None:
+    gang = rig.up(rig.start("run", 2))
+    rig.stall(gang.command, 1, on=True)
+    rig.kill(gang.command, 1)
+    rig.until(lambda: not rig.runs(gang.command, 1), "the end of rank 1")
+    rig.pump()
+    assert not gang.has_ended(1)
+    rig.stall(gang.command, 1, on=False)
+    rig.until(lambda: gang.has_ended(1), "the end of rank 1")
+    assert gang.marks[1][-1].code == -9
+    assert not gang.has_ended(0)
+
+
+@scenario("silence")
+def test_a_silent_host_that_answers_in_time_loses_nothing(rig: EngineRig) -> None:
+    gang = rig.up(rig.start("run", 2))
+    rig.cut("two", on=True)
+    rig.until(lambda: gang.silent, "silence")
+    assert gang.silent[0].ranks == (1,)
+    assert gang.silent[0].since_ns
+    rig.cut("two", on=False)
+    rig.until(lambda: len(gang.silent) > 1, "an end of the silence")
+    assert (gang.silent[1].ranks, gang.silent[1].since_ns) == ((1,), 0)
+    assert rig.runs(gang.command, 1)
+    rig.stop(gang, 5)
+    assert None not in rig.ends(gang)
+
+
+@scenario("cut")
+def test_a_host_that_is_cut_off_is_dead_before_its_ranks_are_lost(rig: EngineRig) -> None:
+    gang = rig.up(rig.start("run", 2))
+    rig.cut("two", on=True)
+    rig.until(lambda: gang.has_ended(1), "the loss of rank 1")
+    assert not rig.runs(gang.command, 1)
+    end = gang.marks[1][-1]
+    assert end.k == "lost"
+    assert end.text is not None
+    assert "node two has been silent for" in end.text
+    assert time.strftime("%Y-%m-%d") in end.text
+    rig.stop(gang, 0)
+    assert rig.ends(gang) == [-9, None]
+    rig.engine.release(*gang.key)
+    rig.cut("two", on=False)
+    again = rig.start("finish", 2, attempt=2)  # the marks of the first attempt that it still has are dropped
+    assert rig.ends(again) == [0, 0]
+
+
+def test_each_engine_has_each_scenario_or_the_reason_why_not() -> None:
+    assert set(NO_MEANING) == set(RIGS)
+    for reasons in NO_MEANING.values():
+        assert set(reasons) <= set(SCENARIOS)
+        assert all(reasons.values())
