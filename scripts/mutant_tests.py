@@ -114,6 +114,7 @@ class Trials:
         for at in range(len(self._trials)):
             while len(running) >= self._jobs:
                 self._end_one(running)
+            (FOLDER / f"result.{at}.json").unlink(missing_ok=True)  # of a run that was ended
             with warnings.catch_warnings(action="ignore"):
                 pid = os.fork()
             if not pid:
@@ -153,6 +154,7 @@ class Trials:
         for stream in (1, 2):
             os.dup2(nowhere, stream)
         config = next(iter(items.values())).config
+        shutil.rmtree(FOLDER / f"t{at}", ignore_errors=True)
         factory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
         factory._basetemp = FOLDER / f"t{at}"  # noqa: SLF001
         factory._basetemp.mkdir()  # noqa: SLF001

@@ -309,8 +309,9 @@ def test_what_cannot_be_planned_says_why() -> None:
     offers = tuple(
         replace(offer, cap_bytes=cap) for offer, cap in zip(unequal.offers, (9000, 5000), strict=True)
     )
-    with pytest.raises(BadInput, match="2,210 more than the largest device holds"):
+    with pytest.raises(BadInput, match="2,210 more than the largest device holds") as refused:
         plan(replace(unequal, offers=offers))
+    assert refused.value.value == 9000
     assert greedy(wanted_from_mapping(fields)).layout.layers == (1, 1)
 
 
