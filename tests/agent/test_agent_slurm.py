@@ -144,10 +144,10 @@ def test_after_scancel_a_job_waits_for_the_next_allocation(fleet: SlurmFleet) ->
     assert last.outcome == "succeeded"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # it waits for Slurm's clock
 def test_nodes_leave_before_the_time_limit(fleet: SlurmFleet) -> None:
     job = fleet.waiting_job("limited")
-    ends = f"scontrol update JobId=$SLURM_JOB_ID EndTime=now+{LEAVE_S + 15:.0f}"
+    ends = f"scontrol update JobId=$SLURM_JOB_ID EndTime=now+{LEAVE_S + 45:.0f}"
     allocation = fleet.allocate("--time=5", before=ends)
     fleet.began("limited")
     end_s = asked_end_s_of(fleet.cluster, allocation)
