@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(predicate: Callable[[], T], timeout_s: float = 10.0, what: str = "") -> T:
+def wait_until(predicate: Callable[[], T], timeout_s: float = 30.0, what: str = "") -> T:
     """Call ``predicate`` until its answer is true and return that answer.
 
     Raises :class:`AssertionError`, naming ``what`` was waited for, after ``timeout_s``.
