@@ -40,7 +40,7 @@ def test_files_are_private_and_whole(tmp_path: Path) -> None:
             where = tmp_path / "hub"
             assert where.stat().st_mode & 0o777 == 0o700
             assert {path.name: oct(path.stat().st_mode & 0o777) for path in where.iterdir()} == dict.fromkeys(
-                ["ca.key", "ca.pem", "join", "secret", "server.key", "server.pem"], "0o600"
+                ["ca.key", "ca.pem", "join", "reader", "secret", "server.key", "server.pem"], "0o600"
             )
     finally:
         os.umask(old)
