@@ -11,7 +11,8 @@ from pathlib import Path
 
 from agent.hubs import TestHub
 from e2e.commands import UNIDLE
-from unidle.agent.boxes import LOCK, is_held
+from unidle.agent.boxes import LOCK
+from unidle.engine.local.ranks.rundir import is_held
 from waiting import wait_until
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from unidle.agent.boxes import KEPT_S, LOCK, Boxes, BoxOrder, is_held
+from unidle.agent.boxes import KEPT_S, LOCK, Boxes, BoxOrder
+from unidle.engine.local.ranks.rundir import is_held
 
 STUB = (sys.executable, str(Path(__file__).with_name("stub_box.py")))
 

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,6 @@ from agent.hosts import Host, ended
 from agent.hubs import TestHub
 from unidle.fleet import Node
 from waiting import wait_until
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[TestHub]:
-    hub = TestHub(tmp_path / "hub")
-    yield hub
-    hub.close()
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path)
-    yield host
-    host.end_boxes()
 
 
 def node_of(body: dict[str, Any]) -> Node:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,8 +21,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def part(root: Path, offset: int, count: int) -> tuple[bytes, int]:
-    found: dict[str, Any] = read_part(root, ("job-1", 2, 0), "log", offset, count)
-    return base64.b64decode(found["text"]), found["size"]
+    found = read_part(root, ("job-1", 2, 0), "log", offset, count)
+    return found.data, found.size_bytes
 
 
 def test_a_part_is_read_from_the_start_or_from_the_end(root: Path) -> None:

@@ -13,24 +13,11 @@ import pytest
 import needs
 from agent.hosts import Host, ended
 from agent.hubs import TestHub
-from unidle.agent.boxes import LOCK, is_held
+from unidle.agent.boxes import LOCK
 from unidle.drill.lab import Lab
 from unidle.engine.local.ranks import netns
+from unidle.engine.local.ranks.rundir import is_held
 from waiting import wait_until
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[TestHub]:
-    hub = TestHub(tmp_path / "hub")
-    yield hub
-    hub.close()
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path)
-    yield host
-    host.end_boxes()
 
 
 def pid_of(host: Host, job: str = "job-1") -> int:

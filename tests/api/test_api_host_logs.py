@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import random
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from unidle.api.host_logs import RankLogCopy
 from unidle.engine.local.logs import LogReader
 from unidle.engine.local.ranks import rundir
 from unidle.engine.local.ranks.supervisor.rotated_log import RotatedLog
-from unidle.hub.reader import FetchedPart, NotThere
+from unidle.hub.file_parts import NotThere, RankFilePart
 
 PLACE = ("job", 1, 0)
 S = 1_000_000_000
@@ -28,13 +27,12 @@ class OneHost:
 
     def part(
         self, _node: str, place: tuple[str, int, int], file: str, offset: int, most_bytes: int = 256
-    ) -> FetchedPart:
+    ) -> RankFilePart:
         self.before()
         try:
-            answer = read_part(self.root, place, file, offset, most_bytes)
+            return read_part(self.root, place, file, offset, most_bytes)
         except (OSError, ValueError) as error:
             raise NotThere(str(error)) from None
-        return FetchedPart(base64.b64decode(answer["text"]), answer["size"], answer["inode"])
 
     def whole(self, node: str, place: tuple[str, int, int], file: str) -> bytes:
         data = b""

@@ -15,7 +15,8 @@ import pytest
 
 from e2e.commands import UNIDLE, start, unidle
 from e2e.gangs import submit
-from unidle.agent.boxes import LOCK, is_held
+from unidle.agent.boxes import LOCK
+from unidle.engine.local.ranks.rundir import is_held
 from unidle.store.open import open_store
 from unidle.view.jobs import JobView
 from unidle.view.snapshot import load_view

@@ -147,11 +147,11 @@ class Agent:
         place = (frame.job, frame.attempt, frame.rank)
         try:
             runs = self.boxes.directory(frame.job) / RUNS
-            data = read_part(runs, place, frame.file, frame.offset, frame.bytes)
+            part = read_part(runs, place, frame.file, frame.offset, frame.bytes)
         except (OSError, ValueError) as error:
             self._send(frames.Done(frame.id, False, str(error)))
         else:
-            self._send(frames.Done(frame.id, True, data=data))
+            self._send(frames.Done(frame.id, True, data=part.as_data()))
 
     def _done(self, command: int, *, why: str = "", data: dict[str, Any] | None = None) -> None:
         answer = frames.Done(command, not why, why[:4096], data or {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -69,7 +68,7 @@ class Boxes:
             with replaced(FILE, at=at, durable=True) as file:
                 text = {name: getattr(order, name) for name in BoxOrder.__slots__}
                 file.write(json.dumps(text).encode())
-            if order.job not in self._begun and not is_held(directory / LOCK):
+            if order.job not in self._begun and not rundir.is_held(directory / LOCK):
                 self._begun[order.job] = _Begun(
                     self._spawn(directory, at, env), time.monotonic() + _UP_WITHIN_S
                 )
@@ -99,12 +98,14 @@ class Boxes:
             names = sorted(entry.name for entry in self._root.iterdir())
         except FileNotFoundError:
             return []
-        return [name for name in names if name not in self._begun and is_held(self._root / name / LOCK)]
+        return [
+            name for name in names if name not in self._begun and rundir.is_held(self._root / name / LOCK)
+        ]
 
     def ended(self) -> list[str]:
         """Jobs whose boxes have ended since the last call."""
         self._reap()
-        gone = {job for job in self._live if not is_held(self._root / job / LOCK)}
+        gone = {job for job in self._live if not rundir.is_held(self._root / job / LOCK)}
         self._live -= gone
         return sorted(gone)
 
@@ -126,7 +127,7 @@ class Boxes:
                 lock = entry / LOCK
                 with suppress(OSError):
                     last_s = (lock if lock.exists() else entry).stat().st_mtime
-                    if now_s - last_s > KEPT_S and not is_held(lock):
+                    if now_s - last_s > KEPT_S and not rundir.is_held(lock):
                         shutil.rmtree(entry, ignore_errors=True)
 
     def directory(self, job: str) -> Path:
@@ -162,7 +163,7 @@ class Boxes:
         find it taken. It writes its pid when it has the lock, if the disk is not full.
         """
         if begun is None or time.monotonic() > begun.until_s - _UP_WITHIN_S / 2:
-            return is_held(self.directory(job) / LOCK)
+            return rundir.is_held(self.directory(job) / LOCK)
         return self._pid(job) == begun.pid and begun.pid in self._children
 
     def _pid(self, job: str) -> int | None:
@@ -177,18 +178,3 @@ class Boxes:
         except OSError:
             lines = []
         return f": {lines[-1][:_QUOTED]}" if lines else ""
-
-
-def is_held(path: Path) -> bool:
-    """Whether a process holds this lock. The file is not made."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False

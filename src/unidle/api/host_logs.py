@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from unidle.engine.local.ranks import rundir
-from unidle.hub.reader import FetchedPart, HostFiles, NotThere, RankFiles
+from unidle.hub.file_parts import NotThere, RankFilePart
+from unidle.hub.reader import HostFiles, RankFiles
 from unidle.view.jobs import AttemptView
 
 _FILES_MOST: Final = 64
@@ -92,11 +93,11 @@ class RankLogCopy:
         self._write_times(times)
         return True
 
-    def _named(self, begins: dict[int, int]) -> dict[str, tuple[_Key, FetchedPart]]:
+    def _named(self, begins: dict[int, int]) -> dict[str, tuple[_Key, RankFilePart]]:
         """Each file under its name on the host, with what follows on its copy; the oldest first."""
         paths = {path.stat().st_ino: path for path in self._directory.iterdir()}
         sizes = {key: paths[copy].stat().st_size for key, copy in self._copies.items() if copy in paths}
-        found: dict[str, tuple[_Key, FetchedPart]] = {}
+        found: dict[str, tuple[_Key, RankFilePart]] = {}
         offset = sizes.get(next(reversed(self._copies), (0, 0)), 0)
         for number in range(_FILES_MOST):
             name = f"{rundir.LOG}.{number}" if number else rundir.LOG
@@ -128,7 +129,7 @@ class RankLogCopy:
         for path, name in moved:
             path.rename(self._directory / name)
 
-    def _continued(self, name: str, key: _Key, part: FetchedPart) -> bool:
+    def _continued(self, name: str, key: _Key, part: RankFilePart) -> bool:
         """Append what the host has beyond the copy; False where the file under this name is another one by now."""
         if part.inode != key[0]:
             return False

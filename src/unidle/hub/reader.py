@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import os
 import select
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, Self
 
@@ -17,6 +14,7 @@ from unidle import private, wire
 from unidle.errors import CannotRun
 from unidle.hub import frames
 from unidle.hub.client import HubClient, Lost, Welcomed
+from unidle.hub.file_parts import NotThere, RankFilePart, part_of
 from unidle.hub.place import FOLDER, READER
 
 _MOST_BYTES: Final = 64 << 10
@@ -24,25 +22,12 @@ _PART_BYTES: Final = 256 << 10
 _WITHIN_S: Final = 10.0
 
 
-class NotThere(Exception):
-    """The host has no such file, or is not connected. The text is its reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedPart:
-    """``data`` from the offset that was asked for; ``size_bytes`` and ``inode`` are of the whole file on its host."""
-
-    data: bytes
-    size_bytes: int
-    inode: int
-
-
 class RankFiles(Protocol):
     """Where files of ranks are read; ``place`` is job, attempt and rank. Errors: :class:`NotThere`."""
 
     def part(
         self, node: str, place: tuple[str, int, int], file: str, offset: int, most_bytes: int = ...
-    ) -> FetchedPart: ...
+    ) -> RankFilePart: ...
 
     def whole(self, node: str, place: tuple[str, int, int], file: str) -> bytes: ...
 
@@ -75,7 +60,7 @@ class HostFiles:
 
     def part(
         self, node: str, place: tuple[str, int, int], file: str, offset: int, most_bytes: int = _PART_BYTES
-    ) -> FetchedPart:
+    ) -> RankFilePart:
         """Part of a file of a rank (``place``: job, attempt, rank). Errors: NotThere; CannotRun without a controller."""
         self._ids += 1
         number = self._ids
@@ -84,13 +69,7 @@ class HostFiles:
         done = self._answers.pop(number)
         if not done.ok:
             raise NotThere(done.why)
-        text, size, inode = (done.data.get(key) for key in ("text", "size", "inode"))
-        try:
-            if isinstance(text, str) and isinstance(size, int) and isinstance(inode, int):
-                return FetchedPart(base64.b64decode(text, validate=True), size, inode)
-        except binascii.Error:
-            pass
-        raise NotThere("the answer cannot be read")
+        return part_of(done.data)
 
     def whole(self, node: str, place: tuple[str, int, int], file: str) -> bytes:
         """All of a file. Errors: as of :meth:`part`."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from unidle.control.nodes import hook_process
+from unidle.engine.local.ranks import rundir
 
 _KEPT: Final = 200
 
@@ -78,7 +79,7 @@ class HookRunner:
         directory = self._root / name
         if (found := _result(directory)) is not None:
             return found
-        if not directory.is_dir() or _is_held(directory / "lock"):
+        if not directory.is_dir() or rundir.is_held(directory / "lock"):
             return None
         return _result(directory) or HookOutcome(None, False, "its end was not seen")
 
@@ -114,18 +115,3 @@ def _result(directory: Path) -> HookOutcome | None:
         told = json.loads((directory / "result.json").read_text())
         return HookOutcome(told["code"], told["late"], told["text"])
     return None
-
-
-def _is_held(path: Path) -> bool:
-    """Whether the process that has this lock still lives."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False

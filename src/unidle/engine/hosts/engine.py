@@ -11,11 +11,12 @@ from typing import Final
 from unidle.clock import Clock
 from unidle.engine.hosts.core import HostsCore
 from unidle.engine.hosts.orders import BoxHost, rank_orders
-from unidle.engine.hosts.reads import RankFilePart, ReadRequest, Reads, answer_to
+from unidle.engine.hosts.reads import ReadRequest, Reads, answer_to
 from unidle.engine.hosts.timing import HostsTiming
 from unidle.engine.protocol import LiveAttempt, Observation, StartGang, StopGang, Utilised, WatchGang
 from unidle.fleet import Fleet
 from unidle.hub import frames
+from unidle.hub.file_parts import RankFilePart
 from unidle.hub.protocol import Hub, Joined, Left, Peer, Received
 
 LONGEST_WAIT_NS: Final = 500_000_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 from collections import deque
 from concurrent.futures import Future
@@ -12,17 +10,9 @@ from dataclasses import dataclass
 from unidle.engine.hosts.core import HostsCore
 from unidle.errors import CannotRun
 from unidle.hub import frames
+from unidle.hub.file_parts import NotThere, RankFilePart, part_of
 
 MOST_BYTES = 256 * 1024  # of one read: the frame of its answer has at most 1 MiB
-
-
-@dataclass(frozen=True, slots=True)
-class RankFilePart:
-    """``data`` begins at the offset that was asked for; ``size_bytes`` and ``inode`` are the whole file's."""
-
-    data: bytes
-    size_bytes: int
-    inode: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +101,10 @@ def _send(core: HostsCore, request: ReadRequest, future: Future[RankFilePart]) -
 def _part(done: frames.Done) -> RankFilePart:
     if not done.ok:
         raise CannotRun(done.why or "the connection of its host ended before the answer")
-    text, size, inode = (done.data.get(key, 0) for key in ("text", "size", "inode"))
     try:
-        if isinstance(text, str) and isinstance(size, int) and isinstance(inode, int):
-            return RankFilePart(base64.b64decode(text, validate=True), size, inode)
-    except binascii.Error:
-        pass
-    raise CannotRun("its host sent an answer that cannot be read")
+        return part_of(done.data)
+    except NotThere as error:
+        raise CannotRun(str(error)) from None
 
 
 def answer_to(fetch: frames.Fetch, future: Future[RankFilePart]) -> frames.Done:
@@ -125,6 +112,4 @@ def answer_to(fetch: frames.Fetch, future: Future[RankFilePart]) -> frames.Done:
     error = future.exception()
     if error is not None:
         return frames.Done(fetch.id, ok=False, why=str(error))
-    part = future.result()
-    text = base64.b64encode(part.data).decode()
-    return frames.Done(fetch.id, ok=True, data={"text": text, "size": part.size_bytes, "inode": part.inode})
+    return frames.Done(fetch.id, ok=True, data=future.result().as_data())

@@ -98,6 +98,21 @@ def try_lock(directory: str) -> int | None:
     return fd
 
 
+def is_held(path: str | os.PathLike[str]) -> bool:
+    """Whether a process has the lock of this file. The file is not made."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def lock_for_reading(directory: str | os.PathLike[str]) -> int | None:
     """Take a shared lock on the run directory of a job; its descriptor, or None if that is not possible."""
     try:
