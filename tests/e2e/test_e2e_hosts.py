@@ -203,8 +203,9 @@ def test_options_that_hosts_do_not_have_are_refused(
     assert not (tmp_path / "s.db").exists()
 
 
-def test_options_of_hosts_need_listen(tmp_path: Path) -> None:
-    done = unidle("up", "--store", tmp_path / "s.db", "--hub-name", "login1")
+@pytest.mark.parametrize("words", [("--hub-name", "login1"), ("--deadline", "10s")])
+def test_options_of_hosts_need_listen(tmp_path: Path, words: tuple[str, str]) -> None:
+    done = unidle("up", "--store", tmp_path / "s.db", *words)
     assert done.returncode == 2
     assert "add --listen HOST:PORT" in done.stderr
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ import msgspec
 from unidle.fleet import Node
 from unidle.fleet.policies import OVERLAY_VARIABLE
 from unidle.probe.detector import Detection, DetectorStatus
+from unidle.probe.file_system_use import used_at
+from unidle.probe.node_detectors import OWN_LOGS
 
 _IN_FRAME: Final = 100
 _MOST_WAITING: Final = 1000
@@ -29,6 +32,7 @@ class Signs:
         from unidle.probe.node_detectors import detectors_of
         from unidle.probe.watcher import Watcher
 
+        self._place = file.parent
         overlay = os.environ.get(OVERLAY_VARIABLE, "")
         self._watcher = Watcher(tuple(detectors_of(node, 0, enter, overlay=overlay, only=True)), file, 0)
         self._waiting: list[Detection] = []  # not sent, or not known to have been received
@@ -41,7 +45,7 @@ class Signs:
         """Bodies of ``seen what=signs`` that are to be sent now."""
         if len(self._waiting) < _MOST_WAITING:  # else they stay where they were found
             found, statuses = self._watcher.take(logged=not self._waiting)
-            self._waiting += found
+            self._waiting += [self._judged(one) for one in found]
             self._statuses = {one.detector: one for one in statuses}
         new = self._waiting[self._sent :]
         self._sent = len(self._waiting)
@@ -53,6 +57,12 @@ class Signs:
                 "statuses": [msgspec.to_builtins(one) for one in changed],
             }
             new, changed = new[_IN_FRAME:], []
+
+    def _judged(self, one: Detection) -> Detection:
+        """Whether anything uses a file system that failed can be seen on this host alone."""
+        if one.finding.kind != "fs" or one.source not in OWN_LOGS:
+            return one
+        return replace(one, unused=not used_at(one.finding.device, (str(self._place),)))
 
     def lost(self) -> None:
         """The connection broke: all that was not received is sent again, and what the detectors can see."""

@@ -67,9 +67,9 @@ class UpOptions:
         typer.Option("--listen", metavar="HOST:PORT", show_default=False, help="Run jobs on the hosts that join here (`unidle agent`), instead of on this machine."),
     ] = None
     deadline: Annotated[
-        str,
-        typer.Option("--deadline", metavar="TIME", help="With --listen: how long a host runs ranks without a word from the controller. Then it ends them, and they may start elsewhere."),
-    ] = "30s"
+        str | None,
+        typer.Option("--deadline", metavar="TIME", show_default=False, help="With --listen: how long a host runs ranks without a word from the controller; default: 30s. Then it ends them, and they may start elsewhere."),
+    ] = None
     hub_name: Annotated[
         list[str] | None,
         typer.Option("--hub-name", metavar="NAME", show_default=False, help="With --listen: another name or address by which hosts reach this one; may be repeated."),
@@ -97,7 +97,7 @@ class UpOptions:
 def up(options: UpOptions) -> None:
     """Drive the jobs of a store until stopped. Jobs that still run are adopted.
 
-    SIGTERM leaves the ranks running for the next `unidle up`. Ctrl-C stops them and puts their jobs back into the
+    SIGTERM leaves the ranks running for the next `unidle up`; those on other hosts (--listen) until the deadline. Ctrl-C stops them and puts their jobs back into the
     queue; a second Ctrl-C kills them at once.
     """
     wish = _hosts_of(options)
@@ -111,6 +111,7 @@ def up(options: UpOptions) -> None:
 def _hosts_of(options: UpOptions) -> HostsWish | None:
     """What ``--listen`` requests. Errors: BadInput for an option that needs it, or that it excludes."""
     named = {
+        "--deadline": options.deadline,
         "--certificate": options.certificate,
         "--key": options.key,
         "--authority": options.authority,
@@ -122,7 +123,7 @@ def _hosts_of(options: UpOptions) -> HostsWish | None:
                 "is for a controller that hosts join", field=given[0], remedy="add --listen HOST:PORT"
             )
         return None
-    from unidle.control.hosts import HostsWish
+    from unidle.control.hosts import DEADLINE_NS, HostsWish
     from unidle.hub.server import SiteFiles
 
     for name, is_given in (
@@ -144,8 +145,11 @@ def _hosts_of(options: UpOptions) -> HostsWish | None:
         if options.certificate and options.key
         else None
     )
-    deadline_s = seconds_of("--deadline", options.deadline, least=_DEADLINE_LEAST_S, most=_DEADLINE_MOST_S)
-    return HostsWish(options.listen, int(deadline_s * 1e9), tuple(options.hub_name or ()), site)
+    deadline_ns = DEADLINE_NS
+    if options.deadline is not None:
+        given_s = seconds_of("--deadline", options.deadline, least=_DEADLINE_LEAST_S, most=_DEADLINE_MOST_S)
+        deadline_ns = int(given_s * 1e9)
+    return HostsWish(options.listen, deadline_ns, tuple(options.hub_name or ()), site)
 
 
 def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
@@ -169,7 +173,7 @@ def _fleet_of_hosts(file: str | None) -> tuple[Fleet, tuple[NoticeChannel, ...]]
     from unidle.fleet import Fleet
 
     if file is None:
-        return Fleet(source="hosts"), ()
+        return Fleet(), ()
     found, channels = find_fleet_and_channels(file, None)
     if found.nodes:
         raise BadInput(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -20,7 +20,7 @@ from unidle.fleet import Fleet
 from unidle.hub import frames
 from unidle.hub.limits import HubLimits
 from unidle.hub.place import FOLDER, JOIN
-from unidle.hub.protocol import Peer
+from unidle.hub.protocol import ClockOffset, Peer
 from unidle.hub.server import HubServer, SiteFiles, open_hub
 from unidle.probe.detector import Detection, DetectorStatus
 from unidle.store.protocol import Store
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from unidle.files.fleet_notices import NoticeChannel
 
 DEADLINE_NS: Final = 30_000_000_000
+SOURCE: Final = "hosts"  # of a fleet whose nodes join, whichever file has the rest
 _MOST_SIGNS: Final = 100_000  # that wait for a turn of the loop
 
 
@@ -38,16 +39,22 @@ class HostsWish:
     hub makes, where ``site`` has none; ``deadline_ns``: how long ranks may run without a word from a controller."""
 
     listen: str
-    deadline_ns: int = DEADLINE_NS
-    names: tuple[str, ...] = ()
-    site: SiteFiles | None = None
+    deadline_ns: int
+    names: tuple[str, ...]
+    site: SiteFiles | None
+
+
+class PeerClocks(Protocol):
+    """The part of a hub that knows the clocks of its peers."""
+
+    def offset(self, peer: int) -> ClockOffset | None: ...
 
 
 class AgentSigns:
     """What agents saw of faults, as the detectors of this machine report it (``unidle.probe.watcher.Watcher``)."""
 
-    def __init__(self, hub: HubServer) -> None:
-        self._hub = hub
+    def __init__(self, clocks: PeerClocks) -> None:
+        self._clocks = clocks
         self._heard: list[Detection] = []
         self._seeing: dict[tuple[str, str], DetectorStatus] = {}
 
@@ -56,18 +63,19 @@ class AgentSigns:
 
     def hear(self, peer: Peer, seen: frames.Seen) -> None:
         """Take one observation of an agent. Times are moved to the controller's clock. What is no sign is passed over."""
-        if seen.what != "signs":
-            return
-        offset = self._hub.offset(peer.id)
+        if seen.what != "signs" or peer.kind != "agent":
+            return  # a box speaks for its job alone
+        offset = self._clocks.offset(peer.id)
         offset_ns = 0 if offset is None else offset.offset_ns
         try:
             found = msgspec.convert(seen.body.get("detections", []), list[Detection])
             statuses = msgspec.convert(seen.body.get("statuses", []), list[DetectorStatus])
         except msgspec.ValidationError:
             return  # of another release: what it cannot say is not known
-        for one in found[: _MOST_SIGNS - len(self._heard)]:
-            # an agent speaks for its own node alone
-            self._heard.append(_moved(one, peer.node, offset_ns))
+        for one in found[: max(_MOST_SIGNS - len(self._heard), 0)]:
+            # an agent speaks for its own node and devices alone
+            if not one.device or one.device.startswith(f"{peer.node}/"):
+                self._heard.append(_moved(one, peer.node, offset_ns))
         for status in statuses:
             self._seeing[peer.node, status.detector] = replace(status, node=peer.node)
 
@@ -103,7 +111,7 @@ class OpenHosts:
 
     def detectors(self, fleet: Fleet, file: Path, offset_ns: int) -> Detectors:
         """Judges what agents see."""
-        return Detectors(replace(fleet, nodes=()), file, offset_ns, watcher=self.signs)
+        return Detectors(replace(fleet, nodes=()), file, offset_ns, watcher=self.signs, elsewhere=True)
 
 
 @contextmanager
@@ -145,7 +153,8 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
         is_fresh=lambda: held.store.is_fresh(lease),
     )
     try:
-        known = replace(fleet, nodes=view.fleet.nodes if view.fleet.source == fleet.source else ())
+        nodes = view.fleet.nodes if view.fleet.source == SOURCE else ()  # else those of this machine
+        known = replace(fleet, nodes=nodes, source=SOURCE)
         engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
     except BaseException:
         hub.close()

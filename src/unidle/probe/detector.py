@@ -13,7 +13,8 @@ class Detection:
     """One finding. ``device`` is the id of the fleet's device, empty where the finding is the node's.
 
     Times are on the log's clock. ``stamp`` is equal for repeated reports of one event; empty if a repetition cannot be
-    recognised. ``pids``: the process that the finding names, and its ancestors.
+    recognised. ``pids``: the process that the finding names, and its ancestors. ``unused``: it is a fault of a file system
+    that nothing on its host uses, as far as that host can see.
     """
 
     node: str
@@ -26,6 +27,7 @@ class Detection:
     stamp: str = ""
     pids: tuple[int, ...] = ()
     text: str = ""
+    unused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from unidle.probe.watcher import DetectorSpec
 if TYPE_CHECKING:
     from unidle.probe.followed_file import End
 
+OWN_LOGS: Final = ("/dev/kmsg", "journal")
+"""Sources of kernel logs that are of the machine that reads them."""
 LOG, GPUS, MACHINE = "kernel log", "GPUs", "machine"
 LOG_EVERY_S: Final = 0.25
 COUNTERS_EVERY_S: Final = 2.0

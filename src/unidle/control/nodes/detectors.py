@@ -21,7 +21,7 @@ from unidle.fleet.policies import OVERLAY_VARIABLE
 from unidle.jobs import Reason
 from unidle.probe.detector import Detection, DetectorStatus
 from unidle.probe.file_system_use import used_at
-from unidle.probe.node_detectors import LOG, detectors_of
+from unidle.probe.node_detectors import LOG, OWN_LOGS, detectors_of
 from unidle.probe.watcher import DetectorSpec, Watcher
 from unidle.view.node_health import TAKES_OUT
 from unidle.view.state import View
@@ -34,7 +34,6 @@ SETTLE_NS: Final = 400_000_000
 """After the first sign of a fault its other lines are waited for: the driver's own verdict comes behind it."""
 SAME_NS: Final = 60_000_000_000
 """A fault that is reported again before that is the same one."""
-_OWN_LOGS: Final = ("/dev/kmsg", "journal")
 _RECENT: Final = 64
 _MOST_KEYS: Final = 4096
 _LINE: Final = re.compile(r"(?:^line \d+: )|(?: on line \d+)")
@@ -65,15 +64,18 @@ class SignSource(Protocol):
 
 
 class Detectors:
-    """Follows the sources of a fleet's nodes. ``file`` keeps how far each was read."""
+    """Follows the sources of a fleet's nodes. ``file`` keeps how far each was read.
+
+    ``elsewhere``: the nodes are other machines, so that mounts and file systems of this one prove nothing about them.
+    """
 
     def __init__(
-        self, fleet: Fleet, file: Path, offset_ns: int, *, watcher: SignSource | None = None
-    ) -> None:
+        self, fleet: Fleet, file: Path, offset_ns: int, *, watcher: SignSource | None = None, elsewhere: bool = False
+    ) -> None:  # fmt: skip
         wanted, self._static = wanted_of(fleet, offset_ns, os.environ.get(OVERLAY_VARIABLE, ""))
         self._watcher = watcher if watcher is not None else Watcher(wanted, file, offset_ns)
         self._place = str(file.parent)
-        self._storage = StorageWatch(file.with_name("mounts"))
+        self._storage = None if elsewhere else StorageWatch(file.with_name("mounts"))
         self._groups: dict[_Key, _Group] = {}
         self._told: dict[_Fault, tuple[str, int]] | None = None
         self._culprits: dict[_Line, int] = {}  # when it was heard
@@ -84,7 +86,8 @@ class Detectors:
     def close(self, *, logged: bool = False) -> None:
         """``logged``: the events that :meth:`take` gave are in the store."""
         self._watcher.close(logged=logged and not self._waits)
-        self._storage.close()
+        if self._storage is not None:
+            self._storage.close()
 
     @property
     def _waits(self) -> bool:
@@ -94,7 +97,8 @@ class Detectors:
         """The events that follow from the findings since the last call. Apply each one before you take the next."""
         heard, seeing = self._watcher.take(logged=not self._waits)
         yield from _sights(view, [*self._static, *seeing])
-        yield from self._storage.look(view, now_ns)
+        if self._storage is not None:
+            yield from self._storage.look(view, now_ns)
         for one in (self._alone(view, sign) for sign in heard):
             finding = one.finding
             key = (one.node, finding.device, "" if finding.device else finding.kind)
@@ -141,9 +145,9 @@ class Detectors:
             yield from _fault(view, culprit, action, because)
 
     def _is_unused(self, view: View, one: Detection) -> bool:
-        """Whether it is a fault of a file system of this machine that nothing uses."""
-        if one.finding.kind != "fs" or one.source not in _OWN_LOGS:
-            return False
+        """Whether it is a fault of a file system of its machine that nothing uses. A host has judged that itself."""
+        if one.finding.kind != "fs" or one.source not in OWN_LOGS or self._storage is None:
+            return one.unused
         jobs = (path for job in view.jobs.open.values() for path in directories_of(job.spec))
         return not used_at(one.finding.device, (self._place, *jobs))
 
