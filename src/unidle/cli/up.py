@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from unidle.control.session import ControllerSession
     from unidle.files.fleet_notices import NoticeChannel
     from unidle.fleet import Fleet
+    from unidle.hub.server import SiteFiles
     from unidle.store.protocol import Store
     from unidle.view.state import View
 
@@ -124,32 +125,30 @@ def _hosts_of(options: UpOptions) -> HostsWish | None:
             )
         return None
     from unidle.control.hosts import DEADLINE_NS, HostsWish
-    from unidle.hub.server import SiteFiles
 
-    for name, is_given in (
-        ("--cpu-devices", options.cpu_devices is not None),
-        ("--profile", options.profile),
-    ):
-        if is_given:
-            raise BadInput(
-                "is not possible with --listen",
-                field=name,
-                remedy="use it with `unidle agent` on each host"
-                if name == "--cpu-devices"
-                else "leave it out",
-            )
-    if bool(options.certificate) != bool(options.key) or (options.authority and not options.certificate):
-        raise BadInput("--certificate and --key belong together", field="--certificate", remedy="give both")
-    site = (
-        SiteFiles(options.certificate, options.key, options.authority)
-        if options.certificate and options.key
-        else None
-    )
+    if options.cpu_devices is not None:
+        raise BadInput(
+            "is not possible with --listen", field="--cpu-devices", remedy="use it with `unidle agent`"
+        )
+    if options.profile:
+        raise BadInput("is not possible with --listen", field="--profile", remedy="leave it out")
     deadline_ns = DEADLINE_NS
     if options.deadline is not None:
         given_s = seconds_of("--deadline", options.deadline, least=_DEADLINE_LEAST_S, most=_DEADLINE_MOST_S)
         deadline_ns = int(given_s * 1e9)
-    return HostsWish(options.listen, deadline_ns, tuple(options.hub_name or ()), site)
+    return HostsWish(options.listen, deadline_ns, tuple(options.hub_name or ()), _site_of(options))
+
+
+def _site_of(options: UpOptions) -> SiteFiles | None:
+    """The site's own certificate, if one is given. Errors: BadInput for a part of it."""
+    certificate, key, authority = options.certificate, options.key, options.authority
+    if certificate and key:
+        from unidle.hub.server import SiteFiles
+
+        return SiteFiles(certificate, key, authority)
+    if certificate or key or authority:
+        raise BadInput("--certificate and --key belong together", field="--certificate", remedy="give both")
+    return None
 
 
 def _up_hosts(options: UpOptions, wish: HostsWish) -> int:

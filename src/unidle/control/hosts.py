@@ -45,7 +45,7 @@ class HostsWish:
 
 
 class PeerClocks(Protocol):
-    """The part of a hub that knows the clocks of its peers."""
+    """The part of a hub that has the clocks of its peers."""
 
     def offset(self, peer: int) -> ClockOffset | None: ...
 
