@@ -140,6 +140,9 @@ def test_a_gang_runs_over_two_hosts_and_its_output_is_read_from_them(tmp_path: P
         assert sorted(place.node for place in places) == list(HOSTS)
         shown = sorted(f"[{p.rank}] rank {p.rank} of 2 on {p.node} at 127.0.0.1" for p in places)
         assert sorted(lines_of(fleet, job)) == shown
+        steps = unidle("progress", job, "--pattern", r"rank \d+ of (?P<step>\d+)", "--store", fleet.store)
+        assert (steps.returncode, steps.stderr) == (0, "")
+        assert "no steps were found" not in steps.stdout
         check = unidle("ledger", "--check", "--store", fleet.store)
         assert check.returncode == 0, check.stdout
         wait_until(lambda: not fleet.boxes(), 60)  # the job's boxes end with it

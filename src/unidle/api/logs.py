@@ -59,13 +59,7 @@ class Output:
         self, store: Store, job: str, ranks: Sequence[int] | None, *, attempt: int | None = None, first: int = 0,
         raw: bool = False, wanted: LogSelection = ALL, dropped: Callable[[int, int], None] = _unnoticed,
     ) -> None:  # fmt: skip
-        from unidle.control.retention.archive import runs_of
-        from unidle.control.store_files import state_dir
-
-        self._root = runs_of(store, data_dir(), job)
-        self._hosts = _hosts_of(self._root / job, state_dir(store, data_dir()), job)
-        if self._hosts is not None:
-            self._root = self._hosts.root
+        self._root, self._hosts = log_root(store, job)
         self._lock: int | None = None  # shared, on the run directory: retention leaves it alone
         self._job, self._ranks, self._attempt, self._raw = job, ranks, attempt, raw
         self._wanted, self._dropped = wanted, dropped
@@ -190,17 +184,22 @@ class Output:
             reader.lost_lines = 0
 
 
-def _hosts_of(own: Path, state: Path, job: str) -> HostLogs | None:
-    """What reads the job's output from other hosts; None where it is on this machine. Errors: CannotRun without a controller."""
-    if own.exists():
-        return None
+def log_root(store: Store, job: str) -> tuple[Path, HostLogs | None]:
+    """The directory with the job's run directory, and what copies logs into it where its ranks are on other hosts.
+
+    Errors: CannotRun where they are, and no controller answers.
+    """
+    from unidle.control.retention.archive import runs_of
+    from unidle.control.store_files import state_dir
     from unidle.hub.place import has_hosts
 
-    if not has_hosts(state):
-        return None
+    root, state = runs_of(store, data_dir(), job), state_dir(store, data_dir())
+    if (root / job).exists() or not has_hosts(state):
+        return root, None
     from unidle.api.host_logs import HostLogs
 
-    return HostLogs(state, job)
+    hosts = HostLogs(state, job)
+    return hosts.root, hosts
 
 
 def lines_of(address: str, job: str, rank: int | None, attempt: int | None, *, follow: bool) -> Iterator[str]:

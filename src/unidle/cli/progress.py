@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, data_dir, print_json, say, say_whole
-from unidle.errors import BadInput, StoreError
+from unidle.cli.common import JsonOption, StoreOption, print_json, say, say_whole
+from unidle.errors import BadInput, CannotRun, StoreError
 from unidle.words import counted
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ def _of_stdin() -> _Output:
 
 
 def _of_job(name: str | None, rank: int, attempt: int | None, store: str | None) -> _Output:
+    from unidle.api.logs import log_root
     from unidle.cli.common import need_job, read_store, read_view
-    from unidle.control.retention.archive import runs_of
     from unidle.engine.local import logs
 
     try:
@@ -147,7 +147,7 @@ def _of_job(name: str | None, rank: int, attempt: int | None, store: str | None)
         raise BadInput("no such file, and no store to find a job in", field="FILE|JOB", value=name, remedy=error.line()) from error  # fmt: skip
     try:
         job = need_job(read_view(opened), name, started=True)
-        root = runs_of(opened, data_dir(), job.id)
+        root, hosts = log_root(opened, job.id)
     except BadInput as error:
         if name is None or error.problem != "no such job in this store":
             raise
@@ -167,12 +167,21 @@ def _of_job(name: str | None, rank: int, attempt: int | None, store: str | None)
     most = len(job.attempts[number - 1].places)
     if rank >= most:
         raise BadInput("the job has no such rank", field="--rank", value=rank, remedy=f"0 to {most - 1}")
-    while attempt is None and number > 1 and next(logs.read(root, job.id, number, rank), None) is None:
+
+    def chunks(number: int) -> Iterator[bytes]:
+        if hosts is not None:
+            hosts.renew(number, job.attempts[number - 1], [rank])
+            for why in hosts.missing.values():
+                raise CannotRun(
+                    f"the output of rank {rank} cannot be read now: {why}", field="JOB", value=job.id
+                )
+        return logs.read(root, job.id, number, rank)
+
+    while attempt is None and number > 1 and next(chunks(number), None) is None:
         number -= 1
     return _Output(
-        f"{job.id}, attempt {number}, rank {rank}", lambda: logs.read(root, job.id, number, rank),
-        job.spec.progress_pattern,
-    )  # fmt: skip
+        f"{job.id}, attempt {number}, rank {rank}", lambda: chunks(number), job.spec.progress_pattern
+    )
 
 
 # ---- for people
