@@ -105,6 +105,16 @@ def wait_until() -> Callable[..., Any]:
     return waiting.wait_until
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB. The test needs root."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], check=True)
+    yield place
+    waiting.wait_until(lambda: subprocess.run(["umount", "-q", place]).returncode == 0, 10, "the unmounting")
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """The URL of a real PostgreSQL server of this session (user ``unidle``, a superuser)."""

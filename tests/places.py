@@ -10,7 +10,7 @@ import stat
 import struct
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import needs
@@ -54,3 +54,10 @@ def set_immutable(path: Path, on: bool) -> None:
         fcntl.ioctl(fd, _SETFLAGS, struct.pack("l", flags))
     finally:
         os.close(fd)
+
+
+def fill(path: Path) -> None:
+    """Write into a file until its disk is full."""
+    with path.open("wb", 0) as file, suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)

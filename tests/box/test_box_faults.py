@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import needs
 from box.small_hub import TRAINS, Peer, RealBox, SmallHub, died, hub_and_box, python_orders
+from places import fill
 from unidle import wire
 from waiting import wait_until
 
 HEAD = wire.HEADER.pack
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], check=True)
-    yield place
-    wait_until(lambda: subprocess.run(["umount", "-q", place]).returncode == 0, 10, "the unmounting")
-
-
-def fill(path: Path) -> None:
-    with path.open("wb", 0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"x" * 4096)
 
 
 def supervisor_of(box: RealBox, attempt: int = 1, rank: int = 0) -> int:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import needs
 from engine_local.local_gangs import Machine, python, sh
+from places import fill
 from unidle.engine.local import logs
 from unidle.engine.local.event_marks import EventMarks
 from unidle.engine.local.ranks import rundir
 from unidle.engine.local.ranks.journal_tail import JournalTail
 from unidle.engine.local.ranks.supervisor.journal import PENDING_LIMIT_BYTES, RankJournal
 from unidle.engine.local.ranks.supervisor.rotated_log import RotatedLog
-from waiting import wait_until
 
 MIB = 1 << 20
 
@@ -103,23 +98,6 @@ def test_a_single_log_file_is_bounded_too(tmp_path: Path) -> None:
     log.close()
     assert (tmp_path / "log").stat().st_size <= 100
     assert log.dropped_bytes == 500 - (tmp_path / "log").stat().st_size
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], check=True)
-    yield place
-    wait_until(lambda: subprocess.run(["umount", "-q", place]).returncode == 0, 10, "the unmounting")
-
-
-def fill(path: Path) -> None:
-    """Write until the disk is full."""
-    with path.open("wb", 0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"x" * 4096)
 
 
 @needs.root
