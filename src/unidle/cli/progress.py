@@ -15,6 +15,7 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.engine.local.ranks.supervisor.progress.scanner import OutputSummary
+    from unidle.view.jobs import JobView
 
 _CHUNK_BYTES = 1 << 20
 _STDIN_BYTES = 1 << 26  # so much of it is kept in memory, and the rest in a file
@@ -152,21 +153,7 @@ def _of_job(name: str | None, rank: int, attempt: int | None, store: str | None)
         if name is None or error.problem != "no such job in this store":
             raise
         raise BadInput("is neither a file nor a job of this store", field="FILE|JOB", value=name, remedy=error.remedy) from None  # fmt: skip
-    if not job.attempts:
-        raise BadInput(
-            "the job has not started yet",
-            field="JOB",
-            value=job.id,
-            remedy="try again when it runs; `unidle list` shows its state",
-        )
-    number = len(job.attempts) if attempt is None else attempt
-    if number > len(job.attempts):
-        raise BadInput(
-            "the job has no such attempt", field="--attempt", value=number, remedy=f"1 to {len(job.attempts)}"
-        )
-    most = len(job.attempts[number - 1].places)
-    if rank >= most:
-        raise BadInput("the job has no such rank", field="--rank", value=rank, remedy=f"0 to {most - 1}")
+    number = _attempt_of(job, rank, attempt)
 
     def chunks(number: int) -> Iterator[bytes]:
         if hosts is not None:
@@ -182,6 +169,26 @@ def _of_job(name: str | None, rank: int, attempt: int | None, store: str | None)
     return _Output(
         f"{job.id}, attempt {number}, rank {rank}", lambda: chunks(number), job.spec.progress_pattern
     )
+
+
+def _attempt_of(job: JobView, rank: int, attempt: int | None) -> int:
+    """The attempt that is read first. Errors: BadInput where the job has none, or not this one or this rank of it."""
+    if not job.attempts:
+        raise BadInput(
+            "the job has not started yet",
+            field="JOB",
+            value=job.id,
+            remedy="try again when it runs; `unidle list` shows its state",
+        )
+    number = len(job.attempts) if attempt is None else attempt
+    if number > len(job.attempts):
+        raise BadInput(
+            "the job has no such attempt", field="--attempt", value=number, remedy=f"1 to {len(job.attempts)}"
+        )
+    most = len(job.attempts[number - 1].places)
+    if rank >= most:
+        raise BadInput("the job has no such rank", field="--rank", value=rank, remedy=f"0 to {most - 1}")
+    return number
 
 
 # ---- for people
