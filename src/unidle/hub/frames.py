@@ -1,4 +1,4 @@
-"""Frames as structs: what the hub and its clients say to each other. `docs/rooms/hub.md` has the table.
+"""Frames as structs: what the hub and its clients say to each other. `docs/rooms/hub.md` has the order of a connection.
 
 Their names in ``f`` are those of :mod:`unidle.wire`. Import the module, not its names: ``frames.Start`` is the frame,
 ``Start`` alone is a plan. Unknown keys are ignored, as a newer peer may have more.
