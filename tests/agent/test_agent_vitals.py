@@ -105,6 +105,29 @@ def test_what_is_seen_while_the_connection_is_away_is_part_of_the_next_look(
             second.close()
 
 
+def test_stacks_are_read_of_ranks_that_boxes_here_hold_and_of_no_others(hub: TestHub, host: Host) -> None:
+    with host.agent(hub):
+        agent = hub.joined()
+        assert hub.box(agent, "job-1").ok
+        start(hub, hub.joined("box"), 0)
+        look(hub, of_ranks(0))
+
+        def stacks(**body: Any) -> frames.Done:
+            return hub.ask(agent, lambda command: frames.Run(command, hub.fence, "stacks", body))
+
+        assert stacks().ok  # it is ready now
+        answer = stacks(job="job-1", attempt=1, ranks=[0, 1])
+        assert answer.ok, answer.why
+        found = {tuple(one["ranks"]): one for one in answer.data["stacks"]}
+        assert found[1,]["state"] == "ended"
+        assert found[0,]["frames"] or found[0,]["at"]
+        other = stacks(job="job-2", attempt=1, ranks=[0])
+        assert [one["state"] for one in other.data["stacks"]] == ["ended"]
+        assert "not as agreed" in stacks(job="job-1", ranks="all").why
+        assert "directory" in stacks(job="../boxes/job-1", attempt=1, ranks=[0]).why
+        assert "at most" in stacks(job="job-1", attempt=1, ranks=list(range(5000))).why
+
+
 def written(place: Path, rank: int = 0, **spawn: Any) -> Path:
     directory = Path(rundir.rank_dir(place / "job-1" / "runs", "job-1", 1, rank))
     directory.mkdir(parents=True)

@@ -39,10 +39,18 @@ def test_a_rank_that_is_stopped_on_a_host_is_named_and_the_gang_starts_again(tmp
         found = fleet.job(job)
         assert found is not None
         assert (found.state, len(found.attempts)) == ("succeeded", 2)
-        [incident] = ask("guard", "incidents", "--store", fleet.store)
+        incidents = ask("guard", "incidents", "--store", fleet.store)
+        [incident] = [one for one in incidents if one["job"] == job]  # the machine may have others
         assert (incident["kind"], incident["rank"], incident["attempt"]) == ("hang", 1, 1)
         assert incident["node"] == found.attempts[0].places[1].node
         assert abs(incident["onset_ns"] - stopped_ns) < S
         assert incident["onset_ns"] <= incident["signal_ns"] < incident["verdict_ns"] < incident["resumed_ns"]
         hung = sum(row["end_ns"] - row["start_ns"] for row in rows(fleet.store) if row["leaf"] == "hang")
         assert hung >= 2 * (incident["verdict_ns"] - incident["onset_ns"])
+        story = ask("explain", job, "--store", fleet.store)
+        assert story["odd_ranks"] == [1]
+        assert [row["rank"] for row in story["stacks"]] == [0, 1]
+        assert story["stacks"][1]["state"] == "stopped"
+        assert "allreduce.py" in story["stacks"][0]["at"], story["stacks"]
+        decided = [decision["what"] for decision in story["decisions"]]
+        assert decided.index("stacks") + 1 == decided.index("stop")

@@ -42,7 +42,7 @@ class Followed:
     marks: dict[int, list[Mark]] = field(default_factory=dict)
     silent: list[Silent] = field(default_factory=list)
     uses: list[Utilised] = field(default_factory=list)
-    looks: list[GangVitals] = field(default_factory=list)
+    vitals: list[GangVitals] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.marks = {place.rank: [] for place in self.command.places}
@@ -61,8 +61,8 @@ class Followed:
         elif isinstance(seen, Utilised) and (seen.job, seen.attempt) == self.key:
             self.uses.append(seen)
         elif isinstance(seen, GangVitals) and (seen.job, seen.attempt) == self.key:
-            assert not self.looks or seen.at_ns > self.looks[-1].at_ns, f"{seen} after {self.looks[-1]}"
-            self.looks.append(seen)
+            assert not self.vitals or seen.at_ns > self.vitals[-1].at_ns, f"{seen} after {self.vitals[-1]}"
+            self.vitals.append(seen)
 
     def has_ended(self, rank: int) -> bool:
         return bool(self.marks[rank]) and self.marks[rank][-1].k in ("exit", "lost")

@@ -101,22 +101,22 @@ def test_a_gang_at_rest_is_reported_as_quiet_and_as_busy_once_one_rank_is_at_wor
 def test_a_rank_that_is_stopped_is_seen_where_it_is_with_the_time(rig: EngineRig) -> None:
     rig.look()
     gang = rig.up(rig.start("run", 3))
-    rig.until(lambda: gang.looks, "a look at the gang")
-    assert [rank.rank for rank in gang.looks[-1].ranks] == [0, 1, 2]
-    assert {rank.doing for rank in gang.looks[-1].ranks} == {"sleep"}
-    before_ns = gang.looks[-1].at_ns
+    rig.until(lambda: gang.vitals, "a look at the gang")
+    assert [rank.rank for rank in gang.vitals[-1].ranks] == [0, 1, 2]
+    assert {rank.doing for rank in gang.vitals[-1].ranks} == {"sleep"}
+    before_ns = gang.vitals[-1].at_ns
     rig.freeze(gang.command, 1, on=True)
-    rig.until(lambda: gang.looks[-1].ranks[1].doing == "stopped", "a rank that is stopped")
-    look = gang.looks[-1]
+    rig.until(lambda: gang.vitals[-1].ranks[1].doing == "stopped", "a rank that is stopped")
+    look = gang.vitals[-1]
     assert [rank.doing for rank in look.ranks] == ["sleep", "stopped", "sleep"]
     assert before_ns - S < look.ranks[1].since_ns <= look.at_ns
     assert max(mark.t for marks in gang.marks.values() for mark in marks) < look.at_ns
     rig.freeze(gang.command, 1, on=False)
-    rig.until(lambda: gang.looks[-1].ranks[1].doing != "stopped", "that it goes on")
-    for one, other in pairwise(gang.looks):
+    rig.until(lambda: gang.vitals[-1].ranks[1].doing != "stopped", "that it goes on")
+    for one, other in pairwise(gang.vitals):
         assert one.from_ns <= one.at_ns <= other.from_ns
     rig.kill(gang.command, 2)
-    rig.until(lambda: gang.has_ended(2) and len(gang.looks[-1].ranks) == 2, "a look without it")
+    rig.until(lambda: gang.has_ended(2) and len(gang.vitals[-1].ranks) == 2, "a look without it")
     rig.stop(gang, 0)
     rig.ends(gang)
 

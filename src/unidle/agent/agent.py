@@ -10,30 +10,22 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import Any, Final
 
 from unidle import wire
 from unidle.agent.boxes import RUNS, Boxes, BoxOrder
 from unidle.agent.checks import TIERS, RunningCheck, check_command
 from unidle.agent.found_node import FoundNode
-from unidle.agent.held_ranks import HeldRanks
 from unidle.agent.rank_files import read_part
+from unidle.agent.rank_looks import ORDERS, RankLooks
 from unidle.agent.signs import Signs
 from unidle.agent.state import AgentState
 from unidle.errors import UnidleError
 from unidle.hub import frames
 
-if TYPE_CHECKING:
-    from unidle.agent.uses import Uses
-    from unidle.agent.vitals import Vitals
-
 LOOK_EVERY_S: Final = 300.0
 """Between two lists of the host's devices. A sign of a GPU makes the next one due at once."""
 PRUNE_EVERY_S: Final = 3600.0
-RANKS_EVERY_S: Final = 0.4
-"""Between two searches for ranks, and two reports of what they do."""
 _GPU_KINDS: Final = frozenset({"xid", "sxid", "gpu_lost", "gpu"})
 _KEPT_ANSWERS: Final = 256
 _MOST_USED: Final = 256
@@ -68,10 +60,7 @@ class Agent:
         self._state, self._hub, self.found, self._find, self._send = state, hub, found, find, send
         self.boxes = Boxes(state.boxes)
         self._signs = Signs(found.node, state.path / "watch.json")
-        self._ranks = HeldRanks(state.boxes, RUNS)
-        self._vitals: Vitals | None = None  # made with the first rank
-        self._uses: Uses | None = None  # made with the first order to measure
-        self._ranks_s = 0.0  # when to look for ranks again
+        self._looks = RankLooks(found.node, state.boxes, RUNS)
         self._fence = 0  # the newest that was seen
         self._starting: dict[int, str] = {}  # command -> job of the box
         self._checks: dict[int, RunningCheck] = {}
@@ -100,8 +89,7 @@ class Agent:
         self._connected = False
         self._unacknowledged = []
         self._signs.lost()
-        if self._uses is not None:
-            self._uses.lost()
+        self._looks.lost()
 
     def acknowledged(self, number: int) -> None:
         """The hub received that pong, and so all that was sent before it."""
@@ -129,6 +117,9 @@ class Agent:
             self._send(before)  # it came twice
         elif isinstance(frame, frames.Box):
             self._box(frame)
+        elif frame.what in ORDERS:
+            if (answer := self._looks.take(frame.id, frame.what, frame.body)) is not None:
+                self._done(frame.id, why=answer[1])
         elif frame.id not in self._checks:
             self._run(frame)
 
@@ -143,9 +134,6 @@ class Agent:
             self._starting[frame.id] = frame.job
 
     def _run(self, frame: frames.Run) -> None:
-        if frame.what == wire.USE:
-            self._measure(frame)
-            return
         if frame.what != "check":
             self._done(frame.id, why=f"{frame.what!r} is unknown to this release")
             return
@@ -160,19 +148,6 @@ class Agent:
             self._checks[frame.id] = RunningCheck(command, TIERS[tier])
         except OSError as error:
             self._done(frame.id, why=f"the check cannot be started: {error}")
-
-    def _measure(self, frame: frames.Run) -> None:
-        """Measure whether the devices of a gang are used, or cease to."""
-        if self._uses is None:
-            from unidle.agent.uses import Uses
-
-            self._uses = Uses(self.found.node, lambda: self._ranks.live)
-        try:
-            self._uses.watch(frame.body)
-        except msgspec.ValidationError as error:
-            self._done(frame.id, why=f"the order to measure is not as agreed: {error}")
-        else:
-            self._done(frame.id)
 
     def _read(self, frame: frames.Read) -> None:
         place = (frame.job, frame.attempt, frame.rank)
@@ -197,7 +172,7 @@ class Agent:
     @property
     def is_busy(self) -> bool:
         """Whether an answer is being waited for, so that the next :meth:`tick` should come soon."""
-        return bool(self._starting or self._checks)
+        return bool(self._starting or self._checks or self._looks.is_busy)
 
     def tick(self) -> None:
         """Answer what has ended, and report what changed."""
@@ -215,29 +190,14 @@ class Agent:
         if now_s >= self._prune_s:
             self._prune_s = now_s + PRUNE_EVERY_S
             self.boxes.prune(time.time())
-        if now_s >= self._ranks_s:
-            self._ranks_s = now_s + RANKS_EVERY_S
-            self._follow_ranks()
+        for command, why, data in self._looks.answers() if self._looks.is_busy else ():
+            self._done(command, why=why, data=data)
+        for seen in self._looks.reports(self.boxes.live, connected=self._connected):
+            self._send(seen)
         if self._connected:
             for job in self.boxes.ended():
                 self._send(frames.Seen("left", {"job": job}))
             self._report_signs()
-
-    def _follow_ranks(self) -> None:
-        """See which ranks there are, and report what they do."""
-        self._ranks.look(self.boxes.live)
-        if self._uses is not None and self._connected:
-            for body in self._uses.take():
-                self._send(frames.Seen(wire.USE, body))
-        if self._vitals is None:
-            if not self._ranks.live:
-                return
-            from unidle.agent.vitals import Vitals
-
-            self._vitals = Vitals()
-        self._vitals.follow(self._ranks.live)
-        for body in self._vitals.take(connected=self._connected):
-            self._send(frames.Seen(wire.VITALS, body))
 
     def look_soon(self) -> None:
         """List the devices of the host now."""
@@ -286,6 +246,4 @@ class Agent:
             check.close()
         self._checks = {}
         self._signs.close()
-        for watch in (self._vitals, self._uses):
-            if watch is not None:
-                watch.close()
+        self._looks.close()

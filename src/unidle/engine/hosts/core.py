@@ -164,13 +164,13 @@ class HostsCore:
             if frame.what == "node":
                 self.nodes.described(event.peer, frame.body)
             elif frame.what in (wire.VITALS, wire.USE):
-                self._look(event.peer, frame)
+                self._observed(event.peer, frame)
             elif frame.what == wire.ENDS and (link := self.boxes.of_peer.get(event.peer)) is not None:
                 self._ends(link)
         elif isinstance(frame, frames.Marks) and (link := self.boxes.of_peer.get(event.peer)) is not None:
             self._marks(link, frame)
 
-    def _look(self, peer: int, frame: frames.Seen) -> None:
+    def _observed(self, peer: int, frame: frames.Seen) -> None:
         """An agent saw ranks of its node: it speaks for those alone."""
         node, offset = self.nodes.of_peer.get(peer), self._hub.offset(peer)
         if offset is None or frame.what == wire.USE:
@@ -181,8 +181,8 @@ class HostsCore:
         if node is None or seen is None or gang is None:
             return
         here = {rank.rank for rank in gang.ranks if rank.node == node.node.id}
-        gang.looks.add(node.node.id, seen, here)
-        found = gang.looks.complete({r.rank: r.node for r in gang.ranks if r.begun and not r.ended})
+        gang.observed.add(node.node.id, seen, here)
+        found = gang.observed.complete({r.rank: r.node for r in gang.ranks if r.begun and not r.ended})
         if found is not None:
             self.out.seen.append(found)
 

@@ -6,11 +6,12 @@ import hashlib
 import select
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final
+from typing import Any, Final
 
 from unidle.clock import Clock
 from unidle.engine.hosts.core import HostsCore
 from unidle.engine.hosts.orders import BoxHost, rank_orders
+from unidle.engine.hosts.outbox import Answer
 from unidle.engine.hosts.reads import ReadRequest, Reads, answer_to
 from unidle.engine.hosts.timing import HostsTiming
 from unidle.engine.protocol import LiveAttempt, Observation, StartGang, StopGang, WatchGang
@@ -106,6 +107,16 @@ class HostsEngine:
         is not connected, or does not have the file.
         """
         return self._reads.ask(ReadRequest(node, job, attempt, rank, file, offset, count))
+
+    def ask_agent(self, node: str, what: str, body: dict[str, Any], answer: Answer) -> None:
+        """Give the agent of a node an order. ``answer`` is called in the loop, also if the connection ends."""
+        agent = self._core.nodes.agent(node)
+        if agent is None:
+            answer(frames.Done(0, False, "its host is not connected"))
+            return
+        out = self._core.out
+        out.tell(agent.id, frames.Run(out.ask(agent.id, answer), out.fence, what, body))
+        self._flush()
 
     def poll(self) -> list[Observation]:
         """What is new since the last poll. The time is taken before the hub is asked, so that what came by then counts."""

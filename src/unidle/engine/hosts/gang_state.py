@@ -62,7 +62,7 @@ class GangState:
     refusals: int = 0  # of `prepare`
     port: int | None = None  # with which starts were sent
     waits_since_ns: int | None = None
-    looks: GangLooks = field(default_factory=GangLooks)
+    observed: GangLooks = field(default_factory=GangLooks)
 
     @property
     def key(self) -> Key:
