@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.commands import ask, rows
+from e2e.commands import ask, rows, unidle
 from e2e.gangs import submit
 from e2e.test_e2e_hosts import opened
 from waiting import wait_until
@@ -23,7 +23,7 @@ S = 1_000_000_000
 def test_a_rank_that_is_stopped_on_a_host_is_named_and_the_gang_starts_again(tmp_path: Path) -> None:
     with opened(tmp_path) as fleet:
         job = submit(
-            fleet.store, tmp_path / "job.json", f"exec {sys.executable} {ALLREDUCE} 150 0.02", ranks=2, device="cpu",
+            fleet.store, tmp_path / "job.json", f"echo rank $RANK begins; exec {sys.executable} {ALLREDUCE} 150 0.02", ranks=2, device="cpu",
             restart={"max": 2, "backoff_s": 0}, progress={"pattern": "at step ([0-9]+)"},
         )  # fmt: skip
 
@@ -54,3 +54,14 @@ def test_a_rank_that_is_stopped_on_a_host_is_named_and_the_gang_starts_again(tmp
         assert "allreduce.py" in story["stacks"][0]["at"], story["stacks"]
         decided = [decision["what"] for decision in story["decisions"]]
         assert decided.index("stacks") + 1 == decided.index("stop")
+        page = tmp_path / "page.html"
+        done = unidle("report", job, "--store", fleet.store, "--out", page)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "rank 1 begins" in page.read_text()  # what the rank at fault printed on its host
+        assert fleet.up is not None
+        fleet.up.terminate()
+        fleet.up.wait(60)
+        done = unidle("report", job, "--store", fleet.store, "--out", page)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "rank 1 begins" not in page.read_text()
+        assert "their controller cannot be reached" in page.read_text()
