@@ -66,12 +66,13 @@ class ScriptedHub:
     # the test
 
     def join(
-        self, node: str, job: str = "", *, held: frames.BoxHeld | None = None, described: Node | None = None
-    ) -> int:
-        """An agent, or the box of a job, says hello."""
+        self, node: str, job: str = "", *, held: frames.BoxHeld | None = None, described: Node | None = None,
+        kind: str = "",
+    ) -> int:  # fmt: skip
+        """An agent, or the box of a job, says hello; another ``kind``: a reader."""
         self._last += 1
         agent = None if job else frames.AgentHeld(msgspec.to_builtins(described or node_of(node)))
-        kind = "box" if job else "agent"
+        kind = kind or ("box" if job else "agent")
         hello = frames.Hello(1, kind, node, job=job, box=held, agent=agent)  # type: ignore[arg-type]
         self.heard[self._last] = self.clock.now_ns()
         self.events.append(Joined(Peer(self._last, kind, node, job, f"boot of {node}", "", hello)))  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ Name = Annotated[str, msgspec.Meta(max_length=253)]
 """A node or a job."""
 Why = Annotated[str, msgspec.Meta(max_length=4096)]
 Kind = Literal["agent", "box", "reader"]
-"""A reader is a command of the store's owner that reads files of ranks."""
+"""A reader is a command of the store's owner that reads files of ranks, and profiles them."""
 
 
 class RankHeld(msgspec.Struct, frozen=True):
@@ -110,6 +110,15 @@ class Fetch(msgspec.Struct, frozen=True, tag_field="f", tag=wire.FETCH):
     file: Name
     offset: int = 0
     bytes: Ordinal = 65536
+
+
+class Ask(msgspec.Struct, frozen=True, tag_field="f", tag=wire.ASK):
+    """A reader requests something of the agent of a host. ``what`` is ``profile``. Answer: ``done``, as of :class:`Run`."""
+
+    id: Ordinal
+    node: Name
+    what: Annotated[str, msgspec.Meta(max_length=64)]
+    body: dict[str, Any] = {}
 
 
 class Bye(msgspec.Struct, frozen=True, tag_field="f", tag=wire.BYE):
@@ -227,7 +236,7 @@ class Box(msgspec.Struct, frozen=True, tag_field="f", tag=wire.BOX):
 
 
 class Run(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RUN):
-    """Something for an agent to do: ``what`` is ``check`` or ``hook``; ``body`` what it needs."""
+    """Something for an agent to do: ``what`` is ``check``, ``hook``, ``use``, ``stacks`` or ``profile``; ``body`` what it needs."""
 
     id: Ordinal
     fence: Ordinal
@@ -235,7 +244,7 @@ class Run(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RUN):
     body: dict[str, Any] = {}
 
 
-FromClient = Hello | Pong | Marks | Done | Seen | Fetch | Bye
+FromClient = Hello | Pong | Marks | Done | Seen | Fetch | Ask | Bye
 Command = Resume | Prepare | Start | Stop | Release | End | Read | Box | Run | Done
 """What a user of the hub sends; it sends the rest itself."""
 ToClient = Welcome | Refused | Ping | Command

@@ -13,20 +13,28 @@ _RANKS_A_LOOK = (
     512  # of a gang with more ranks, so many looks fewer are made: a look costs the more the more it has
 )
 _LOOK_NS = 500_000_000
+_AHEAD_NS = 1_000_000_000  # as far as the offset of a host's clock may be wrong
 
 
-def look_of(body: dict[str, object], offset_ns: int) -> GangVitals | None:
-    """What an agent sent, on the controller's clock; None where it is nothing of the kind, as from a newer release."""
+def look_of(body: dict[str, object], offset_ns: int, now_ns: int) -> GangVitals | None:
+    """What an agent sent, on the controller's clock.
+
+    None where it is nothing of the kind, as from a newer release, or of a time that is not over yet.
+    """
     try:
         seen = msgspec.convert(body, GangVitals)
     except msgspec.ValidationError:
         return None
-    return replace(
-        seen,
-        from_ns=seen.from_ns + offset_ns,
-        at_ns=seen.at_ns + offset_ns,
-        ranks=tuple(moved(rank, offset_ns) for rank in seen.ranks),
-    )
+    from_ns, at_ns = seen.from_ns + offset_ns, seen.at_ns + offset_ns
+    if not 0 <= from_ns <= at_ns <= now_ns + _AHEAD_NS:
+        return None
+    at_ns = min(at_ns, now_ns)  # what is logged of it is not later than the log
+    ranks = tuple(moved(rank, offset_ns) for rank in seen.ranks)
+    if any(
+        not 0 <= time_ns <= now_ns + _AHEAD_NS for rank in ranks for time_ns in (rank.since_ns, rank.stuck_ns)
+    ):
+        return None
+    return replace(seen, from_ns=min(from_ns, at_ns), at_ns=at_ns, ranks=ranks)
 
 
 @dataclass(slots=True)
