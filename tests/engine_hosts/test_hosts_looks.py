@@ -135,6 +135,28 @@ def test_links_to_addresses_outside_of_a_host_say_nothing_of_a_gang_on_several(
     assert look.ranks[0].stuck == ()
 
 
+def test_a_link_between_hosts_is_known_by_the_addresses_of_its_ends(
+    hub: ScriptedHub, agents: tuple[int, int]
+) -> None:
+    here, there, elsewhere = "10.0.0.1:40000", "10.0.0.2:5000", "10.9.9.9:2049"
+    links = (
+        LinkVitals(-1, S // 4, stuck=True, to=there),
+        LinkVitals(-1, S // 2, to=there),
+        LinkVitals(-1, S, stuck=True, to=elsewhere),
+    )
+    seen(agents[0], hub, 10, 11, rank_of(0, links=links, stuck_ns=9 * S, ends=(here, "10.0.0.1:40001")))
+    seen(agents[1], hub, 10, 11, rank_of(1, links=(LinkVitals(-1, 7, to=here),), ends=(there,)))
+    [look] = looks(hub)
+    assert look.ranks[0].links == (LinkVitals(1, S // 2, stuck=True),)
+    assert look.ranks[0].stuck_ns == 9 * S + OFFSET_NS
+    assert look.ranks[1].links == (LinkVitals(0, 7),)
+    unread = GangVitals("job", 1, 11 * S, 12 * S, (rank_of(1),), links_read=False)
+    seen(agents[0], hub, 11, 12, rank_of(0, links=links[:1], stuck_ns=9 * S, ends=(here,)))
+    hub.receive(agents[1], frames.Seen("vitals", msgspec.to_builtins(unread)))
+    [look] = looks(hub)
+    assert look.ranks[0].stuck == (1,)
+
+
 def test_two_observations_as_one_have_all_that_was_used_and_what_is_so_at_the_end() -> None:
     one = GangVitals("j", 1, 0, 1, (rank_of(0, cpu_ns=1, io_bytes=2, links=(LinkVitals(1, 3),)), rank_of(2)))
     last = replace(rank_of(0, cpu_ns=4, waiting_ns=5), doing="lock")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from unidle.jobs.vitals import GangVitals, RankVitals, continued, moved, stretched
+from unidle.jobs.vitals import GangVitals, LinkVitals, RankVitals, as_one, continued, moved, stretched
 
 _RANKS_A_LOOK = (
     512  # of a gang with more ranks, so many looks fewer are made: a look costs the more the more it has
@@ -42,6 +42,7 @@ class GangLooks:
     """Of one attempt. The gang was observed once each of its live ranks was seen since the last time."""
 
     _waiting: dict[str, GangVitals] = field(default_factory=dict)  # by node
+    _ends: dict[str, dict[str, int]] = field(default_factory=dict)  # by node: addresses of its ranks' links
     _at_ns: int = 0  # the end of the last look
 
     def add(self, node: str, seen: GangVitals, ranks: Collection[int]) -> None:
@@ -51,6 +52,8 @@ class GangLooks:
         if before is not None and before.at_ns >= seen.at_ns:
             return  # an older one
         self._waiting[node] = seen if before is None else continued(before, seen)
+        if seen.links_read:
+            self._ends[node] = {end: rank.rank for rank in seen.ranks for end in rank.ends}
 
     def complete(self, live: dict[int, str]) -> GangVitals | None:
         """The look at all ``live`` ranks (rank -> node); None while one of them was not seen.
@@ -68,7 +71,7 @@ class GangLooks:
         ranks = {
             rank.rank: stretched(rank, look.at_ns - look.from_ns, at_ns - from_ns)
             for look in parts
-            for rank in (look.ranks if len(parts) == 1 else map(_without_outside, look.ranks))
+            for rank in (_linked(one, self._ends, alone=len(parts) == 1) for one in look.ranks)
         }
         if live.keys() - ranks.keys():
             return None
@@ -84,6 +87,12 @@ class GangLooks:
         )
 
 
-def _without_outside(rank: RankVitals) -> RankVitals:
-    """Without links to addresses outside of its host: which of them are of the gang is not known."""
-    return replace(rank, links=tuple(link for link in rank.links if link.peer >= 0))
+def _linked(rank: RankVitals, ends: dict[str, dict[str, int]], *, alone: bool) -> RankVitals:
+    """With the ranks on other hosts at the other ends of its links. What leads elsewhere counts for a gang that is ``alone`` on its host."""
+    found: dict[int, LinkVitals] = {}
+    for link in rank.links:
+        peers = (of[link.to] for of in ends.values() if link.to in of)
+        peer = link.peer if link.peer >= 0 else next(peers, -1)
+        if peer >= 0 or alone:
+            found[peer] = as_one(found.get(peer), replace(link, peer=peer, to=""))
+    return replace(rank, links=tuple(found[peer] for peer in sorted(found)), ends=())
