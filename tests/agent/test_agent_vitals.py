@@ -15,6 +15,7 @@ import pytest
 from agent.hosts import Host
 from agent.hubs import TestHub
 from unidle.agent.held_ranks import HeldRanks
+from unidle.agent.vitals import RANKS_A_TURN, ReportTurns
 from unidle.clock import boottime_ns
 from unidle.engine.local.ranks import process_tree, rundir
 from unidle.hub import frames
@@ -126,6 +127,15 @@ def test_stacks_are_read_of_ranks_that_boxes_here_hold_and_of_no_others(hub: Tes
         assert "not as agreed" in stacks(job="job-1", ranks="all").why
         assert "directory" in stacks(job="../boxes/job-1", attempt=1, ranks=[0]).why
         assert "at most" in stacks(job="job-1", attempt=1, ranks=list(range(5000))).why
+
+
+def test_a_large_gang_is_reported_less_often_than_a_small_one() -> None:
+    turns = ReportTurns()
+    small, large = ("a", 1), ("b", 1)
+    assert [turns.is_due(small, RANKS_A_TURN - 1) for _ in range(4)] == [True] * 4
+    assert [turns.is_due(large, 2 * RANKS_A_TURN) for _ in range(7)] == [True, False, False] * 2 + [True]
+    turns.forget(large)
+    assert turns.is_due(large, 0)
 
 
 def written(place: Path, rank: int = 0, **spawn: Any) -> Path:

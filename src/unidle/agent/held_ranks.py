@@ -18,13 +18,17 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class HeldProcess:
-    """A rank whose process was there at the last look. ``supervisor``: the parent of all that belongs to it."""
+    """A rank whose process was there at the last look.
+
+    ``supervisor``: the parent of all that belongs to it. ``gang``: how many ranks its gang has on all hosts, 0 if unknown.
+    """
 
     rank: int
     pid: int
     ticks: int
     supervisor: int
     group: ControlGroup
+    gang: int = 0
 
     @property
     def state(self) -> Literal["alive", "gone"]:
@@ -78,9 +82,12 @@ def _process_of(rank: int, directory: str) -> HeldProcess | None:
     supervisor = (rundir.read_json(f"{directory}/{rundir.SUPERVISOR}") or {}).get("pid")
     if process is None or not isinstance(supervisor, int):
         return None
-    groups = (rundir.read_json(f"{directory}/{rundir.ORDERS}") or {}).get("groups")
+    orders = rundir.read_json(f"{directory}/{rundir.ORDERS}") or {}
+    groups, env = orders.get("groups"), orders.get("env")
     paths = {str(use): str(path) for use, path in groups.items()} if isinstance(groups, dict) else {}
-    return HeldProcess(rank, *process, supervisor, ControlGroup(paths))
+    ranks = str(env.get("UNIDLE_RANKS", "")) if isinstance(env, dict) else ""
+    gang = int(ranks) if ranks.isascii() and ranks.isdigit() and len(ranks) < 10 else 0
+    return HeldProcess(rank, *process, supervisor, ControlGroup(paths), gang)
 
 
 def _numbered(directory: str | Path, prefix: str) -> Iterator[tuple[int, str]]:

@@ -12,7 +12,25 @@ from unidle.agent.held_ranks import HeldProcess, Key
 from unidle.engine.local.vitals.reachability import Reachability
 from unidle.jobs.vitals import GangVitals, continued
 
+RANKS_A_TURN: Final = 2048
+"""A gang with more ranks is reported in one of several turns: its controller takes in reports from all of its hosts."""
 _BODY_BYTES: Final = wire.FRAME_BYTES // 2
+
+
+class ReportTurns:
+    """Whose turn it is to be reported: a gang of up to :data:`RANKS_A_TURN` ranks each time, a larger one less often."""
+
+    def __init__(self) -> None:
+        self._left: dict[Key, int] = {}
+
+    def is_due(self, key: Key, ranks: int) -> bool:
+        """Called once in each turn in which there is something to report of a gang of so many ranks."""
+        left = self._left.get(key, 0)
+        self._left[key] = left - 1 if left else ranks // RANKS_A_TURN
+        return not left
+
+    def forget(self, key: Key) -> None:
+        self._left.pop(key, None)
 
 
 class Vitals:
@@ -21,6 +39,8 @@ class Vitals:
     def __init__(self) -> None:
         self._followed: dict[Key, dict[int, int]] = {}
         self._waiting: dict[Key, GangVitals] = {}  # not sent: one look that grows
+        self._turns = ReportTurns()
+        self._ranks: dict[Key, int] = {}  # of a gang, on all hosts
 
         from unidle.engine.local.vitals.sampler import VitalsWatch
 
@@ -29,9 +49,11 @@ class Vitals:
     def follow(self, live: Mapping[Key, Mapping[int, HeldProcess]]) -> None:
         """These are the ranks that are alive."""
         wanted = {key: {rank: held.pid for rank, held in ranks.items()} for key, ranks in live.items()}
+        self._ranks = {key: max(held.gang for held in ranks.values()) for key, ranks in live.items()}
         for key in self._followed.keys() - wanted.keys():
             self._watch.forget(key)
             self._waiting.pop(key, None)
+            self._turns.forget(key)
         for key, pids in wanted.items():
             if self._followed.get(key) != pids:
                 self._watch.follow(key, pids, ())
@@ -44,9 +66,9 @@ class Vitals:
             if key in self._followed:
                 before = self._waiting.get(key)
                 self._waiting[key] = seen if before is None else continued(before, seen)
-        if connected:
-            waiting, self._waiting = self._waiting, {}
-            yield from map(_body, waiting.values())
+        for key in list(self._waiting) if connected else ():
+            if self._turns.is_due(key, self._ranks.get(key, 0)):
+                yield _body(self._waiting.pop(key))
 
     def close(self) -> None:
         """End the thread."""

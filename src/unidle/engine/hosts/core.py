@@ -180,10 +180,16 @@ class HostsCore:
         gang = None if seen is None else self.gangs.get((seen.job, seen.attempt))
         if node is None or seen is None or gang is None:
             return
-        here = {rank.rank for rank in gang.ranks if rank.node == node.node.id}
+        here = {
+            r.rank
+            for r in seen.ranks
+            if 0 <= r.rank < len(gang.ranks) and gang.ranks[r.rank].node == node.node.id
+        }
         gang.observed.add(node.node.id, seen, here)
-        found = gang.observed.complete({r.rank: r.node for r in gang.ranks if r.begun and not r.ended})
-        if found is not None:
+        if not gang.observed.due(self.out.now_ns):
+            return
+        live = {rank.rank: rank.node for rank in gang.ranks if rank.begun and not rank.ended}
+        if (found := gang.observed.complete(live, self.out.now_ns)) is not None:
             self.out.seen.append(found)
 
     def _ends(self, link: BoxLink) -> None:

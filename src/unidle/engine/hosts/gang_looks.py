@@ -9,10 +9,7 @@ import msgspec
 
 from unidle.jobs.vitals import GangVitals, LinkVitals, RankVitals, as_one, continued, moved, stretched
 
-_RANKS_A_LOOK = (
-    512  # of a gang with more ranks, so many looks fewer are made: a look costs the more the more it has
-)
-_LOOK_NS = 500_000_000
+_AGAIN_NS = 500_000_000  # between two counts of what is missing
 _AHEAD_NS = 1_000_000_000  # as far as the offset of a host's clock may be wrong
 
 
@@ -42,8 +39,11 @@ class GangLooks:
     """Of one attempt. The gang was observed once each of its live ranks was seen since the last time."""
 
     _waiting: dict[str, GangVitals] = field(default_factory=dict)  # by node
-    _ends: dict[str, dict[str, int]] = field(default_factory=dict)  # by node: addresses of its ranks' links
+    _ends: dict[str, int] = field(default_factory=dict)  # of links between hosts: address -> rank
+    _ends_of: dict[str, list[str]] = field(default_factory=dict)  # the same by node
     _at_ns: int = 0  # the end of the last look
+    _needed: int = 0  # hosts with live ranks, when that was last counted
+    _counted_ns: int = 0
 
     def add(self, node: str, seen: GangVitals, ranks: Collection[int]) -> None:
         """The ranks of a node were observed; only ``ranks`` are there."""
@@ -53,20 +53,27 @@ class GangLooks:
             return  # an older one
         self._waiting[node] = seen if before is None else continued(before, seen)
         if seen.links_read:
-            self._ends[node] = {end: rank.rank for rank in seen.ranks for end in rank.ends}
+            for end in self._ends_of.get(node, ()):
+                self._ends.pop(end, None)
+            own = {end: rank.rank for rank in seen.ranks for end in rank.ends}
+            self._ends |= own
+            self._ends_of[node] = list(own)
 
-    def complete(self, live: dict[int, str]) -> GangVitals | None:
+    def due(self, now_ns: int) -> bool:
+        """Whether :meth:`complete` may have an answer: not asked for each host of a gang on a thousand."""
+        return len(self._waiting) >= self._needed or now_ns - self._counted_ns >= _AGAIN_NS
+
+    def complete(self, live: dict[int, str], now_ns: int) -> GangVitals | None:
         """The look at all ``live`` ranks (rank -> node); None while one of them was not seen.
 
         A host without an agent keeps a gang from being judged: its ranks may be at work.
         """
         looks = {node: self._waiting.get(node) for node in dict.fromkeys(live.values())}
+        self._needed, self._counted_ns = len(looks), now_ns
         parts = [look for look in looks.values() if look is not None]
         if not parts or len(parts) < len(looks):
             return None
         at_ns = max(look.at_ns for look in parts)
-        if at_ns - self._at_ns < _LOOK_NS * (len(live) // _RANKS_A_LOOK):
-            return None
         from_ns = self._at_ns or min(look.from_ns for look in parts)
         ranks = {
             rank.rank: stretched(rank, look.at_ns - look.from_ns, at_ns - from_ns)
@@ -87,12 +94,13 @@ class GangLooks:
         )
 
 
-def _linked(rank: RankVitals, ends: dict[str, dict[str, int]], *, alone: bool) -> RankVitals:
+def _linked(rank: RankVitals, ends: dict[str, int], *, alone: bool) -> RankVitals:
     """With the ranks on other hosts at the other ends of its links. What leads elsewhere counts for a gang that is ``alone`` on its host."""
+    if not rank.links and not rank.ends:
+        return rank
     found: dict[int, LinkVitals] = {}
     for link in rank.links:
-        peers = (of[link.to] for of in ends.values() if link.to in of)
-        peer = link.peer if link.peer >= 0 else next(peers, -1)
+        peer = link.peer if link.peer >= 0 else ends.get(link.to, -1)
         if peer >= 0 or alone:
             found[peer] = as_one(found.get(peer), replace(link, peer=peer, to=""))
     return replace(rank, links=tuple(found[peer] for peer in sorted(found)), ends=())

@@ -175,7 +175,7 @@ def _plain(address: tuple[str, int]) -> Address:
 class Connections:
     """The connections of one gang's ranks from reading to reading.
 
-    ``outside``: connections to other machines are told apart by the address of their other end, and ``ends`` has the
+    ``outside``: connections to other machines are listed by the address of their other end, and ``ends`` has the
     addresses of this one, by rank.
     """
 
@@ -210,25 +210,27 @@ class Connections:
         now: dict[tuple[int, int], TcpState] = {}
         for rank, held in found.items():
             by_peer: dict[tuple[int, str], LinkVitals] = {}
-            ends: list[str] = []
             for inode, tcp in held.items():
                 key = (pids[rank], inode)
                 now[key] = tcp
                 before = self._before.get(key)
                 peer = at.get(_place(spaces[rank], tcp.there), _OUTSIDE)
-                to = _far(tcp.there) if self._outside and peer == _OUTSIDE else ""
-                if to:
-                    ends.append(_far(tcp.here))
+                to = self._outside_end(rank, tcp) if self._outside and peer == _OUTSIDE else ""
                 if not tcp.queued and (before is None or before.acked_bytes == tcp.acked_bytes):
                     continue  # nothing was sent
-                link = replace(_link(peer, tcp, before, span_ns), to=to)
-                by_peer[peer, to] = as_one(by_peer.get((peer, to)), link)
+                link = _link(peer, tcp, before, span_ns)
+                by_peer[peer, to] = as_one(by_peer.get((peer, to)), replace(link, to=to) if to else link)
             if by_peer:
                 links[rank] = tuple(by_peer[key] for key in sorted(by_peer))
-            if ends:
-                self.ends[rank] = tuple(ends)
         self._before = now
         return links
+
+    def _outside_end(self, rank: int, tcp: TcpState) -> str:
+        """The other end of a connection to another machine; this one is noted."""
+        to = _far(tcp.there)
+        if to:
+            self.ends[rank] = (*self.ends.get(rank, ()), _far(tcp.here))
+        return to
 
     def close(self, gone: Collection[int] | None = None) -> None:
         """Let go of these processes, or of all."""
