@@ -203,7 +203,7 @@ class HostsRig(ProcessRig):
             older.poll()  # what it takes for true is of no account: the store refuses what it writes
             return all("older fence" in path.read_text() for path in refused)
 
-        wait_until(tried, 10, "both boxes to refuse the older controller")
+        wait_until(tried, 60, "both boxes to refuse the older controller")
         older.close()
         self.engine = self.engine_of(self.new_hub())
         self.take_over(gang)
@@ -221,7 +221,7 @@ class HostsRig(ProcessRig):
         for job in {gang.command.job for gang in self.followed}:
             self.engine.finish(job)
         for box in self.boxes.values():
-            wait_until(lambda box=box: box.poll() is not None, 20, "the end of a box")  # type: ignore[misc]
+            wait_until(lambda box=box: box.poll() is not None, 60, "the end of a box")  # type: ignore[misc]
         self.engine.close()
 
 
