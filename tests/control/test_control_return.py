@@ -6,7 +6,7 @@ import os
 
 from control.remedy_worlds import RemedyWorld
 from unidle.control.nodes.hooks import HookOrder
-from unidle.control.nodes.remedies import check_words, log_age_s
+from unidle.control.nodes.remedies import check_words, log_since_s
 
 FLEET = {
     "nodes": [{"id": "n[1-2]", "devices": {"count": 1, "kind": "gpu"}}],
@@ -29,8 +29,11 @@ def watched(world: RemedyWorld) -> dict[str, tuple[str, ...]]:
     return words
 
 
-def ages(words: dict[str, tuple[str, ...]]) -> list[int | None]:
-    return [int(one[one.index("--log-age") + 1]) if "--log-age" in one else None for one in words.values()]
+def limits(words: dict[str, tuple[str, ...]]) -> list[float | None]:
+    """From which second since boot on the kernel log counts, of each check."""
+    return [
+        float(one[one.index("--log-since") + 1]) if "--log-since" in one else None for one in words.values()
+    ]
 
 
 def test_a_node_that_is_returned_is_checked_by_later_lines_only():
@@ -39,15 +42,16 @@ def test_a_node_that_is_returned_is_checked_by_later_lines_only():
     world.until(1)
     world.fault("n1", "replace")
     world.until(500)
-    assert world.controller.view.care.targets["n1"].state == "out" and ages(words) == []
+    view = world.controller.view
+    assert view.care.targets["n1"].state == "out" and limits(words) == []
     world.ask("return", "n1")
     world.until(550)
-    assert "n1" not in world.controller.view.care.targets
-    first, *others = ages(words)
-    assert first == 0  # the line of the fault is 499 s old
-    assert others and all(
-        age is not None and 0 < age < 30 for age in others
-    )  # on probation: all since the return
+    assert "n1" not in view.care.targets
+    first, *others = limits(words)
+    assert first is not None and others
+    returned = (500 * S - view.clock_offset_ns) / S
+    assert returned <= first < returned + 1
+    assert set(others) == {first}  # on probation: all since the return, whenever the check begins
 
 
 def test_a_check_has_the_directories_of_all_jobs_that_have_not_ended():
@@ -64,6 +68,11 @@ def test_a_check_has_the_directories_of_all_jobs_that_have_not_ended():
 
 
 def test_a_node_that_nobody_returned_is_checked_by_all_lines_since_boot():
-    assert log_age_s(0, 5 * S) is None and log_age_s(2 * S, 5 * S) == 3
-    assert "--log-age" not in check_words(None, "n1", "standard")
-    assert check_words(None, "n1", "standard", 3)[-2:] == ("--log-age", "3")
+    assert log_since_s(0, -5 * S) is None
+    assert "--log-since" not in check_words(None, "n1", "standard")
+    assert check_words(None, "n1", "standard", 3.25)[-2:] == ("--log-since", "3.250")
+
+
+def test_a_return_before_the_last_boot_leaves_all_lines_since_boot():
+    assert log_since_s(12 * S, 10 * S) == 2.0
+    assert log_since_s(8 * S, 10 * S) == 0.0

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Final
 
+from unidle.boot import boottime_ns
+
 TIERS: Final[dict[str, float]] = {"quick": 60.0, "standard": 600.0, "burn-in": 7200.0}
 """How long a check of each depth may run, in seconds."""
 _MOST_BYTES: Final = 512 * 1024
@@ -28,9 +30,12 @@ class CheckOutcome:
 
 
 def check_command(node: str, tier: str, log_age_s: int | None, used: Sequence[str]) -> list[str]:
-    """The command of a check. ``used``: directories whose faults in the kernel log count."""
+    """The command of a check that is ordered now. ``log_age_s``: for how many seconds before this moment the kernel log counts;
+    ``used``: directories whose faults in it count.
+    """
     words = [sys.executable, "-P", "-m", "unidle", "check", "--json", "--tier", tier, "--node", node]
-    words += [] if log_age_s is None else ["--log-age", str(log_age_s)]
+    if log_age_s is not None:  # as a moment: the check may read the log much later
+        words += ["--log-since", f"{max(boottime_ns() / 1e9 - log_age_s, 0):.3f}"]
     return words + [f"--used={path}" for path in used]
 
 

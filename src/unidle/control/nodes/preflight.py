@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from unidle.control.nodes.hooks import HookEngine, HookOrder
-from unidle.control.nodes.remedies import check_words, filled, judged, log_age_s, used_directories
+from unidle.control.nodes.remedies import check_words, filled, judged, log_since_s, used_directories
 from unidle.events import types as ev
 from unidle.fleet import Node
 from unidle.guard.preflight import Decision, PreflightResult, PreflightRules, Tier, decide_gang
@@ -139,8 +139,8 @@ class Preflight:
             return
         policy = view.fleet.guard
         hook = policy.quick if tier == "quick" else policy.prove
-        age_s = log_age_s(_changed_ns(view, node.id) or 0, now_ns)
-        own = check_words(node, node.id, tier, age_s, used_directories(view, waiting=False))
+        since_s = log_since_s(_changed_ns(view, node.id) or 0, view.clock_offset_ns)
+        own = check_words(node, node.id, tier, since_s, used_directories(view, waiting=False))
         words = filled(hook.command or own, node, node.id, "")
         self._count += 1
         order = HookOrder(f"preflight-{self._name}-{self._count}", words, hook.timeout_ns)

@@ -244,7 +244,7 @@ class RemedyWatch:
             hook = policy.quick if here.busy == remedy.QUICK else policy.prove
             since_ns = max(here.repaired_ns, view.care.returned.get(here.node, 0))
             words = hook.command or check_words(
-                node, here.node, here.busy, log_age_s(since_ns, self._now_ns),
+                node, here.node, here.busy, log_since_s(since_ns, view.clock_offset_ns),
                 used_directories(view, waiting=True),
             )  # fmt: skip
         device = here.target if here.target != here.node else ""
@@ -256,9 +256,13 @@ def name_of(here: CareView) -> str:
     return f"{here.seq}-{here.busy}"
 
 
-def log_age_s(since_ns: int, now_ns: int) -> int | None:
-    """For how many seconds the kernel log counts, of a node that came back at ``since_ns`` (0: it never did)."""
-    return max(now_ns - since_ns, 0) // 1_000_000_000 if since_ns else None
+def log_since_s(since_ns: int, clock_offset_ns: int) -> float | None:
+    """From which second since boot on the kernel log of this machine counts, of a node that came back at ``since_ns`` (0: it
+    never did). A moment, not an age: a check may read the log long after it was ordered.
+
+    ``clock_offset_ns`` turns the boot-time clock into the log's time.
+    """
+    return max(since_ns - clock_offset_ns, 0) // 1_000_000 / 1e3 if since_ns else None
 
 
 def used_directories(view: View, *, waiting: bool) -> tuple[str, ...]:
@@ -269,13 +273,13 @@ def used_directories(view: View, *, waiting: bool) -> tuple[str, ...]:
 
 
 def check_words(
-    node: Node | None, name: str, tier: str, age_s: int | None = None, used: Sequence[str] = ()
+    node: Node | None, name: str, tier: str, since_s: float | None = None, used: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """unidle's own check, in the network namespace of the node where it has one.
 
-    ``age_s``: see :func:`log_age_s`; ``used``: see :func:`used_directories`.
+    ``since_s``: see :func:`log_since_s`; ``used``: see :func:`used_directories`.
     """
-    log = () if age_s is None else ("--log-age", str(age_s))
+    log = () if since_s is None else ("--log-since", f"{since_s:.3f}")
     words = (sys.executable, "-P", "-m", "unidle", "check", "--json", "--tier", tier, "--node", name, *log)
     words += tuple(f"--used={path}" for path in used)
     return ("ip", "netns", "exec", node.netns, *words) if node is not None and node.netns else words
