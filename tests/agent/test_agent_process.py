@@ -114,7 +114,8 @@ def test_a_check_runs_on_the_host(hub: TestHub, host: Host) -> None:
 def check(command: int, hub: TestHub) -> Any:
     from unidle.hub import frames
 
-    return frames.Run(command, hub.fence, "check", {"tier": "quick"})
+    body = {"name": f"check-{command}", "limit_ns": 60_000_000_000, "tier": "quick"}
+    return frames.Run(command, hub.fence, "check", body)
 
 
 def test_what_its_detectors_can_see_is_reported(hub: TestHub, host: Host) -> None:

@@ -38,6 +38,7 @@ class ScriptedHub:
         self.events: list[Joined | Left | Received] = []
         self.all_sent: list[tuple[int, frames.Command]] = []
         self.heard: dict[int, int] = {}
+        self.clock_offset: ClockOffset | None = ClockOffset(77, 1)
         self.wake_fd = os.eventfd(0)
         self._last = 0
         self.engine = HostsEngine(self, fleet, self.clock, 5, TIMING)
@@ -52,7 +53,7 @@ class ScriptedHub:
         self.all_sent.append((peer, frame))
 
     def offset(self, peer: int) -> ClockOffset | None:
-        return ClockOffset(77, 1)
+        return self.clock_offset
 
     def acknowledged_ns(self, peer: int) -> int:
         return self.heard[peer]

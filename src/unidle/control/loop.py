@@ -243,7 +243,7 @@ class Controller:
         """One observation of the engine."""
         state = self._state
         if isinstance(seen, HealthChange):
-            if seen.health != self.view.health.get(seen.target, "healthy"):
+            if seen.health != self.view.health.get(seen.target, "healthy") and not self._is_out(seen.target):
                 self._emit(ev.HealthSet(seen.target, seen.health, seen.because))
                 state.place = True
         elif isinstance(seen, Utilised):
@@ -265,6 +265,11 @@ class Controller:
                 self.submit(job, seen.spec, seen.by, source=seen.source, identity=seen.identity)
         else:
             self._take_of_host(seen)
+
+    def _is_out(self, target: str) -> bool:
+        """Whether it is out of use until it is proven: that its machine answers again is no proof."""
+        here = self.view.care.targets.get(target)
+        return here is not None and here.state not in ("suspect", "draining")
 
     def _take_of_host(self, seen: NodesChanged | Taken | Silent | Disrupted | Landed) -> None:
         if (event := event_of(self.view, seen)) is None:

@@ -23,7 +23,7 @@ from unidle.engine.protocol import Disrupted, LiveAttempt, RankMarks, Silent, St
 from unidle.events.marks import Mark
 from unidle.fleet import Fleet
 from unidle.hub import frames
-from unidle.hub.protocol import Joined, Left, Peer, Received
+from unidle.hub.protocol import ClockOffset, Joined, Left, Peer, Received
 from unidle.jobs import Reason
 
 _DECODER = msgspec.json.Decoder(Mark)
@@ -252,6 +252,10 @@ class HostsCore:
                 self._timers.set(("release", str(attempt), peer.id), self.out.now_ns + _LOOK_NS)
 
         self.out.tell(peer.id, frames.Release(self.out.ask(peer.id, answered), self.out.fence, attempt))
+
+    def clock_of(self, peer: Peer) -> ClockOffset | None:
+        """Of that connection; None until it is measured."""
+        return self._hub.offset(peer.id)
 
     def _fetch(self, link: BoxLink) -> None:
         """Have the agent look after a box that is needed and has no connection."""

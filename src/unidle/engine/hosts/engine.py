@@ -10,6 +10,7 @@ from typing import Final
 
 from unidle.clock import Clock
 from unidle.engine.hosts.core import HostsCore
+from unidle.engine.hosts.node_commands import HostCommands
 from unidle.engine.hosts.orders import BoxHost, rank_orders
 from unidle.engine.hosts.reads import ReadRequest, Reads, answer_to
 from unidle.engine.hosts.timing import HostsTiming
@@ -31,7 +32,7 @@ class HostsEngine:
     token of this controller; it grows with each controller. ``timing.deadline_ns`` must be the lease that the hub
     grants. ``on_seen`` gets what agents and boxes observe and the engine has no use for (``signs``, ``vitals``, ...).
 
-    The engine is used by one thread, apart from :meth:`read`. It has no vitals, no warm restarts, no copies of
+    ``commands`` runs checks and remedies on the hosts. The engine is used by one thread, apart from :meth:`read`. It has no vitals, no warm restarts, no copies of
     checkpoints in memory and no parts of devices: ranks start without the first three, and a gang that needs a part
     is refused.
     """
@@ -47,6 +48,7 @@ class HostsEngine:
         self._core = HostsCore(
             hub, fleet, clock.now_ns(), fence, timing or HostsTiming(), self._orders
         )  # fmt: skip
+        self.commands = HostCommands(self._core, clock, self._name, self._flush)
         self._reads = Reads()
         self._uses: list[Utilised] = []
         self._poller = select.poll()
