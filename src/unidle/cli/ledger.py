@@ -247,6 +247,7 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Write an HTML report of a job, or of a whole store. The page needs no other file."""
+    from unidle.api.rank_output import rank_output
     from unidle.control.inbox import NOT_TAKEN_UP
     from unidle.report.write import write_report
 
@@ -262,7 +263,8 @@ def report(
         )  # fmt: skip
     job_id = None if found is None else found.id
     try:
-        path = write_report(opened, Path(out) if out else None, job_id, data_dir(), mode_of(mode))
+        with rank_output(opened, data_dir(), job_id) as output:
+            path = write_report(opened, Path(out) if out else None, output, job_id, data_dir(), mode_of(mode))
     except OSError as error:
         raise cannot_write("--out", out or str(error.filename), error) from error
     if as_json:

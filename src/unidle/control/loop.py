@@ -291,8 +291,9 @@ class Controller:
             self._state.queue.touch(seen.job)
             if stacks is not None and isinstance(said, ev.VerdictReached) and said.kind in ("hang", "cut"):
                 stacks.begin(said.job, self.view.jobs[said.job].attempts[-1], self._clock.now_ns())
-        if stacks is not None and self._progress.suspects:
-            stacks.prepare(self._clock.now_ns())
+        job = self.view.jobs.open.get(seen.job)
+        if stacks is not None and self._progress.suspects and job is not None and job.live is not None:
+            stacks.prepare(job.live, self._clock.now_ns())
 
     def _listen(self) -> None:
         """To those who watch nodes and look at running jobs."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from unidle.clock import RealClock, boot_id, boottime_ns
 from unidle.control.forecast import Forecaster
+from unidle.control.gangs.local_stacks import LocalStacks
 from unidle.control.gangs.stacks import GangStacks
 from unidle.control.loop import Controller
 from unidle.control.nodes.late_detectors import LateDetectors
@@ -134,7 +135,7 @@ def _services(
         dispatcher(held, senders),
         detectors,
         _profiler(held, fleet, address),
-        GangStacks(held.root),
+        GangStacks(LocalStacks(held.root)),
         _retention(held, fleet, address, say),
     )
 

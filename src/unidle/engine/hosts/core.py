@@ -13,13 +13,15 @@ import msgspec
 
 from unidle import wire
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
+from unidle.engine.hosts.gang_looks import look_of
 from unidle.engine.hosts.gang_moves import GangMoves, OrdersOf
 from unidle.engine.hosts.gang_state import GangState, Key, RankState, adopted, fresh, never_started, numbers
+from unidle.engine.hosts.gang_uses import GangUses
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timers import Timers
 from unidle.engine.hosts.timing import HostsTiming, S
-from unidle.engine.protocol import Disrupted, LiveAttempt, RankMarks, Silent, StartGang, StopGang
+from unidle.engine.protocol import Disrupted, LiveAttempt, RankMarks, Silent, StartGang, StopGang, WatchGang
 from unidle.events.marks import Mark
 from unidle.fleet import Fleet
 from unidle.hub import frames
@@ -40,6 +42,7 @@ class HostsCore:
         self.out = Outbox(fence)
         self.boxes = BoxLinks(start_ns)
         self.nodes = HostNodes(fleet, start_ns, timing, self.out)
+        self.uses = GangUses(self.out, self.nodes)
         self.gangs: dict[Key, GangState] = {}
         self._of_job: dict[str, dict[int, GangState]] = {}
         self._open: set[str] = set()
@@ -85,9 +88,15 @@ class HostsCore:
         self.gangs[key].stop(command.grace_ns)
         self.moves.move(self.gangs[key])
 
+    def watch(self, command: WatchGang, now_ns: int) -> None:
+        """Have agents measure whether an attempt's devices are used."""
+        self.out.now_ns = now_ns
+        self.uses.watch(command)
+
     def release(self, job: str, attempt: int, now_ns: int) -> None:
         """Forget an attempt; boxes that are not connected now receive it with their next hello."""
         gang = self.gangs.pop((job, attempt), None)
+        self.uses.forget((job, attempt))
         self._of_job.get(job, {}).pop(attempt, None)
         for node in gang.nodes if gang is not None else ():
             link = self.boxes.at.get((node, job))
@@ -125,6 +134,7 @@ class HostsCore:
         node = self.nodes.join(peer, heard_ns)
         if node is not None:
             self._look_at_node_at(node, node.heard_ns + self._timing.silent_ns)
+            self.uses.joined(peer.node)
             for box in self.boxes.on_node(peer.node):
                 box.asked_ns = None
                 self._fetch(box)
@@ -153,10 +163,28 @@ class HostsCore:
         elif isinstance(frame, frames.Seen):
             if frame.what == "node":
                 self.nodes.described(event.peer, frame.body)
+            elif frame.what in (wire.VITALS, wire.USE):
+                self._observed(event.peer, frame)
             elif frame.what == wire.ENDS and (link := self.boxes.of_peer.get(event.peer)) is not None:
                 self._ends(link)
         elif isinstance(frame, frames.Marks) and (link := self.boxes.of_peer.get(event.peer)) is not None:
             self._marks(link, frame)
+
+    def _observed(self, peer: int, frame: frames.Seen) -> None:
+        """An agent saw ranks of its node: it speaks for those alone."""
+        node, offset = self.nodes.of_peer.get(peer), self._hub.offset(peer)
+        if offset is None or frame.what == wire.USE:
+            self.uses.seen(peer, frame.body, 0 if offset is None else offset.offset_ns)
+            return
+        seen = look_of(frame.body, offset.offset_ns)
+        gang = None if seen is None else self.gangs.get((seen.job, seen.attempt))
+        if node is None or seen is None or gang is None:
+            return
+        here = {rank.rank for rank in gang.ranks if rank.node == node.node.id}
+        gang.observed.add(node.node.id, seen, here)
+        found = gang.observed.complete({r.rank: r.node for r in gang.ranks if r.begun and not r.ended})
+        if found is not None:
+            self.out.seen.append(found)
 
     def _ends(self, link: BoxLink) -> None:
         """The host ends the ranks of a box, as its allocation is over: no failure of the job."""
@@ -338,6 +366,8 @@ class HostsCore:
         heard = any(box.peer is not None and not box.silent for box in self.boxes.on_node(node))
         used = link.leaving and any(gang.on(node) for gang in self.gangs.values())
         again_ns = self.nodes.look(link, self.out.now_ns, self._hub, boxes=heard, used=used)
+        if link.gone:
+            self.uses.gone(node)
         if again_ns is not None:
             self._look_at_node_at(link, again_ns)
 
