@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 import msgspec
+
 from _process import UNIDLE, environment
 from unidle.agent.boxes import LOCK
 from unidle.api.jobs import submit
@@ -29,6 +30,7 @@ from unidle.view.snapshot import load_view
 from unidle.view.state import View
 
 RANK = Path(__file__).with_name("jobs") / "boot_times.py"
+PATTERN = r"step (?P<step>\d+)/"
 PORT = 7411
 DEADLINE_S = 10
 POLL_S = 0.002  # for what is a time of its own
@@ -38,16 +40,18 @@ T = TypeVar("T")
 
 
 class Store:
-    """A store with its controller, and what the ranks of its jobs noted. ``fields``: of all its jobs."""
+    """A store with its controller, and what the ranks of its jobs noted."""
 
     def __init__(self, path: Path, notes: Path) -> None:
         self.path, self._notes = path, notes
 
-    def submit(self, steps_per_s: float, **fields: object) -> str:
-        """Submit a job of ranks that step so often; its id."""
+    def submit(self, ranks: int, pool: str = "", steps_per_s: float = 0.0, restarts: int = 0) -> str:
+        """Submit a job, for hosts of a pool where one is named; its id."""
         command = [sys.executable, str(RANK), str(self._notes), str(steps_per_s)]
-        more = {"workdir": str(self._notes), "device": "cpu", "progress": {"pattern": r"step (?P<step>\d+)/"}}
-        return submit(command, store=self.path, **more, **fields).id  # type: ignore[arg-type]
+        return submit(
+            command, store=self.path, ranks=ranks, device="cpu", workdir=self._notes, progress={"pattern": PATTERN},
+            restart={"max": restarts, "backoff_s": 0}, node_labels={"pool": pool} if pool else None,
+        ).id  # fmt: skip
 
     def cancel(self, job: str) -> None:
         """End a job, and wait until it has ended."""
@@ -136,9 +140,7 @@ class HostsFleet:
         address = f"{self.lab.address('hub')}:{PORT}"
         listen = ("--listen", address, "--deadline", f"{DEADLINE_S}s")
         self.controller = self._start("hub", *up, str(self.store.path), *listen)
-        self.local_controller = self._start(
-            "hub", *up, str(self.local.path), "--cpu-devices", str(devices)
-        )
+        self.local_controller = self._start("hub", *up, str(self.local.path), "--cpu-devices", str(devices))
         self._token = Path(f"{self.store.path}.d/hub/join")
         until(self._token.exists, "the controller to listen")
         until(lambda: self.store.path.exists() and self.store.view().running, "the controller")
@@ -192,4 +194,3 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-

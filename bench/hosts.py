@@ -30,7 +30,7 @@ MARK_MS = 50.0
 BOX_MB, BOX_PCT, AGENT_MB, AGENT_PCT = 15.0, 0.1, 60.0, 0.5
 SETTLE_S = 6.0  # what a process imports and finds at its start is not rest
 STEPS_PER_S = 20.0
-RESTART = {"max": 1000, "backoff_s": 0}
+RESTARTS = 1000
 _MS = 1_000_000
 
 
@@ -46,7 +46,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
 
 def rest(fleet: HostsFleet, seconds: float) -> Iterator[Row]:
     """A box whose one rank is silent, and the agent of its host."""
-    job = fleet.store.submit(0, ranks=1, node_labels={"pool": "one"})
+    job = fleet.store.submit(1, "one")
     fleet.store.begun(job, 1, 1)
     processes = {"box": fleet.box("big", job), "agent": fleet.agents["big"].pid}
     time.sleep(SETTLE_S)
@@ -67,10 +67,9 @@ def rest(fleet: HostsFleet, seconds: float) -> Iterator[Row]:
 
 def marks(fleet: HostsFleet, seconds: float) -> Iterator[Row]:
     """From a step's mark to the moment when a reader finds it in the log."""
-    fields = {"ranks": 1}
     delays = {}
     for name, store in _both(fleet):
-        job = store.submit(STEPS_PER_S, **fields)
+        job = store.submit(1, steps_per_s=STEPS_PER_S)
         store.begun(job, 1, 1)
         delays[name] = _delays_ms(store, job, seconds)
         store.cancel(job)
@@ -97,15 +96,15 @@ def _delays_ms(store: Store, job: str, seconds: float) -> list[float]:
 def starts(fleet: HostsFleet, pairs: int) -> Iterator[Row]:
     """From the submission of three ranks to the first instruction of the last one: on three hosts, on one, on this machine."""
     kinds = {
-        "three": (fleet.store, {"node_labels": {"pool": "three"}}),
-        "one": (fleet.store, {"node_labels": {"pool": "one"}}),
-        "local": (fleet.local, {}),
+        "three": (fleet.store, "three"),
+        "one": (fleet.store, "one"),
+        "local": (fleet.local, ""),
     }
     took: dict[str, list[float]] = {name: [] for name in kinds}
     for turn in range(pairs + 1):
-        for name, (store, fields) in kinds.items():
+        for name, (store, pool) in kinds.items():
             asked_ns = boottime_ns()
-            job = store.submit(0, ranks=3, **fields)
+            job = store.submit(3, pool)
             begun_ns = store.begun(job, 1, 3)
             store.cancel(job)
             if turn:  # the first one fills caches
@@ -122,8 +121,7 @@ def restarts(fleet: HostsFleet, pairs: int) -> Iterator[Row]:
     """Kill -9 of one of two ranks to the first step of both, on two hosts and on this machine."""
     jobs = {}
     for name, store in _both(fleet):
-        where = {"node_labels": {"pool": "three"}} if name == "hosts" else {}
-        jobs[name] = store.submit(0, ranks=2, restart=RESTART, **where)
+        jobs[name] = store.submit(2, "three" if name == "hosts" else "", restarts=RESTARTS)
         store.begun(jobs[name], 1, 2)
     took: dict[str, list[float]] = {name: [] for name in jobs}
     for attempt in range(1, pairs + 2):
@@ -142,7 +140,7 @@ def restarts(fleet: HostsFleet, pairs: int) -> Iterator[Row]:
 
 def cuts(fleet: HostsFleet, count: int) -> Iterator[Row]:
     """A host is cut off: when the log names it, and when the gang steps elsewhere. It comes back after each time."""
-    job = fleet.store.submit(0, ranks=2, restart=RESTART, node_labels={"pool": "three"})
+    job = fleet.store.submit(2, "three", restarts=RESTARTS)
     named, back = [], []
     for attempt in range(1, count + 1):
         fleet.store.begun(job, attempt, 2)
@@ -158,10 +156,18 @@ def cuts(fleet: HostsFleet, count: int) -> Iterator[Row]:
     fleet.store.cancel(job)
     how = f"measured here, the longest of {count}, with a deadline of {DEADLINE_S} s; median {{:.1f}} s"
     yield _bounded(
-        "a host is cut off: until the log names it", "s", max(named), NAMED_S, how.format(statistics.median(named))
+        "a host is cut off: until the log names it",
+        "s",
+        max(named),
+        NAMED_S,
+        how.format(statistics.median(named)),
     )
     yield _bounded(
-        "a host is cut off: until its gang runs elsewhere", "s", max(back), BACK_S, how.format(statistics.median(back))
+        "a host is cut off: until its gang runs elsewhere",
+        "s",
+        max(back),
+        BACK_S,
+        how.format(statistics.median(back)),
     )
 
 
@@ -218,7 +224,9 @@ def _apart(what: str, ours: Sequence[float], peers: Sequence[float], peer: str, 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=9, help="of starts and of restarts (default 9)")
     parser.add_argument("--cuts", type=int, default=3, help="how often a host is cut off (default 3)")
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long rest and marks are observed (default 30)")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="how long rest and marks are observed (default 30)"
+    )
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from unidle.engine.protocol import (
     Disrupted,
     Engine,
     HealthChange,
+    HostClock,
     JobArrived,
     Landed,
     NodesChanged,
@@ -266,13 +267,13 @@ class Controller:
         else:
             self._take_of_host(seen)
 
-    def _take_of_host(self, seen: NodesChanged | Taken | Silent | Disrupted | Landed) -> None:
+    def _take_of_host(self, seen: NodesChanged | HostClock | Taken | Silent | Disrupted | Landed) -> None:
         if (event := event_of(self.view, seen)) is None:
             return
         self._emit(event)
         if isinstance(seen, Silent | Disrupted | Landed):
             self._state.queue.touch(seen.job)
-        if not isinstance(seen, Silent | Disrupted):
+        if not isinstance(seen, Silent | Disrupted | HostClock):
             self._state.place = True
 
     def _take_vitals(self, seen: GangVitals) -> None:
