@@ -50,10 +50,10 @@ class Fleet:
     def _errors(self, name: str) -> BinaryIO:
         return self._stack.enter_context((self.place / f"{name}.err").open("ab"))
 
-    def join(self, node: str) -> None:
+    def join(self, node: str, *more: object) -> None:
         words = ("--join", f"127.0.0.1:{self.port}", "--token-file", f"{self.store}.d/hub/join")
         self.agents[node] = start(
-            "agent", *words, "--node", node, "--state", self.place / node, "--cpu-devices", 1,
+            "agent", *words, "--node", node, "--state", self.place / node, "--cpu-devices", 1, *more,
             stderr=self._errors(node),
         )  # fmt: skip
 
@@ -152,7 +152,7 @@ def test_a_gang_runs_over_two_hosts_and_its_output_is_read_from_them(tmp_path: P
         assert fleet.up.wait(60) == 0
         away = unidle("logs", job, "--store", fleet.store)
         assert away.returncode == 3
-        assert "their controller cannot be reached" in away.stderr
+        assert "the controller of the hosts cannot be reached" in away.stderr
 
 
 @pytest.mark.slow

@@ -97,6 +97,17 @@ class HostsCore:
             if (on := self.nodes.at.get(node)) is not None and on.leaving:
                 self._look_at_node_at(on, now_ns)
 
+    def forget(self, node: str, now_ns: int) -> str | None:
+        """Take a host out of the fleet that does not answer. Why not: empty where it leaves, None where there is none."""
+        self.out.now_ns = now_ns
+        if self.nodes.agent(node) is not None:
+            return "its agent is connected: stop it first"
+        link = self.nodes.forget(node)
+        if link is None:
+            return None
+        self._look_at_node_at(link, now_ns)
+        return ""
+
     def finish(self, job: str) -> None:
         """The boxes of a job may go."""
         self._open.discard(job)
