@@ -47,12 +47,13 @@ STOP = "stop"
 RELEASE = "release"
 END = "end"
 FETCH = "fetch"  # from a reader: a part of a file of a rank, wherever it is
+FORGET = "forget"  # from a reader: a host that is gone, or was installed again
 READ = "read"  # to an agent too
 # from the hub to an agent
 BOX = "box"
 RUN = "run"
 
-FROM_CLIENT = frozenset({HELLO, PONG, MARKS, DONE, SEEN, FETCH, BYE})
+FROM_CLIENT = frozenset({HELLO, PONG, MARKS, DONE, SEEN, FETCH, FORGET, BYE})
 TO_CLIENT = frozenset({WELCOME, REFUSED, PING})
 TO_BOX = TO_CLIENT | {RESUME, PREPARE, START, STOP, RELEASE, END, READ}
 TO_AGENT = TO_CLIENT | {BOX, RUN, READ}

@@ -12,7 +12,7 @@ import pytest
 
 from e2e.commands import ask, rows, unidle
 from e2e.gangs import submit
-from e2e.test_e2e_hosts import opened
+from e2e.host_fleets import opened
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow

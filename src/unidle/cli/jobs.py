@@ -133,11 +133,12 @@ def _known_state(state: str | None) -> None:
 
 def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show a job's attempts, and how each of its ranks ended."""
-    from unidle.control.queries.describe import job_detail
+    from unidle.control.queries.describe import clock_text, job_detail
     from unidle.control.queries.explanation import headline
 
     opened = read_store(store)
-    detail = job_detail(need_job(read_view(opened), job), named_store(store))
+    view = read_view(opened)
+    detail = job_detail(view, need_job(view, job), named_store(store))
     if as_json:
         print_json(detail)
         return
@@ -160,6 +161,8 @@ def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption
                 else f"kept up to step {run['durable_step']}"
             )
             say(f"steps {run['first_step']} to {run['last_step']}, {durable}")
+        if clocks := clock_text(run["clock_errors_ns"]):
+            say(clocks)
         for line in _stack_lines(run):
             say(line)
         rows = [

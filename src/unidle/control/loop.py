@@ -27,6 +27,7 @@ from unidle.engine.protocol import (
     Disrupted,
     Engine,
     HealthChange,
+    HostClock,
     JobArrived,
     Landed,
     NodesChanged,
@@ -271,13 +272,13 @@ class Controller:
         here = self.view.care.targets.get(target)
         return here is not None and here.state not in ("suspect", "draining")
 
-    def _take_of_host(self, seen: NodesChanged | Taken | Silent | Disrupted | Landed) -> None:
+    def _take_of_host(self, seen: NodesChanged | HostClock | Taken | Silent | Disrupted | Landed) -> None:
         if (event := event_of(self.view, seen)) is None:
             return
         self._emit(event)
         if isinstance(seen, Silent | Disrupted | Landed):
             self._state.queue.touch(seen.job)
-        if not isinstance(seen, Silent | Disrupted):
+        if not isinstance(seen, Silent | Disrupted | HostClock):
             self._state.place = True
 
     def _take_vitals(self, seen: GangVitals) -> None:

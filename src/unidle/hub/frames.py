@@ -112,6 +112,13 @@ class Fetch(msgspec.Struct, frozen=True, tag_field="f", tag=wire.FETCH):
     bytes: Ordinal = 65536
 
 
+class Forget(msgspec.Struct, frozen=True, tag_field="f", tag=wire.FORGET):
+    """A reader has a host leave the fleet that does not answer: its name is free from then on. Answer: ``done``."""
+
+    id: Ordinal
+    node: Name
+
+
 class Bye(msgspec.Struct, frozen=True, tag_field="f", tag=wire.BYE):
     """It leaves on purpose."""
 
@@ -235,7 +242,7 @@ class Run(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RUN):
     body: dict[str, Any] = {}
 
 
-FromClient = Hello | Pong | Marks | Done | Seen | Fetch | Bye
+FromClient = Hello | Pong | Marks | Done | Seen | Fetch | Forget | Bye
 Command = Resume | Prepare | Start | Stop | Release | End | Read | Box | Run | Done
 """What a user of the hub sends; it sends the rest itself."""
 ToClient = Welcome | Refused | Ping | Command

@@ -83,7 +83,7 @@ def problem_of(job: JobView, output: RankOutput, mask: Mask, store: str = "") ->
     said = (
         note,
         meaning_in_words(failure),
-        others_in_words(failure.because_of, failure.same),
+        others_in_words(failure.because_of, failure.same, failure.unsure),
         _end(job, attempt),
     )
     return Problem(

@@ -21,7 +21,16 @@ from unidle.engine.hosts.host_nodes import HostNode, HostNodes
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timers import Timers
 from unidle.engine.hosts.timing import HostsTiming, S
-from unidle.engine.protocol import Disrupted, LiveAttempt, RankMarks, Silent, StartGang, StopGang, WatchGang
+from unidle.engine.protocol import (
+    Disrupted,
+    HostClock,
+    LiveAttempt,
+    RankMarks,
+    Silent,
+    StartGang,
+    StopGang,
+    WatchGang,
+)
 from unidle.events.marks import Mark
 from unidle.fleet import Fleet
 from unidle.hub import frames
@@ -30,6 +39,7 @@ from unidle.jobs import Reason
 
 _DECODER = msgspec.json.Decoder(Mark)
 _LOOK_NS = S  # between two looks at what is silent, or waits
+_CLOCK_SOON_NS, _CLOCK_NS = S, 30 * S  # after an agent's hello, and from then on
 
 
 class HostsCore:
@@ -105,6 +115,17 @@ class HostsCore:
             if (on := self.nodes.at.get(node)) is not None and on.leaving:
                 self._look_at_node_at(on, now_ns)
 
+    def forget(self, node: str, now_ns: int) -> str | None:
+        """Take a host out of the fleet that does not answer. Why not: empty where it leaves, None where there is none."""
+        self.out.now_ns = now_ns
+        if self.nodes.agent(node) is not None:
+            return "its agent is connected: stop it first"
+        link = self.nodes.forget(node)
+        if link is None:
+            return None
+        self._look_at_node_at(link, now_ns)
+        return ""
+
     def finish(self, job: str) -> None:
         """The boxes of a job may go."""
         self._open.discard(job)
@@ -135,6 +156,7 @@ class HostsCore:
         if node is not None:
             self._look_at_node_at(node, node.heard_ns + self._timing.silent_ns)
             self.uses.joined(peer.node)
+            self._timers.set(("clock", peer.node, ""), now_ns + _CLOCK_SOON_NS)
             for box in self.boxes.on_node(peer.node):
                 box.asked_ns = None
                 self._fetch(box)
@@ -200,6 +222,8 @@ class HostsCore:
         for kind, name, of in self._timers.take(now_ns):
             if kind == "node" and (node := self.nodes.at.get(name)) is not None:
                 self._look_at_node(node)
+            elif kind == "clock":
+                self._look_at_clock(name)
             elif kind == "box" and (box := self.boxes.at.get((name, str(of)))) is not None:
                 self._look_at_box(box)
             elif kind == "gang" and (gang := self.gangs.get((name, int(of)))) is not None:
@@ -370,6 +394,14 @@ class HostsCore:
             self.uses.gone(node)
         if again_ns is not None:
             self._look_at_node_at(link, again_ns)
+
+    def _look_at_clock(self, node: str) -> None:
+        """Report how well the clock of a node is known, while its agent is connected."""
+        agent = self.nodes.agent(node)
+        clock = None if agent is None else self._hub.offset(agent.id)
+        if agent is not None and clock is not None:
+            self.out.seen.append(HostClock(node, agent.boot, clock.offset_ns, clock.error_ns))
+            self._timers.set(("clock", node, ""), self.out.now_ns + _CLOCK_NS)
 
     def _add(self, gang: GangState) -> None:
         self.gangs[gang.key] = gang

@@ -147,9 +147,23 @@ class HostsEngine:
                 )
                 found.add_done_callback(lambda done: self._hub.send(peer, answer_to(frame, done)))
             return
+        if isinstance(frame, frames.Forget):
+            if event.peer in self._peers and self._peers[event.peer].kind == "reader":
+                self._hub.send(peer, self._forget(frame, now_ns))
+            return
         self._core.received(event, now_ns)
         if self.on_seen is not None and isinstance(event.frame, frames.Seen) and event.peer in self._peers:
             self.on_seen(self._peers[event.peer], event.frame)
+
+    def _forget(self, frame: frames.Forget, now_ns: int) -> frames.Done:
+        """Take a host out of the fleet, and free its name."""
+        why = self._core.forget(frame.node, now_ns)
+        if why:
+            return frames.Done(frame.id, ok=False, why=why)
+        had_joined = self._hub.forget(frame.node)
+        if why is None and not had_joined:
+            return frames.Done(frame.id, ok=False, why="no host of this name has joined")
+        return frames.Done(frame.id, ok=True)
 
     def wait(self, until_ns: int | None) -> None:
         """Return when the hub has something, when a lease or a start is due, or at ``until_ns``."""
