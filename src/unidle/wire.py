@@ -32,6 +32,7 @@ DONE = "done"
 SEEN = "seen"
 BYE = "bye"
 ENDS = "ends"  # what a box has seen: a signal asks it to end its ranks
+LOOKED = "looked"  # what a box has seen: the newest checkpoint was read before an attempt
 # from the hub to any client
 WELCOME = "welcome"
 REFUSED = "refused"

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from unidle.engine.protocol import Engine, LiveAttempt, RankMarks, Silent, StartGang, StopGang, Utilised
+from unidle.engine.protocol import (
+    CheckpointLook,
+    Engine,
+    LiveAttempt,
+    RankMarks,
+    Silent,
+    StartGang,
+    StopGang,
+    Utilised,
+)
 from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, RankPlace
@@ -41,6 +50,7 @@ class Followed:
     marks: dict[int, list[Mark]] = field(default_factory=dict)
     silent: list[Silent] = field(default_factory=list)
     uses: list[Utilised] = field(default_factory=list)
+    looks: list[CheckpointLook] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.marks = {place.rank: [] for place in self.command.places}
@@ -58,6 +68,8 @@ class Followed:
             self.silent.append(seen)
         elif isinstance(seen, Utilised) and (seen.job, seen.attempt) == self.key:
             self.uses.append(seen)
+        elif isinstance(seen, CheckpointLook) and (seen.job, seen.attempt) == self.key:
+            self.looks.append(seen)
 
     def has_ended(self, rank: int) -> bool:
         return bool(self.marks[rank]) and self.marks[rank][-1].k in ("exit", "lost")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from unidle.engine.hosts.job_saves import LookState
 from unidle.engine.protocol import LiveAttempt, StartGang, StopGang
 from unidle.events.marks import Mark
 
@@ -61,6 +62,7 @@ class GangState:
     refusals: int = 0  # of `prepare`
     port: int | None = None  # with which starts were sent
     waits_since_ns: int | None = None
+    look: LookState = field(default_factory=LookState)  # at the newest checkpoint, before the start
 
     @property
     def key(self) -> Key:
