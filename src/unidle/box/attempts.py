@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from unidle.boot import boot_id
 from unidle.box.held_rank import HeldRank, checked_orders
+from unidle.box.job_saves import JobSaves, Saves
 from unidle.box.lease import BoxLease
 from unidle.box.settings import BoxSettings
 from unidle.engine.local.ranks import cgroups, descriptors, rundir, spawn
@@ -48,6 +49,8 @@ class HeldAttempts:
         self._name = cgroups.group_name(settings.runs)
         self._parents: dict[str, str] | None = None
         self.supervisors = Supervisors(poller)
+        self.saves = JobSaves(settings.job)
+        self._adopting = False
         self.by_number: dict[int, HeldAttempt] = {}
 
     def ranks(self) -> Iterator[HeldRank]:
@@ -62,9 +65,11 @@ class HeldAttempts:
                 continue
             for rank in _numbers(directory, "rank"):
                 self._rank(name, rank).adopted = True
+        self._adopting = True
         self.advance()
         while any(held.watch.behind for held in self.ranks()):
             self.advance()
+        self._adopting = False
 
     def advance(self) -> None:
         """Take in what happened to the ranks."""
@@ -74,17 +79,32 @@ class HeldAttempts:
             watch = held.watch
             was_ended = watch.state == "ended"
             watch.advance(held.now_ns())
-            watch.news()  # sent from the journal instead
+            self._heed(held, watch.news())
             self.supervisors.follow(watch)
             if watch.state == "ended" and not was_ended:
                 self.supervisors.left(watch)
         self.supervisors.clean()
+        self.saves.advance()
 
-    def prepare(self, number: int, *, leader: bool) -> dict[str, Any]:
-        """Get ready for the start of an attempt; the port of its rank 0 for the leader. Errors: CannotDo, OSError."""
+    def _heed(self, held: HeldRank, news: list[tuple[int, tuple[Any, ...]]]) -> None:
+        """Of new marks, which are sent from the journal, what the box itself has to do with."""
+        for _, marks in news if not self._adopting else ():
+            for mark in marks:
+                if mark["k"] == "saved" and mark.get("text"):
+                    self.saves.saved(os.path.join(held.workdir, mark["text"]))
+
+    def prepare(self, number: int, saves: Saves | None, *, leader: bool) -> dict[str, Any]:
+        """Get ready for the start of an attempt: its look at the newest checkpoint, and for the leader the port of rank 0.
+
+        Errors: CannotDo, OSError.
+        """
+        if saves is not None and saves.look:
+            self.saves.look(number, saves)
+        found = {} if (looked := self.saves.looked(number)) is None else {"looked": looked}
+        return {**found, **self._port(number)} if leader else found
+
+    def _port(self, number: int) -> dict[str, Any]:
         attempt = self._attempt(number)
-        if not leader:
-            return {}
         known = self._recorded_port(attempt)
         rank_0 = attempt.ranks.get(0)
         begun = rank_0 is not None and rundir.is_claimed(rank_0.directory)
@@ -171,6 +191,7 @@ class HeldAttempts:
         with open(f"{attempt.directory}/{rundir.RELEASED}", "ab"):
             pass
         self.by_number.pop(number)
+        self.saves.forget(number)
         attempt.drop_port()
         for held in attempt.ranks.values():
             self.supervisors.unfollow(held.watch)
@@ -236,6 +257,7 @@ class HeldAttempts:
             attempt.drop_port()
             for held in attempt.ranks.values():
                 held.let_go()
+        self.saves.close()
         self.supervisors.clean()
 
 

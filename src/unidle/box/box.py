@@ -95,7 +95,7 @@ class Box:
 
     def _tick_ns(self) -> int:
         """After how long to look at the ranks again, though nothing wakes the box."""
-        if self._over_ns:
+        if self._over_ns or self._attempts.saves.busy:
             return STARTING_TICK_NS
         tick_ns = STEADY_TICK_NS
         for held in self._attempts.ranks():
@@ -131,6 +131,8 @@ class Box:
             elif held.watch.state != "unstarted":
                 self._changes.follow(f"{held.directory}/{JOURNAL}")
         self._talk.feed()
+        for body in self._attempts.saves.news() if self._talk.may_feed else ():
+            self._talk.send(wire.encode({"f": wire.SEEN, "what": wire.LOOKED, "body": body}))
         self._lease.write_behind(now_ns)
         self._copy_output()
 

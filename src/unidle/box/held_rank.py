@@ -32,11 +32,13 @@ class HeldRank:
         offset, grace = orders.get("clock_offset_ns"), orders.get("grace_ns")
         self.offset_ns = offset if isinstance(offset, int) else time.time_ns() - boottime_ns()
         self.grace_ns = grace if isinstance(grace, int) else 0
+        self.workdir = str(orders.get("workdir", ""))
 
     def take(self, orders: rundir.SupervisorOrders) -> None:
         """The rank is started with these."""
         self.watch.run_id = _run_id(orders.env)
         self.offset_ns, self.grace_ns = orders.clock_offset_ns, orders.grace_ns
+        self.workdir = orders.workdir
 
     @property
     def directory(self) -> str:

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 FRAME_BYTES = 128 * 1024  # of the marks in one frame, unless one alone has more
 _PLAIN = {"k": "", "t": 0}
+_NEEDED = (b'"spawn"', b'"exit"', b'"lost"', b'"saved"')
 
 
 class Glances(RawMarks):
-    """Of marks only what the box itself needs, the spawn and the end: the others are decoded where they are sent."""
+    """Of marks only what the box itself needs, the spawn, the end and saves: the others are decoded where they are sent."""
 
     def decode(self, line: bytes) -> Any:
-        if b'"spawn"' in line or b'"exit"' in line or b'"lost"' in line:
+        if any(word in line for word in _NEEDED):
             return super().decode(line)
         return _PLAIN
 

@@ -18,6 +18,7 @@ from unidle.engine.hosts.gang_moves import GangMoves, OrdersOf
 from unidle.engine.hosts.gang_state import GangState, Key, RankState, adopted, fresh, never_started, numbers
 from unidle.engine.hosts.gang_uses import GangUses
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
+from unidle.engine.hosts.job_saves import attempt_of
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timers import Timers
 from unidle.engine.hosts.timing import HostsTiming, S
@@ -189,6 +190,8 @@ class HostsCore:
                 self._observed(event.peer, frame)
             elif frame.what == wire.ENDS and (link := self.boxes.of_peer.get(event.peer)) is not None:
                 self._ends(link)
+            elif frame.what == wire.LOOKED and (link := self.boxes.of_peer.get(event.peer)) is not None:
+                self._looked(link, frame)
         elif isinstance(frame, frames.Marks) and (link := self.boxes.of_peer.get(event.peer)) is not None:
             self._marks(link, frame)
 
@@ -214,6 +217,13 @@ class HostsCore:
             if gang.on(link.node):
                 because = Reason("host_ends", f"host {link.node} ends its ranks", {"node": link.node})
                 self.out.seen.append(Disrupted(*gang.key, because))
+
+    def _looked(self, link: BoxLink, seen: frames.Seen) -> None:
+        """A box has read the newest checkpoint before an attempt: that may be what its start waits for."""
+        gang = self.gangs.get((link.job, attempt_of(seen.body)))
+        if gang is not None and link.node == gang.ranks[0].node:
+            self.moves.looked(gang, seen.body)
+            self.moves.move(gang)
 
     def advance(self, now_ns: int) -> None:
         """Do what is due by now. Call it after all that the hub had by then was taken in: a box that answered in
