@@ -37,7 +37,7 @@ class FrameProxy:
         self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._server.load_cert_chain(certificate, key)
         self._client = ssl.create_default_context(cadata=known["authority"])
-        self._space, self._hub = space, hub
+        self._space, self.hub = space, hub  # the controller; later connections go to another where that is changed
         self._dice = random.Random(seed)
         self.rate, self.active = 0.05, False
         self.done: Counter[str] = Counter()
@@ -63,7 +63,7 @@ class FrameProxy:
         with contextlib.suppress(OSError, wire.Malformed, ValueError), contextlib.ExitStack() as held:
             raw.settimeout(20)
             near = held.enter_context(self._server.wrap_socket(raw, server_side=True))
-            dialled = netns.within(self._space, lambda: socket.create_connection(self._hub, timeout=20))
+            dialled = netns.within(self._space, lambda: socket.create_connection(self.hub, timeout=20))
             far = held.enter_context(self._client.wrap_socket(dialled, server_hostname="unidle-hub"))
             ways = {near: _Way(far), far: _Way(near)}
             while not self._closed:

@@ -48,8 +48,11 @@ class Rig:
         self.controllers: list[subprocess.Popen[bytes]] = []
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self.submitted: list[str] = []
+        self._joins: dict[str, int] = {}
         self.prefix: dict[str, list[str]] = {}
         self.env: dict[str, dict[str, str]] = {}
+        self.port = PORT  # of the next controller
+        self.proxy: Any = None  # between hosts and controllers, where there is one
         self.join_address, self.join_file = f"{self.lab.address('hub')}:{PORT}", self.state / "hub" / "join"
 
     @property
@@ -74,7 +77,7 @@ class Rig:
         if wait:
             reader.unlink(missing_ok=True)
         process = self.start(
-            "hub", "up", "--store", self.store, "--listen", f"{self.lab.address('hub')}:{PORT}", "--deadline",
+            "hub", "up", "--store", self.store, "--listen", f"{self.lab.address('hub')}:{self.port}", "--deadline",
             f"{self.deadline_s}s", "--progress", "off", *more,
         )  # fmt: skip
         self.controllers.append(process)
@@ -89,6 +92,7 @@ class Rig:
 
     def join(self, node: str) -> None:
         """Start the agent of a host."""
+        self._joins[node] = self._welcomes(node)
         self.agents[node] = self.start(
             node, "agent", "--join", self.join_address, "--token-file", self.join_file, "--node", node,
             "--state", self.place / node, "--cpu-devices", 1,
@@ -97,11 +101,18 @@ class Rig:
     def joined(self, nodes: Sequence[str] = HOSTS) -> None:
         """Wait until the agents of these hosts are there."""
 
-        def there() -> bool:
-            found = {node.id: node for node in self.view().fleet.nodes}
-            return all(node in found and not found[node].taints for node in nodes)
+        self.until(lambda: all(map(self.has_joined, nodes)), f"{', '.join(nodes)} to join")
 
-        self.until(there, f"{', '.join(nodes)} to join")
+    def has_joined(self, node: str) -> bool:
+        """Whether the agent of a host that was started last was welcomed, and its node takes jobs."""
+        if self._welcomes(node) <= self._joins.get(node, 0):
+            return False
+        found = {one.id: one for one in self.view().fleet.nodes}
+        return node in found and not found[node].taints
+
+    def _welcomes(self, node: str) -> int:
+        path = self.place / f"{node}.err"
+        return path.read_text(errors="replace").count(f"{node} has joined") if path.exists() else 0
 
     def errors(self, node: str) -> str:
         path = self.place / f"{node}.err"
@@ -109,16 +120,29 @@ class Rig:
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    def submit(self, name: str, *options: str, count: int = 2, **fields: Any) -> str:
-        """A gang that trains until :meth:`go`; its id."""
+    def submit(self, name: str, *options: str, count: int = 2, hold: bool = False, **fields: Any) -> str:
+        """A gang that trains until :meth:`go`; its id. ``options``: of its ranks; ``fields``: of its job file."""
         file = self.place / f"{name}.json"
         command = [sys.executable, "-S", "-E", str(RANK), str(self.place), name, *options]
         job = {"name": name, "command": command, "ranks": count, "device": "cpu", "restart": {"max": 5, "backoff_s": 0.1}}
         file.write_text(json.dumps({**job, **fields}))
-        done = unidle("submit", file, "--store", self.store, "--json", timeout_s=WITHIN_S)
+        done = unidle("submit", file, "--store", self.store, "--json", *(["--hold"] if hold else []), timeout_s=WITHIN_S)
         assert done.returncode == 0, done.stderr
         self.submitted.append(str(json.loads(done.stdout)["job"]))
         return self.submitted[-1]
+
+    def submit_held(self, name: str) -> str:
+        """As :meth:`submit`, of a gang for which there are not enough hosts yet."""
+        return self.submit(name, hold=True)
+
+    def listens(self) -> bool:
+        """Whether the controller has written all that hosts and readers need."""
+        return (self.state / "hub" / "reader").exists()
+
+    def steps(self, job: str) -> int:
+        """How many steps the log has of the newest attempt."""
+        found = self.job(job)
+        return sum(rank.step_n[-1] for rank in found.attempts[-1].ranks if rank.step_n) if found and found.attempts else 0
 
     def go(self, name: str) -> None:
         """The ranks of the job may end."""
