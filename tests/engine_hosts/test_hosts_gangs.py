@@ -122,9 +122,10 @@ def test_a_missing_mark_is_asked_for_again(hub: ScriptedHub) -> None:
     assert hub.sent(one, frames.Resume) == [frames.Resume(1, {"0": 1})]
 
 
-def test_a_line_that_is_no_mark_becomes_a_note(hub: ScriptedHub) -> None:
+@pytest.mark.parametrize("line", [b"[1]", b'{"k":"note","t":1,"text":"\xa9"}', b'{"k":"note"}'])
+def test_a_line_that_is_no_mark_becomes_a_note(hub: ScriptedHub, line: bytes) -> None:
     one, _ = hub.running()
-    hub.receive(one, frames.Marks(1, 0, 1, (frames.msgspec.Raw(b"[1]"),)))
+    hub.receive(one, frames.Marks(1, 0, 1, (frames.msgspec.Raw(line),)))
     assert marks_of(hub.after(0)) == [(0, 1, ["note"])]
 
 

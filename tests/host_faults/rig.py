@@ -73,18 +73,30 @@ class Rig:
 
     def serve(self, *more: object, wait: bool = True) -> subprocess.Popen[bytes]:
         """Start a controller; it has the store and listens when this returns, unless ``wait`` is false."""
-        reader = self.state / "hub" / "reader"
         if wait:
-            reader.unlink(missing_ok=True)
+            (self.state / "hub" / "reader").unlink(missing_ok=True)
         process = self.start(
             "hub", "up", "--store", self.store, "--listen", f"{self.lab.address('hub')}:{self.port}", "--deadline",
             f"{self.deadline_s}s", "--progress", "off", *more,
         )  # fmt: skip
         self.controllers.append(process)
         if wait:
-            wait_until(lambda: reader.exists() or process.poll() is not None, WITHIN_S, "the controller")
+            wait_until(lambda: self.listens() or process.poll() is not None, WITHIN_S, "the controller")
             assert process.poll() is None, self.errors("hub")
         return process
+
+    def take_over(self) -> None:
+        """Start controllers until one of them has the store, as an init system does."""
+
+        def taken() -> bool:
+            process = self.serve(wait=False)
+            wait_until(lambda: self.listens() or process.poll() is not None, WITHIN_S, "the controller")
+            if process.poll() is not None:
+                self.controllers.remove(process)
+            return process.poll() is None
+
+        (self.state / "hub" / "reader").unlink(missing_ok=True)
+        self.until(taken, "a controller that has the store")
 
     @property
     def controller(self) -> subprocess.Popen[bytes]:
@@ -164,6 +176,8 @@ class Rig:
             return wait_until(holds, within_s, what)
         except AssertionError as error:
             shown = "\n".join(f"{node}: {self.errors(node)}" for node in ("hub", *HOSTS))
+            for words in (("explain", *self.submitted[-1:]), ("guard", "nodes")):
+                shown += unidle(*words, "--store", self.store, timeout_s=WITHIN_S).stdout
             raise AssertionError(f"{error}\n{shown}") from None
 
     def trains(self, job: str, attempt: int = 1) -> JobView:

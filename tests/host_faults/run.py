@@ -110,8 +110,7 @@ def _tried(fault: Fault, place: Path, tries: int, dice: random.Random, ended: En
 def _lines_tried(fault: LineKills, place: Path, tries: int, dice: random.Random, ended: Ended) -> None:
     """First a try without a kill, which shows the lines, then some of them."""
     if not fault.fresh:
-        with line_kills.pair_of(place) as rig:
-            launched = line_kills.Launched(rig, fault.node)
+        with line_kills.pair_of(place, fault.node) as (rig, launched):
             lines = _line_tried(fault, rig, launched, 0, 0, ended)
             for number, line in enumerate(line_kills.chosen(lines, tries, dice), 1):
                 if _line_tried(fault, rig, launched, number, line, ended) < 0:
