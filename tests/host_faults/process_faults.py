@@ -158,7 +158,7 @@ def _step(path: Path, stop: threading.Event) -> None:
 
 
 def wrong_clocks(rig: Rig, dice: random.Random, number: int) -> str:
-    """A gang starts, a rank of it is killed, a host is cut off and comes back; another gang is stopped before it starts."""
+    """A gang starts, a rank of it is killed, a host is cut off and comes back."""
     name = f"clocks-{number}"
     job = rig.submit(name)
     rig.trains(job)
