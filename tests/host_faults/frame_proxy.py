@@ -39,7 +39,7 @@ class FrameProxy:
         self._client = ssl.create_default_context(cadata=known["authority"])
         self._space, self.hub = space, hub  # the controller; later connections go to another where that is changed
         self._dice = random.Random(seed)
-        self.rate, self.active = 0.05, False
+        self.rate, self.active = 0.15, False
         self.done: Counter[str] = Counter()
         self._listener = netns.within(space, lambda: socket.create_server((address, port)))
         self._closed = False

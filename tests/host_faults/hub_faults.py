@@ -6,7 +6,6 @@ import contextlib
 import json
 import random
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from unidle import wire
 from unidle.engine.local.ranks import netns
 
 SILENT = 1000
+CHANGED = 30  # frames, after the gang has begun to train
 PROXY_PORT = 7412
 
 
@@ -51,7 +51,8 @@ def bad_frames(rig: Rig, dice: random.Random, number: int) -> str:
     rig.proxy.active = True
     job = rig.submit(name)
     rig.trains(job)
-    time.sleep(15)
+    before = rig.proxy.done.total()
+    rig.until(lambda: rig.proxy.done.total() >= before + CHANGED, "frames to be changed")
     rig.proxy.active = False
     rig.joined()
     return finished(rig, name, job)

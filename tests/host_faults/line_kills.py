@@ -56,11 +56,11 @@ class Launched:
 
 
 @contextmanager
-def pair_of(place: Path, deadline_s: int = 30) -> Iterator[tuple[Rig, Launched]]:
-    """Two hosts; what runs on n2 runs under the launcher. The deadline leaves time for restarts on a busy machine."""
+def pair_of(place: Path, node: str, deadline_s: int = 30) -> Iterator[tuple[Rig, Launched]]:
+    """Two hosts; what starts on one node runs under the launcher. The deadline leaves time for restarts on a busy machine."""
     with ExitStack() as stack:
         rig = Rig(place, stack, deadline_s)
-        launched = Launched(rig, "n2")
+        launched = Launched(rig, node)
         rig.serve()
         for node in PAIR:
             rig.join(node)

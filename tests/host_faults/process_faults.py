@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -157,7 +158,7 @@ def _step(path: Path, stop: threading.Event) -> None:
 
 
 def wrong_clocks(rig: Rig, dice: random.Random, number: int) -> str:
-    """A gang starts, a rank of it is killed, a host is cut off and comes back; another gang is stopped before it starts."""
+    """A gang starts, a rank of it is killed, a host is cut off and comes back."""
     name = f"clocks-{number}"
     job = rig.submit(name)
     rig.trains(job)
@@ -222,8 +223,8 @@ def second_controller(rig: Rig, dice: random.Random, number: int) -> str:
     assert other.wait(WITHIN_S) == HELD, rig.errors("hub")
     rig.controllers.remove(other)
     first = rig.controller
-    first.send_signal(signal.SIGSTOP)
-    rig.serve()
+    rig.until(lambda: _stopped(rig, first), "the controller to be stopped outside of a transaction")
+    rig.take_over()
     rig.proxy.hub = (rig.lab.address("hub"), rig.port)
     before = rig.steps(job)
     rig.until(lambda: rig.steps(job) > before + 20, "the gang to go on under the other controller")
@@ -231,6 +232,19 @@ def second_controller(rig: Rig, dice: random.Random, number: int) -> str:
     assert first.wait(WITHIN_S) != 0, "a controller whose store has another holder ended as if nothing were wrong"
     rig.joined()
     return finished(rig, name, job)
+
+
+def _stopped(rig: Rig, process: subprocess.Popen[bytes]) -> bool:
+    """Stop a controller; False, and it continues, where it holds the lock of SQLite, which no one else gets then."""
+    process.send_signal(signal.SIGSTOP)
+    with contextlib.closing(sqlite3.connect(rig.store, timeout=0.5, isolation_level=None)) as database:
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            process.send_signal(signal.SIGCONT)
+            return False
+    return True
 
 
 def port_taken(rig: Rig, dice: random.Random, number: int) -> str:

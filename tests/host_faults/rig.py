@@ -31,6 +31,8 @@ DEADLINE_S: Final = 10
 WITHIN_S: Final = 150.0  # for what happens within seconds on a machine that has nothing else to do
 MARK: Final = "HOST_FAULTS_RUN"  # in the environment of every process of a rig
 RANK: Final = Path(ranks.__file__)
+OWN_LOG: Final = ("unshare", "--mount", "sh", "-ec", 'mount --bind "$1" /dev/kmsg; shift; exec "$@"', "host")
+"""No host has the kernel log of this machine, in which other tests leave faults of disks: its nodes would be taken out of service."""
 
 
 class Rig:
@@ -45,6 +47,8 @@ class Rig:
         stack.callback(self.lab.close)
         stack.callback(self.kill_all)
         (place / "alive").mkdir(parents=True)
+        self._kmsg = place / "kmsg"
+        os.mkfifo(self._kmsg)  # no position can be read from in it
         self.controllers: list[subprocess.Popen[bytes]] = []
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self.submitted: list[str] = []
@@ -66,25 +70,37 @@ class Rig:
         given = [*self.prefix.get(node, ()), *(command if node not in self.prefix else ()), *map(str, words)]
         with (self.place / f"{node}.err").open("ab") as errors:
             return subprocess.Popen(
-                ["nsenter", f"--net=/run/netns/{self.lab.space(node)}", *given], stdin=subprocess.DEVNULL,
+                ["nsenter", f"--net=/run/netns/{self.lab.space(node)}", *OWN_LOG, str(self._kmsg), *given], stdin=subprocess.DEVNULL,
                 stdout=errors, stderr=errors, env={**os.environ, MARK: self.run, **self.env.get(node, {})},
                 cwd=self.place, start_new_session=True,
             )  # fmt: skip
 
     def serve(self, *more: object, wait: bool = True) -> subprocess.Popen[bytes]:
         """Start a controller; it has the store and listens when this returns, unless ``wait`` is false."""
-        reader = self.state / "hub" / "reader"
         if wait:
-            reader.unlink(missing_ok=True)
+            (self.state / "hub" / "reader").unlink(missing_ok=True)
         process = self.start(
             "hub", "up", "--store", self.store, "--listen", f"{self.lab.address('hub')}:{self.port}", "--deadline",
             f"{self.deadline_s}s", "--progress", "off", *more,
         )  # fmt: skip
         self.controllers.append(process)
         if wait:
-            wait_until(lambda: reader.exists() or process.poll() is not None, WITHIN_S, "the controller")
+            wait_until(lambda: self.listens() or process.poll() is not None, WITHIN_S, "the controller")
             assert process.poll() is None, self.errors("hub")
         return process
+
+    def take_over(self) -> None:
+        """Start controllers until one of them has the store, as an init system does."""
+
+        def taken() -> bool:
+            process = self.serve(wait=False)
+            wait_until(lambda: self.listens() or process.poll() is not None, WITHIN_S, "the controller")
+            if process.poll() is not None:
+                self.controllers.remove(process)
+            return process.poll() is None
+
+        (self.state / "hub" / "reader").unlink(missing_ok=True)
+        self.until(taken, "a controller that has the store")
 
     @property
     def controller(self) -> subprocess.Popen[bytes]:
@@ -164,6 +180,8 @@ class Rig:
             return wait_until(holds, within_s, what)
         except AssertionError as error:
             shown = "\n".join(f"{node}: {self.errors(node)}" for node in ("hub", *HOSTS))
+            for words in (("explain", *self.submitted[-1:]), ("guard", "nodes")):
+                shown += unidle(*words, "--store", self.store, timeout_s=WITHIN_S).stdout
             raise AssertionError(f"{error}\n{shown}") from None
 
     def trains(self, job: str, attempt: int = 1) -> JobView:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from host_faults import hub_faults, line_kills, network_faults, process_faults
 from host_faults.counts import Counts, counted
@@ -110,8 +110,7 @@ def _tried(fault: Fault, place: Path, tries: int, dice: random.Random, ended: En
 def _lines_tried(fault: LineKills, place: Path, tries: int, dice: random.Random, ended: Ended) -> None:
     """First a try without a kill, which shows the lines, then some of them."""
     if not fault.fresh:
-        with line_kills.pair_of(place) as rig:
-            launched = line_kills.Launched(rig, fault.node)
+        with line_kills.pair_of(place, fault.node) as (rig, launched):
             lines = _line_tried(fault, rig, launched, 0, 0, ended)
             for number, line in enumerate(line_kills.chosen(lines, tries, dice), 1):
                 if _line_tried(fault, rig, launched, number, line, ended) < 0:
@@ -128,7 +127,6 @@ def _lines_tried(fault: LineKills, place: Path, tries: int, dice: random.Random,
             if not number:
                 lines = found
                 chosen += line_kills.chosen(lines, tries, dice)
-    ended.runs -= 1  # the one without a fault
     ended.note = f"{ended.runs} of {lines} lines"
 
 
@@ -140,20 +138,22 @@ def _line_tried(
     fault: LineKills, rig: Rig, launched: line_kills.Launched, number: int, line: int, ended: Ended
 ) -> int:
     """How many lines ran; below 0 where the try did not come to its end."""
-    if not _noted(ended, lambda: fault.act(rig, launched, number, line), f" at line {line}, {launched.lines[-2:-1]}"):
+    if not _noted(ended, lambda: fault.act(rig, launched, number, line), f" at line {line}", counts=line > 0):
         return -1
     if line and not launched.was_killed:
         ended.outcomes["line not reached"] += 1
     return len(launched.lines)
 
 
-def _noted(ended: Ended, act: Callable[[], Any], what: str = "") -> bool:
-    ended.runs += 1
+def _noted(ended: Ended, act: Callable[[], str], what: str = "", *, counts: bool = True) -> bool:
+    """Run a try; whether it came to its end. ``counts``: it has a fault."""
+    ended.runs += counts
     try:
-        ended.outcomes[act()] += 1
+        outcome = act()
     except Exception as error:  # the tries before it are still counted
         ended.wrong.append(f"try {ended.runs}{what}: {type(error).__name__}: {error}")
         return False
+    ended.outcomes[outcome] += counts
     return True
 
 
