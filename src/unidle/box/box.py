@@ -100,6 +100,8 @@ class Box:
         tick_ns = STEADY_TICK_NS
         for held in self._attempts.ranks():
             watch = held.watch
+            if held.waiting is not None:
+                return STARTING_TICK_NS
             if not held.lives and not (held.feed is not None and held.feed.behind):
                 continue
             if watch.state != "alive" or watch.unsettled:
