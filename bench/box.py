@@ -45,6 +45,7 @@ print(how, time.clock_gettime_ns(time.CLOCK_BOOTTIME), flush=True)
 time.sleep(3600)
 """
 WARM_RUNS = 3
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # as ranks of a gang have it: a Python with threads cannot be forked
 LOST_NS = 60_000_000_000
 
 
@@ -141,11 +142,13 @@ def warm_restart(hub: small_hub.SmallHub, box: small_hub.RealBox) -> Iterator[Ro
             hub.end_of(attempt - 1)
         orders = small_hub.python_orders("", attempt)
         orders |= {"argv": [sys.executable, "-u", "imports.py"], "workdir": str(box.runs)}
-        wish = {} if attempt == 1 or len(took["warm"]) <= len(took["cold"]) else None
+        orders["env"] |= ONE_THREAD
+        wish = ONE_THREAD if attempt == 1 or len(took["warm"]) <= len(took["cold"]) else None
         peer.ask("start", attempt=attempt, ranks=[{"rank": 0, "orders": {**orders, "warm": wish}}])
         how, done_ns = printed(box.rank(attempt)).split()
         if attempt == 1:
-            until(lambda: boottime_ns() > killed_ns + 15_000_000_000)  # the first one shows no steps
+            settled_ns = killed_ns + 15_000_000_000  # the first one shows no steps
+            until(lambda until_ns=settled_ns: boottime_ns() > until_ns)  # type: ignore[misc]
         elif how == "warm" or wish is None:
             took[how].append((int(done_ns) - killed_ns) / 1e9)
     warm, cold = statistics.median(took["warm"]), statistics.median(took["cold"])

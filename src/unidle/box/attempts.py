@@ -50,7 +50,7 @@ class HeldAttempts:
         self._name = cgroups.group_name(settings.runs)
         self._parents: dict[str, str] | None = None
         self.supervisors = Supervisors(poller)
-        self.saves = JobSaves(settings.job)
+        self.saves = JobSaves(settings.job, settings.node, settings.job_directory)
         self.warm = WarmStarts(settings.job_directory)
         self._adopting = False
         self.by_number: dict[int, HeldAttempt] = {}
@@ -111,12 +111,12 @@ class HeldAttempts:
                     self.saves.saved(os.path.join(held.workdir, mark["text"]))
 
     def prepare(self, number: int, saves: Saves | None, *, leader: bool) -> dict[str, Any]:
-        """Get ready for the start of an attempt: its look at the newest checkpoint, and for the leader the port of rank 0.
+        """Get ready for the start of an attempt: what is done for its checkpoints, and for the leader the port of rank 0.
 
         Errors: CannotDo, OSError.
         """
-        if saves is not None and saves.look:
-            self.saves.look(number, saves)
+        if saves is not None:
+            self.saves.prepare(number, saves)
         found = {} if (looked := self.saves.looked(number)) is None else {"looked": looked}
         return {**found, **self._port(number)} if leader else found
 

@@ -9,6 +9,7 @@ import msgspec
 
 from unidle import wire
 from unidle.engine.hosts.gang_state import RankState
+from unidle.engine.hosts.job_saves import HOLD_DIR
 from unidle.engine.local import launch
 from unidle.engine.protocol import StartGang
 from unidle.errors import CannotRun
@@ -42,7 +43,9 @@ def rank_orders(
         host = hosts[place.node]
         if "PATH" not in command.spec.env:
             env.pop("PATH", None)  # that of the controller's machine
-        env.pop("UNIDLE_HOLD_DIR", None)  # no process there keeps copies of checkpoints
+        env.pop(HOLD_DIR, None)  # that of the controller's machine
+        if HOLD_DIR in command.spec.env:
+            env[HOLD_DIR] = command.spec.env[HOLD_DIR]
         if host.interface and command.spec.rendezvous == "torchrun":
             env |= {key: host.interface for key in SOCKETS if key not in command.spec.env}
         orders = launch.orders_for(command, place.rank, env, {}, host.clock_offset_ns)
