@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from box.small_hub import Peer, RealBox, SmallHub, hub_and_box
 from unidle import wire
 from unidle.box import archive
 from unidle.checkpoint.sums import remember
+from unidle.engine.local.ranks.process_tree import is_live
 from waiting import wait_until
 
 
@@ -71,6 +75,80 @@ def test_an_attempt_is_looked_at_once_and_the_next_connection_gets_the_result(tm
         looked = prepared(again, tmp_path / "ckpt")["looked"]
         assert looked["over"]
         assert len(looked["bad"]) == 1
+
+
+class Held:
+    """The holder of a box's job, and where its copies are."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.storage = place / "hold", place / "ckpt"
+        self.place.mkdir()
+        self.saves = {"path": str(self.storage), "hold": "127.0.0.1", "hold_dir": str(self.place)}
+
+    def prepare(self, peer: Peer, attempt: int = 1) -> None:
+        assert peer.ask(wire.PREPARE, attempt=attempt, leader=True, saves=self.saves)["ok"]
+
+    def pid(self) -> int:
+        """Of the holder that runs; 0 for none."""
+        said = [json.loads(path.read_text()) for path in self.place.glob("*/*/holder.json")]
+        return next((one["pid"] for one in said if one["node"] == "n1" and is_live(one["pid"])), 0)
+
+    def gone(self) -> bool:
+        return not any(self.place.iterdir()) and not any((self.storage / ".unidle" / "holders").iterdir())
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Held]:
+    made = Held(tmp_path)
+    yield made
+    if pid := made.pid():
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_the_holder_of_copies_outlives_attempts_and_ends_with_the_job(tmp_path: Path, held: Held) -> None:
+    with hub_and_box(tmp_path) as (hub, box):
+        peer = hub.peer().welcome()
+        held.prepare(peer)
+        first = wait_until(held.pid, what="a holder")
+        peer.ask(wire.RELEASE, attempt=1)
+        held.prepare(peer, 2)
+        assert held.pid() == first
+        peer.send(f=wire.END, fence=peer.fence)
+        assert box.process is not None
+        assert box.process.wait(20) == 0
+        wait_until(held.gone, what="the end of the holder and its copies")
+
+
+def test_a_holder_that_was_killed_is_started_again(tmp_path: Path, held: Held) -> None:
+    with hub_and_box(tmp_path) as (hub, _):
+        held.prepare(hub.peer().welcome())
+        first = wait_until(held.pid, what="a holder")
+        os.kill(first, signal.SIGKILL)
+        assert wait_until(lambda: held.pid() not in (0, first) and held.pid(), what="another holder")
+
+
+def test_the_holder_outlives_its_box_and_the_next_box_ends_it(tmp_path: Path, held: Held) -> None:
+    with hub_and_box(tmp_path) as (hub, box):
+        held.prepare(hub.peer().welcome())
+        first = wait_until(held.pid, what="a holder")
+        box.kill()
+        box.run()
+        peer = hub.peer(2).welcome()
+        held.prepare(peer, 2)
+        assert held.pid() == first
+        os.kill(first, signal.SIGKILL)  # what it held is removed all the same
+        peer.send(f=wire.END, fence=peer.fence)
+        wait_until(held.gone, what="the end of the copies")
+
+
+def test_a_signal_leaves_the_holder_with_its_copies_for_other_hosts(tmp_path: Path, held: Held) -> None:
+    with hub_and_box(tmp_path) as (hub, box):
+        held.prepare(hub.peer().welcome())
+        first = wait_until(held.pid, what="a holder")
+        assert box.process is not None
+        box.process.terminate()
+        assert box.process.wait(20) == 0
+        assert held.pid() == first
 
 
 @pytest.mark.parametrize("saves", [1, {"path": "here"}, {"path": "/x", "hold": 3}, {"path": "/x\0"}])

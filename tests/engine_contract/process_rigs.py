@@ -62,6 +62,17 @@ class ProcessRig(EngineRig):
     def runs(self, command: StartGang, rank: int) -> bool:
         return process_tree.is_live(self.pid(command, rank))
 
+    warm_pythons = 1  # of a gang on both nodes
+
+    def is_warm(self) -> bool:
+        """Imports are over: it reads from the descriptor that its command line names."""
+        waits = 0
+        for pid in process_tree.with_environment(f"MINE={self.place}"):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            call = Path(f"/proc/{pid}/syscall").read_text().split()
+            waits += b"_unidle_local" in words[2] and len(call) > 1 and int(call[1], 16) == int(words[4])
+        return waits == self.warm_pythons
+
     def kill(self, command: StartGang, rank: int) -> None:
         os.kill(self.pid(command, rank), signal.SIGKILL)
 
@@ -122,6 +133,7 @@ class LocalRig(ProcessRig):
 class HostsRig(ProcessRig):
     """Boxes on two hosts: network namespaces, as the hub has one. Each box knows two hubs and dials them in turn."""
 
+    warm_pythons = 2
     timing = HostsTiming(deadline_ns=5 * S, silent_ns=3 * S // 2, start_within_ns=20 * S)
     limits = HubLimits(every_ns=S // 5, deadline_ns=timing.deadline_ns)
 

@@ -142,6 +142,10 @@ class EngineRig(ABC):
         """Whether the rank's process is there."""
         raise NotImplementedError
 
+    def is_warm(self) -> bool:
+        """Whether all that ranks start from is there, for a job that wants its restarts warm."""
+        raise NotImplementedError
+
     def stall(self, command: StartGang, rank: int, *, on: bool) -> None:
         """Keep what writes and sends the rank's marks from running, as a disk does that hangs."""
         raise NotImplementedError

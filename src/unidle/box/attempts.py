@@ -12,6 +12,7 @@ from unidle.box.held_rank import HeldRank, checked_orders
 from unidle.box.job_saves import JobSaves, Saves
 from unidle.box.lease import BoxLease
 from unidle.box.settings import BoxSettings
+from unidle.box.warm_starts import WarmStarts
 from unidle.engine.local.ranks import cgroups, descriptors, rundir, spawn
 from unidle.engine.local.ranks.supervisors import Supervisors
 
@@ -49,7 +50,8 @@ class HeldAttempts:
         self._name = cgroups.group_name(settings.runs)
         self._parents: dict[str, str] | None = None
         self.supervisors = Supervisors(poller)
-        self.saves = JobSaves(settings.job)
+        self.saves = JobSaves(settings.job, settings.node, settings.job_directory)
+        self.warm = WarmStarts(settings.job_directory)
         self._adopting = False
         self.by_number: dict[int, HeldAttempt] = {}
 
@@ -66,6 +68,7 @@ class HeldAttempts:
             for rank in _numbers(directory, "rank"):
                 self._rank(name, rank).adopted = True
         self._adopting = True
+        self.warm.adopt()
         self.advance()
         while any(held.watch.behind for held in self.ranks()):
             self.advance()
@@ -85,6 +88,20 @@ class HeldAttempts:
                 self.supervisors.left(watch)
         self.supervisors.clean()
         self.saves.advance()
+        self._advance_warm()
+
+    def _advance_warm(self) -> None:
+        """Start what waited for a warm Python, and have one for the next attempt."""
+        for number, attempt in self.by_number.items():
+            for held in attempt.ranks.values():
+                if held.waiting is None:
+                    continue
+                try:
+                    self._try(number, held)
+                except OSError as error:
+                    held.watch.fail(held.now_ns(), f"the rank cannot be started: {error}")
+        if self.by_number:
+            self.warm.advance(list(self.by_number[max(self.by_number)].ranks.values()))
 
     def _heed(self, held: HeldRank, news: list[tuple[int, tuple[Any, ...]]]) -> None:
         """Of new marks, which are sent from the journal, what the box itself has to do with."""
@@ -94,12 +111,12 @@ class HeldAttempts:
                     self.saves.saved(os.path.join(held.workdir, mark["text"]))
 
     def prepare(self, number: int, saves: Saves | None, *, leader: bool) -> dict[str, Any]:
-        """Get ready for the start of an attempt: its look at the newest checkpoint, and for the leader the port of rank 0.
+        """Get ready for the start of an attempt: what is done for its checkpoints, and for the leader the port of rank 0.
 
         Errors: CannotDo, OSError.
         """
-        if saves is not None and saves.look:
-            self.saves.look(number, saves)
+        if saves is not None:
+            self.saves.prepare(number, saves)
         found = {} if (looked := self.saves.looked(number)) is None else {"looked": looked}
         return {**found, **self._port(number)} if leader else found
 
@@ -134,25 +151,43 @@ class HeldAttempts:
                 raise CannotDo(f"rank {rank}: its directory cannot be locked now")
             return
         try:
-            self._spawn(number, held, orders, leader=leader)
+            self._accept(number, held, orders, leader=leader)
+            self._try(number, held)
         except (OSError, ValueError) as error:
             held.watch.fail(held.now_ns(), f"the rank cannot be started: {error}")
             raise CannotDo(f"rank {rank} cannot be started: {error}") from None
 
-    def _spawn(self, number: int, held: HeldRank, content: object, *, leader: bool) -> None:
+    def _accept(self, number: int, held: HeldRank, content: object, *, leader: bool) -> None:
+        """Take the orders of a rank, which is started at once or waits for a warm Python. Errors: ValueError, OSError."""
         orders = checked_orders(content, held.watch.group.paths, self._boot, self._lease.path)
         held.take(orders)
         if (why := descriptors.shortage(1)) is not None:
             raise ValueError(why)
+        assert isinstance(content, dict)
+        self.warm.want(content.get("warm"), orders)
         attempt = self.by_number[number]
         if leader and attempt.bound is None and (port := orders.env.get("MASTER_PORT", "")).isdigit():
             attempt.bound = spawn.reserve_port(port=int(port))  # an earlier box had it
+        held.waiting = (orders, leader)
+
+    def _try(self, number: int, held: HeldRank) -> None:
+        """Start a rank, unless it was stopped meanwhile, or a warm Python for it is near. Errors: OSError."""
+        if held.watch.state != "unstarted":
+            held.waiting = None
+        elif not self.warm.is_near():
+            self._spawn(number, held)
+
+    def _spawn(self, number: int, held: HeldRank) -> None:
+        assert held.waiting is not None
+        (orders, leader), held.waiting = held.waiting, None
+        attempt, watch = self.by_number[number], held.watch
         rundir.write_json(f"{held.directory}/{rundir.ORDERS}", orders.as_json())
         self._lease.write_now()
-        watch = held.watch
         assert watch.lock_fd is not None
         port_fd = attempt.bound.fileno() if leader and attempt.bound is not None else None
-        watch.started(spawn.spawn_supervisor(watch.directory, watch.lock_fd, port_fd))
+        fds = [watch.lock_fd] if port_fd is None else [watch.lock_fd, port_fd]
+        pid = self.warm.spawn(watch.directory, fds)
+        watch.started(spawn.spawn_supervisor(watch.directory, watch.lock_fd, port_fd) if pid is None else pid)
         self.supervisors.follow(watch)
         if leader:
             attempt.drop_port()  # the supervisor has it
@@ -258,6 +293,7 @@ class HeldAttempts:
             for held in attempt.ranks.values():
                 held.let_go()
         self.saves.close()
+        self.warm.close()
         self.supervisors.clean()
 
 

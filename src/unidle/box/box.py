@@ -100,6 +100,8 @@ class Box:
         tick_ns = STEADY_TICK_NS
         for held in self._attempts.ranks():
             watch = held.watch
+            if held.waiting is not None:
+                return STARTING_TICK_NS
             if not held.lives and not (held.feed is not None and held.feed.behind):
                 continue
             if watch.state != "alive" or watch.unsettled:
@@ -149,6 +151,7 @@ class Box:
             self._attempts.resume(whole(frame, "attempt"), known_of(frame))
         elif name == wire.END and self._lease.accept(whole(frame, "fence")):
             self._commands.ending = True
+            self._attempts.saves.holder.end()
         self._looked_ns = 0  # what it brings about is near
 
     def _hear(self, numbers: bytes) -> None:
@@ -173,6 +176,8 @@ class Box:
         """Whether it was asked to end, no rank lives, and the hub has all marks or had time to take them."""
         if not self._commands.ending or any(held.lives for held in self._attempts.ranks()):
             return False
+        if self._is_first and self._attempts.saves.holder.is_ending:
+            return False  # it would end with the container
         now_ns = boottime_ns()
         self._over_ns = self._over_ns or now_ns
         if now_ns - self._over_ns > LAST_WORDS_NS:

@@ -24,10 +24,14 @@ class HeldRank:
         self.adopted = False  # an earlier box held it
         self.feed: MarkFeed | None = None
         self.output: OutputCopy | None = None
+        self.glances = Glances()
+        self.waiting: tuple[rundir.SupervisorOrders, bool] | None = (
+            None  # a start that waits for a warm Python
+        )
         orders = rundir.read_json(f"{directory}/{rundir.ORDERS}") or {}
         env = orders.get("env")
         self.watch = RankWatch(
-            directory, rank, _run_id(env if isinstance(env, dict) else {}), groups, Glances()
+            directory, rank, _run_id(env if isinstance(env, dict) else {}), groups, self.glances
         )
         offset, grace = orders.get("clock_offset_ns"), orders.get("grace_ns")
         self.offset_ns = offset if isinstance(offset, int) else time.time_ns() - boottime_ns()

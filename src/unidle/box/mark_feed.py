@@ -19,11 +19,18 @@ _NEEDED = (b'"spawn"', b'"exit"', b'"lost"', b'"saved"')
 
 
 class Glances(RawMarks):
-    """Of marks only what the box itself needs, the spawn, the end and saves: the others are decoded where they are sent."""
+    """Of marks only what the box itself needs, the spawn, the end and saves: the others are decoded where they are sent.
+
+    ``under_way``: one showed a step.
+    """
+
+    def __init__(self) -> None:
+        self.under_way = False
 
     def decode(self, line: bytes) -> Any:
         if any(word in line for word in _NEEDED):
             return super().decode(line)
+        self.under_way = self.under_way or b'"step"' in line
         return _PLAIN
 
 

@@ -341,6 +341,11 @@ def arguments() -> Any:
     parser.add_argument(
         "--foreground", action="store_true", help="stay in the foreground, for a service manager"
     )
+    parser.add_argument(
+        "--end",
+        action="store_true",
+        help="end the one that runs, once its saves are on storage, and remove its copies",
+    )
     return parser
 
 

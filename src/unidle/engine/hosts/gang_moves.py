@@ -119,7 +119,9 @@ class GangMoves:
 
         number = self._out.ask(peer.id, answered)
         leader = node == gang.ranks[0].node
-        saves = saves_of(gang.command, leader=leader) if gang.command is not None else None
+        saves = None
+        if gang.command is not None:
+            saves = saves_of(gang.command, self._nodes.address(node), leader=leader)
         self._out.tell(peer.id, frames.Prepare(number, self._out.fence, gang.attempt, leader, saves))
 
     def looked(self, gang: GangState, said: object) -> None:

@@ -54,6 +54,11 @@ class HostNodes:
         link = self.at.get(node)
         return None if link is None else link.peer
 
+    def address(self, node: str) -> str:
+        """Where other hosts reach a node; the loopback address of one that is not known."""
+        link = self.at.get(node)
+        return link.node.address if link is not None and link.node.address else "127.0.0.1"
+
     def join(self, peer: Peer, heard_ns: int) -> HostNode | None:
         """An agent has a new connection; None where it does not describe its node."""
         known = self.at.get(peer.node)

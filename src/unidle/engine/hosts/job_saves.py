@@ -15,6 +15,8 @@ from unidle.engine.hosts.timing import S
 from unidle.engine.protocol import CheckpointLook, StartGang
 from unidle.hub import frames
 
+HOLD_DIR: Final = "UNIDLE_HOLD_DIR"
+"""Where copies in memory are, if a job names a place. It is one of the host."""
 PATIENCE_NS: Final = 300 * S
 """Then a gang starts without the answer."""
 
@@ -49,16 +51,18 @@ class LookState:
         return [CheckpointLook(job, attempt, bad.path, bad.because, bad.moved_to, bad.step) for bad in new]
 
 
-def saves_of(command: StartGang, *, leader: bool) -> frames.Saves | None:
-    """What the box of a node is to do for the job's checkpoints; None where that is nothing."""
+def saves_of(command: StartGang, address: str, *, leader: bool) -> frames.Saves | None:
+    """What the box of a node is to do for the job's checkpoints; None where that is nothing.
+
+    ``address`` is the node's: there, holders of other hosts reach that of this one.
+    """
     spec = command.spec
-    if spec.checkpoint_path is None:
-        return None
     look = leader and command.attempt > 1
-    if not look:
+    if spec.checkpoint_path is None or not (look or spec.checkpoint_memory):
         return None
     path = str(Path(spec.workdir).absolute() / spec.checkpoint_path)
-    return frames.Saves(path, look=look, aside=spec.quarantine_bad)
+    hold = address if spec.checkpoint_memory else ""
+    return frames.Saves(path, look, look and spec.quarantine_bad, hold, spec.env.get(HOLD_DIR, ""))
 
 
 def attempt_of(body: dict[str, Any]) -> int:
