@@ -13,7 +13,7 @@ from unidle.control.loop import Controller
 from unidle.control.nodes.maintenance import NodeMaintenance
 from unidle.control.nodes.remedies import GuardRequest
 from unidle.control.services import ControllerServices, ControllerTiming
-from unidle.engine.node_commands import NodeCheck, NodeOrder, NodeOutcome
+from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeOutcome
 from unidle.events import types as ev
 from unidle.jobs import Reason
 from unidle.ledger.columns import rows as part_rows
@@ -38,7 +38,7 @@ class ScriptedCommands:
     def away(self, _node: str) -> str:
         return ""
 
-    def begin(self, order: NodeOrder) -> None:
+    def begin(self, order: NodeCommand) -> None:
         if order.name in self._ends:
             return
         words = (order.what.tier,) if isinstance(order.what, NodeCheck) else order.what

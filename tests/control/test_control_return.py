@@ -6,7 +6,7 @@ import os
 
 from control.remedy_worlds import RemedyWorld
 from unidle.engine.local.commands.runner import check_words
-from unidle.engine.node_commands import NodeCheck, NodeOrder
+from unidle.engine.node_commands import NodeCheck, NodeCommand
 
 FLEET = {
     "nodes": [{"id": "n[1-2]", "devices": {"count": 1, "kind": "gpu"}}],
@@ -21,7 +21,7 @@ def watched(world: RemedyWorld) -> dict[str, NodeCheck]:
     assert world.commands is not None
     begin = world.commands.begin
 
-    def noted(order: NodeOrder) -> None:
+    def noted(order: NodeCommand) -> None:
         assert isinstance(order.what, NodeCheck)
         checks.setdefault(order.name, order.what)
         begin(order)

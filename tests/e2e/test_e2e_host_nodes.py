@@ -56,12 +56,22 @@ def begun(place: Path) -> list[tuple[str, str, int]]:
     return [(name, node, int(pid)) for name, node, pid in (line.split() for line in lines)]
 
 
-def states(fleet: Fleet, node: str) -> list[str]:
-    """Every state that the node has been in, as the log has it."""
+def remedies(fleet: Fleet, node: str) -> list[ev.RemedySet]:
+    """What the log has of the node's care."""
     opened_store = open_store(str(fleet.store), create=False, read_only=True)
     events = [ev.decode(e.kind, e.body) for e in opened_store.read() if e.kind == "remedy_set"]
     opened_store.close()
-    return [e.state for e in events if isinstance(e, ev.RemedySet) and e.target == node]
+    return [e for e in events if isinstance(e, ev.RemedySet) and e.target == node]
+
+
+def states(fleet: Fleet, node: str) -> list[str]:
+    """Every state that the node has been in."""
+    return [event.state for event in remedies(fleet, node)]
+
+
+def because(fleet: Fleet, node: str) -> list[str]:
+    """The reason of each of them."""
+    return [event.because.text for event in remedies(fleet, node)]
 
 
 def returned(fleet: Fleet, node: str) -> bool:
@@ -177,6 +187,34 @@ def test_a_fault_in_a_hosts_kernel_log_has_it_repaired_and_proven_there_and_the_
         assert [name for name, _, _ in found if name != "quick"] == ["reboot", "prove"]
         assert states(fleet, "n1")[:4] == ["draining", "quarantine", "remedy", "proving"]
         assert {"boot", "quarantine"} <= {row["leaf"] for row in rows(fleet.store) if row["device"] == "n1/0"}
+
+
+def test_a_host_that_restarts_for_its_repair_leaves_the_fleet_and_is_proven_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    """The hook does what a restart of its host does: it ends the agent and itself, and the next boot has another id."""
+    orders = f"{tmp_path}/n1/orders"
+    restart = (
+        f"""sed -i 's/"boot": "[^"]*"/"boot": "the last one"/' {orders}/*-reboot/order.json\n"""
+        "kill -TERM $agent\nkill -KILL $PPID"
+    )
+    file = fleet_file(
+        tmp_path, prove=hook(tmp_path, "prove"), quick=hook(tmp_path, "quick"),
+        remedy={"reboot": hook(tmp_path, "reboot", restart)},
+    )  # fmt: skip
+    with opened(tmp_path, ("n1", "n2"), *ALLOWED, file=file) as fleet:
+        report = ("guard", "report", "n1", "--action", "reboot_node", "--because", "it broke")
+        assert unidle(*report, "--store", fleet.store).returncode == 0
+        fleet.agents["n1"].wait(60)
+        wait_until(lambda: {node.id for node in fleet.view().fleet.nodes} == {"n2"}, 60)
+        assert states(fleet, "n1")[-1] == "remedy"
+        fleet.join("n1", *ALLOWED)
+        wait_until(lambda: returned(fleet, "n1"), 60)
+        names = [(name, pid) for name, _, pid in begun(tmp_path) if name != "quick"]
+        assert [name for name, _ in names] == ["reboot", "prove"]
+        assert names[1][1] == fleet.agents["n1"].pid
+        reasons = because(fleet, "n1")
+        assert "reboot is done: the machine has restarted; next, a check" in reasons
 
 
 def test_hooks_are_refused_unless_the_host_allows_them_and_the_reason_is_shown(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from engine_hosts.scripted_hub import ScriptedHub, fleet
 from unidle import wire
 from unidle.engine.hosts.node_commands import ANSWER_NS, MOST_BYTES
 from unidle.engine.hosts.timing import S
-from unidle.engine.node_commands import NodeCheck, NodeOrder, NodeOutcome
+from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeOutcome
 from unidle.hub import frames
 from unidle.hub.protocol import ClockOffset
 
-CHECK = NodeOrder("a", "n1", NodeCheck("quick", 60 * S, ("/data",)), 60 * S)
-HOOK = NodeOrder("b", "n1", ("reboot", "n1"), 600 * S)
+CHECK = NodeCommand("a", "n1", NodeCheck("quick", 60 * S, ("/data",)), 60 * S)
+HOOK = NodeCommand("b", "n1", ("reboot", "n1"), 600 * S)
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_an_order_that_is_fenced_has_no_outcome_and_this_controller_starts_nothi
 def test_what_does_not_fit_into_a_frame_is_not_sent(hub: ScriptedHub) -> None:
     agent = hub.join("n1")
     hub.after(0)
-    hub.engine.commands.begin(NodeOrder("c", "n1", ("x" * MOST_BYTES,), 60 * S))
+    hub.engine.commands.begin(NodeCommand("c", "n1", ("x" * MOST_BYTES,), 60 * S))
     found = hub.engine.commands.look("c")
     assert found is not None and "longer than" in found.text
     assert not hub.sent(agent, frames.Run)

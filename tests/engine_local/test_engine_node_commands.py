@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from unidle.engine.local.commands.runner import CommandRunner, LocalCommands
-from unidle.engine.node_commands import NodeCheck, NodeOrder, NodeOutcome
+from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeOutcome
 from waiting import wait_until
 
 S = 1_000_000_000
@@ -107,7 +107,7 @@ def test_what_a_restart_of_the_machine_ended_is_known_as_that(tmp_path: Path) ->
 def test_unidles_own_check_is_of_the_node_and_counts_what_the_order_has(tmp_path: Path) -> None:
     commands = LocalCommands(tmp_path / "hooks", 0)
     assert not commands.elsewhere and not commands.away("n1")
-    commands.begin(NodeOrder("a", "n1", NodeCheck("quick", 60 * S, (str(tmp_path),)), 60 * S))
+    commands.begin(NodeCommand("a", "n1", NodeCheck("quick", 60 * S, (str(tmp_path),)), 60 * S))
     found = wait_until(lambda: commands.look("a"), 60)
     commands.forget("a")
     assert found.code in (0, 1, 3) and json.loads(found.text)["node"] == "n1"

@@ -13,7 +13,7 @@ import msgspec
 
 from unidle.engine.local.commands.runner import CommandRunner, check_words
 from unidle.engine.node_commands import NodeCheck
-from unidle.hub.frames import TimeNs
+from unidle.hub import frames
 
 NO_HOOKS: Final = "this agent runs no hooks: start it with --hooks allow"
 _MOST_RUNNING: Final = 16
@@ -25,9 +25,9 @@ class CheckOrder(msgspec.Struct, frozen=True):
     """Body of ``run what=check``. ``log_since_ns``: by this host's CLOCK_BOOTTIME, see :class:`NodeCheck`."""
 
     name: _Name
-    limit_ns: TimeNs
+    limit_ns: frames.TimeNs
     tier: Literal["quick", "standard", "burn-in"] = "quick"
-    log_since_ns: TimeNs | None = None
+    log_since_ns: frames.TimeNs | None = None
     used: Annotated[tuple[_Word, ...], msgspec.Meta(max_length=512)] = ()
 
 
@@ -35,7 +35,7 @@ class HookOrder(msgspec.Struct, frozen=True):
     """Body of ``run what=hook``. ``words``: program and arguments, run without a shell."""
 
     name: _Name
-    limit_ns: TimeNs
+    limit_ns: frames.TimeNs
     words: Annotated[tuple[_Word, ...], msgspec.Meta(min_length=1, max_length=256)]
 
 

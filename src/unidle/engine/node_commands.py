@@ -1,4 +1,4 @@
-"""Commands on the machines of nodes: checks and the site's remedies. Begun once by name, looked at later; no call waits."""
+"""Commands on the machines of nodes: checks and the site's remedies. Begun once by name; no call waits for their end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NodeCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeOrder:
+class NodeCommand:
     """Run ``what`` on the machine of a node, at most ``limit_ns``: a check, or the words of a command of the site.
 
     ``name`` identifies it: two orders with one name are the same. It is a file's name. ``netns``: see
@@ -60,7 +60,7 @@ class NodeCommands(Protocol):
         """Why the machine of a node cannot be expected to answer; empty where it can."""
         ...
 
-    def begin(self, order: NodeOrder) -> None:
+    def begin(self, order: NodeCommand) -> None:
         """Start it; does nothing if it was started before, also by an earlier controller."""
         ...
 

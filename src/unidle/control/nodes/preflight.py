@@ -11,7 +11,7 @@ from typing import Final
 
 from unidle.control.nodes.remedies import FIT_OF, judged, order_of
 from unidle.control.nodes.used_directories import UsedDirectories
-from unidle.engine.node_commands import NodeCheck, NodeCommands, NodeOrder
+from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeCommands
 from unidle.events import types as ev
 from unidle.fleet import Node
 from unidle.guard.preflight import Decision, PreflightResult, PreflightRules, Tier, decide_gang
@@ -33,7 +33,7 @@ class Preflight:
         self._commands = commands
         self._name = name  # of this controller: what it begins nobody else looks for
         self._held: dict[tuple[str, int], None] = {}
-        self._running: dict[str, tuple[NodeOrder, Tier]] = {}  # by machine
+        self._running: dict[str, tuple[NodeCommand, Tier]] = {}  # by machine
         self._told: dict[str, int] = {}  # node -> the check that was held against it
         self._count = 0
         self._next_ns: int | None = None

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from unidle.control.nodes.used_directories import UsedDirectories
-from unidle.engine.node_commands import NodeCheck, NodeCommands, NodeOrder, NodeOutcome
+from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeCommands, NodeOutcome
 from unidle.events import types as ev
 from unidle.events.guard import CareState
 from unidle.fleet import Health, Node
@@ -70,7 +70,7 @@ class RemedyWatch:
     def __init__(self, commands: NodeCommands | None = None) -> None:
         self._commands = commands
         self._known: _Known | None = None
-        self._orders: dict[str, NodeOrder] = {}  # of what is under way
+        self._orders: dict[str, NodeCommand] = {}  # of what is under way
         self._next_ns: int | None = None
         self._now_ns = 0
 
@@ -238,7 +238,7 @@ class RemedyWatch:
             if at_ns is not None and at_ns > now_ns and (self._next_ns is None or at_ns < self._next_ns):
                 self._next_ns = at_ns
 
-    def _order(self, view: View, here: CareView, commands: NodeCommands) -> NodeOrder:
+    def _order(self, view: View, here: CareView, commands: NodeCommands) -> NodeCommand:
         policy, node = view.fleet.guard, view.node(here.node)
         what: NodeCheck | tuple[str, ...]
         if here.busy in RUNGS:
@@ -260,11 +260,11 @@ def name_of(here: CareView) -> str:
 
 def order_of(
     name: str, node: Node | None, node_id: str, what: NodeCheck | tuple[str, ...], limit_ns: int, device: str = ""
-) -> NodeOrder:  # fmt: skip
+) -> NodeCommand:  # fmt: skip
     """The order for a node, which may have left the fleet (None); the words of a command are filled in."""
     if not isinstance(what, NodeCheck):
         what = filled(what, node, node_id, device)
-    return NodeOrder(name, node_id, what, limit_ns, node.netns if node is not None else "")
+    return NodeCommand(name, node_id, what, limit_ns, node.netns if node is not None else "")
 
 
 def filled(words: tuple[str, ...], node: Node | None, name: str, device: str) -> tuple[str, ...]:
@@ -280,16 +280,14 @@ def filled(words: tuple[str, ...], node: Node | None, name: str, device: str) ->
 
 def judged(what: str, outcome: NodeOutcome) -> RemedyResult:
     """The result of an outcome. Exit codes of a check: 0 fit, 1 unfit, others undetermined; of a remedy: 0 done."""
-    last = (outcome.text.strip().splitlines() or [""])[-1][:_TEXT]
+    last = (outcome.text.strip().splitlines() or [""])[-1]
     if outcome.late:
         return RemedyResult("silent", "it did not end in time and was killed")
-    if outcome.away:
-        return RemedyResult("away", outcome.text)
     if outcome.restarted and what in _AFTER_RESTART:
         return RemedyResult("ok", "the machine has restarted")
     if outcome.code is None:
-        return RemedyResult("silent", outcome.text)
-    text = _of_check(outcome.text) or last or f"exit code {outcome.code}"
+        return RemedyResult("away" if outcome.away else "silent", _printable(last))
+    text = _printable(_of_check(outcome.text) or last or f"exit code {outcome.code}")
     answer: Answer = "ok" if outcome.code == _FIT else "failed"
     if what not in RUNGS and outcome.code not in (_FIT, _UNFIT):
         answer = "silent"
@@ -304,9 +302,14 @@ def _of_check(text: str) -> str:
         if not wrong:
             return f"{counted(len(told['checks']), 'check')} passed"
         check = told["checks"][wrong[0][1]]
-        return f"{check['name']}: {check['because']}"[:_TEXT]
-    except (ValueError, KeyError, TypeError):
+        return f"{check['name']}: {check['because']}"
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ""
+
+
+def _printable(text: str) -> str:
+    """As the log may have it: a machine can answer anything, such as half a surrogate pair."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:_TEXT])
 
 
 def _moved(view: View, move: Set | StopJob) -> Iterator[ev.Event]:

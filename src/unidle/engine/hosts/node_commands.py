@@ -16,7 +16,7 @@ from unidle import wire
 from unidle.clock import Clock
 from unidle.engine.hosts.core import HostsCore
 from unidle.engine.hosts.timing import S
-from unidle.engine.node_commands import NodeCheck, NodeOrder, NodeOutcome
+from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeOutcome
 from unidle.hub import frames
 from unidle.hub.protocol import ClockOffset
 from unidle.hub.refusals import printable
@@ -41,7 +41,7 @@ class Ended(msgspec.Struct, frozen=True):
 class _Order:
     """``peer``: the connection on which it was sent, None where it has to be sent."""
 
-    order: NodeOrder
+    order: NodeCommand
     begun_ns: int
     peer: int | None = None
     outcome: NodeOutcome | None = None
@@ -66,7 +66,7 @@ class HostCommands:
             return f"host {node} has left the fleet"
         return f"host {node} does not answer" if link.gone else ""
 
-    def begin(self, order: NodeOrder) -> None:
+    def begin(self, order: NodeCommand) -> None:
         """Its limit counts from here, also while its host does not answer."""
         if order.name in self._orders:
             return
@@ -120,7 +120,7 @@ class HostCommands:
             one.outcome = _outcome(one.order, self._name, done.data)
 
 
-def _body(fleet: str, order: NodeOrder, limit_ns: int, offset: ClockOffset | None = None) -> dict[str, Any]:
+def _body(fleet: str, order: NodeCommand, limit_ns: int, offset: ClockOffset | None = None) -> dict[str, Any]:
     """What the agent needs; ``unidle.agent.orders`` reads it. ``offset``: of the agent's clock."""
     what = order.what
     body: dict[str, Any] = {"name": f"{fleet}-{order.name}", "limit_ns": limit_ns}
@@ -132,7 +132,7 @@ def _body(fleet: str, order: NodeOrder, limit_ns: int, offset: ClockOffset | Non
     return body | {"words": what}
 
 
-def _outcome(order: NodeOrder, fleet: str, data: dict[str, Any]) -> NodeOutcome:
+def _outcome(order: NodeCommand, fleet: str, data: dict[str, Any]) -> NodeOutcome:
     try:
         ended = msgspec.convert(data, Ended)
     except msgspec.ValidationError as error:

@@ -1,6 +1,6 @@
 """Starts commands as processes of their own, each name once, and reports how they ended.
 
-The directory of a name is made before its process, and stays. So whoever comes later finds what was begun before.
+The directory of a name is made before its process, and stays. So a later controller or agent finds what was begun before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from unidle.clock import boot_id
 from unidle.engine.local.commands import process
 from unidle.engine.local.ranks import rundir
-from unidle.engine.node_commands import NodeCheck, NodeOrder, NodeOutcome
+from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeOutcome
 
 _KEPT: Final = 200
 
@@ -88,7 +88,7 @@ class LocalCommands:
     def away(self, node: str) -> str:  # noqa: ARG002 - this machine is there
         return ""
 
-    def begin(self, order: NodeOrder) -> None:
+    def begin(self, order: NodeCommand) -> None:
         """A check runs in the network namespace of its node, where that has one."""
         words = order.what
         if isinstance(words, NodeCheck):
