@@ -10,7 +10,8 @@ from unidle.control.queries.describe import clock_text, explain, job_detail
 from unidle.control.queries.explanation import story_lines
 from unidle.engine.protocol import HostClock
 from unidle.events import types as ev
-from unidle.guard.failure import failure_of, others_in_words
+from unidle.guard.failure import failure_of
+from unidle.guard.failure_words import others_in_words
 from unidle.view.host_clocks import clock_errors, node_errors
 from unidle.view.snapshot import decode, encode
 from view.telling import Telling

@@ -16,7 +16,8 @@ from statistics import median
 from typing import BinaryIO, Final
 
 from unidle.engine.local.ranks import rundir
-from unidle.guard.failure import failure_of, meaning_in_words, others_in_words
+from unidle.guard.failure import failure_of
+from unidle.guard.failure_words import meaning_in_words, others_in_words
 from unidle.page.frame import visible
 from unidle.report.model import Curve, Hang, JobStory, Problem
 from unidle.report.secrets import Mask
