@@ -77,10 +77,11 @@ def test_a_clock_that_is_first_measured_after_the_start_counts_and_no_clock_is_n
     assert clock_text(clock_errors(told.view, told.job("j").attempts[-1])) == "clock of n1 known within 3 ms"
 
 
-def test_a_node_that_leaves_has_no_clock_any_more_and_its_attempt_keeps_what_it_had() -> None:
-    told = running().tell(ev.FleetChanged(gone=("n1",)))
-    assert set(told.view.clocks) == {"n0"}
+def test_a_node_that_left_keeps_its_error_for_the_rows_that_the_ledger_has_of_it() -> None:
+    told = running().at(5).end("j", 0, "succeeded").done("j", "succeeded")
+    told.tell(ev.FleetChanged(gone=("n1",)))
     assert errors(told)["n1"] == 12
+    assert node_errors(told.view)["n1"] == 12 * MS
 
 
 def test_many_hosts_are_counted() -> None:
