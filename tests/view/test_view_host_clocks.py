@@ -10,7 +10,8 @@ from unidle.control.queries.describe import clock_text, explain, job_detail
 from unidle.control.queries.explanation import story_lines
 from unidle.engine.protocol import HostClock
 from unidle.events import types as ev
-from unidle.guard.failure import failure_of, others_in_words
+from unidle.guard.failure import failure_of
+from unidle.guard.failure_words import others_in_words
 from unidle.view.host_clocks import clock_errors, node_errors
 from unidle.view.snapshot import decode, encode
 from view.telling import Telling
@@ -76,10 +77,11 @@ def test_a_clock_that_is_first_measured_after_the_start_counts_and_no_clock_is_n
     assert clock_text(clock_errors(told.view, told.job("j").attempts[-1])) == "clock of n1 known within 3 ms"
 
 
-def test_a_node_that_leaves_has_no_clock_any_more_and_its_attempt_keeps_what_it_had() -> None:
-    told = running().tell(ev.FleetChanged(gone=("n1",)))
-    assert set(told.view.clocks) == {"n0"}
+def test_a_node_that_left_keeps_its_error_for_the_rows_that_the_ledger_has_of_it() -> None:
+    told = running().at(5).end("j", 0, "succeeded").done("j", "succeeded")
+    told.tell(ev.FleetChanged(gone=("n1",)))
     assert errors(told)["n1"] == 12
+    assert node_errors(told.view)["n1"] == 12 * MS
 
 
 def test_many_hosts_are_counted() -> None:

@@ -22,10 +22,12 @@ def forget_host(
     ],
     store: StoreOption = None,
 ) -> None:  # fmt: skip
-    """Take a host out of the fleet that does not answer, and free its name. A host that was installed again can then
-    join under the name that it had. Needs the controller (`unidle up --listen`); run it there, as the owner of the store.
+    """Take a host out of the fleet that does not answer.
 
-    Ranks of the host first count as lost, at the controller's deadline. A host whose agent is connected leaves by SIGTERM to its agent.
+    Its name is free then: a host that was installed again can join under the name that it had. Ranks of the host first
+    count as lost, at the controller's deadline. A host whose agent is connected leaves by SIGTERM to its agent.
+
+    Run it where the controller (`unidle up --listen`) runs, as the owner of the store.
     """
     from unidle.control.store_files import state_dir
     from unidle.errors import CannotRun

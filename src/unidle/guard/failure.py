@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from typing import Final
 
 from unidle.guard.exit_codes import BUGS, meaning_of, signal_name
@@ -11,7 +11,7 @@ from unidle.jobs import FAILURE_KINDS, Failure, FailureKind, JobSpec
 from unidle.view.host_clocks import order_is_known
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView
-from unidle.words import amount_of_memory, listed, plural
+from unidle.words import amount_of_memory
 
 _S: Final = 1_000_000_000
 _PAGES: Final = 1 << 20
@@ -383,25 +383,3 @@ def _next(
     if attempt is not job.attempts[-1]:
         words += ["--attempt", str(attempt.number)]
     return tuple(words)
-
-
-def meaning_in_words(failure: Failure) -> str:
-    """``SIGSEGV: it used memory that is not its own``; empty where the code or signal has no agreed meaning."""
-    return f"{failure.signal or f'exit code {failure.code}'}: {failure.meaning}" if failure.meaning else ""
-
-
-def others_in_words(because_of: Sequence[int], same: Sequence[int] = (), unsure: Sequence[int] = ()) -> str:
-    """The other ranks that failed: ``ranks 0 and 2 failed because of it``; empty if there are none."""
-    parts = [f"{_ranks(same)} failed with the same error"] if same else []
-    if unsure:
-        parts.append(f"{_ranks(unsure)} may have failed first: the hosts' clocks are known no better")
-    if because_of:
-        parts.append(f"{_ranks(because_of)} failed because of it")
-    return "; ".join(parts)
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    shown = [str(k) for k in numbers[:8]]
-    if len(numbers) > 8:
-        shown = [*shown[:7], f"{len(numbers) - 7} more"]
-    return f"{plural(len(numbers), 'rank')} {listed(shown)}"

@@ -12,7 +12,6 @@ from unidle.errors import StoreDamaged
 from unidle.events import types as ev
 from unidle.fleet import WHOLE_PPM, Health, Node, slices_of
 from unidle.ledger.book import SliceRef
-from unidle.view import host_clocks
 from unidle.view.node_edits import edited
 from unidle.view.partitions import carried, carried_node, recut
 from unidle.view.records import UseView
@@ -66,7 +65,6 @@ def fleet_seen(view: View, event: ev.FleetSeen, now: int) -> None:
     view.fleet_changed()
     for node_id in view.taken.keys() - view.nodes.keys():
         view.set_taken(node_id, None)
-    host_clocks.forget_gone(view)
 
 
 def fleet_changed(view: View, event: ev.FleetChanged, now: int) -> None:
@@ -90,7 +88,6 @@ def fleet_changed(view: View, event: ev.FleetChanged, now: int) -> None:
             nodes[order] = there
     for node_id in sorted(gone):
         view.set_taken(node_id, None)
-        view.clocks.pop(node_id, None)
         for k in book.on(node_id):
             if not book.held[k]:
                 book.remove(k, now)

@@ -59,12 +59,6 @@ def clock_measured(view: View, event: ClockMeasured, now: int) -> None:
     view.clocks[event.node] = ClockView(now, event.boot, event.offset_ns, event.error_ns, worst_ns)
 
 
-def forget_gone(view: View) -> None:
-    """Nodes that left have no clock."""
-    for node in view.clocks.keys() - view.nodes.keys():
-        del view.clocks[node]
-
-
 def at_start(view: View, places: Iterable[RankPlace]) -> dict[str, AttemptClock]:
     """The clocks of the nodes of an attempt that is placed now, as far as they are known."""
     known = {place.node: view.clocks[place.node] for place in places if place.node in view.clocks}

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from unidle.events.types import StopAsked
-from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended, others_in_words
+from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended
+from unidle.guard.failure_words import others_in_words
 from unidle.jobs import Reason
 from unidle.ledger.attempt import START_MOST_NS
 from unidle.view.accounts import durable_points

@@ -117,7 +117,7 @@ class HostsCore:
                 self._look_at_node_at(on, now_ns)
 
     def forget(self, node: str, now_ns: int) -> str | None:
-        """Take a host out of the fleet that does not answer. Why not: empty where it leaves, None where there is none."""
+        """Take a host out of the fleet that does not answer. Why not: empty if it leaves, None if the fleet has no such host."""
         self.out.now_ns = now_ns
         if self.nodes.agent(node) is not None:
             return "its agent is connected: stop it first"
