@@ -122,7 +122,7 @@ class SlurmCluster:
     def _no_process_is_left(self) -> None:
         """The supervisors of steps are no children of this process."""
         with contextlib.suppress(AssertionError):
-            wait_until(lambda: not self._processes(), 5)
+            wait_until(lambda: not self._processes(), 60)
         for pid in self._processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
