@@ -168,7 +168,7 @@ def hook(command: int, script: str, name: str = "a", fence: int = 3, limit_s: in
 
 
 def test_a_check_of_the_node_runs_there_and_its_result_is_the_answer(world: World) -> None:
-    world.agent.take(check(7, tier="quick", log_age_s=60, used=["/nowhere"]))
+    world.agent.take(check(7, tier="quick", log_since_ns=60_000_000_000, used=["/nowhere"]))
     assert world.agent.is_busy
     world.until(world.done)
     [answer] = world.done()
@@ -269,7 +269,7 @@ def test_no_more_than_sixteen_run_at_once(world: World, tmp_path: Path) -> None:
         check(7, used="x"),
         check(7, used=[1]),
         check(7, used=["x"] * 513),
-        check(7, log_age_s="x"),
+        check(7, log_since_ns="x"),
         check(7, name="../x"),
         check(7, name=""),
         check(7, name="a/b"),

@@ -94,6 +94,21 @@ def test_ranks_of_a_killed_box_end_with_the_lease_without_any_box(tmp_path: Path
         assert again == {"marks": len(box.journal()), "ended": True}
 
 
+def test_a_rank_that_takes_its_time_to_stop_ends_with_the_lease_too(tmp_path: Path) -> None:
+    """It may run elsewhere from then on, whatever grace its stop has."""
+    with hub_and_box(tmp_path) as (hub, box):
+        peer = hub.peer().welcome(deadline_s=4)
+        peer.start(1, f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{TRAINS}")
+        pid = hub.mark("spawn")["pid"]
+        hub.mark("step")
+        assert peer.ask(wire.STOP, attempt=1, ranks=[0], grace_ns=300 * 10**9)["ok"]
+        box.kill()
+        wait_until(died(pid), 30, "the end of a rank within its grace, when its lease is over")
+        assert _boottime_s() >= _lease_s(box.runs / "job-1")
+        wait_until(lambda: box.journal()[-1]["k"] == "exit")
+        assert sum("lease" in mark.get("text", "") for mark in box.journal()) == 1
+
+
 def test_a_box_that_comes_back_after_the_lease_ends_what_it_finds(tmp_path: Path) -> None:
     """As a supervisor does that cannot read its lease any more, because it is stopped."""
     with hub_and_box(tmp_path) as (hub, box):
@@ -118,7 +133,11 @@ def test_a_stopped_box_hears_nothing_before_it_has_looked_at_its_lease(tmp_path:
         peer.start(1, TRAINS)
         pid = hub.mark("spawn")["pid"]
         os.kill(box.pid, signal.SIGSTOP)
-        wait_until(died(pid), 30)  # by its supervisor
+        wait_until(
+            died(pid), 30
+        )  # by its supervisor, whose file may be a quarter of the lease behind the box
+        over_s = _lease_s(box.runs / box.job) + 4 / 4
+        wait_until(lambda: _boottime_s() > over_s)
         peer.send(f=wire.START, id=900, fence=peer.fence, attempt=2, ranks=[])
         os.kill(box.pid, signal.SIGCONT)
         hub.peer(2).welcome()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from control.remedy_worlds import RemedyWorld
-from unidle.control.nodes.remedies import log_age_s
 from unidle.engine.local.commands.runner import check_words
 from unidle.engine.node_commands import NodeCheck, NodeCommand
 
@@ -31,8 +30,9 @@ def watched(world: RemedyWorld) -> dict[str, NodeCheck]:
     return checks
 
 
-def ages(checks: dict[str, NodeCheck]) -> list[int | None]:
-    return [one.log_age_s for one in checks.values()]
+def limits(checks: dict[str, NodeCheck]) -> list[int | None]:
+    """From when on the kernel log counts, of each check."""
+    return [one.log_since_ns for one in checks.values()]
 
 
 def test_a_node_that_is_returned_is_checked_by_later_lines_only():
@@ -41,15 +41,13 @@ def test_a_node_that_is_returned_is_checked_by_later_lines_only():
     world.until(1)
     world.fault("n1", "replace")
     world.until(500)
-    assert world.controller.view.care.targets["n1"].state == "out" and ages(checks) == []
+    assert world.controller.view.care.targets["n1"].state == "out" and limits(checks) == []
     world.ask("return", "n1")
     world.until(550)
     assert "n1" not in world.controller.view.care.targets
-    first, *others = ages(checks)
-    assert first == 0  # the line of the fault is 499 s old
-    assert others and all(
-        age is not None and 0 < age < 30 for age in others
-    )  # on probation: all since the return
+    first, *others = limits(checks)
+    assert first is not None and 500 * S <= first < 501 * S and others
+    assert set(others) == {first}  # on probation: all since the return, whenever the check begins
 
 
 def test_a_check_has_the_directories_of_all_jobs_that_have_not_ended():
@@ -65,7 +63,9 @@ def test_a_check_has_the_directories_of_all_jobs_that_have_not_ended():
     assert all({workdir, f"{workdir}/c"} <= set(one.used) for one in checks.values())
 
 
-def test_a_node_that_nobody_returned_is_checked_by_all_lines_since_boot():
-    assert log_age_s(0, 5 * S) is None and log_age_s(2 * S, 5 * S) == 3
-    assert "--log-age" not in check_words("n1", NodeCheck("standard"))
-    assert check_words("n1", NodeCheck("standard", 3))[-2:] == ("--log-age", "3")
+def test_the_moment_of_a_check_is_in_seconds_since_boot_and_without_one_all_lines_count():
+    assert not any("--log" in word for word in check_words("n1", NodeCheck("standard"), 2 * S))
+    words = check_words("n1", NodeCheck("standard", 5 * S), 2 * S)
+    assert words[words.index("--log-since") + 1] == "3.000"
+    words = check_words("n1", NodeCheck("standard", S), 2 * S)  # the machine was started after it
+    assert words[words.index("--log-since") + 1] == "0.000"

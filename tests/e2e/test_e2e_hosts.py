@@ -62,7 +62,7 @@ def test_a_gang_runs_over_two_hosts_and_its_output_is_read_from_them(tmp_path: P
         assert fleet.up.wait(60) == 0
         away = unidle("logs", job, "--store", fleet.store)
         assert away.returncode == 3
-        assert "their controller cannot be reached" in away.stderr
+        assert "the controller of the hosts cannot be reached" in away.stderr
 
 
 @pytest.mark.slow

@@ -12,8 +12,9 @@ from unidle.engine.hosts.node_commands import ANSWER_NS, MOST_BYTES
 from unidle.engine.hosts.timing import S
 from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeOutcome
 from unidle.hub import frames
+from unidle.hub.protocol import ClockOffset
 
-CHECK = NodeCommand("a", "n1", NodeCheck("quick", 60, ("/data",)), 60 * S)
+CHECK = NodeCommand("a", "n1", NodeCheck("quick", 60 * S, ("/data",)), 60 * S)
 HOOK = NodeCommand("b", "n1", ("reboot", "n1"), 600 * S)
 
 
@@ -41,7 +42,12 @@ def test_an_order_is_sent_to_the_agent_of_its_node_and_its_answer_is_the_outcome
     assert not hub.sent(agents[1], frames.Run)
     assert (check.what, check.fence) == ("check", 5)
     name = check.body.pop("name")
-    assert check.body == {"limit_ns": 60 * S, "tier": "quick", "log_age_s": 60, "used": ("/data",)}
+    assert check.body == {
+        "limit_ns": 60 * S,
+        "tier": "quick",
+        "log_since_ns": 60 * S - 78,
+        "used": ("/data",),
+    }
     assert name.endswith("-a") and name != "a"  # of this fleet
     assert (hook.what, hook.body["words"]) == ("hook", ("reboot", "n1"))
     check.body["name"] = name
@@ -49,6 +55,18 @@ def test_an_order_is_sent_to_the_agent_of_its_node_and_its_answer_is_the_outcome
     assert commands.look("a") == NodeOutcome(1, False, "unfit")
     commands.forget("a")
     assert commands.look("a") is None and commands.look("b") is None
+
+
+def test_a_check_of_later_lines_waits_until_the_clock_of_its_host_is_measured(hub: ScriptedHub) -> None:
+    agent, hub.clock_offset = hub.join("n1"), None
+    hub.after(0)
+    commands = hub.engine.commands
+    commands.begin(CHECK)
+    assert commands.look("a") is None and not hub.sent(agent, frames.Run)
+    hub.clock_offset = ClockOffset(-3 * S, 2)
+    assert commands.look("a") is None
+    [check] = hub.sent(agent, frames.Run)
+    assert check.body["log_since_ns"] == 63 * S - 2
 
 
 def test_an_order_for_a_host_that_is_away_is_sent_when_its_agent_joins(hub: ScriptedHub) -> None:

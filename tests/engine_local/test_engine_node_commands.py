@@ -105,11 +105,11 @@ def test_what_a_restart_of_the_machine_ended_is_known_as_that(tmp_path: Path) ->
 
 
 def test_unidles_own_check_is_of_the_node_and_counts_what_the_order_has(tmp_path: Path) -> None:
-    commands = LocalCommands(tmp_path / "hooks")
+    commands = LocalCommands(tmp_path / "hooks", 0)
     assert not commands.elsewhere and not commands.away("n1")
-    commands.begin(NodeCommand("a", "n1", NodeCheck("quick", 60, (str(tmp_path),)), 60 * S))
+    commands.begin(NodeCommand("a", "n1", NodeCheck("quick", 60 * S, (str(tmp_path),)), 60 * S))
     found = wait_until(lambda: commands.look("a"), 60)
     commands.forget("a")
     assert found.code in (0, 1, 3) and json.loads(found.text)["node"] == "n1"
     words = json.loads((tmp_path / "hooks" / "a" / "order.json").read_text())["words"]
-    assert words[-3:] == ["--log-age", "60", f"--used={tmp_path}"]
+    assert words[-3:] == ["--log-since", "60.000", f"--used={tmp_path}"]

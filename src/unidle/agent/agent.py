@@ -17,6 +17,7 @@ from unidle.agent.boxes import RUNS, Boxes, BoxOrder
 from unidle.agent.found_node import FoundNode
 from unidle.agent.orders import Orders
 from unidle.agent.rank_files import read_part
+from unidle.agent.rank_looks import ORDERS, RankLooks
 from unidle.agent.signs import Signs
 from unidle.agent.state import AgentState
 from unidle.errors import UnidleError
@@ -61,6 +62,7 @@ class Agent:
         self._state, self._hub, self.found, self._find, self._send = state, hub, found, find, send
         self.boxes = Boxes(state.boxes)
         self._signs = Signs(found.node, state.path / "watch.json")
+        self._looks = RankLooks(found.node, state.boxes, RUNS)
         self._fence = 0  # the newest that was seen
         self._starting: dict[int, str] = {}  # command -> job of the box
         self._orders = Orders(state.orders, found.node.id, hooks=hooks)
@@ -91,6 +93,7 @@ class Agent:
         self._orders.lost()
         self._unacknowledged = []
         self._signs.lost()
+        self._looks.lost()
 
     def acknowledged(self, number: int) -> None:
         """The hub received that pong, and so all that was sent before it."""
@@ -118,6 +121,9 @@ class Agent:
             self._send(before)  # it came twice
         elif isinstance(frame, frames.Box):
             self._box(frame)
+        elif frame.what in ORDERS:
+            if (answer := self._looks.take(frame.id, frame.what, frame.body)) is not None:
+                self._done(frame.id, why=answer[1])
         elif why := self._orders.take(frame.id, frame.what, frame.body):
             self._done(frame.id, why=why)
 
@@ -154,7 +160,7 @@ class Agent:
     @property
     def is_busy(self) -> bool:
         """Whether an answer is being waited for, so that the next :meth:`tick` should come soon."""
-        return bool(self._starting) or self._orders.is_busy
+        return bool(self._starting) or self._orders.is_busy or self._looks.is_busy
 
     def tick(self) -> None:
         """Answer what has ended, and report what changed."""
@@ -170,6 +176,10 @@ class Agent:
         if now_s >= self._prune_s:
             self._prune_s = now_s + PRUNE_EVERY_S
             self.boxes.prune(time.time())
+        for command, why, data in self._looks.answers() if self._looks.is_busy else ():
+            self._done(command, why=why, data=data)
+        for seen in self._looks.reports(self.boxes.live, connected=self._connected):
+            self._send(seen)
         if self._connected:
             for job in self.boxes.ended():
                 self._send(frames.Seen("left", {"job": job}))
@@ -219,3 +229,4 @@ class Agent:
     def close(self) -> None:
         """End the detectors. Boxes, checks and hooks stay."""
         self._signs.close()
+        self._looks.close()

@@ -22,12 +22,12 @@ _Word = Annotated[str, msgspec.Meta(max_length=8192, pattern=r"\A[^\0]*\Z")]
 
 
 class CheckOrder(msgspec.Struct, frozen=True):
-    """Body of ``run what=check``."""
+    """Body of ``run what=check``. ``log_since_ns``: by this host's CLOCK_BOOTTIME, see :class:`NodeCheck`."""
 
     name: _Name
     limit_ns: frames.TimeNs
     tier: Literal["quick", "standard", "burn-in"] = "quick"
-    log_age_s: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    log_since_ns: frames.TimeNs | None = None
     used: Annotated[tuple[_Word, ...], msgspec.Meta(max_length=512)] = ()
 
 
@@ -74,7 +74,7 @@ class Orders:
     def _words(self, order: CheckOrder | HookOrder) -> tuple[str, ...]:
         if isinstance(order, HookOrder):
             return order.words
-        return check_words(self._node, NodeCheck(order.tier, order.log_age_s, order.used))
+        return check_words(self._node, NodeCheck(order.tier, order.log_since_ns, order.used), 0)
 
     @property
     def is_busy(self) -> bool:

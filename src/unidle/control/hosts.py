@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from unidle.control.forecast import Forecaster
+from unidle.control.gangs.host_stacks import HostStacks
+from unidle.control.gangs.stacks import GangStacks
 from unidle.control.nodes.detectors import Detectors
 from unidle.control.nodes.maintenance import NodeMaintenance
 from unidle.control.services import ControllerServices
@@ -141,6 +143,7 @@ def take_up_hosts(
                 forecaster=Forecaster.of(view),
                 notices=dispatcher(held, senders),
                 detectors=hosts.detectors(fleet, held.state / "watch.json", clock.offset_ns),
+                stacks=GangStacks(HostStacks(hosts.engine.ask_agent)),
             )
             with driven(held, hosts.engine, services) as session:
                 yield HostsSession(session, hosts.hub.addresses[0], held.state / FOLDER / JOIN)

@@ -27,6 +27,7 @@ from unidle.engine.protocol import (
     Disrupted,
     Engine,
     HealthChange,
+    HostClock,
     JobArrived,
     Landed,
     NodesChanged,
@@ -271,13 +272,13 @@ class Controller:
         here = self.view.care.targets.get(target)
         return here is not None and here.state not in ("suspect", "draining")
 
-    def _take_of_host(self, seen: NodesChanged | Taken | Silent | Disrupted | Landed) -> None:
+    def _take_of_host(self, seen: NodesChanged | HostClock | Taken | Silent | Disrupted | Landed) -> None:
         if (event := event_of(self.view, seen)) is None:
             return
         self._emit(event)
         if isinstance(seen, Silent | Disrupted | Landed):
             self._state.queue.touch(seen.job)
-        if not isinstance(seen, Silent | Disrupted):
+        if not isinstance(seen, Silent | Disrupted | HostClock):
             self._state.place = True
 
     def _take_vitals(self, seen: GangVitals) -> None:
@@ -291,8 +292,9 @@ class Controller:
             self._state.queue.touch(seen.job)
             if stacks is not None and isinstance(said, ev.VerdictReached) and said.kind in ("hang", "cut"):
                 stacks.begin(said.job, self.view.jobs[said.job].attempts[-1], self._clock.now_ns())
-        if stacks is not None and self._progress.suspects:
-            stacks.prepare(self._clock.now_ns())
+        job = self.view.jobs.open.get(seen.job)
+        if stacks is not None and self._progress.suspects and job is not None and job.live is not None:
+            stacks.prepare(job.live, self._clock.now_ns())
 
     def _listen(self) -> None:
         """To those who watch nodes and look at running jobs."""

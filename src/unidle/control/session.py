@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from unidle.clock import RealClock, boot_id, boottime_ns
 from unidle.control.forecast import Forecaster
+from unidle.control.gangs.local_stacks import LocalStacks
 from unidle.control.gangs.stacks import GangStacks
 from unidle.control.loop import Controller
 from unidle.control.nodes.late_detectors import LateDetectors
@@ -129,12 +130,12 @@ def _services(
 ) -> ControllerServices:  # fmt: skip
     view, state = held.view, held.state
     return ControllerServices(
-        NodeMaintenance(lambda: _commands(state), name_of_controller(view)),
+        NodeMaintenance(lambda: _commands(state, held.clock.offset_ns), name_of_controller(view)),
         Forecaster.of(view),
         dispatcher(held, senders),
         detectors,
         _profiler(held, fleet, address),
-        GangStacks(held.root),
+        GangStacks(LocalStacks(held.root)),
         _retention(held, fleet, address, say),
     )
 
@@ -200,10 +201,10 @@ def name_of_controller(view: View) -> str:
     return f"{os.getpid()}-{view.seq}"
 
 
-def _commands(place: Path) -> NodeCommands:
+def _commands(place: Path, offset_ns: int) -> NodeCommands:
     from unidle.engine.local.commands.runner import LocalCommands
 
-    return LocalCommands(place / "remedies")
+    return LocalCommands(place / "remedies", offset_ns)
 
 
 def senders_of(channels: Sequence[NoticeChannel]) -> list[tuple[NoticeChannel, Send]]:

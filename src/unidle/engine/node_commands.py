@@ -8,11 +8,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """unidle's own check. ``log_age_s``: the kernel log of so many last seconds counts, None: since the machine's boot;
-    ``used``: directories whose file systems are in use."""
+    """unidle's own check. ``log_since_ns``: from when on the kernel log counts, by the clock of the log of events; None: since
+    the machine's boot. It is a moment and no age, as a check may read the log long after it was ordered. ``used``:
+    directories whose file systems are in use.
+    """
 
     tier: str
-    log_age_s: int | None = None
+    log_since_ns: int | None = None
     used: tuple[str, ...] = ()
 
 

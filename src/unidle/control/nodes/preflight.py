@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from unidle.control.nodes.remedies import FIT_OF, judged, log_age_s, order_of
+from unidle.control.nodes.remedies import FIT_OF, judged, order_of
 from unidle.control.nodes.used_directories import UsedDirectories
 from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeCommands
 from unidle.events import types as ev
@@ -153,7 +153,7 @@ class Preflight:
         hook = policy.quick if tier == "quick" else policy.prove
         what: NodeCheck | tuple[str, ...] = hook.command
         if not what:
-            what = NodeCheck(tier, log_age_s(_changed_ns(view, node.id) or 0, now_ns), used.of(node.id))
+            what = NodeCheck(tier, _changed_ns(view, node.id) or None, used.of(node.id))
         self._count += 1
         name = f"preflight-{self._name}-{self._count}"
         self._running[machine] = order_of(name, node, node.id, what, hook.timeout_ns), tier

@@ -248,7 +248,7 @@ class RemedyWatch:
             hook = policy.quick if here.busy == remedy.QUICK else policy.prove
             since_ns = max(here.repaired_ns, view.care.returned.get(here.node, 0))
             used = UsedDirectories(view, elsewhere=commands.elsewhere, waiting=True).of(here.node)
-            what = hook.command or NodeCheck(here.busy, log_age_s(since_ns, self._now_ns), used)
+            what = hook.command or NodeCheck(here.busy, since_ns or None, used)
         device = here.target if here.target != here.node else ""
         return order_of(name_of(here), node, here.node, what, hook.timeout_ns, device)
 
@@ -256,11 +256,6 @@ class RemedyWatch:
 def name_of(here: CareView) -> str:
     """What a remedy or check is called: by its place in the log, so that it is begun once."""
     return f"{here.at_ns}-{here.seq}-{here.busy}"
-
-
-def log_age_s(since_ns: int, now_ns: int) -> int | None:
-    """For how many seconds the kernel log counts, of a node that came back at ``since_ns`` (0: it never did)."""
-    return max(now_ns - since_ns, 0) // 1_000_000_000 if since_ns else None
 
 
 def order_of(

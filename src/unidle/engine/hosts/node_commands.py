@@ -18,6 +18,7 @@ from unidle.engine.hosts.core import HostsCore
 from unidle.engine.hosts.timing import S
 from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeOutcome
 from unidle.hub import frames
+from unidle.hub.protocol import ClockOffset
 from unidle.hub.refusals import printable
 from unidle.words import counted
 
@@ -96,11 +97,16 @@ class HostCommands:
         agent = self._core.nodes.agent(order.node)
         if one.outcome is not None or agent is None or one.peer == agent.id:
             return
+        offset = self._core.clock_of(agent)
+        if offset is None and isinstance(order.what, NodeCheck) and order.what.log_since_ns is not None:
+            return  # it is measured within a second, and the order is looked at until then
         one.peer = agent.id
         out = self._core.out
         number = out.ask(agent.id, lambda done: self._answered(one, done))
         what = "check" if isinstance(order.what, NodeCheck) else "hook"
-        out.tell(agent.id, frames.Run(number, out.fence, what, _body(self._name, order, max(left_ns, S))))
+        out.tell(
+            agent.id, frames.Run(number, out.fence, what, _body(self._name, order, max(left_ns, S), offset))
+        )
         self._flush()
 
     def _answered(self, one: _Order, done: frames.Done) -> None:
@@ -114,12 +120,15 @@ class HostCommands:
             one.outcome = _outcome(one.order, self._name, done.data)
 
 
-def _body(fleet: str, order: NodeCommand, limit_ns: int) -> dict[str, Any]:
-    """What the agent needs; ``unidle.agent.orders`` reads it."""
+def _body(fleet: str, order: NodeCommand, limit_ns: int, offset: ClockOffset | None = None) -> dict[str, Any]:
+    """What the agent needs; ``unidle.agent.orders`` reads it. ``offset``: of the agent's clock."""
     what = order.what
     body: dict[str, Any] = {"name": f"{fleet}-{order.name}", "limit_ns": limit_ns}
     if isinstance(what, NodeCheck):
-        return body | {"tier": what.tier, "log_age_s": what.log_age_s, "used": what.used}
+        since_ns = what.log_since_ns
+        if since_ns is not None and offset is not None:  # rather a line too many
+            since_ns = max(since_ns - offset.offset_ns - offset.error_ns, 0)
+        return body | {"tier": what.tier, "log_since_ns": since_ns, "used": what.used}
     return body | {"words": what}
 
 

@@ -66,20 +66,24 @@ class CommandRunner:
                 shutil.rmtree(entry, ignore_errors=True)
 
 
-def check_words(node: str, check: NodeCheck) -> tuple[str, ...]:
-    """The command of unidle's own check of a node."""
+def check_words(node: str, check: NodeCheck, offset_ns: int) -> tuple[str, ...]:
+    """The command of unidle's own check of a node. ``offset_ns``: from this machine's CLOCK_BOOTTIME to the clock of the check."""
     words = [sys.executable, "-P", "-m", "unidle", "check", "--json", "--tier", check.tier, "--node", node]
-    words += [] if check.log_age_s is None else ["--log-age", str(check.log_age_s)]
+    if check.log_since_ns is not None:
+        words += ["--log-since", f"{max(check.log_since_ns - offset_ns, 0) // 1_000_000 / 1e3:.3f}"]
     return (*words, *(f"--used={path}" for path in check.used))
 
 
 class LocalCommands:
-    """:class:`unidle.engine.node_commands.NodeCommands` where all nodes are parts of this machine."""
+    """:class:`unidle.engine.node_commands.NodeCommands` where all nodes are parts of this machine.
+
+    ``offset_ns``: from its CLOCK_BOOTTIME to the clock of the log of events.
+    """
 
     elsewhere: Final = False
 
-    def __init__(self, root: Path) -> None:
-        self._runner = CommandRunner(root)
+    def __init__(self, root: Path, offset_ns: int) -> None:
+        self._runner, self._offset_ns = CommandRunner(root), offset_ns
 
     def away(self, node: str) -> str:  # noqa: ARG002 - this machine is there
         return ""
@@ -88,7 +92,7 @@ class LocalCommands:
         """A check runs in the network namespace of its node, where that has one."""
         words = order.what
         if isinstance(words, NodeCheck):
-            words = check_words(order.node, words)
+            words = check_words(order.node, words, self._offset_ns)
             words = ("ip", "netns", "exec", order.netns, *words) if order.netns else words
         self._runner.begin(order.name, words, order.limit_ns)
 
