@@ -190,7 +190,9 @@ def test_a_torn_journal_ends_with_lost_and_every_whole_line_is_told(tmp_path: Pa
 
 
 @pytest.mark.parametrize("lines", [0, 1, 2])
-def test_an_end_is_told_however_many_lines_of_the_journal_a_power_cut_took(tmp_path: Path, lines: int) -> None:
+def test_an_end_is_told_however_many_lines_of_the_journal_a_power_cut_took(
+    tmp_path: Path, lines: int
+) -> None:
     """The end that the next box writes has the number of a line that the hub has, and is another mark."""
     with hub_and_box(tmp_path) as (hub, box):
         hub.peer().welcome().start(1, TRAINS)

@@ -115,7 +115,9 @@ def _against_journals(place: Path, key: Key, marks: list[Mark], *, torn: bool) -
         written = written[: len(marks)]
     if torn:
         return
-    logged = [(mark.k, 0 if mark.k == "lost" else mark.t) for mark in marks]  # that of an end is bounded by the controller
+    logged = [
+        (mark.k, 0 if mark.k == "lost" else mark.t) for mark in marks
+    ]  # that of an end is bounded by the controller
     if len(written) != len(logged):
         yield f"{key}: {len(written)} marks on the host, {len(logged)} in the log"
     for number, (one, other) in enumerate(zip(written, logged, strict=False)):

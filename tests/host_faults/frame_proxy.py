@@ -26,7 +26,9 @@ _CHUNK: Final = 65536
 class FrameProxy:
     """``rate``: the share of frames to which something happens, once :attr:`active`. ``done`` counts what was done."""
 
-    def __init__(self, place: Path, space: str, address: str, port: int, hub: tuple[str, int], join: Path, seed: int) -> None:
+    def __init__(
+        self, place: Path, space: str, address: str, port: int, hub: tuple[str, int], join: Path, seed: int
+    ) -> None:
         place.mkdir()
         certificate, key, authority = certificates(place, f"DNS:unidle-hub,IP:{address}")
         known = json.loads(join.read_text())
@@ -37,7 +39,10 @@ class FrameProxy:
         self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._server.load_cert_chain(certificate, key)
         self._client = ssl.create_default_context(cadata=known["authority"])
-        self._space, self.hub = space, hub  # the controller; later connections go to another where that is changed
+        self._space, self.hub = (
+            space,
+            hub,
+        )  # the controller; later connections go to another where that is changed
         self._dice = random.Random(seed)
         self.rate, self.active = 0.15, False
         self.done: Counter[str] = Counter()

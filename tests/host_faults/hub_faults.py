@@ -41,7 +41,13 @@ def rig_behind_proxy(place: Path) -> Iterator[Rig]:
 def proxy_of(rig: Rig) -> FrameProxy:
     address = rig.lab.address("hub")
     return FrameProxy(
-        rig.place / "proxy", rig.lab.space("hub"), address, PROXY_PORT, (address, PORT), rig.state / "hub" / "join", 1
+        rig.place / "proxy",
+        rig.lab.space("hub"),
+        address,
+        PROXY_PORT,
+        (address, PORT),
+        rig.state / "hub" / "join",
+        1,
     )
 
 

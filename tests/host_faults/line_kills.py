@@ -39,7 +39,13 @@ class Launched:
     def plan(self, role: str, start: int, line: int) -> None:
         """Kill the ``start``-th process of a role from now on at its ``line``-th line; 0: follow it only."""
         self._count += 1
-        content = {"role": role, "start": start, "line": line, "parts": PARTS.get(role, []), "name": str(self._count)}
+        content = {
+            "role": role,
+            "start": start,
+            "line": line,
+            "parts": PARTS.get(role, []),
+            "name": str(self._count),
+        }
         draft = self.spec.with_suffix(".draft")
         draft.write_text(json.dumps(content))
         draft.replace(self.spec)
@@ -173,7 +179,9 @@ def controller_restart(rig: Rig, launched: Launched, number: int, line: int) -> 
     launched.plan("up", 0, line)
     process = rig.serve(wait=False)
     if line:
-        rig.until(lambda: process.poll() is not None or rig.steps(job) > steps, "the kill, or news of the gang")
+        rig.until(
+            lambda: process.poll() is not None or rig.steps(job) > steps, "the kill, or news of the gang"
+        )
     if process.poll() is not None:
         assert launched.was_killed, rig.errors("hub")
         rig.serve()
@@ -183,7 +191,9 @@ def controller_restart(rig: Rig, launched: Launched, number: int, line: int) -> 
 
 def _trains(rig: Rig, job: str) -> bool:
     found = rig.job(job)
-    return found is not None and bool(found.attempts) and all(rank.step_n for rank in found.attempts[-1].ranks)
+    return (
+        found is not None and bool(found.attempts) and all(rank.step_n for rank in found.attempts[-1].ranks)
+    )
 
 
 def chosen(lines: int, tries: int, dice: random.Random) -> list[int]:

@@ -55,7 +55,9 @@ class LossyWire:
             self._ip("link", "del", self._bridged)
 
     def _ip(self, *words: str) -> None:
-        subprocess.run(["ip", "-n", self._switch, *words], check=True, capture_output=True, stdin=subprocess.DEVNULL)
+        subprocess.run(
+            ["ip", "-n", self._switch, *words], check=True, capture_output=True, stdin=subprocess.DEVNULL
+        )
 
 
 def carry(port: str, other: str, loss: float, delay_s: float, dice: random.Random) -> None:

@@ -42,7 +42,9 @@ def cable(rig: Rig, dice: random.Random, number: int, seconds: float) -> str:
     return finished(rig, name, job)
 
 
-def bad_wire(rig: Rig, dice: random.Random, number: int, loss: float, delay_ms: float, seconds: float = 20) -> str:
+def bad_wire(
+    rig: Rig, dice: random.Random, number: int, loss: float, delay_ms: float, seconds: float = 20
+) -> str:
     """A gang starts and trains over bad wires of all hosts, which become good again."""
     name = f"wire-{loss:g}-{delay_ms:g}-{number}"
     wires = [LossyWire(rig.lab, node, loss, delay_ms, dice.randrange(1 << 30)) for node in HOSTS]
@@ -102,10 +104,17 @@ def stubborn(rig: Rig, dice: random.Random, number: int) -> str:
     """A rank fails; another one, which is asked to stop and takes its time, is on a host whose box is killed and which is cut off."""
     name = f"stubborn-{number}"
     job = rig.submit(name, "--stubborn", "--ends", "7", grace_s=120)
-    rig.until(lambda: (found := rig.job(job)) is not None and found.attempts and found.attempts[0].ranks[0].code == 7, "rank 0")
+    rig.until(
+        lambda: (
+            (found := rig.job(job)) is not None and found.attempts and found.attempts[0].ranks[0].code == 7
+        ),
+        "rank 0",
+    )
     node = rig.node_of(job, 1)
     pid = rig.until(lambda: rig.box_pid(node, job), "the box")
-    rig.until(lambda: list((rig.place / node / "boxes" / job).glob("runs/*/1/rank1/stop")), "the stop to arrive")
+    rig.until(
+        lambda: list((rig.place / node / "boxes" / job).glob("runs/*/1/rank1/stop")), "the stop to arrive"
+    )
     rig.lab.cut(node)
     rig.kill_pid(pid)
     rig.trains(job, 2)

@@ -59,7 +59,10 @@ def rig_with_small_disks(place: Path) -> Iterator[Rig]:
     try:
         for node in HOSTS:
             (place / node).mkdir(parents=True, mode=0o700)
-            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "unidle", str(place / node)], check=True)
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "unidle", str(place / node)],
+                check=True,
+            )
             mounted.append(place / node)
         with rig_of(place) as rig:
             yield rig
@@ -87,7 +90,10 @@ def full_disk(rig: Rig, dice: random.Random, number: int) -> str:
         rank = dice.choice(rig.record("starts", job))
         if dice.random() < 0.5:
             os.kill(rank["pid"], signal.SIGKILL)  # its end has to be written all the same
-            rig.until(lambda: (found := rig.job(job)) is not None and len(found.attempts) > 1, "the end of a rank on a full disk")
+            rig.until(
+                lambda: (found := rig.job(job)) is not None and len(found.attempts) > 1,
+                "the end of a rank on a full disk",
+            )
     filler.unlink()
     rig.joined()
     rig.trains(job)
@@ -172,7 +178,9 @@ def wrong_clocks(rig: Rig, dice: random.Random, number: int) -> str:
     ended = finished(rig, name, job)
     worst_s = _worst_time_s(rig)
     if worst_s > 5:
-        raise AssertionError(f"a mark is {worst_s:.1f} s from when the log got it, on hosts whose clocks are wrong")
+        raise AssertionError(
+            f"a mark is {worst_s:.1f} s from when the log got it, on hosts whose clocks are wrong"
+        )
     return ended
 
 
@@ -229,7 +237,9 @@ def second_controller(rig: Rig, dice: random.Random, number: int) -> str:
     before = rig.steps(job)
     rig.until(lambda: rig.steps(job) > before + 20, "the gang to go on under the other controller")
     first.send_signal(signal.SIGCONT)
-    assert first.wait(WITHIN_S) != 0, "a controller whose store has another holder ended as if nothing were wrong"
+    assert first.wait(WITHIN_S) != 0, (
+        "a controller whose store has another holder ended as if nothing were wrong"
+    )
     rig.joined()
     return finished(rig, name, job)
 

@@ -65,7 +65,9 @@ class Rig:
 
     # -- processes -------------------------------------------------------------------------------
 
-    def start(self, node: str, *words: object, command: Sequence[str] = (sys.executable, "-m", "unidle")) -> subprocess.Popen[bytes]:
+    def start(
+        self, node: str, *words: object, command: Sequence[str] = (sys.executable, "-m", "unidle")
+    ) -> subprocess.Popen[bytes]:
         """A command in the network of a node; what it prints goes to ``NODE.err``."""
         given = [*self.prefix.get(node, ()), *(command if node not in self.prefix else ()), *map(str, words)]
         with (self.place / f"{node}.err").open("ab") as errors:
@@ -140,9 +142,17 @@ class Rig:
         """A gang that trains until :meth:`go`; its id. ``options``: of its ranks; ``fields``: of its job file."""
         file = self.place / f"{name}.json"
         command = [sys.executable, "-S", "-E", str(RANK), str(self.place), name, *options]
-        job = {"name": name, "command": command, "ranks": count, "device": "cpu", "restart": {"max": 5, "backoff_s": 0.1}}
+        job = {
+            "name": name,
+            "command": command,
+            "ranks": count,
+            "device": "cpu",
+            "restart": {"max": 5, "backoff_s": 0.1},
+        }
         file.write_text(json.dumps({**job, **fields}))
-        done = unidle("submit", file, "--store", self.store, "--json", *(["--hold"] if hold else []), timeout_s=WITHIN_S)
+        done = unidle(
+            "submit", file, "--store", self.store, "--json", *(["--hold"] if hold else []), timeout_s=WITHIN_S
+        )
         assert done.returncode == 0, done.stderr
         self.submitted.append(str(json.loads(done.stdout)["job"]))
         return self.submitted[-1]
@@ -158,7 +168,11 @@ class Rig:
     def steps(self, job: str) -> int:
         """How many steps the log has of the newest attempt."""
         found = self.job(job)
-        return sum(rank.step_n[-1] for rank in found.attempts[-1].ranks if rank.step_n) if found and found.attempts else 0
+        return (
+            sum(rank.step_n[-1] for rank in found.attempts[-1].ranks if rank.step_n)
+            if found and found.attempts
+            else 0
+        )
 
     def go(self, name: str) -> None:
         """The ranks of the job may end."""
@@ -199,7 +213,8 @@ class Rig:
     def ended(self, job: str) -> JobView:
         """The job, once it has ended."""
         return self.until(  # type: ignore[no-any-return]
-            lambda: found if (found := self.job(job)) is not None and found.terminal else None, f"{job} to end"
+            lambda: found if (found := self.job(job)) is not None and found.terminal else None,
+            f"{job} to end",
         )
 
     def node_of(self, job: str, rank: int = 0) -> str:
@@ -230,7 +245,9 @@ class Rig:
 
     def left(self) -> list[str]:
         """Stop agents and controllers, and list the processes that then are still there. All jobs have ended before."""
-        with contextlib.suppress(AssertionError):  # boxes end by themselves, once they have heard that their job is over
+        with contextlib.suppress(
+            AssertionError
+        ):  # boxes end by themselves, once they have heard that their job is over
             wait_until(lambda: not self.boxes(), 60)
         for process in (*self.agents.values(), *self.controllers):
             with contextlib.suppress(ProcessLookupError):
@@ -247,10 +264,10 @@ class Rig:
 
     def kill(self, node: str) -> None:
         """What a host loses when it loses power: every process in its network namespace."""
-        space = os.stat(f"/run/netns/{self.lab.space(node)}").st_ino
+        space = Path(f"/run/netns/{self.lab.space(node)}").stat().st_ino
         for pid in self.processes():
             with contextlib.suppress(OSError):
-                if os.stat(f"/proc/{pid}/ns/net").st_ino == space:
+                if Path(f"/proc/{pid}/ns/net").stat().st_ino == space:
                     os.kill(pid, signal.SIGKILL)
 
     def kill_pid(self, pid: int) -> None:

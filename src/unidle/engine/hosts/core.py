@@ -363,5 +363,9 @@ _NO_PARTS = "parts of devices cannot be made on hosts that join by an agent yet:
 def _decoded(line: msgspec.Raw, now_ns: int) -> Mark:
     try:
         return _DECODER.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # the hub does not look into marks
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ) as error:  # the hub does not look into marks
         return Mark(k="note", t=now_ns, text=f"a line of the journal cannot be read: {error}")
