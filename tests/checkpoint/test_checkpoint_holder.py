@@ -31,8 +31,11 @@ OPTIONS = {"keep": 2, "keep_every": 0, "restore_test": "read"}
 class Rank:
     """Speaks for a rank, as the library does."""
 
-    def __init__(self, storage: Path, hold: Path, rank: int, session: str = "aa", world: int = 2) -> None:
+    def __init__(
+        self, storage: Path, hold: Path, rank: int, session: str = "aa", world: int = 2, attempt: int = 0
+    ) -> None:
         self.storage, self.hold, self.rank, self.session, self.world = storage, hold, rank, session, world
+        self.attempt = {"run": "job", "number": attempt} if attempt else None
         self.address = wire.start(str(storage), str(hold), hold.name, 30)
         self.link: socket.socket | None = None
 
@@ -41,7 +44,7 @@ class Rank:
         self.link = wire.connect(self.address)
         self.link.settimeout(30)
         answer, _ = wire.ask(self.link, {
-            "do": "hello", "rank": self.rank, "session": self.session, "pid": os.getpid(), "options": OPTIONS,
+            "do": "hello", "rank": self.rank, "session": self.session, "pid": os.getpid(), "options": OPTIONS, "attempt": self.attempt,
             "peer": peer.to_json() if peer else None, "lead": lead.to_json() if lead else None,
         })  # fmt: skip
         return str(answer.get("why", ""))
@@ -285,7 +288,7 @@ def test_each_piece_is_written_once_by_one_that_has_it_or_by_each_for_itself(
 
 def test_shards_that_come_after_their_save_was_dropped_leave_nothing(tmp_path: Path) -> None:
     told: list[dict[str, object]] = []
-    saves = Saves(str(tmp_path), str(tmp_path / "hold"), told.append)
+    saves = Saves(str(tmp_path), str(tmp_path / "hold"), told.append, lambda: "")
     place = tmp_path / partial_name(5, "session")
     saves.failed("session", 5, 0, "disk full")
     place.mkdir()  # another writer was under way

@@ -16,7 +16,7 @@ from unidle.view.state import View
 from waiting import wait_until
 
 LATE = (
-    "unidle.control.nodes.detectors", "unidle.control.nodes.hooks", "unidle.control.gangs.progress_watch", "unidle.control.nodes.preflight", "unidle.control.nodes.remedies",
+    "unidle.control.nodes.detectors", "unidle.engine.local.commands", "unidle.control.gangs.progress_watch", "unidle.control.nodes.preflight", "unidle.control.nodes.remedies",
     "unidle.guard.progress", "unidle.guard.remedy", "unidle.guard.slowness", "unidle.probe",
 )  # fmt: skip
 

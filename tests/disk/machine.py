@@ -183,7 +183,7 @@ class Machine:
         store = open_store(str(self.store), create=True)
         try:
             if self.cut:  # the power was off for longer than a lease
-                store._set(store._writer(), expires_ns=0)
+                store.writer.set(store.writer.read(), expires_ns=0)
             if not self._noted("cancel long"):
                 if not self._noted("submit long"):
                     return

@@ -67,7 +67,7 @@ class PowerMachine:
         if long:
             store = open_store(str(self.store), create=False)
             assert isinstance(store, SqlStore)
-            store._set(store._writer(), expires_ns=0)
+            store.writer.set(store.writer.read(), expires_ns=0)
             store.close()
 
     def view(self) -> View:

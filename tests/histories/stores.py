@@ -26,7 +26,7 @@ def expire(address: str) -> bool:
         store = open_store(address, create=False)
         assert isinstance(store, SqlStore)
         try:
-            store._set(store._writer(), expires_ns=0)
+            store.writer.set(store.writer.read(), expires_ns=0)
         finally:
             store.close()
     except Exception:  # locked, or the writer renewed it meanwhile

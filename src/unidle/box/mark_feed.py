@@ -15,14 +15,22 @@ if TYPE_CHECKING:
 
 FRAME_BYTES = 128 * 1024  # of the marks in one frame, unless one alone has more
 _PLAIN = {"k": "", "t": 0}
+_NEEDED = (b'"spawn"', b'"exit"', b'"lost"', b'"saved"')
 
 
 class Glances(RawMarks):
-    """Of marks only what the box itself needs, the spawn and the end: the others are decoded where they are sent."""
+    """Of marks only what the box itself needs, the spawn, the end and saves: the others are decoded where they are sent.
+
+    ``under_way``: one showed a step.
+    """
+
+    def __init__(self) -> None:
+        self.under_way = False
 
     def decode(self, line: bytes) -> Any:
-        if b'"spawn"' in line or b'"exit"' in line or b'"lost"' in line:
+        if any(word in line for word in _NEEDED):
             return super().decode(line)
+        self.under_way = self.under_way or b'"step"' in line
         return _PLAIN
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from unidle.engine.hosts.gang_looks import GangLooks
+from unidle.engine.hosts.job_saves import LookState
 from unidle.engine.protocol import LiveAttempt, StartGang, StopGang
 from unidle.events.marks import Mark
 
@@ -63,6 +65,8 @@ class GangState:
     refusals: int = 0  # of `prepare`
     port: int | None = None  # with which starts were sent
     waits_since_ns: int | None = None
+    observed: GangLooks = field(default_factory=GangLooks)
+    look: LookState = field(default_factory=LookState)  # at the newest checkpoint, before the start
 
     @property
     def key(self) -> Key:
