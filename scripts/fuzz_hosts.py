@@ -96,6 +96,7 @@ def _authority(place: Path) -> str:
 def agent(place: Path) -> Run:
     """The agent of a host."""
     from unidle.agent import agent as agents
+    from unidle.agent import orders
     from unidle.agent.boxes import Boxes
     from unidle.agent.found_node import find_node
     from unidle.agent.state import AgentState
@@ -104,7 +105,7 @@ def agent(place: Path) -> Run:
     def find() -> Any:
         return find_node("n1", "127.0.0.1", {}, 1)
 
-    agents.check_command = lambda *_: ["/bin/true"]  # type: ignore[attr-defined]
+    orders.check_words = lambda *_: ("/bin/true",)  # type: ignore[attr-defined]
     state = AgentState(place / "state")
     one = agents.Agent(
         state, agents.HubAddress("h:1", "a"), find(), find, lambda frame: len(frames.encoded(frame))
