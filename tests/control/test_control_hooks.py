@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from unidle.control.nodes.hooks import HookOrder, HookOutcome, HookRunner
+
 from waiting import wait_until
 
 S = 1_000_000_000
