@@ -148,7 +148,6 @@ def test_wheels_are_taken_for_the_run_and_bad_input_is_one_line(h100: Played, tm
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # the command ends within eight minutes, whatever the machine does
 def test_rows_of_cuda_can_be_rehearsed_on_the_cpu() -> None:
     done = ran("--rehearse", "--json", "--only", "nccl,kernels,span run,roofline")
     assert done.returncode == 0, done.stdout + done.stderr
