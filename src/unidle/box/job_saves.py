@@ -29,7 +29,7 @@ _AGAIN_NS, _AGAIN_MOST_NS = (
 
 
 class Saves:
-    """Of a ``prepare``: where the job saves, and what is wanted of the box. Errors: wire.Malformed."""
+    """Of a ``prepare``: where the job saves, and what the box is to do for that. Errors: wire.Malformed."""
 
     def __init__(self, content: object) -> None:
         if not isinstance(content, dict):
@@ -46,7 +46,7 @@ class Saves:
 class JobHolder:
     """The holder of the job's copies in memory on this host. It outlives the box, and ends with the job.
 
-    One that an earlier box started is left to itself: whoever starts another finds that it runs, and ends.
+    One that an earlier box started is left to itself: another one that is started finds it running, and ends.
     """
 
     def __init__(self, node: str, directory: str) -> None:
@@ -118,7 +118,7 @@ class JobHolder:
 
 
 class JobSaves:
-    """Of one job. Each attempt is looked at once, however often it is prepared."""
+    """Of one job. Each attempt has one look, however often it is prepared."""
 
     def __init__(self, job: str, node: str, directory: str) -> None:
         self._job = job

@@ -5,9 +5,9 @@ may hold any lock, so this needs none:
 
 - An attempt begins (:func:`begin`): it makes a file with its number, removes those of all others, and then gives every
   unfinished checkpoint another name (:func:`unidle.checkpoint.holder.storage.sweep`).
-- A save is finished: all is written below an unfinished name, then the files are looked at (:func:`refusal`), then it is renamed.
+- A save is finished: all is written below an unfinished name, then the files are read (:func:`refusal`), then it is renamed.
 
-If the look comes after the new file, the save is refused. If it comes before, its directory was there before the sweep, which
+If that comes after the new file, the save is refused. If it comes before, its directory was there before the sweep, which
 takes it away, so that the rename fails; or the rename was first, and the new attempt finds a whole checkpoint as it begins.
 """
 
@@ -92,7 +92,7 @@ def begin(storage: str, attempt: Attempt) -> str:
 def refusal(storage: str, attempt: Attempt) -> str:
     """Why a save of this attempt must not be finished; empty where it may. Raises OSError.
 
-    A directory that was removed, and made again by its job, knows no attempt: nobody else has begun there.
+    A directory that was removed, and made again by its job, has no attempt: no other one has begun there.
     """
     try:
         with hold_paths.inner(storage, FOLDER) as folder:

@@ -31,9 +31,8 @@ class HostsEngine:
     token of this controller; it grows with each controller. ``timing.deadline_ns`` must be the lease that the hub
     grants. ``on_seen`` gets what agents and boxes observe and the engine has no use for (``signs``, ``vitals``, ...).
 
-    The engine is used by one thread, apart from :meth:`read`. It has no vitals, no warm restarts, no copies of
-    checkpoints in memory and no parts of devices: ranks start without the first three, and a gang that needs a part
-    is refused.
+    The engine is used by one thread, apart from :meth:`read`. It has no vitals and no parts of devices: a gang that
+    needs a part is refused.
     """
 
     modelled: Final = False

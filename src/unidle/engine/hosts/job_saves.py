@@ -38,7 +38,7 @@ class LookState:
         return now_ns < self.since_ns + PATIENCE_NS
 
     def take(self, job: str, attempt: int, said: object) -> list[CheckpointLook]:
-        """What a box says of its look: each bad checkpoint once. What is not as agreed is passed over."""
+        """What a box reports of its look: each bad checkpoint once. What is not as agreed is passed over."""
         try:
             looked = msgspec.convert(said, frames.Looked)
         except msgspec.ValidationError:
