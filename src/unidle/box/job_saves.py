@@ -28,7 +28,7 @@ _AGAIN_NS, _AGAIN_MOST_NS = (
 )  # after the holder was killed; doubled with each further time
 
 
-class Saves:
+class PreparedSaves:
     """Of a ``prepare``: where the job saves, and what the box is to do for that. Errors: wire.Malformed."""
 
     def __init__(self, content: object) -> None:
@@ -57,7 +57,7 @@ class JobHolder:
         self._ending: SideProcess | None = None
         self._tries, self._again_ns = 0, 0
 
-    def ensure(self, saves: Saves) -> None:
+    def ensure(self, saves: PreparedSaves) -> None:
         """Have it run, for the next attempt."""
         self._wish = {"path": saves.path, "hold": saves.hold, "hold_dir": saves.hold_dir}
         if rundir.read_json(self._path) != self._wish:
@@ -127,7 +127,7 @@ class JobSaves:
         self._bad: dict[int, list[dict[str, Any]]] = {}  # what was found, by attempt
         self._untold: set[int] = set()  # attempts of which the hub does not know all
 
-    def prepare(self, attempt: int, saves: Saves) -> None:
+    def prepare(self, attempt: int, saves: PreparedSaves) -> None:
         """Read the newest checkpoint before an attempt, unless that was done, and have the holder of copies run. Errors: OSError."""
         if saves.hold:
             self.holder.ensure(saves)
