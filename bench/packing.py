@@ -28,9 +28,9 @@ from _made_up import made_up
 from _packing_bound import relax
 from _table import Row, main
 from unidle.control.replay.packing import Experiment, PackingRun
+from unidle.control.replay.packing_experiment import POLICIES, arrivals, node_order, prepare
 from unidle.files.openb import read_nodes, read_pods
 from unidle.jobs.packing import NodeSize, PodDemand
-from unidle.place.pack.experiment import POLICIES, arrivals, node_order, prepare
 from unidle.place.pack.packer import NodePool, Packer
 
 DATA = Path(os.environ.get("UNIDLE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")) / "openb"

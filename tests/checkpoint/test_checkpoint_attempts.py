@@ -245,4 +245,4 @@ def test_what_the_last_attempt_had_on_its_way_is_finished_by_the_same_holder(
     old.link.close()
     new = ranks(0, world=1, session="bb", attempt=2)
     assert new.hello() == ""
-    wait_until(lambda: sessions(new.storage) == {step_name(5): "aa"}, 30, "the save of the first attempt")
+    wait_until(lambda: sessions(new.storage) == {step_name(5): "aa"}, 60, "the save of the first attempt")

@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch (pip install unidle[train])")
 
-from checkpoint.jobs import Job, started_after, steps_of, wait_for_step  # noqa: E402
-from examples.gang import Gang  # noqa: E402
-from unidle.checkpoint.holder import wire  # noqa: E402
-from unidle.checkpoint.layout import read_manifest  # noqa: E402
-from waiting import wait_until  # noqa: E402
+from checkpoint.jobs import Job, started_after, steps_of, wait_for_step
+from examples.gang import Gang
+from unidle.checkpoint.holder import wire
+from unidle.checkpoint.layout import read_manifest
+from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from unidle.control.forecast import Forecaster
+from unidle.control.policies import policy_names
 from unidle.control.queries.describe import explain
 from unidle.control.queries.dry_run import next_decision, submitted
 from unidle.control.replay.workload import Assumptions, replay, scenario_of
@@ -16,7 +17,6 @@ from unidle.files.trace import COLUMNS, OPTIONAL, load_trace
 from unidle.fleet import Fleet
 from unidle.fleet.queues import QueueSpec
 from unidle.jobs import NEVER, JobSpec, Topology
-from unidle.place.policy import policy_names
 from unidle.store.memory import MemoryStore
 from unidle.view.jobs import JobView
 from unidle.view.state import View

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.worlds import S, fleet_of
+from unidle.control.policies import policy_names, register
 from unidle.control.replay.outcome import jain, outcome_of, side_by_side
 from unidle.control.replay.recorded import scenario_of_store
 from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
@@ -22,7 +23,7 @@ from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Reason, Restart
 from unidle.ledger.current import check_batches
 from unidle.ledger.select import TimeRange
-from unidle.place.policy import FirstFit, policy_names, register
+from unidle.place.policy import FirstFit
 from unidle.place.protocol import Plan, Stop
 from unidle.store.memory import ForgetfulStore, MemoryStore
 from unidle.view.source import ledger_source

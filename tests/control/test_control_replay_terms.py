@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from unidle.control.policies import policy_names
 from unidle.control.replay.outcome import outcome_of
 from unidle.control.replay.recorded import scenario_of_store
 from unidle.control.replay.workload import Assumptions, Scenario, replay, scenario_of, told
@@ -16,7 +17,6 @@ from unidle.errors import BadInput
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.trace import COLUMNS, OPTIONAL, Renames, load_trace
 from unidle.fleet import Fleet
-from unidle.place.policy import policy_names
 from unidle.store.memory import MemoryStore
 from unidle.view.source import ledger_source
 from unidle.view.state import View

@@ -183,7 +183,7 @@ class Machine:
         store = open_store(str(self.store), create=True)
         try:
             if self.cut:  # the power was off for longer than a lease
-                store._set(store._writer(), expires_ns=0)
+                store.writer.set(store.writer.read(), expires_ns=0)
             if not self._noted("cancel long"):
                 if not self._noted("submit long"):
                     return
@@ -257,7 +257,7 @@ class Machine:
         for process in (self._up, self._client):
             if process is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
+                    process.wait(60)
 
 
 def store_opens(path: Path) -> str:

@@ -67,7 +67,7 @@ class PowerMachine:
         if long:
             store = open_store(str(self.store), create=False)
             assert isinstance(store, SqlStore)
-            store._set(store._writer(), expires_ns=0)
+            store.writer.set(store.writer.read(), expires_ns=0)
             store.close()
 
     def view(self) -> View:
@@ -83,7 +83,7 @@ class PowerMachine:
     def close(self) -> None:
         self._end()
         for group in self._groups():
-            wait_until(lambda path=group: cgroups.remove_tree(path), 10, f"{group} to go")  # type: ignore[misc]
+            wait_until(lambda path=group: cgroups.remove_tree(path), 60, f"{group} to go")  # type: ignore[misc]
         self.disk.close()
 
     def _end(self) -> None:
@@ -92,7 +92,7 @@ class PowerMachine:
             process_tree.send(left, signal.SIGKILL)
             return not left
 
-        wait_until(ended, 30, "all processes to end")
+        wait_until(ended, 60, "all processes to end")
         if self.up is not None:
             self.up.wait()
 

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -88,12 +89,44 @@ def test_every_command_can_be_repeated(rig: EngineRig) -> None:
     rig.pump()
 
 
-@scenario("start")
-def test_the_use_of_devices_is_reported_or_that_it_cannot_be_measured(rig: EngineRig) -> None:
-    gang = rig.up(rig.start("run", 2))
-    rig.engine.watch(WatchGang(*gang.key, gang.command.places, S // 10, 50_000))
-    rig.until(lambda: gang.uses, "a report")
+@scenario("idle")
+def test_a_gang_at_rest_is_reported_as_quiet_and_as_busy_once_one_rank_is_at_work(rig: EngineRig) -> None:
+    rig.look()
+    gang = rig.up(rig.start("wakes", 2))
+    begun_ns = max(marks[0].t for marks in gang.marks.values())
+    rig.engine.watch(WatchGang(*gang.key, gang.command.places, S // 2, 50_000))
+    rig.until(lambda: gang.uses and gang.uses[-1].use == "quiet", "quiet devices")
+    assert begun_ns - S < gang.uses[-1].since_ns
+    rig.wake()
+    rig.until(lambda: gang.uses[-1].use == "busy", "busy devices")
+    assert gang.uses[-1].since_ns > gang.uses[-2].since_ns
     rig.engine.watch(WatchGang(*gang.key, gang.command.places, 0, 50_000))
+    rig.stop(gang, 0)
+    rig.ends(gang)
+
+
+@scenario("hang")
+def test_a_rank_that_is_stopped_is_seen_where_it_is_with_the_time(rig: EngineRig) -> None:
+    rig.look()
+    gang = rig.up(rig.start("run", 3))
+    rig.until(lambda: gang.vitals, "a look at the gang")
+    assert [rank.rank for rank in gang.vitals[-1].ranks] == [0, 1, 2]
+    assert {rank.doing for rank in gang.vitals[-1].ranks} == {"sleep"}
+    before_ns = gang.vitals[-1].at_ns
+    rig.freeze(gang.command, 1, on=True)
+    rig.until(lambda: gang.vitals[-1].ranks[1].doing == "stopped", "a rank that is stopped")
+    look = gang.vitals[-1]
+    assert [rank.doing for rank in look.ranks] == ["sleep", "stopped", "sleep"]
+    assert before_ns - S < look.ranks[1].since_ns <= look.at_ns
+    assert max(mark.t for marks in gang.marks.values() for mark in marks) < look.at_ns
+    rig.freeze(gang.command, 1, on=False)
+    rig.until(lambda: gang.vitals[-1].ranks[1].doing != "stopped", "that it goes on")
+    for one, other in pairwise(gang.vitals):
+        assert one.from_ns <= one.at_ns <= other.from_ns
+    rig.kill(gang.command, 2)
+    rig.until(lambda: gang.has_ended(2) and len(gang.vitals[-1].ranks) == 2, "a look without it")
+    rig.stop(gang, 0)
+    rig.ends(gang)
 
 
 @scenario("adopt")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from benches import bench_module
 from pack import fleets
 from pack.fleets import node, part, whole
+from unidle.control.replay.packing_experiment import prepare, replay
 from unidle.jobs.packing import NodeSize, PodDemand
-from unidle.place.pack.experiment import prepare, replay
 from unidle.place.pack.packer import NodePool, Packer
 from unidle.place.pack.scarcity import Pressure
 

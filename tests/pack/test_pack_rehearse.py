@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from pack import fleets
 from pack.fleets import node, part, whole
-from unidle.jobs.packing import NodeSize, PodDemand
-from unidle.place.pack.experiment import (
+from unidle.control.replay.packing_experiment import (
     NOTHING_POINTS,
     PodArrival,
     Prepared,
@@ -23,6 +22,7 @@ from unidle.place.pack.experiment import (
     rehearsed,
     replay,
 )
+from unidle.jobs.packing import NodeSize, PodDemand
 from unidle.place.pack.packer import NodePool, Scorer
 
 
@@ -106,7 +106,7 @@ def test_no_candidate_is_rehearsed_more_than_pays(monkeypatch: pytest.MonkeyPatc
     assert calls["again"] == 2  # it is like the first
     assert calls["fgd"] == calls["firstfit"] <= 32
     calls.clear()
-    monkeypatch.setattr("unidle.place.pack.experiment._ROUNDS", ((2, 100), (2, 100)))
+    monkeypatch.setattr("unidle.control.replay.packing_experiment._ROUNDS", ((2, 100), (2, 100)))
     rehearse([counted(prepare("random", nodes, demands), str(k)) for k in range(6)], nodes, demands, 2)
     assert set(calls.values()) == {2}  # nothing is left of the work that may be done
 

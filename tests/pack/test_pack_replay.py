@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 from pack import fleets
 from pack.fleets import node, part, whole
+from unidle.control.replay.packing_experiment import (
+    POLICIES,
+    PackOutcome,
+    PodArrival,
+    arrivals,
+    marks,
+    prepare,
+    replay,
+)
 from unidle.jobs.packing import NodeSize, PodDemand
-from unidle.place.pack.experiment import POLICIES, PackOutcome, PodArrival, arrivals, marks, prepare, replay
 from unidle.place.pack.packer import NodePool, Packer
 
 NODES = [node("a"), node("b", cpu=16_000, gpus=2, model="A10"), node("c", cpu=64_000, gpus=4, model="V100")]

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from place.test_place_first_fit import NOW, fleet, gang, tell, view_of
+from unidle.control import policies as registry
 from unidle.errors import BadInput
 from unidle.events import types as ev
 from unidle.files.fleet import fleet_from_mapping
 from unidle.files.job import job_from_mapping
 from unidle.fleet import Device, Fleet, Node
 from unidle.jobs import JobSpec, Requests, Select, Where
-from unidle.place import policy as registry
 from unidle.place.policy import FirstFit
 from unidle.place.protocol import Plan, Policy
 from unidle.share.select import may_use

@@ -283,7 +283,7 @@ def test_a_torn_write_ahead_log_keeps_every_whole_append(tmp_path):
         with closing(open_store(str(path), create=False)) as again:
             assert check(again).ok
             with again.transaction():  # the holder is this process, which lives
-                again._set(again._writer(), holder=None)
+                again.writer.set(again.writer.read(), holder=None)
             assert again.append(again.acquire("test"), [NewEvent(99, "s", 1, "k", b"{}")]) == 2 * whole + 1
 
 

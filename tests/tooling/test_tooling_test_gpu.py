@@ -33,7 +33,7 @@ def h100(library: Path, tmp_path: Path) -> Played:
 def ran(*arguments: str | Path, on: Played | None = None, **more: str) -> subprocess.CompletedProcess[str]:
     env = (on.environ if on else os.environ) | {"PYTHON": sys.executable} | more
     return subprocess.run(
-        [COMMAND, *arguments], env=env, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL
+        [COMMAND, *arguments], env=env, capture_output=True, text=True, timeout=560, stdin=subprocess.DEVNULL
     )
 
 

@@ -28,16 +28,16 @@ def find_fleet(path: str | None, cpu_devices: int | None) -> Fleet:
 
 
 def find_fleet_and_channels(
-    path: str | None, cpu_devices: int | None, needed: int = 0
+    path: str | None, cpu_devices: int | None, needed: int = 0, *, hosts_join: bool = False
 ) -> tuple[Fleet, tuple[NoticeChannel, ...]]:
     """As :func:`find_fleet`, with the channels that the fleet file sends notices to.
 
-    Without a given number, there are at least ``needed`` CPU devices.
+    Without a given number, there are at least ``needed`` CPU devices. ``hosts_join``: the file may have no nodes.
     """
     if path is not None:
         from unidle.files.fleet import load_fleet_and_notices
 
-        fleet, channels = load_fleet_and_notices(path)
+        fleet, channels = load_fleet_and_notices(path, hosts_join=hosts_join)
         if fleet.queues:
             _check_queues(path, fleet)
         return fleet, channels

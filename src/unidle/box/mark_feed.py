@@ -35,7 +35,10 @@ class Glances(RawMarks):
 
 
 class MarkFeed:
-    """Marks of a rank from ordinal ``known`` on, each once and in order."""
+    """Marks of a rank from ordinal ``known`` on, each once and in order. Its end always comes: ``known`` is of a hub that has none.
+
+    After a power cut the journal may have fewer lines than the hub; an end that was added then gets a number after ``known``.
+    """
 
     def __init__(self, watch: RankWatch, known: int) -> None:
         self._watch = watch
@@ -53,14 +56,12 @@ class MarkFeed:
         first, marks = self._tail.read()
         yield from _parts(first, marks)
         end, self._tail.known_end = self._tail.known_end, None
-        if end is not None and self._tail.known_end_at < self._known - 1:
-            # a power cut took lines before the end, so its number is another mark's in the log
+        if end is not None:  # a power cut took lines before it, so its number is another mark's in the log
             yield from _parts(self._tail.next, (end,))
         watch = self._watch
         if watch.unwritten is not None and not self._sent_unwritten and not self._tail.behind:
             self._sent_unwritten = True
-            if watch.marks - 1 >= self._known:
-                yield from _parts(watch.marks - 1, (watch.unwritten,))
+            yield from _parts(max(watch.marks - 1, self._known), (watch.unwritten,))
 
     def close(self) -> None:
         self._tail.close()

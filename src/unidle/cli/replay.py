@@ -164,7 +164,7 @@ def _renames(queue_map: str | None, model_map: str | None) -> Renames:
 
 def _names(policy: str) -> list[str]:
     """The policies asked for; each is looked up before anything is read."""
-    from unidle.place.policy import policy_named
+    from unidle.control.policies import policy_named
 
     names = policies(policy)
     for name in names:

@@ -99,7 +99,7 @@ def openb(options: PackOptions) -> None:
 
 
 def _names(text: str) -> list[str]:
-    from unidle.place.pack.experiment import POLICIES
+    from unidle.control.replay.packing_experiment import POLICIES
 
     names = policies(text)
     unknown = next((name for name in names if name not in POLICIES), None)

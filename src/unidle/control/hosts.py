@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from unidle.control.forecast import Forecaster
+from unidle.control.gangs.host_stacks import HostStacks
+from unidle.control.gangs.stacks import GangStacks
 from unidle.control.nodes.detectors import Detectors
+from unidle.control.nodes.maintenance import NodeMaintenance
 from unidle.control.services import ControllerServices
-from unidle.control.session import ControllerSession, HeldStore, dispatcher, driven, held_store, senders_of
+from unidle.control.session import (
+    ControllerSession,
+    HeldStore,
+    dispatcher,
+    driven,
+    held_store,
+    name_of_controller,
+    senders_of,
+)
 from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.timing import HostsTiming
 from unidle.fleet import HOSTS, Fleet
@@ -127,9 +138,11 @@ def take_up_hosts(
         try:
             view, clock = held.view, held.clock
             services = ControllerServices(
+                NodeMaintenance(lambda: hosts.engine.commands, name_of_controller(view)),
                 forecaster=Forecaster.of(view),
                 notices=dispatcher(held, senders),
                 detectors=hosts.detectors(fleet, held.state / "watch.json", clock.offset_ns),
+                stacks=GangStacks(HostStacks(hosts.engine.ask_agent)),
             )
             with driven(held, hosts.engine, services) as session:
                 yield HostsSession(session, hosts.hub.addresses[0], held.state / FOLDER / JOIN)

@@ -112,6 +112,13 @@ class Fetch(msgspec.Struct, frozen=True, tag_field="f", tag=wire.FETCH):
     bytes: Ordinal = 65536
 
 
+class Forget(msgspec.Struct, frozen=True, tag_field="f", tag=wire.FORGET):
+    """A reader has a host leave the fleet that does not answer: its name is free from then on. Answer: ``done``."""
+
+    id: Ordinal
+    node: Name
+
+
 class Bye(msgspec.Struct, frozen=True, tag_field="f", tag=wire.BYE):
     """It leaves on purpose."""
 
@@ -271,7 +278,7 @@ class Run(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RUN):
     body: dict[str, Any] = {}
 
 
-FromClient = Hello | Pong | Marks | Done | Seen | Fetch | Bye
+FromClient = Hello | Pong | Marks | Done | Seen | Fetch | Forget | Bye
 Command = Resume | Prepare | Start | Stop | Release | End | Read | Box | Run | Done
 """What a user of the hub sends; it sends the rest itself."""
 ToClient = Welcome | Refused | Ping | Command
@@ -287,6 +294,7 @@ _ENCODE = msgspec.json.Encoder()
 _FROM_CLIENT: msgspec.json.Decoder[FromClient] = msgspec.json.Decoder(FromClient)
 _TO_CLIENT: msgspec.json.Decoder[ToClient] = msgspec.json.Decoder(ToClient)
 _NAMELESS = msgspec.json.Decoder(Nameless)
+_MOST = 1 << 62  # half of what 64 bits hold: times of hosts are moved to the controller's clock
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -301,10 +309,28 @@ def from_client(payload: bytes, *, newer: bool = False) -> FromClient | None:
     Errors: wire.Malformed for all else.
     """
     try:
-        return _FROM_CLIENT.decode(payload)
+        frame = _FROM_CLIENT.decode(payload)
     except _WRONG as error:
         _pass_over(payload, error, wire.FROM_CLIENT, newer=newer)
         return None
+    if isinstance(frame, Seen):
+        _check_numbers(frame.body)
+    elif isinstance(frame, Hello) and frame.agent is not None:
+        _check_numbers(frame.agent.node)
+    return frame
+
+
+def _check_numbers(content: dict[str, Any]) -> None:
+    """What has no type yet goes into the log and its snapshots, which hold whole numbers of 64 bits. Errors: wire.Malformed."""
+    waiting: list[Any] = [content]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+        elif isinstance(one, int) and not -_MOST <= one < _MOST:
+            raise wire.Malformed("a number in a frame is above 64 bits")
 
 
 def to_client(payload: bytes, *, newer: bool = False) -> ToClient | None:

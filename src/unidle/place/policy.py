@@ -1,4 +1,4 @@
-"""The placement policies: the one that unidle uses, first fit, and all of them by name.
+"""The placement policies: the one that unidle uses, and first fit.
 
 First fit tries nodes in the order of the fleet; a rank's slices are on one node. A gang is placed on the first
 node that holds it whole, else on the first nodes that hold it together. A job that does not fit is
@@ -7,13 +7,10 @@ skipped, and the reason is recorded. Nothing here needs NumPy.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
-from unidle.errors import BadInput
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.place.protocol import KINDS, InQueueOrder, Place, Plan, Policy, Wait, noun, starves
@@ -232,36 +229,3 @@ def on_this_fleet(spec: JobSpec, view: View) -> JobSpec:
 
 
 DEFAULT: Final = "unidle"
-
-
-def _baseline(name: str) -> Policy:
-    from unidle.place import baselines  # needs NumPy
-
-    makers = {"firstfit": baselines.first_fit, "bestfit": baselines.best_fit, "spread": baselines.spread}
-    return makers[name]()
-
-
-_MAKERS: dict[str, Callable[[], Policy]] = {DEFAULT: Unidle}
-_MAKERS |= {name: partial(_baseline, name) for name in ("firstfit", "bestfit", "spread")}
-
-
-def register(name: str, make: Callable[[], Policy]) -> None:
-    """Add a policy; ``make`` gives one without memory of another run. A name is given once."""
-    if name in _MAKERS:
-        raise ValueError(f"there is already a placement policy of this name: {name}")
-    _MAKERS[name] = make
-
-
-def policy_names() -> tuple[str, ...]:
-    """All names, in the order of registration."""
-    return tuple(_MAKERS)
-
-
-def policy_named(name: str, field: str = "--policy") -> Policy:
-    """A new policy of that name, or :class:`BadInput` about ``field``."""
-    if name not in _MAKERS:
-        known = policy_names()
-        close = difflib.get_close_matches(name, known, 1)
-        remedy = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-        raise BadInput("there is no such placement policy", field=field, value=name, remedy=remedy)
-    return _MAKERS[name]()

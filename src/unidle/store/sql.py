@@ -6,14 +6,15 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from unidle.clock import boottime_ns
 from unidle.errors import ConnectionLost, LeaseLost, StoreDamaged, StoreError, StoreGone, StoreHeld
 from unidle.store import derived, lease_owner, view_rows
 from unidle.store import statements as sql
-from unidle.store.checksum import blob_crc, event_crc, fields_crc
+from unidle.store.checksum import blob_crc
 from unidle.store.database import Database, Params, RowTuple
+from unidle.store.event_rows import CHECK, check_times, crc_holds, event_rows, request_holds, verified
 from unidle.store.lease_renewer import LeaseRenewer
 from unidle.store.lease_time import LEASE_TTL_NS, LeaseTime
 from unidle.store.protocol import (
@@ -29,26 +30,13 @@ from unidle.store.protocol import (
 )
 from unidle.store.reconnect import Steady
 from unidle.store.schema import UNSIGNED
+from unidle.store.writer import Writer, WriterRow, is_held, may_be_over, words_of
 
 _LOOK_S: Final = 0.1  # while it is seen whether another writer renews its lease
 _PAGE: Final = 256  # events held at a time, reading or writing: a body may have many KiB
 _LARGE_PAGE: Final = 1024  # after a page that had less than this many bytes of bodies: each query costs
 _SMALL_BYTES: Final = 512 * 1024
 _ALL: Final = 1 << 62  # as a limit of rows
-_CHECK: Final = "run `unidle store check`"
-_stored: Final = tuple.__new__  # as StoredEvent._make, without its check of a length that is known
-
-
-class _Writer(NamedTuple):
-    """The row of ``unidle_writer``, and the time at which it was read."""
-
-    token: int
-    holder: str | None
-    expires_ns: int
-    last_seq: int
-    last_time_ns: int
-    now_ns: int
-    read_ns: int  # the same moment by CLOCK_BOOTTIME of this machine
 
 
 class SqlStore:
@@ -56,6 +44,8 @@ class SqlStore:
 
     def __init__(self, database: Database, *, read_only: bool = False) -> None:
         self._db = database
+        self.writer = WriterRow(database)
+        """The row of the writer."""
         self._read_only = read_only
         self._lease: Lease | None = None
         self._lease_of_another: Lease | None = None  # of the store for which this connection renews it
@@ -74,10 +64,10 @@ class SqlStore:
 
     def token(self) -> int:
         """The token of the last lease that was given."""
-        return self._writer().token
+        return self.writer.read().token
 
     def acquire(self, purpose: str) -> Lease:
-        first, since_ns = self._writer(), boottime_ns()
+        first, since_ns = self.writer.read(), boottime_ns()
         while True:
             began_ns = boottime_ns()
             # A writer that lives changes the row within a quarter of this time.
@@ -87,7 +77,7 @@ class SqlStore:
             except LeaseLost:  # another was faster between the look and the change: look again
                 continue
             except StoreHeld:
-                if not _may_be_over(first) or self._writer()[:3] != first[:3]:
+                if not may_be_over(first) or self.writer.read()[:3] != first[:3]:
                     raise
                 time.sleep(_LOOK_S)
                 continue
@@ -96,19 +86,19 @@ class SqlStore:
             self._renewer.start()
             return self._lease
 
-    def _take(self, purpose: str, silent: _Writer | None) -> Lease:
+    def _take(self, purpose: str, silent: Writer | None) -> Lease:
         """``silent``: the row of a writer that has not renewed its lease for as long as it lasts."""
         with self.transaction():
-            writer = self._writer()
-            if _is_held(writer) and (silent is None or writer[:3] != silent[:3]):
+            writer = self.writer.read()
+            if is_held(writer) and (silent is None or writer[:3] != silent[:3]):
                 raise StoreHeld(
-                    f"is held by {_words(writer.holder)}",
+                    f"is held by {words_of(writer.holder)}",
                     field=self.url,
                     remedy="wait until it ends, or stop it",
                 )
             holder = lease_owner.this_process(purpose, writer.now_ns).to_json()
             lease = Lease(writer.token + 1, holder)
-            self._set(writer, token=lease.token, holder=holder, expires_ns=writer.now_ns + LEASE_TTL_NS)
+            self.writer.set(writer, token=lease.token, holder=holder, expires_ns=writer.now_ns + LEASE_TTL_NS)
         return lease
 
     def _another_connection(self) -> SqlStore:
@@ -124,7 +114,7 @@ class SqlStore:
         lease = self._lease_of_another
         assert lease is not None
         with self.transaction():
-            self._extended(self._held(lease))
+            self.writer.extend(self.writer.held(lease))
 
     def confirm(self, lease: Lease) -> None:
         if not self._time.is_fresh:
@@ -137,7 +127,7 @@ class SqlStore:
         self._stop_renewing()
         try:
             with self.transaction():
-                self._set(self._held(lease), holder=None, expires_ns=0)
+                self.writer.set(self.writer.held(lease), holder=None, expires_ns=0)
         except (LeaseLost, StoreGone, ConnectionLost):  # it is lost already, or ends with this process
             pass
         self._lease = None
@@ -149,15 +139,15 @@ class SqlStore:
             self._renewer = None
 
     def holder(self) -> str | None:
-        writer = self._writer()
-        return _words(writer.holder) if _is_held(writer) else None
+        writer = self.writer.read()
+        return words_of(writer.holder) if is_held(writer) else None
 
     # Log
 
     def append(self, lease: Lease, events: Iterable[NewEvent], *, done_requests: Sequence[int] = ()) -> int:
         if not isinstance(events, Sequence):
             with self.transaction():  # once: a stream cannot be read twice
-                return self._append(self._held(lease), events, done_requests)
+                return self._append(self.writer.held(lease), events, done_requests)
         before: int | None = None  # the end of the log, where a first try may have got through
         began_ns = boottime_ns()
 
@@ -165,7 +155,7 @@ class SqlStore:
             nonlocal before, began_ns
             began_ns = boottime_ns()
             with self.transaction():
-                writer = self._held(lease)
+                writer = self.writer.held(lease)
                 if before is not None and events and writer.last_seq == before + len(events):
                     return writer.last_seq  # it was committed, and only the answer was lost
                 before = writer.last_seq
@@ -175,25 +165,25 @@ class SqlStore:
         self._time.extended(began_ns)
         return last
 
-    def _append(self, writer: _Writer, events: Iterable[NewEvent], done_requests: Sequence[int]) -> int:
+    def _append(self, writer: Writer, events: Iterable[NewEvent], done_requests: Sequence[int]) -> int:
         last_seq, last_time_ns = writer.last_seq, writer.last_time_ns
         source = iter(events)
         while batch := list(islice(source, _PAGE)):
-            last_time_ns = _check_times(batch, last_time_ns)
-            self._db.execute_many(sql.ADD_EVENT, _event_rows(batch, last_seq))
+            last_time_ns = check_times(batch, last_time_ns)
+            self._db.execute_many(sql.ADD_EVENT, event_rows(batch, last_seq))
             last_seq += len(batch)
         for request_id in done_requests:
             self._db.execute(sql.DROP_REQUEST, (request_id,))
-        self._extended(writer, last_seq=last_seq, last_time_ns=last_time_ns)
+        self.writer.extend(writer, last_seq=last_seq, last_time_ns=last_time_ns)
         return last_seq
 
     def read(self, after: int = 0, limit: int | None = None) -> Iterator[StoredEvent]:
-        head = self._writer().last_seq
+        head = self.writer.read().last_seq
         left, most = limit, _PAGE
         while left is None or left > 0:
             page = most if left is None else min(most, left)
             rows = self._db.query(sql.EVENTS, (after, page))
-            yield from _verified(rows, after)
+            yield from verified(rows, after)
             most = _LARGE_PAGE if sum([len(row[5]) for row in rows]) < _SMALL_BYTES else _PAGE
             after += len(rows)
             if left is not None:
@@ -203,7 +193,7 @@ class SqlStore:
                     raise StoreDamaged(
                         f"the log ends at event {after}, but {head} were acknowledged",
                         field=self.url,
-                        remedy=_CHECK,
+                        remedy=CHECK,
                     )
                 return
 
@@ -213,11 +203,11 @@ class SqlStore:
         while rows := self._db.query(sql.EVENTS, (after, _PAGE)):
             for row in rows:
                 event = StoredEvent._make(row[:6])
-                yield event, _crc_holds(event, row[6])
+                yield event, crc_holds(event, row[6])
             after = rows[-1][0]
 
     def last(self) -> tuple[int, int]:
-        writer = self._writer()
+        writer = self.writer.read()
         return writer.last_seq, writer.last_time_ns
 
     # Inbox
@@ -250,7 +240,7 @@ class SqlStore:
         self._db.verify()
         found, damaged = [], []
         for request_id, time_ns, kind, body, crc, sender in self._request_rows(limit):
-            if _request_holds(time_ns, kind, body, crc):
+            if request_holds(time_ns, kind, body, crc):
                 found.append(Request(request_id, time_ns, kind, body, sender))
             else:
                 damaged.append(DamagedRequest(request_id, kind if isinstance(kind, str) else ""))
@@ -306,16 +296,16 @@ class SqlStore:
         dropped: Sequence[tuple[str, str]],
     ) -> None:
         with self.transaction():
-            writer = self._held(lease)
+            writer = self.writer.held(lease)
             derived.save(self._db, snapshot, segments)
             if rows:
                 view_rows.add(self._db, snapshot.fold_version, snapshot.seq, rows)
             if dropped:
                 view_rows.drop(self._db, snapshot.fold_version, dropped)
-            self._extended(writer)
+            self.writer.extend(writer)
 
     def load_snapshot(self, fold_version: int) -> Snapshot | None:
-        return derived.newest_snapshot(self._db, fold_version, self._writer().last_seq)
+        return derived.newest_snapshot(self._db, fold_version, self.writer.read().last_seq)
 
     def segments(self, fold_version: int) -> list[Segment]:
         return derived.segments(self._db, fold_version)
@@ -351,13 +341,13 @@ class SqlStore:
     def _save_bookmark(self, lease: Lease, bookmark: Bookmark) -> None:
         key = (bookmark.name, bookmark.seq)
         with self.transaction():
-            self._extended(self._held(lease))
+            self.writer.extend(self.writer.held(lease))
             self._db.execute(sql.SET_BOOKMARK, (*key, blob_crc(bookmark.body, *key), bookmark.body))
 
     def load_bookmark(self, name: str) -> Bookmark | None:
         for seq, crc, body in self._db.query(sql.BOOKMARK, (name,)):
             if blob_crc(body, name, seq) != crc:
-                raise StoreDamaged("its checksum is wrong", field=f"bookmark {name}", remedy=_CHECK)
+                raise StoreDamaged("its checksum is wrong", field=f"bookmark {name}", remedy=CHECK)
             return Bookmark(name, seq, bytes(body))
         return None
 
@@ -398,7 +388,7 @@ class SqlStore:
         """Drop superseded snapshots and segments and shrink the database; bytes before and after."""
         before = self._db.size_bytes()
         with self.transaction():
-            self._set(self._held(lease))
+            self.writer.set(self.writer.held(lease))
             derived.drop_superseded(self._db)
         self._db.vacuum()
         return before, self._db.size_bytes()
@@ -409,124 +399,3 @@ class SqlStore:
                 self.release(self._lease)
         self._stop_renewing()
         self._db.close()
-
-    def _writer(self) -> _Writer:
-        rows = self._db.query(sql.WRITER)
-        if not rows or fields_crc(*rows[0][:5]) != rows[0][5]:
-            raise StoreDamaged(
-                "the head of the log is damaged",
-                field=self.url,
-                remedy="run `unidle store repair`",
-            )
-        return _Writer._make((*rows[0][:5], rows[0][6], boottime_ns()))
-
-    def _held(self, lease: Lease) -> _Writer:
-        writer = self._writer()
-        if writer.token != lease.token or writer.holder is None:
-            raise self._lost(writer)
-        return writer
-
-    def _extended(self, old: _Writer, **changes: int) -> None:
-        """Change the row and extend the lease from now, not from the start of a transaction that took long."""
-        passed_ns = boottime_ns() - old.read_ns
-        self._set(old, expires_ns=old.now_ns + passed_ns + LEASE_TTL_NS, **changes)
-
-    def _set(self, old: _Writer, **changes: int | str | None) -> None:
-        while True:
-            new = old._replace(**changes)  # type: ignore[arg-type]
-            fields = new[:5]
-            if self._db.execute(sql.SET_WRITER, (*fields, fields_crc(*fields), old.token, old.expires_ns)):
-                return
-            now = self._writer()
-            if now[:2] != old[:2] or ("last_seq" in changes and now.last_seq != old.last_seq):
-                raise self._lost(now)
-            old = now  # PostgreSQL: the other connection of this writer changed it meanwhile
-
-    def _lost(self, writer: _Writer) -> LeaseLost:
-        by = f" to {_words(writer.holder)}" if writer.holder is not None else ""
-        return LeaseLost(
-            f"this writer lost the store{by}",
-            field=self.url,
-            remedy="nothing was written; start the command again",
-        )
-
-
-def _is_held(writer: _Writer) -> bool:
-    """Whether the holder still counts: it does not once it is known to be dead, nor once its lease has expired.
-
-    The lease of a process that lives on this machine counts for longer, since it may be stopped, or the clock was set:
-    it is replaced when it does not renew its lease (see :meth:`SqlStore.acquire`).
-    """
-    if writer.holder is None:
-        return False
-    holder = lease_owner.parse(writer.holder)
-    alive = holder.is_alive() if holder else None
-    if alive is not None:
-        return alive
-    return not _is_over(writer)
-
-
-def _is_over(writer: _Writer) -> bool:
-    """Whether the lease has expired by the store's clock. Much more time left than a lease ever gets: the clock was set back."""
-    return not 0 < writer.expires_ns - writer.now_ns < 4 * LEASE_TTL_NS
-
-
-def _may_be_over(writer: _Writer) -> bool:
-    """Whether it is worth waiting for a sign of the holder: it lives here and did not renew in time, or an earlier start
-    of this machine or container, with the same host name, had the store.
-    """
-    holder = lease_owner.parse(writer.holder or "")
-    alive = holder.is_alive() if holder else None
-    if holder is None or alive is False:
-        return holder is not None  # it has just ended
-    return _is_over(writer) if alive else holder.is_of_earlier_start()
-
-
-def _words(holder: str | None) -> str:
-    parsed = lease_owner.parse(holder or "")
-    return parsed.words() if parsed else "another version of unidle"
-
-
-def _check_times(batch: Sequence[NewEvent], last_time_ns: int) -> int:
-    for event in batch:
-        if event.time_ns < last_time_ns:
-            raise StoreError(
-                f"an event is older than the one before it, at {last_time_ns}",
-                field=f"time_ns of {event.kind}",
-                value=event.time_ns,
-                remedy="give the clock the log's last time (RealClock(not_before_ns))",
-            )
-        last_time_ns = event.time_ns
-    return last_time_ns
-
-
-def _event_rows(batch: Sequence[NewEvent], last_seq: int) -> list[RowTuple]:
-    return [(seq, *event, event_crc(seq, *event)) for seq, event in enumerate(batch, last_seq + 1)]
-
-
-def _verified(rows: list[RowTuple], after: int) -> Iterator[StoredEvent]:
-    for expected, row in enumerate(rows, after + 1):
-        seq, time_ns, source, source_seq, kind, body, crc = row
-        if seq != expected:
-            raise StoreDamaged("is missing from the log", field=f"event {expected}", remedy=_CHECK)
-        try:
-            holds = event_crc(seq, time_ns, source, source_seq, kind, body) == crc
-        except TypeError:  # damage may have changed a field's type
-            holds = False
-        if not holds:
-            raise StoreDamaged("its checksum is wrong", field=f"event {expected}", remedy=_CHECK)
-        yield _stored(StoredEvent, row[:6])
-
-
-def _request_holds(time_ns: int, kind: str, body: object, crc: object) -> bool:
-    try:
-        return blob_crc(body, time_ns, kind) == crc
-    except UnicodeEncodeError:  # damage may have changed a field's text
-        return False
-
-
-def _crc_holds(event: StoredEvent, crc: object) -> bool:
-    try:
-        return event_crc(*event) == crc
-    except TypeError:  # damage may have changed a field's type
-        return False

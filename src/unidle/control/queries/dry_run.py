@@ -57,7 +57,7 @@ def policy_of(view: View) -> Policy:
     """The policy that places the jobs of this log."""
     if not view.policy:
         return Unidle()
-    from unidle.place.policy import policy_named
+    from unidle.control.policies import policy_named
 
     return policy_named(view.policy, "the log's policy")
 

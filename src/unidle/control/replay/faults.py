@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Final, Literal
 
 from unidle.checkpoint.interval import Costs, best_interval, observed_mttf
+from unidle.control.policies import policy_named
 from unidle.control.replay.ettr import FaultOutcome, GangCosts, outcome_of_gang
 from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
 from unidle.engine.protocol import StartGang
@@ -24,7 +25,7 @@ from unidle.events import types as ev
 from unidle.files.fault_trace import FaultTrace, NodeTrouble, as_servers
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, Restart
-from unidle.place.policy import DEFAULT, policy_named
+from unidle.place.policy import DEFAULT
 from unidle.store.memory import ForgetfulStore
 from unidle.store.protocol import Store
 from unidle.view.state import View

@@ -8,8 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from unidle.control.replay.packing_experiment import PackOutcome, PodArrival, Prepared, prepare, replay
 from unidle.jobs.packing import NodeSize, PodDemand
-from unidle.place.pack.experiment import PackOutcome, PodArrival, Prepared, prepare, replay
 
 
 class PackingRun(NamedTuple):

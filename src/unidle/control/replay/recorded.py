@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from unidle.control.policies import policy_named
 from unidle.control.queries.health_log import spells
 from unidle.control.replay.simulate import Arrival
 from unidle.control.replay.workload import NO_ROOM, Scenario
@@ -18,7 +19,7 @@ from unidle.ledger.query import summary
 from unidle.ledger.select import TimeRange
 from unidle.ledger.sources import LedgerSource
 from unidle.ledger.taxonomy import GROUPS
-from unidle.place.policy import DEFAULT, policy_named
+from unidle.place.policy import DEFAULT
 from unidle.share.select import names_model
 from unidle.store.protocol import Store
 from unidle.view.jobs import JobView

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from unidle.control.forecast import Forecaster
+from unidle.control.policies import policy_named
 from unidle.control.replay.simulate import Arrival, SimulationOptions, simulate
 from unidle.engine.protocol import StartGang
 from unidle.engine.sim.workload import Fault, S, SimJob, Workload, seeded_faults
@@ -15,7 +16,6 @@ from unidle.files.trace import JobTrace, TraceJob
 from unidle.files.trace_fits import check_fits, without_misfits
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Requests, Restart, Select, Where
-from unidle.place.policy import policy_named
 from unidle.store.protocol import Store
 from unidle.view.state import View
 

@@ -149,7 +149,7 @@ class GangMoves:
             return
         gang.port, gang.waits_since_ns = port, None
         hosts = {
-            node: BoxHost(peers[node].boot, link.offset_ns(self._hub), _interface(gang, node))
+            node: BoxHost(peers[node].boot, self._offset_ns(link), _interface(gang, node))
             for node, link in links.items()
         }
         due = {node: [rank for rank in gang.on(node) if self._is_due(gang, rank)] for node in peers}
@@ -165,6 +165,9 @@ class GangMoves:
                 self._out.tell(peer.id, frames.Start(number, self._out.fence, gang.attempt, chunk))
             for rank in due[node]:
                 rank.may_run, rank.sent = True, peer.id
+
+    def _offset_ns(self, link: BoxLink) -> int:
+        return link.offset_ns(self._hub, self._nodes.agent(link.node))
 
     def _started(self, gang: GangState, peer: Peer, ranks: list[int]) -> Callable[[frames.Done], None]:
         def answered(done: frames.Done) -> None:

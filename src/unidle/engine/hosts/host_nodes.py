@@ -96,6 +96,13 @@ class HostNodes:
             link.leaving = on_purpose
         return link
 
+    def forget(self, node: str) -> HostNode | None:
+        """A node whose agent is not connected leaves the fleet, once no rank may run there; None where there is no such node."""
+        link = self.at.get(node)
+        if link is not None:
+            link.leaving = True
+        return link
+
     def look(self, link: HostNode, now_ns: int, hub: HubFacts, *, boxes: bool, used: bool) -> int | None:
         """What an agent's silence means; when to look again. ``boxes``: one of the node answers; ``used``: it has ranks."""
         if link.peer is not None:
