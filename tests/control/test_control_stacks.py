@@ -172,5 +172,5 @@ def test_explain_and_show_have_the_stacks_by_rank(telling: Telling) -> None:
     ]
     assert story["odd_ranks"] == [1]
     assert "stacks" in [decision["what"] for decision in story["decisions"]]
-    [run] = job_detail(job)["runs"]
+    [run] = job_detail(telling.view, job)["runs"]
     assert (run["stacks"], run["odd_ranks"]) == (story["stacks"], [1])

@@ -12,7 +12,7 @@ import pytest
 
 from e2e.commands import ask, rows, unidle
 from e2e.gangs import submit
-from e2e.test_e2e_hosts import Fleet, opened
+from e2e.host_fleets import Fleet, opened
 from unidle.view.jobs import JobView
 from waiting import wait_until
 
@@ -82,4 +82,4 @@ def test_a_rank_that_is_stopped_on_a_host_is_named_and_the_gang_starts_again(tmp
         fleet.up.wait(60)
         away = report(fleet, job)
         assert "rank 1 begins" not in away
-        assert "their controller cannot be reached" in away
+        assert "the controller of the hosts cannot be reached" in away

@@ -9,7 +9,7 @@ import pytest
 
 from e2e.commands import unidle
 from e2e.gangs import submit
-from e2e.test_e2e_hosts import Fleet, opened
+from e2e.host_fleets import Fleet, opened
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow

@@ -62,6 +62,17 @@ class ProcessRig(EngineRig):
     def runs(self, command: StartGang, rank: int) -> bool:
         return process_tree.is_live(self.pid(command, rank))
 
+    warm_pythons = 1  # of a gang on both nodes
+
+    def is_warm(self) -> bool:
+        """Imports are over: it reads from the descriptor that its command line names."""
+        waits = 0
+        for pid in process_tree.with_environment(f"MINE={self.place}"):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            call = Path(f"/proc/{pid}/syscall").read_text().split()
+            waits += b"_unidle_local" in words[2] and len(call) > 1 and int(call[1], 16) == int(words[4])
+        return waits == self.warm_pythons
+
     def kill(self, command: StartGang, rank: int) -> None:
         os.kill(self.pid(command, rank), signal.SIGKILL)
 
@@ -122,6 +133,7 @@ class LocalRig(ProcessRig):
 class HostsRig(ProcessRig):
     """Boxes on two hosts: network namespaces, as the hub has one. Each box knows two hubs and dials them in turn."""
 
+    warm_pythons = 2
     timing = HostsTiming(deadline_ns=5 * S, silent_ns=3 * S // 2, start_within_ns=20 * S)
     limits = HubLimits(every_ns=S // 5, deadline_ns=timing.deadline_ns)
 
@@ -245,7 +257,7 @@ class HostsRig(ProcessRig):
             older.poll()  # what it takes for true is of no account: the store refuses what it writes
             return all("older fence" in path.read_text() for path in refused)
 
-        wait_until(tried, 10, "both boxes to refuse the older controller")
+        wait_until(tried, 60, "both boxes to refuse the older controller")
         older.close()
         self.engine = self.engine_of(self.new_hub())
         self.take_over(gang)
@@ -255,7 +267,7 @@ class HostsRig(ProcessRig):
             self.lab.mend(node)
         for agent in self.agents.values():  # before the boxes, which they would start again
             agent.terminate()
-            agent.wait(30)
+            agent.wait(60)
         for box in self.boxes.values():
             box.send_signal(signal.SIGCONT)
             box.terminate()
@@ -266,7 +278,7 @@ class HostsRig(ProcessRig):
         for job in {gang.command.job for gang in self.followed}:
             self.engine.finish(job)
         for box in self.boxes.values():
-            wait_until(lambda box=box: box.poll() is not None, 20, "the end of a box")  # type: ignore[misc]
+            wait_until(lambda box=box: box.poll() is not None, 60, "the end of a box")  # type: ignore[misc]
         self.engine.close()
 
 

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from unidle.engine.protocol import Engine, LiveAttempt, RankMarks, Silent, StartGang, StopGang, Utilised
+from unidle.engine.protocol import (
+    CheckpointLook,
+    Engine,
+    LiveAttempt,
+    RankMarks,
+    Silent,
+    StartGang,
+    StopGang,
+    Utilised,
+)
 from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, RankPlace
@@ -43,6 +52,7 @@ class Followed:
     silent: list[Silent] = field(default_factory=list)
     uses: list[Utilised] = field(default_factory=list)
     vitals: list[GangVitals] = field(default_factory=list)
+    looks: list[CheckpointLook] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.marks = {place.rank: [] for place in self.command.places}
@@ -63,6 +73,8 @@ class Followed:
         elif isinstance(seen, GangVitals) and (seen.job, seen.attempt) == self.key:
             assert not self.vitals or seen.at_ns > self.vitals[-1].at_ns, f"{seen} after {self.vitals[-1]}"
             self.vitals.append(seen)
+        elif isinstance(seen, CheckpointLook) and (seen.job, seen.attempt) == self.key:
+            self.looks.append(seen)
 
     def has_ended(self, rank: int) -> bool:
         return bool(self.marks[rank]) and self.marks[rank][-1].k in ("exit", "lost")
@@ -130,6 +142,10 @@ class EngineRig(ABC):
         """Whether the rank's process is there."""
         raise NotImplementedError
 
+    def is_warm(self) -> bool:
+        """Whether all that ranks start from is there, for a job that wants its restarts warm."""
+        raise NotImplementedError
+
     def stall(self, command: StartGang, rank: int, *, on: bool) -> None:
         """Keep what writes and sends the rank's marks from running, as a disk does that hangs."""
         raise NotImplementedError
@@ -173,7 +189,7 @@ class EngineRig(ABC):
         for gang in self.followed:
             gang.take(seen)
 
-    def until(self, holds: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+    def until(self, holds: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
         def looked() -> object:
             self.pump()
             return holds()

@@ -5,12 +5,20 @@ The hosts of the engine of hosts are network namespaces (``needs.shaping``).
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+
+import pytest
 
 from engine_contract.engines import NO_MEANING, RIGS, SCENARIOS, scenario
 from engine_contract.rigs import FAILED, EngineRig, S
+from unidle.checkpoint.sums import side_file
 from unidle.engine.protocol import Engine, WatchGang
+from unidle.jobs import Restart
 
 
 @scenario("finish")
@@ -224,6 +232,76 @@ def test_a_host_that_is_cut_off_is_dead_before_its_ranks_are_lost(rig: EngineRig
     rig.cut("two", on=False)
     again = rig.start("finish", 2, attempt=2)  # the marks of the first attempt that it still has are dropped
     assert rig.ends(again) == [0, 0]
+
+
+SAVES = """
+mkdir -p ckpt
+[ "$RANK$UNIDLE_ATTEMPT" = 01 ] && for n in 1 2; do head -c 10000 /dev/zero > ckpt/tmp && mv ckpt/tmp ckpt/step_$n.bin; done
+[ "$UNIDLE_ATTEMPT" = 1 ] && exec sleep 300
+ls ckpt > seen.$RANK
+"""
+
+
+@scenario("bad checkpoint")
+def test_a_damaged_newest_checkpoint_is_moved_aside_before_any_rank_starts_again(rig: EngineRig) -> None:
+    first = rig.command("run")
+    spec = replace(first.spec, command=("sh", "-c", SAVES), checkpoint_path="ckpt", quarantine_bad=True)
+    gang = rig.follow(replace(first, spec=spec))
+    rig.engine.start(gang.command)
+    newest = rig.place / "ckpt" / "step_2.bin"
+    rig.until(lambda: Path(side_file(str(newest))).exists(), "checksums of what was saved")
+    rig.stop(gang, 0)
+    rig.ends(gang)
+    rig.engine.release(*gang.key)
+    state = newest.stat()
+    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    os.utime(newest, ns=(state.st_atime_ns, state.st_mtime_ns))
+    again = rig.follow(replace(gang.command, attempt=2))
+    rig.engine.start(again.command)
+    assert rig.ends(again) == [0, 0]
+    [look] = again.looks
+    assert (look.path, look.step) == (str(newest), 2)
+    assert look.moved_to
+    assert "step_2.bin" in look.moved_to
+    assert {(rig.place / f"seen.{rank}").read_text() for rank in range(2)} == {"step_1.bin\n"}
+
+
+WARM = """
+import os, sys, time
+with open(f"how.{os.environ['UNIDLE_ATTEMPT']}.{os.environ['RANK']}", "w") as file:
+    file.write(f"{'torch' in sys.modules} {os.environ['TORCHELASTIC_RESTART_COUNT']}")
+for n in range(1, 100_000):
+    print(f"step {n}/100000 loss {1 / n:.4f}", flush=True)
+    time.sleep(0.05)
+"""
+
+
+@scenario("warm")
+def test_ranks_of_a_job_that_asks_for_it_start_again_from_a_warm_python(rig: EngineRig) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch (pip install unidle[train])")
+    (rig.place / "warm.py").write_text(WARM)
+    first = rig.command("run")
+    command, env = (sys.executable, "-u", "warm.py"), {"MINE": str(rig.place)}
+    spec = replace(first.spec, command=command, restart=Restart(warm=True), env=env)
+    gang = rig.follow(replace(first, spec=spec))
+    rig.engine.start(gang.command)
+
+    def how(attempt: int, rank: int) -> str:
+        path = rig.place / f"how.{attempt}.{rank}"
+        return path.read_text() if path.exists() else ""
+
+    rig.until(lambda: how(1, 0) and how(1, 1), "the first start", 60)
+    assert [how(1, rank) for rank in range(2)] == ["False 0"] * 2
+    rig.until(rig.is_warm, "a warm Python for every rank", 150)
+    rig.stop(gang, 0)
+    rig.ends(gang)
+    rig.engine.release(*gang.key)
+    again = rig.follow(replace(gang.command, attempt=2))
+    rig.engine.start(again.command)
+    rig.until(lambda: how(2, 0) and how(2, 1), "the second start", 60)
+    assert [how(2, rank) for rank in range(2)] == ["True 1"] * 2
+    rig.stop(again, 5)
+    rig.ends(again)
 
 
 def test_each_engine_has_each_scenario_or_the_reason_why_not() -> None:

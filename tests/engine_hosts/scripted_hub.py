@@ -38,6 +38,8 @@ class ScriptedHub:
         self.events: list[Joined | Left | Received] = []
         self.all_sent: list[tuple[int, frames.Command]] = []
         self.heard: dict[int, int] = {}
+        self.clock_offset: ClockOffset | None = ClockOffset(77, 1)
+        self.forgotten: list[str] = []
         self.wake_fd = os.eventfd(0)
         self._last = 0
         self.engine = HostsEngine(self, fleet, self.clock, 5, TIMING)
@@ -52,7 +54,7 @@ class ScriptedHub:
         self.all_sent.append((peer, frame))
 
     def offset(self, peer: int) -> ClockOffset | None:
-        return ClockOffset(77, 1)
+        return self.clock_offset
 
     def acknowledged_ns(self, peer: int) -> int:
         return self.heard[peer]
@@ -60,16 +62,25 @@ class ScriptedHub:
     def box_token(self, node: str, job: str) -> str:
         return f"token of {node} {job}"
 
+    def forget(self, node: str) -> bool:
+        self.forgotten.append(node)
+        return True
+
     def close(self) -> None:
         os.close(self.wake_fd)
 
     # the test
 
     def join(
-        self, node: str, job: str = "", *, held: frames.BoxHeld | None = None, described: Node | None = None,
+        self,
+        node: str,
+        job: str = "",
+        *,
+        held: frames.BoxHeld | None = None,
+        described: Node | None = None,
         kind: str = "",
-    ) -> int:  # fmt: skip
-        """An agent, or the box of a job, says hello; another ``kind``: a reader."""
+    ) -> int:
+        """An agent, or the box of a job, says hello, or a peer of another ``kind``."""
         self._last += 1
         agent = None if job else frames.AgentHeld(msgspec.to_builtins(described or node_of(node)))
         kind = kind or ("box" if job else "agent")

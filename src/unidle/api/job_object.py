@@ -68,7 +68,9 @@ class Job(Generic[ResultT]):
         """Its attempts and ranks, as ``unidle show --json`` prints them."""
         from unidle.control.queries.describe import job_detail
 
-        return job_detail(self._read(), _named(self.store))
+        opened, view = self._open()
+        with closing(opened):
+            return job_detail(view, find_job(view, self.id), _named(self.store))
 
     def explain(self) -> Explanation:
         """Why it is in its state: what it waits for, where it was placed and why, and how it ended."""

@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from unidle.guard.failure import failure_of, meaning_in_words, others_in_words
+from unidle.guard.failure import failure_of
+from unidle.guard.failure_words import meaning_in_words, others_in_words
 from unidle.page.frame import visible
 from unidle.private import plain_file
 from unidle.report.model import Curve, Hang, JobStory, Problem
@@ -83,7 +84,7 @@ def problem_of(job: JobView, output: RankOutput, mask: Mask, store: str = "") ->
     said = (
         note,
         meaning_in_words(failure),
-        others_in_words(failure.because_of, failure.same),
+        others_in_words(failure.because_of, failure.same, failure.unsure),
         _end(job, attempt),
     )
     return Problem(

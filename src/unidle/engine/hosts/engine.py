@@ -11,6 +11,7 @@ from typing import Any, Final
 from unidle import wire
 from unidle.clock import Clock
 from unidle.engine.hosts.core import HostsCore
+from unidle.engine.hosts.node_commands import HostCommands
 from unidle.engine.hosts.orders import BoxHost, rank_orders
 from unidle.engine.hosts.outbox import Answer
 from unidle.engine.hosts.reads import ReadRequest, Reads, answer_to
@@ -34,9 +35,8 @@ class HostsEngine:
     token of this controller; it grows with each controller. ``timing.deadline_ns`` must be the lease that the hub
     grants. ``on_seen`` gets what agents and boxes observe and the engine has no use for (``signs``, ...).
 
-    The engine is used by one thread, apart from :meth:`read`. What ranks do, and whether devices are used, is measured by
-    the agents of their hosts. There are no warm restarts, no copies of checkpoints in memory and no parts of devices:
-    ranks start without the first two, and a gang that needs a part is refused.
+    ``commands`` runs checks and remedies on the hosts. The engine is used by one thread, apart from :meth:`read`. What ranks do, and whether devices are used, is measured by
+    the agents of their hosts. There are no parts of devices: a gang that needs one is refused.
     """
 
     modelled: Final = False
@@ -50,6 +50,7 @@ class HostsEngine:
         self._core = HostsCore(
             hub, fleet, clock.now_ns(), fence, timing or HostsTiming(), self._orders
         )  # fmt: skip
+        self.commands = HostCommands(self._core, clock, self._name, self._flush)
         self._reads = Reads()
         self._poller = select.poll()
         self._poller.register(hub.wake_fd, select.POLLIN)
@@ -145,6 +146,10 @@ class HostsEngine:
             if event.peer in self._peers and self._peers[event.peer].kind == "reader":
                 self._read_for(peer, frame)
             return
+        if isinstance(frame, frames.Forget):
+            if event.peer in self._peers and self._peers[event.peer].kind == "reader":
+                self._hub.send(peer, self._forget(frame, now_ns))
+            return
         self._core.received(event, now_ns)
         if self.on_seen is not None and isinstance(event.frame, frames.Seen) and event.peer in self._peers:
             self.on_seen(self._peers[event.peer], event.frame)
@@ -166,6 +171,16 @@ class HostsEngine:
             self.ask_agent(frame.node, frame.what, frame.body, answered)
         else:
             answered(frames.Done(frame.id, False, f"{frame.what!r} is no order of a reader"))
+
+    def _forget(self, frame: frames.Forget, now_ns: int) -> frames.Done:
+        """Take a host out of the fleet, and free its name."""
+        why = self._core.forget(frame.node, now_ns)
+        if why:
+            return frames.Done(frame.id, ok=False, why=why)
+        had_joined = self._hub.forget(frame.node)
+        if why is None and not had_joined:
+            return frames.Done(frame.id, ok=False, why="no host of this name has joined")
+        return frames.Done(frame.id, ok=True)
 
     def wait(self, until_ns: int | None) -> None:
         """Return when the hub has something, when a lease or a start is due, or at ``until_ns``."""

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from unidle.engine.hosts.gang_looks import GangLooks
+from unidle.engine.hosts.job_saves import LookState
 from unidle.engine.protocol import LiveAttempt, StartGang, StopGang
 from unidle.events.marks import Mark
+from unidle.jobs.vitals import GangVitals
 
 ENDS = ("exit", "lost")
 
@@ -18,7 +20,7 @@ Key = tuple[str, int]  # job and attempt
 class RankState:
     """``known`` is the ordinal of its next mark. ``may_run``: a box was given its start, or may have been by an earlier
     controller, so that only its own end or the end of the box's lease shows that it is dead. ``begun``: it has marks.
-    ``sent`` is the connection on which its start was sent.
+    ``sent`` is the connection on which its start was sent; ``at_ns`` the time of its newest mark, as far as this engine has it.
     """
 
     rank: int
@@ -28,6 +30,7 @@ class RankState:
     may_run: bool = False
     begun: bool = False
     sent: int | None = None
+    at_ns: int = 0
 
     def take(self, first: int, marks: Sequence[Mark]) -> tuple[int, tuple[Mark, ...]] | None:
         """The marks that are new, and the ordinal of the first; None where some before them are missing."""
@@ -40,7 +43,8 @@ class RankState:
                 self.ended = True
                 break
         at, self.known = self.known, self.known + len(new)
-        self.begun = self.begun or bool(new)
+        if new:
+            self.begun, self.at_ns = True, new[-1].t
         return at, tuple(new)
 
 
@@ -63,6 +67,7 @@ class GangState:
     port: int | None = None  # with which starts were sent
     waits_since_ns: int | None = None
     observed: GangLooks = field(default_factory=GangLooks)
+    look: LookState = field(default_factory=LookState)  # at the newest checkpoint, before the start
 
     @property
     def key(self) -> Key:
@@ -89,6 +94,17 @@ class GangState:
     def risky(self, node: str) -> list[RankState]:
         """Those that may run there."""
         return [rank for rank in self.on(node) if rank.may_run]
+
+    def observe(self, node: str, seen: GangVitals, now_ns: int) -> GangVitals | None:
+        """Take in what was seen of the ranks on a node; the observation of the gang, once that is complete."""
+        of_rank = {
+            rank.rank: self.ranks[rank.rank] for rank in seen.ranks if 0 <= rank.rank < len(self.ranks)
+        }
+        self.observed.add(node, seen, {number for number, rank in of_rank.items() if rank.node == node})
+        if not self.observed.due(now_ns):
+            return None
+        live = {rank.rank: rank.node for rank in self.ranks if rank.begun and not rank.ended}
+        return self.observed.complete(live, now_ns)
 
     def stop(self, grace_ns: int) -> None:
         """Ask for a stop; a second one can only shorten the grace."""
