@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import needs
-from e2e.commands import rows, unidle
+from e2e.commands import ask, rows, unidle
 from e2e.gangs import submit
 from e2e.host_fleets import Fleet, opened
 from unidle.drill.lab import Lab
@@ -95,6 +95,12 @@ def runs(fleet: Fleet, job: str) -> JobView | None:
 
 def where(job: JobView, attempt: int) -> set[str]:
     return {place.node for place in job.attempts[attempt].places}
+
+
+def checking(fleet: Fleet, job: str) -> list[str]:
+    """Which checks the job waits for, as `unidle explain` has it."""
+    told = ask("explain", job, "--store", fleet.store)
+    return [one["text"] for one in told["decisions"] if one["what"] == "checking"]
 
 
 # -- before a gang starts --------------------------------------------------------------------------
@@ -278,6 +284,8 @@ def test_a_check_outlives_its_agent_and_the_next_one_answers_for_it(tmp_path: Pa
     with opened(tmp_path, ("n1", "n2"), *ALLOWED, file=file) as fleet:
         submitted = submit(fleet.store, tmp_path / "gang.json", "true", ranks=2, device="cpu")
         wait_until(lambda: len(begun(tmp_path)) == 2, 120)
+        nodes = ", ".join(place.node for place in fleet.view().jobs[submitted].attempts[0].places)
+        assert checking(fleet, submitted) == [f"its nodes, before its ranks start: {nodes}"]
         before = fleet.agents["n1"].pid
         fleet.agents["n1"].kill()
         fleet.agents["n1"].wait()
@@ -290,6 +298,7 @@ def test_a_check_outlives_its_agent_and_the_next_one_answers_for_it(tmp_path: Pa
             ("n2", fleet.agents["n2"].pid),
         }
         assert {found[-1].fit for found in fleet.view().care.checks.values()} == {True}
+        assert checking(fleet, submitted) == []
 
 
 @pytest.mark.slow
