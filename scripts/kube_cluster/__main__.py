@@ -36,10 +36,16 @@ def parser() -> argparse.ArgumentParser:
         "--kwok", type=int, default=0, metavar="M", help="nodes only in the API server (default 0)"
     )
     end = commands.add_parser("down", help="end all of it and remove what it made")
+    again = commands.add_parser(
+        "restart", help="kill a process and start it again; or a node, as a reboot does"
+    )
+    again.add_argument(
+        "name", metavar="NAME", help="as `status` lists it, such as n2/kubelet, etcd, or n2 for a node"
+    )
     show = commands.add_parser("status", help="what runs, which nodes are Ready, and the memory of each")
     show.add_argument("--json", action="store_true", help="as JSON")
     commands.add_parser("assets", help="build what a cluster is made of; the same as make kube-assets")
-    for command in (start, end, show):
+    for command in (start, end, again, show):
         command.add_argument(
             "--dir",
             type=Path,
@@ -63,6 +69,10 @@ def run(given: argparse.Namespace) -> int:
         from kube_cluster.down import down
 
         down(given.dir)
+    elif given.command == "restart":
+        from kube_cluster.restart import restart
+
+        restart(given.name, given.dir)
     else:
         from kube_cluster.status import status
 
@@ -78,6 +88,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except UnidleError as error:
         print(f"kube: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"kube: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 

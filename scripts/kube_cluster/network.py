@@ -113,6 +113,11 @@ def links(layout: Layout) -> list[str]:
     return sorted(name for name in names if name == layout.bridge or name.startswith(prefix))
 
 
+def disconnect(layout: Layout, index: int) -> None:
+    """Take the link of a node away, where it has one."""
+    subprocess.run(["ip", "link", "delete", layout.port(index)], capture_output=True, check=False)
+
+
 def remove(layout: Layout) -> int:
     """Take all interfaces away, and with them their routes; returns how many there were."""
     found = links(layout)

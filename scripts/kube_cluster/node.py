@@ -44,13 +44,10 @@ _UNUSED: Final = (
 )
 
 
-def start_containerd(
-    starter: Starter, assets: Assets, index: int, name: str, authority: pki.Authority
-) -> None:
-    """The node's namespaces and files, its containerd with the image, and all that its kubelet needs."""
+def boot(starter: Starter, assets: Assets, index: int, name: str) -> None:
+    """The node's namespaces, and its containerd with the image. :func:`prepare` has made its files."""
     layout = starter.layout
     groups.make(f"{layout.group}/{name}")
-    _files(layout, index, name, authority)
     anchor = starter.anchor(name, mounts=True)
     network.connect(layout, index, anchor, starter.state.nodes)
     starter.run(name, [groups.shell(), "-s"], _mount_script(layout, assets, name))
@@ -78,8 +75,8 @@ def start_kubelet(starter: Starter, index: int, name: str) -> None:
     starter.start(f"{name}/kubelet", name, words)
 
 
-def _files(layout: Layout, index: int, name: str, authority: pki.Authority) -> None:
-    """The node's /var."""
+def prepare(layout: Layout, index: int, name: str, authority: pki.Authority) -> None:
+    """The node's /var, with the certificates and settings of its daemons."""
     var = layout.node(name) / "var"
     for folder in (
         "opt/bin",

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,8 @@ class Starter:
     """Starts processes for one cluster and notes them in its state."""
 
     state: State
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set when the start has failed elsewhere: no thread waits any more."""
 
     @property
     def layout(self) -> Layout:
@@ -39,26 +42,26 @@ class Starter:
         """A process that holds new namespaces for ``node``; returns its number. ``mounts``: also of mounts and names."""
         own = ["--mount", "--propagation", "slave", "--uts"] if mounts else []
         words = ["unshare", "--net", *own, "--", "sleep", "infinity"]
-        child = self._spawn(f"{node}/{ANCHOR}", node, words)
-        net = Path(f"/proc/{child.pid}/ns/net")
+        pid = self._spawn(f"{node}/{ANCHOR}", node, words)
+        net = Path(f"/proc/{pid}/ns/net")
         here = Path("/proc/self/ns/net").readlink()
         # `sleep` runs once all namespaces are made: its name is not that of this shell any more
         self.until(
             f"{node} has its namespaces",
-            lambda: _program(child.pid) == "sleep" and net.readlink() != here,
+            lambda: _program(pid) == "sleep" and net.readlink() != here,
             [f"{node}/{ANCHOR}"],
         )
-        return child.pid
+        return pid
 
-    def start(self, name: str, node: str, words: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def start(self, name: str, node: str, words: Sequence[str]) -> None:
         """A daemon ``name`` in the namespaces of ``node``; its output goes to the log of this name."""
-        self._spawn(name, node, [*self.enter(node), *words], env)
+        self._spawn(name, node, words, self.enter(node))
 
     def run(self, node: str, words: Sequence[str], text: str = "") -> None:
         """A command in the namespaces of ``node``, to its end. Errors: UnidleError with what it wrote."""
         done = subprocess.run(
             self._joining(node, [*self.enter(node), *words]), input=text, capture_output=True, text=True,
-            check=False, env=_environment(None),
+            check=False, env=_environment(),
         )  # fmt: skip
         if done.returncode != 0:
             why = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
@@ -80,17 +83,15 @@ class Starter:
         script = groups.join_script(f"{self.layout.group}/{node}") + 'exec "$@"\n'
         return [groups.shell(), "-c", script, "sh", *words]
 
-    def _spawn(
-        self, name: str, node: str, words: Sequence[str], env: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
+    def _spawn(self, name: str, node: str, words: Sequence[str], enter: Sequence[str] = ()) -> int:
         with self.layout.log(name).open("ab") as log:
             child = subprocess.Popen(
-                self._joining(node, words), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-                env=_environment(env), start_new_session=True,
+                self._joining(node, [*enter, *words]), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                env=_environment(), start_new_session=True,
             )  # fmt: skip
         _CHILDREN.append(child)
-        self.state.add(Process(name, node, child.pid, start_of(child.pid)))
-        return child
+        self.state.add(Process(name, node, child.pid, start_of(child.pid), tuple(words)))
+        return child.pid
 
     def until(
         self, what: str, holds: Callable[[], object], needs: Sequence[str], limit_s: float = _LIMIT_S
@@ -98,6 +99,8 @@ class Starter:
         """Wait until ``holds``. Errors: UnidleError when a process of ``needs`` has ended, or when it takes too long."""
         end_s = time.monotonic() + limit_s
         while not holds():
+            if self.stopped.is_set():
+                raise UnidleError(f"stopped before {what}")
             for name in needs:
                 if not self.state.processes[name].alive:
                     raise UnidleError(f"{name} has ended before {what}{self._last(name)}")
@@ -135,9 +138,7 @@ def _program(pid: int) -> str:
         return ""
 
 
-def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Nothing of the caller's environment changes how a cluster works."""
-    kept = {
-        name: value for name, value in os.environ.items() if name.startswith("UNIDLE_TEST_") or name == "LANG"
-    }
-    return {"PATH": _PATH, "HOME": "/root", **kept, **(more or {})}
+    kept = {name: value for name, value in os.environ.items() if name.startswith("UNIDLE_TEST_")}
+    return {"PATH": _PATH, "HOME": "/root", **kept}

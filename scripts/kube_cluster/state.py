@@ -25,12 +25,16 @@ class InUse(UnidleError):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process of the cluster. ``start`` (clock ticks since boot) tells it from a later one with the same number."""
+    """One process of the cluster, which runs ``words`` in the namespaces of ``node``.
+
+    ``start`` (clock ticks since boot) tells it from a later one with the same number.
+    """
 
     name: str
     node: str
     pid: int
     start: int
+    words: tuple[str, ...] = ()
 
     @property
     def alive(self) -> bool:
@@ -78,7 +82,10 @@ def read(layout: Layout) -> State | None:
     """The cluster of a directory; None where there is none. Errors: BadInput for a file that is no such state."""
     try:
         told: dict[str, Any] = json.loads(layout.state.read_bytes())
-        processes = {name: Process(**process) for name, process in told.pop("processes").items()}
+        processes = {
+            name: Process(**{**process, "words": tuple(process["words"])})
+            for name, process in told.pop("processes").items()
+        }
         return State(**told, processes=processes)
     except FileNotFoundError:
         return None
@@ -88,6 +95,15 @@ def read(layout: Layout) -> State | None:
             field=str(layout.state),
             remedy="scripts/kube down removes it with all that the cluster made",
         ) from error
+
+
+def running(layout: Layout) -> State:
+    """The cluster of a directory. Errors: BadInput where there is none."""
+    if (found := read(layout)) is None:
+        raise BadInput(
+            "has no cluster", field="--dir", value=str(layout.folder), remedy="start one: scripts/kube up"
+        )
+    return found
 
 
 def claim(layout: Layout, nodes: int, kwok: int) -> State:

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from kube_cluster import groups, state
+from kube_cluster import groups, machine, state
 from kube_cluster.api import Api
 from kube_cluster.layout import MASTER, Layout, folder_of, named_nodes
 from kube_cluster.state import State
-from unidle.errors import BadInput
 
 _MIB: Final = 1 << 20
 
@@ -18,11 +17,8 @@ _MIB: Final = 1 << 20
 def status(given: Path | None, *, as_json: bool) -> bool:
     """Print it; returns whether all processes live and all nodes are Ready. Errors: BadInput where there is no cluster."""
     layout = Layout(folder_of(given))
-    cluster = state.read(layout)
-    if cluster is None:
-        raise BadInput(
-            "has no cluster", field="--dir", value=str(layout.folder), remedy="start one: scripts/kube up"
-        )
+    cluster = state.running(layout)
+    machine.check_root()
     told = look(cluster)
     print(json.dumps(told, indent=1) if as_json else _text(told))
     return bool(told["whole"])

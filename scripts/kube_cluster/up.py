@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from kube_cluster import assets, control_plane, down, groups, image, machine, network, node, state
+from kube_cluster import assets, control_plane, down, groups, image, machine, network, node, pki, state
 from kube_cluster.api import Api
 from kube_cluster.layout import MASTER, MOST_KWOK, MOST_NODES, Layout, folder_of, named_nodes
 from kube_cluster.processes import Starter
@@ -37,6 +37,7 @@ def up(nodes: int, kwok: int, given: Path | None) -> Path:
         try:
             _start(cluster, found)
         except BaseException:
+            tell("it does not start, or was stopped: all but its logs is taken down")
             down.take_down(layout, keep_logs=True)
             raise
     return layout.kubeconfig
@@ -66,23 +67,34 @@ def _start(cluster: State, found: assets.Assets) -> None:
     network.connect(layout, 0, starter.anchor(MASTER, mounts=False), cluster.nodes)
     network.route_from_host(layout, cluster.nodes)
     control_plane.start_api(starter, found)
-    api = Api(layout)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        runtimes = [
-            pool.submit(node.start_containerd, starter, found, index, name, authority)
-            for index, name in named_nodes(cluster.nodes)
-        ]
-        starter.until("the API server is ready", api.ready, ["etcd", "kube-apiserver"])
-        tell(f"the API server is ready after {time.monotonic() - begun:.1f} s: {layout.server}")
-        control_plane.start_controllers(starter, found, cluster.kwok)
-        _make_kwok(starter, found, api, pool)
-        for (index, name), runtime in zip(named_nodes(cluster.nodes), runtimes, strict=True):
-            runtime.result()
-            node.start_kubelet(starter, index, name)
-    _wait(starter, api)
+        try:
+            _start_nodes(starter, found, authority, pool, begun)
+        except BaseException:
+            starter.stopped.set()
+            raise
     cluster.ready = True
     cluster.write()
     tell(f"{cluster.nodes + cluster.kwok} nodes are Ready after {time.monotonic() - begun:.1f} s")
+
+
+def _start_nodes(
+    starter: Starter, found: assets.Assets, authority: pki.Authority, pool: ThreadPoolExecutor, begun: float
+) -> None:
+    """The runtimes of nodes while the API server starts, then the rest of the control plane and the kubelets."""
+    api, cluster = Api(starter.layout), starter.state
+    runtimes = []
+    for index, name in named_nodes(cluster.nodes):
+        node.prepare(starter.layout, index, name, authority)
+        runtimes.append(pool.submit(node.boot, starter, found, index, name))
+    starter.until("the API server is ready", api.ready, ["etcd", "kube-apiserver"])
+    tell(f"the API server is ready after {time.monotonic() - begun:.1f} s: {starter.layout.server}")
+    control_plane.start_controllers(starter, found, cluster.kwok)
+    _make_kwok(starter, found, api, pool)
+    for (index, name), runtime in zip(named_nodes(cluster.nodes), runtimes, strict=True):
+        runtime.result()
+        node.start_kubelet(starter, index, name)
+    _wait(starter, api)
 
 
 def _make_kwok(starter: Starter, found: assets.Assets, api: Api, pool: ThreadPoolExecutor) -> None:
