@@ -159,7 +159,6 @@ def kubelet_config(layout: Layout, name: str) -> dict[str, Any]:
         "failSwapOn": False,
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
-        "localStorageCapacityIsolation": False,
         "makeIPTablesUtilChains": False,
         "nodeStatusUpdateFrequency": "5s",
         "resolvConf": "",

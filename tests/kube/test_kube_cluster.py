@@ -138,6 +138,37 @@ def test_a_gang_is_placed_by_the_workload_api(cluster: Cluster) -> None:
     assert {"podgroups.scheduling.k8s.io", "workloads.scheduling.k8s.io"} <= set(served)
 
 
+def test_a_node_that_reboots_comes_back_with_its_pods(cluster: Cluster) -> None:
+    cluster.kubectl("create", "-f", "-", told=pod("stays", "pause", node="n3", restartPolicy="Always"))
+    wait_until(lambda: cluster.phase("stays") == "Running", 60, "the pod runs")
+    pid = pid_of(cluster, "stays")
+    done = kube("restart", "n3", "--dir", cluster.folder)
+    assert done.returncode == 0, done.stderr
+    assert not Path(f"/proc/{pid}").exists()
+    [before] = cluster.get("pod", "stays")["status"]["containerStatuses"]
+
+    def runs_again() -> bool:
+        [now] = cluster.get("pod", "stays")["status"]["containerStatuses"]
+        return now["restartCount"] > 0 and "running" in now["state"]
+
+    wait_until(runs_again, 120, f"the pod runs again, after {before}")
+    wait_until(lambda: cluster.status()["whole"], 120, "n3 is Ready")
+
+
+def test_a_control_plane_that_was_killed_keeps_its_objects(cluster: Cluster) -> None:
+    for process in ("etcd", "kube-apiserver"):
+        done = kube("restart", process, "--dir", cluster.folder)
+        assert done.returncode == 0, done.stderr
+    wait_until(lambda: cluster.tried("get", "pod", "stays").returncode == 0, 120, "the API server answers")
+    wait_until(lambda: cluster.status()["whole"], 120, "all is whole again")
+
+
+def test_restart_of_an_unknown_name_lists_those_that_are_known(cluster: Cluster) -> None:
+    done = kube("restart", "n9", "--dir", cluster.folder)
+    assert done.returncode == 2
+    assert "n2/kubelet" in done.stderr
+
+
 def test_up_refuses_a_directory_that_is_in_use(cluster: Cluster) -> None:
     done = kube("up", "--dir", cluster.folder)
     assert done.returncode == 4
