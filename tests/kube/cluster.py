@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from kube_cluster import assets  # noqa: E402
+from kube_cluster import assets, state  # noqa: E402
 from kube_cluster.layout import IMAGE, Layout  # noqa: E402
 
 KUBE = ROOT / "scripts" / "kube"
@@ -38,6 +38,11 @@ class Cluster:
         found = assets.complete()
         assert found is not None
         self._kubectl = [found.program("kubectl"), f"--kubeconfig={folder / 'kubeconfig'}"]
+
+    @property
+    def host(self) -> str:
+        """The address of this machine in the cluster's network."""
+        return state.running(self.layout).layout.host
 
     def kubectl(self, *words: str, told: object = None) -> str:
         """What kubectl prints; the test fails where it fails. ``told``: an object for ``-f -``."""

@@ -79,7 +79,7 @@ def test_the_scheduler_spreads_pods_and_each_reaches_each(cluster: Cluster) -> N
     done = subprocess.run(
         ["curl", "-sS", f"http://{addresses[names[1]]}:8080/"], capture_output=True, text=True
     )
-    assert done.stdout == f"{names[1]} to {cluster.layout.host}\n"
+    assert done.stdout == f"{names[1]} to {cluster.host}\n"
 
 
 def test_a_pod_reaches_the_api_server_by_the_address_in_its_environment(cluster: Cluster) -> None:
