@@ -1,4 +1,4 @@
-"""What a box costs at rest, how soon a mark is at the hub, and a restart through it, next to the local engine's."""
+"""What a box costs at rest, how soon a mark is at the hub, a restart through it next to the local engine's, and a warm one."""
 
 from __future__ import annotations
 
@@ -37,13 +37,22 @@ for n in range(1, 10**6):
     time.sleep(0.05)
 """
 FIRST = "import time; print(time.clock_gettime_ns(time.CLOCK_BOOTTIME), flush=True); time.sleep(3600)"
+IMPORTS = """
+import sys, time
+how = "warm" if "torch" in sys.modules else "cold"
+import torch, torch.distributed, torch.nn.parallel, torch.distributed.fsdp, torch.utils.data
+print(how, time.clock_gettime_ns(time.CLOCK_BOOTTIME), flush=True)
+time.sleep(3600)
+"""
+WARM_RUNS = 3
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # as ranks of a gang have it: a Python with threads cannot be forked
 LOST_NS = 60_000_000_000
 
 
 def rows(_: argparse.Namespace) -> Iterator[Row]:
     small_hub.EVERY_S = 1.0  # as a hub does
     small_hub.wait_until = answered
-    for measure in (rest, marks, restart):
+    for measure in (rest, marks, restart, warm_restart):
         with (
             tempfile.TemporaryDirectory() as place,
             small_hub.hub_and_box(Path(place)) as (hub, box),
@@ -118,6 +127,38 @@ def restart(hub: small_hub.SmallHub, box: small_hub.RealBox) -> Iterator[Row]:
     )  # fmt: skip
 
 
+def warm_restart(hub: small_hub.SmallHub, box: small_hub.RealBox) -> Iterator[Row]:
+    """The same until PyTorch is imported, warm and cold by turns in one box."""
+    (box.runs / "imports.py").parent.mkdir(exist_ok=True)
+    (box.runs / "imports.py").write_text(IMPORTS)
+    peer = hub.peer().welcome()
+    took: dict[str, list[float]] = {"warm": [], "cold": []}
+    attempt = 0
+    while min(map(len, took.values())) < WARM_RUNS:
+        attempt += 1
+        killed_ns = boottime_ns()
+        if attempt > 1:
+            os.kill(hub.mark("spawn", attempt - 1)["pid"], signal.SIGKILL)
+            hub.end_of(attempt - 1)
+        orders = small_hub.python_orders("", attempt)
+        orders |= {"argv": [sys.executable, "-u", "imports.py"], "workdir": str(box.runs)}
+        orders["env"] |= ONE_THREAD
+        wish = ONE_THREAD if attempt == 1 or len(took["warm"]) <= len(took["cold"]) else None
+        peer.ask("start", attempt=attempt, ranks=[{"rank": 0, "orders": {**orders, "warm": wish}}])
+        how, done_ns = printed(box.rank(attempt)).split()
+        if attempt == 1:
+            settled_ns = killed_ns + 15_000_000_000  # the first one shows no steps
+            until(lambda until_ns=settled_ns: boottime_ns() > until_ns)  # type: ignore[misc]
+        elif how == "warm" or wish is None:
+            took[how].append((int(done_ns) - killed_ns) / 1e9)
+    warm, cold = statistics.median(took["warm"]), statistics.median(took["cold"])
+    how = f"measured here, median of {WARM_RUNS} by turns ({min(took['warm']):.2f} to {max(took['warm']):.2f}; cold {min(took['cold']):.2f} to {max(took['cold']):.2f})"
+    yield Row(
+        "warm restart through a box: kill -9 to PyTorch imported", "s", warm, cold, "cold restart", cold / warm,
+        "10 times faster", cold / warm >= 10, how,
+    )  # fmt: skip
+
+
 def local_restarts() -> Iterator[float]:
     """The same through the local engine, in ms."""
     places = (RankPlace(0, "n", ("n/0",)),)
@@ -149,10 +190,14 @@ def awaited(engine: LocalEngine, attempt: int, kind: str) -> Mark:
 
 
 def first_ns(directory: Path) -> int:
+    return int(printed(directory))
+
+
+def printed(directory: Path) -> str:
     """What the rank printed."""
     log = directory / "log"
     until(lambda: log.exists() and log.read_bytes().endswith(b"\n"))
-    return int(log.read_text())
+    return log.read_text()
 
 
 def until(condition: Callable[[], bool]) -> None:

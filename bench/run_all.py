@@ -30,8 +30,9 @@ INTRODUCTION = """\
 Written by `make bench`; do not edit. Each section is one command, which prints the same table.
 `ratio` above 1 is better than the peer. A row that falls short of its goal stays here and says **NO**.
 """
-NIGHTLY = ("soak", "disk_faults")
-"""Take long, and have no figure for the page: `python bench/soak.py`, `make disk-faults`, every night."""
+NIGHTLY = ("soak", "disk_faults", "hosts_faults")
+"""Take long, and have no figure for the page: `python bench/soak.py`, `make disk-faults`, `python bench/hosts_faults.py`,
+every night."""
 BY_HAND = "test-gpu"
 """The section that `make test-gpu` writes, on a machine with a GPU."""
 

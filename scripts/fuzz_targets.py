@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fuzz_hosts
 from unidle.errors import UnidleError
 
 Run = Callable[[bytes], None]
@@ -322,6 +323,7 @@ TARGETS: dict[str, Callable[[Path], Run]] = {
     "greeting": _greeting,
     "holder": _holder,
     "hub": _hub,
+    **fuzz_hosts.TARGETS,
     "webhook": _webhook,
     "safetensors": _safetensors,
     "dcp": _checkpoint(".metadata", "__0_0.distcp"),

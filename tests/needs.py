@@ -144,6 +144,10 @@ browser = pytest.mark.skipif(chromium() is None, reason="needs Chromium (apt-get
 shaping = pytest.mark.skipif(
     not can_shape(), reason="needs network namespaces and tc (as root: apt-get install iproute2)"
 )
+time_namespaces = pytest.mark.skipif(
+    not (is_root() and Path("/proc/self/ns/time").exists() and shutil.which("unshare")),
+    reason="needs root, and a kernel with time namespaces",
+)
 journal = pytest.mark.skipif(
     journald() is None, reason="needs root and systemd-journald (apt-get install systemd)"
 )

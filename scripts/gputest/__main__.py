@@ -161,25 +161,27 @@ def run_row(row: Row, parent: Path, device: str, missing: str, most_s: float, be
     """A row's results, whatever becomes of its process."""
     if missing:
         return [Result(row.name, "missing", missing)]
-    limit_s = min(row.limit_s, most_s, TOTAL_S - _END_S - (time.monotonic() - began))
+    place = Place(Path(tempfile.mkdtemp(prefix="row-", dir=parent)), device)
+    left_s = TOTAL_S - _END_S - (time.monotonic() - began)
+    limit_s = min(row.limit_s * place.patience, most_s, left_s)
     if limit_s <= 0:
         return [Result(row.name, "failed", f"no time was left of {TOTAL_S:g} s")]
-    place = Path(tempfile.mkdtemp(prefix="row-", dir=parent))
-    command = [sys.executable, "-m", "gputest", "--row", row.name, "--place", str(place), "--device", device]
-    with (place / "out").open("wb") as out:
+    there = place.directory
+    command = [sys.executable, "-m", "gputest", "--row", row.name, "--place", str(there), "--device", device]
+    with (there / "out").open("wb") as out:
         process = subprocess.Popen(
-            command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True, cwd=place
+            command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True, cwd=there
         )
         try:
             code: int | None = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             code = None
             let_go(process)
-    told = [Result(**one) for one in map(json.loads, read(place / "results").splitlines())]
+    told = [Result(**one) for one in map(json.loads, read(there / "results").splitlines())]
     if code is None:
         told.append(Result(row.name, "failed", f"not done within {limit_s:.0f} s"))
     elif code:
-        said = read(place / "out").strip().splitlines()
+        said = read(there / "out").strip().splitlines()
         told.append(
             Result(row.name, "failed", f"ended with {code}: {said[-1][:300] if said else 'no message'}")
         )

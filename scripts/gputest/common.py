@@ -55,6 +55,11 @@ class Place:
     def rehearsal(self) -> bool:
         return self.device == "cpu"
 
+    @property
+    def patience(self) -> float:
+        """By which time limits are multiplied: a rehearsal shares its processors with whatever else runs there."""
+        return 4.0 if self.rehearsal else 1.0
+
     def file(self, name: str, content: Any) -> Path:
         """A job, fleet or span file: JSON is YAML, too."""
         path = self.directory / name
@@ -65,8 +70,8 @@ class Place:
         """The command's standard output. Errors: :class:`Failed`."""
         command = [sys.executable, "-m", "unidle", *map(str, arguments)]
         done = subprocess.run(
-            command, cwd=self.directory, capture_output=True, text=True, errors="replace", timeout=timeout_s,
-            stdin=subprocess.DEVNULL, check=False,
+            command, cwd=self.directory, capture_output=True, text=True, errors="replace",
+            timeout=timeout_s * self.patience, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         if done.returncode not in codes:
             why = last_line(done.stderr or done.stdout)

@@ -76,7 +76,7 @@ def collective(place: Place) -> Iterator[Result]:
 
     backend, ranks = ("gloo", 2) if place.rehearsal else ("nccl", torch.cuda.device_count())
     try:
-        rate = run_ranks(backend, ranks, 64 << 20, 5, timeout_s=50)
+        rate = run_ranks(backend, ranks, 64 << 20, 5, timeout_s=50 * place.patience)
     except RuntimeError as error:
         raise Failed(str(error)) from None
     if ranks == 1:
@@ -113,7 +113,8 @@ def roofline(place: Place) -> Iterator[Result]:
     flops, seconds = _step(device, kind)
     rate = flops / seconds / 1e12
     mfu = 100 * rate / peak
-    if not 0 < mfu <= 105:
+    # Other processes may have had the CPU while the peak was measured, and not during the step.
+    if mfu <= 0 or (mfu > 105 and not place.rehearsal):
         raise Failed(f"a training step at {mfu:.0f} % of the measured peak cannot be")
     yield Result("a training step", "ran", "four transformer layers, forward and backward", rate, "TFLOP/s")
     yield Result("MFU of it", "ran", "of the measured peak", mfu, "%")

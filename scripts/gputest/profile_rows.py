@@ -98,7 +98,11 @@ def kernels(place: Place) -> Iterator[Result]:
     """Kernel times come from CUPTI: by a trace of torch.profiler that is imported, and by a library in the process."""
     trace = place.directory / "trace.json"
     done = subprocess.run(
-        place.work("traced", str(trace)), capture_output=True, text=True, timeout=60, check=False
+        place.work("traced", str(trace)),
+        capture_output=True,
+        text=True,
+        timeout=60 * place.patience,
+        check=False,
     )
     if done.returncode:
         raise Failed(f"torch.profiler did not run: {last_line(done.stderr)}")

@@ -18,7 +18,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import BinaryIO, Final
 
 from unidle.login import login_name
 
@@ -280,3 +280,15 @@ def _has_acl(fd: int) -> bool:
 
 def _octal(mode: int) -> str:
     return f"{stat.S_IMODE(mode):04o}"
+
+
+def plain_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """A plain file, open for reading. A FIFO of the same name would be waited for, and a link may lead to what its maker cannot read.
+
+    Errors: OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return os.fdopen(fd, "rb")

@@ -8,12 +8,23 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from agent.hubs import TestHub
 from e2e.commands import UNIDLE
 from unidle.agent.boxes import LOCK
 from unidle.engine.local.ranks.rundir import is_held
 from waiting import wait_until
+
+
+class DialledHub(Protocol):
+    """The part of a hub that an agent needs to be told of."""
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def join_file(self) -> Path: ...
 
 
 class Host:
@@ -24,7 +35,7 @@ class Host:
         self.state = place / f"state-{name}"
         self.more: dict[str, str] = {}
 
-    def words(self, hub: TestHub | None = None, **changed: object) -> list[str]:
+    def words(self, hub: DialledHub | None = None, **changed: object) -> list[str]:
         given: dict[str, object] = {"node": self.name, "state": self.state, "cpu-devices": 2}
         if hub is not None:
             given |= {"join": hub.address, "token-file": hub.join_file}
@@ -35,7 +46,7 @@ class Host:
         return words
 
     @contextmanager
-    def agent(self, hub: TestHub, *prefix: str, **changed: object) -> Iterator[subprocess.Popen[str]]:
+    def agent(self, hub: DialledHub, *prefix: str, **changed: object) -> Iterator[subprocess.Popen[str]]:
         command = [*prefix, *UNIDLE, *self.words(hub, **changed)]
         process = subprocess.Popen(
             command, stderr=subprocess.PIPE, text=True, env={**os.environ, **self.more}, cwd=self.place
@@ -66,7 +77,7 @@ class Host:
                 text = lock.read().strip()
             if is_held(place / LOCK):
                 os.kill(int(text), signal.SIGTERM)
-                wait_until(lambda place=place: not is_held(place / LOCK), 30)
+                wait_until(lambda place=place: not is_held(place / LOCK), 60)
 
 
 def ended(process: subprocess.Popen[str]) -> str:

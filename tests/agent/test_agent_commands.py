@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,11 +18,13 @@ from unidle import wire
 from unidle.agent.agent import Agent, HubAddress
 from unidle.agent.boxes import Boxes
 from unidle.agent.found_node import FoundNode, find_node
+from unidle.agent.orders import NO_HOOKS
 from unidle.agent.state import AgentState
 from unidle.engine.local.ranks import rundir
 from unidle.errors import CannotRun
 from unidle.hub import frames
 
+S = 1_000_000_000
 STUB = (sys.executable, str(Path(__file__).with_name("stub_box.py")))
 
 
@@ -33,9 +36,21 @@ class World:
         self.now: FoundNode | None = find_node("n1", "10.0.0.1", {}, 2)
         self.sent: list[frames.FromClient] = []
         assert self.now is not None
-        self.agent = Agent(self.state, HubAddress("hub:7000", "PEM"), self.now, self.find, self.send)
-        self.agent.boxes = Boxes(self.state.boxes, STUB)
-        self.agent.connected(3)
+        self.agent = self.begin()
+
+    def begin(self, *, hooks: bool = False, fence: int = 3) -> Agent:
+        """An agent of this host that has just connected."""
+        assert self.now is not None
+        hub = HubAddress("hub:7000", "PEM")
+        agent = Agent(self.state, hub, self.now, self.find, self.send, hooks=hooks)
+        agent.boxes = Boxes(self.state.boxes, STUB)
+        agent.connected(fence)
+        return agent
+
+    def again(self, *, hooks: bool = False, fence: int = 3) -> None:
+        """The agent is another one from now on."""
+        self.agent.close()
+        self.agent = self.begin(hooks=hooks, fence=fence)
 
     def send(self, frame: frames.FromClient) -> int:
         self.sent.append(frame)
@@ -143,31 +158,133 @@ def test_files_of_a_box_that_ended_are_read(world: World) -> None:
     assert not refused.ok
 
 
+def check(command: int, name: str = "a", **more: Any) -> frames.Run:
+    return frames.Run(command, 3, "check", {"name": name, "limit_ns": 60 * S, **more})
+
+
+def hook(command: int, script: str, name: str = "a", fence: int = 3, limit_s: int = 60) -> frames.Run:
+    words = ["sh", "-c", script]
+    return frames.Run(command, fence, "hook", {"name": name, "limit_ns": limit_s * S, "words": words})
+
+
 def test_a_check_of_the_node_runs_there_and_its_result_is_the_answer(world: World) -> None:
-    world.agent.take(frames.Run(7, 3, "check", {"tier": "quick", "log_age_s": 60, "used": ["/nowhere"]}))
+    world.agent.take(check(7, tier="quick", log_since_ns=60_000_000_000, used=["/nowhere"]))
     assert world.agent.is_busy
     world.until(world.done)
     [answer] = world.done()
-    assert answer.ok
+    assert answer.ok and answer.data["name"] == "a"
     assert answer.data["code"] in (0, 1, 3)
     assert not answer.data["late"]
     assert json.loads(answer.data["text"])["node"] == "n1"
 
 
+def test_a_hook_is_refused_unless_the_host_allows_hooks(world: World, tmp_path: Path) -> None:
+    world.agent.take(hook(7, f"touch {tmp_path}/ran"))
+    [answer] = world.done()
+    assert answer == frames.Done(7, False, NO_HOOKS)
+    assert not list(world.state.path.glob("orders/*")) and not (tmp_path / "ran").exists()
+
+
+def test_a_hook_runs_as_a_child_of_the_agent_and_tells_its_code_and_output(world: World) -> None:
+    world.again(hooks=True)
+    world.agent.take(hook(7, "read -r _ _ _ parent _ < /proc/$PPID/stat; echo $parent; exit 5"))
+    world.until(world.done)
+    data = {"name": "a", "code": 5, "late": False, "text": f"{os.getpid()}\n", "restarted": False}
+    assert world.done() == [frames.Done(7, True, data=data)]
+
+
+def test_an_order_runs_once_and_is_answered_on_each_connection(world: World, tmp_path: Path) -> None:
+    world.again(hooks=True)
+    script = f"echo x >> {tmp_path}/runs; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+    world.agent.take(hook(7, script))
+    world.agent.disconnected()
+    world.agent.tick()
+    world.agent.connected(3)
+    world.agent.take(hook(8, script))
+    (tmp_path / "go").touch()
+    world.until(world.done)
+    world.agent.take(hook(9, script))
+    world.until(lambda: len(world.done()) == 2)
+    assert [(answer.id, answer.data["code"]) for answer in world.done()] == [(8, 0), (9, 0)]
+    assert (tmp_path / "runs").read_text() == "x\n"
+
+
+def test_the_next_agent_waits_for_what_the_last_one_began_also_if_it_would_refuse_it(
+    world: World, tmp_path: Path
+) -> None:
+    world.again(hooks=True)
+    script = f"echo x >> {tmp_path}/runs; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+    world.agent.take(hook(7, script))
+    world.again()
+    world.agent.take(hook(1, script))
+    assert not world.done()
+    (tmp_path / "go").touch()
+    world.until(world.done)
+    assert [(answer.id, answer.data["code"]) for answer in world.done()] == [(1, 0)]
+    assert (tmp_path / "runs").read_text() == "x\n"
+
+
+def test_a_number_of_an_earlier_controller_is_not_answered_to_the_next_one(
+    world: World, tmp_path: Path
+) -> None:
+    world.again(hooks=True)
+    world.agent.take(hook(7, f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done", "old"))
+    world.agent.disconnected()
+    world.agent.connected(4)
+    (tmp_path / "go").touch()
+    world.agent.take(hook(7, "echo new; exit 2", "new", fence=4))
+    world.until(world.done)
+    assert [(answer.data["name"], answer.data["code"]) for answer in world.done()] == [("new", 2)]
+
+
+def test_an_order_of_an_older_controller_is_refused(world: World, tmp_path: Path) -> None:
+    world.again(hooks=True, fence=4)
+    world.agent.take(hook(7, f"touch {tmp_path}/ran"))
+    assert world.done() == [frames.Done(7, False, wire.FENCED)]
+    assert not list(world.state.path.glob("orders/*"))
+
+
+def test_one_that_does_not_end_in_time_is_killed(world: World) -> None:
+    world.again(hooks=True)
+    world.agent.take(hook(7, "sleep 1000", limit_s=1))
+    world.until(world.done)
+    assert world.done()[0].data["late"] and world.done()[0].data["code"] is None
+
+
+def test_no_more_than_sixteen_run_at_once(world: World, tmp_path: Path) -> None:
+    world.again(hooks=True)
+    for number in range(17):
+        world.agent.take(hook(number, f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done", f"n{number}"))
+    assert world.done() == [frames.Done(16, False, "16 orders run already")]
+    (tmp_path / "go").touch()
+    world.until(lambda: len(world.done()) == 17)
+
+
 @pytest.mark.parametrize(
     "frame",
     [
-        frames.Run(7, 3, "hook", {}),
-        frames.Run(7, 3, "check", {"tier": "deep"}),
-        frames.Run(7, 3, "check", {"used": "x"}),
-        frames.Run(7, 3, "check", {"used": [1]}),
-        frames.Run(7, 3, "check", {"log_age_s": "x"}),
+        frames.Run(7, 3, "reboot", {"name": "a", "limit_ns": S}),
+        frames.Run(7, 3, "check", {"limit_ns": S}),
+        check(7, tier="deep"),
+        check(7, used="x"),
+        check(7, used=[1]),
+        check(7, used=["x"] * 513),
+        check(7, log_since_ns="x"),
+        check(7, name="../x"),
+        check(7, name=""),
+        check(7, name="a/b"),
+        frames.Run(7, 3, "hook", {"name": "a", "limit_ns": S}),
+        frames.Run(7, 3, "hook", {"name": "a", "limit_ns": S, "words": []}),
+        frames.Run(7, 3, "hook", {"name": "a", "limit_ns": S, "words": ["a\0b"]}),
+        frames.Run(7, 3, "hook", {"name": "a", "limit_ns": -1, "words": ["true"]}),
     ],
 )
 def test_an_order_that_it_does_not_know_is_refused(world: World, frame: frames.Run) -> None:
+    world.again(hooks=True)
     world.agent.take(frame)
     [answer] = world.done()
     assert not answer.ok
+    assert not list(world.state.path.glob("orders/*"))
 
 
 def test_a_changed_node_is_reported_whole_and_once(world: World) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import needs
 from agent.hosts import Host, ended
 from agent.hubs import TestHub
+from box.small_hub import SmallHub
 from unidle.fleet import Node
 from waiting import wait_until
 
@@ -39,7 +41,7 @@ def test_a_host_joins_with_its_devices_labels_and_the_address_that_leads_to_the_
 def test_a_member_has_a_token_of_its_own_and_needs_the_join_file_no_more(hub: TestHub, host: Host) -> None:
     with host.agent(hub) as first:
         hub.joined()
-        wait_until((host.state / "agent.json").exists, 30)
+        wait_until((host.state / "agent.json").exists, 60)
         first.kill()
     own = json.loads((host.state / "agent.json").read_text())["token"]
     assert own != json.loads(hub.join_file.read_text())["token"]
@@ -56,6 +58,32 @@ def test_sigterm_leaves_the_fleet_with_a_bye(hub: TestHub, host: Host) -> None:
         assert left.on_purpose
         ended(agent)
         assert agent.returncode == 0
+
+
+@dataclass(frozen=True)
+class HubOfAnswers:
+    """Where an agent dials a hub that answers only as the test has it."""
+
+    address: str
+    join_file: Path
+
+
+def test_sigterm_between_hello_and_welcome_leaves_with_a_bye_too(host: Host, tmp_path: Path) -> None:
+    hub = SmallHub(tmp_path, "IP:127.0.0.1")
+    join = tmp_path / "join"
+    join.write_text(json.dumps({"token": "t", "authority": hub.authority}))
+    join.chmod(0o600)
+    with host.agent(HubOfAnswers(f"127.0.0.1:{hub.port}", join)) as agent:
+        peer = hub.peer()
+        assert peer.hello["kind"] == "agent"
+        agent.terminate()
+        assert agent.stderr is not None
+        assert "leaves" in agent.stderr.readline()
+        peer.welcome()
+        wait_until(lambda: peer.frames[-1]["f"] == "bye", 60)
+        ended(agent)
+        assert agent.returncode == 0
+    hub.vanish()
 
 
 def test_an_agent_that_was_killed_comes_back_as_the_same_node(hub: TestHub, host: Host) -> None:
@@ -99,7 +127,7 @@ def test_a_member_joins_a_controller_that_was_set_up_again_with_its_new_join_fil
             def kept() -> bool:
                 return bool(json.loads((host.state / "agent.json").read_text())["hub"] == again.address)
 
-            wait_until(kept, 30)
+            wait_until(kept, 60)
     finally:
         again.close()
 
@@ -114,7 +142,8 @@ def test_a_check_runs_on_the_host(hub: TestHub, host: Host) -> None:
 def check(command: int, hub: TestHub) -> Any:
     from unidle.hub import frames
 
-    return frames.Run(command, hub.fence, "check", {"tier": "quick"})
+    body = {"name": f"check-{command}", "limit_ns": 60_000_000_000, "tier": "quick"}
+    return frames.Run(command, hub.fence, "check", body)
 
 
 def test_what_its_detectors_can_see_is_reported(hub: TestHub, host: Host) -> None:

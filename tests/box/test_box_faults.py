@@ -189,6 +189,31 @@ def test_a_torn_journal_ends_with_lost_and_every_whole_line_is_told(tmp_path: Pa
         assert len(hub.marks[1, 0]) == whole + 3 and not hub.doubled
 
 
+@pytest.mark.parametrize("lines", [0, 1, 2])
+def test_an_end_is_told_however_many_lines_of_the_journal_a_power_cut_took(
+    tmp_path: Path, lines: int
+) -> None:
+    """The end that the next box writes has the number of a line that the hub has, and is another mark."""
+    with hub_and_box(tmp_path) as (hub, box):
+        hub.peer().welcome().start(1, TRAINS)
+        hub.mark("step")
+        wait_until(lambda: len(hub.marks[1, 0]) >= 3, what="three marks")
+        box.kill()
+        os.kill(supervisor_of(box), signal.SIGKILL)
+        hub.vanish()
+        known = len(hub.marks[1, 0])
+        path = box.rank() / "journal.jsonl"
+        left = path.read_bytes().splitlines(keepends=True)[: known - lines]
+        path.write_bytes(b"".join(left) + b'{"k":"st')
+        box.run()
+        wait_until(lambda: box.journal_ends())
+        hub.listen()
+        again = hub.peer(len(hub.peers) + 1).welcome()
+        again.send(f=wire.RESUME, attempt=1, known={"0": known})
+        assert hub.end_of(1)["k"] == "lost"
+        assert max(hub.marks[1, 0]) == known and not hub.doubled
+
+
 @needs.root
 def test_an_end_that_the_disk_refuses_is_told_all_the_same(small_disk: Path, tmp_path: Path) -> None:
     with hub_and_box(tmp_path, runs=str(small_disk / "runs")) as (hub, box):
@@ -215,12 +240,11 @@ def test_an_end_that_the_disk_refuses_is_told_all_the_same(small_disk: Path, tmp
 
 
 def _and_no_second_end(disk: Path, hub: SmallHub, box: RealBox, known: int) -> None:
-    """The next box writes an end of its own, of which the hub hears nothing: it has that number already."""
+    """The next box writes an end of its own, of which the hub hears nothing: it does not ask for what has ended."""
     box.kill()
     (disk / "data").unlink()
     box.run()
     peer: Peer = hub.peer(3).welcome()
-    peer.send(f=wire.RESUME, attempt=1, known={"0": known})
     assert peer.start(3, "pass")["ok"]
     hub.end_of(3)
     assert len(hub.marks[1, 0]) == known and len(hub.doubled) == 1

@@ -31,8 +31,11 @@ OPTIONS = {"keep": 2, "keep_every": 0, "restore_test": "read"}
 class Rank:
     """Speaks for a rank, as the library does."""
 
-    def __init__(self, storage: Path, hold: Path, rank: int, session: str = "aa", world: int = 2) -> None:
+    def __init__(
+        self, storage: Path, hold: Path, rank: int, session: str = "aa", world: int = 2, attempt: int = 0
+    ) -> None:
         self.storage, self.hold, self.rank, self.session, self.world = storage, hold, rank, session, world
+        self.attempt = {"run": "job", "number": attempt} if attempt else None
         self.address = wire.start(str(storage), str(hold), hold.name, 30)
         self.link: socket.socket | None = None
 
@@ -41,7 +44,7 @@ class Rank:
         self.link = wire.connect(self.address)
         self.link.settimeout(30)
         answer, _ = wire.ask(self.link, {
-            "do": "hello", "rank": self.rank, "session": self.session, "pid": os.getpid(), "options": OPTIONS,
+            "do": "hello", "rank": self.rank, "session": self.session, "pid": os.getpid(), "options": OPTIONS, "attempt": self.attempt,
             "peer": peer.to_json() if peer else None, "lead": lead.to_json() if lead else None,
         })  # fmt: skip
         return str(answer.get("why", ""))
@@ -94,7 +97,7 @@ def ranks(tmp_path: Path) -> Iterator[Callable[..., Rank]]:
         except Gone:
             continue
     wait_until(
-        lambda: not any((rank.hold / wire.ADDRESS).exists() for rank in made), 20, "the end of the holders"
+        lambda: not any((rank.hold / wire.ADDRESS).exists() for rank in made), 60, "the end of the holders"
     )
 
 
@@ -127,7 +130,7 @@ def test_a_peer_keeps_what_every_rank_has_and_lets_go_of_older_ones(ranks: Calla
     for step in range(1, 7):
         a.copy(step, through=step - 1 or None)
         a.hears("sent")
-    wait_until(lambda: len(b.copies()) <= 2, 10, "the older copies to go")
+    wait_until(lambda: len(b.copies()) <= 2, 60, "the older copies to go")
     assert b.copies() == [(0, 5), (0, 6)]
 
 
@@ -285,7 +288,7 @@ def test_each_piece_is_written_once_by_one_that_has_it_or_by_each_for_itself(
 
 def test_shards_that_come_after_their_save_was_dropped_leave_nothing(tmp_path: Path) -> None:
     told: list[dict[str, object]] = []
-    saves = Saves(str(tmp_path), str(tmp_path / "hold"), told.append)
+    saves = Saves(str(tmp_path), str(tmp_path / "hold"), told.append, lambda: "")
     place = tmp_path / partial_name(5, "session")
     saves.failed("session", 5, 0, "disk full")
     place.mkdir()  # another writer was under way

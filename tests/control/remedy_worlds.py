@@ -10,10 +10,10 @@ import msgspec
 from control.idle_worlds import IdleWorld, S
 from unidle.clock import VirtualClock
 from unidle.control.loop import Controller
-from unidle.control.nodes.hooks import HookOrder, HookOutcome
 from unidle.control.nodes.maintenance import NodeMaintenance
 from unidle.control.nodes.remedies import GuardRequest
 from unidle.control.services import ControllerServices, ControllerTiming
+from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeOutcome
 from unidle.events import types as ev
 from unidle.jobs import Reason
 from unidle.ledger.columns import rows as part_rows
@@ -24,59 +24,68 @@ from unidle.view.snapshot import load_view
 from unidle.view.source import ledger_source
 
 
-class ScriptedHands:
+class ScriptedCommands:
     """Outlives controllers, as real processes do. ``script``: what -> answers in turn (the last one stays), each with
-    ``code`` and ``after_s``, or ``never``."""
+    ``code`` and ``after_s``, or ``never``, or ``away``."""
+
+    elsewhere = False
 
     def __init__(self, clock: VirtualClock, script: dict[str, list[dict[str, Any]]]) -> None:
         self._clock, self._script = clock, script
         self.begun: Counter[str] = Counter()
-        self._ends: dict[str, tuple[int, HookOutcome]] = {}
+        self._ends: dict[str, tuple[int, NodeOutcome]] = {}
 
-    def begin(self, order: HookOrder) -> None:
+    def away(self, _node: str) -> str:
+        return ""
+
+    def begin(self, order: NodeCommand) -> None:
         if order.name in self._ends:
             return
-        what = next(
-            (w for w in order.words if w in ("reset_gpu", "reboot", "replace", "prove", "quick")), "prove"
-        )
+        words = (order.what.tier,) if isinstance(order.what, NodeCheck) else order.what
+        what = next((w for w in words if w in ("reset_gpu", "reboot", "replace", "prove", "quick")), "prove")
         answers = self._script.get(what, [{}])
         answer = answers[min(self.begun[what], len(answers) - 1)]
         self.begun[what] += 1
         now_ns, after_ns = self._clock.now_ns(), int(answer.get("after_s", 1) * S)
-        if answer.get("never"):
-            self._ends[order.name] = (now_ns + order.limit_ns, HookOutcome(None, True, ""))
+        if answer.get("never") or answer.get("away"):
+            away = bool(answer.get("away"))
+            text = f"host {order.node} did not answer" if away else ""
+            self._ends[order.name] = (now_ns + order.limit_ns, NodeOutcome(None, not away, text, away=away))
         else:
             self._ends[order.name] = (
                 now_ns + after_ns,
-                HookOutcome(answer.get("code", 0), False, answer.get("text", "")),
+                NodeOutcome(answer.get("code", 0), False, answer.get("text", "")),
             )
 
-    def look(self, name: str) -> HookOutcome | None:
+    def look(self, name: str) -> NodeOutcome | None:
         end = self._ends.get(name)
         return end[1] if end is not None and end[0] <= self._clock.now_ns() else None
 
-    def end(self, name: str) -> None:
-        """Nothing to let go of."""
+    def forget(self, name: str) -> None:
+        """The next controller may look for it."""
 
 
 class RemedyWorld(IdleWorld):
-    """``fleet`` and ``jobs`` as in :class:`IdleWorld`; ``hands``: the script."""
+    """``fleet`` and ``jobs`` as in :class:`IdleWorld`; ``commands``: the script."""
 
     def __init__(
-        self, fleet: dict[str, Any], jobs: dict[str, dict[str, Any]], hands: dict[str, list[dict[str, Any]]]
+        self,
+        fleet: dict[str, Any],
+        jobs: dict[str, dict[str, Any]],
+        commands: dict[str, list[dict[str, Any]]],
     ) -> None:
-        self._script = hands
-        self.hands: ScriptedHands | None = None
+        self._script = commands
+        self.commands: ScriptedCommands | None = None
         super().__init__(fleet, jobs)
 
     def take_up(self) -> None:
-        if self.hands is None:
-            self.hands = ScriptedHands(self.clock, self._script)
-        hands = self.hands
+        if self.commands is None:
+            self.commands = ScriptedCommands(self.clock, self._script)
+        commands = self.commands
         self.lease = self.store.acquire("test")
         self.controller = Controller(
             self.store, self.lease, self.engine, Unidle(), self.clock,
-            ControllerServices(NodeMaintenance(lambda: hands, str(self.store.last()[0]))), ControllerTiming(inbox_every_ns=None),
+            ControllerServices(NodeMaintenance(lambda: commands, str(self.store.last()[0]))), ControllerTiming(inbox_every_ns=None),
         )  # fmt: skip
         self.controller.start("test")
 

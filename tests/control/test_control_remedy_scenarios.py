@@ -1,7 +1,7 @@
 """Runs the declarative scenarios of ``tests/scenarios/remedy``.
 
 A file holds one scenario: ``fleet`` (fields of a fleet file), ``jobs`` (fields of a job file, what the gang ``does``,
-and ``submit_s``), ``hands`` (how remedies and checks answer in turn: ``code``, ``after_s``, or ``never``) and ``rounds``.
+and ``submit_s``), ``commands`` (how remedies and checks answer in turn: ``code``, ``after_s``, ``never`` or ``away``) and ``rounds``.
 At ``at_s`` a round may ``kill`` the controller, tell of a ``fault`` (target: action), or ``ask`` as an operator does; then
 it expects: of ``nodes`` ``state``, ``step``, ``try``, a part of the reason (``says``); of ``jobs`` ``state``, ``where`` (nodes), ``attempts``,
 ``retries``; ``begun`` remedies and checks; ``ledger`` seconds of a device by leaf. Each runs twice and leaves the same log.
@@ -21,7 +21,7 @@ FILES = sorted((Path(__file__).parents[1] / "scenarios" / "remedy").glob("*.yaml
 
 
 def drive(scenario: dict[str, Any]) -> RemedyWorld:
-    world = RemedyWorld(scenario["fleet"], scenario.get("jobs", {}), scenario.get("hands", {}))
+    world = RemedyWorld(scenario["fleet"], scenario.get("jobs", {}), scenario.get("commands", {}))
     arrivals = {name: job.pop("submit_s", 0) for name, job in world.jobs.items()}
     for turn in scenario["rounds"]:
         for name, at_s in sorted(arrivals.items(), key=lambda item: item[1]):
@@ -62,8 +62,8 @@ def check(world: RemedyWorld, turn: dict[str, Any]) -> None:
         }  # fmt: skip
         assert {key: seen[key] for key in expected} == expected, f"{name} {at}"
     if "begun" in turn:
-        assert world.hands is not None
-        assert dict(world.hands.begun) == turn["begun"], at
+        assert world.commands is not None
+        assert dict(world.commands.begun) == turn["begun"], at
     for device, expected in turn.get("ledger", {}).items():
         spent = world.device_s(device)
         assert {leaf: spent.get(leaf, 0) for leaf in expected} == expected, f"{device} {at}: {spent}"

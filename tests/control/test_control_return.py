@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from control.remedy_worlds import RemedyWorld
-from unidle.control.nodes.hooks import HookOrder
-from unidle.control.nodes.remedies import check_words, log_age_s
+from unidle.engine.local.commands.runner import check_words
+from unidle.engine.node_commands import NodeCheck, NodeCommand
 
 FLEET = {
     "nodes": [{"id": "n[1-2]", "devices": {"count": 1, "kind": "gpu"}}],
@@ -15,55 +15,57 @@ FLEET = {
 S = 1_000_000_000
 
 
-def watched(world: RemedyWorld) -> dict[str, tuple[str, ...]]:
-    """The words of the checks that are begun from now on, by name."""
-    words: dict[str, tuple[str, ...]] = {}
-    assert world.hands is not None
-    begin = world.hands.begin
+def watched(world: RemedyWorld) -> dict[str, NodeCheck]:
+    """The checks that are begun from now on, by name."""
+    checks: dict[str, NodeCheck] = {}
+    assert world.commands is not None
+    begin = world.commands.begin
 
-    def noted(order: HookOrder) -> None:
-        words.setdefault(order.name, order.words)
+    def noted(order: NodeCommand) -> None:
+        assert isinstance(order.what, NodeCheck)
+        checks.setdefault(order.name, order.what)
         begin(order)
 
-    world.hands.begin = noted  # type: ignore[method-assign]
-    return words
+    world.commands.begin = noted  # type: ignore[method-assign]
+    return checks
 
 
-def ages(words: dict[str, tuple[str, ...]]) -> list[int | None]:
-    return [int(one[one.index("--log-age") + 1]) if "--log-age" in one else None for one in words.values()]
+def limits(checks: dict[str, NodeCheck]) -> list[int | None]:
+    """From when on the kernel log counts, of each check."""
+    return [one.log_since_ns for one in checks.values()]
 
 
 def test_a_node_that_is_returned_is_checked_by_later_lines_only():
     world = RemedyWorld(FLEET, {}, {"prove": [{"after_s": 2}], "quick": [{"after_s": 1}]})
-    words = watched(world)
+    checks = watched(world)
     world.until(1)
     world.fault("n1", "replace")
     world.until(500)
-    assert world.controller.view.care.targets["n1"].state == "out" and ages(words) == []
+    assert world.controller.view.care.targets["n1"].state == "out" and limits(checks) == []
     world.ask("return", "n1")
     world.until(550)
     assert "n1" not in world.controller.view.care.targets
-    first, *others = ages(words)
-    assert first == 0  # the line of the fault is 499 s old
-    assert others and all(
-        age is not None and 0 < age < 30 for age in others
-    )  # on probation: all since the return
+    first, *others = limits(checks)
+    assert first is not None and 500 * S <= first < 501 * S and others
+    assert set(others) == {first}  # on probation: all since the return, whenever the check begins
 
 
 def test_a_check_has_the_directories_of_all_jobs_that_have_not_ended():
     jobs = {"big": {"ranks": 2, "checkpoint": {"path": "c"}, "does": {"work_s": 5000, "step_s": 1}}}
     world = RemedyWorld(FLEET, jobs, {"prove": [{"after_s": 2}]})
-    words = watched(world)
+    checks = watched(world)
     world.submit("big")
     world.until(1)
     world.fault("n1", "drain")
     world.until(310)  # it is stopped after the time to drain, and waits for two nodes
-    assert not world.controller.view.live and words
+    assert not world.controller.view.live and checks
     workdir = os.path.abspath(world.job("big").spec.workdir)  # noqa: PTH100
-    assert all({f"--used={workdir}", f"--used={workdir}/c"} <= set(one) for one in words.values())
+    assert all({workdir, f"{workdir}/c"} <= set(one.used) for one in checks.values())
 
 
-def test_a_node_that_nobody_returned_is_checked_by_all_lines_since_boot():
-    assert log_age_s(0, 5 * S) is None and log_age_s(2 * S, 5 * S) == 3
-    assert "--log-age" not in check_words(None, "n1", "standard")
-    assert check_words(None, "n1", "standard", 3)[-2:] == ("--log-age", "3")
+def test_the_moment_of_a_check_is_in_seconds_since_boot_and_without_one_all_lines_count():
+    assert not any("--log" in word for word in check_words("n1", NodeCheck("standard"), 2 * S))
+    words = check_words("n1", NodeCheck("standard", 5 * S), 2 * S)
+    assert words[words.index("--log-since") + 1] == "3.000"
+    words = check_words("n1", NodeCheck("standard", S), 2 * S)  # the machine was started after it
+    assert words[words.index("--log-since") + 1] == "0.000"

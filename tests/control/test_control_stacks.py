@@ -10,12 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from unidle.control.gangs.local_stacks import LIMIT_NS, LocalStacks
 from unidle.control.gangs.stacks import (
     AT_ONCE,
     KEPT_BYTES,
-    LIMIT_NS,
     LOOKS_PER_ATTEMPT,
-    READY_NS,
     GangStacks,
     found,
 )
@@ -24,6 +23,7 @@ from unidle.engine.local.ranks import process_tree
 from unidle.events import types as ev
 from unidle.guard.lifecycle import decide
 from unidle.jobs import Reason, Restart
+from unidle.scope.stack_process import READY_NS
 from view.telling import Telling
 from waiting import wait_until
 
@@ -41,7 +41,7 @@ def telling() -> Telling:
 
 
 def looker(program: str) -> GangStacks:
-    return GangStacks(Path("/nowhere"), (sys.executable, "-c", program))
+    return GangStacks(LocalStacks(Path("/nowhere"), (sys.executable, "-c", program)))
 
 
 def taken(looks: GangStacks, now_ns: int) -> Iterator[ev.StacksTaken]:
@@ -93,7 +93,7 @@ def test_a_look_that_does_not_end_is_over_after_a_second_and_leaves_no_process(t
 
 
 def test_a_look_that_cannot_be_started_gives_the_reason(telling: Telling) -> None:
-    with closing(GangStacks(Path("/nowhere"), ("/nowhere/python",))) as looks:
+    with closing(GangStacks(LocalStacks(Path("/nowhere"), ("/nowhere/python",)))) as looks:
         looks.begin("job", telling.view.jobs["job"].attempts[0], S)
         [event] = looks.take(S)
         assert "could not be started: No such file or directory" in event.because.text
@@ -109,18 +109,23 @@ def test_a_look_that_ends_with_an_error_does_not_hold_up_the_stop(telling: Telli
 def test_a_process_that_is_ready_is_used_once_and_ended_where_nobody_needs_it(
     telling: Telling, tmp_path: Path
 ) -> None:
+    attempt = telling.view.jobs["job"].attempts[0]
     program = "import os, sys; open(f'{os.getpid()}', 'w'); os._exit(9 if sys.stdin.read() else 0)"
     with closing(
-        GangStacks(tmp_path, (sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r}); {program}"))
+        GangStacks(
+            LocalStacks(
+                tmp_path, (sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r}); {program}")
+            )
+        )
     ) as looks:
-        looks.prepare(S)
-        looks.prepare(2 * S)
+        looks.prepare(attempt, S)
+        looks.prepare(attempt, 2 * S)
         assert not looks.pending
         wait_until(lambda: len(list(tmp_path.iterdir())) == 1)
         looks.begin("job", telling.view.jobs["job"].attempts[0], 2 * S)
         list(taken(looks, 2 * S))
         assert len(list(tmp_path.iterdir())) == 1
-        looks.prepare(3 * S)
+        looks.prepare(attempt, 3 * S)
         [pid] = [int(p.name) for p in wait_until(lambda: list(tmp_path.iterdir()) if len(list(tmp_path.iterdir())) == 2 else [])
                  if process_tree.is_live(int(p.name))]  # fmt: skip
         assert list(looks.take(3 * S + READY_NS)) == [] and process_tree.is_live(pid)
@@ -135,7 +140,7 @@ def test_few_are_looked_at_at_once_and_each_only_so_often(telling: Telling) -> N
             looks.begin(f"job{k}", attempt, S)
         [event] = looks.take(S)
         assert (event.job, "too many other gangs" in event.because.text) == (f"job{AT_ONCE}", True)
-    with closing(GangStacks(Path("/nowhere"), ("/nowhere/python",))) as looks:
+    with closing(GangStacks(LocalStacks(Path("/nowhere"), ("/nowhere/python",)))) as looks:
         for _ in range(LOOKS_PER_ATTEMPT + 3):
             looks.begin("job", attempt, S)
             list(looks.take(S))
@@ -167,5 +172,5 @@ def test_explain_and_show_have_the_stacks_by_rank(telling: Telling) -> None:
     ]
     assert story["odd_ranks"] == [1]
     assert "stacks" in [decision["what"] for decision in story["decisions"]]
-    [run] = job_detail(job)["runs"]
+    [run] = job_detail(telling.view, job)["runs"]
     assert (run["stacks"], run["odd_ranks"]) == (story["stacks"], [1])

@@ -63,8 +63,8 @@ def outcome(place: Path) -> dict[str, Any]:
             mine = ledger.setdefault(row.device, [])
             if row.leaf not in TIMING and mine[-1:] != [key]:
                 mine.append(key)
+    detail = job_detail(view, job)
     store.close()
-    detail = job_detail(job)
     return {
         "state": job.state,
         "steps": job.steps(),

@@ -2,105 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
-from e2e.commands import UNIDLE, start, unidle
+from e2e.commands import UNIDLE, unidle
 from e2e.gangs import submit
-from unidle.agent.boxes import LOCK
-from unidle.engine.local.ranks.rundir import is_held
-from unidle.store.open import open_store
-from unidle.view.jobs import JobView
-from unidle.view.snapshot import load_view
-from unidle.view.state import View
+from e2e.host_fleets import HOSTS, Fleet, opened
 from waiting import wait_until
-
-HOSTS = ("n1", "n2")
-
-
-class Fleet:
-    """A store, its controller, and hosts with one CPU device each."""
-
-    def __init__(self, place: Path, stack: ExitStack) -> None:
-        self.place, self.store, self._stack = place, place / "fleet.db", stack
-        self.port = 0
-        self.up: subprocess.Popen[bytes] | None = None
-        self.agents: dict[str, subprocess.Popen[bytes]] = {}
-        stack.callback(self.close)
-
-    def serve(self, *more: object) -> None:
-        """Start the controller; a later one listens where the first did."""
-        reader = Path(f"{self.store}.d/hub/reader")
-        reader.unlink(missing_ok=True)
-        self.up = start(
-            "up", "--store", self.store, "--listen", f"127.0.0.1:{self.port}", "--progress", "off", *more,
-            stderr=self._errors("up"),
-        )  # fmt: skip
-        wait_until(reader.exists, 60)
-        self.port = json.loads(reader.read_text())["addresses"][0][1]
-
-    def _errors(self, name: str) -> BinaryIO:
-        return self._stack.enter_context((self.place / f"{name}.err").open("ab"))
-
-    def join(self, node: str) -> None:
-        words = ("--join", f"127.0.0.1:{self.port}", "--token-file", f"{self.store}.d/hub/join")
-        self.agents[node] = start(
-            "agent", *words, "--node", node, "--state", self.place / node, "--cpu-devices", 1,
-            stderr=self._errors(node),
-        )  # fmt: skip
-
-    def joined(self) -> None:
-        wait_until(lambda: {node.id for node in self.view().fleet.nodes} == set(HOSTS), 60)
-
-    def view(self) -> View:
-        store = open_store(str(self.store), create=False, read_only=True)
-        try:
-            return load_view(store)
-        finally:
-            store.close()
-
-    def job(self, job: str) -> JobView | None:
-        """None until the controller has taken it in."""
-        return self.view().jobs.get(job)
-
-    def boxes(self) -> list[int]:
-        """Processes of boxes that run."""
-        locks = self.place.glob(f"n*/boxes/*/{LOCK}")
-        return [int(lock.read_text()) for lock in locks if is_held(lock)]
-
-    def close(self) -> None:
-        for process in (*self.agents.values(), self.up):
-            if process is not None:
-                process.terminate()
-        for process in (*self.agents.values(), self.up):
-            if process is not None:
-                try:
-                    process.wait(60)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-        for pid in self.boxes():
-            os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: not self.boxes(), 60)
-
-
-@contextmanager
-def opened(place: Path) -> Iterator[Fleet]:
-    with ExitStack() as stack:
-        fleet = Fleet(place, stack)
-        fleet.serve()
-        for node in HOSTS:
-            fleet.join(node)
-        fleet.joined()
-        yield fleet
 
 
 def lines_of(fleet: Fleet, job: str) -> list[str]:
@@ -152,7 +62,7 @@ def test_a_gang_runs_over_two_hosts_and_its_output_is_read_from_them(tmp_path: P
         assert fleet.up.wait(60) == 0
         away = unidle("logs", job, "--store", fleet.store)
         assert away.returncode == 3
-        assert "their controller cannot be reached" in away.stderr
+        assert "the controller of the hosts cannot be reached" in away.stderr
 
 
 @pytest.mark.slow
@@ -204,6 +114,22 @@ def test_options_that_hosts_do_not_have_are_refused(
     assert done.returncode == 2
     assert problem in done.stderr
     assert not (tmp_path / "s.db").exists()
+
+
+def test_a_fleet_file_with_nodes_is_refused_where_hosts_join(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text("nodes: [{id: n1, devices: {kind: cpu}}]\n")
+    done = unidle("up", "--store", tmp_path / "s.db", "--listen", "127.0.0.1:0", "--fleet", file)
+    assert done.returncode == 2
+    assert "declares 1 node" in done.stderr and "leave `nodes` out" in done.stderr
+    assert not (tmp_path / "s.db").exists()
+
+
+@pytest.mark.parametrize("source", ["", "a\nb"])
+def test_a_kernel_log_that_is_no_file_is_refused(tmp_path: Path, source: str) -> None:
+    done = unidle("agent", "--join", "127.0.0.1:1", "--token-file", tmp_path / "join", "--kernel-log", source)
+    assert done.returncode == 2
+    assert "--kernel-log: is not a file's name" in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("words", [("--hub-name", "login1"), ("--deadline", "10s")])

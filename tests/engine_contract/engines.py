@@ -59,13 +59,14 @@ _NO_PROCESS = "its ranks are no processes"
 NO_MEANING: dict[str, dict[str, str]] = {
     "local": {"silence": _ONE_MACHINE, "cut": _ONE_MACHINE},
     "sim": {
-        "silence": _ONE_MACHINE, "cut": "nodes that fail are in tests/sim", "kill": _NO_PROCESS, "slow disk": _NO_PROCESS,
+        "silence": _ONE_MACHINE, "cut": "nodes that fail are in tests/sim", "kill": _NO_PROCESS, "hang": _NO_PROCESS, "slow disk": _NO_PROCESS,
+        "bad checkpoint": "its checkpoints are no files", "warm": _NO_PROCESS,
         "two controllers": "one engine is handed from controller to controller",
     },
     "hosts": {},
 }  # fmt: skip
 """By engine: the scenarios that have no meaning for it, and why."""
-SCENARIOS = ("start", "finish", "fail", "kill", "stop", "silence", "adopt", "cut", "retry", "two controllers", "clock jump", "slow disk")  # fmt: skip
+SCENARIOS = ("start", "finish", "fail", "kill", "stop", "silence", "adopt", "hang", "idle", "cut", "retry", "two controllers", "clock jump", "slow disk", "bad checkpoint", "warm")  # fmt: skip
 
 
 def scenario(name: str) -> pytest.MarkDecorator:

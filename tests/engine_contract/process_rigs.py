@@ -28,6 +28,7 @@ _SCRIPTS: dict[Behaviour, str] = {
     "finish": "sleep 0.1",
     "fail": f'[ "$RANK" = 1 ] && exit {FAILED}; exec sleep 300',
     "run": "exec sleep 300",
+    "wakes": 'while [ "$RANK" = 0 ] || [ ! -e wake ]; do sleep 1; done; while :; do :; done',
     "stubborn": "trap '' TERM; while :; do sleep 0.02; done",
 }
 
@@ -61,8 +62,25 @@ class ProcessRig(EngineRig):
     def runs(self, command: StartGang, rank: int) -> bool:
         return process_tree.is_live(self.pid(command, rank))
 
+    warm_pythons = 1  # of a gang on both nodes
+
+    def is_warm(self) -> bool:
+        """Imports are over: it reads from the descriptor that its command line names."""
+        waits = 0
+        for pid in process_tree.with_environment(f"MINE={self.place}"):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            call = Path(f"/proc/{pid}/syscall").read_text().split()
+            waits += b"_unidle_local" in words[2] and len(call) > 1 and int(call[1], 16) == int(words[4])
+        return waits == self.warm_pythons
+
     def kill(self, command: StartGang, rank: int) -> None:
         os.kill(self.pid(command, rank), signal.SIGKILL)
+
+    def wake(self) -> None:
+        (self.place / "wake").touch()
+
+    def freeze(self, command: StartGang, rank: int, *, on: bool) -> None:
+        os.kill(self.pid(command, rank), signal.SIGSTOP if on else signal.SIGCONT)
 
 
 def supervisor_of(directory: str) -> int:
@@ -115,6 +133,7 @@ class LocalRig(ProcessRig):
 class HostsRig(ProcessRig):
     """Boxes on two hosts: network namespaces, as the hub has one. Each box knows two hubs and dials them in turn."""
 
+    warm_pythons = 2
     timing = HostsTiming(deadline_ns=5 * S, silent_ns=3 * S // 2, start_within_ns=20 * S)
     limits = HubLimits(every_ns=S // 5, deadline_ns=timing.deadline_ns)
 
@@ -122,6 +141,7 @@ class HostsRig(ProcessRig):
         super().__init__(place)
         self.lab = lab
         self.boxes: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self.fence = 0
         self.ports = [0, 0]
         self.fleet = fleet_of({node: lab.address(node) for node in NODES})
@@ -157,18 +177,52 @@ class HostsRig(ProcessRig):
         box = self.boxes.get((node, job))
         if box is not None and box.poll() is None:
             return
-        place = self.place / node / job
-        place.mkdir(0o700, parents=True, exist_ok=True)
+        place = self.box(node, job)
+        for directory in (place.parent.parent, place.parent, place):
+            directory.mkdir(0o700, exist_ok=True)
         hubs = [[self.lab.address("hub"), port] for port in self.ports]
         token = self.hub.box_token(node, job)
         settings = {"hub": hubs, "authority": self.hub.authority, "token": token, "node": node, "job": job}
         (place / "box.json").write_text(json.dumps(settings))
         (place / "box.json").chmod(0o600)
-        enter = ["nsenter", f"--net=/run/netns/{self.lab.space(node)}"]
-        with open(place / "box.err", "ab") as errors:
-            self.boxes[node, job] = subprocess.Popen(
-                [*enter, sys.executable, "-P", "-m", "unidle.box", str(place)], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
-            )  # fmt: skip
+        self.boxes[node, job] = self._begun(node, place / "box.err", "unidle.box", place)
+
+    def _begun(self, node: str, errors: Path, *words: object) -> subprocess.Popen[bytes]:
+        """A module of Python on a host."""
+        command = [
+            "nsenter",
+            f"--net=/run/netns/{self.lab.space(node)}",
+            sys.executable,
+            "-P",
+            "-m",
+            *map(str, words),
+        ]
+        with open(errors, "ab") as file:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)  # fmt: skip
+
+    def look(self) -> None:
+        """Agents, which find the boxes that run."""
+        hub = f"{self.lab.address('hub')}:{self.ports[0]}"
+        for node in NODES:
+            place = self.place / node
+            place.mkdir(0o700, exist_ok=True)
+            words = (
+                "--join",
+                hub,
+                "--token-file",
+                self.place / "hub" / "join",
+                "--node",
+                node,
+                "--state",
+                place,
+            )
+            self.agents[node] = self._begun(
+                node, place / "agent.err", "unidle", "agent", *words, "--cpu-devices", 4
+            )
+
+    def box(self, node: str, job: str = "job") -> Path:
+        """Where an agent has the box of a job."""
+        return self.place / node / "boxes" / job
 
     def follow(self, command: StartGang) -> Followed:
         for place in command.places:
@@ -176,7 +230,7 @@ class HostsRig(ProcessRig):
         return super().follow(command)
 
     def root(self, node: str) -> Path:
-        return self.place / node / "job" / "runs"
+        return self.box(node) / "runs"
 
     def pump(self) -> None:
         for seen in self.engine.poll():
@@ -197,13 +251,13 @@ class HostsRig(ProcessRig):
         older = self.engine_of(self.new_hub(1, fence=self.fence - 1), self.fence - 1)
         older.adopt([gang.live()])
         act(older)
-        refused = [self.place / node / "job" / "box.err" for node in NODES]
+        refused = [self.box(node) / "box.err" for node in NODES]
 
         def tried() -> bool:
             older.poll()  # what it takes for true is of no account: the store refuses what it writes
             return all("older fence" in path.read_text() for path in refused)
 
-        wait_until(tried, 10, "both boxes to refuse the older controller")
+        wait_until(tried, 60, "both boxes to refuse the older controller")
         older.close()
         self.engine = self.engine_of(self.new_hub())
         self.take_over(gang)
@@ -211,6 +265,9 @@ class HostsRig(ProcessRig):
     def close(self) -> None:
         for node in NODES:
             self.lab.mend(node)
+        for agent in self.agents.values():  # before the boxes, which they would start again
+            agent.terminate()
+            agent.wait(60)
         for box in self.boxes.values():
             box.send_signal(signal.SIGCONT)
             box.terminate()
@@ -221,7 +278,7 @@ class HostsRig(ProcessRig):
         for job in {gang.command.job for gang in self.followed}:
             self.engine.finish(job)
         for box in self.boxes.values():
-            wait_until(lambda box=box: box.poll() is not None, 20, "the end of a box")  # type: ignore[misc]
+            wait_until(lambda box=box: box.poll() is not None, 60, "the end of a box")  # type: ignore[misc]
         self.engine.close()
 
 

@@ -8,17 +8,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from unidle.engine.protocol import Engine, LiveAttempt, RankMarks, Silent, StartGang, StopGang, Utilised
+from unidle.engine.protocol import (
+    CheckpointLook,
+    Engine,
+    LiveAttempt,
+    RankMarks,
+    Silent,
+    StartGang,
+    StopGang,
+    Utilised,
+)
 from unidle.events.marks import Mark
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.jobs import JobSpec, RankPlace
+from unidle.jobs.vitals import GangVitals
 from waiting import wait_until
 
 S = 1_000_000_000
 NODES = ("one", "two")
-Behaviour = Literal["finish", "fail", "run", "stubborn"]
-"""``finish``: each rank ends with 0 soon; ``fail``: rank 1 ends with 7, others run on; ``run``: until stopped;
-``stubborn``: until killed."""
+Behaviour = Literal["finish", "fail", "run", "wakes", "stubborn"]
+"""``finish``: each rank ends with 0 soon; ``fail``: rank 1 ends with 7, others run on; ``run``: until stopped, at rest;
+``wakes``: at rest, until rank 1 is at work from :meth:`EngineRig.wake` on; ``stubborn``: until killed."""
 FAILED = 7
 
 
@@ -41,6 +51,8 @@ class Followed:
     marks: dict[int, list[Mark]] = field(default_factory=dict)
     silent: list[Silent] = field(default_factory=list)
     uses: list[Utilised] = field(default_factory=list)
+    vitals: list[GangVitals] = field(default_factory=list)
+    looks: list[CheckpointLook] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.marks = {place.rank: [] for place in self.command.places}
@@ -58,6 +70,11 @@ class Followed:
             self.silent.append(seen)
         elif isinstance(seen, Utilised) and (seen.job, seen.attempt) == self.key:
             self.uses.append(seen)
+        elif isinstance(seen, GangVitals) and (seen.job, seen.attempt) == self.key:
+            assert not self.vitals or seen.at_ns > self.vitals[-1].at_ns, f"{seen} after {self.vitals[-1]}"
+            self.vitals.append(seen)
+        elif isinstance(seen, CheckpointLook) and (seen.job, seen.attempt) == self.key:
+            self.looks.append(seen)
 
     def has_ended(self, rank: int) -> bool:
         return bool(self.marks[rank]) and self.marks[rank][-1].k in ("exit", "lost")
@@ -110,8 +127,23 @@ class EngineRig(ABC):
         """Kill the rank's process, and nothing else."""
         raise NotImplementedError
 
+    def look(self) -> None:  # noqa: B027 - most engines look by themselves
+        """Start what looks at ranks, where that is a program of its own."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Have rank 1 of gangs that wake be at work from now on."""
+
+    def freeze(self, command: StartGang, rank: int, *, on: bool) -> None:
+        """Stop the rank's process by a signal, or let it go on."""
+        raise NotImplementedError
+
     def runs(self, command: StartGang, rank: int) -> bool:
         """Whether the rank's process is there."""
+        raise NotImplementedError
+
+    def is_warm(self) -> bool:
+        """Whether all that ranks start from is there, for a job that wants its restarts warm."""
         raise NotImplementedError
 
     def stall(self, command: StartGang, rank: int, *, on: bool) -> None:
@@ -157,7 +189,7 @@ class EngineRig(ABC):
         for gang in self.followed:
             gang.take(seen)
 
-    def until(self, holds: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+    def until(self, holds: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
         def looked() -> object:
             self.pump()
             return holds()

@@ -15,6 +15,7 @@ _JOBS = {
     "finish": SimJob(S // 10),
     "fail": SimJob(300 * S, fails={1: (1, S // 10, FAILED)}),
     "run": SimJob(300 * S, measurable=False),
+    "wakes": SimJob(300 * S, quiet_ns=60 * S),
     "stubborn": SimJob(300 * S, stop_ns=600 * S),
 }
 
@@ -37,6 +38,9 @@ class SimRig(EngineRig):
     def begun(self, command: StartGang, rank: int) -> int:
         gang = next(gang for gang in self.followed if gang.command == command)
         return sum(mark.k == "spawn" for mark in gang.marks[rank])
+
+    def wake(self) -> None:
+        self.clock.advance_to(self.clock.now_ns() + 60 * S)
 
     def pump(self) -> None:
         for seen in self.engine.poll():

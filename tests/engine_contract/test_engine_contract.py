@@ -5,11 +5,20 @@ The hosts of the engine of hosts are network namespaces (``needs.shaping``).
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
 
 from engine_contract.engines import NO_MEANING, RIGS, SCENARIOS, scenario
 from engine_contract.rigs import FAILED, EngineRig, S
+from unidle.checkpoint.sums import side_file
 from unidle.engine.protocol import Engine, WatchGang
+from unidle.jobs import Restart
 
 
 @scenario("finish")
@@ -80,12 +89,44 @@ def test_every_command_can_be_repeated(rig: EngineRig) -> None:
     rig.pump()
 
 
-@scenario("start")
-def test_the_use_of_devices_is_reported_or_that_it_cannot_be_measured(rig: EngineRig) -> None:
-    gang = rig.up(rig.start("run", 2))
-    rig.engine.watch(WatchGang(*gang.key, gang.command.places, S // 10, 50_000))
-    rig.until(lambda: gang.uses, "a report")
+@scenario("idle")
+def test_a_gang_at_rest_is_reported_as_quiet_and_as_busy_once_one_rank_is_at_work(rig: EngineRig) -> None:
+    rig.look()
+    gang = rig.up(rig.start("wakes", 2))
+    begun_ns = max(marks[0].t for marks in gang.marks.values())
+    rig.engine.watch(WatchGang(*gang.key, gang.command.places, S // 2, 50_000))
+    rig.until(lambda: gang.uses and gang.uses[-1].use == "quiet", "quiet devices")
+    assert begun_ns - S < gang.uses[-1].since_ns
+    rig.wake()
+    rig.until(lambda: gang.uses[-1].use == "busy", "busy devices")
+    assert gang.uses[-1].since_ns > gang.uses[-2].since_ns
     rig.engine.watch(WatchGang(*gang.key, gang.command.places, 0, 50_000))
+    rig.stop(gang, 0)
+    rig.ends(gang)
+
+
+@scenario("hang")
+def test_a_rank_that_is_stopped_is_seen_where_it_is_with_the_time(rig: EngineRig) -> None:
+    rig.look()
+    gang = rig.up(rig.start("run", 3))
+    rig.until(lambda: gang.vitals, "a look at the gang")
+    assert [rank.rank for rank in gang.vitals[-1].ranks] == [0, 1, 2]
+    assert {rank.doing for rank in gang.vitals[-1].ranks} == {"sleep"}
+    before_ns = gang.vitals[-1].at_ns
+    rig.freeze(gang.command, 1, on=True)
+    rig.until(lambda: gang.vitals[-1].ranks[1].doing == "stopped", "a rank that is stopped")
+    look = gang.vitals[-1]
+    assert [rank.doing for rank in look.ranks] == ["sleep", "stopped", "sleep"]
+    assert before_ns - S < look.ranks[1].since_ns <= look.at_ns
+    assert max(mark.t for marks in gang.marks.values() for mark in marks) < look.at_ns
+    rig.freeze(gang.command, 1, on=False)
+    rig.until(lambda: gang.vitals[-1].ranks[1].doing != "stopped", "that it goes on")
+    for one, other in pairwise(gang.vitals):
+        assert one.from_ns <= one.at_ns <= other.from_ns
+    rig.kill(gang.command, 2)
+    rig.until(lambda: gang.has_ended(2) and len(gang.vitals[-1].ranks) == 2, "a look without it")
+    rig.stop(gang, 0)
+    rig.ends(gang)
 
 
 @scenario("adopt")
@@ -191,6 +232,76 @@ def test_a_host_that_is_cut_off_is_dead_before_its_ranks_are_lost(rig: EngineRig
     rig.cut("two", on=False)
     again = rig.start("finish", 2, attempt=2)  # the marks of the first attempt that it still has are dropped
     assert rig.ends(again) == [0, 0]
+
+
+SAVES = """
+mkdir -p ckpt
+[ "$RANK$UNIDLE_ATTEMPT" = 01 ] && for n in 1 2; do head -c 10000 /dev/zero > ckpt/tmp && mv ckpt/tmp ckpt/step_$n.bin; done
+[ "$UNIDLE_ATTEMPT" = 1 ] && exec sleep 300
+ls ckpt > seen.$RANK
+"""
+
+
+@scenario("bad checkpoint")
+def test_a_damaged_newest_checkpoint_is_moved_aside_before_any_rank_starts_again(rig: EngineRig) -> None:
+    first = rig.command("run")
+    spec = replace(first.spec, command=("sh", "-c", SAVES), checkpoint_path="ckpt", quarantine_bad=True)
+    gang = rig.follow(replace(first, spec=spec))
+    rig.engine.start(gang.command)
+    newest = rig.place / "ckpt" / "step_2.bin"
+    rig.until(lambda: Path(side_file(str(newest))).exists(), "checksums of what was saved")
+    rig.stop(gang, 0)
+    rig.ends(gang)
+    rig.engine.release(*gang.key)
+    state = newest.stat()
+    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    os.utime(newest, ns=(state.st_atime_ns, state.st_mtime_ns))
+    again = rig.follow(replace(gang.command, attempt=2))
+    rig.engine.start(again.command)
+    assert rig.ends(again) == [0, 0]
+    [look] = again.looks
+    assert (look.path, look.step) == (str(newest), 2)
+    assert look.moved_to
+    assert "step_2.bin" in look.moved_to
+    assert {(rig.place / f"seen.{rank}").read_text() for rank in range(2)} == {"step_1.bin\n"}
+
+
+WARM = """
+import os, sys, time
+with open(f"how.{os.environ['UNIDLE_ATTEMPT']}.{os.environ['RANK']}", "w") as file:
+    file.write(f"{'torch' in sys.modules} {os.environ['TORCHELASTIC_RESTART_COUNT']}")
+for n in range(1, 100_000):
+    print(f"step {n}/100000 loss {1 / n:.4f}", flush=True)
+    time.sleep(0.05)
+"""
+
+
+@scenario("warm")
+def test_ranks_of_a_job_that_asks_for_it_start_again_from_a_warm_python(rig: EngineRig) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch (pip install unidle[train])")
+    (rig.place / "warm.py").write_text(WARM)
+    first = rig.command("run")
+    command, env = (sys.executable, "-u", "warm.py"), {"MINE": str(rig.place)}
+    spec = replace(first.spec, command=command, restart=Restart(warm=True), env=env)
+    gang = rig.follow(replace(first, spec=spec))
+    rig.engine.start(gang.command)
+
+    def how(attempt: int, rank: int) -> str:
+        path = rig.place / f"how.{attempt}.{rank}"
+        return path.read_text() if path.exists() else ""
+
+    rig.until(lambda: how(1, 0) and how(1, 1), "the first start", 60)
+    assert [how(1, rank) for rank in range(2)] == ["False 0"] * 2
+    rig.until(rig.is_warm, "a warm Python for every rank", 150)
+    rig.stop(gang, 0)
+    rig.ends(gang)
+    rig.engine.release(*gang.key)
+    again = rig.follow(replace(gang.command, attempt=2))
+    rig.engine.start(again.command)
+    rig.until(lambda: how(2, 0) and how(2, 1), "the second start", 60)
+    assert [how(2, rank) for rank in range(2)] == ["True 1"] * 2
+    rig.stop(again, 5)
+    rig.ends(again)
 
 
 def test_each_engine_has_each_scenario_or_the_reason_why_not() -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +16,13 @@ import pytest
 import needs
 from engine_contract.engines import RIGS
 from engine_contract.process_rigs import HostsRig
+from engine_contract.rigs import Followed
+from unidle.engine.local.ranks import process_tree
 from unidle.errors import CannotRun
+from unidle.jobs import RankPlace
+
+TRAIN = Path(__file__).resolve().parents[2] / "examples" / "checkpoint" / "train.py"
+SOURCES = Path(__file__).resolve().parents[2] / "src"
 
 pytestmark = needs.shaping
 
@@ -55,6 +65,72 @@ def test_what_cannot_be_read_has_a_reason(rig: HostsRig) -> None:
         absent.result()
     with pytest.raises(CannotRun, match="not connected"):
         elsewhere.result()
+
+
+@pytest.fixture
+def hold(tmp_path: Path) -> Iterator[Path]:
+    """Where copies are; no holder is left at the end."""
+    (tmp_path / "hold").mkdir()
+    yield tmp_path / "hold"
+    for pid in holders(tmp_path / "hold").values():
+        os.kill(pid, signal.SIGKILL)
+
+
+def holders(place: Path) -> dict[str, int]:
+    """Live holders of copies by node."""
+    said = [json.loads(path.read_text()) for path in place.glob("*/*/holder.json")]
+    return {one["node"]: one["pid"] for one in said if process_tree.is_live(one["pid"])}
+
+
+@pytest.mark.slow
+def test_a_gang_that_loses_a_host_continues_from_the_copies_on_another_one(rig: HostsRig, hold: Path) -> None:
+    """Also where the rank of the lost host starts on a host that never had its state."""
+    pytest.importorskip("torch", reason="needs PyTorch (pip install unidle[train])")
+    train = (sys.executable, "-u", str(TRAIN), "--checkpoint-dir", str(rig.place / "ckpt"), "--checkpoint-every", "100000",
+             "--restore-test", "read", "--batch", "8", "--width", "16")  # fmt: skip
+    env = {"UNIDLE_HOLD_DIR": str(hold), "PYTHONPATH": str(SOURCES)}
+    first = rig.command("run")
+    spec = replace(
+        first.spec, command=(*train, "--steps", "100000", "--step-s", "0.1"), env=env, checkpoint_path="ckpt", checkpoint_memory=True
+    )  # fmt: skip
+    gang = rig.follow(replace(first, spec=spec))
+    rig.engine.start(gang.command)
+    rig.until(lambda: steps(gang) >= 8, "eight steps", 150)
+    before = holders(hold)
+    assert set(before) == {"one", "two"}
+    rig.boxes["two", "job"].kill()
+    os.kill(before["two"], signal.SIGKILL)
+    rig.kill(gang.command, 1)
+    shutil.rmtree(held_by(hold, "two"))
+    rig.stop(gang, 0)
+    rig.ends(gang)
+    done = steps(gang)
+    rig.engine.release(*gang.key)
+    assert holders(hold) == {"one": before["one"]}, "it outlives the attempt"
+    places = tuple(RankPlace(rank, "one", (f"one/{rank}",)) for rank in range(2))
+    enough = replace(spec, command=(*train, "--steps", str(done + 5)))
+    again = rig.follow(replace(gang.command, attempt=2, places=places, spec=enough))
+    rig.engine.start(again.command)
+    rig.until(lambda: again.is_over, "the end of the second attempt", 150)
+    assert again.codes() == [0, 0]
+    text = (Path(rig.directory(again.command, 0)) / "log").read_text()
+    [told] = [line for line in text.splitlines() if "continues after step" in line]
+    assert "in memory" in told
+    assert done - 1 <= int(told.split("after step ")[1].split(",")[0]) <= done
+    rig.engine.release(*again.key)
+    rig.engine.finish("job")
+    rig.until(lambda: not holders(hold), "the end of the holder")
+    rig.until(lambda: not any(hold.iterdir()), "the end of the copies")
+
+
+def steps(gang: Followed) -> int:
+    """The last step of rank 0 that was reported."""
+    return max((mark.n or 0 for mark in gang.marks[0] if mark.k == "step"), default=0)
+
+
+def held_by(hold: Path, node: str) -> Path:
+    """Where the copies of a node are."""
+    return next(p.parent for p in hold.glob("*/*/holder.json") if json.loads(p.read_text())["node"] == node)
 
 
 def test_the_box_of_a_job_outlives_its_attempts_and_ends_with_it(rig: HostsRig) -> None:

@@ -38,6 +38,8 @@ class ScriptedHub:
         self.events: list[Joined | Left | Received] = []
         self.all_sent: list[tuple[int, frames.Command]] = []
         self.heard: dict[int, int] = {}
+        self.clock_offset: ClockOffset | None = ClockOffset(77, 1)
+        self.forgotten: list[str] = []
         self.wake_fd = os.eventfd(0)
         self._last = 0
         self.engine = HostsEngine(self, fleet, self.clock, 5, TIMING)
@@ -52,7 +54,7 @@ class ScriptedHub:
         self.all_sent.append((peer, frame))
 
     def offset(self, peer: int) -> ClockOffset | None:
-        return ClockOffset(77, 1)
+        return self.clock_offset
 
     def acknowledged_ns(self, peer: int) -> int:
         return self.heard[peer]
@@ -60,18 +62,28 @@ class ScriptedHub:
     def box_token(self, node: str, job: str) -> str:
         return f"token of {node} {job}"
 
+    def forget(self, node: str) -> bool:
+        self.forgotten.append(node)
+        return True
+
     def close(self) -> None:
         os.close(self.wake_fd)
 
     # the test
 
     def join(
-        self, node: str, job: str = "", *, held: frames.BoxHeld | None = None, described: Node | None = None
+        self,
+        node: str,
+        job: str = "",
+        *,
+        held: frames.BoxHeld | None = None,
+        described: Node | None = None,
+        kind: str = "",
     ) -> int:
-        """An agent, or the box of a job, says hello."""
+        """An agent, or the box of a job, says hello, or a peer of another ``kind``."""
         self._last += 1
         agent = None if job else frames.AgentHeld(msgspec.to_builtins(described or node_of(node)))
-        kind = "box" if job else "agent"
+        kind = kind or ("box" if job else "agent")
         hello = frames.Hello(1, kind, node, job=job, box=held, agent=agent)  # type: ignore[arg-type]
         self.heard[self._last] = self.clock.now_ns()
         self.events.append(Joined(Peer(self._last, kind, node, job, f"boot of {node}", "", hello)))  # type: ignore[arg-type]

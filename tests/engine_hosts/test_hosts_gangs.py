@@ -122,10 +122,38 @@ def test_a_missing_mark_is_asked_for_again(hub: ScriptedHub) -> None:
     assert hub.sent(one, frames.Resume) == [frames.Resume(1, {"0": 1})]
 
 
-def test_a_line_that_is_no_mark_becomes_a_note(hub: ScriptedHub) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[1]",
+        b'{"k":"note"}',
+        b'{"k":"note","t":1,"text":"\xa9"}',
+        b'{"k":"note","t":9223372036854775808}',
+        b'{"k":"note","t":1,"info":{"x":-9223372036854775809}}',
+    ],
+)
+def test_a_line_that_is_no_mark_becomes_a_note(hub: ScriptedHub, line: bytes) -> None:
     one, _ = hub.running()
-    hub.receive(one, frames.Marks(1, 0, 1, (frames.msgspec.Raw(b"[1]"),)))
+    hub.receive(one, frames.Marks(1, 0, 1, (frames.msgspec.Raw(line),)))
     assert marks_of(hub.after(0)) == [(0, 1, ["note"])]
+
+
+@pytest.mark.parametrize("wrong_s", [-600, 600])
+def test_an_end_with_the_wall_clock_of_a_host_that_is_wrong_is_moved_between_its_neighbours(
+    hub: ScriptedHub, wrong_s: int
+) -> None:
+    hub.engine.start(gang_of(1))
+    box = hub.join("n1", "job")
+    now_ns = hub.clock.now_ns()
+    hub.marks(box, 0, 0, Mark("lost", now_ns + wrong_s * S, text="stopped before it was started"))
+    [never_begun] = hub.after(0)
+    hub.engine.start(gang_of(1, attempt=2))
+    hub.marks(box, 0, 0, Mark("spawn", now_ns - 3 * S, pid=1, ticks=1), attempt=2)
+    hub.marks(box, 0, 1, Mark("lost", now_ns + wrong_s * S), attempt=2)
+    _, begun = hub.after(0)
+    assert [mark.t for one in (never_begun, begun) for mark in one.marks] == [
+        now_ns, now_ns - 3 * S if wrong_s < 0 else now_ns
+    ]  # fmt: skip
 
 
 def test_an_adopted_rank_that_its_box_does_not_know_is_started_or_lost(hub: ScriptedHub) -> None:

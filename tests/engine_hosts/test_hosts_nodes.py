@@ -10,7 +10,7 @@ import pytest
 
 from engine_hosts.scripted_hub import ScriptedHub, fleet, node_of
 from unidle.engine.hosts.host_nodes import AGENT_GONE
-from unidle.engine.protocol import HealthChange, NodesChanged
+from unidle.engine.protocol import HealthChange, HostClock, NodesChanged
 from unidle.hub import frames
 from unidle.hub.protocol import Joined
 
@@ -113,3 +113,57 @@ def test_a_node_hangs_from_a_tier_that_there_is(hub: ScriptedHub) -> None:
 def replaced(joined: object, **more: str) -> Joined:
     assert isinstance(joined, Joined)
     return Joined(msgspec.structs.replace(joined.peer, **more))
+
+
+def test_the_clock_of_a_node_is_reported_while_its_agent_is_connected(hub: ScriptedHub) -> None:
+    agent = hub.join("n1")
+    clock = HostClock("n1", "boot of n1", 77, 1)
+    assert clock not in hub.after(0.5, agent)
+    assert hub.after(40, agent).count(clock) == 2
+    hub.leave(agent)
+    assert clock not in hub.after(60)
+    hub.join("n1")
+    assert clock in hub.after(2)
+
+
+def forgotten(hub: ScriptedHub, node: str) -> frames.Done:
+    """The answer to a command of the store's owner."""
+    reader = hub.join("reader", kind="reader")
+    hub.receive(reader, frames.Forget(1, node))
+    hub.after(0)
+    [done] = hub.sent(reader, frames.Done)
+    assert isinstance(done, frames.Done)
+    return done
+
+
+def test_a_host_that_is_forgotten_leaves_the_fleet_and_its_name_is_free(hub: ScriptedHub) -> None:
+    agent = hub.join("n1")
+    hub.after(0)
+    assert forgotten(hub, "n1").why == "its agent is connected: stop it first"
+    assert not hub.forgotten
+    hub.leave(agent)
+    hub.after(0)
+    assert forgotten(hub, "n1").ok
+    assert hub.forgotten == ["n1"]
+    assert hub.engine.fleet().nodes == ()
+
+
+def test_a_host_that_is_forgotten_stays_in_the_fleet_until_no_rank_may_run_there(hub: ScriptedHub) -> None:
+    agents = [hub.join("n1"), hub.join("n2")]
+    boxes = hub.running()
+    for peer in (agents[0], boxes[0]):
+        hub.leave(peer)
+    hub.after(1, agents[1], boxes[1])
+    assert forgotten(hub, "n1").ok
+    hub.after(10, agents[1], boxes[1])
+    assert {node.id for node in hub.engine.fleet().nodes} == {"n1", "n2"}
+    hub.after(10, agents[1], boxes[1])
+    assert {node.id for node in hub.engine.fleet().nodes} == {"n2"}
+
+
+def test_only_a_reader_has_a_host_forgotten(hub: ScriptedHub) -> None:
+    hub.leave(hub.join("n1"))
+    other = hub.join("n2")
+    hub.receive(other, frames.Forget(1, "n1"))
+    hub.after(0)
+    assert not hub.forgotten and not hub.sent(other, frames.Done)

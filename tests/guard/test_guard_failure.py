@@ -10,7 +10,8 @@ from guard.stories import S, Story, kinds
 from unidle.events import types as ev
 from unidle.events.guard import VerdictReached
 from unidle.events.marks import LastOutput
-from unidle.guard.failure import failure_of, failure_of_job, others_in_words
+from unidle.guard.failure import failure_of, failure_of_job
+from unidle.guard.failure_words import others_in_words
 from unidle.guard.lifecycle import CAUSE_NS, next_deadline_ns
 from unidle.jobs import Failure, Limits, Reason, Restart, RestartPolicy, Share
 

@@ -17,13 +17,14 @@ import pytest
 from unidle.events import types as ev
 from unidle.fleet.policies import Breaker, GuardPolicy, Hook, Lemon, Out
 from unidle.guard import maintenance, remedy
-from unidle.guard.remedy_model import SLACK_NS, RemedyInputs, RemedyResult, Set, TargetUse
+from unidle.guard.remedy_model import SLACK_NS, Answer, RemedyInputs, RemedyResult, Set, TargetUse
 from unidle.jobs import Reason
 from unidle.view import node_health as of
 from unidle.view.node_health import Care, CareView
 
 T = SLACK_NS
 NODE = "n1"
+ANSWERS: tuple[Answer, ...] = ("ok", "failed", "silent", "away")
 POLICY = GuardPolicy(
     remedies={"reboot": Hook(("reboot",), T, 2, T), "replace": Hook(("replace",), T, 1, T)},
     prove=Hook((), T, 2, T), quick=Hook((), T, 2, T), drain_ns=2 * T, drain_hard_ns=T, suspect_ns=2 * T,
@@ -42,7 +43,7 @@ class World:
     offences: tuple[int, ...] = ()
     cordoned: bool = False
     job: str = "runs"  # runs, saves, saved, stops, gone
-    order: str = "none"  # none, runs, ok, failed, silent
+    order: str = "none"  # none, runs, or one of ANSWERS
     full: bool = False
     alive: bool = True
     left: tuple[int, int, int] = (2, 2, 2)
@@ -67,7 +68,7 @@ def facts_of(world: World, care: Care) -> RemedyInputs:
     if world.job != "gone":
         saved = here.opened_ns if here is not None and world.job == "saved" else None
         jobs = (TargetUse("j", 1, world.job == "stops", world.job in ("saves", "saved"), saved),)
-    result = RemedyResult(world.order, "said so") if world.order in ("ok", "failed", "silent") else None  # type: ignore[arg-type]
+    result = RemedyResult(world.order, "said so") if world.order in ANSWERS else None  # type: ignore[arg-type]
     return RemedyInputs(
         nodes=10, tier_nodes=10, out=int(world.full), falls=1, offences=tuple(care.offences.get(NODE, ())),
         pending=tuple(care.pending.get(NODE, ())), jobs=jobs,
@@ -173,7 +174,7 @@ def steps(world: World) -> Iterator[tuple[str, World]]:
             if found is not None:
                 yield verb, live(replace(found, left=(faults, requests - 1, kills)))
     if world.order == "runs":
-        for answer in ("ok", "failed", "silent"):
+        for answer in ANSWERS:
             yield answer, live(replace(world, order=answer))
     if world.job == "saves":
         yield "saved", live(replace(world, job="saved"))

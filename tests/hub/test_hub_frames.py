@@ -49,6 +49,9 @@ MALFORMED = {
     "marks that are no list": framed(b'{"f":"marks","attempt":1,"rank":0,"first":0,"marks":{}}'),
     "a ping that was not sent": framed(b'{"f":"pong","n":1,"ping":9,"now":5}'),
     "deep": framed(b'{"f":"seen","what":"use","body":' + b'{"a":' * 5000 + b"1" + b"}" * 5000 + b"}"),
+    "a huge number within": framed(
+        b'{"f":"seen","what":"node","body":{"node":{"a":[{"b":-99999999999999999999999}]}}}'
+    ),
     "a long text": framed(json.dumps({"f": "bye", "why": "x" * 5000}).encode()),
 }
 

@@ -17,16 +17,16 @@ def never() -> int:
 
 def test_a_line_near_the_limit_is_compared_by_the_clock_of_the_log() -> None:
     now, behind = 30 * DAY, 40 * S  # the log's clock lost 40 s in 30 days
-    limit = since_ns(10 * S, [now - 45 * S], now, lambda: now - behind)
+    limit = since_ns(lambda: 10 * S, [now - 45 * S], now, lambda: now - behind)
     assert limit == now - 50 * S  # so the line is 5 s old, and counts
-    ahead = since_ns(10 * S, [now - 5 * S], now, lambda: now + 40 * S)
+    ahead = since_ns(lambda: 10 * S, [now - 5 * S], now, lambda: now + 40 * S)
     assert ahead == now + 30 * S  # and this one is 45 s old, and does not
 
 
 def test_the_clock_of_the_log_is_not_read_if_it_cannot_matter() -> None:
     now = 30 * DAY
-    assert since_ns(10 * S, [], now, never) == now - 10 * S
-    assert since_ns(10 * S, [now - 2 * DAY, now - 3 * DAY], now, never) == now - 10 * S
+    assert since_ns(lambda: 10 * S, [], now, never) == now - 10 * S
+    assert since_ns(lambda: 10 * S, [now - 2 * DAY, now - 3 * DAY], now, never) == now - 10 * S
 
 
 @needs.root

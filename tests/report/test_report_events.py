@@ -103,4 +103,4 @@ def test_what_a_job_went_through_can_be_explained_and_shown(event: Any) -> None:
     telling = Telling(2).at(100).submit("j").place("j", "n0/0").at(200)
     telling.tell(event)
     job = telling.view.jobs["j"]
-    assert msgspec.json.encode([explain(telling.view, job), job_detail(job)])
+    assert msgspec.json.encode([explain(telling.view, job), job_detail(telling.view, job)])

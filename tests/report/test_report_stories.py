@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from unidle.api.rank_output import LocalOutput
 from unidle.events import types as ev
 from unidle.events.marks import Mark
 from unidle.jobs import Reason, Restart
 from unidle.report.plot import Scale, figure, plots
-from unidle.report.stories import LINE_CHARS, TAIL_LINES, _interpolated, _revision, log_tail, story_of
+from unidle.report.rank_output import UnknownOutput
+from unidle.report.stories import LINE_CHARS, TAIL_LINES, _interpolated, _revision, output_tail, story_of
 from view.telling import Telling
 
 S = 1_000_000_000
+JOB = Telling(2).at(100).submit("j", ranks=2).view.jobs["j"]
 
 
 def write_log(runs: Path, data: bytes, rank: int = 0, job: str = "j", attempt: int = 1) -> None:
@@ -25,7 +28,7 @@ def write_log(runs: Path, data: bytes, rank: int = 0, job: str = "j", attempt: i
 
 def tail(runs: Path, data: bytes) -> tuple[str, ...]:
     write_log(runs, data)
-    return log_tail(runs, "j", 1, 0)[0]
+    return output_tail(LocalOutput(runs), JOB, 1, 0)[0]
 
 
 @pytest.mark.parametrize(
@@ -57,12 +60,11 @@ def test_a_long_log_costs_its_end_only_and_a_long_line_is_cut(tmp_path: Path) ->
 
 
 def test_where_there_are_no_lines_the_reason_is_given(tmp_path: Path) -> None:
-    assert log_tail(None, "j", 1, 0) == ((), "the output of its ranks is on another machine")
-    assert (
-        log_tail(tmp_path, "j", 1, 0)[1] == "the output of rank 0 cannot be read: No such file or directory"
-    )
+    assert output_tail(UnknownOutput(), JOB, 1, 0) == ((), "the output of its ranks is on another machine")
+    here = LocalOutput(tmp_path)
+    assert output_tail(here, JOB, 1, 0)[1] == "the output of rank 0 cannot be read: No such file or directory"
     write_log(tmp_path, b"")
-    assert log_tail(tmp_path, "j", 1, 0) == ((), "rank 0 printed nothing")
+    assert output_tail(here, JOB, 1, 0) == ((), "rank 0 printed nothing")
 
 
 def test_a_failed_attempt_has_the_lines_of_the_rank_that_failed_without_its_secrets(tmp_path: Path) -> None:
@@ -72,7 +74,7 @@ def test_a_failed_attempt_has_the_lines_of_the_rank_that_failed_without_its_secr
     telling.mark("j", 1, "exit", code=1)
     telling.tell(ev.StopAsked("j", 1, "rank_failed", 0, Reason("rank_failed", "rank 1 exited 1"), 1))
     telling.tell(ev.AttemptEnded("j", 1, "failed", Reason("rank_failed", "rank 1 exited 1 (hunter22)")))
-    story = story_of(telling.view.jobs["j"], tmp_path, 120 * S, "my store.db")
+    story = story_of(telling.view.jobs["j"], LocalOutput(tmp_path), 120 * S, "my store.db")
     assert story.problem is not None
     assert (story.problem.headline, story.problem.rank) == ("rank 1 exited 1", 1)
     assert story.problem.next == "unidle logs j --rank 1 --store 'my store.db'"
@@ -88,7 +90,7 @@ def test_the_problem_names_who_fell_what_the_code_means_and_why_there_was_no_oth
     telling.mark("j", 1, "exit", code=-11).at(111).mark("j", 0, "exit", code=-15)
     telling.tell(ev.AttemptEnded("j", 1, "failed", Reason("rank_failed", "rank 1 was killed")))
     telling.tell(ev.JobEnded("j", "failed", Reason("rank_failed", "rank 1 was killed; 1 of 1 restart used")))
-    problem = story_of(telling.view.jobs["j"], tmp_path, 120 * S).problem
+    problem = story_of(telling.view.jobs["j"], LocalOutput(tmp_path), 120 * S).problem
     assert problem is not None and problem.note.endswith(
         "; SIGSEGV: it used memory that is not its own; rank 0 failed because of it; 1 of 1 restart used"
     )
@@ -96,9 +98,9 @@ def test_the_problem_names_who_fell_what_the_code_means_and_why_there_was_no_oth
 
 def test_a_job_that_never_failed_has_no_problem_and_one_that_never_ran_has_its_reason(tmp_path: Path) -> None:
     telling = Telling(2).at(100).submit("j").submit("k")
-    assert story_of(telling.view.jobs["j"], tmp_path, 120 * S).problem is None
+    assert story_of(telling.view.jobs["j"], LocalOutput(tmp_path), 120 * S).problem is None
     telling.tell(ev.JobEnded("k", "failed", Reason("queue_timeout", "waited too long")))
-    problem = story_of(telling.view.jobs["k"], tmp_path, 120 * S).problem
+    problem = story_of(telling.view.jobs["k"], LocalOutput(tmp_path), 120 * S).problem
     assert problem is not None and (problem.headline, problem.note) == ("waited too long", "it never ran")
 
 
@@ -122,7 +124,7 @@ def test_speed_is_steps_over_time_and_shows_a_pause() -> None:
     steps = [(k * 0.1, k, None) for k in range(1, 201)] + [
         (30 + k * 0.1, 200 + k, None) for k in range(1, 101)
     ]
-    [curve] = story_of(run_of(*steps).view.jobs["j"], None, 200 * S).speed
+    [curve] = story_of(run_of(*steps).view.jobs["j"], UnknownOutput(), 200 * S).speed
     values = [value for _, value in curve.points if value is not None]
     assert max(values) == pytest.approx(10, rel=0.02)
     assert min(values) < 0.5, "ten seconds without a step"
@@ -134,13 +136,13 @@ def test_speed_is_steps_over_time_and_shows_a_pause() -> None:
 
 @pytest.mark.parametrize("steps", [[], [(1.0, 1, None)], [(1.0, 1, None), (1.0, 2, None), (1.0, 3, None)]])
 def test_too_few_steps_have_no_speed(steps: list[tuple[float, int, None]]) -> None:
-    assert story_of(run_of(*steps).view.jobs["j"], None, 200 * S).speed == ()
+    assert story_of(run_of(*steps).view.jobs["j"], UnknownOutput(), 200 * S).speed == ()
 
 
 def test_loss_is_kept_with_its_time_and_no_finite_number_is_a_gap() -> None:
     story = story_of(
         run_of((1, 1, 2.5), (2, 2, 1.5), (3, 3, "loss nan"), (4, 4, "something else")).view.jobs["j"],
-        None,
+        UnknownOutput(),
         200 * S,
     )
     assert [(t // S - 100, value) for t, value in story.loss[0].points] == [(1, 2.5), (2, 1.5), (3, None)]
@@ -153,7 +155,7 @@ def test_a_long_run_keeps_its_first_and_last_loss_and_few_between() -> None:
     rank = telling.view.jobs["j"].attempts[0].ranks[0]
     assert len(rank.losses) <= 512
     assert (rank.losses[0][1], rank.losses[-1][1]) == (1, 5000)
-    points = story_of(telling.view.jobs["j"], None, 200 * S).loss[0].points
+    points = story_of(telling.view.jobs["j"], UnknownOutput(), 200 * S).loss[0].points
     assert len(points) < 400 and points[-1][1] == 5000.0
 
 

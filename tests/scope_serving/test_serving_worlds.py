@@ -102,6 +102,17 @@ def test_headers_that_hold_a_token_do_so_in_a_stream_that_stalls_later() -> None
     assert [r.tokens for r in world.seen(1).requests] == [12]
 
 
+@pytest.mark.parametrize("quick", [(0, 1), (1,), (1, 2), (5,), (10, 11)])
+def test_runs_that_nothing_interrupts_on_a_busy_machine_are_tokens_too(quick: tuple[int, ...]) -> None:
+    world, now, runs = World(), 1.0, []
+    for k in range(12):
+        now += 3 if k in quick else 60
+        runs.append((now - (2.5 if k in quick else 59.5), now))
+    loop(world, 1, 0, runs)
+    loop(world, 2, 3, [(60 * k + 3.5, 60 * k + 62) for k in range(12)])
+    assert [r.tokens for r in world.seen(1).requests] == [12, 12]
+
+
 @pytest.mark.parametrize("alone", [3, 8, 12, 14])
 def test_runs_that_serve_one_request_each_are_not_counted_for_another(alone: int) -> None:
     world = World()

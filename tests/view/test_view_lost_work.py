@@ -90,9 +90,9 @@ def test_an_ended_job_still_tells_its_durable_step(numbered: bool) -> None:
 
     told = trained(last=4).mark("j", 0, "saved", n=4 if numbered else None).steps("j", 5, 6)
     told.end("j", 1, "failed")
-    before = job_detail(told.job("j"))["runs"][0]["durable_step"]
+    before = job_detail(told.view, told.job("j"))["runs"][0]["durable_step"]
     told.done("j", "failed")
-    assert before == job_detail(told.job("j"))["runs"][0]["durable_step"] == 4
+    assert before == job_detail(told.view, told.job("j"))["runs"][0]["durable_step"] == 4
     assert told.job("j").steps() == 6
 
 

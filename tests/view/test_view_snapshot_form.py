@@ -12,6 +12,7 @@ from unidle.ledger.profiled_causes import Look
 from unidle.ledger.rows import Entry
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.fold import FOLD_VERSION
+from unidle.view.host_clocks import AttemptClock, ClockView
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.node_health import Care, CareView, CheckView, Cordon, Sign, Strike, Window
 from unidle.view.ranks import RankView, Watched
@@ -35,8 +36,9 @@ from view.telling import Telling
 KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, StacksTaken, RankStack, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
     SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched, Removal, Rest, TakenView, RankLanding,
+    ClockView, AttemptClock,
 )  # fmt: skip
-FORM = (17, 361462667)
+FORM = (18, 2353457324)
 
 
 def form() -> int:

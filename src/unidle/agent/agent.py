@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from unidle import wire
 from unidle.agent.boxes import RUNS, Boxes, BoxOrder
-from unidle.agent.checks import TIERS, RunningCheck, check_command
 from unidle.agent.found_node import FoundNode
+from unidle.agent.orders import Orders
 from unidle.agent.rank_files import read_part
+from unidle.agent.rank_looks import ORDERS, RankLooks
 from unidle.agent.signs import Signs
 from unidle.agent.state import AgentState
 from unidle.errors import UnidleError
@@ -27,7 +28,6 @@ LOOK_EVERY_S: Final = 300.0
 PRUNE_EVERY_S: Final = 3600.0
 _GPU_KINDS: Final = frozenset({"xid", "sxid", "gpu_lost", "gpu"})
 _KEPT_ANSWERS: Final = 256
-_MOST_USED: Final = 256
 
 Send = Callable[[frames.FromClient], int]
 Find = Callable[[], FoundNode]
@@ -52,16 +52,20 @@ class _Look:
 class Agent:
     """The agent of one node. ``find`` lists its devices; ``send`` takes a frame for the hub, while there is a connection.
 
-    It returns the number of a pong: once the hub has acknowledged that one, it has received the frame.
+    It returns the number of a pong: once the hub has acknowledged that one, it has received the frame. ``hooks``:
+    whether commands of the site run on this host.
     """
 
-    def __init__(self, state: AgentState, hub: HubAddress, found: FoundNode, find: Find, send: Send) -> None:
+    def __init__(
+        self, state: AgentState, hub: HubAddress, found: FoundNode, find: Find, send: Send, *, hooks: bool = False
+    ) -> None:  # fmt: skip
         self._state, self._hub, self.found, self._find, self._send = state, hub, found, find, send
         self.boxes = Boxes(state.boxes)
         self._signs = Signs(found.node, state.path / "watch.json")
+        self._looks = RankLooks(found.node, state.boxes, RUNS)
         self._fence = 0  # the newest that was seen
         self._starting: dict[int, str] = {}  # command -> job of the box
-        self._checks: dict[int, RunningCheck] = {}
+        self._orders = Orders(state.orders, found.node.id, hooks=hooks)
         self._answers: dict[tuple[int, int], frames.Done] = {}  # by fence and command
         self._connected = False
         self._unacknowledged: list[tuple[int, int]] = []  # signs sent: the next pong's number, how many
@@ -80,13 +84,16 @@ class Agent:
     def connected(self, fence: int) -> None:
         """The hub welcomed it."""
         self._connected = True
-        self._fence = max(self._fence, fence)
+        if fence > self._fence:  # another controller, whose commands have these numbers, too
+            self._fence, self._starting = fence, {}
 
     def disconnected(self) -> None:
-        """The connection is over. Boxes and checks continue."""
+        """The connection is over. Boxes, checks and hooks continue."""
         self._connected = False
+        self._orders.lost()
         self._unacknowledged = []
         self._signs.lost()
+        self._looks.lost()
 
     def acknowledged(self, number: int) -> None:
         """The hub received that pong, and so all that was sent before it."""
@@ -114,8 +121,11 @@ class Agent:
             self._send(before)  # it came twice
         elif isinstance(frame, frames.Box):
             self._box(frame)
-        elif frame.id not in self._checks:
-            self._run(frame)
+        elif frame.what in ORDERS:
+            if (answer := self._looks.take(frame.id, frame.what, frame.body)) is not None:
+                self._done(frame.id, why=answer[1])
+        elif why := self._orders.take(frame.id, frame.what, frame.body):
+            self._done(frame.id, why=why)
 
     def _box(self, frame: frames.Box) -> None:
         node = self.found.node.id
@@ -126,22 +136,6 @@ class Agent:
             self._done(frame.id, why=str(error))
         else:
             self._starting[frame.id] = frame.job
-
-    def _run(self, frame: frames.Run) -> None:
-        if frame.what != "check":
-            self._done(frame.id, why=f"{frame.what!r} is unknown to this release")
-            return
-        tier, age_s, used = (frame.body.get(name) for name in ("tier", "log_age_s", "used"))
-        tier, used = tier or "quick", used or []
-        right = tier in TIERS and isinstance(used, list) and all(isinstance(path, str) for path in used)
-        if not right or len(used) > _MOST_USED or not isinstance(age_s, int | None):
-            self._done(frame.id, why="the order of the check is not as agreed")
-            return
-        command = check_command(self.found.node.id, tier, age_s, used)
-        try:
-            self._checks[frame.id] = RunningCheck(command, TIERS[tier])
-        except OSError as error:
-            self._done(frame.id, why=f"the check cannot be started: {error}")
 
     def _read(self, frame: frames.Read) -> None:
         place = (frame.job, frame.attempt, frame.rank)
@@ -166,7 +160,7 @@ class Agent:
     @property
     def is_busy(self) -> bool:
         """Whether an answer is being waited for, so that the next :meth:`tick` should come soon."""
-        return bool(self._starting or self._checks)
+        return bool(self._starting) or self._orders.is_busy or self._looks.is_busy
 
     def tick(self) -> None:
         """Answer what has ended, and report what changed."""
@@ -175,15 +169,17 @@ class Agent:
                 for other in [k for k, name in self._starting.items() if name == job]:
                     del self._starting[other]
                     self._done(other, why=why)
-        for command, check in list(self._checks.items()):
-            if (outcome := check.outcome()) is not None:
-                del self._checks[command]
-                self._done(command, data={"code": outcome.code, "late": outcome.late, "text": outcome.text})
+        for command, data in self._orders.ended():
+            self._done(command, data=data)
         now_s = time.monotonic()
         self._look_at_host(now_s)
         if now_s >= self._prune_s:
             self._prune_s = now_s + PRUNE_EVERY_S
             self.boxes.prune(time.time())
+        for command, why, data in self._looks.answers() if self._looks.is_busy else ():
+            self._done(command, why=why, data=data)
+        for seen in self._looks.reports(self.boxes.live, connected=self._connected):
+            self._send(seen)
         if self._connected:
             for job in self.boxes.ended():
                 self._send(frames.Seen("left", {"job": job}))
@@ -231,8 +227,6 @@ class Agent:
     # -- the end ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End checks and detectors. Boxes stay."""
-        for check in self._checks.values():
-            check.close()
-        self._checks = {}
+        """End the detectors. Boxes, checks and hooks stay."""
         self._signs.close()
+        self._looks.close()

@@ -22,6 +22,8 @@ FILE: Final = "box.json"  # what the box is to be
 LOCK: Final = "box.lock"  # held by the box while it lives; its pid is in it
 ERRORS: Final = "box.err"
 RUNS: Final = "runs"  # the run root of its ranks
+ENTRY: Final = str(Path(__file__).parents[1] / "box" / "entry.py")
+"""What `python -m unidle.box` executes in the end: its first interpreter takes 15 ms of processor time."""
 KEPT_S: Final = 7 * 86_400.0
 """So long the directory of a box that has ended stays, for its logs."""
 _UP_WITHIN_S: Final = 20.0
@@ -50,7 +52,7 @@ class Boxes:
 
     def __init__(self, root: Path, command: tuple[str, ...] = ()) -> None:
         self._root = root
-        self._command = command or (sys.executable, "-P", "-m", "unidle.box")
+        self._command = command or (sys.executable, "-I", "-S", "-E", ENTRY)
         self._begun: dict[str, _Begun] = {}  # those of which it is not known yet whether they came up
         self._children: set[int] = set()
         self._live = set(self.running())
@@ -101,6 +103,11 @@ class Boxes:
         return [
             name for name in names if name not in self._begun and rundir.is_held(self._root / name / LOCK)
         ]
+
+    @property
+    def live(self) -> list[str]:
+        """Jobs of the boxes that ran at the last call of :meth:`ended`, or have come up since."""
+        return sorted(self._live)
 
     def ended(self) -> list[str]:
         """Jobs whose boxes have ended since the last call."""

@@ -11,6 +11,7 @@ import msgspec
 from unidle.agent import host_limits
 from unidle.errors import CannotRun
 from unidle.fleet import GpuLinks, Node
+from unidle.fleet.policies import WatchSources
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,13 @@ class FoundNode:
         return body if self.links is None else body | {"links": msgspec.to_builtins(self.links)}
 
 
-def find_node(name: str, address: str, labels: Mapping[str, str], cpu_devices: int | None) -> FoundNode:
+def find_node(
+    name: str, address: str, labels: Mapping[str, str], cpu_devices: int | None, kernel_log: str = ""
+) -> FoundNode:
     """The node with the GPUs of this machine that this process may use; without GPUs, with CPU devices.
 
     ``cpu_devices``: so many of these, None: one per CPU, 0: none. Devices are ``NAME/0``, ``NAME/1``, ...
+    ``kernel_log``: see :class:`unidle.fleet.policies.WatchSources`; empty: this machine's own.
 
     Errors: :class:`CannotRun` without any device.
     """
@@ -56,5 +60,6 @@ def find_node(name: str, address: str, labels: Mapping[str, str], cpu_devices: i
         devices=tuple(replace(d, id=f"{name}/{d.index}", node=name) for d in found.devices),
         labels=found.labels | ({"numa": str(numa)} if numa else {}) | dict(labels),
         gpu_links=name if found.gpu_links else "",
+        watch=WatchSources(kernel_log) if kernel_log else None,
     )
     return FoundNode(node, fleet.gpu_links.get(found.gpu_links), fleet.source)

@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """As on the command line; empty texts where nothing was given."""
+    """As on the command line; empty texts where nothing was given. ``hooks``: whether commands of the site run here."""
 
     join: str
     token_file: str
@@ -48,6 +48,8 @@ class AgentOptions:
     state: str = ""
     cpu_devices: int | None = None
     end_boxes: bool = False
+    kernel_log: str = ""
+    hooks: bool = False
 
 
 @dataclass(slots=True)
@@ -75,15 +77,16 @@ def run_agent(options: AgentOptions, data_dir: Path, say: Say) -> int:
         member = _membership(state, name)
         join = _join_file(options.token_file, member)
         address = options.address or _address(hub, member)
-        found = find_node(name, address, options.labels, options.cpu_devices)
+        log = options.kernel_log
+        found = find_node(name, address, options.labels, options.cpu_devices, log)
         has_gpus = any(device.kind == "gpu" for device in found.node.devices)
         cpu_devices = 0 if has_gpus else options.cpu_devices  # a host that loses its GPUs has no others
 
         def find() -> FoundNode:
-            return find_node(name, address, options.labels, cpu_devices)
+            return find_node(name, address, options.labels, cpu_devices, log)
 
         with _signals() as (asked, bell):
-            life = _Life(state, hub, join, member, found, find, say)
+            life = _Life(state, hub, join, member, found, find, say, hooks=options.hooks)
             try:
                 life.serve(asked, bell, allocation)
                 life.leave(asked, bell, end_boxes=options.end_boxes or allocation is not None)
@@ -122,7 +125,7 @@ class _Life:
 
     def __init__(
         self, state: AgentState, hub: DialAddress, join: JoinFile, member: Membership | None, found: FoundNode,
-        find: Callable[[], FoundNode], say: Say,
+        find: Callable[[], FoundNode], say: Say, *, hooks: bool,
     ) -> None:  # fmt: skip
         self._state, self._hub, self._join, self._say = state, hub, join, say
         self._member = member is not None
@@ -130,7 +133,8 @@ class _Life:
         self._told = ""
         self._until_s = time.monotonic() + JOIN_WITHIN_S
         self._left = False
-        self.agent = Agent(state, HubAddress(str(hub), join.authority), found, find, self._send)
+        address = HubAddress(str(hub), join.authority)
+        self.agent = Agent(state, address, found, find, self._send, hooks=hooks)
         try:
             self._client = client.HubClient(
                 (hub.host, hub.port), join.authority, self._hello, self._keep, _DIALLING

@@ -1,4 +1,4 @@
-"""What an agent keeps on its host: its own token, and the directories of boxes. One agent at a time uses it."""
+"""What an agent keeps on its host: its own token, and the directories of boxes and orders. One agent at a time uses it."""
 
 from __future__ import annotations
 
@@ -60,6 +60,11 @@ class AgentState:
     def boxes(self) -> Path:
         """Where boxes have a directory each."""
         return self.path / "boxes"
+
+    @property
+    def orders(self) -> Path:
+        """Where checks and hooks have a directory each."""
+        return self.path / "orders"
 
     def membership(self) -> Membership | None:
         """As what this host joined; None if it never did, or the file is damaged."""

@@ -28,16 +28,16 @@ def find_fleet(path: str | None, cpu_devices: int | None) -> Fleet:
 
 
 def find_fleet_and_channels(
-    path: str | None, cpu_devices: int | None, needed: int = 0
+    path: str | None, cpu_devices: int | None, needed: int = 0, *, hosts_join: bool = False
 ) -> tuple[Fleet, tuple[NoticeChannel, ...]]:
     """As :func:`find_fleet`, with the channels that the fleet file sends notices to.
 
-    Without a given number, there are at least ``needed`` CPU devices.
+    Without a given number, there are at least ``needed`` CPU devices. ``hosts_join``: the file may have no nodes.
     """
     if path is not None:
         from unidle.files.fleet import load_fleet_and_notices
 
-        fleet, channels = load_fleet_and_notices(path)
+        fleet, channels = load_fleet_and_notices(path, hosts_join=hosts_join)
         if fleet.queues:
             _check_queues(path, fleet)
         return fleet, channels
@@ -114,7 +114,7 @@ def refuse_to_queue(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:
     """
     from unidle.control.queries.waiting import cpu_devices_for
 
-    if not fleet.nodes:
+    if not fleet.nodes and not _is_for_whole_devices(spec, fleet):
         return "the fleet of this store is not known yet: whether the job can start was not checked"
     remedy, many = "`--hold` keeps the job until the fleet changes", cpu_devices_for(spec, fleet)
     if many is not None and many <= MOST_CPU_DEVICES:
@@ -132,8 +132,20 @@ def _refuse(spec: JobSpec, fleet: Fleet, remedy: str) -> None:
     from unidle.place.policy import Unidle, on_this_fleet
     from unidle.view.state import View
 
+    if _is_for_whole_devices(spec, fleet):
+        raise CannotRun(
+            "hosts that join by an agent have whole devices only", field="share",
+            remedy="request whole devices, or submit to a controller without --listen",
+        )  # fmt: skip
     policy, view = Unidle(), View(fleet=fleet)
     smallest = on_this_fleet(spec.at_size(spec.sizes[-1]), view)  # an elastic one starts with its least
     because = policy.why_not(view, smallest)
     if because is not None and not policy.ever(view, smallest):
         raise CannotRun(because.text, field=spec.name, remedy=_BY_QUEUE.get(because.code, remedy))
+
+
+def _is_for_whole_devices(spec: JobSpec, fleet: Fleet) -> bool:
+    """Whether the fleet can never have the parts of devices that the job requests."""
+    from unidle.fleet import HOSTS
+
+    return spec.share is not None and fleet.source == HOSTS

@@ -68,7 +68,9 @@ class Job(Generic[ResultT]):
         """Its attempts and ranks, as ``unidle show --json`` prints them."""
         from unidle.control.queries.describe import job_detail
 
-        return job_detail(self._read(), _named(self.store))
+        opened, view = self._open()
+        with closing(opened):
+            return job_detail(view, find_job(view, self.id), _named(self.store))
 
     def explain(self) -> Explanation:
         """Why it is in its state: what it waits for, where it was placed and why, and how it ended."""
@@ -223,6 +225,7 @@ class Job(Generic[ResultT]):
         ``path`` None: a name next to the store. Errors: :class:`unidle.errors.BadInput` if no controller has read
         the job yet, or if the file cannot be written.
         """
+        from unidle.api.rank_output import rank_output
         from unidle.control.inbox import NOT_TAKEN_UP
         from unidle.report.write import write_report
 
@@ -232,7 +235,10 @@ class Job(Generic[ResultT]):
                 raise BadInput("there is nothing to report yet: no controller has read the job", field="job",
                                value=self.id, remedy="`unidle up` runs the jobs of a store")  # fmt: skip
             try:
-                return write_report(opened, None if path is None else Path(path), self.id, data_dir())
+                with rank_output(opened, data_dir(), self.id) as output:
+                    return write_report(
+                        opened, None if path is None else Path(path), output, self.id, data_dir()
+                    )
             except OSError as error:
                 raise BadInput(f"cannot be written: {error.strerror}", field="path",
                                value=os.fspath(path or error.filename), remedy="name a file that can be written") from error  # fmt: skip

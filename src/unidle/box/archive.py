@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ENTRIES = ("unidle.box.command", "unidle.box.entry", "unidle.engine.local.ranks.supervisor.entry",
-           "unidle.engine.local.ranks.supervisor.supervise")  # fmt: skip
+           "unidle.engine.local.ranks.supervisor.supervise", "unidle.engine.local.ranks.supervisor.fork_server")  # fmt: skip
 MADE = (1980, 1, 1, 0, 0, 0)
 MAIN = '''"""A box in one file: ``python FILE DIR [--output]``."""
 import os, shutil, sys, zipfile, zlib

@@ -9,8 +9,10 @@ from contextlib import suppress
 
 from unidle.boot import boot_id
 from unidle.box.held_rank import HeldRank, checked_orders
+from unidle.box.job_saves import JobSaves, PreparedSaves
 from unidle.box.lease import BoxLease
 from unidle.box.settings import BoxSettings
+from unidle.box.warm_starts import WarmStarts
 from unidle.engine.local.ranks import cgroups, descriptors, rundir, spawn
 from unidle.engine.local.ranks.supervisors import Supervisors
 
@@ -48,6 +50,9 @@ class HeldAttempts:
         self._name = cgroups.group_name(settings.runs)
         self._parents: dict[str, str] | None = None
         self.supervisors = Supervisors(poller)
+        self.saves = JobSaves(settings.job, settings.node, settings.job_directory)
+        self.warm = WarmStarts(settings.job_directory)
+        self._adopting = False
         self.by_number: dict[int, HeldAttempt] = {}
 
     def ranks(self) -> Iterator[HeldRank]:
@@ -62,9 +67,12 @@ class HeldAttempts:
                 continue
             for rank in _numbers(directory, "rank"):
                 self._rank(name, rank).adopted = True
+        self._adopting = True
+        self.warm.adopt()
         self.advance()
         while any(held.watch.behind for held in self.ranks()):
             self.advance()
+        self._adopting = False
 
     def advance(self) -> None:
         """Take in what happened to the ranks."""
@@ -74,17 +82,46 @@ class HeldAttempts:
             watch = held.watch
             was_ended = watch.state == "ended"
             watch.advance(held.now_ns())
-            watch.news()  # sent from the journal instead
+            self._heed(held, watch.news())
             self.supervisors.follow(watch)
             if watch.state == "ended" and not was_ended:
                 self.supervisors.left(watch)
         self.supervisors.clean()
+        self.saves.advance()
+        self._advance_warm()
 
-    def prepare(self, number: int, *, leader: bool) -> dict[str, Any]:
-        """Get ready for the start of an attempt; the port of its rank 0 for the leader. Errors: CannotDo, OSError."""
+    def _advance_warm(self) -> None:
+        """Start what waited for a warm Python, and have one for the next attempt."""
+        for number, attempt in self.by_number.items():
+            for held in attempt.ranks.values():
+                if held.waiting is None:
+                    continue
+                try:
+                    self._try(number, held)
+                except OSError as error:
+                    held.watch.fail(held.now_ns(), f"the rank cannot be started: {error}")
+        if self.by_number:
+            self.warm.advance(list(self.by_number[max(self.by_number)].ranks.values()))
+
+    def _heed(self, held: HeldRank, news: list[tuple[int, tuple[Any, ...]]]) -> None:
+        """Of new marks, which are sent from the journal, what the box itself has to do with."""
+        for _, marks in news if not self._adopting else ():
+            for mark in marks:
+                if mark["k"] == "saved" and mark.get("text"):
+                    self.saves.saved(os.path.join(held.workdir, mark["text"]))
+
+    def prepare(self, number: int, saves: PreparedSaves | None, *, leader: bool) -> dict[str, Any]:
+        """Get ready for the start of an attempt: what is done for its checkpoints, and for the leader the port of rank 0.
+
+        Errors: CannotDo, OSError.
+        """
+        if saves is not None:
+            self.saves.prepare(number, saves)
+        found = {} if (looked := self.saves.looked(number)) is None else {"looked": looked}
+        return {**found, **self._port(number)} if leader else found
+
+    def _port(self, number: int) -> dict[str, Any]:
         attempt = self._attempt(number)
-        if not leader:
-            return {}
         known = self._recorded_port(attempt)
         rank_0 = attempt.ranks.get(0)
         begun = rank_0 is not None and rundir.is_claimed(rank_0.directory)
@@ -114,25 +151,43 @@ class HeldAttempts:
                 raise CannotDo(f"rank {rank}: its directory cannot be locked now")
             return
         try:
-            self._spawn(number, held, orders, leader=leader)
+            self._accept(number, held, orders, leader=leader)
+            self._try(number, held)
         except (OSError, ValueError) as error:
             held.watch.fail(held.now_ns(), f"the rank cannot be started: {error}")
             raise CannotDo(f"rank {rank} cannot be started: {error}") from None
 
-    def _spawn(self, number: int, held: HeldRank, content: object, *, leader: bool) -> None:
+    def _accept(self, number: int, held: HeldRank, content: object, *, leader: bool) -> None:
+        """Take the orders of a rank, which is started at once or waits for a warm Python. Errors: ValueError, OSError."""
         orders = checked_orders(content, held.watch.group.paths, self._boot, self._lease.path)
         held.take(orders)
         if (why := descriptors.shortage(1)) is not None:
             raise ValueError(why)
+        assert isinstance(content, dict)
+        self.warm.want(content.get("warm"), orders)
         attempt = self.by_number[number]
         if leader and attempt.bound is None and (port := orders.env.get("MASTER_PORT", "")).isdigit():
             attempt.bound = spawn.reserve_port(port=int(port))  # an earlier box had it
+        held.waiting = (orders, leader)
+
+    def _try(self, number: int, held: HeldRank) -> None:
+        """Start a rank, unless it was stopped meanwhile, or a warm Python for it is near. Errors: OSError."""
+        if held.watch.state != "unstarted":
+            held.waiting = None
+        elif not self.warm.is_near():
+            self._spawn(number, held)
+
+    def _spawn(self, number: int, held: HeldRank) -> None:
+        assert held.waiting is not None
+        (orders, leader), held.waiting = held.waiting, None
+        attempt, watch = self.by_number[number], held.watch
         rundir.write_json(f"{held.directory}/{rundir.ORDERS}", orders.as_json())
         self._lease.write_now()
-        watch = held.watch
         assert watch.lock_fd is not None
         port_fd = attempt.bound.fileno() if leader and attempt.bound is not None else None
-        watch.started(spawn.spawn_supervisor(watch.directory, watch.lock_fd, port_fd))
+        fds = [watch.lock_fd] if port_fd is None else [watch.lock_fd, port_fd]
+        pid = self.warm.spawn(watch.directory, fds)
+        watch.started(spawn.spawn_supervisor(watch.directory, watch.lock_fd, port_fd) if pid is None else pid)
         self.supervisors.follow(watch)
         if leader:
             attempt.drop_port()  # the supervisor has it
@@ -171,6 +226,7 @@ class HeldAttempts:
         with open(f"{attempt.directory}/{rundir.RELEASED}", "ab"):
             pass
         self.by_number.pop(number)
+        self.saves.forget(number)
         attempt.drop_port()
         for held in attempt.ranks.values():
             self.supervisors.unfollow(held.watch)
@@ -236,6 +292,8 @@ class HeldAttempts:
             attempt.drop_port()
             for held in attempt.ranks.values():
                 held.let_go()
+        self.saves.close()
+        self.warm.close()
         self.supervisors.clean()
 
 

@@ -95,11 +95,13 @@ class Box:
 
     def _tick_ns(self) -> int:
         """After how long to look at the ranks again, though nothing wakes the box."""
-        if self._over_ns:
+        if self._over_ns or self._attempts.saves.busy:
             return STARTING_TICK_NS
         tick_ns = STEADY_TICK_NS
         for held in self._attempts.ranks():
             watch = held.watch
+            if held.waiting is not None:
+                return STARTING_TICK_NS
             if not held.lives and not (held.feed is not None and held.feed.behind):
                 continue
             if watch.state != "alive" or watch.unsettled:
@@ -131,6 +133,8 @@ class Box:
             elif held.watch.state != "unstarted":
                 self._changes.follow(f"{held.directory}/{JOURNAL}")
         self._talk.feed()
+        for body in self._attempts.saves.news() if self._talk.may_feed else ():
+            self._talk.send(wire.encode({"f": wire.SEEN, "what": wire.LOOKED, "body": body}))
         self._lease.write_behind(now_ns)
         self._copy_output()
 
@@ -147,6 +151,7 @@ class Box:
             self._attempts.resume(whole(frame, "attempt"), known_of(frame))
         elif name == wire.END and self._lease.accept(whole(frame, "fence")):
             self._commands.ending = True
+            self._attempts.saves.holder.end()
         self._looked_ns = 0  # what it brings about is near
 
     def _hear(self, numbers: bytes) -> None:
@@ -171,6 +176,8 @@ class Box:
         """Whether it was asked to end, no rank lives, and the hub has all marks or had time to take them."""
         if not self._commands.ending or any(held.lives for held in self._attempts.ranks()):
             return False
+        if self._is_first and self._attempts.saves.holder.is_ending:
+            return False  # it would end with the container
         now_ns = boottime_ns()
         self._over_ns = self._over_ns or now_ns
         if now_ns - self._over_ns > LAST_WORDS_NS:

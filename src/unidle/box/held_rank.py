@@ -24,19 +24,25 @@ class HeldRank:
         self.adopted = False  # an earlier box held it
         self.feed: MarkFeed | None = None
         self.output: OutputCopy | None = None
+        self.glances = Glances()
+        self.waiting: tuple[rundir.SupervisorOrders, bool] | None = (
+            None  # a start that waits for a warm Python
+        )
         orders = rundir.read_json(f"{directory}/{rundir.ORDERS}") or {}
         env = orders.get("env")
         self.watch = RankWatch(
-            directory, rank, _run_id(env if isinstance(env, dict) else {}), groups, Glances()
+            directory, rank, _run_id(env if isinstance(env, dict) else {}), groups, self.glances
         )
         offset, grace = orders.get("clock_offset_ns"), orders.get("grace_ns")
         self.offset_ns = offset if isinstance(offset, int) else time.time_ns() - boottime_ns()
         self.grace_ns = grace if isinstance(grace, int) else 0
+        self.workdir = str(orders.get("workdir", ""))
 
     def take(self, orders: rundir.SupervisorOrders) -> None:
         """The rank is started with these."""
         self.watch.run_id = _run_id(orders.env)
         self.offset_ns, self.grace_ns = orders.clock_offset_ns, orders.grace_ns
+        self.workdir = orders.workdir
 
     @property
     def directory(self) -> str:

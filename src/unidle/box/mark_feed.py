@@ -15,19 +15,30 @@ if TYPE_CHECKING:
 
 FRAME_BYTES = 128 * 1024  # of the marks in one frame, unless one alone has more
 _PLAIN = {"k": "", "t": 0}
+_NEEDED = (b'"spawn"', b'"exit"', b'"lost"', b'"saved"')
 
 
 class Glances(RawMarks):
-    """Of marks only what the box itself needs, the spawn and the end: the others are decoded where they are sent."""
+    """Of marks only what the box itself needs, the spawn, the end and saves: the others are decoded where they are sent.
+
+    ``under_way``: one showed a step.
+    """
+
+    def __init__(self) -> None:
+        self.under_way = False
 
     def decode(self, line: bytes) -> Any:
-        if b'"spawn"' in line or b'"exit"' in line or b'"lost"' in line:
+        if any(word in line for word in _NEEDED):
             return super().decode(line)
+        self.under_way = self.under_way or b'"step"' in line
         return _PLAIN
 
 
 class MarkFeed:
-    """Marks of a rank from ordinal ``known`` on, each once and in order."""
+    """Marks of a rank from ordinal ``known`` on, each once and in order. Its end always comes: ``known`` is of a hub that has none.
+
+    After a power cut the journal may have fewer lines than the hub; an end that was added then gets a number after ``known``.
+    """
 
     def __init__(self, watch: RankWatch, known: int) -> None:
         self._watch = watch
@@ -45,14 +56,12 @@ class MarkFeed:
         first, marks = self._tail.read()
         yield from _parts(first, marks)
         end, self._tail.known_end = self._tail.known_end, None
-        if end is not None and self._tail.known_end_at < self._known - 1:
-            # a power cut took lines before the end, so its number is another mark's in the log
+        if end is not None:  # a power cut took lines before it, so its number is another mark's in the log
             yield from _parts(self._tail.next, (end,))
         watch = self._watch
         if watch.unwritten is not None and not self._sent_unwritten and not self._tail.behind:
             self._sent_unwritten = True
-            if watch.marks - 1 >= self._known:
-                yield from _parts(watch.marks - 1, (watch.unwritten,))
+            yield from _parts(max(watch.marks - 1, self._known), (watch.unwritten,))
 
     def close(self) -> None:
         self._tail.close()

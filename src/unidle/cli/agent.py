@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
@@ -52,6 +53,14 @@ class AgentCommand:
         int | None,
         typer.Option("--cpu-devices", metavar="N", min=0, max=_MOST_CPU_DEVICES, show_default=False, help="Number of CPU devices, if the host has no GPU; default: one per CPU. 0: join with GPUs only."),
     ] = None
+    kernel_log: Annotated[
+        str | None,
+        typer.Option("--kernel-log", metavar="SOURCE", show_default=False, help="Kernel log in which faults are looked for: kmsg, journal, off, or a log file to follow. Default: that of this host."),
+    ] = None
+    hooks: Annotated[
+        Literal["refuse", "allow"],
+        typer.Option("--hooks", help="Whether commands of the controller's fleet file (remedies, own checks) run on this host, as the user of this command."),
+    ] = "refuse"
     end_boxes: Annotated[
         bool, typer.Option("--end-boxes", help="On SIGTERM, end the ranks on this host, too.")
     ] = False
@@ -81,8 +90,24 @@ def agent(options: AgentCommand) -> None:
         state=options.state or "",
         cpu_devices=options.cpu_devices,
         end_boxes=options.end_boxes,
+        kernel_log=_log(options.kernel_log),
+        hooks=options.hooks == "allow",
     )
     sys.exit(run_agent(chosen, data_dir(), warn))
+
+
+def _log(source: str | None) -> str:
+    """A file is absolute: jobs and checks have other working directories."""
+    if source is None or source in ("kmsg", "journal", "off"):
+        return source or ""
+    if not source or not source.isprintable():
+        raise BadInput(
+            "is not a file's name",
+            field="--kernel-log",
+            value=source,
+            remedy="use kmsg, journal, off or a file",
+        )
+    return str(Path(source).absolute())
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -74,6 +74,10 @@ class CheckOptions:
         float | None,
         duration_option("--log-age", text="Count kernel log faults of this last time only: 600 (seconds), 10m. Default: since boot.", most=3.2e7, show_default=False),
     ] = None
+    log_since: Annotated[
+        float | None,
+        typer.Option("--log-since", metavar="SECONDS", min=0, show_default=False, help="Count kernel log faults from this moment on only: seconds since boot, as in /proc/uptime."),
+    ] = None
     as_json: JsonOption = False
     # fmt: on
 
@@ -85,6 +89,10 @@ def check(options: CheckOptions) -> None:
     Exit codes: 0 fit, 1 unfit, 2 bad input, 3 undecided."""
     from unidle.probe.check import Context, check_node, chosen, load_thresholds, shipped
 
+    if options.log_age is not None and options.log_since is not None:
+        raise BadInput(
+            "--log-age and --log-since exclude each other", field="--log-since", remedy="leave one out"
+        )
     probes = chosen(options.tier, _names(options.only))
     book = load_thresholds(options.thresholds) if options.thresholds is not None else shipped()
     declared, nodes, bandwidth_bps = _declared(options.fleet, options.node)
@@ -99,7 +107,7 @@ def check(options: CheckOptions) -> None:
         used=tuple(map(os.path.abspath, options.used or ())),
         history=data_dir() / "check-history",
         other_gpus=_other_gpus,
-        kernel_log=lambda: _kernel_log(options.log_age),
+        kernel_log=lambda: _kernel_log(options.log_age, options.log_since),
         duration_s=options.duration,
     )
     report = check_node(context, probes, options.timeout)
@@ -118,10 +126,13 @@ def _other_gpus(root: Path, environ: Mapping[str, str]) -> list[tuple[Vendor, tu
     return [(found.vendor, found.gpus) for found in (find_amd(root, shown), find_ascend(root, shown))]
 
 
-def _kernel_log(age_s: float | None) -> LogReading:
-    """The kernel log since this boot or of the last ``age_s`` seconds, as far as the kernel still has it."""
+def _kernel_log(age_s: float | None, since_s: float | None = None) -> LogReading:
+    """The kernel log since this boot, of the last ``age_s`` seconds, or from ``since_s`` seconds after boot on, as far as the
+    kernel still has it.
+    """
     import time
 
+    from unidle.clock import boottime_ns
     from unidle.guard.log import findings
     from unidle.guard.log.model import from_ns
     from unidle.probe.check.model import LogReading
@@ -133,11 +144,15 @@ def _kernel_log(age_s: float | None) -> LogReading:
         lines += batch
     log.close()
     found = list(findings(lines))  # of all lines: a later one may follow from an earlier one
-    if age_s is None:
+    if age_s is None and since_s is None:
         return LogReading(found, log.why_not())
+
+    def age_ns() -> int:
+        return int(age_s * 1e9) if age_s is not None else max(boottime_ns() - int((since_s or 0) * 1e9), 0)
+
     stamps = [one.stamp_ns for one in found if one.stamp_ns is not None]
-    since = since_ns(int(age_s * 1e9), stamps, time.monotonic_ns(), stamp_now_ns)
-    return LogReading(from_ns(found, since), log.why_not(), f"{age_s:,.0f} s ago")
+    since = since_ns(age_ns, stamps, time.monotonic_ns(), stamp_now_ns)
+    return LogReading(from_ns(found, since), log.why_not(), f"{age_ns() / 1e9:,.0f} s ago")
 
 
 def _names(only: str | None) -> list[str]:

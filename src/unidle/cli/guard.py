@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from unidle.cli import complete, failures, nodes, notices
+from unidle.cli import complete, failures, forget_host, nodes, notices
 from unidle.cli.common import (
     JsonOption,
     StoreOption,
@@ -47,6 +47,7 @@ def register(app: typer.Typer) -> None:
     guard_app.command("incidents")(incidents)
     guard_app.command("failures")(failures.failures)
     nodes.register(guard_app)
+    forget_host.register(guard_app)
     guard_app.command("notices")(notices.notices)
     guard_app.command("watch")(watch)
     app.add_typer(guard_app, name="guard")

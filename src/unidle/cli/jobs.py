@@ -137,38 +137,44 @@ def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption
     from unidle.control.queries.explanation import headline
 
     opened = read_store(store)
-    detail = job_detail(need_job(read_view(opened), job), named_store(store))
+    view = read_view(opened)
+    detail = job_detail(view, need_job(view, job), named_store(store))
     if as_json:
         print_json(detail)
         return
     say(headline(detail))
     say_whole(f"command  {shlex.join(detail['command'])}")
     for run in detail["runs"]:
-        say()
-        end = (
-            f"{run['outcome']} at {clock_time(run['ended_ns'])}: {run['ended_because']}"
-            if run["ended_ns"]
-            else "running"
-        )
-        say(
-            f"attempt {run['attempt']}  placed {clock_time(run['placed_ns'])} on {run['placed_because']}; {end}"
-        )
-        if run["last_step"] is not None:
-            durable = (
-                "no checkpoint seen"
-                if run["durable_step"] is None
-                else f"kept up to step {run['durable_step']}"
-            )
-            say(f"steps {run['first_step']} to {run['last_step']}, {durable}")
-        for line in _stack_lines(run):
-            say(line)
-        rows = [
-            [str(r["rank"]), str(r["pid"] or "-"), " ".join(r["slices"]), r["how"], _mib(r["info"].get("peak_bytes")),
-             "; ".join(r["notes"])]
-            for r in run["ranks"]
-        ]  # fmt: skip
-        show_table(["rank", "pid", "devices", "state", "peak MiB", "notes"], rows, indent="  ")
+        _say_run(run)
     _say_failure(detail)
+
+
+def _say_run(run: dict[str, Any]) -> None:
+    """One attempt."""
+    from unidle.control.queries.describe import clock_text
+
+    say()
+    end = (
+        f"{run['outcome']} at {clock_time(run['ended_ns'])}: {run['ended_because']}"
+        if run["ended_ns"]
+        else "running"
+    )
+    say(f"attempt {run['attempt']}  placed {clock_time(run['placed_ns'])} on {run['placed_because']}; {end}")
+    if run["last_step"] is not None:
+        durable = (
+            "no checkpoint seen" if run["durable_step"] is None else f"kept up to step {run['durable_step']}"
+        )
+        say(f"steps {run['first_step']} to {run['last_step']}, {durable}")
+    if clocks := clock_text(run["clock_errors_ns"]):
+        say(clocks)
+    for line in _stack_lines(run):
+        say(line)
+    rows = [
+        [str(r["rank"]), str(r["pid"] or "-"), " ".join(r["slices"]), r["how"], _mib(r["info"].get("peak_bytes")),
+         "; ".join(r["notes"])]
+        for r in run["ranks"]
+    ]  # fmt: skip
+    show_table(["rank", "pid", "devices", "state", "peak MiB", "notes"], rows, indent="  ")
 
 
 def _say_failure(job: dict[str, Any]) -> None:

@@ -125,7 +125,7 @@ def ledger(options: LedgerOptions) -> None:
     if options.check:
         _check(source, window)
     elif form not in ("table", "json"):
-        _export(source, form, options.out, window, where)
+        _export(view, source, form, options.out, window, where)
     else:
         from unidle.ledger.query import summary
 
@@ -134,6 +134,8 @@ def ledger(options: LedgerOptions) -> None:
             as_json = options.as_json or form == "json"
             text = _json(answer) if as_json else _text(opened, view, answer, where, options)
             stream.write(text.encode())
+            if not as_json:
+                stream.write(_footnotes(view, source, window, where).encode())
 
 
 def _dimensions(by: str | None) -> list[str]:
@@ -157,6 +159,17 @@ def _text(opened: Any, view: View, answer: Any, where: dict[str, Any], options: 
     from unidle.report.write import picture_of
 
     return picture_of(opened, view, answer, where, store_address(options.store)) + "\n"
+
+
+def _footnotes(view: View, source: Any, window: TimeRange, where: dict[str, list[str]]) -> str:
+    """Rows that the clocks of hosts make uncertain."""
+    from unidle.view.host_clocks import node_errors
+
+    if not (errors := node_errors(view)):
+        return ""
+    from unidle.ledger.clock_footnotes import clock_footnotes
+
+    return "".join(f"note: {line}\n" for line in clock_footnotes(source, window, where, errors))
 
 
 def _where(view: View, options: LedgerOptions) -> dict[str, list[str]]:
@@ -201,8 +214,11 @@ def window_of(
     return TimeRange(start_ns, end_ns)
 
 
-def _export(source: Any, form: str, out: str | None, window: TimeRange, where: dict[str, list[str]]) -> None:
+def _export(
+    view: View, source: Any, form: str, out: str | None, window: TimeRange, where: dict[str, list[str]]
+) -> None:
     from unidle.ledger import export, perfetto
+    from unidle.view.host_clocks import node_errors
 
     if form == "parquet" and out is None and sys.stdout.isatty():
         raise BadInput(
@@ -211,10 +227,12 @@ def _export(source: Any, form: str, out: str | None, window: TimeRange, where: d
             value=form,
             remedy="add --out FILE.parquet",
         )
-    write = {"jsonl": export.write_jsonl, "csv": export.write_csv, "parquet": export.write_parquet,
-             "perfetto": perfetto.write_perfetto}[form]  # fmt: skip
+    write = {"jsonl": export.write_jsonl, "csv": export.write_csv, "parquet": export.write_parquet}
     with whole_file(out, "--out") as stream:
-        write(source, stream, window, where)
+        if form == "perfetto":
+            perfetto.write_perfetto(source, stream, window, where, node_errors(view))
+        else:
+            write[form](source, stream, window, where)
 
 
 def _check(source: Any, window: TimeRange) -> None:
@@ -247,6 +265,7 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Write an HTML report of a job, or of a whole store. The page needs no other file."""
+    from unidle.api.rank_output import rank_output
     from unidle.control.inbox import NOT_TAKEN_UP
     from unidle.report.write import write_report
 
@@ -262,7 +281,8 @@ def report(
         )  # fmt: skip
     job_id = None if found is None else found.id
     try:
-        path = write_report(opened, Path(out) if out else None, job_id, data_dir(), mode_of(mode))
+        with rank_output(opened, data_dir(), job_id) as output:
+            path = write_report(opened, Path(out) if out else None, output, job_id, data_dir(), mode_of(mode))
     except OSError as error:
         raise cannot_write("--out", out or str(error.filename), error) from error
     if as_json:

@@ -20,12 +20,13 @@ from unidle.cli.common import (
     say,
     show_table,
 )
+from unidle.cli.tables import without_empty
 from unidle.cli.times import moment, seconds_of
 from unidle.errors import BadInput
 from unidle.fleet import device_of
 from unidle.fleet.policies import STEP_OF
 from unidle.login import login_name
-from unidle.words import counted
+from unidle.words import counted, length
 
 if TYPE_CHECKING:
     from unidle.store.protocol import Store
@@ -87,11 +88,15 @@ def nodes(
         [
             line["target"], _state(line), line["step"] or "",
             str(line["try"] or ""), "" if line["since_ns"] is None else age(view.time_ns - line["since_ns"]),
-            _left(line["deadline_ns"], view.time_ns), str(line["offences"] or ""), _because(line),
+            _left(line["deadline_ns"], view.time_ns), str(line["offences"] or ""), _clock(line), _because(line),
         ]
         for line in found
     ]  # fmt: skip
-    show_table(["node", "state", "step", "try", "since", "left", "fell", "because"], rows)
+    show_table(
+        *without_empty(
+            ["node", "state", "step", "try", "since", "left", "fell", "clock", "because"], rows, "clock"
+        )
+    )
     if not rows:
         say("no node is sick")
 
@@ -105,6 +110,11 @@ def _because(line: dict[str, Any]) -> str:
     """Why it is so, and who makes use of it meanwhile."""
     filled = f"filled by {', '.join(line['filler'])}" if line["filler"] else ""
     return "; ".join(filter(None, (line["because"], filled)))
+
+
+def _clock(line: dict[str, Any]) -> str:
+    """How well the clock of a host is known."""
+    return "-" if line["clock_error_ns"] is None else f"within {length(line['clock_error_ns'])}"
 
 
 def _left(deadline_ns: int | None, now_ns: int) -> str:
@@ -154,6 +164,7 @@ def _line(view: View, target: str, filler: Sequence[str] = ()) -> dict[str, Any]
             "from_ns": window.from_ns, "until_ns": window.until_ns, "drain_by_ns": window.drain_by_ns, "by": window.by,
         },
         "spare": target in view.spares, "filler": list(filler),
+        "clock_error_ns": view.clocks[target].error_ns if target in view.clocks else None,
         "offences": len(care.offences.get(identity_of(view, target), ())),
         "last_check": None if not checks else {
             "at_ns": checks[-1].at_ns, "tier": checks[-1].tier, "fit": checks[-1].fit, "because": checks[-1].because,

@@ -319,10 +319,12 @@ def _check_report(report: str | None) -> None:
 
 def _write_report(store: Store, job_id: str, report: str | None) -> str | None:
     """The HTML report's path; a report that cannot be written costs a warning, not the job's result."""
+    from unidle.api.rank_output import rank_output
     from unidle.report.write import write_report
 
     try:
-        return str(write_report(store, Path(report) if report else None, job_id, data_dir()))
+        with rank_output(store, data_dir(), job_id) as output:
+            return str(write_report(store, Path(report) if report else None, output, job_id, data_dir()))
     except OSError as error:
         warn(f"the report could not be written: {error.strerror}: {report or error.filename}")
         return None

@@ -173,7 +173,7 @@ def _fleet_of_hosts(file: str | None) -> tuple[Fleet, tuple[NoticeChannel, ...]]
 
     if file is None:
         return Fleet(), ()
-    found, channels = find_fleet_and_channels(file, None)
+    found, channels = find_fleet_and_channels(file, None, hosts_join=True)
     if found.nodes:
         raise BadInput(
             f"declares {counted(len(found.nodes), 'node')}, and with --listen nodes are the hosts that join",

@@ -11,17 +11,18 @@ from hashlib import blake2b
 from itertools import count
 from typing import Final, TypeAlias
 
-from unidle.engine.protocol import Disrupted, JobArrived, Landed, NodesChanged, Silent, Taken
+from unidle.engine.protocol import Disrupted, HostClock, JobArrived, Landed, NodesChanged, Silent, Taken
 from unidle.events import types as ev
 from unidle.fleet import Fleet, Node, as_declared
 from unidle.fleet.model import declared_node
 from unidle.jobs.spec import is_job_id
 from unidle.view.fold_hosts import may_land
+from unidle.view.host_clocks import is_news
 from unidle.view.jobs import AttemptView
 from unidle.view.node_edits import edit_of
 from unidle.view.state import View
 
-HostReport: TypeAlias = NodesChanged | Silent | Disrupted | Landed | Taken
+HostReport: TypeAlias = NodesChanged | HostClock | Silent | Disrupted | Landed | Taken
 _NAME_MOST: Final = 40
 
 
@@ -31,6 +32,8 @@ def event_of(view: View, seen: HostReport) -> ev.Event | None:
         return fleet_change(view, seen.put, seen.gone)
     if isinstance(seen, Taken):
         return _taken(view, seen)
+    if isinstance(seen, HostClock):
+        return _clock(view, seen)
     attempt = _live(view, seen.job, seen.attempt)
     if attempt is None:
         return None
@@ -83,6 +86,13 @@ def _taken(view: View, seen: Taken) -> ev.NodeTaken | None:
     if same == (round(seen.cpus * 1000), seen.memory_bytes, devices):
         return None
     return ev.NodeTaken(seen.node, seen.cpus, seen.memory_bytes, devices, seen.because)
+
+
+def _clock(view: View, seen: HostClock) -> ev.ClockMeasured | None:
+    known = view.clocks.get(seen.node)
+    if seen.node not in view.nodes or not is_news(known, seen.boot, seen.offset_ns, seen.error_ns):
+        return None
+    return ev.ClockMeasured(seen.node, seen.boot, seen.offset_ns, seen.error_ns)
 
 
 def _silent(attempt: AttemptView, seen: Silent) -> ev.RanksSilent | None:

@@ -11,12 +11,23 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from unidle.control.forecast import Forecaster
+from unidle.control.gangs.host_stacks import HostStacks
+from unidle.control.gangs.stacks import GangStacks
 from unidle.control.nodes.detectors import Detectors
+from unidle.control.nodes.maintenance import NodeMaintenance
 from unidle.control.services import ControllerServices
-from unidle.control.session import ControllerSession, HeldStore, dispatcher, driven, held_store, senders_of
+from unidle.control.session import (
+    ControllerSession,
+    HeldStore,
+    dispatcher,
+    driven,
+    held_store,
+    name_of_controller,
+    senders_of,
+)
 from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.timing import HostsTiming
-from unidle.fleet import Fleet
+from unidle.fleet import HOSTS, Fleet
 from unidle.hub import frames
 from unidle.hub.limits import HubLimits
 from unidle.hub.place import FOLDER, JOIN
@@ -29,7 +40,6 @@ if TYPE_CHECKING:
     from unidle.files.fleet_notices import NoticeChannel
 
 DEADLINE_NS: Final = 30_000_000_000
-SOURCE: Final = "hosts"  # of a fleet whose nodes join, whichever file has the rest
 _MOST_SIGNS: Final = 100_000  # that wait for a turn of the loop
 
 
@@ -128,9 +138,11 @@ def take_up_hosts(
         try:
             view, clock = held.view, held.clock
             services = ControllerServices(
+                NodeMaintenance(lambda: hosts.engine.commands, name_of_controller(view)),
                 forecaster=Forecaster.of(view),
                 notices=dispatcher(held, senders),
                 detectors=hosts.detectors(fleet, held.state / "watch.json", clock.offset_ns),
+                stacks=GangStacks(HostStacks(hosts.engine.ask_agent)),
             )
             with driven(held, hosts.engine, services) as session:
                 yield HostsSession(session, hosts.hub.addresses[0], held.state / FOLDER / JOIN)
@@ -153,8 +165,8 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
         is_fresh=lambda: held.store.is_fresh(lease),
     )
     try:
-        nodes = view.fleet.nodes if view.fleet.source == SOURCE else ()  # else those of this machine
-        known = replace(fleet, nodes=nodes, source=SOURCE)
+        nodes = view.fleet.nodes if view.fleet.source == HOSTS else ()  # else those of this machine
+        known = replace(fleet, nodes=nodes, source=HOSTS)
         engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
     except BaseException:
         hub.close()

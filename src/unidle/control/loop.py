@@ -27,6 +27,7 @@ from unidle.engine.protocol import (
     Disrupted,
     Engine,
     HealthChange,
+    HostClock,
     JobArrived,
     Landed,
     NodesChanged,
@@ -243,7 +244,7 @@ class Controller:
         """One observation of the engine."""
         state = self._state
         if isinstance(seen, HealthChange):
-            if seen.health != self.view.health.get(seen.target, "healthy"):
+            if seen.health != self.view.health.get(seen.target, "healthy") and not self._is_out(seen.target):
                 self._emit(ev.HealthSet(seen.target, seen.health, seen.because))
                 state.place = True
         elif isinstance(seen, Utilised):
@@ -266,13 +267,18 @@ class Controller:
         else:
             self._take_of_host(seen)
 
-    def _take_of_host(self, seen: NodesChanged | Taken | Silent | Disrupted | Landed) -> None:
+    def _is_out(self, target: str) -> bool:
+        """Whether it is out of use until it is proven: that its machine answers again is no proof."""
+        here = self.view.care.targets.get(target)
+        return here is not None and here.state not in ("suspect", "draining")
+
+    def _take_of_host(self, seen: NodesChanged | HostClock | Taken | Silent | Disrupted | Landed) -> None:
         if (event := event_of(self.view, seen)) is None:
             return
         self._emit(event)
         if isinstance(seen, Silent | Disrupted | Landed):
             self._state.queue.touch(seen.job)
-        if not isinstance(seen, Silent | Disrupted):
+        if not isinstance(seen, Silent | Disrupted | HostClock):
             self._state.place = True
 
     def _take_vitals(self, seen: GangVitals) -> None:
@@ -286,8 +292,9 @@ class Controller:
             self._state.queue.touch(seen.job)
             if stacks is not None and isinstance(said, ev.VerdictReached) and said.kind in ("hang", "cut"):
                 stacks.begin(said.job, self.view.jobs[said.job].attempts[-1], self._clock.now_ns())
-        if stacks is not None and self._progress.suspects:
-            stacks.prepare(self._clock.now_ns())
+        job = self.view.jobs.open.get(seen.job)
+        if stacks is not None and self._progress.suspects and job is not None and job.live is not None:
+            stacks.prepare(job.live, self._clock.now_ns())
 
     def _listen(self) -> None:
         """To those who watch nodes and look at running jobs."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from unidle.clock import RealClock, boot_id, boottime_ns
 from unidle.control.forecast import Forecaster
+from unidle.control.gangs.local_stacks import LocalStacks
 from unidle.control.gangs.stacks import GangStacks
 from unidle.control.loop import Controller
 from unidle.control.nodes.late_detectors import LateDetectors
@@ -28,8 +29,8 @@ from unidle.view.snapshot import renewed_view
 
 if TYPE_CHECKING:
     from unidle.control.gangs.profiler import Profiler
-    from unidle.control.nodes.hooks import HookEngine
     from unidle.control.retention.policy import Retention
+    from unidle.engine.node_commands import NodeCommands
     from unidle.files.fleet_notices import NoticeChannel
     from unidle.notices.dispatcher import NoticeDispatcher
     from unidle.notices.sender import Send
@@ -129,12 +130,12 @@ def _services(
 ) -> ControllerServices:  # fmt: skip
     view, state = held.view, held.state
     return ControllerServices(
-        NodeMaintenance(lambda: _hands(state), f"{os.getpid()}-{view.seq}"),
+        NodeMaintenance(lambda: _commands(state, held.clock.offset_ns), name_of_controller(view)),
         Forecaster.of(view),
         dispatcher(held, senders),
         detectors,
         _profiler(held, fleet, address),
-        GangStacks(held.root),
+        GangStacks(LocalStacks(held.root)),
         _retention(held, fleet, address, say),
     )
 
@@ -195,10 +196,15 @@ def _retention(
     return Retention(held.state, worker, held.clock, say or say_line)
 
 
-def _hands(place: Path) -> HookEngine:
-    from unidle.control.nodes.hooks import HookRunner
+def name_of_controller(view: View) -> str:
+    """No other controller of the store has it."""
+    return f"{os.getpid()}-{view.seq}"
 
-    return HookRunner(place / "remedies")
+
+def _commands(place: Path, offset_ns: int) -> NodeCommands:
+    from unidle.engine.local.commands.runner import LocalCommands
+
+    return LocalCommands(place / "remedies", offset_ns)
 
 
 def senders_of(channels: Sequence[NoticeChannel]) -> list[tuple[NoticeChannel, Send]]:

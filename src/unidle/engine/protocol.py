@@ -125,6 +125,19 @@ class NodesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class HostClock:
+    """The clock since boot ``boot`` of a node plus ``offset_ns`` is the controller's, give or take ``error_ns``.
+
+    It may be reported again and again, also unchanged. Nodes of the controller's own machine have no such report.
+    """
+
+    node: str
+    boot: str
+    offset_ns: int
+    error_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Silent:
     """These ranks have not answered since ``since_ns`` (clock time); 0: they answer again.
 
@@ -191,7 +204,7 @@ class JobArrived:
 
 Observation = (
     RankMarks | HealthChange | Utilised | GangVitals | CheckpointLook
-    | NodesChanged | Silent | Disrupted | Landed | Taken | JobArrived
+    | NodesChanged | HostClock | Silent | Disrupted | Landed | Taken | JobArrived
 )  # fmt: skip
 
 

@@ -30,6 +30,18 @@ class NodeEdit(msgspec.Struct, frozen=True, omit_defaults=True):
     watch: WatchSources | UnsetType | None = UNSET
 
 
+class ClockMeasured(Base, frozen=True, omit_defaults=True):
+    """A host's clock since boot ``boot`` plus ``offset_ns`` is the log's time, give or take ``error_ns``.
+
+    Written when that is first known, when it contradicts what was known, and when the error is quite another.
+    """
+
+    node: str
+    boot: str
+    offset_ns: int
+    error_ns: int
+
+
 class FleetChanged(Base, frozen=True, omit_defaults=True):
     """Nodes changed (``edits``), came or have other devices now (``put``), or left (``gone``: ids).
 

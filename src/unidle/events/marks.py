@@ -6,7 +6,7 @@ mark's sequence number. Times are on the controller's clock (``unidle.clock``).
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -14,6 +14,10 @@ from unidle.jobs import FailureKind
 
 GUESSED: Final = "lines"
 """``o`` of steps read from lines of no known form: they may stop before the rank ends."""
+
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""What snapshots of the view can hold. A line of a journal with more is no mark."""
 
 
 class LastOutput(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -57,15 +61,15 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """
 
     k: str
-    t: int
-    n: int | None = None
-    e: int | None = None
+    t: Int64
+    n: Int64 | None = None
+    e: Int64 | None = None
     w: str | None = None
     o: str | None = None
-    code: int | None = None
-    pid: int | None = None
-    ticks: int | None = None
+    code: Int64 | None = None
+    pid: Int64 | None = None
+    ticks: Int64 | None = None
     text: str | None = None
-    info: dict[str, int | float | str | bool | None] | None = None
+    info: dict[str, Int64 | float | str | bool | None] | None = None
     last: LastOutput | None = None
     v: float | None = None

@@ -24,6 +24,7 @@ from unidle.events.guard import VerdictOver as VerdictOver
 from unidle.events.guard import VerdictReached as VerdictReached
 from unidle.events.guard import WatchSet as WatchSet
 from unidle.events.hosts import AttemptDisrupted as AttemptDisrupted
+from unidle.events.hosts import ClockMeasured as ClockMeasured
 from unidle.events.hosts import FleetChanged as FleetChanged
 from unidle.events.hosts import NodeEdit as NodeEdit
 from unidle.events.hosts import NodeTaken as NodeTaken
@@ -141,6 +142,7 @@ Event: TypeAlias = (
     | Sighted
     | FleetSeen
     | FleetChanged
+    | ClockMeasured
     | NodeTaken
     | HealthSet
     | DeviceCut
@@ -190,6 +192,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "sighted": Sighted,
     "fleet_seen": FleetSeen,
     "fleet_changed": FleetChanged,
+    "clock_measured": ClockMeasured,
     "node_taken": NodeTaken,
     "health_set": HealthSet,
     "device_cut": DeviceCut,

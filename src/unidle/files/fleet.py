@@ -9,7 +9,15 @@ from typing import Final
 
 from unidle.files.check import convert, same_fields
 from unidle.files.document import Bounds, Document, Path
-from unidle.files.fleet_file import ID_LENGTH, ID_PATTERN, ID_SAYS, DevicesPart, FleetFile, NodePart
+from unidle.files.fleet_file import (
+    ID_LENGTH,
+    ID_PATTERN,
+    ID_SAYS,
+    DevicesPart,
+    FleetFile,
+    HostsFleetFile,
+    NodePart,
+)
 from unidle.files.fleet_guard import guard_of
 from unidle.files.fleet_idle import idle_of
 from unidle.files.fleet_links import check_gpu_links, gpu_links_of
@@ -51,10 +59,13 @@ def load_fleet(path: str | os.PathLike[str]) -> Fleet:
     return load_fleet_and_notices(path)[0]
 
 
-def load_fleet_and_notices(path: str | os.PathLike[str]) -> tuple[Fleet, tuple[NoticeChannel, ...]]:
+def load_fleet_and_notices(
+    path: str | os.PathLike[str], *, hosts_join: bool = False
+) -> tuple[Fleet, tuple[NoticeChannel, ...]]:
     """As :func:`load_fleet`, with the receivers of notices: they are no part of the fleet, since a log of
-    it must not hold their addresses."""
-    builder = _Builder(load_document(path, what="fleet", bounds=BOUNDS), base_dir_of(path))
+    it must not hold their addresses. ``hosts_join``: it may have no nodes, as hosts are to join it."""
+    file = HostsFleetFile if hosts_join else FleetFile
+    builder = _Builder(load_document(path, what="fleet", bounds=BOUNDS), base_dir_of(path), file)
     return builder.fleet(), builder.channels
 
 
@@ -77,7 +88,7 @@ def fleet_from_mapping(data: Mapping[str, object], source: str) -> Fleet:
 class _Builder:
     """Expands ranges and checks what one field alone cannot tell."""
 
-    def __init__(self, document: Document, base_dir: str) -> None:
+    def __init__(self, document: Document, base_dir: str, file: type[FleetFile] = FleetFile) -> None:
         self._document, self._base_dir = document, base_dir
         if not isinstance(document.data, Mapping):
             raise document.error(
@@ -85,7 +96,7 @@ class _Builder:
                 "a fleet file must be a mapping of fields",
                 remedy="the shortest form is: nodes: [{id: n1, devices: {count: 1, kind: cpu}}]",
             )
-        self._file = convert(document, FleetFile, what="fleet")
+        self._file = convert(document, file, what="fleet")
         self.channels = notices_of(document, self._file.notices, base_dir)
         self._paths: dict[str, Path] = {}  # tiers and nodes: they share one set of names
         self._device_count = 0
@@ -100,7 +111,7 @@ class _Builder:
         self._check_parents(tiers)
         self._gpu_links = gpu_links_of(self._document, self._file.gpu_links, self._base_dir)
         nodes = tuple(self._nodes(tiers))
-        if not self._device_count:
+        if nodes and not self._device_count:
             raise self._document.error(
                 ("nodes",), "the fleet has no device", remedy="add devices: {count: 1, kind: cpu} to a node"
             )

@@ -438,3 +438,9 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             extra={"says": "three capital letters"},
         ),
     ] = "USD"
+
+
+class HostsFleetFile(FleetFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A fleet whose nodes are the hosts that join it."""
+
+    nodes: tuple[NodePart, ...] = ()

@@ -15,6 +15,7 @@ from unidle.fleet.spares import alike_nodes
 from unidle.words import are, counted
 
 _TIMES: Final = DurationBounds(10_000_000, 365 * 86_400 * 1_000_000_000, "0.01 s to 365 days", "10m")
+_MOST_NODES: Final = 200_000
 PLACES: Final = ("node", "device", "address")
 _USUAL: Final = GuardPolicy()
 
@@ -253,13 +254,13 @@ def _spare_nodes(document: Document, part: GuardPart, nodes: Sequence[Node]) -> 
     for k, text in enumerate(part.spares):
         path: Path = ("guard", "spares", k)
         try:
-            names = expand(text, len(nodes))
+            names = expand(text, len(nodes) or _MOST_NODES)
         except ValueError as problem:
             raise document.error(
                 path, str(problem), value=text, remedy="for instance n7, or n[8-9]"
             ) from None
         for name in names:
-            if name not in known:
+            if nodes and name not in known:  # without any, hosts with these names may join
                 raise document.error(
                     path,
                     "the fleet has no such node with devices",
@@ -267,7 +268,7 @@ def _spare_nodes(document: Document, part: GuardPart, nodes: Sequence[Node]) -> 
                     remedy=f"for instance {nodes[-1].id}",
                 )
             found[name] = None
-    if len(found) == len(known):
+    if nodes and len(found) == len(known):
         raise document.error(
             ("guard", "spares"), "would leave no node for other jobs", value=list(part.spares),
             remedy="name fewer nodes",

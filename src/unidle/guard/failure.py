@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from typing import Final
 
 from unidle.guard.exit_codes import BUGS, meaning_of, signal_name
 from unidle.jobs import FAILURE_KINDS, Failure, FailureKind, JobSpec
+from unidle.view.host_clocks import order_is_known
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView
-from unidle.words import amount_of_memory, listed, plural
+from unidle.words import amount_of_memory
 
 _S: Final = 1_000_000_000
 _PAGES: Final = 1 << 20
@@ -256,16 +257,24 @@ def _of_rank(job: JobView, attempt: AttemptView, number: int) -> Failure:
         (k, other) for k, other in enumerate(attempt.ranks) if k != number and other.failed and k not in job.spec.ignored_ranks
     ]  # fmt: skip
     same = tuple(k for k, other in others if what and error_of(other, job.spec) == (what, where))
+    unsure = tuple(k for k, other in others if _may_be_first(attempt, number, k))
     # one that says that another failed before is no cause of what the others have
-    fell = tuple(
-        k for k, other in others if k not in same and not is_symptom(rank) and _fell(attempt, rank, other)
-    )
+    known = [one for one in others if one[0] not in (*same, *unsure) and not is_symptom(rank)]
+    fell = tuple(k for k, other in known if _fell(attempt, rank, other))
     kind = _known_kind(attempt) or kind_of(attempt, rank)
     return Failure(
         attempt.number, number, kind, what or _plain_what(rank), text_of(rank, number, job.spec), where,
-        None if rank.lost else rank.code, name, _meaning(rank), rank.last.lines if rank.last is not None else (), fell, same,
+        None if rank.lost else rank.code, name, _meaning(rank), rank.last.lines if rank.last is not None else (), fell, same, unsure,
         _help(job, rank, what, kind), _next(job, attempt, number, rank, kind),
     )  # fmt: skip
+
+
+def _may_be_first(attempt: AttemptView, first: int, other: int) -> bool:
+    """Whether the clocks of two hosts leave open which of these ranks failed first."""
+    alike = _order(attempt.ranks[other]) == _order(attempt.ranks[first])
+    return (
+        alike and not _after_stop(attempt, attempt.ranks[other]) and not order_is_known(attempt, first, other)
+    )
 
 
 def _fell(attempt: AttemptView, first: RankView, other: RankView) -> bool:
@@ -374,23 +383,3 @@ def _next(
     if attempt is not job.attempts[-1]:
         words += ["--attempt", str(attempt.number)]
     return tuple(words)
-
-
-def meaning_in_words(failure: Failure) -> str:
-    """``SIGSEGV: it used memory that is not its own``; empty where the code or signal has no agreed meaning."""
-    return f"{failure.signal or f'exit code {failure.code}'}: {failure.meaning}" if failure.meaning else ""
-
-
-def others_in_words(because_of: Sequence[int], same: Sequence[int] = ()) -> str:
-    """The other ranks that failed: ``ranks 0 and 2 failed because of it``; empty if there are none."""
-    parts = [f"{_ranks(same)} failed with the same error"] if same else []
-    if because_of:
-        parts.append(f"{_ranks(because_of)} failed because of it")
-    return "; ".join(parts)
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    shown = [str(k) for k in numbers[:8]]
-    if len(numbers) > 8:
-        shown = [*shown[:7], f"{len(numbers) - 7} more"]
-    return f"{plural(len(numbers), 'rank')} {listed(shown)}"

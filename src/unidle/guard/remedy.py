@@ -320,7 +320,7 @@ def _proving(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns: i
     text = f"the {here.step} check was undecided: {result.text}"
     if again := _again(here, CHECK, policy.prove, text, policy, now_ns):
         return (again,)
-    if not policy.accept_unknown:
+    if not policy.accept_unknown or result.answer == "away":
         return (_needs_human(here, f"{text}, {counted(here.try_, 'time')}"),)
     return (_on_probation(here, f"{text}; no problem was found", policy, now_ns),)
 
@@ -363,6 +363,12 @@ def _probation(here: CareView, facts: RemedyInputs, policy: GuardPolicy, now_ns:
         if facts.result is not None and facts.result.answer == "failed":
             above = _climb(here, here.rung, f"unfit on probation: {facts.result.text}", policy, now_ns)
             return _cleared(here, above, facts, now_ns)
+        if facts.result is not None and facts.result.answer == "away":
+            text = f"no answer on probation: {facts.result.text}"
+            again = Set(
+                here.target, "quarantine", Reason("again", text), CHECK, 1, now_ns + policy.quarantine_ns
+            )
+            return _cleared(here, again, facts, now_ns)
         if facts.result is not None or late:
             return (Set(here.target, "probation", rest, "", here.try_, here.deadline_ns),)
         return ()

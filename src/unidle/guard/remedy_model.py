@@ -14,7 +14,7 @@ DRAINED: Final = "drain"
 MAINTENANCE: Final = "maintenance"
 SLACK_NS: Final = 30_000_000_000  # after a time limit: what was to end it has had its time
 
-Answer = Literal["ok", "failed", "silent"]
+Answer = Literal["ok", "failed", "silent", "away"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ class TargetUse:
 
 @dataclass(frozen=True, slots=True)
 class RemedyResult:
-    """What came of the remedy or check that runs for the target: ``silent`` where that cannot be determined."""
+    """What came of the remedy or check that runs for the target: ``silent`` where that cannot be determined, ``away``
+    where the machine did not answer at all."""
 
     answer: Answer
     text: str

@@ -215,10 +215,11 @@ class HubClient:
                     raise StreamLost(
                         "the hub does not answer" if talk.welcome is None else "the hub is silent"
                     )
-                self._poller.poll(left_ns // 1_000_000 + 1)
+                is_last = self._stopping and talk.welcome is not None
+                self._poller.poll(0 if is_last else left_ns // 1_000_000 + 1)
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._bell)
-                if self._stopping and (talk.welcome is None or self._left(stream, fd)):
+                if self._stopping and self._may_go(talk, fd):
                     return
                 events = self._step(talk, refused)
         finally:
@@ -273,6 +274,13 @@ class HubClient:
                 self._tell(Acknowledged(frame.ack))
         elif frame is not None:
             self._tell(frame)
+
+    def _may_go(self, talk: _Talk, fd: int) -> bool:
+        """After :meth:`close`: whether the connection is over. A hub that has the hello is waited for, to say bye to it."""
+        if talk.welcome is not None:
+            return self._left(talk.stream, fd)
+        talk.until_ns = min(talk.until_ns, boottime_ns() + _BYE_NS)
+        return self._bye is None or not talk.stream.ready
 
     def _left(self, stream: FrameStream, fd: int) -> bool:
         """Send what is queued and the bye; True in any case."""

@@ -93,7 +93,7 @@ class Done(msgspec.Struct, frozen=True, tag_field="f", tag=wire.DONE):
 
 
 class Seen(msgspec.Struct, frozen=True, tag_field="f", tag=wire.SEEN):
-    """An observation. ``what``: ``node``, ``vitals``, ``use``, ``signs``, ``left``, ``ends``; a newer client may have others."""
+    """An observation. ``what``: ``node``, ``vitals``, ``use``, ``signs``, ``left``, ``ends``, ``looked``; a newer client may have others."""
 
     what: Annotated[str, msgspec.Meta(max_length=64)]
     body: dict[str, Any] = {}
@@ -110,6 +110,13 @@ class Fetch(msgspec.Struct, frozen=True, tag_field="f", tag=wire.FETCH):
     file: Name
     offset: int = 0
     bytes: Ordinal = 65536
+
+
+class Forget(msgspec.Struct, frozen=True, tag_field="f", tag=wire.FORGET):
+    """A reader has a host leave the fleet that does not answer: its name is free from then on. Answer: ``done``."""
+
+    id: Ordinal
+    node: Name
 
 
 class Bye(msgspec.Struct, frozen=True, tag_field="f", tag=wire.BYE):
@@ -151,13 +158,49 @@ class Resume(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RESUME):
     known: dict[str, Ordinal] = {}
 
 
+class SaveWish(msgspec.Struct, frozen=True):
+    """Where a job saves: ``path`` is that of its checkpoints.
+
+    ``look``: read the newest one before an attempt starts; ``aside``: move a bad one away, while the start waits.
+    ``hold``: where other hosts reach this one's holder of copies in memory, empty for none; ``hold_dir``: where the copies
+    are, if not in the usual place.
+    """
+
+    path: str
+    look: bool = False
+    aside: bool = False
+    hold: str = ""
+    hold_dir: str = ""
+
+
+class BadCheckpoint(msgspec.Struct, frozen=True):
+    """A bad checkpoint that a look found; ``moved_to``: where it is now, ``step``: what it holds."""
+
+    path: Annotated[str, msgspec.Meta(max_length=4096)]
+    because: Why
+    moved_to: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    step: Ordinal | None = None
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """What a look before an attempt found so far; ``over``: it is done. In ``seen``, and in the answer to :class:`Prepare`."""
+
+    attempt: Ordinal
+    over: bool
+    bad: list[BadCheckpoint] = []
+
+
 class Prepare(msgspec.Struct, frozen=True, tag_field="f", tag=wire.PREPARE):
-    """Get ready for an attempt. The leader answers ``data: {"port": P}`` and holds the bound port for rank 0."""
+    """Get ready for an attempt. The leader answers ``data: {"port": P}`` and holds the bound port for rank 0.
+
+    With a look, its answer has the state of that in ``looked`` (:class:`Looked`), and ``seen`` has what comes later.
+    """
 
     id: Ordinal
     fence: Ordinal
     attempt: Ordinal
     leader: bool = False
+    saves: SaveWish | None = None
 
 
 class RankOrders(msgspec.Struct, frozen=True):
@@ -235,7 +278,7 @@ class Run(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RUN):
     body: dict[str, Any] = {}
 
 
-FromClient = Hello | Pong | Marks | Done | Seen | Fetch | Bye
+FromClient = Hello | Pong | Marks | Done | Seen | Fetch | Forget | Bye
 Command = Resume | Prepare | Start | Stop | Release | End | Read | Box | Run | Done
 """What a user of the hub sends; it sends the rest itself."""
 ToClient = Welcome | Refused | Ping | Command
@@ -251,6 +294,7 @@ _ENCODE = msgspec.json.Encoder()
 _FROM_CLIENT: msgspec.json.Decoder[FromClient] = msgspec.json.Decoder(FromClient)
 _TO_CLIENT: msgspec.json.Decoder[ToClient] = msgspec.json.Decoder(ToClient)
 _NAMELESS = msgspec.json.Decoder(Nameless)
+_MOST = 1 << 62  # half of what 64 bits hold: times of hosts are moved to the controller's clock
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -265,10 +309,28 @@ def from_client(payload: bytes, *, newer: bool = False) -> FromClient | None:
     Errors: wire.Malformed for all else.
     """
     try:
-        return _FROM_CLIENT.decode(payload)
+        frame = _FROM_CLIENT.decode(payload)
     except _WRONG as error:
         _pass_over(payload, error, wire.FROM_CLIENT, newer=newer)
         return None
+    if isinstance(frame, Seen):
+        _check_numbers(frame.body)
+    elif isinstance(frame, Hello) and frame.agent is not None:
+        _check_numbers(frame.agent.node)
+    return frame
+
+
+def _check_numbers(content: dict[str, Any]) -> None:
+    """What has no type yet goes into the log and its snapshots, which hold whole numbers of 64 bits. Errors: wire.Malformed."""
+    waiting: list[Any] = [content]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+        elif isinstance(one, int) and not -_MOST <= one < _MOST:
+            raise wire.Malformed("a number in a frame is above 64 bits")
 
 
 def to_client(payload: bytes, *, newer: bool = False) -> ToClient | None:

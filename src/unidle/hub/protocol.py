@@ -46,7 +46,7 @@ class Received(msgspec.Struct, frozen=True):
     """A frame that the hub does not answer itself."""
 
     peer: int
-    frame: frames.Marks | frames.Done | frames.Seen | frames.Fetch
+    frame: frames.Marks | frames.Done | frames.Seen | frames.Fetch | frames.Forget
 
 
 class Hub(Protocol):
@@ -77,6 +77,10 @@ class Hub(Protocol):
 
     def box_token(self, node: str, job: str) -> str:
         """The token with which the box of this job on this node connects."""
+        ...
+
+    def forget(self, node: str) -> bool:
+        """From now on a host may join under the name of this node with the join token; whether one had that name."""
         ...
 
     @property

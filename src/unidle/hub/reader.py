@@ -1,4 +1,4 @@
-"""Reads files of ranks from their hosts, by way of the controller's hub. For commands of the store's owner."""
+"""What commands of the store's owner have the controller's hub do: read files of ranks on their hosts, forget a host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from unidle import private, wire
-from unidle.errors import CannotRun
+from unidle.errors import BadInput, CannotRun
 from unidle.hub import frames
 from unidle.hub.client import HubClient, Lost, Welcomed
 from unidle.hub.file_parts import NotThere, RankFilePart, part_of
@@ -80,6 +80,16 @@ class HostFiles:
             if not part.data or len(data) >= part.size_bytes:
                 return data
 
+    def forget(self, node: str) -> None:
+        """Have a host that does not answer leave the fleet, and free its name. Errors: BadInput with the reason; CannotRun."""
+        self._ids += 1
+        number = self._ids
+        self._client.send(frames.Forget(number, node))
+        self._wait(lambda: number in self._answers)
+        done = self._answers.pop(number)
+        if not done.ok:
+            raise BadInput(f"cannot be forgotten: {done.why}", field="NODE", value=node)
+
     def close(self) -> None:
         self._client.close("done")
 
@@ -98,7 +108,7 @@ class HostFiles:
                     self._open = True
                 elif isinstance(event, Lost):
                     raise CannotRun(
-                        f"the output is on the hosts, and their controller cannot be reached: {event.why}",
+                        f"the controller of the hosts cannot be reached: {event.why}",
                         remedy="start `unidle up --listen` on this store, or look on the host, below its --state directory",
                     )  # fmt: skip
                 elif isinstance(event, frames.Done):

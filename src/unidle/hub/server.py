@@ -88,6 +88,9 @@ class HubServer:
     def box_token(self, node: str, job: str) -> str:
         return self._tokens.box(node, job)
 
+    def forget(self, node: str) -> bool:
+        return self._tokens.forget(node)
+
     @property
     def wake_fd(self) -> int:
         return self._loop.events.fd

@@ -11,6 +11,7 @@ import hmac
 import json
 import os
 import secrets
+import threading
 from contextlib import suppress
 from typing import Final
 
@@ -42,6 +43,7 @@ class Tokens:
 
     def __init__(self, folder: int, where: str) -> None:
         self._folder = os.dup(folder)
+        self._lock = threading.Lock()  # of the file of names
         try:
             self._secret = _secret(self._folder, where)
             self._joined = _nodes(self._folder)
@@ -92,7 +94,8 @@ class Tokens:
                 return
             raise BadToken(
                 "a node of this name has joined already, and needs its own token",
-                "start the agent with its state directory, or choose another name with --node",
+                "start the agent with its state directory, or choose another name with --node; of a host that was installed"
+                f" again, run `unidle guard forget-host {hello.node}` on the controller",
             )
         raise BadToken(
             f"the token does not speak for this {'node' if hello.kind == 'agent' else 'job on this node'}",
@@ -103,6 +106,10 @@ class Tokens:
 
     def joined(self, node: str) -> None:
         """An agent has its own token: the join token is not valid for this name any more."""
+        with self._lock:
+            self._add(node)
+
+    def _add(self, node: str) -> None:
         if node in self._joined:
             return
         self._joined.add(node)
@@ -115,16 +122,21 @@ class Tokens:
         except OSError:
             self.errors += 1
 
-    def forget(self, node: str) -> None:
-        """A node left the fleet: another host may join under its name. Its own token stays valid."""
-        if node not in self._joined:
-            return
-        self._joined.discard(node)
-        try:
-            with atomic.replaced(_NODES, at=self._folder) as file:
-                file.writelines(json.dumps(name).encode() + b"\n" for name in sorted(self._joined))
-        except OSError:
-            self.errors += 1
+    def forget(self, node: str) -> bool:
+        """A node left the fleet: another host may join under its name. Its own token stays valid. Whether it had joined.
+
+        Any thread may call this.
+        """
+        with self._lock:
+            if node not in self._joined:
+                return False
+            self._joined.discard(node)
+            try:
+                with atomic.replaced(_NODES, at=self._folder) as file:
+                    file.writelines(json.dumps(name).encode() + b"\n" for name in sorted(self._joined))
+            except OSError:
+                self.errors += 1
+            return True
 
     def close(self) -> None:
         if self._folder >= 0:

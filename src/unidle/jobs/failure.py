@@ -18,7 +18,8 @@ class Failure:
     ``rank`` failed first (None: no single one did) with ``what`` in ``where`` (``crash.py:5``; empty where that
     is unknown). ``code``: its exit code, or minus a signal, whose name is ``signal``; ``meaning`` explains them.
     ``lines``: the last ten of its output. ``because_of``: ranks that failed because of it; ``same``: ranks with
-    the same error of their own. ``help``: what the user can change, ``next``: the arguments of the next command.
+    the same error of their own; ``unsure``: ranks of other hosts that may have failed first, as the clocks of the hosts
+    are known no better. ``help``: what the user can change, ``next``: the arguments of the next command.
     ``text`` is all of it in one line, such as ``rank 1: ValueError: shapes (3,4) and (5,) not aligned
     (crash.py:5)``.
     """
@@ -35,6 +36,7 @@ class Failure:
     lines: tuple[str, ...] = ()
     because_of: tuple[int, ...] = ()
     same: tuple[int, ...] = ()
+    unsure: tuple[int, ...] = ()
     help: str = ""
     next: tuple[str, ...] = ()
 

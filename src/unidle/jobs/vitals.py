@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Doing = Literal["running", "network", "lock", "pipe", "child", "sleep", "disk", "stopped", "gone"]
@@ -73,3 +73,52 @@ class GangVitals:
     reached: tuple[Pair, ...] = ()
     unreached: tuple[Pair, ...] = ()
     links_read: bool = True
+
+
+def continued(before: GangVitals, after: GangVitals) -> GangVitals:
+    """Two observations of one gang, of which the second follows the first, as one."""
+    known = {rank.rank: rank for rank in before.ranks}
+    ranks = tuple(
+        rank if rank.rank not in known else _continued(known[rank.rank], rank, after.links_read)
+        for rank in after.ranks
+    )
+    return replace(
+        after, from_ns=before.from_ns, ranks=ranks, links_read=before.links_read or after.links_read
+    )
+
+
+def _continued(before: RankVitals, after: RankVitals, links_read: bool) -> RankVitals:
+    used = {link.peer: link.busy_ns for link in before.links}
+    links = tuple(replace(link, busy_ns=link.busy_ns + used.get(link.peer, 0)) for link in after.links)
+    return replace(
+        after,
+        cpu_ns=before.cpu_ns + after.cpu_ns,
+        io_bytes=before.io_bytes + after.io_bytes,
+        waiting_ns=before.waiting_ns + after.waiting_ns,
+        throttled_ns=before.throttled_ns + after.throttled_ns,
+        links=links if links_read else before.links,
+    )
+
+
+def stretched(seen: RankVitals, seen_ns: int, span_ns: int) -> RankVitals:
+    """What was observed in ``seen_ns``, as for ``span_ns`` at the same rates."""
+    if seen_ns <= 0 or seen_ns == span_ns:
+        return seen
+    return replace(
+        seen,
+        cpu_ns=seen.cpu_ns * span_ns // seen_ns,
+        io_bytes=seen.io_bytes * span_ns // seen_ns,
+        waiting_ns=seen.waiting_ns * span_ns // seen_ns,
+        throttled_ns=seen.throttled_ns * span_ns // seen_ns,
+        links=tuple(replace(link, busy_ns=link.busy_ns * span_ns // seen_ns) for link in seen.links),
+    )
+
+
+def moved(seen: RankVitals, offset_ns: int) -> RankVitals:
+    """Its times on a clock that is ahead by so much."""
+    return replace(
+        seen,
+        since_ns=seen.since_ns + offset_ns,
+        wakes_ns=None if seen.wakes_ns is None else seen.wakes_ns + offset_ns,
+        stuck_ns=seen.stuck_ns and seen.stuck_ns + offset_ns,
+    )

@@ -17,6 +17,7 @@ from unidle.ledger.select import TimeRange
 from unidle.ledger.sources import LedgerSource
 from unidle.ledger.tables import SliceInfo
 from unidle.ledger.taxonomy import GROUP_OF, TAXONOMY_VERSION
+from unidle.words import length
 
 # Reserved colour names of the format, as near to the groups' colours as it has them.
 COLOURS: Final[dict[str, str]] = {
@@ -36,13 +37,22 @@ def write_perfetto(
     out: BinaryIO,
     window: TimeRange | None = None,
     where: Mapping[str, Collection[str | int]] | None = None,
+    errors_ns: Mapping[str, int] | None = None,
 ) -> None:
-    """One JSON object with ``traceEvents``, written event by event."""
-    window = window or source.extent()
-    other = {"start_ns": window.start_ns, "end_ns": window.end_ns, "taxonomy_version": TAXONOMY_VERSION}
+    """One JSON object with ``traceEvents``, written event by event.
+
+    ``errors_ns``: by how much times of a node may be wrong, as its own clock is known no better. It is a label of the
+    node's process, and in ``otherData.clock_error_ns``.
+    """
+    window, errors = window or source.extent(), errors_ns or {}
+    other: dict[str, Any] = {
+        "start_ns": window.start_ns, "end_ns": window.end_ns, "taxonomy_version": TAXONOMY_VERSION
+    }  # fmt: skip
+    if errors:
+        other["clock_error_ns"] = dict(errors)
     out.write(b'{"displayTimeUnit":"ns","otherData":' + json.dumps(other).encode() + b',"traceEvents":[')
     separator = b"\n"
-    for lines in _events(source, window, where):
+    for lines in _events(source, window, where, errors):
         if lines:
             out.write(separator + ",\n".join(lines).encode())
             separator = b",\n"
@@ -50,9 +60,12 @@ def write_perfetto(
 
 
 def _events(
-    source: LedgerSource, window: TimeRange, where: Mapping[str, Collection[str | int]] | None
+    source: LedgerSource,
+    window: TimeRange,
+    where: Mapping[str, Collection[str | int]] | None,
+    errors_ns: Mapping[str, int],
 ) -> Iterator[list[str]]:
-    tracks = _Tracks()
+    tracks = _Tracks(errors_ns)
     heads = {leaf: _head(leaf) for leaf in GROUP_OF}
     for part in standing_rows(source, window, where):
         there = set(part["slice"].tolist())
@@ -74,7 +87,8 @@ def _events(
 class _Tracks:
     """Numbers nodes as processes and slices as threads, in the order in which they turn up."""
 
-    def __init__(self) -> None:
+    def __init__(self, errors_ns: Mapping[str, int]) -> None:
+        self._errors_ns = errors_ns
         self.at: dict[str, str] = {}
         self._processes: dict[str, int] = {}
 
@@ -88,6 +102,9 @@ class _Tracks:
             if pid is None:
                 pid = self._processes[s.node] = len(self._processes) + 1
                 told.append(metadata("process_name", pid, 0, {"name": s.node}))
+                if s.node in self._errors_ns:
+                    label = f"clock known within {length(self._errors_ns[s.node])}"
+                    told.append(metadata("process_labels", pid, 0, {"labels": label}))
             tid = len(self.at) + 1
             self.at[s.id] = f'"pid":{pid},"tid":{tid}'
             told.append(metadata("thread_name", pid, tid, {"name": s.id}))

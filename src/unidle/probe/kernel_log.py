@@ -24,16 +24,21 @@ _BASE_NS: Final = 1_000_000_000  # the two clocks do not begin at the same momen
 _MARK_READS: Final = 100
 
 
-def since_ns(age_ns: int, stamps: Iterable[int], now_ns: int, exact_now_ns: Callable[[], int]) -> int:
-    """The stamp of a line of the kernel's log that is ``age_ns`` old.
+def since_ns(
+    age_ns: Callable[[], int], stamps: Iterable[int], now_ns: int, exact_now_ns: Callable[[], int]
+) -> int:
+    """The stamp of a line of the kernel's log that is ``age_ns()`` old.
 
     ``now_ns``: CLOCK_MONOTONIC, which is adjusted by time servers; the clock of the log is not. ``exact_now_ns`` gives
     the time of the log's clock. It is called only if one of the ``stamps`` is so near that the difference can matter.
+    The age is asked after the time, so that a pause between them makes lines count that are a little older, and never
+    leaves out a newer one.
     """
-    since = now_ns - age_ns
+    since = now_ns - age_ns()
     doubt = now_ns // _SLEW + _BASE_NS
     if any(abs(stamp - since) <= doubt for stamp in stamps):
-        return exact_now_ns() - age_ns
+        now_ns = exact_now_ns()
+        return now_ns - age_ns()
     return since
 
 

@@ -6,7 +6,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.control.queries.describe import exit_codes, reason_now
@@ -27,6 +26,7 @@ from unidle.report.model import (
     ReportData,
     TimelineBar,
 )
+from unidle.report.rank_output import RankOutput, UnknownOutput
 from unidle.report.secrets import Mask
 from unidle.report.stories import STORIES_SHOWN, story_of
 from unidle.store.protocol import Store, StoredEvent
@@ -46,12 +46,12 @@ Where = Mapping[str, Collection[str | int]]
 
 def collect(
     store: Store, view: View, shown_store: str, *, job: str | None = None, summary: LedgerSummary | None = None,
-    where: Where | None = None, details: bool = True, runs: Path | None = None,
+    where: Where | None = None, details: bool = True, output: RankOutput | None = None,
 ) -> ReportData:  # fmt: skip
     """The report of one job's time on all devices, or of the whole store.
 
     ``summary`` (with its own window and filter ``where``) replaces the one that would be asked for.
-    ``details`` are the tracks, attempts, events and stories, which only the page shows; ``runs`` is where the jobs' logs are.
+    ``details`` are the tracks, attempts, events and stories, which only the page shows; ``output`` has what ranks printed.
     """
     from unidle.ledger.query import summary as ask
 
@@ -76,7 +76,9 @@ def collect(
         jobs=tuple(_job(j, masks[j.id]) for j in jobs),
         attempts=tuple(line for j in jobs for line in _attempts(j, masks[j.id])) if details else (),
         events=tuple(_events(store, view, window, job, masks)) if details else (),
-        stories=tuple(story_of(j, runs, view.time_ns, shown_store) for j in reversed(told)),
+        stories=tuple(
+            story_of(j, output or UnknownOutput(), view.time_ns, shown_store) for j in reversed(told)
+        ),
         time_unit="GPU" if all(d.kind == "gpu" for d in view.fleet.devices()) else "device",
     )
 

@@ -1,24 +1,23 @@
-"""From the view and the run directory to the story of a job: command, environment, error, speed and loss."""
+"""From the view and the output of ranks to the story of a job: command, environment, error, speed and loss."""
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import shlex
-import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import BinaryIO, Final
+from typing import Final
 
-from unidle.engine.local.ranks import rundir
-from unidle.guard.failure import failure_of, meaning_in_words, others_in_words
+from unidle.guard.failure import failure_of
+from unidle.guard.failure_words import meaning_in_words, others_in_words
 from unidle.page.frame import visible
+from unidle.private import plain_file
 from unidle.report.model import Curve, Hang, JobStory, Problem
+from unidle.report.rank_output import NoOutput, RankOutput
 from unidle.report.secrets import Mask
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import RankView
@@ -38,8 +37,8 @@ _ESCAPES: Final = re.compile(
 )
 
 
-def story_of(job: JobView, runs: Path | None, now_ns: int, store: str = "") -> JobStory:
-    """One job. ``runs`` is where the attempts' logs are, None where that is not known on this machine.
+def story_of(job: JobView, output: RankOutput, now_ns: int, store: str = "") -> JobStory:
+    """One job. ``output`` has what its ranks printed.
 
     ``store``: its address, for commands that are shown.
     """
@@ -53,7 +52,7 @@ def story_of(job: JobView, runs: Path | None, now_ns: int, store: str = "") -> J
         command=shlex.join(mask.command(spec.command)),
         facts=tuple((name, mask.text(text)) for name, text in _facts(job) if text),
         env=tuple(env[:_VARIABLES]),
-        problem=problem_of(job, runs, mask, store),
+        problem=problem_of(job, output, mask, store),
         hang=_hang(job, mask),
         speed=tuple(curve for a in job.attempts if (curve := _speed(a)) is not None),
         loss=tuple(curve for a in job.attempts if (curve := _loss(a)) is not None),
@@ -63,10 +62,10 @@ def story_of(job: JobView, runs: Path | None, now_ns: int, store: str = "") -> J
 # -- what went wrong ---------------------------------------------------------------------------------
 
 
-def problem_of(job: JobView, runs: Path | None, mask: Mask, store: str = "") -> Problem | None:
+def problem_of(job: JobView, output: RankOutput, mask: Mask, store: str = "") -> Problem | None:
     """Why the job's last failed attempt failed; None where none did.
 
-    The text comes from the event log; if that has no output of the rank at fault, from the rank's files.
+    The text comes from the event log; if that has no output of the rank at fault, from the end of what it printed.
     """
     failed = [attempt for attempt in job.attempts if attempt.outcome == "failed"]
     if not failed:
@@ -79,13 +78,13 @@ def problem_of(job: JobView, runs: Path | None, mask: Mask, store: str = "") -> 
     rank = failure.rank if failure is not None else attempt.stop.culprit if attempt.stop is not None else None
     lines, note = failure.lines if failure is not None else (), ""
     if not lines and rank is not None:
-        lines, note = log_tail(runs, job.id, attempt.number, rank)
+        lines, note = output_tail(output, job, attempt.number, rank)
     if failure is None:
         return Problem(attempt.number, headline, rank, tuple(map(mask.text, lines)), note)
     said = (
         note,
         meaning_in_words(failure),
-        others_in_words(failure.because_of, failure.same),
+        others_in_words(failure.because_of, failure.same, failure.unsure),
         _end(job, attempt),
     )
     return Problem(
@@ -101,20 +100,14 @@ def _end(job: JobView, attempt: AttemptView) -> str:
     return end.removeprefix(f"{why}; ") if why and end.startswith(f"{why}; ") else ""
 
 
-def log_tail(runs: Path | None, job: str, attempt: int, rank: int) -> tuple[tuple[str, ...], str]:
+def output_tail(output: RankOutput, job: JobView, attempt: int, rank: int) -> tuple[tuple[str, ...], str]:
     """The last lines that a rank printed, safe to show; or why there are none."""
-    if runs is None:
-        return (), "the output of its ranks is on another machine"
-    path = Path(rundir.rank_dir(runs, job, attempt, rank), rundir.LOG)
     try:
-        with _plain(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - _TAIL_BYTES, 0))
-            data = file.read(_TAIL_BYTES)
-    except OSError as error:
-        return (), f"the output of rank {rank} cannot be read: {error.strerror}"
+        data, size = output.end(job, attempt, rank, _TAIL_BYTES)
+    except NoOutput as error:
+        return (), str(error)
     raw = data.decode("utf-8", "replace").split("\n")
-    if size > _TAIL_BYTES and len(raw) > 1:
+    if size > len(data) and len(raw) > 1:
         raw = raw[1:]  # it begins in the middle of a line
     lines = [line for line in map(_shown, raw) if line.strip()]
     return tuple(lines[-TAIL_LINES:]), "" if lines else f"rank {rank} printed nothing"
@@ -207,19 +200,10 @@ def _packed(git: Path, name: str) -> str:
 
 def _text(path: Path, most: int = 4096) -> str:
     try:
-        with _plain(path) as file:
+        with plain_file(path) as file:
             return file.read(most).decode("utf-8", "replace").strip()
     except (OSError, ValueError):
         return ""
-
-
-def _plain(path: Path) -> BinaryIO:
-    """Opens a plain file. A FIFO of the same name would be waited for, and a link may lead to what its maker cannot read."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    return os.fdopen(fd, "rb")
 
 
 def _version() -> str:

@@ -13,6 +13,7 @@ from unidle.atomic import PRIVATE, replaced
 from unidle.engine.local.ranks.rundir import path_part
 from unidle.private import make_directory
 from unidle.report.collect import collect
+from unidle.report.rank_output import RankOutput
 from unidle.store.protocol import Store
 from unidle.view.snapshot import load_view
 from unidle.view.state import View
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def write_report(
-    store: Store, path: Path | None, job: str | None = None, data_dir: Path | None = None, mode: int = PRIVATE
-) -> Path:
+    store: Store, path: Path | None, output: RankOutput, job: str | None = None, data_dir: Path | None = None, mode: int = PRIVATE,
+) -> Path:  # fmt: skip
     """Write the page of one job, or of the whole store, in one piece (a torn page is never seen).
 
-    ``path`` None: a name next to the store. ``mode``: of the file, whatever the umask. ``data_dir``: where the logs are of jobs whose store is not a file.
+    ``path`` None: a name next to the store, or in ``data_dir`` for a store that is not a file. ``output``: what ranks printed.
+    ``mode``: of the file, whatever the umask.
     Returns the absolute path. Errors: OSError if the file cannot be written.
     """
-    from unidle.control.retention.archive import runs_of
-    from unidle.control.store_files import make_run_root, run_root, say_line
+    from unidle.control.store_files import make_run_root, say_line
     from unidle.report.html import render
 
     if path is None:
@@ -38,10 +39,7 @@ def write_report(
         make_directory(path.parent, mended=say_line)
     path.parent.mkdir(parents=True, exist_ok=True)
 
-    runs: Path | None = None
-    if data_dir or store.url.startswith("sqlite:///"):
-        runs = runs_of(store, data_dir or Path(), job) if job else run_root(store, data_dir or Path())
-    page = render(collect(store, load_view(store), shown_address(store), job=job, runs=runs))
+    page = render(collect(store, load_view(store), shown_address(store), job=job, output=output))
     with replaced(path, mode) as stream:
         stream.write(page.encode())
     return path.absolute()

@@ -163,6 +163,12 @@ class _Runs:
         begun = bisect_right(self._begun, after)
         return begun < len(self._begun) and self._first_end[begun] <= until
 
+    def apart(self, one: Span, other: Span, least_ns: float) -> bool:
+        """Whether there is time for a token between two writes: so much, or less with a whole run of the model in it. On a busy
+        machine most runs take several times as long as one that nothing interrupts.
+        """
+        return other.end_ns - one.end_ns >= least_ns or self.fit(one.end_ns, other.end_ns)
+
     def _worker(self, answer: Exchange) -> tuple[int, int]:
         """The thread that most often ends a run right before something of the answer is written."""
         votes: dict[tuple[int, int], int] = defaultdict(int)
@@ -231,7 +237,7 @@ def _chunks_by_runs(answer: Exchange, writes: Sequence[Span], known: _Runs) -> l
         after = at
         if not runs:
             continue
-        apart = not told or at - told[-1].end_ns >= TOGETHER * known.typical_ns
+        apart = not told or known.apart(told[-1], write, TOGETHER * known.typical_ns)
         if (apart and fresh) or (told and _alike(write, told[-1])):
             runs = max(known.whole(asked, at, ends), 1) if not told else runs
             told.append(write)
@@ -250,8 +256,8 @@ def _headers(writes: Sequence[Span], known: _Runs, asked: int) -> int:
     """1 where the first write is of headers that hold no token: it is not known for a token, or one follows at once."""
     if len(writes) < 3 or writes[0].kind != "head":
         return 0
-    gaps = [b.end_ns - a.end_ns for a, b in pairwise(writes)]
-    holds_one = known.fit(asked, writes[0].end_ns) and gaps[0] >= TOGETHER * _usual(gaps[1:])
+    usual = _usual([b.end_ns - a.end_ns for a, b in pairwise(writes[1:])])
+    holds_one = known.fit(asked, writes[0].end_ns) and known.apart(writes[0], writes[1], TOGETHER * usual)
     return 0 if holds_one else 1
 
 

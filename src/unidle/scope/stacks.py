@@ -21,6 +21,7 @@ from unidle.errors import UnidleError
 from unidle.events.guard import RankStack
 from unidle.scope.model import Frame, Profile, Sample
 from unidle.scope.rules import is_user_file, leaf_of, plain_name, short_name
+from unidle.scope.stack_process import joined
 
 if TYPE_CHECKING:
     from unidle.scope.rules import RuleSet
@@ -36,12 +37,17 @@ _STATES: Final = {"T": "stopped", "t": "stopped", "R": "running", "Z": "ended", 
 
 
 class StackRequest(msgspec.Struct, frozen=True):
-    """What to look at: the ranks of an attempt below a run directory."""
+    """What to look at: the ranks of an attempt below a run directory; of these ``only`` some, where not all are here."""
 
     root: str
     job: str
     attempt: int
     ranks: int
+    only: tuple[int, ...] | None = None
+
+    @property
+    def wanted(self) -> Sequence[int]:
+        return range(self.ranks) if self.only is None else self.only
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +80,10 @@ def main() -> int:
         return 0  # not needed after all
     orders = msgspec.json.decode(line, type=StackRequest)
     alive = _alive(orders)
-    gone = [rank for rank in range(orders.ranks) if rank not in {one.rank for one in alive}]
+    gone = [rank for rank in orders.wanted if rank not in {one.rank for one in alive}]
     ended = [RankStack(tuple(gone), "ended")] if gone else []
-    _write(_joined([*ended, *map(_from_kernel, alive)]))
-    _write(_joined([*ended, *_looked_at(alive, rules)]))
+    _write(joined([*ended, *map(_from_kernel, alive)]))
+    _write(joined([*ended, *_looked_at(alive, rules)]))
     return 0
 
 
@@ -86,18 +92,10 @@ def _write(stacks: Sequence[RankStack]) -> None:
     sys.stdout.buffer.flush()
 
 
-def _joined(stacks: Sequence[RankStack]) -> list[RankStack]:
-    """Ranks that stand at the same place as one entry."""
-    by: dict[RankStack, list[int]] = {}
-    for stack in stacks:
-        by.setdefault(msgspec.structs.replace(stack, ranks=()), []).extend(stack.ranks)
-    return [msgspec.structs.replace(stack, ranks=tuple(sorted(ranks))) for stack, ranks in by.items()]
-
-
 def _alive(orders: StackRequest) -> list[_Rank]:
     from unidle.scope.targets import pids_of_ranks
 
-    found = pids_of_ranks(Path(orders.root), orders.job, orders.attempt, range(orders.ranks))
+    found = pids_of_ranks(Path(orders.root), orders.job, orders.attempt, orders.wanted)
     parents = {
         pid: stat for pid in process_tree.all_pids() if (stat := process_tree.stat_of(pid)) is not None
     }

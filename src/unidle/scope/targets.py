@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from unidle.engine.local.ranks import process_tree, rundir
+from unidle.engine.local.ranks.spawned import live_pid
 from unidle.errors import BadInput, CannotRun, TargetEnded
 from unidle.scope.bottlenecks import Machine
 from unidle.scope.model import Profile
@@ -81,7 +82,7 @@ def pids_of_ranks(root: Path, job: str, attempt: int, ranks: Sequence[int]) -> d
     """The rank of each process of an attempt's ranks that is alive on this machine."""
     found = {}
     for rank in ranks:
-        if (pid := _rank_pid(rundir.rank_dir(root, job, attempt, rank))) is not None:
+        if (pid := live_pid(rundir.rank_dir(root, job, attempt, rank))) is not None:
             found[pid] = rank
     return found
 
@@ -159,29 +160,6 @@ def _target(
     if not known:
         known = {pid: rank for pid in pids if (rank := rank_of_environment(pid)) is not None}
     return ProfileTarget(tuple(roots), tuple(pids), known, job, {pid: _command(pid) for pid in pids})
-
-
-def _rank_pid(directory: str) -> int | None:
-    """The rank's own process by its journal, if it still is that one."""
-    import json
-
-    try:
-        with open(Path(directory, rundir.JOURNAL), "rb") as journal:
-            for line in journal:  # the process is named at the beginning of a file that may be long
-                try:
-                    mark = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(mark, dict) and mark.get("k") == "spawn" and isinstance(mark.get("pid"), int):
-                    pid = int(mark["pid"])
-                    return (
-                        pid
-                        if process_tree.is_live(pid) and process_tree.ticks_of(pid) == mark.get("ticks")
-                        else None
-                    )
-    except OSError:
-        pass
-    return None
 
 
 def _allowed_cpus(pid: int) -> int | None:

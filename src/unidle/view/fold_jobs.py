@@ -12,6 +12,7 @@ from unidle.events import types as ev
 from unidle.jobs import JobState, RankPlace, transition
 from unidle.jobs.spec import is_job_id
 from unidle.view import fold_fleet as of_fleet
+from unidle.view import host_clocks
 from unidle.view.accounts import expected_postings
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.node_health import Strike, struck
@@ -115,7 +116,10 @@ def attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
         places = renamed(view.fleet, places)
         ids = [s for place in places for s in place.slices]
     ranks = [RankView() for _ in places]
-    job.attempts.append(AttemptView(event.attempt, now, places, event.because, ranks))
+    attempt = AttemptView(event.attempt, now, places, event.because, ranks)
+    if view.clocks:
+        attempt.clocks = host_clocks.at_start(view, places)
+    job.attempts.append(attempt)
     job.verdict = None
     view.promised.pop(job.id, None)
     view.live.add(job.id)
@@ -242,6 +246,8 @@ def attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     for k, rank in enumerate(attempt.ranks):
         if rank.last is not None and rank.last.lines and k != kept:
             rank.last = structs.replace(rank.last, lines=())  # of a large gang they would be megabytes
+    if view.clocks:
+        host_clocks.attempt_ended(view, attempt)
     view.device_ns += (now - attempt.placed_ns) * job.devices_of(attempt)
     view.live.discard(job.id)
     view.usage.end(job.id, now, view.fleet.history.half_life_ns)

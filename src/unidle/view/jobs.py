@@ -10,6 +10,7 @@ import msgspec
 from unidle.events.types import Outcome, StacksTaken, StopAsked
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.view.checkpoints import BadCheckpoint
+from unidle.view.host_clocks import AttemptClock
 from unidle.view.ranks import RankView
 from unidle.view.records import IdleNotice, Prediction, RankLanding, UseView, VerdictView
 from unidle.view.waiting import Shape
@@ -40,6 +41,7 @@ class AttemptView(msgspec.Struct, array_like=True):
     disrupted_ns: int | None = None
     landings: list[RankLanding] = []  # ranks that got other slices than were placed
     since: dict[str, int] = {}  # these slices, each with when the attempt got it
+    clocks: dict[str, AttemptClock] = {}  # of nodes with a clock of their own
 
     @property
     def verdict(self) -> VerdictView | None:

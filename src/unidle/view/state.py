@@ -13,6 +13,7 @@ from unidle.fleet import Barred, CutMode, Device, Fleet, Health, Node, models_of
 from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
 from unidle.view.changes import Changes
+from unidle.view.host_clocks import ClockView
 from unidle.view.job_table import JobTable
 from unidle.view.jobs import JobView
 from unidle.view.node_health import Care
@@ -67,6 +68,9 @@ class View:
     profiler: str | None = None  # why running jobs are not looked at though they should be; empty: they are
     spares: set[str] = field(default_factory=set)  # nodes that are kept as hot spares
     taken: dict[str, TakenView] = field(default_factory=dict)  # by node, what others use of it
+    clocks: dict[str, ClockView] = field(
+        default_factory=dict
+    )  # by node with a clock of its own, also of those that left
     failures: int = 0  # attempts that failed, but for commands that do not exist
     misfits: int = 0  # events that do not fit what is left of a damaged log
     device_ns: int = 0  # time of devices under attempts that have ended

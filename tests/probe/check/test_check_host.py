@@ -231,3 +231,6 @@ def test_lines_of_the_kernel_log_that_are_older_than_asked_for_do_not_count(monk
     assert [one.device for one in check._kernel_log(60).findings] == ["sda2"]
     batches.append([ring.LogLine(n, line, "b") for n, line in enumerate(lines, 1)])
     assert [one.device for one in check._kernel_log(None).findings] == ["sda1", "sda2"]
+    batches.append([ring.LogLine(n, line, "b") for n, line in enumerate(lines, 1)])
+    since_s = time.clock_gettime(time.CLOCK_BOOTTIME) - 60
+    assert [one.device for one in check._kernel_log(None, since_s).findings] == ["sda2"]

@@ -14,6 +14,7 @@ from typing import Final
 from unidle.checkpoint import layout
 from unidle.checkpoint.holder import hold_paths, wire
 from unidle.checkpoint.holder import storage as disk
+from unidle.checkpoint.holder.attempts import Superseded
 from unidle.checkpoint.holder.memory_copies import Label
 from unidle.checkpoint.holder.wire import Address, Gone, Message
 from unidle.checkpoint.layout import Damaged, Shard
@@ -46,10 +47,13 @@ class Saves:
     """Writes shards in one thread; joins them to checkpoints and tests those in another.
 
     ``tell(message)`` goes to rank 0 if it lives: ``stored``, ``good``, ``bad`` or ``failed``, with the step.
+    ``refusal()`` is why no checkpoint may be finished, empty while it may; it may raise OSError.
     """
 
-    def __init__(self, storage: str, hold: str, tell: Callable[[Message], None]) -> None:
-        self._storage, self._hold, self._tell = storage, hold, tell
+    def __init__(
+        self, storage: str, hold: str, tell: Callable[[Message], None], refusal: Callable[[], str]
+    ) -> None:
+        self._storage, self._hold, self._tell, self._refusal = storage, hold, tell, refusal
         self._orders: queue.SimpleQueue[SaveOrder] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._saves: dict[tuple[str, int], _Save] = {}
@@ -101,8 +105,8 @@ class Saves:
         if not shards:
             return
         try:
-            path = disk.finish(self._storage, session, step, shards)
-        except OSError as error:
+            path = disk.finish(self._storage, session, step, shards, self._refusal)
+        except (OSError, Superseded) as error:
             with self._lock:
                 self._open -= 1
             self.failed(session, step, -1, _words(error))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -16,15 +15,16 @@ from typing import Any, Final
 
 from unidle import private
 from unidle.atomic import replaced
-from unidle.checkpoint.holder import hold_paths, memory_copies, wire
+from unidle.checkpoint.holder import attempts, hold_paths, memory_copies, wire
+from unidle.checkpoint.holder.attempts import SavingAttempt
 from unidle.checkpoint.holder.listener import Listener, is_loopback
 from unidle.checkpoint.holder.memory_copies import PAGE
 from unidle.checkpoint.holder.peers import PeerCopyStore, Sender
 from unidle.checkpoint.holder.saves import SaveOrder, Saves
 from unidle.checkpoint.holder.wire import Address, Gone, Message
-from unidle.checkpoint.layout import CHUNK_BYTES, INNER
+from unidle.checkpoint.holder.writer_lock import OLDER_S, TAKE_OVER_S, WriterLock
+from unidle.checkpoint.layout import CHUNK_BYTES
 
-TAKE_OVER_S: Final = 10.0  # for ranks of the last attempt to be gone
 _FAREWELL_S: Final = 2.0
 
 
@@ -35,6 +35,7 @@ class RankConnection:
     link: socket.socket
     rank: int
     session: str
+    attempt: SavingAttempt
     pid: int
     lead: Address | None
     sender: Sender | None
@@ -58,11 +59,13 @@ class MemoryHolder:
         self._listen_at(host)
         self._lock = threading.Condition()
         self._clients: dict[int, RankConnection] = {}
+        self._joining = 0  # ranks whose greeting is not answered yet
         self._finished = self._ending = False
         self._idle_since_s = time.monotonic()
-        self._storage_lock = -1
+        self._writing = WriterLock(storage)
+        self._begun: SavingAttempt | None = None  # the last one whose rank 0 is or was here
         self._kept = PeerCopyStore(hold)
-        self._saves = Saves(storage, hold, self._tell_lead)
+        self._saves = Saves(storage, hold, self._tell_lead, self._refusal)
 
     def publish(self) -> None:
         """Say where this holder is: to this node in memory, to others in the checkpoint directory."""
@@ -116,10 +119,11 @@ class MemoryHolder:
         now_s = time.monotonic()
         self._saves.give_up_late()
         with self._lock:
-            if self._clients or self._saves.busy:
+            if self._clients or self._joining or self._saves.busy:
                 self._idle_since_s = now_s
+                self._writing.retry()
                 return False
-            self._unlock_storage()
+            self._writing.release()
             self._ending = now_s > self._idle_since_s + (_FAREWELL_S if self._finished else self.linger_s)
             return self._ending
 
@@ -165,14 +169,24 @@ class MemoryHolder:
                 self._finished = True
 
     def _hello(self, link: socket.socket, message: Message) -> None:
+        with self._lock:
+            self._joining += 1
+        try:
+            self._join(link, message)
+        finally:
+            with self._lock:
+                self._joining -= 1
+
+    def _join(self, link: socket.socket, message: Message) -> None:
         rank, session = int(message["rank"]), str(message["session"])
-        why = self._wait_for_room(session) or (self._lock_storage(message) if rank == 0 else "")
+        attempt = attempts.attempt_in(message)
+        why = self._wait_for_room(session, attempt) or (self._lead(message, attempt) if rank == 0 else "")
         if why:
             wire.send(link, {"ok": False, "why": why})
             return
         peer = wire.address_from(message["peer"]) if message["peer"] else None
         lead = wire.address_from(message["lead"]) if message["lead"] else None
-        client = RankConnection(link, rank, session, int(message["pid"]), lead, None)
+        client = RankConnection(link, rank, session, attempt, int(message["pid"]), lead, None)
         if peer is not None:
             client.sender = Sender(
                 peer,
@@ -201,62 +215,51 @@ class MemoryHolder:
             self._finished, self._idle_since_s = False, time.monotonic()
             return not self._ending
 
-    def _wait_for_room(self, session: str) -> str:
-        """Empty once no rank of another session is connected; else who is."""
+    def _wait_for_room(self, session: str, attempt: SavingAttempt) -> str:
+        """Empty once no rank of another session is connected; else who is. Ranks of earlier attempts of the same job go."""
         with self._lock:
-            gone = self._lock.wait_for(lambda: not self._others(session), TAKE_OVER_S)
-            if gone:
+            if newer := [each for each in self._others(session) if attempt.is_before(each.attempt)]:
+                return f"attempt {newer[0].attempt.number} of this job has begun: attempt {attempt.number} saves no more"
+            older = all(each.attempt.is_before(attempt) for each in self._others(session))
+            if self._lock.wait_for(lambda: not self._others(session), OLDER_S if older else TAKE_OVER_S):
                 return ""
-            other = self._others(session)[0]
-            return f"rank {other.rank} of another job (process {other.pid} on {self.node}) writes to this directory"
+            others = self._others(session)
+            if not all(each.attempt.is_before(attempt) for each in others):
+                other = others[0]
+                return f"rank {other.rank} of another job (process {other.pid} on {self.node}) writes to this directory"
+            for each in others:  # stopped, or deaf: its next save would be refused
+                with contextlib.suppress(OSError):
+                    each.link.shutdown(socket.SHUT_RDWR)
+                self._forget(each)
+        return ""
+
+    def _lead(self, message: Message, attempt: SavingAttempt) -> str:
+        """Rank 0 is here: its attempt begins in the checkpoint directory. Empty, or why it must not."""
+        owner = f"rank 0 of another job (process {message['pid']} on {self.node})"
+        why = self._writing.take(owner, attempt)
+        if not why:
+            self._begun = attempt
+        return why
+
+    def _refusal(self) -> str:
+        """Why no save is finished here any more: another holder has begun a newer attempt. Raises OSError."""
+        return "" if self._begun is None else attempts.refusal(self.storage, self._begun)
 
     def _others(self, session: str) -> list[RankConnection]:
         return [client for client in self._clients.values() if client.session != session]
 
     def _left(self, link: socket.socket) -> None:
         with self._lock:
-            for rank, client in list(self._clients.items()):
+            for client in list(self._clients.values()):
                 if client.link is link:
-                    del self._clients[rank]
-                    if client.sender is not None:
-                        client.sender.close()
+                    self._forget(client)
             self._lock.notify_all()
 
-    # ---- one writer for each directory, also across nodes
-
-    def _lock_storage(self, message: Message) -> str:
-        """Take the lock of the checkpoint directory; empty, or who has it."""
-        path = os.path.join(self.storage, INNER, "lock")
-        with self._lock:
-            if self._storage_lock >= 0 and hold_paths.is_same(self._storage_lock, path):
-                return ""
-            self._unlock_storage()
-        try:
-            with hold_paths.inner(self.storage, create=True) as inner:
-                fd = private.open_file("lock", inner, os.O_RDWR | os.O_CREAT, os.path.dirname(path))
-        except OSError as error:
-            return f"the directory cannot be written: {error.strerror}"
-        end_s = time.monotonic() + TAKE_OVER_S
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > end_s:
-                    owner = os.pread(fd, 400, 0).decode(errors="replace").strip()
-                    os.close(fd)
-                    return f"{owner or 'another job'} writes to this directory"
-                time.sleep(0.1)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"rank 0 of another job (process {message['pid']} on {self.node})\n".encode(), 0)
-        with self._lock:
-            self._storage_lock = fd
-        return ""
-
-    def _unlock_storage(self) -> None:
-        if self._storage_lock >= 0:
-            os.close(self._storage_lock)
-            self._storage_lock = -1
+    def _forget(self, client: RankConnection) -> None:
+        if self._clients.get(client.rank) is client:
+            del self._clients[client.rank]
+        if client.sender is not None:
+            client.sender.close()
 
     # ---- copies
 
@@ -273,7 +276,9 @@ class MemoryHolder:
         if message["store"]:
             if client.rank == 0:
                 self._saves.begin(label.session, label.step, label.world)
-                self._saves.sweep()
+                with contextlib.suppress(OSError):
+                    if not self._refusal():
+                        self._saves.sweep()
             order = SaveOrder(
                 slot, name, label, client.lead, lambda s: client.tell({"event": "written", "slot": s})
             )
@@ -335,6 +340,11 @@ def arguments() -> Any:
     )
     parser.add_argument(
         "--foreground", action="store_true", help="stay in the foreground, for a service manager"
+    )
+    parser.add_argument(
+        "--end",
+        action="store_true",
+        help="end the one that runs, once its saves are on storage, and remove its copies",
     )
     return parser
 

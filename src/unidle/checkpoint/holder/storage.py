@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from typing import Final
 
 from unidle import private
 from unidle.checkpoint import layout
 from unidle.checkpoint.find import candidates
+from unidle.checkpoint.holder.attempts import Superseded
 from unidle.checkpoint.holder.memory_copies import PAGE, Label
 from unidle.checkpoint.layout import CHUNK_BYTES, Damaged, Manifest, Shard
 from unidle.checkpoint.prune import choose, remove
 from unidle.checkpoint.verify import verify, verify_shard
 
 TRIAL_S: Final = 3600.0
+_REPLACED: Final = ".replaced"
 
 
 def write_shard(storage: str, label: Label, copy_fd: int) -> Shard:
@@ -72,26 +76,46 @@ def _copy(source: int, target: int, size_bytes: int) -> tuple[int, ...]:
     return tuple(crcs)
 
 
-def finish(storage: str, session: str, step: int, shards: list[Shard]) -> str:
-    """All shards are there: write the manifest last, then give the checkpoint its name. Returns its path. Raises OSError."""
+def finish(storage: str, session: str, step: int, shards: list[Shard], refusal: Callable[[], str]) -> str:
+    """All shards are there: write the manifest last, then give the checkpoint its name. Returns its path.
+
+    Raises OSError; :class:`~unidle.checkpoint.holder.attempts.Superseded` where ``refusal()`` has a reason.
+    """
     folder = os.path.join(storage, layout.partial_name(step, session))
     shards = sorted(shards, key=lambda s: s.rank)
     manifest = Manifest(step, len(shards), time.time_ns(), session, tuple(shards))
     layout.write_durably(os.path.join(folder, layout.MANIFEST), manifest.to_bytes())
+    if why := refusal():  # after the last byte and before the name: see `attempts`
+        raise Superseded(why)
     final = os.path.join(storage, layout.step_name(step))
-    _make_room(final)
-    os.rename(folder, final)
+    try:
+        os.rename(folder, final)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        _replace(folder, final)
     layout.sync_directory(storage)
     return final
 
 
-def _make_room(final: str) -> None:
-    """Rename a checkpoint of the same step, which is from before a restart, to a name that marks it for removal."""
-    if os.path.lexists(final):
-        parent, name = os.path.split(final)
-        doomed = os.path.join(parent, f".{name}.pruned")
-        shutil.rmtree(doomed, ignore_errors=True)
-        os.rename(final, doomed)
+def _replace(folder: str, final: str) -> None:
+    """Give ``folder`` the name of a checkpoint of the same step, which is from before a restart.
+
+    That one is moved into ``folder`` first: where a newer attempt has taken ``folder`` away, nothing of it is touched.
+    """
+    before = os.path.join(folder, _REPLACED)
+    os.rename(final, before)
+    os.rename(folder, final)
+    _away(os.path.join(final, _REPLACED), os.path.dirname(final), os.path.basename(final))
+
+
+def _away(path: str, storage: str, name: str) -> None:
+    """Rename something to a name that marks it for removal, and remove it."""
+    doomed = os.path.join(storage, f".{name}.pruned")
+    shutil.rmtree(doomed, ignore_errors=True)
+    with contextlib.suppress(OSError):  # it has its name since a moment ago
+        os.rename(path, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def discard(storage: str, session: str, step: int) -> None:
@@ -107,7 +131,8 @@ def sweep(storage: str, busy: set[str]) -> None:
         return
     for name in names:
         if layout.is_partial(name) and name not in busy:
-            shutil.rmtree(os.path.join(storage, name), ignore_errors=True)
+            # by another name first: it has its final name before that, or never
+            _away(os.path.join(storage, name), storage, name.strip("."))
 
 
 def restore_test(path: str, how: str) -> str | None:

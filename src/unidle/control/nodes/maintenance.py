@@ -17,22 +17,22 @@ from unidle.view.spares import busy_nodes
 from unidle.view.state import View
 
 if TYPE_CHECKING:
-    from unidle.control.nodes.hooks import HookEngine
     from unidle.control.nodes.preflight import Preflight
     from unidle.control.nodes.remedies import RemedyWatch
+    from unidle.engine.node_commands import NodeCommands
 _KEEPING: tuple[str, ...] = ("", "unidle")
 """Placement policies that keep spares."""
 
 
 class NodeMaintenance:
-    """``hands`` makes what carries out remedies and checks; without it nothing is repaired, proved or held back.
+    """``commands`` makes what carries out remedies and checks; without it nothing is repaired, proved or held back.
 
     ``name``: of this controller, for the checks that it begins.
     """
 
-    def __init__(self, hands: Callable[[], HookEngine] | None = None, name: str = "") -> None:
-        self._make_hands, self._name = hands, name
-        self._hands: HookEngine | None = None
+    def __init__(self, commands: Callable[[], NodeCommands] | None = None, name: str = "") -> None:
+        self._make, self._name = commands, name
+        self._commands: NodeCommands | None = None
         self._remedies: RemedyWatch | None = None
         self._preflight: Preflight | None = None
         self._spares = SpareWatch()
@@ -53,12 +53,12 @@ class NodeMaintenance:
 
     def holds(self, view: View, job: JobView, attempt: AttemptView) -> bool:
         """Whether the attempt is not to start yet: its nodes are checked first."""
-        if self._make_hands is None or not _is_checked(view, job, attempt):
+        if self._make is None or not is_checked(view, job, attempt):
             return False
         if self._preflight is None:
             from unidle.control.nodes.preflight import Preflight
 
-            self._preflight = Preflight(self._shared_hands(), self._name)
+            self._preflight = Preflight(self._shared(self._make), self._name)
         return self._preflight.holds(job, attempt)
 
     def look(self, view: View, now_ns: int) -> Iterator[ev.Event]:
@@ -85,16 +85,16 @@ class NodeMaintenance:
         if self._remedies is None:
             from unidle.control.nodes.remedies import RemedyWatch
 
-            self._remedies = RemedyWatch(self._shared_hands())
+            self._remedies = RemedyWatch(self._shared(self._make) if self._make is not None else None)
         return self._remedies
 
-    def _shared_hands(self) -> HookEngine | None:
-        if self._hands is None and self._make_hands is not None:
-            self._hands = self._make_hands()
-        return self._hands
+    def _shared(self, make: Callable[[], NodeCommands]) -> NodeCommands:
+        if self._commands is None:
+            self._commands = make()
+        return self._commands
 
 
-def _is_checked(view: View, job: JobView, attempt: AttemptView) -> bool:
+def is_checked(view: View, job: JobView, attempt: AttemptView) -> bool:
     """Whether the nodes of an attempt are to be checked before it starts."""
     wish = view.fleet.guard.preflight
     if wish != "auto":

@@ -1,6 +1,7 @@
-"""Before a gang starts its nodes are checked: once per machine, with results that count for a while.
+"""Before a gang starts its nodes are checked: once per machine, on it, with results that count for a while.
 
-What to do is ``unidle.guard.preflight``'s. A check that could not tell is never held against a node.
+What to do is ``unidle.guard.preflight``'s. A check that could not tell is never held against a node. A gang does not wait
+for a machine that does not answer: it is placed again.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from unidle.control.nodes.hooks import HookEngine, HookOrder
-from unidle.control.nodes.remedies import check_words, filled, judged, log_age_s, used_directories
+from unidle.control.nodes.remedies import FIT_OF, judged, order_of
+from unidle.control.nodes.used_directories import UsedDirectories
+from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeCommands
 from unidle.events import types as ev
 from unidle.fleet import Node
 from unidle.guard.preflight import Decision, PreflightResult, PreflightRules, Tier, decide_gang
@@ -25,13 +27,13 @@ _TIERS: Final[dict[str, Tier]] = {"quick": "quick", "standard": "standard", "bur
 
 
 class Preflight:
-    """Holds gangs back until their nodes have been checked. ``hands`` run the checks; without them none is held."""
+    """Holds gangs back until their nodes have been checked. ``commands`` run the checks."""
 
-    def __init__(self, hands: HookEngine | None = None, name: str = "") -> None:
-        self._hands = hands
+    def __init__(self, commands: NodeCommands, name: str = "") -> None:
+        self._commands = commands
         self._name = name  # of this controller: what it begins nobody else looks for
         self._held: dict[tuple[str, int], None] = {}
-        self._running: dict[str, tuple[HookOrder, Node, Tier]] = {}  # by machine
+        self._running: dict[str, tuple[NodeCommand, Tier]] = {}  # by machine
         self._told: dict[str, int] = {}  # node -> the check that was held against it
         self._count = 0
         self._next_ns: int | None = None
@@ -43,7 +45,7 @@ class Preflight:
 
     def holds(self, job: JobView, attempt: AttemptView) -> bool:
         """Whether the attempt must not start yet. :meth:`look` gives an event when it may."""
-        if self._hands is None or attempt.checked_ns is not None:
+        if attempt.checked_ns is not None:
             return False
         if any(rank.spawn_ns is not None for rank in attempt.ranks):
             return False
@@ -53,9 +55,10 @@ class Preflight:
     def look(self, view: View, now_ns: int) -> Iterator[ev.Event]:
         """What follows now; an attempt that may start has a :class:`PreflightEnded`."""
         self._next_ns = None
-        if not self._held:
+        if not (self._held or self._running):
             return
         yield from self._results()
+        used = _Used(view, self._commands)
         for name, number in list(self._held):
             job = view.jobs.open.get(name)
             attempt = job.live if job is not None else None
@@ -64,36 +67,43 @@ class Preflight:
             elif attempt.stop is not None:
                 del self._held[name, number]
                 yield ev.PreflightEnded(name, number, False, attempt.stop.because)
+            elif why := self._away(attempt):
+                yield ev.StopAsked(name, number, "node_sick", 0, Reason("host_silent", why))
             else:
-                yield from self._gang(view, job, attempt, now_ns)
+                yield from self._gang(view, job, attempt, used, now_ns)
         if self._running:
             self._wake(now_ns + LOOK_EVERY_NS)
 
     def act(self) -> None:
         """Begin the checks that were decided on."""
-        for order, _, _ in self._running.values():
-            assert self._hands is not None
-            self._hands.begin(order)
+        for order, _ in self._running.values():
+            self._commands.begin(order)
 
     def _wake(self, at_ns: int) -> None:
         self._next_ns = at_ns if self._next_ns is None else min(self._next_ns, at_ns)
 
     def _results(self) -> Iterator[ev.Event]:
-        for machine, (order, node, tier) in list(self._running.items()):
-            assert self._hands is not None
-            outcome = self._hands.look(order.name)
+        for machine, (order, tier) in list(self._running.items()):
+            outcome = self._commands.look(order.name)
             if outcome is None:
                 continue
             del self._running[machine]
+            self._commands.forget(order.name)
             said = judged(tier, outcome)
-            fit = {"ok": True, "failed": False, "silent": None}[said.answer]
-            yield ev.NodeChecked(node.id, tier, fit, said.text)
+            yield ev.NodeChecked(order.node, tier, FIT_OF[said.answer], said.text)
 
-    def _gang(self, view: View, job: JobView, attempt: AttemptView, now_ns: int) -> Iterator[ev.Event]:
+    def _away(self, attempt: AttemptView) -> str:
+        """Why the attempt cannot start soon; empty where all its machines may answer."""
+        nodes = dict.fromkeys(place.node for place in attempt.places)
+        return next((why for node in nodes if (why := self._commands.away(node))), "")
+
+    def _gang(
+        self, view: View, job: JobView, attempt: AttemptView, used: _Used, now_ns: int
+    ) -> Iterator[ev.Event]:
         policy = view.fleet.guard
         names = {place.node for place in attempt.places}
         nodes = {node.id: node for node in view.fleet.nodes if node.id in names}
-        known = {name: (_results_of(view, node), _changed_ns(view, name)) for name, node in nodes.items()}
+        known = {name: (self._known(view, node), _changed_ns(view, name)) for name, node in nodes.items()}
         tries = 1 if policy.preflight == "auto" else policy.quick.tries  # nobody asked to be kept waiting
         rules = PreflightRules(policy.preflight_age_ns, _STANDARD_NS, tries, policy.quick.pause_ns)
         if policy.preflight != "standard":
@@ -104,9 +114,8 @@ class Preflight:
             tier = one.tier
             if one.action == "again" and tier is not None:
                 waits = True
-                self._check(
-                    view, nodes[one.node], tier if policy.preflight == "standard" else "quick", one, now_ns
-                )
+                chosen = tier if policy.preflight == "standard" else "quick"
+                self._check(view, nodes[one.node], chosen, one, used, now_ns)
             elif _may_taint(view, one) and (at_ns := known[one.node][0][-1].at_ns) != self._told.get(
                 one.node
             ):
@@ -130,36 +139,53 @@ class Preflight:
             text += f"; {one.node}: {one.because}{more}; the job starts nevertheless"
         return ev.PreflightEnded(job.id, attempt.number, True, Reason("checked", text))
 
-    def _check(self, view: View, node: Node, tier: Tier, decision: Decision, now_ns: int) -> None:
+    def _check(
+        self, view: View, node: Node, tier: Tier, decision: Decision, used: _Used, now_ns: int
+    ) -> None:
         """Have the node's machine checked, where that is not under way."""
-        if node.netns in self._running:
+        machine = self._machine(node)
+        if machine in self._running:
             return
         if decision.not_before_ns > now_ns:
             self._wake(decision.not_before_ns)
             return
         policy = view.fleet.guard
         hook = policy.quick if tier == "quick" else policy.prove
-        age_s = log_age_s(_changed_ns(view, node.id) or 0, now_ns)
-        own = check_words(node, node.id, tier, age_s, used_directories(view, waiting=False))
-        words = filled(hook.command or own, node, node.id, "")
+        what: NodeCheck | tuple[str, ...] = hook.command
+        if not what:
+            what = NodeCheck(tier, _changed_ns(view, node.id) or None, used.of(node.id))
         self._count += 1
-        order = HookOrder(f"preflight-{self._name}-{self._count}", words, hook.timeout_ns)
-        self._running[node.netns] = (order, node, tier)
+        name = f"preflight-{self._name}-{self._count}"
+        self._running[machine] = order_of(name, node, node.id, what, hook.timeout_ns), tier
+
+    def _machine(self, node: Node) -> str:
+        return node.id if self._commands.elsewhere else node.netns
+
+    def _known(self, view: View, node: Node) -> list[PreflightResult]:
+        """All checks of the node's machine, oldest first: declared nodes of one machine are one for this."""
+        alike = [node.id]
+        if not self._commands.elsewhere and not node.netns and node.address == "127.0.0.1":
+            alike = [n.id for n in view.fleet.nodes if not n.netns and n.address == node.address]
+        found = [_result(name, one) for name in alike for one in view.care.checks.get(name, ())]
+        return sorted(found, key=lambda one: one.at_ns)
+
+
+class _Used:
+    """Directories that jobs use, listed when a check first needs them."""
+
+    def __init__(self, view: View, commands: NodeCommands) -> None:
+        self._view, self._elsewhere = view, commands.elsewhere
+        self._found: UsedDirectories | None = None
+
+    def of(self, node: str) -> tuple[str, ...]:
+        if self._found is None:
+            self._found = UsedDirectories(self._view, elsewhere=self._elsewhere, waiting=False)
+        return self._found.of(node)
 
 
 def _may_taint(view: View, decision: Decision) -> bool:
     """A fleet of one node has no other one to go to: what is wrong with it is reported, and it is used."""
     return decision.action == "taint" and (len(view.fleet.nodes) > 1 or view.fleet.guard.preflight != "auto")
-
-
-def _results_of(view: View, node: Node) -> list[PreflightResult]:
-    """All checks of the node's machine, oldest first: declared nodes of one machine are one for this."""
-    if not node.netns and node.address == "127.0.0.1":
-        alike = [n.id for n in view.fleet.nodes if not n.netns and n.address == node.address]
-    else:
-        alike = [node.id]
-    found = [_result(name, one) for name in alike for one in view.care.checks.get(name, ())]
-    return sorted(found, key=lambda one: one.at_ns)
 
 
 def _result(name: str, check: CheckView) -> PreflightResult:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from unidle.control.nodes.hooks import HookEngine, HookOrder, HookOutcome
-from unidle.control.nodes.storage_watch import directories_of
+from unidle.control.nodes.used_directories import UsedDirectories
+from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeCommands, NodeOutcome
 from unidle.events import types as ev
 from unidle.events.guard import CareState
 from unidle.fleet import Health, Node
@@ -32,9 +31,11 @@ HEALTH: Final[dict[CareState, Health]] = {
 }  # fmt: skip
 LOOK_EVERY_NS: Final = 100_000_000
 _FIT, _UNFIT = 0, 1
+FIT_OF: Final[dict[Answer, bool | None]] = {"ok": True, "failed": False, "silent": None, "away": None}
+"""Whether a node is fit by the answer of its check; None: undetermined."""
 _WITH_JOBS: Final = ("draining", "probation")
 _MOST_MOVES: Final = 32
-_MOST_JOBS: Final = 256  # whose directories a check receives; a command line has a limit
+_AFTER_RESTART: Final = ("reboot", "replace")  # remedies that a restart of the machine completes
 _TEXT: Final = 200
 
 
@@ -64,12 +65,12 @@ class _Known:
 
 
 class RemedyWatch:
-    """``hands`` carry out remedies and checks; without them nothing can be repaired or proved."""
+    """``commands`` carry out remedies and checks; without them nothing can be repaired or proved."""
 
-    def __init__(self, hands: HookEngine | None = None) -> None:
-        self._hands = hands
+    def __init__(self, commands: NodeCommands | None = None) -> None:
+        self._commands = commands
         self._known: _Known | None = None
-        self._orders: dict[str, HookOrder] = {}  # of what is under way
+        self._orders: dict[str, NodeCommand] = {}  # of what is under way
         self._next_ns: int | None = None
         self._now_ns = 0
 
@@ -144,14 +145,17 @@ class RemedyWatch:
 
     def act(self, view: View) -> None:
         """Start the remedies and checks that the log orders. Call it after the log is written."""
-        if self._hands is None:
+        commands = self._commands
+        if commands is None:
             return
         busy = {name_of(here): here for here in view.care.targets.values() if here.busy}
+        for name in self._orders.keys() - busy.keys():
+            commands.forget(name)
         self._orders = {
-            name: self._orders.get(name) or self._order(view, here) for name, here in busy.items()
+            name: self._orders.get(name) or self._order(view, here, commands) for name, here in busy.items()
         }
         for order in self._orders.values():
-            self._hands.begin(order)
+            commands.begin(order)
 
     def excuse(self, view: View, job: JobView, event: ev.Event) -> ev.Event:
         """A gang that failed on a node which is being taken out waits again: it was not the job's fault."""
@@ -208,7 +212,7 @@ class RemedyWatch:
         return self._known
 
     def _result(self, here: CareView) -> RemedyResult | None:
-        found = self._hands.look(name_of(here)) if self._hands is not None else None
+        found = self._commands.look(name_of(here)) if self._commands is not None else None
         return None if found is None else judged(here.busy, found)
 
     def _told(self, view: View, target: str) -> Iterator[ev.Event]:
@@ -218,15 +222,14 @@ class RemedyWatch:
             return
         result = self._result(here)
         if result is not None:
-            fit = {"ok": True, "failed": False, "silent": None}[result.answer]
-            yield ev.NodeChecked(here.node, here.busy, fit, result.text)
+            yield ev.NodeChecked(here.node, here.busy, FIT_OF[result.answer], result.text)
 
     def _wake(self, view: View, target: str, now_ns: int) -> None:
         here = view.care.targets.get(target)
         times = []
         if here is not None:
             times.append(remedy.next_ns(here, self._facts(view, target, now_ns), view.fleet.guard, now_ns))
-            if here.busy and self._hands is not None:
+            if here.busy and self._commands is not None:
                 times.append(now_ns + LOOK_EVERY_NS)
         window = view.care.windows.get(target)
         if window is not None and here is None:
@@ -235,50 +238,33 @@ class RemedyWatch:
             if at_ns is not None and at_ns > now_ns and (self._next_ns is None or at_ns < self._next_ns):
                 self._next_ns = at_ns
 
-    def _order(self, view: View, here: CareView) -> HookOrder:
+    def _order(self, view: View, here: CareView, commands: NodeCommands) -> NodeCommand:
         policy, node = view.fleet.guard, view.node(here.node)
+        what: NodeCheck | tuple[str, ...]
         if here.busy in RUNGS:
             hook = next(hook for rung, hook in policy.remedies.items() if rung == here.busy)
-            words = hook.command
+            what = hook.command
         else:
             hook = policy.quick if here.busy == remedy.QUICK else policy.prove
             since_ns = max(here.repaired_ns, view.care.returned.get(here.node, 0))
-            words = hook.command or check_words(
-                node, here.node, here.busy, log_age_s(since_ns, self._now_ns),
-                used_directories(view, waiting=True),
-            )  # fmt: skip
+            used = UsedDirectories(view, elsewhere=commands.elsewhere, waiting=True).of(here.node)
+            what = hook.command or NodeCheck(here.busy, since_ns or None, used)
         device = here.target if here.target != here.node else ""
-        return HookOrder(name_of(here), filled(words, node, here.node, device), hook.timeout_ns)
+        return order_of(name_of(here), node, here.node, what, hook.timeout_ns, device)
 
 
 def name_of(here: CareView) -> str:
     """What a remedy or check is called: by its place in the log, so that it is begun once."""
-    return f"{here.seq}-{here.busy}"
+    return f"{here.at_ns}-{here.seq}-{here.busy}"
 
 
-def log_age_s(since_ns: int, now_ns: int) -> int | None:
-    """For how many seconds the kernel log counts, of a node that came back at ``since_ns`` (0: it never did)."""
-    return max(now_ns - since_ns, 0) // 1_000_000_000 if since_ns else None
-
-
-def used_directories(view: View, *, waiting: bool) -> tuple[str, ...]:
-    """Where jobs that run work and save, and with ``waiting`` also those that do not run now: for the checks of a node."""
-    jobs = [*sorted(view.live), *(view.jobs.open if waiting else ())]
-    found = (path for job in jobs[:_MOST_JOBS] for path in directories_of(view.jobs.open[job].spec))
-    return tuple(dict.fromkeys(found))
-
-
-def check_words(
-    node: Node | None, name: str, tier: str, age_s: int | None = None, used: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """unidle's own check, in the network namespace of the node where it has one.
-
-    ``age_s``: see :func:`log_age_s`; ``used``: see :func:`used_directories`.
-    """
-    log = () if age_s is None else ("--log-age", str(age_s))
-    words = (sys.executable, "-P", "-m", "unidle", "check", "--json", "--tier", tier, "--node", name, *log)
-    words += tuple(f"--used={path}" for path in used)
-    return ("ip", "netns", "exec", node.netns, *words) if node is not None and node.netns else words
+def order_of(
+    name: str, node: Node | None, node_id: str, what: NodeCheck | tuple[str, ...], limit_ns: int, device: str = ""
+) -> NodeCommand:  # fmt: skip
+    """The order for a node, which may have left the fleet (None); the words of a command are filled in."""
+    if not isinstance(what, NodeCheck):
+        what = filled(what, node, node_id, device)
+    return NodeCommand(name, node_id, what, limit_ns, node.netns if node is not None else "")
 
 
 def filled(words: tuple[str, ...], node: Node | None, name: str, device: str) -> tuple[str, ...]:
@@ -292,14 +278,16 @@ def filled(words: tuple[str, ...], node: Node | None, name: str, device: str) ->
     return tuple(found)
 
 
-def judged(what: str, outcome: HookOutcome) -> RemedyResult:
+def judged(what: str, outcome: NodeOutcome) -> RemedyResult:
     """The result of an outcome. Exit codes of a check: 0 fit, 1 unfit, others undetermined; of a remedy: 0 done."""
-    last = (outcome.text.strip().splitlines() or [""])[-1][:_TEXT]
+    last = (outcome.text.strip().splitlines() or [""])[-1]
     if outcome.late:
         return RemedyResult("silent", "it did not end in time and was killed")
+    if outcome.restarted and what in _AFTER_RESTART:
+        return RemedyResult("ok", "the machine has restarted")
     if outcome.code is None:
-        return RemedyResult("silent", outcome.text)
-    text = _of_check(outcome.text) or last or f"exit code {outcome.code}"
+        return RemedyResult("away" if outcome.away else "silent", _printable(last))
+    text = _printable(_of_check(outcome.text) or last or f"exit code {outcome.code}")
     answer: Answer = "ok" if outcome.code == _FIT else "failed"
     if what not in RUNGS and outcome.code not in (_FIT, _UNFIT):
         answer = "silent"
@@ -314,9 +302,14 @@ def _of_check(text: str) -> str:
         if not wrong:
             return f"{counted(len(told['checks']), 'check')} passed"
         check = told["checks"][wrong[0][1]]
-        return f"{check['name']}: {check['because']}"[:_TEXT]
-    except (ValueError, KeyError, TypeError):
+        return f"{check['name']}: {check['because']}"
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ""
+
+
+def _printable(text: str) -> str:
+    """As the log may have it: a machine can answer anything, such as half a surrogate pair."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:_TEXT])
 
 
 def _moved(view: View, move: Set | StopJob) -> Iterator[ev.Event]:
@@ -333,6 +326,8 @@ def _moved(view: View, move: Set | StopJob) -> Iterator[ev.Event]:
 def _events(view: View, said: Set, by: str) -> Iterator[ev.Event]:
     """The new state, and the health that the ledger uses for it."""
     yield ev.RemedySet(said.target, said.state, said.because, said.step, said.try_, said.deadline_ns, by)
+    if said.state in ("suspect", "draining") and view.health.get(said.target) == "fault":
+        return  # its machine does not answer, which is still so
     health = "repair" if said.state == "remedy" else HEALTH[said.state]
     if said.state == "probation" and view.fleet.guard.probation_work != "none":
         health = "healthy"  # who works there does so on a node in use; its free time is still quarantine

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from unidle.control.nodes.maintenance import is_checked
 from unidle.events.types import StopAsked
-from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended, others_in_words
+from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended
+from unidle.guard.failure_words import others_in_words
 from unidle.jobs import Reason
 from unidle.ledger.attempt import START_MOST_NS
 from unidle.view.accounts import durable_points
+from unidle.view.host_clocks import clock_errors
 from unidle.view.jobs import AttemptView, JobView, in_full
 from unidle.view.ranks import RankView
 from unidle.view.state import View
-from unidle.words import counted
+from unidle.words import counted, length
 
 if TYPE_CHECKING:
     from unidle.predict.outcome import Checked
 
 Plain = dict[str, Any]
 _NAMED: Final = 8  # jobs that are named in one line
+_CLOCKS_NAMED: Final = 3
 _MOMENT_NS: Final = 1_000_000_000
 
 
@@ -76,11 +81,22 @@ def failure_lines(failure: Plain) -> list[str]:
     ended = failure["signal"] or f"exit code {failure['code']}"
     more = (
         failure["meaning"] and f"{ended}: {failure['meaning']}",
-        others_in_words(failure["because_of"], failure["same"]),
+        others_in_words(failure["because_of"], failure["same"], failure["unsure"]),
         failure["help"],
     )
     lines += [f"  {text}" for text in more if text]
     return [*lines, f"  next: {failure['next']}"] if failure["next"] else lines
+
+
+def clock_text(errors_ns: Mapping[str, int]) -> str:
+    """``clock of n2 known within 0.4 ms``, the least known first; empty where all times are of the log's own clock."""
+    known = sorted(errors_ns.items(), key=lambda one: (-one[1], one[0]))
+    if len(known) < 2:
+        return "".join(f"clock of {node} known within {length(error_ns)}" for node, error_ns in known)
+    named = [f"{length(error_ns)} ({node})" for node, error_ns in known[:_CLOCKS_NAMED]]
+    more = len(known) - _CLOCKS_NAMED
+    rest = f", and better on {counted(more, 'more host')}" if more > 0 else ""
+    return f"clocks of hosts known within {', '.join(named)}{rest}"
 
 
 def reason_now(job: JobView) -> Reason | None:
@@ -100,10 +116,13 @@ def exit_codes(attempt: AttemptView) -> list[int | None]:
     return [rank.code for rank in attempt.ranks]
 
 
-def job_detail(job: JobView, store: str | None = None) -> Plain:
+def job_detail(view: View, job: JobView, store: str | None = None) -> Plain:
     """Everything about one job (``unidle show``)."""
     durable = durable_points(job)
-    attempts = [_attempt(job, a, point.step, store) for a, point in zip(job.attempts, durable, strict=True)]
+    attempts = [
+        _attempt(job, a, point.step, store) | {"clock_errors_ns": clock_errors(view, a)}
+        for a, point in zip(job.attempts, durable, strict=True)
+    ]
     spec = {name: getattr(job.spec, name) for name in _SPEC_FIELDS}
     return {**job_line(job, store), "command": list(job.spec.command), "spec": spec, "runs": attempts}
 
@@ -194,6 +213,7 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
         "size": job.resized.text if job.resized is not None else None,
         "silent": silence_text(line, view.time_ns) or None,
         "unmeasured": _unmeasured(job, view.time_ns),
+        "clock_errors_ns": clock_errors(view, job.attempts[-1]) if job.attempts else {},
         "predictions": [_prediction(check, view.fleet.currency) for check in checked(job, view)],
     }
     if job.state in ("queued", "restarting"):
@@ -217,6 +237,11 @@ def _decisions_of(view: View, job: JobView, attempt: AttemptView) -> list[Plain]
             attempt.because,
         )
     )
+    if _waits_for_check(view, job, attempt):
+        nodes = list(dict.fromkeys(place.node for place in attempt.places))
+        more = f" and {counted(len(nodes) - _NAMED, 'more node')}" if len(nodes) > _NAMED else ""
+        text = f"its nodes, before its ranks start: {', '.join(nodes[:_NAMED])}{more}"
+        decisions.append(_decision(attempt.placed_ns, "checking", text))
     for notice in attempt.notices:
         decisions.append(_decision(notice.at_ns, "idle notice", notice.because.text, notice.because))
         if notice.over is not None:
@@ -236,6 +261,13 @@ def _decisions_of(view: View, job: JobView, attempt: AttemptView) -> list[Plain]
         text = "it waits again" if _is_of_stop(attempt, attempt.then) else attempt.then.text
         decisions.append(_decision(attempt.ended_ns, "again", text, attempt.then))
     return decisions
+
+
+def _waits_for_check(view: View, job: JobView, attempt: AttemptView) -> bool:
+    """Whether the nodes of the attempt are being checked, so that none of its ranks has started."""
+    if view.modelled or not attempt.live or attempt.stop is not None or attempt.checked_ns is not None:
+        return False
+    return all(rank.spawn_ns is None for rank in attempt.ranks) and is_checked(view, job, attempt)
 
 
 def _of_hosts(attempt: AttemptView) -> list[Plain]:

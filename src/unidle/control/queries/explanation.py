@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unidle.control.queries.describe import failure_lines
+from unidle.control.queries.describe import clock_text, failure_lines
 from unidle.jobs import NEVER
 from unidle.words import clock_time, counted, figures, length
 
@@ -24,6 +24,8 @@ def story_lines(story: dict[str, Any]) -> list[str]:
         )
     if story["unmeasured"]:
         lines.append(f"  {story['unmeasured']}")
+    if clocks := clock_text(story["clock_errors_ns"]):
+        lines.append(f"  {clocks}")
     moments = [(decision["time_ns"], decision["what"], decision["text"]) for decision in story["decisions"]]
     moments += [(said["said_ns"], "predicted", predicted(said)) for said in story["predictions"]]
     before = ""

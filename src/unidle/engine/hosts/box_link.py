@@ -36,10 +36,18 @@ class BoxLink:
         if self.peer is not None:
             self.heard_ns = max(self.heard_ns, hub.acknowledged_ns(self.peer.id))
 
-    def offset_ns(self, hub: HubFacts) -> int:
-        """What turns its boot-time clock into the controller's."""
-        measured = None if self.peer is None else hub.offset(self.peer.id)
-        return self.hello_offset_ns if measured is None else measured.offset_ns
+    def offset_ns(self, hub: HubFacts, agent: Peer | None) -> int:
+        """What turns its boot-time clock into the controller's.
+
+        The box and its host's ``agent`` have the same clock, so the better one of two measurements counts: that of a
+        box that has just begun is of few exchanges.
+        """
+        peers = [self.peer] if self.peer is not None else []
+        if agent is not None and peers and agent.boot == peers[0].boot:
+            peers.append(agent)
+        found = [clock for peer in peers if (clock := hub.offset(peer.id)) is not None]
+        best = min(found, key=lambda clock: clock.error_ns, default=None)
+        return self.hello_offset_ns if best is None else best.offset_ns
 
 
 @dataclass(slots=True)

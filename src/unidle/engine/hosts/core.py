@@ -13,21 +13,34 @@ import msgspec
 
 from unidle import wire
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
+from unidle.engine.hosts.gang_looks import look_of
 from unidle.engine.hosts.gang_moves import GangMoves, OrdersOf
 from unidle.engine.hosts.gang_state import GangState, Key, RankState, adopted, fresh, never_started, numbers
+from unidle.engine.hosts.gang_uses import GangUses
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
+from unidle.engine.hosts.job_saves import attempt_of
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timers import Timers
 from unidle.engine.hosts.timing import HostsTiming, S
-from unidle.engine.protocol import Disrupted, LiveAttempt, RankMarks, Silent, StartGang, StopGang
+from unidle.engine.protocol import (
+    Disrupted,
+    HostClock,
+    LiveAttempt,
+    RankMarks,
+    Silent,
+    StartGang,
+    StopGang,
+    WatchGang,
+)
 from unidle.events.marks import Mark
 from unidle.fleet import Fleet
 from unidle.hub import frames
-from unidle.hub.protocol import Joined, Left, Peer, Received
+from unidle.hub.protocol import ClockOffset, Joined, Left, Peer, Received
 from unidle.jobs import Reason
 
 _DECODER = msgspec.json.Decoder(Mark)
 _LOOK_NS = S  # between two looks at what is silent, or waits
+_CLOCK_SOON_NS, _CLOCK_NS = S, 30 * S  # after an agent's hello, and from then on
 
 
 class HostsCore:
@@ -40,6 +53,7 @@ class HostsCore:
         self.out = Outbox(fence)
         self.boxes = BoxLinks(start_ns)
         self.nodes = HostNodes(fleet, start_ns, timing, self.out)
+        self.uses = GangUses(self.out, self.nodes)
         self.gangs: dict[Key, GangState] = {}
         self._of_job: dict[str, dict[int, GangState]] = {}
         self._open: set[str] = set()
@@ -85,9 +99,15 @@ class HostsCore:
         self.gangs[key].stop(command.grace_ns)
         self.moves.move(self.gangs[key])
 
+    def watch(self, command: WatchGang, now_ns: int) -> None:
+        """Have agents measure whether an attempt's devices are used."""
+        self.out.now_ns = now_ns
+        self.uses.watch(command)
+
     def release(self, job: str, attempt: int, now_ns: int) -> None:
         """Forget an attempt; boxes that are not connected now receive it with their next hello."""
         gang = self.gangs.pop((job, attempt), None)
+        self.uses.forget((job, attempt))
         self._of_job.get(job, {}).pop(attempt, None)
         for node in gang.nodes if gang is not None else ():
             link = self.boxes.at.get((node, job))
@@ -95,6 +115,17 @@ class HostsCore:
                 self._release(link.peer, attempt)
             if (on := self.nodes.at.get(node)) is not None and on.leaving:
                 self._look_at_node_at(on, now_ns)
+
+    def forget(self, node: str, now_ns: int) -> str | None:
+        """Take a host out of the fleet that does not answer. Why not: empty if it leaves, None if the fleet has no such host."""
+        self.out.now_ns = now_ns
+        if self.nodes.agent(node) is not None:
+            return "its agent is connected: stop it first"
+        link = self.nodes.forget(node)
+        if link is None:
+            return None
+        self._look_at_node_at(link, now_ns)
+        return ""
 
     def finish(self, job: str) -> None:
         """The boxes of a job may go."""
@@ -125,6 +156,8 @@ class HostsCore:
         node = self.nodes.join(peer, heard_ns)
         if node is not None:
             self._look_at_node_at(node, node.heard_ns + self._timing.silent_ns)
+            self.uses.joined(peer.node)
+            self._timers.set(("clock", peer.node, ""), now_ns + _CLOCK_SOON_NS)
             for box in self.boxes.on_node(peer.node):
                 box.asked_ns = None
                 self._fetch(box)
@@ -153,10 +186,30 @@ class HostsCore:
         elif isinstance(frame, frames.Seen):
             if frame.what == "node":
                 self.nodes.described(event.peer, frame.body)
+            elif frame.what in (wire.VITALS, wire.USE):
+                self._observed(event.peer, frame)
             elif frame.what == wire.ENDS and (link := self.boxes.of_peer.get(event.peer)) is not None:
                 self._ends(link)
+            elif frame.what == wire.LOOKED and (link := self.boxes.of_peer.get(event.peer)) is not None:
+                self._looked(link, frame)
         elif isinstance(frame, frames.Marks) and (link := self.boxes.of_peer.get(event.peer)) is not None:
             self._marks(link, frame)
+
+    def _observed(self, peer: int, frame: frames.Seen) -> None:
+        """An agent saw ranks of its node: it speaks for those alone."""
+        node, offset = self.nodes.of_peer.get(peer), self._hub.offset(peer)
+        if offset is None or frame.what == wire.USE:
+            self.uses.seen(peer, frame.body, 0 if offset is None else offset.offset_ns)
+            return
+        seen = look_of(frame.body, offset.offset_ns)
+        gang = None if seen is None else self.gangs.get((seen.job, seen.attempt))
+        if node is None or seen is None or gang is None:
+            return
+        here = {rank.rank for rank in gang.ranks if rank.node == node.node.id}
+        gang.observed.add(node.node.id, seen, here)
+        found = gang.observed.complete({r.rank: r.node for r in gang.ranks if r.begun and not r.ended})
+        if found is not None:
+            self.out.seen.append(found)
 
     def _ends(self, link: BoxLink) -> None:
         """The host ends the ranks of a box, as its allocation is over: no failure of the job."""
@@ -165,6 +218,13 @@ class HostsCore:
                 because = Reason("host_ends", f"host {link.node} ends its ranks", {"node": link.node})
                 self.out.seen.append(Disrupted(*gang.key, because))
 
+    def _looked(self, link: BoxLink, seen: frames.Seen) -> None:
+        """A box has read the newest checkpoint before an attempt: that may be what its start waits for."""
+        gang = self.gangs.get((link.job, attempt_of(seen.body)))
+        if gang is not None and link.node == gang.ranks[0].node:
+            self.moves.looked(gang, seen.body)
+            self.moves.move(gang)
+
     def advance(self, now_ns: int) -> None:
         """Do what is due by now. Call it after all that the hub had by then was taken in: a box that answered in
         time is not taken for dead."""
@@ -172,6 +232,8 @@ class HostsCore:
         for kind, name, of in self._timers.take(now_ns):
             if kind == "node" and (node := self.nodes.at.get(name)) is not None:
                 self._look_at_node(node)
+            elif kind == "clock":
+                self._look_at_clock(name)
             elif kind == "box" and (box := self.boxes.at.get((name, str(of)))) is not None:
                 self._look_at_box(box)
             elif kind == "gang" and (gang := self.gangs.get((name, int(of)))) is not None:
@@ -231,11 +293,25 @@ class HostsCore:
         rank = gang.ranks[frame.rank]
         if rank.node != link.node or rank.ended:
             return
-        taken = rank.take(frame.first, [_decoded(one, self.out.now_ns) for one in frame.marks])
+        taken = rank.take(frame.first, self._timed(rank, frame.marks))
         if taken is None:  # some are missing, so ask for them again
             self.out.tell(link.peer.id, frames.Resume(gang.attempt, {str(rank.rank): rank.known}))
         elif taken[1]:
             self.out.seen.append(RankMarks(*gang.key, rank.rank, *taken))
+
+    def _timed(self, rank: RankState, lines: Sequence[msgspec.Raw]) -> list[Mark]:
+        """Marks of a rank. A box that has not had the orders of a rank writes its end with the wall clock of its host, which
+        may be wrong: such an end is no earlier than the mark before it, and no later than now.
+        """
+        now_ns, found = self.out.now_ns, []
+        last_ns = rank.at_ns if rank.begun else now_ns
+        for line in lines:
+            mark = _decoded(line, now_ns)
+            if mark.k == "lost":
+                mark = msgspec.structs.replace(mark, t=min(max(mark.t, last_ns), now_ns))
+            found.append(mark)
+            last_ns = mark.t
+        return found
 
     def _end(self, peer: Peer, attempt: int, ranks: list[int]) -> None:
         """End ranks that are over for the log, or were never in it."""
@@ -252,6 +328,10 @@ class HostsCore:
                 self._timers.set(("release", str(attempt), peer.id), self.out.now_ns + _LOOK_NS)
 
         self.out.tell(peer.id, frames.Release(self.out.ask(peer.id, answered), self.out.fence, attempt))
+
+    def clock_of(self, peer: Peer) -> ClockOffset | None:
+        """Of that connection; None until it is measured."""
+        return self._hub.offset(peer.id)
 
     def _fetch(self, link: BoxLink) -> None:
         """Have the agent look after a box that is needed and has no connection."""
@@ -334,8 +414,18 @@ class HostsCore:
         heard = any(box.peer is not None and not box.silent for box in self.boxes.on_node(node))
         used = link.leaving and any(gang.on(node) for gang in self.gangs.values())
         again_ns = self.nodes.look(link, self.out.now_ns, self._hub, boxes=heard, used=used)
+        if link.gone:
+            self.uses.gone(node)
         if again_ns is not None:
             self._look_at_node_at(link, again_ns)
+
+    def _look_at_clock(self, node: str) -> None:
+        """Report how well the clock of a node is known, while its agent is connected."""
+        agent = self.nodes.agent(node)
+        clock = None if agent is None else self._hub.offset(agent.id)
+        if agent is not None and clock is not None:
+            self.out.seen.append(HostClock(node, agent.boot, clock.offset_ns, clock.error_ns))
+            self._timers.set(("clock", node, ""), self.out.now_ns + _CLOCK_NS)
 
     def _add(self, gang: GangState) -> None:
         self.gangs[gang.key] = gang
@@ -349,5 +439,9 @@ _NO_PARTS = "parts of devices cannot be made on hosts that join by an agent yet:
 def _decoded(line: msgspec.Raw, now_ns: int) -> Mark:
     try:
         return _DECODER.decode(line)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ) as error:  # the hub does not look into marks
         return Mark(k="note", t=now_ns, text=f"a line of the journal cannot be read: {error}")

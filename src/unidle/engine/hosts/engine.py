@@ -6,21 +6,22 @@ import hashlib
 import select
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final
+from typing import Any, Final
 
 from unidle.clock import Clock
 from unidle.engine.hosts.core import HostsCore
+from unidle.engine.hosts.node_commands import HostCommands
 from unidle.engine.hosts.orders import BoxHost, rank_orders
+from unidle.engine.hosts.outbox import Answer
 from unidle.engine.hosts.reads import ReadRequest, Reads, answer_to
 from unidle.engine.hosts.timing import HostsTiming
-from unidle.engine.protocol import LiveAttempt, Observation, StartGang, StopGang, Utilised, WatchGang
+from unidle.engine.protocol import LiveAttempt, Observation, StartGang, StopGang, WatchGang
 from unidle.fleet import Fleet
 from unidle.hub import frames
 from unidle.hub.file_parts import RankFilePart
 from unidle.hub.protocol import Hub, Joined, Left, Peer, Received
 
 LONGEST_WAIT_NS: Final = 500_000_000
-_NOT_MEASURED: Final = "the use of devices is not measured on hosts that join by an agent"
 
 
 class HostsEngine:
@@ -29,11 +30,10 @@ class HostsEngine:
     ``fleet`` has what no host describes (tiers, queues, policies), and the nodes that the log has from before: a
     running attempt must not be without its node. Nodes that join or leave are observations. ``fence`` is the store's
     token of this controller; it grows with each controller. ``timing.deadline_ns`` must be the lease that the hub
-    grants. ``on_seen`` gets what agents and boxes observe and the engine has no use for (``signs``, ``vitals``, ...).
+    grants. ``on_seen`` gets what agents and boxes observe and the engine has no use for (``signs``, ...).
 
-    The engine is used by one thread, apart from :meth:`read`. It has no vitals, no warm restarts, no copies of
-    checkpoints in memory and no parts of devices: ranks start without the first three, and a gang that needs a part
-    is refused.
+    ``commands`` runs checks and remedies on the hosts. The engine is used by one thread, apart from :meth:`read`. What ranks do, and whether devices are used, is measured by
+    the agents of their hosts. There are no parts of devices: a gang that needs one is refused.
     """
 
     modelled: Final = False
@@ -47,8 +47,8 @@ class HostsEngine:
         self._core = HostsCore(
             hub, fleet, clock.now_ns(), fence, timing or HostsTiming(), self._orders
         )  # fmt: skip
+        self.commands = HostCommands(self._core, clock, self._name, self._flush)
         self._reads = Reads()
-        self._uses: list[Utilised] = []
         self._poller = select.poll()
         self._poller.register(hub.wake_fd, select.POLLIN)
         self._poller.register(self._reads.wake_fd, select.POLLIN)
@@ -82,10 +82,8 @@ class HostsEngine:
         self._flush()
 
     def watch(self, command: WatchGang) -> None:
-        """Report that it cannot be measured."""
-        if command.every_ns:
-            now_ns = self._clock.now_ns()
-            self._uses.append(Utilised(command.job, command.attempt, "unknown", now_ns, _NOT_MEASURED))
+        self._core.watch(command, self._clock.now_ns())
+        self._flush()
 
     def release(self, job: str, attempt: int) -> None:
         self._core.release(job, attempt, self._clock.now_ns())
@@ -111,6 +109,16 @@ class HostsEngine:
         """
         return self._reads.ask(ReadRequest(node, job, attempt, rank, file, offset, count))
 
+    def ask_agent(self, node: str, what: str, body: dict[str, Any], answer: Answer) -> None:
+        """Give the agent of a node an order. ``answer`` is called in the loop, also if the connection ends."""
+        agent = self._core.nodes.agent(node)
+        if agent is None:
+            answer(frames.Done(0, False, "its host is not connected"))
+            return
+        out = self._core.out
+        out.tell(agent.id, frames.Run(out.ask(agent.id, answer), out.fence, what, body))
+        self._flush()
+
     def poll(self) -> list[Observation]:
         """What is new since the last poll. The time is taken before the hub is asked, so that what came by then counts."""
         now_ns = self._clock.now_ns()
@@ -127,8 +135,7 @@ class HostsEngine:
         self._reads.send(self._core)
         self._flush()
         seen, self._core.out.seen = self._core.out.seen, []
-        uses, self._uses = self._uses, []
-        return [*seen, *uses]
+        return seen
 
     def _received(self, event: Received, now_ns: int) -> None:
         frame, peer = event.frame, event.peer
@@ -139,13 +146,27 @@ class HostsEngine:
                 )
                 found.add_done_callback(lambda done: self._hub.send(peer, answer_to(frame, done)))
             return
+        if isinstance(frame, frames.Forget):
+            if event.peer in self._peers and self._peers[event.peer].kind == "reader":
+                self._hub.send(peer, self._forget(frame, now_ns))
+            return
         self._core.received(event, now_ns)
         if self.on_seen is not None and isinstance(event.frame, frames.Seen) and event.peer in self._peers:
             self.on_seen(self._peers[event.peer], event.frame)
 
+    def _forget(self, frame: frames.Forget, now_ns: int) -> frames.Done:
+        """Take a host out of the fleet, and free its name."""
+        why = self._core.forget(frame.node, now_ns)
+        if why:
+            return frames.Done(frame.id, ok=False, why=why)
+        had_joined = self._hub.forget(frame.node)
+        if why is None and not had_joined:
+            return frames.Done(frame.id, ok=False, why="no host of this name has joined")
+        return frames.Done(frame.id, ok=True)
+
     def wait(self, until_ns: int | None) -> None:
         """Return when the hub has something, when a lease or a start is due, or at ``until_ns``."""
-        if self._core.out.seen or self._uses:
+        if self._core.out.seen:
             return
         now_ns = self._clock.now_ns()
         times = [at for at in (until_ns, self._core.next_ns) if at is not None]

@@ -13,6 +13,7 @@ from unidle import wire
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
 from unidle.engine.hosts.gang_state import GangState, RankState, numbers
 from unidle.engine.hosts.host_nodes import HostNodes
+from unidle.engine.hosts.job_saves import saves_of
 from unidle.engine.hosts.orders import BoxHost, start_frames
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timing import HostsTiming
@@ -73,7 +74,11 @@ class GangMoves:
             return
         for node, peer in peers.items():
             self._prepare(gang, node, peer)
-        if all(gang.prepared.get(node, (0, {}))[0] == peer.id for node, peer in peers.items()):
+        if any(gang.prepared.get(node, (0, {}))[0] != peer.id for node, peer in peers.items()):
+            return
+        if gang.look.holds(gang.command, self._out.now_ns):
+            gang.waits_since_ns = None  # the boxes are there
+        else:
             self._start(gang, links, peers)
 
     def _is_due(self, gang: GangState, rank: RankState) -> bool:
@@ -107,13 +112,22 @@ class GangMoves:
         def answered(done: frames.Done) -> None:
             if done.ok:
                 gang.prepared[node] = (peer.id, done.data)
+                self.looked(gang, done.data.get("looked"))
                 self.move(gang)
             elif done.why and not self._heed(done) and gang.prepare_sent.get(node) == peer.id:
                 self._refused(gang, node, done.why)
 
         number = self._out.ask(peer.id, answered)
         leader = node == gang.ranks[0].node
-        self._out.tell(peer.id, frames.Prepare(number, self._out.fence, gang.attempt, leader))
+        saves = None
+        if gang.command is not None:
+            saves = saves_of(gang.command, self._nodes.address(node), leader=leader)
+        self._out.tell(peer.id, frames.Prepare(number, self._out.fence, gang.attempt, leader, saves))
+
+    def looked(self, gang: GangState, said: object) -> None:
+        """The box of rank 0 has read the newest checkpoint, or a part of it."""
+        if said is not None:
+            self._out.seen += gang.look.take(*gang.key, said)
 
     def _refused(self, gang: GangState, node: str, why: str) -> None:
         """A box is not ready: it is asked again with the next look at the gang, a few times."""
@@ -135,7 +149,7 @@ class GangMoves:
             return
         gang.port, gang.waits_since_ns = port, None
         hosts = {
-            node: BoxHost(peers[node].boot, link.offset_ns(self._hub), _interface(gang, node))
+            node: BoxHost(peers[node].boot, self._offset_ns(link), _interface(gang, node))
             for node, link in links.items()
         }
         due = {node: [rank for rank in gang.on(node) if self._is_due(gang, rank)] for node in peers}
@@ -151,6 +165,9 @@ class GangMoves:
                 self._out.tell(peer.id, frames.Start(number, self._out.fence, gang.attempt, chunk))
             for rank in due[node]:
                 rank.may_run, rank.sent = True, peer.id
+
+    def _offset_ns(self, link: BoxLink) -> int:
+        return link.offset_ns(self._hub, self._nodes.agent(link.node))
 
     def _started(self, gang: GangState, peer: Peer, ranks: list[int]) -> Callable[[frames.Done], None]:
         def answered(done: frames.Done) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from unidle.engine.hosts.gang_looks import GangLooks
+from unidle.engine.hosts.job_saves import LookState
 from unidle.engine.protocol import LiveAttempt, StartGang, StopGang
 from unidle.events.marks import Mark
 
@@ -17,7 +19,7 @@ Key = tuple[str, int]  # job and attempt
 class RankState:
     """``known`` is the ordinal of its next mark. ``may_run``: a box was given its start, or may have been by an earlier
     controller, so that only its own end or the end of the box's lease shows that it is dead. ``begun``: it has marks.
-    ``sent`` is the connection on which its start was sent.
+    ``sent`` is the connection on which its start was sent; ``at_ns`` the time of its newest mark, as far as this engine has it.
     """
 
     rank: int
@@ -27,6 +29,7 @@ class RankState:
     may_run: bool = False
     begun: bool = False
     sent: int | None = None
+    at_ns: int = 0
 
     def take(self, first: int, marks: Sequence[Mark]) -> tuple[int, tuple[Mark, ...]] | None:
         """The marks that are new, and the ordinal of the first; None where some before them are missing."""
@@ -39,7 +42,8 @@ class RankState:
                 self.ended = True
                 break
         at, self.known = self.known, self.known + len(new)
-        self.begun = self.begun or bool(new)
+        if new:
+            self.begun, self.at_ns = True, new[-1].t
         return at, tuple(new)
 
 
@@ -61,6 +65,8 @@ class GangState:
     refusals: int = 0  # of `prepare`
     port: int | None = None  # with which starts were sent
     waits_since_ns: int | None = None
+    observed: GangLooks = field(default_factory=GangLooks)
+    look: LookState = field(default_factory=LookState)  # at the newest checkpoint, before the start
 
     @property
     def key(self) -> Key:

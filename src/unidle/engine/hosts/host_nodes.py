@@ -54,6 +54,11 @@ class HostNodes:
         link = self.at.get(node)
         return None if link is None else link.peer
 
+    def address(self, node: str) -> str:
+        """Where other hosts reach a node; the loopback address of one that is not known."""
+        link = self.at.get(node)
+        return link.node.address if link is not None and link.node.address else "127.0.0.1"
+
     def join(self, peer: Peer, heard_ns: int) -> HostNode | None:
         """An agent has a new connection; None where it does not describe its node."""
         known = self.at.get(peer.node)
@@ -89,6 +94,13 @@ class HostNodes:
             link.peer = None
             link.heard_ns = max(link.heard_ns, heard_ns)
             link.leaving = on_purpose
+        return link
+
+    def forget(self, node: str) -> HostNode | None:
+        """A node whose agent is not connected leaves the fleet, once no rank may run there; None where there is no such node."""
+        link = self.at.get(node)
+        if link is not None:
+            link.leaving = True
         return link
 
     def look(self, link: HostNode, now_ns: int, hub: HubFacts, *, boxes: bool, used: bool) -> int | None:

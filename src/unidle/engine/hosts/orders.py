@@ -9,6 +9,7 @@ import msgspec
 
 from unidle import wire
 from unidle.engine.hosts.gang_state import RankState
+from unidle.engine.hosts.job_saves import HOLD_DIR
 from unidle.engine.local import launch
 from unidle.engine.protocol import StartGang
 from unidle.errors import CannotRun
@@ -34,6 +35,7 @@ def rank_orders(
     """The orders of all ranks, in rank order; ``hosts`` by node. ``name`` makes the gang's run id unique."""
     addresses = {node.id: node.address for node in fleet.nodes}
     address = addresses.get(command.places[0].node, launch.MASTER_ADDR)
+    warm = _warm(command) if command.spec.restart.warm else None
     found = []
     for place, env in zip(
         command.places, launch.environments(command, fleet, port, name, {}, address), strict=True
@@ -41,13 +43,24 @@ def rank_orders(
         host = hosts[place.node]
         if "PATH" not in command.spec.env:
             env.pop("PATH", None)  # that of the controller's machine
-        env.pop("UNIDLE_HOLD_DIR", None)  # no process there keeps copies of checkpoints
+        env.pop(HOLD_DIR, None)  # that of the controller's machine
+        if HOLD_DIR in command.spec.env:
+            env[HOLD_DIR] = command.spec.env[HOLD_DIR]
         if host.interface and command.spec.rendezvous == "torchrun":
             env |= {key: host.interface for key in SOCKETS if key not in command.spec.env}
         orders = launch.orders_for(command, place.rank, env, {}, host.clock_offset_ns)
         orders.boot = host.boot
-        found.append(frames.RankOrders(place.rank, orders.as_json(), leader=place.rank == 0))
+        content = orders.as_json() if warm is None else {**orders.as_json(), "warm": warm}
+        found.append(frames.RankOrders(place.rank, content, leader=place.rank == 0))
     return found
+
+
+def _warm(command: StartGang) -> dict[str, str]:
+    """What all ranks of all attempts have in their environment, beyond that of their host."""
+    env = launch.common_environment(command, {})
+    if "PATH" not in command.spec.env:
+        env.pop("PATH", None)
+    return env
 
 
 def start_frames(

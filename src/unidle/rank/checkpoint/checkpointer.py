@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import unidle.rank as report
 from unidle.checkpoint.holder import wire
+from unidle.checkpoint.holder.attempts import attempt_of
 from unidle.checkpoint.holder.memory_copies import Label
 from unidle.checkpoint.holder.wire import Gone, Message
 from unidle.checkpoint.layout import Damaged
@@ -197,6 +198,7 @@ class Checkpointer:
         )
         hello = {
             "do": "hello", "rank": self._ranks.rank, "session": self._session, "options": options, "lead": lead,
+            "attempt": asdict(attempt_of(os.environ, self._session)),
             "peer": nodes[peer]["address"] if peer is not None else None,
         }  # fmt: skip
         self._peer = peer

@@ -33,7 +33,6 @@ class JournalTail:
         self.behind = False  # more is there than one read takes
         self.ended = False
         self.known_end: Any = None  # the rank's end, where it was read from a line that is skipped
-        self.known_end_at = 0  # the line of it
         self.unwritten: Any = None  # an added mark that the disk refused
         self.spawned: tuple[int, int] | None = None  # pid and start ticks of the rank
 
@@ -43,10 +42,10 @@ class JournalTail:
         first = self.count
         self.count += len(lines)
         unknown = lines[max(0, self._skip - first) :]
-        for number, line in enumerate(lines[: len(lines) - len(unknown)], first):
+        for line in lines[: len(lines) - len(unknown)]:
             mark = self._decode(line)
             if self._form.facts(mark)[0] in ENDS:
-                self.known_end, self.known_end_at = mark, number
+                self.known_end = mark
         return self.count - len(unknown), tuple(self._decode(line) for line in unknown)
 
     @property

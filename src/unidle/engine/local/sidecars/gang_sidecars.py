@@ -5,6 +5,7 @@ What few jobs ask for is imported when one does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,8 @@ from unidle.events.marks import Mark
 from unidle.fleet import Fleet
 
 if TYPE_CHECKING:
+    from unidle.engine.local.ranks.saved_checkpoints import SavedCheckpoints
     from unidle.engine.local.sidecars.memory_holders import MemoryHolders
-    from unidle.engine.local.sidecars.saved_checkpoints import SavedCheckpoints
 
 
 class GangSidecars:
@@ -27,6 +28,7 @@ class GangSidecars:
         self._root, self._fleet, self._spaces = root, fleet, spaces
         self._holders: MemoryHolders | None = None
         self._saved: SavedCheckpoints | None = None
+        self._workdirs: dict[str, str] = {}  # of jobs whose saves are followed
 
     def prepare(self, command: StartGang) -> None:
         """A gang starts or is adopted: start its holders if it requests them and they do not run, and follow its saves."""
@@ -36,15 +38,17 @@ class GangSidecars:
             self._of_holders().ensure(command, where)
         if command.spec.checkpoint_path is not None:
             if self._saved is None:
-                from unidle.engine.local.sidecars.saved_checkpoints import SavedCheckpoints
+                from unidle.checkpoint.holder import wire
+                from unidle.engine.local.ranks.saved_checkpoints import SavedCheckpoints
 
-                self._saved = SavedCheckpoints()
-            self._saved.follow(command)
+                self._saved = SavedCheckpoints(wire.environment)
+            self._workdirs[command.job] = os.path.abspath(command.spec.workdir)
 
     def look(self, command: StartGang) -> None:
         """Read the newest checkpoint of a gang that is about to start."""
-        if self._saved is not None and command.attempt > 1:
-            self._saved.look(command)
+        if self._saved is not None and command.attempt > 1 and command.spec.checkpoint_path is not None:
+            path = os.path.join(os.path.abspath(command.spec.workdir), command.spec.checkpoint_path)
+            self._saved.look(command.job, command.attempt, path, aside=command.spec.quarantine_bad)
 
     def holds(self, job: str, attempt: int) -> bool:
         """Whether the gang's start waits for what is being read."""
@@ -56,22 +60,28 @@ class GangSidecars:
         return self._saved is not None and self._saved.busy
 
     def saw(self, job: str, marks: tuple[Mark, ...]) -> None:
-        """Marks of a rank."""
-        if self._saved is not None:
-            self._saved.saw(job, marks)
+        """Marks of a rank: what became durable is on them."""
+        if self._saved is None or job not in self._workdirs:
+            return
+        for mark in marks:
+            if mark.k == "saved" and mark.text:
+                self._saved.saved(os.path.join(self._workdirs[job], mark.text))
 
     def poll(self) -> list[CheckpointLook]:
         """What was found since the last call; holders that were killed are started again."""
         if self._holders is not None:
             self._holders.tend()
-        return self._saved.poll() if self._saved is not None else []
+        found = self._saved.poll() if self._saved is not None else []
+        return [
+            CheckpointLook(job, attempt, bad.path, bad.because, bad.moved_to, bad.step)
+            for job, attempt, bad in found
+        ]
 
     def finish(self, job: str) -> None:
         """The job has ended."""
         if self._holders is not None:
             self._holders.finish(job)
-        if self._saved is not None:
-            self._saved.forget(job)
+        self._workdirs.pop(job, None)
 
     def keep(self, jobs: Collection[str]) -> None:
         """End what an earlier engine left for jobs other than these."""

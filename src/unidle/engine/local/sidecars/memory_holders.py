@@ -18,9 +18,8 @@ from typing import Final
 from unidle.boot import boottime_ns
 from unidle.checkpoint.holder import hold_paths, wire
 from unidle.checkpoint.layout import INNER
-from unidle.engine.local.ranks import netns, process_tree, rundir
-from unidle.engine.local.sidecars import sidecar_process
-from unidle.engine.local.sidecars.sidecar_process import SidecarProcess
+from unidle.engine.local.ranks import netns, process_tree, rundir, side_process
+from unidle.engine.local.ranks.side_process import SideProcess
 from unidle.engine.protocol import StartGang
 
 _LOOK_EVERY_NS: Final = 200_000_000
@@ -36,7 +35,7 @@ class _Holder:
     space: str
     pid: int = 0
     ticks: int | None = None
-    process: SidecarProcess | None = None  # where this engine started it
+    process: SideProcess | None = None  # where this engine started it
     began_ns: int = 0
     again_ns: int | None = None  # when to start it again; None: when the next attempt starts
     tries: int = 0
@@ -154,7 +153,7 @@ class MemoryHolders:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             holder.process = netns.within(
-                holder.space, lambda: sidecar_process.start(arguments, errors=errors)
+                holder.space, lambda: side_process.start(arguments, wire.environment(), errors=errors)
             )
             holder.pid = holder.process.pid
             holder.ticks = process_tree.ticks_of(holder.pid)

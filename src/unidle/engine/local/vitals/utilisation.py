@@ -5,11 +5,10 @@ NVML: NVML API reference, "Device Queries".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from unidle.engine.local.ranks.rank_watch import RankWatch
 from unidle.engine.protocol import Utilised, WatchGang
 from unidle.events.types import Use
 from unidle.fleet import Device, Fleet
@@ -23,14 +22,34 @@ QUIET_PERIODS: Final = 5
 GPU_EVERY_NS: Final = 10_000_000_000  # the driver keeps samples of not much longer than that
 _PPM: Final = 1_000_000
 
+
+class MeasuredRank(Protocol):
+    """A rank of this machine: only one whose ``state`` is ``alive`` is measured."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def state(self) -> str: ...
+
+    def pids(self) -> set[int]:
+        """Every process of the rank."""
+        ...
+
+    def cpu_ns(self) -> int | None:
+        """CPU time that it has used; None where that cannot be read."""
+        ...
+
+
 Key = tuple[str, int]
-WatchesOf = Callable[[Key | None], Sequence[RankWatch]]
+RanksOf = Callable[[Key | None], Sequence[MeasuredRank]]
 _PERCENT_PPM: Final = 10_000
 
 
 @dataclass(slots=True)
 class _Watched:
     command: WatchGang
+    places: Mapping[int, RankPlace]
     every_ns: int
     at_ns: int = 0  # of the last look; 0: none yet
     cpu_ns: dict[int, int] = field(default_factory=dict)  # rank -> its counter then
@@ -39,11 +58,14 @@ class _Watched:
 
 
 class Utilisation:
-    """Measures the attempts that it was asked to watch. ``watches_of`` gives an attempt's ranks, None all ranks."""
+    """Measures the attempts that it was asked to watch. ``ranks_of`` gives an attempt's ranks here, None all ranks.
 
-    def __init__(self, fleet: Fleet, watches_of: WatchesOf, gpus: GpuMeter | None = None) -> None:
+    The places of a command are those of the ranks that are here, at least.
+    """
+
+    def __init__(self, fleet: Fleet, ranks_of: RanksOf, gpus: GpuMeter | None = None) -> None:
         self._devices: dict[str, Device] = {device.id: device for device in fleet.devices()}
-        self._watches_of = watches_of
+        self._ranks_of = ranks_of
         self._gpus = gpus
         self._watched: dict[Key, _Watched] = {}
 
@@ -53,10 +75,16 @@ class Utilisation:
         if not command.every_ns:
             self._watched.pop(key, None)
         elif key not in self._watched:
-            self._watched[key] = _Watched(command, self._every_ns(command))
+            places = {place.rank: place for place in command.places}
+            self._watched[key] = _Watched(command, places, self._every_ns(command))
 
     def forget(self, key: Key) -> None:
         self._watched.pop(key, None)
+
+    def repeat(self) -> None:
+        """Report all that is found once more: who takes the reports has lost some."""
+        for watched in self._watched.values():
+            watched.told = None
 
     def poll(self, now_ns: int) -> list[Utilised]:
         """What changed, of attempts whose next look is due."""
@@ -64,18 +92,18 @@ class Utilisation:
         for key, watched in self._watched.items():
             if now_ns - watched.at_ns < watched.every_ns:
                 continue
-            told = self._look(watched, self._watches_of(key), now_ns)
+            told = self._look(watched, self._ranks_of(key), now_ns)
             if told is not None and (told.use, told.text) != watched.told:
                 watched.told = (told.use, told.text)
                 found.append(told)
         return found
 
-    def _look(self, watched: _Watched, ranks: Sequence[RankWatch], now_ns: int) -> Utilised | None:
+    def _look(self, watched: _Watched, ranks: Sequence[MeasuredRank], now_ns: int) -> Utilised | None:
         before_ns, watched.at_ns = watched.at_ns, now_ns
         uses = [
             self._rank(watched, rank, now_ns - before_ns if before_ns else 0)
             for rank in ranks
-            if rank.state == "alive"
+            if rank.state == "alive" and rank.rank in watched.places
         ]
         key = (watched.command.job, watched.command.attempt)
         if not before_ns:
@@ -104,9 +132,9 @@ class Utilisation:
             if (device := self._devices.get(piece.partition("#")[0])) is not None and device.kind == "gpu"
         ]
 
-    def _rank(self, watched: _Watched, rank: RankWatch, window_ns: int) -> GpuUse:
+    def _rank(self, watched: _Watched, rank: MeasuredRank, window_ns: int) -> GpuUse:
         """Whether the rank's devices were used in the last ``window_ns`` (0: only the counters are read)."""
-        gpus = self._gpus_of(watched.command.places[rank.rank])
+        gpus = self._gpus_of(watched.places[rank.rank])
         if not gpus:
             return self._cpu(watched, rank, window_ns)
         if self._gpus is None:
@@ -120,7 +148,7 @@ class Utilisation:
             (u for u in uses if u.busy is None), GpuUse(False)
         )
 
-    def _cpu(self, watched: _Watched, rank: RankWatch, window_ns: int) -> GpuUse:
+    def _cpu(self, watched: _Watched, rank: MeasuredRank, window_ns: int) -> GpuUse:
         used_ns = rank.cpu_ns()
         if used_ns is None:
             return GpuUse(None, f"the CPU time of rank {rank.rank} cannot be read")
@@ -129,7 +157,7 @@ class Utilisation:
         return GpuUse(window_ns > 0 and (used_ns - before_ns) * _PPM >= watched.command.busy_ppm * window_ns)
 
     def _all_pids(self) -> set[int]:
-        return {pid for rank in self._watches_of(None) if rank.state == "alive" for pid in rank.pids()}
+        return {pid for rank in self._ranks_of(None) if rank.state == "alive" for pid in rank.pids()}
 
 
 class GpuUse(NamedTuple):

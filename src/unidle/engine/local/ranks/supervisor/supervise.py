@@ -81,7 +81,7 @@ class Supervisor:
         self.ticked_ns = 0
         self.busy = False
         self.blind = False
-        self.lease_ns = self._lease() if orders.lease else 0  # CLOCK_BOOTTIME
+        self.lease_ns = self._lease() if orders.lease else 0  # CLOCK_BOOTTIME; 0: none, or it is over
 
     def run(self) -> None:
         """The whole life of the rank; returns once its exit mark is written."""
@@ -192,7 +192,7 @@ class Supervisor:
             self._kill(now_ns)
         if now_ns >= self.ticked_ns + TICK_NS:
             self._tick(now_ns)
-        if self.lease_ns and not self.stopping and boottime_ns() >= self.lease_ns:
+        if self.lease_ns and boottime_ns() >= self.lease_ns:  # also while it takes the grace of a stop
             self._renew()
 
     def _timeout_ms(self) -> int | None:
@@ -203,7 +203,7 @@ class Supervisor:
             waits.append(self.kill_at_ns - self._now_ns())
         if self.busy or self.journal.waits or self.orders.checkpoint_path is not None:
             waits.append(self.ticked_ns + TICK_NS - self._now_ns())
-        if self.lease_ns and not self.stopping:
+        if self.lease_ns:
             waits.append(self.lease_ns - boottime_ns())
         return max(0, min(waits) // 1_000_000 + 1) if waits else None
 
@@ -221,6 +221,7 @@ class Supervisor:
         """End the rank when its box has not renewed the lease: the rank may run elsewhere from now on."""
         self.lease_ns = self._lease()
         if boottime_ns() >= self.lease_ns:
+            self.lease_ns = 0
             self._note("the lease of its box is over: nothing came from the controller in time")
             self._stop(0)
 

@@ -28,7 +28,7 @@ def main(directory: str) -> None:
         json.dump(result, file)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(f"{path}.new", path)  # noqa: PTH105  (this file loads as little as it can)
+    os.replace(f"{path}.new", path)
 
 
 def run(words: list[str], limit_s: float) -> dict[str, object]:

@@ -1,0 +1,101 @@
+"""What ranks printed, for reports: from files of this machine, or from the hosts of the ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unidle.engine.local.ranks import rundir
+from unidle.errors import CannotRun
+from unidle.private import plain_file
+from unidle.report.rank_output import NoOutput, RankOutput, UnknownOutput
+from unidle.view.jobs import JobView
+
+if TYPE_CHECKING:
+    from unidle.hub.reader import HostFiles
+    from unidle.store.protocol import Store
+
+
+class LocalOutput:
+    """Of jobs whose run directories are below ``root``."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def has(self, job: str) -> bool:
+        return (self._root / job).exists()
+
+    def end(self, job: JobView, attempt: int, rank: int, most_bytes: int) -> tuple[bytes, int]:
+        """Errors: NoOutput."""
+        path = Path(rundir.rank_dir(self._root, job.id, attempt, rank), rundir.LOG)
+        try:
+            with plain_file(path) as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(size - most_bytes, 0))
+                return file.read(most_bytes), size
+        except OSError as error:
+            raise NoOutput(f"the output of rank {rank} cannot be read: {error.strerror}") from error
+
+
+class HostOutput:
+    """Of jobs on hosts, by way of their controller; of those that ran on this machine ``local``."""
+
+    def __init__(self, state: Path, local: LocalOutput) -> None:
+        self._state, self._local = state, local
+        self._files: HostFiles | None = None
+        self._why_not = ""
+
+    def end(self, job: JobView, attempt: int, rank: int, most_bytes: int) -> tuple[bytes, int]:
+        """Errors: NoOutput. A controller that does not answer is asked once."""
+        from unidle.hub.file_parts import NotThere
+
+        if self._local.has(job.id):
+            return self._local.end(job, attempt, rank, most_bytes)
+        node = job.attempts[attempt - 1].places[rank].node
+        try:
+            part = self._opened().part(node, (job.id, attempt, rank), rundir.LOG, -most_bytes, most_bytes)
+        except NotThere as error:
+            raise NoOutput(f"the output of rank {rank} cannot be read on host {node}: {error}") from error
+        except CannotRun as error:
+            self._why_not = error.problem
+            raise NoOutput(self._why_not) from error
+        return part.data, part.size_bytes
+
+    def _opened(self) -> HostFiles:
+        from unidle.hub.reader import HostFiles
+
+        if self._why_not:
+            raise CannotRun(self._why_not)
+        if self._files is None:
+            self._files = HostFiles(self._state)
+        return self._files
+
+    def close(self) -> None:
+        if self._files is not None:
+            self._files.close()
+
+
+@contextmanager
+def rank_output(store: Store, data_dir: Path | None, job: str | None) -> Iterator[RankOutput]:
+    """For a report of one job, which may be archived, or of all. ``data_dir``: see :func:`unidle.report.write.write_report`."""
+    from unidle.control.retention.archive import runs_of
+    from unidle.control.store_files import run_root, state_dir
+    from unidle.hub.place import has_hosts
+
+    if not data_dir and not store.url.startswith("sqlite:///"):
+        yield UnknownOutput()
+        return
+    place = data_dir or Path()
+    local = LocalOutput(runs_of(store, place, job) if job else run_root(store, place))
+    state = state_dir(store, place)
+    if not has_hosts(state):
+        yield local
+        return
+    hosts = HostOutput(state, local)
+    try:
+        yield hosts
+    finally:
+        hosts.close()

@@ -1,0 +1,1 @@
+"""Checks and remedies as processes of this machine, which outlive who began them."""

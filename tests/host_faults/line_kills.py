@@ -1,0 +1,201 @@
+"""Kills with SIGKILL at each line of a start, and of a restart, of a box, an agent and a controller (``at_line.py``).
+
+Of a start all lines are known once one was followed without a kill. Some of them are then tried, chosen by the dice.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from host_faults.network_faults import finished
+from host_faults.rig import Rig
+from waiting import wait_until
+
+PAIR = ("n1", "n2")  # a gang of two ranks is on both
+LAUNCHER = Path(__file__).with_name("at_line.py")
+PARTS = {
+    "box": ["/unidle/box/", "/unidle/engine/local/ranks/"],
+    "agent": ["/unidle/agent/", "/unidle/hub/"],
+    "up": ["/unidle/hub/", "/unidle/engine/hosts/", "/unidle/control/hosts.py"],
+}
+
+
+class Launched:
+    """A node (or ``hub``) whose processes run under the launcher, with what the next of them is to do."""
+
+    def __init__(self, rig: Rig, node: str) -> None:
+        self.rig, self.node = rig, node
+        self.spec = rig.place / f"{node}.spec"
+        self._count = 0
+        self.plan("none", 0, 0)
+        rig.prefix[node] = [sys.executable, "-P", str(LAUNCHER), str(self.spec)]
+
+    def plan(self, role: str, start: int, line: int) -> None:
+        """Kill the ``start``-th process of a role from now on at its ``line``-th line; 0: follow it only."""
+        self._count += 1
+        content = {
+            "role": role,
+            "start": start,
+            "line": line,
+            "parts": PARTS.get(role, []),
+            "name": str(self._count),
+        }
+        draft = self.spec.with_suffix(".draft")
+        draft.write_text(json.dumps(content))
+        draft.replace(self.spec)
+        Path(f"{self.spec}.lines").unlink(missing_ok=True)
+
+    @property
+    def lines(self) -> list[str]:
+        path = Path(f"{self.spec}.lines")
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def was_killed(self) -> bool:
+        return self.lines[-1:] == ["killed"]
+
+
+@contextmanager
+def pair_of(place: Path, node: str, deadline_s: int = 30) -> Iterator[tuple[Rig, Launched]]:
+    """Two hosts; what starts on one node runs under the launcher. The deadline leaves time for restarts on a busy machine."""
+    with ExitStack() as stack:
+        rig = Rig(place, stack, deadline_s)
+        launched = Launched(rig, node)
+        rig.serve()
+        for node in PAIR:
+            rig.join(node)
+        rig.joined(PAIR)
+        yield rig, launched
+
+
+@contextmanager
+def bare_of(place: Path, deadline_s: int = 30) -> Iterator[Rig]:
+    """Networks and a directory: nothing runs there yet."""
+    with ExitStack() as stack:
+        yield Rig(place, stack, deadline_s)
+
+
+def box_start(rig: Rig, launched: Launched, number: int, line: int) -> str:
+    """The box of a gang on n2 is killed at a line of its first start, or of the rest of its life."""
+    name = f"boxstart-{number}"
+    launched.plan("box", 0, line)
+    job = rig.submit(name)
+    rig.trains(job)
+    return finished(rig, name, job)
+
+
+def box_restart(rig: Rig, launched: Launched, number: int, line: int) -> str:
+    """The box of a gang that trains is killed, and the next one at a line of its start."""
+    name = f"boxrestart-{number}"
+    launched.plan("box", 1, line)
+    job = rig.submit(name)
+    rig.trains(job)
+    first = rig.until(lambda: rig.box_pid("n2", job), "the box")
+    rig.kill_pid(first)
+    rig.until(lambda: launched.was_killed or rig.box_pid("n2", job), "the next box")
+    rig.until(lambda: rig.box_pid("n2", job), "a box that stays")
+    return finished(rig, name, job)
+
+
+def agent_start(rig: Rig, launched: Launched, number: int, line: int) -> str:
+    """The agent of a host that is new is killed at a line of its start, while a gang waits for the host."""
+    name = f"agentstart-{number}"
+    rig.agents["n2"].terminate()
+    assert rig.agents["n2"].wait(60) == 0, rig.errors("n2")[-300:]
+    rig.until(lambda: "n2" not in {node.id for node in rig.view().fleet.nodes}, "n2 to leave")
+    _keep_runs(rig, number)
+    job = rig.submit_held(name)
+    launched.plan("agent", 0, line)
+    rig.join("n2")
+    rig.until(lambda: _runs_again(rig) and _trains(rig, job), f"{job} to train")
+    ended = finished(rig, name, job)
+    rig.until(lambda: _runs_again(rig), "the agent")
+    return ended
+
+
+def agent_restart(rig: Rig, launched: Launched, number: int, line: int) -> str:
+    """The agent of a gang that trains is killed, and the next one at a line of its start."""
+    name = f"agentrestart-{number}"
+    job = rig.submit(name)
+    rig.trains(job)
+    rig.kill_agent("n2")
+    launched.plan("agent", 0, line)
+    rig.join("n2")
+    rig.until(lambda: _runs_again(rig), "the agent")
+    ended = finished(rig, name, job)
+    rig.until(lambda: _runs_again(rig), "the agent")
+    return ended
+
+
+def _runs_again(rig: Rig) -> bool:
+    """Whether the agent has joined; one that was killed, at whatever line, is started again, as by an init system."""
+    if rig.agents["n2"].poll() is not None:
+        rig.join("n2")
+    return rig.has_joined("n2")
+
+
+def _keep_runs(rig: Rig, number: int) -> None:
+    """A new host has no state; the journals of what ran there before are still compared with the log."""
+    kept = rig.place / f"n2-before-{number}"
+    shutil.move(rig.place / "n2", kept)
+
+
+def controller_start(rig: Rig, launched: Launched, number: int, line: int) -> str:
+    """The first controller of a store is killed at a line of its start, with a job in the store and hosts that want to join."""
+    name = f"upstart-{number}"
+    job = rig.submit_held(name)
+    launched.plan("up", 0, line)
+    process = rig.serve(wait=False)
+    wait_until(lambda: process.poll() is not None or rig.listens(), 60, "the controller")
+    if rig.join_file.exists():
+        for node in PAIR:
+            rig.join(node)
+    if line:
+        rig.until(lambda: process.poll() is not None or _trains(rig, job), "the kill, or a gang that trains")
+    if process.poll() is not None:
+        assert launched.was_killed, rig.errors("hub")
+        rig.serve()
+    for node in PAIR:
+        if node not in rig.agents or rig.agents[node].poll() is not None:
+            rig.join(node)
+    rig.joined(PAIR)
+    rig.trains(job)
+    return finished(rig, name, job)
+
+
+def controller_restart(rig: Rig, launched: Launched, number: int, line: int) -> str:
+    """The controller of a gang that trains is killed, and the next one at a line of its start."""
+    name = f"uprestart-{number}"
+    job = rig.submit(name)
+    rig.trains(job)
+    rig.kill_controller()
+    steps = rig.steps(job)
+    launched.plan("up", 0, line)
+    process = rig.serve(wait=False)
+    if line:
+        rig.until(
+            lambda: process.poll() is not None or rig.steps(job) > steps, "the kill, or news of the gang"
+        )
+    if process.poll() is not None:
+        assert launched.was_killed, rig.errors("hub")
+        rig.serve()
+    rig.joined(PAIR)
+    return finished(rig, name, job)
+
+
+def _trains(rig: Rig, job: str) -> bool:
+    found = rig.job(job)
+    return (
+        found is not None and bool(found.attempts) and all(rank.step_n for rank in found.attempts[-1].ranks)
+    )
+
+
+def chosen(lines: int, tries: int, dice: random.Random) -> list[int]:
+    """Numbers of lines to try, in order; all of them where there are not more."""
+    return sorted(dice.sample(range(1, lines + 1), min(tries, lines)))
