@@ -287,6 +287,8 @@ class Run(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RUN):
     body: dict[str, Any] = {}
 
 
+Passed = Marks | Done | Seen | Fetch | Ask | Forget
+"""Of a client: what the hub passes on to the engine."""
 FromClient = Hello | Pong | Marks | Done | Seen | Fetch | Ask | Forget | Bye
 Command = Resume | Prepare | Start | Stop | Release | End | Read | Box | Run | Done
 """What a user of the hub sends; it sends the rest itself."""
