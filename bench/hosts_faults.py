@@ -17,7 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path[0] = str(Path(__file__).resolve().parent.parent / "tests")  # in place of this directory: bench/box.py is not tests/box
+sys.path[0] = str(
+    Path(__file__).resolve().parent.parent / "tests"
+)  # in place of this directory: bench/box.py is not tests/box
 
 # Next to the tests, which run some of them; mypy looks at src and bench only.
 run: Any = importlib.import_module("host_faults.run")
@@ -29,11 +31,16 @@ def main() -> int:
     given = _arguments()
     chosen = [one for one in run.FAULTS if not given.only or any(word in one.name for word in given.only)]
     if not chosen:
-        sys.exit(f"--only {' '.join(given.only)}: no fault has it; faults: {'; '.join(one.name for one in run.FAULTS)}")
+        sys.exit(
+            f"--only {' '.join(given.only)}: no fault has it; faults: {'; '.join(one.name for one in run.FAULTS)}"
+        )
     if given.list:
         print(*(one.name for one in chosen), sep="\n")
         return 0
-    print(f"hosts_faults, seed {given.seed}\n\n| {' | '.join(COLUMNS)} |\n|---|--:|---|--:|--:|--:|--:|--:|", flush=True)
+    print(
+        f"hosts_faults, seed {given.seed}\n\n| {' | '.join(COLUMNS)} |\n|---|--:|---|--:|--:|--:|--:|--:|",
+        flush=True,
+    )
     failed = False
     for fault in chosen:
         ended = _ended(fault, given)
@@ -61,8 +68,14 @@ def _line(ended: Any) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench/hosts_faults.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="faults whose name has one of these")
+    parser = argparse.ArgumentParser(
+        prog="bench/hosts_faults.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="WORD", help="faults whose name has one of these"
+    )
     parser.add_argument("--tries", type=int, help="of each fault; default: as many as suit it")
     parser.add_argument("--lines", type=int, help="lines that are tried of each start; 0: all of them")
     parser.add_argument("--seed", type=int, default=1)

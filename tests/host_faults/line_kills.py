@@ -107,16 +107,16 @@ def agent_start(rig: Rig, launched: Launched, number: int, line: int) -> str:
     """The agent of a host that is new is killed at a line of its start, while a gang waits for the host."""
     name = f"agentstart-{number}"
     rig.agents["n2"].terminate()
-    assert rig.agents["n2"].wait(60) == 0, rig.errors("n2")
+    assert rig.agents["n2"].wait(60) == 0, rig.errors("n2")[-300:]
     rig.until(lambda: "n2" not in {node.id for node in rig.view().fleet.nodes}, "n2 to leave")
     _keep_runs(rig, number)
     job = rig.submit_held(name)
     launched.plan("agent", 0, line)
     rig.join("n2")
-    _again_where_killed(rig, launched, line)
-    rig.joined(PAIR)
-    rig.trains(job)
-    return finished(rig, name, job)
+    rig.until(lambda: _runs_again(rig) and _trains(rig, job), f"{job} to train")
+    ended = finished(rig, name, job)
+    rig.until(lambda: _runs_again(rig), "the agent")
+    return ended
 
 
 def agent_restart(rig: Rig, launched: Launched, number: int, line: int) -> str:
@@ -127,17 +127,17 @@ def agent_restart(rig: Rig, launched: Launched, number: int, line: int) -> str:
     rig.kill_agent("n2")
     launched.plan("agent", 0, line)
     rig.join("n2")
-    _again_where_killed(rig, launched, line)
-    rig.joined(PAIR)
-    return finished(rig, name, job)
+    rig.until(lambda: _runs_again(rig), "the agent")
+    ended = finished(rig, name, job)
+    rig.until(lambda: _runs_again(rig), "the agent")
+    return ended
 
 
-def _again_where_killed(rig: Rig, launched: Launched, line: int) -> None:
-    process = rig.agents["n2"]
-    rig.until(lambda: process.poll() is not None or rig.has_joined("n2"), "the agent")
-    if line and process.poll() is not None:
-        assert launched.was_killed, rig.errors("n2")
+def _runs_again(rig: Rig) -> bool:
+    """Whether the agent has joined; one that was killed, at whatever line, is started again, as by an init system."""
+    if rig.agents["n2"].poll() is not None:
         rig.join("n2")
+    return rig.has_joined("n2")
 
 
 def _keep_runs(rig: Rig, number: int) -> None:

@@ -31,8 +31,6 @@ DEADLINE_S: Final = 10
 WITHIN_S: Final = 150.0  # for what happens within seconds on a machine that has nothing else to do
 MARK: Final = "HOST_FAULTS_RUN"  # in the environment of every process of a rig
 RANK: Final = Path(ranks.__file__)
-OWN_LOG: Final = ("unshare", "--mount", "sh", "-ec", 'mount --bind "$1" /dev/kmsg; shift; exec "$@"', "host")
-"""No host has the kernel log of this machine, in which other tests leave faults of disks: its nodes would be taken out of service."""
 
 
 class Rig:
@@ -47,8 +45,6 @@ class Rig:
         stack.callback(self.lab.close)
         stack.callback(self.kill_all)
         (place / "alive").mkdir(parents=True)
-        self._kmsg = place / "kmsg"
-        os.mkfifo(self._kmsg)  # no position can be read from in it
         self.controllers: list[subprocess.Popen[bytes]] = []
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self.submitted: list[str] = []
@@ -72,7 +68,7 @@ class Rig:
         given = [*self.prefix.get(node, ()), *(command if node not in self.prefix else ()), *map(str, words)]
         with (self.place / f"{node}.err").open("ab") as errors:
             return subprocess.Popen(
-                ["nsenter", f"--net=/run/netns/{self.lab.space(node)}", *OWN_LOG, str(self._kmsg), *given], stdin=subprocess.DEVNULL,
+                ["nsenter", f"--net=/run/netns/{self.lab.space(node)}", *given], stdin=subprocess.DEVNULL,
                 stdout=errors, stderr=errors, env={**os.environ, MARK: self.run, **self.env.get(node, {})},
                 cwd=self.place, start_new_session=True,
             )  # fmt: skip
@@ -109,11 +105,11 @@ class Rig:
         return self.controllers[-1]
 
     def join(self, node: str) -> None:
-        """Start the agent of a host."""
+        """Start the agent of a host. It does not look at the kernel log of this machine, in which other tests leave faults."""
         self._joins[node] = self._welcomes(node)
         self.agents[node] = self.start(
             node, "agent", "--join", self.join_address, "--token-file", self.join_file, "--node", node,
-            "--state", self.place / node, "--cpu-devices", 1,
+            "--state", self.place / node, "--cpu-devices", 1, "--kernel-log", "off",
         )  # fmt: skip
 
     def joined(self, nodes: Sequence[str] = HOSTS) -> None:
@@ -264,10 +260,10 @@ class Rig:
 
     def kill(self, node: str) -> None:
         """What a host loses when it loses power: every process in its network namespace."""
-        space = os.stat(f"/run/netns/{self.lab.space(node)}").st_ino
+        space = Path(f"/run/netns/{self.lab.space(node)}").stat().st_ino
         for pid in self.processes():
             with contextlib.suppress(OSError):
-                if os.stat(f"/proc/{pid}/ns/net").st_ino == space:
+                if Path(f"/proc/{pid}/ns/net").stat().st_ino == space:
                     os.kill(pid, signal.SIGKILL)
 
     def kill_pid(self, pid: int) -> None:
