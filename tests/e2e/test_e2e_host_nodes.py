@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import needs
-from e2e.commands import rows, unidle
+from e2e.commands import ask, rows, unidle
 from e2e.gangs import submit
 from e2e.host_fleets import Fleet, opened
 from unidle.drill.lab import Lab
@@ -95,6 +95,12 @@ def runs(fleet: Fleet, job: str) -> JobView | None:
 
 def where(job: JobView, attempt: int) -> set[str]:
     return {place.node for place in job.attempts[attempt].places}
+
+
+def checking(fleet: Fleet, job: str) -> list[str]:
+    """Which checks the job waits for, as `unidle explain` has it."""
+    told = ask("explain", job, "--store", fleet.store)
+    return [one["text"] for one in told["decisions"] if one["what"] == "checking"]
 
 
 # -- before a gang starts --------------------------------------------------------------------------
@@ -278,18 +284,23 @@ def test_a_check_outlives_its_agent_and_the_next_one_answers_for_it(tmp_path: Pa
     with opened(tmp_path, ("n1", "n2"), *ALLOWED, file=file) as fleet:
         submitted = submit(fleet.store, tmp_path / "gang.json", "true", ranks=2, device="cpu")
         wait_until(lambda: len(begun(tmp_path)) == 2, 120)
+        nodes = ", ".join(place.node for place in fleet.view().jobs[submitted].attempts[0].places)
+        assert checking(fleet, submitted) == [f"its nodes, before its ranks start: {nodes}"]
         before = fleet.agents["n1"].pid
         fleet.agents["n1"].kill()
         fleet.agents["n1"].wait()
         fleet.join("n1", *ALLOWED)
         (tmp_path / "checked").touch()
         job = ended(fleet, submitted)
-        assert len(job.attempts) == 1 and job.attempts[0].checked_ns is not None
+        *moved, last = job.attempts  # moved: an agent that needs long to start is not waited for
+        assert last.checked_ns is not None and job.retries == 0
+        assert all(rank.spawn_ns is None for attempt in moved for rank in attempt.ranks)
         assert {(node, pid) for _, node, pid in begun(tmp_path)} == {
             ("n1", before),
             ("n2", fleet.agents["n2"].pid),
         }
         assert {found[-1].fit for found in fleet.view().care.checks.values()} == {True}
+        assert checking(fleet, submitted) == []
 
 
 @pytest.mark.slow
@@ -325,9 +336,10 @@ def test_a_gang_whose_controller_is_killed_during_its_check_starts_only_when_it_
         wait_until(lambda: len(begun(tmp_path)) == 4, 120)  # no one looks for what the first one began
         (tmp_path / "checked").touch()
         job = ended(fleet, submitted)
-        [attempt] = job.attempts
-        assert attempt.checked_ns is not None
-        assert all(rank.spawn_ns is not None and rank.spawn_ns > attempt.checked_ns for rank in attempt.ranks)
+        *moved, last = job.attempts
+        assert last.checked_ns is not None and job.retries == 0
+        assert all(rank.spawn_ns is not None and rank.spawn_ns > last.checked_ns for rank in last.ranks)
+        assert all(rank.spawn_ns is None for attempt in moved for rank in attempt.ranks)
 
 
 @pytest.mark.parametrize("stage", ["remedy", "proving"])

@@ -201,7 +201,7 @@ class HostsCore:
         if offset is None or frame.what == wire.USE:
             self.uses.seen(peer, frame.body, 0 if offset is None else offset.offset_ns)
             return
-        seen = look_of(frame.body, offset.offset_ns)
+        seen = look_of(frame.body, offset.offset_ns, self.out.now_ns)
         gang = None if seen is None else self.gangs.get((seen.job, seen.attempt))
         if node is None or seen is None or gang is None:
             return
