@@ -34,6 +34,7 @@ BYE = "bye"
 ENDS = "ends"  # what a box has seen: a signal asks it to end its ranks
 VITALS = "vitals"  # what an agent has seen of the ranks of a gang on its host
 USE = "use"  # what an agent has seen of the devices of a gang on its host, and the order to look
+PROFILE = "profile"  # the order to an agent to profile ranks, or for a part of a profile; readers may give it
 STACKS = "stacks"  # the order to an agent to read the stacks of ranks, or to be ready for that
 LOOKED = "looked"  # what a box has seen: the newest checkpoint was read before an attempt
 # from the hub to any client
@@ -49,12 +50,13 @@ RELEASE = "release"
 END = "end"
 FETCH = "fetch"  # from a reader: a part of a file of a rank, wherever it is
 FORGET = "forget"  # from a reader: a host that is gone, or was installed again
+ASK = "ask"  # from a reader: an order that the agent of a host is to be given
 READ = "read"  # to an agent too
 # from the hub to an agent
 BOX = "box"
 RUN = "run"
 
-FROM_CLIENT = frozenset({HELLO, PONG, MARKS, DONE, SEEN, FETCH, FORGET, BYE})
+FROM_CLIENT = frozenset({HELLO, PONG, MARKS, DONE, SEEN, FETCH, ASK, FORGET, BYE})
 TO_CLIENT = frozenset({WELCOME, REFUSED, PING})
 TO_BOX = TO_CLIENT | {RESUME, PREPARE, START, STOP, RELEASE, END, READ}
 TO_AGENT = TO_CLIENT | {BOX, RUN, READ}

@@ -25,6 +25,7 @@ TRAIN = Path(__file__).resolve().parents[2] / "examples" / "checkpoint" / "train
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 
 pytestmark = needs.shaping
+LOCKSTEP = Path(__file__).parent.parent / "e2e" / "allreduce.py"
 
 
 @pytest.fixture
@@ -143,3 +144,34 @@ def test_the_box_of_a_job_outlives_its_attempts_and_ends_with_it(rig: HostsRig) 
     assert rig.boxes == boxes
     rig.engine.finish("job")
     rig.until(lambda: all(box.poll() == 0 for box in boxes.values()), "the end of the boxes")
+
+
+def test_a_cut_between_two_hosts_is_seen_as_the_link_of_the_ranks_there(rig: HostsRig) -> None:
+    """Both hosts still reach the controller."""
+    rig.look()
+    command = rig.command("run", 2)
+    gang = rig.follow(
+        replace(command, spec=replace(command.spec, command=("python3", str(LOCKSTEP), "100000", "0.01")))
+    )
+    rig.engine.start(gang.command)
+    rig.up(gang)
+
+    def linked() -> bool:
+        return bool(gang.vitals) and [link.peer for link in gang.vitals[-1].ranks[0].links] == [1]
+
+    rig.until(linked, "the link of both ranks")
+    assert not any(rank.stuck for rank in gang.vitals[-1].ranks)
+    rig.lab.cut("one", "two")
+    try:
+        rig.until(
+            lambda: any(rank.stuck for rank in gang.vitals[-1].ranks),
+            "a link on which nothing is acknowledged",
+        )
+        look = gang.vitals[-1]
+        assert {(rank.rank, rank.stuck) for rank in look.ranks if rank.stuck} <= {(0, (1,)), (1, (0,))}
+        assert not gang.silent
+    finally:
+        rig.lab.mend("one", "two")
+    rig.until(lambda: not any(rank.stuck for rank in gang.vitals[-1].ranks), "that it goes on")
+    rig.stop(gang, 0)
+    rig.ends(gang)

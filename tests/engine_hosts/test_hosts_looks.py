@@ -118,6 +118,11 @@ def test_what_is_no_look_or_of_no_attempt_is_passed_over(hub: ScriptedHub, agent
     hub.receive(agents[0], frames.Seen("vitals", {"job": "job", "attempt": 1, "ranks": "all"}))
     hub.receive(agents[0], frames.Seen("use", {"job": "job", "use": "often"}))
     seen(agents[0], hub, 10, 11, rank_of(0), attempt=9)
+    later_s = hub.clock.now_ns() // S + 100
+    for agent, begun_s, since_s in ((0, later_s, 5), (0, 12, 5), (0, 10, later_s), (0, -5, 5)):
+        look = replace(rank_of(agent), since_ns=since_s * S)
+        seen(agents[agent], hub, begun_s, later_s + 1 if begun_s == later_s else 11, look)
+    seen(agents[1], hub, 10, 11, rank_of(1))
     assert looks(hub) == []
 
 
@@ -128,6 +133,28 @@ def test_links_to_addresses_outside_of_a_host_say_nothing_of_a_gang_on_several(
     seen(agents[1], hub, 10, 11, rank_of(1))
     [look] = looks(hub)
     assert look.ranks[0].stuck == ()
+
+
+def test_a_link_between_hosts_is_known_by_the_addresses_of_its_ends(
+    hub: ScriptedHub, agents: tuple[int, int]
+) -> None:
+    here, there, elsewhere = "10.0.0.1:40000", "10.0.0.2:5000", "10.9.9.9:2049"
+    links = (
+        LinkVitals(-1, S // 4, stuck=True, to=there),
+        LinkVitals(-1, S // 2, to=there),
+        LinkVitals(-1, S, stuck=True, to=elsewhere),
+    )
+    seen(agents[0], hub, 10, 11, rank_of(0, links=links, stuck_ns=9 * S, ends=(here, "10.0.0.1:40001")))
+    seen(agents[1], hub, 10, 11, rank_of(1, links=(LinkVitals(-1, 7, to=here),), ends=(there,)))
+    [look] = looks(hub)
+    assert look.ranks[0].links == (LinkVitals(1, S // 2, stuck=True),)
+    assert look.ranks[0].stuck_ns == 9 * S + OFFSET_NS
+    assert look.ranks[1].links == (LinkVitals(0, 7),)
+    unread = GangVitals("job", 1, 11 * S, 12 * S, (rank_of(1),), links_read=False)
+    seen(agents[0], hub, 11, 12, rank_of(0, links=links[:1], stuck_ns=9 * S, ends=(here,)))
+    hub.receive(agents[1], frames.Seen("vitals", msgspec.to_builtins(unread)))
+    [look] = looks(hub)
+    assert look.ranks[0].stuck == (1,)
 
 
 def test_two_observations_as_one_have_all_that_was_used_and_what_is_so_at_the_end() -> None:
@@ -211,3 +238,44 @@ def test_an_attempt_that_is_released_is_measured_no_more(hub: ScriptedHub, agent
     assert [[order.every_ns for order in orders(hub, agent)] for agent in agents] == [[S, 0], [S, 0]]
     hub.join("n3", described=node_of("n3"))
     hub.after(0)
+
+
+# -- readers -----------------------------------------------------------------------------------------
+
+
+def read_by(hub: ScriptedHub, reader: int, node: str, what: str) -> frames.Done:
+    hub.all_sent.clear()
+    hub.receive(reader, frames.Ask(9, node, what, {"name": "x"}))
+    hub.after(0)
+    for to, frame in list(hub.all_sent):
+        if isinstance(frame, frames.Run):
+            hub.receive(to, frames.Done(frame.id, ok=True, data={"of": to, **frame.body}))
+            hub.after(0)
+    [done] = hub.sent(reader, frames.Done)
+    assert done.id == 9
+    return done
+
+
+def test_a_reader_has_agents_make_profiles_and_give_them_no_other_order(
+    hub: ScriptedHub, agents: tuple[int, int]
+) -> None:
+    reader = hub.join("reader", kind="reader")
+    hub.after(0)
+    done = read_by(hub, reader, "n2", "profile")
+    assert (done.ok, done.data) == (True, {"of": agents[1], "name": "x"})
+    assert "not connected" in read_by(hub, reader, "n9", "profile").why
+    for what in ("hook", "check", "use", "stacks"):
+        assert "no order of a reader" in read_by(hub, reader, "n2", what).why
+
+
+def test_an_agent_that_leaves_before_its_answer_is_an_answer(
+    hub: ScriptedHub, agents: tuple[int, int]
+) -> None:
+    reader = hub.join("reader", kind="reader")
+    hub.after(0)
+    hub.receive(reader, frames.Ask(9, "n2", "profile", {}))
+    hub.after(0)
+    hub.leave(agents[1])
+    hub.after(0)
+    [done] = hub.sent(reader, frames.Done)
+    assert (done.ok, done.why) == (False, "the connection of its host ended before the answer")

@@ -11,7 +11,7 @@ import pytest
 from hub.dialer import JOB, RawClient, box, join_token, polled, running
 from unidle.clock import RealClock
 from unidle.hub.limits import HubLimits
-from unidle.hub.protocol import Joined, Left
+from unidle.hub.protocol import Joined, Left, Received
 from unidle.hub.server import open_hub
 from waiting import wait_until
 
@@ -123,6 +123,24 @@ def test_unknown_frames_of_a_newer_peer_are_ignored_and_of_an_equal_one_refused(
             equal.hello(node="n2")
             equal.send({"f": "weather"})
             assert equal.until("refused")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"f": "fetch", "id": 1, "node": "n1", "job": JOB, "attempt": 1, "rank": 0, "file": "log"},
+        {"f": "ask", "id": 1, "node": "n1", "what": "profile", "body": {}},
+    ],
+)
+def test_who_is_no_reader_cannot_read_from_other_hosts_or_order_anything_there(
+    frame: dict[str, Any], tmp_path: Path
+) -> None:
+    with running(tmp_path) as hub, RawClient(hub).tls() as client:
+        client.hello()
+        client.send(frame)
+        answer = client.until("refused")
+        assert "only a reader" in answer["why"]
+        assert not any(isinstance(event, Received) for event in hub.poll())
 
 
 def test_a_newer_connection_takes_the_place_of_an_older_one(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ class Agent:
             self._box(frame)
         elif frame.what in ORDERS:
             if (answer := self._looks.take(frame.id, frame.what, frame.body)) is not None:
-                self._done(frame.id, why=answer[1])
+                self._send(frames.Done(frame.id, not answer[1], answer[1][:4096], answer[2]))
         elif why := self._orders.take(frame.id, frame.what, frame.body):
             self._done(frame.id, why=why)
 

@@ -18,14 +18,17 @@ from unidle.fleet import Node
 from unidle.hub import frames
 
 if TYPE_CHECKING:
+    from unidle.agent.profiles import Profiles
     from unidle.agent.uses import Uses
     from unidle.agent.vitals import Vitals
     from unidle.scope.stack_process import StackProcess, StackProcesses
 
-ORDERS: Final = frozenset({wire.USE, wire.STACKS})
+ORDERS: Final = frozenset({wire.USE, wire.STACKS, wire.PROFILE})
 """The orders of a hub that are for this part of the agent."""
 EVERY_S: Final = 0.4
 """Between two searches for ranks, and two reports of what they do."""
+PROFILES: Final = "profiles"
+"""Next to the directory of boxes: files of profiles, until they were sent."""
 _STACKS_WITHIN_S: Final = 5.0
 _STACKS_BYTES: Final = 256 * 1024
 _MOST_RANKS: Final = 4096
@@ -59,6 +62,7 @@ class RankLooks:
         self._uses: Uses | None = None  # and these with the first order
         self._stacks: StackProcesses | None = None
         self._readings: dict[int, _Reading] = {}
+        self._profiles: Profiles | None = None
         self._due_s = 0.0
 
     # -- orders ----------------------------------------------------------------------------------
@@ -68,6 +72,8 @@ class RankLooks:
         try:
             if what == wire.USE:
                 self._measure(body)
+            elif what == wire.PROFILE:
+                return self._profile(command, body)
             elif not self._read(command, msgspec.convert(body, StackOrder)):
                 return None
         except msgspec.ValidationError as error:
@@ -104,8 +110,27 @@ class RankLooks:
         self._readings[command] = _Reading(self._stacks.begin(orders), time.monotonic() + _STACKS_WITHIN_S)
         return False
 
+    def _profile(self, command: int, body: dict[str, Any]) -> Answer | None:
+        """A profile is begun, or a part of one is sent. Errors: ValueError, OSError, msgspec.ValidationError."""
+        from unidle.agent.profiles import ProfileOrder, Profiles
+
+        if self._profiles is None:
+            self._profiles = Profiles(self._root.parent / PROFILES)
+        order = msgspec.convert(body, ProfileOrder)
+        if order.end:
+            self._profiles.end(order.name)
+            return command, "", {}
+        if not order.job:
+            return command, "", self._profiles.part(order.name, order.offset)
+        self._profiles.begin(command, order, self._root / rundir.path_part(order.job) / self._runs)
+        return None
+
     def answers(self) -> Iterator[Answer]:
         """To orders that have come to an end."""
+        if self._profiles is not None:
+            yield from self._profiles.ended()
+        if not self._readings:
+            return
         from unidle.scope.stack_process import stacks_in, within
 
         for command, reading in list(self._readings.items()):
@@ -119,7 +144,7 @@ class RankLooks:
     @property
     def is_busy(self) -> bool:
         """Whether an answer is being waited for."""
-        return bool(self._readings)
+        return bool(self._readings) or (self._profiles is not None and self._profiles.is_busy)
 
     # -- reports ---------------------------------------------------------------------------------
 
@@ -131,6 +156,8 @@ class RankLooks:
         self._due_s = now_s + EVERY_S
         if self._stacks is not None:
             self._stacks.tidy(boottime_ns())
+        if self._profiles is not None:
+            self._profiles.tidy()
         self._ranks.look(jobs)
         if self._vitals is None and self._ranks.live:
             from unidle.agent.vitals import Vitals
@@ -146,6 +173,8 @@ class RankLooks:
         """The connection broke, and with it the wait for answers to its orders."""
         if self._uses is not None:
             self._uses.lost()
+        if self._profiles is not None:
+            self._profiles.lost()
         for reading in self._readings.values():
             reading.process.end()
         self._readings.clear()
@@ -153,6 +182,6 @@ class RankLooks:
     def close(self) -> None:
         """End all that looks."""
         self.lost()
-        for part in (self._vitals, self._uses, self._stacks):
+        for part in (self._vitals, self._uses, self._stacks, self._profiles):
             if part is not None:
                 part.close()

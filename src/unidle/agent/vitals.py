@@ -24,7 +24,7 @@ class Vitals:
 
         from unidle.engine.local.vitals.sampler import VitalsWatch
 
-        self._watch = VitalsWatch(0, lambda: Reachability({}, {}))
+        self._watch = VitalsWatch(0, lambda: Reachability({}, {}), outside=True)
 
     def follow(self, live: Mapping[Key, Mapping[int, HeldProcess]]) -> None:
         """These are the ranks that are alive."""
@@ -59,6 +59,7 @@ def _body(seen: GangVitals) -> dict[str, Any]:
         body["links_read"] = False
         for rank in body["ranks"]:
             rank.pop("links", None)
+            rank.pop("ends", None)
     return body
 
 

@@ -211,12 +211,19 @@ class Job(Generic[ResultT]):
         Errors: :class:`unidle.errors.CannotRun` if it does not run on this machine or access is not permitted,
         :class:`unidle.errors.TargetEnded`, :class:`unidle.errors.BadInput`.
         """
+        from unidle.api.host_profiles import look_on_hosts, ranks_on_hosts
         from unidle.api.profiling import look, ranks_of
         from unidle.api.results import Profiled
 
         opened, view = self._open()
+        chosen = None if rank is None else [rank]
         with closing(opened):
-            target = ranks_of(opened, find_job(view, self.id), None if rank is None else [rank])
+            job = find_job(view, self.id)
+            hosts = ranks_on_hosts(opened, job, chosen)
+            target = None if hosts is not None else ranks_of(opened, job, chosen)
+        if hosts is not None:
+            return Profiled.of(look_on_hosts(hosts, seconds, hz=hz), None)
+        assert target is not None
         return Profiled.of(*look(target, seconds, hz=hz))
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:

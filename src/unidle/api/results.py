@@ -51,7 +51,7 @@ class Profiled(_Shown):
     profile: Profile = field(compare=False)
 
     @classmethod
-    def of(cls, profile: Profile, machine: Machine) -> Self:
+    def of(cls, profile: Profile, machine: Machine | None) -> Self:
         """With the built-in rules."""
         from unidle.scope.profile_json import answer
         from unidle.scope.rules_file import all_rules

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from unidle.api.host_profiles import HostRanks, look_on_hosts, ranks_on_hosts
 from unidle.api.profiling import has_ended, look, ranks_of, watched
 from unidle.cli.common import need_job, print_json, read_store, read_view, show, warn
 from unidle.cli.option_set import with_options
@@ -62,6 +63,10 @@ def profile(options: Options) -> None:
 
             check_terminal()
         target = _found(options)
+        if isinstance(target, HostRanks):
+            seen = _once_on_hosts(target, options)
+            _tell(_with_imports(seen, options), rules, None, wanted, options.as_json)
+            return
         owners = owners_of(target.pids)
         seen, machine = _look(target, options, rules)
         add_owners(owners, (process.pid for process in seen.processes))
@@ -110,8 +115,8 @@ def _look(target: ProfileTarget, options: Options, rules: RuleSet) -> tuple[Prof
     return seen, None
 
 
-def _found(options: Options) -> ProfileTarget:
-    """The processes that the user means."""
+def _found(options: Options) -> ProfileTarget | HostRanks:
+    """The processes that the user means, or ranks on hosts that have joined. Errors: BadInput, CannotRun."""
     from unidle.scope.targets import of_process
 
     if options.target is not None and options.is_process:
@@ -122,7 +127,19 @@ def _found(options: Options) -> ProfileTarget:
         return of_process(int(options.target), children=options.children)
     opened = read_store(options.store)
     job = need_job(read_view(opened), options.target, live=True, started=True)
+    if (hosts := ranks_on_hosts(opened, job, options.ranks)) is not None:
+        if options.top:
+            raise BadInput("is not possible for ranks on hosts", field="--top", value=job.id, remedy="leave it out, or run `unidle profile PID --top` on the host")  # fmt: skip
+        return hosts
     return ranks_of(opened, job, options.ranks, children=options.children)
+
+
+def _once_on_hosts(wanted: HostRanks, options: Options) -> Profile:
+    """The look by the agents of the hosts. Ctrl-C ends it early and keeps what was seen."""
+    from unidle.cli.profile_live import LiveLine
+
+    with LiveLine(options.seconds) as progress:
+        return look_on_hosts(wanted, options.seconds, progress.goes_on, **options.look())
 
 
 def _once(target: ProfileTarget, options: Options) -> tuple[Profile, Machine]:

@@ -20,7 +20,7 @@ Name = Annotated[str, msgspec.Meta(max_length=253)]
 """A node or a job."""
 Why = Annotated[str, msgspec.Meta(max_length=4096)]
 Kind = Literal["agent", "box", "reader"]
-"""A reader is a command of the store's owner that reads files of ranks."""
+"""A reader is a command of the store's owner that reads files of ranks, and profiles them."""
 
 
 class RankHeld(msgspec.Struct, frozen=True):
@@ -117,6 +117,15 @@ class Forget(msgspec.Struct, frozen=True, tag_field="f", tag=wire.FORGET):
 
     id: Ordinal
     node: Name
+
+
+class Ask(msgspec.Struct, frozen=True, tag_field="f", tag=wire.ASK):
+    """A reader requests something of the agent of a host. ``what`` is ``profile``. Answer: ``done``, as of :class:`Run`."""
+
+    id: Ordinal
+    node: Name
+    what: Annotated[str, msgspec.Meta(max_length=64)]
+    body: dict[str, Any] = {}
 
 
 class Bye(msgspec.Struct, frozen=True, tag_field="f", tag=wire.BYE):
@@ -270,7 +279,7 @@ class Box(msgspec.Struct, frozen=True, tag_field="f", tag=wire.BOX):
 
 
 class Run(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RUN):
-    """Something for an agent to do: ``what`` is ``check`` or ``hook``; ``body`` what it needs."""
+    """Something for an agent to do: ``what`` is ``check``, ``hook``, ``use``, ``stacks`` or ``profile``; ``body`` what it needs."""
 
     id: Ordinal
     fence: Ordinal
@@ -278,7 +287,9 @@ class Run(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RUN):
     body: dict[str, Any] = {}
 
 
-FromClient = Hello | Pong | Marks | Done | Seen | Fetch | Forget | Bye
+Passed = Marks | Done | Seen | Fetch | Ask | Forget
+"""Of a client: what the hub passes on to the engine."""
+FromClient = Hello | Pong | Marks | Done | Seen | Fetch | Ask | Forget | Bye
 Command = Resume | Prepare | Start | Stop | Release | End | Read | Box | Run | Done
 """What a user of the hub sends; it sends the rest itself."""
 ToClient = Welcome | Refused | Ping | Command

@@ -220,9 +220,9 @@ class HubLoop:
                 connection.pong(frame.n, frame.ping, frame.now, self._clock.now_ns())
             elif isinstance(frame, frames.Marks) and peer.kind != "box":
                 raise wire.Malformed("only a box sends marks")
-            elif isinstance(frame, frames.Fetch | frames.Forget) and peer.kind != "reader":
-                raise wire.Malformed("only a reader fetches and forgets")
-            elif isinstance(frame, frames.Marks | frames.Done | frames.Seen | frames.Fetch | frames.Forget):
+            elif isinstance(frame, frames.Fetch | frames.Ask | frames.Forget) and peer.kind != "reader":
+                raise wire.Malformed("only a reader fetches, forgets, or orders a profile")
+            elif isinstance(frame, frames.Passed):
                 self.events.put(Received(peer.id, frame))
                 if self.events.count(connection, len(payload)) and not connection.paused:
                     connection.paused = True

@@ -46,7 +46,7 @@ class Received(msgspec.Struct, frozen=True):
     """A frame that the hub does not answer itself."""
 
     peer: int
-    frame: frames.Marks | frames.Done | frames.Seen | frames.Fetch | frames.Forget
+    frame: frames.Passed
 
 
 class Hub(Protocol):

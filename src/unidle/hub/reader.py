@@ -8,7 +8,7 @@ import select
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from unidle import private, wire
 from unidle.errors import BadInput, CannotRun
@@ -71,6 +71,20 @@ class HostFiles:
             raise NotThere(done.why)
         return part_of(done.data)
 
+    def ask(self, node: str, what: str, body: dict[str, Any]) -> int:
+        """Give the agent of a host an order; :meth:`answer` has what comes of it, by this number."""
+        self._ids += 1
+        self._client.send(frames.Ask(self._ids, node, what, body))
+        return self._ids
+
+    def answer(self, number: int, within_s: float = _WITHIN_S) -> frames.Done | None:
+        """The answer to an order, None if it does not come in that time. Errors: CannotRun without a controller."""
+        end_s = time.monotonic() + within_s
+        while number not in self._answers and (left_s := end_s - time.monotonic()) > 0:
+            self._poller.poll(left_s * 1000)
+            self._take()
+        return self._answers.pop(number, None)
+
     def whole(self, node: str, place: tuple[str, int, int], file: str) -> bytes:
         """All of a file. Errors: as of :meth:`part`."""
         data = b""
@@ -103,16 +117,19 @@ class HostFiles:
                     remedy="see whether `unidle up --listen` runs",
                 )
             self._poller.poll(left_s * 1000)
-            for event in self._client.poll():
-                if isinstance(event, Welcomed):
-                    self._open = True
-                elif isinstance(event, Lost):
-                    raise CannotRun(
-                        f"the controller of the hosts cannot be reached: {event.why}",
-                        remedy="start `unidle up --listen` on this store, or look on the host, below its --state directory",
-                    )  # fmt: skip
-                elif isinstance(event, frames.Done):
-                    self._answers[event.id] = event
+            self._take()
+
+    def _take(self) -> None:
+        for event in self._client.poll():
+            if isinstance(event, Welcomed):
+                self._open = True
+            elif isinstance(event, Lost):
+                raise CannotRun(
+                    f"the controller of the hosts cannot be reached: {event.why}",
+                    remedy="start `unidle up --listen` on this store, or look on the host, below its --state directory",
+                )  # fmt: skip
+            elif isinstance(event, frames.Done):
+                self._answers[event.id] = event
 
 
 def _reader_of(state: Path) -> tuple[tuple[str, int], frames.Hello, str]:

@@ -17,12 +17,14 @@ class LinkVitals:
 
     ``busy_ns``: how long something of it was not acknowledged yet. ``rtt_ns``: until an acknowledgement comes, smoothed; 0
     where none came or it is not known. ``stuck``: nothing is acknowledged although it was sent again, twice or more.
+    ``to``: the address of the other end, where that is outside of what one machine sees of a gang.
     """
 
     peer: int
     busy_ns: int = 0
     rtt_ns: int = 0
     stuck: bool = False
+    to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class RankVitals:
     ``halted`` counts its other processes that are stopped; ``disk``: one of its processes waits for a disk. Some
     of its ``links`` are stuck since ``stuck_ns`` (0: none is). ``throttled_ns``: how long in between the CPU
     quota of its control group held it. ``waiting_ns``: how long in between its main thread waited for a lock or
-    the network.
+    the network. ``ends``: addresses of this end of its links with a ``to``.
     """
 
     rank: int
@@ -50,6 +52,7 @@ class RankVitals:
     waiting_ns: int = 0
     throttled_ns: int = 0
     links: tuple[LinkVitals, ...] = ()
+    ends: tuple[str, ...] = ()
 
     @property
     def stuck(self) -> tuple[int, ...]:
@@ -88,8 +91,10 @@ def continued(before: GangVitals, after: GangVitals) -> GangVitals:
 
 
 def _continued(before: RankVitals, after: RankVitals, links_read: bool) -> RankVitals:
-    used = {link.peer: link.busy_ns for link in before.links}
-    links = tuple(replace(link, busy_ns=link.busy_ns + used.get(link.peer, 0)) for link in after.links)
+    used = {(link.peer, link.to): link.busy_ns for link in before.links}
+    links = tuple(
+        replace(link, busy_ns=link.busy_ns + used.get((link.peer, link.to), 0)) for link in after.links
+    )
     return replace(
         after,
         cpu_ns=before.cpu_ns + after.cpu_ns,
@@ -97,6 +102,19 @@ def _continued(before: RankVitals, after: RankVitals, links_read: bool) -> RankV
         waiting_ns=before.waiting_ns + after.waiting_ns,
         throttled_ns=before.throttled_ns + after.throttled_ns,
         links=links if links_read else before.links,
+        ends=after.ends if links_read else before.ends,
+    )
+
+
+def as_one(one: LinkVitals | None, other: LinkVitals) -> LinkVitals:
+    """Two connections of one link: of each figure the worse."""
+    if one is None:
+        return other
+    return replace(
+        one,
+        busy_ns=max(one.busy_ns, other.busy_ns),
+        rtt_ns=max(one.rtt_ns, other.rtt_ns),
+        stuck=one.stuck or other.stuck,
     )
 
 

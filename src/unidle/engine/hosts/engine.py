@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
+from unidle import wire
 from unidle.clock import Clock
 from unidle.engine.hosts.core import HostsCore
 from unidle.engine.hosts.node_commands import HostCommands
@@ -22,6 +23,8 @@ from unidle.hub.file_parts import RankFilePart
 from unidle.hub.protocol import Hub, Joined, Left, Peer, Received
 
 LONGEST_WAIT_NS: Final = 500_000_000
+READERS_ASK: Final = frozenset({wire.PROFILE})
+"""Orders to agents that a reader may give."""
 
 
 class HostsEngine:
@@ -139,12 +142,9 @@ class HostsEngine:
 
     def _received(self, event: Received, now_ns: int) -> None:
         frame, peer = event.frame, event.peer
-        if isinstance(frame, frames.Fetch):
+        if isinstance(frame, frames.Fetch | frames.Ask):
             if event.peer in self._peers and self._peers[event.peer].kind == "reader":
-                found = self.read(
-                    frame.node, frame.job, frame.attempt, frame.rank, frame.file, frame.offset, frame.bytes
-                )
-                found.add_done_callback(lambda done: self._hub.send(peer, answer_to(frame, done)))
+                self._read_for(peer, frame)
             return
         if isinstance(frame, frames.Forget):
             if event.peer in self._peers and self._peers[event.peer].kind == "reader":
@@ -163,6 +163,24 @@ class HostsEngine:
         if why is None and not had_joined:
             return frames.Done(frame.id, ok=False, why="no host of this name has joined")
         return frames.Done(frame.id, ok=True)
+
+    def _read_for(self, reader: int, frame: frames.Fetch | frames.Ask) -> None:
+        """Pass on what a reader requests, and the answer to it."""
+        if isinstance(frame, frames.Fetch):
+            found = self.read(
+                frame.node, frame.job, frame.attempt, frame.rank, frame.file, frame.offset, frame.bytes
+            )
+            found.add_done_callback(lambda done: self._hub.send(reader, answer_to(frame, done)))
+            return
+
+        def answered(done: frames.Done) -> None:
+            why = done.why or ("" if done.ok else "the connection of its host ended before the answer")
+            self._hub.send(reader, frames.Done(frame.id, done.ok, why, done.data))
+
+        if frame.what in READERS_ASK:
+            self.ask_agent(frame.node, frame.what, frame.body, answered)
+        else:
+            answered(frames.Done(frame.id, False, f"{frame.what!r} is no order of a reader"))
 
     def wait(self, until_ns: int | None) -> None:
         """Return when the hub has something, when a lease or a start is due, or at ``until_ns``."""

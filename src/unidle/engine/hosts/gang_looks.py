@@ -7,26 +7,34 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from unidle.jobs.vitals import GangVitals, RankVitals, continued, moved, stretched
+from unidle.jobs.vitals import GangVitals, LinkVitals, RankVitals, as_one, continued, moved, stretched
 
 _RANKS_A_LOOK = (
     512  # of a gang with more ranks, so many looks fewer are made: a look costs the more the more it has
 )
 _LOOK_NS = 500_000_000
+_AHEAD_NS = 1_000_000_000  # as far as the offset of a host's clock may be wrong
 
 
-def look_of(body: dict[str, object], offset_ns: int) -> GangVitals | None:
-    """What an agent sent, on the controller's clock; None where it is nothing of the kind, as from a newer release."""
+def look_of(body: dict[str, object], offset_ns: int, now_ns: int) -> GangVitals | None:
+    """What an agent sent, on the controller's clock.
+
+    None where it is nothing of the kind, as from a newer release, or of a time that is not over yet.
+    """
     try:
         seen = msgspec.convert(body, GangVitals)
     except msgspec.ValidationError:
         return None
-    return replace(
-        seen,
-        from_ns=seen.from_ns + offset_ns,
-        at_ns=seen.at_ns + offset_ns,
-        ranks=tuple(moved(rank, offset_ns) for rank in seen.ranks),
-    )
+    from_ns, at_ns = seen.from_ns + offset_ns, seen.at_ns + offset_ns
+    if not 0 <= from_ns <= at_ns <= now_ns + _AHEAD_NS:
+        return None
+    at_ns = min(at_ns, now_ns)  # what is logged of it is not later than the log
+    ranks = tuple(moved(rank, offset_ns) for rank in seen.ranks)
+    if any(
+        not 0 <= time_ns <= now_ns + _AHEAD_NS for rank in ranks for time_ns in (rank.since_ns, rank.stuck_ns)
+    ):
+        return None
+    return replace(seen, from_ns=min(from_ns, at_ns), at_ns=at_ns, ranks=ranks)
 
 
 @dataclass(slots=True)
@@ -34,6 +42,7 @@ class GangLooks:
     """Of one attempt. The gang was observed once each of its live ranks was seen since the last time."""
 
     _waiting: dict[str, GangVitals] = field(default_factory=dict)  # by node
+    _ends: dict[str, dict[str, int]] = field(default_factory=dict)  # by node: addresses of its ranks' links
     _at_ns: int = 0  # the end of the last look
 
     def add(self, node: str, seen: GangVitals, ranks: Collection[int]) -> None:
@@ -43,6 +52,8 @@ class GangLooks:
         if before is not None and before.at_ns >= seen.at_ns:
             return  # an older one
         self._waiting[node] = seen if before is None else continued(before, seen)
+        if seen.links_read:
+            self._ends[node] = {end: rank.rank for rank in seen.ranks for end in rank.ends}
 
     def complete(self, live: dict[int, str]) -> GangVitals | None:
         """The look at all ``live`` ranks (rank -> node); None while one of them was not seen.
@@ -60,7 +71,7 @@ class GangLooks:
         ranks = {
             rank.rank: stretched(rank, look.at_ns - look.from_ns, at_ns - from_ns)
             for look in parts
-            for rank in (look.ranks if len(parts) == 1 else map(_without_outside, look.ranks))
+            for rank in (_linked(one, self._ends, alone=len(parts) == 1) for one in look.ranks)
         }
         if live.keys() - ranks.keys():
             return None
@@ -76,6 +87,12 @@ class GangLooks:
         )
 
 
-def _without_outside(rank: RankVitals) -> RankVitals:
-    """Without links to addresses outside of its host: which of them are of the gang is not known."""
-    return replace(rank, links=tuple(link for link in rank.links if link.peer >= 0))
+def _linked(rank: RankVitals, ends: dict[str, dict[str, int]], *, alone: bool) -> RankVitals:
+    """With the ranks on other hosts at the other ends of its links. What leads elsewhere counts for a gang that is ``alone`` on its host."""
+    found: dict[int, LinkVitals] = {}
+    for link in rank.links:
+        peers = (of[link.to] for of in ends.values() if link.to in of)
+        peer = link.peer if link.peer >= 0 else next(peers, -1)
+        if peer >= 0 or alone:
+            found[peer] = as_one(found.get(peer), replace(link, peer=peer, to=""))
+    return replace(rank, links=tuple(found[peer] for peer in sorted(found)), ends=())

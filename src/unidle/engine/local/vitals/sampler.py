@@ -62,8 +62,8 @@ class _Rank:
 class _Gang:
     reach: Reachability
     nodes: Sequence[str]
+    connections: Connections
     ranks: dict[int, _Rank] = field(default_factory=dict)
-    connections: Connections = field(default_factory=Connections)
     told_ns: int = 0
     linked_ns: int = 0  # when its connections were read
 
@@ -76,11 +76,14 @@ class _Gang:
 class VitalsWatch:
     """Watches gangs; ``offset_ns`` turns the boot-time clock into the log's time. Starts its thread when needed.
 
-    ``new_reach`` makes what tries the links between nodes, one for each gang.
+    ``new_reach`` makes what tries the links between nodes, one for each gang. ``outside``: other ranks of a gang may be
+    on other machines, so links have the addresses of their ends.
     """
 
-    def __init__(self, offset_ns: int, new_reach: Callable[[], Reachability]) -> None:
-        self._offset_ns, self._new_reach = offset_ns, new_reach
+    def __init__(
+        self, offset_ns: int, new_reach: Callable[[], Reachability], *, outside: bool = False
+    ) -> None:
+        self._offset_ns, self._new_reach, self._outside = offset_ns, new_reach, outside
         self._lock = threading.Lock()
         self._gangs: Mapping[Key, tuple[Mapping[int, int], Sequence[str]]] = {}  # replaced, never changed
         self._found: list[GangVitals] = []
@@ -125,7 +128,7 @@ class VitalsWatch:
                 gangs.pop(key).close()
             for key, (pids, nodes) in wanted.items():
                 if key not in gangs:
-                    gangs[key] = _Gang(self._new_reach(), nodes)
+                    gangs[key] = _Gang(self._new_reach(), nodes, Connections(outside=self._outside))
                 told = _look(key, gangs[key], pids, self._offset_ns)
                 if told is not None:
                     with self._lock:
@@ -187,6 +190,7 @@ def _told(key: Key, gang: _Gang, from_ns: int, now_ns: int, offset_ns: int) -> G
                 number, rank.look.doing, rank.since_ns + offset_ns, used_ns, bytes_, rank.look.timed,
                 None if wakes_ns is None else wakes_ns + offset_ns, halted, on_disk,
                 rank.stuck_ns + offset_ns if stuck else 0, _waited_ns(rank, now_ns), _held_ns(rank, throttled), mine,
+                gang.connections.ends.get(number, ()) if links is not None else (),
             )
         )  # fmt: skip
     return GangVitals(

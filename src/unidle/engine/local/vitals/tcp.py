@@ -11,9 +11,10 @@ import platform
 import socket
 import struct
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
-from unidle.jobs.vitals import LinkVitals
+from unidle.jobs.vitals import LinkVitals, as_one
 
 Address = tuple[str, int]
 
@@ -172,9 +173,15 @@ def _plain(address: tuple[str, int]) -> Address:
 
 
 class Connections:
-    """The connections of one gang's ranks from reading to reading."""
+    """The connections of one gang's ranks from reading to reading.
 
-    def __init__(self) -> None:
+    ``outside``: connections to other machines are told apart by the address of their other end, and ``ends`` has the
+    addresses of this one, by rank.
+    """
+
+    def __init__(self, *, outside: bool = False) -> None:
+        self._outside = outside
+        self.ends: dict[int, tuple[str, ...]] = {}
         self._before: dict[tuple[int, int], TcpState] = {}
         self._sockets: dict[int, Sockets] = {}  # by process
         self._spaces: dict[int, str] = {}  # likewise
@@ -199,19 +206,27 @@ class Connections:
             found = _listed(pids, spaces)
         at = {_place(spaces[rank], tcp.here): rank for rank, held in found.items() for tcp in held.values()}
         links: dict[int, tuple[LinkVitals, ...]] = {}
+        self.ends = {}
         now: dict[tuple[int, int], TcpState] = {}
         for rank, held in found.items():
-            by_peer: dict[int, LinkVitals] = {}
+            by_peer: dict[tuple[int, str], LinkVitals] = {}
+            ends: list[str] = []
             for inode, tcp in held.items():
                 key = (pids[rank], inode)
                 now[key] = tcp
                 before = self._before.get(key)
+                peer = at.get(_place(spaces[rank], tcp.there), _OUTSIDE)
+                to = _far(tcp.there) if self._outside and peer == _OUTSIDE else ""
+                if to:
+                    ends.append(_far(tcp.here))
                 if not tcp.queued and (before is None or before.acked_bytes == tcp.acked_bytes):
                     continue  # nothing was sent
-                peer = at.get(_place(spaces[rank], tcp.there), _OUTSIDE)
-                by_peer[peer] = _together(by_peer.get(peer), _link(peer, tcp, before, span_ns))
+                link = replace(_link(peer, tcp, before, span_ns), to=to)
+                by_peer[peer, to] = as_one(by_peer.get((peer, to)), link)
             if by_peer:
-                links[rank] = tuple(by_peer[peer] for peer in sorted(by_peer))
+                links[rank] = tuple(by_peer[key] for key in sorted(by_peer))
+            if ends:
+                self.ends[rank] = tuple(ends)
         self._before = now
         return links
 
@@ -236,12 +251,10 @@ def _link(peer: int, tcp: TcpState, before: TcpState | None, span_ns: int) -> Li
     return LinkVitals(peer, min(busy_us * 1000, span_ns), tcp.rtt_us * 1000 if moved else 0, stuck)
 
 
-def _together(one: LinkVitals | None, other: LinkVitals) -> LinkVitals:
-    if one is None:
-        return other
-    return LinkVitals(
-        one.peer, max(one.busy_ns, other.busy_ns), max(one.rtt_ns, other.rtt_ns), one.stuck or other.stuck
-    )
+def _far(address: Address) -> str:
+    """An address that means the same to other machines; empty for one that does not."""
+    host, port = address
+    return "" if host.startswith(_LOOPBACK) else f"{host}:{port}"
 
 
 def _place(space: str, address: Address) -> _Place:
