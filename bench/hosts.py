@@ -61,7 +61,7 @@ def rest(fleet: HostsFleet, seconds: float) -> Iterator[Row]:
     for name, most_mb, most_pct in (("box", BOX_MB, BOX_PCT), ("agent", AGENT_MB, AGENT_PCT)):
         rss, pss = memory[name]
         yield _bounded(f"{name} at rest: resident memory (RSS)", "MB", rss, most_mb, how)
-        yield Row(f"{name} at rest: its share of memory (PSS)", "MB", pss, how=how)
+        yield _bounded(f"{name} at rest: its share of memory (PSS)", "MB", pss, most_mb, how)
         yield _bounded(f"{name} at rest: CPU", "% of one core", used[name], most_pct, how)
 
 

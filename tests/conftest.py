@@ -112,7 +112,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], check=True)
     yield place
-    waiting.wait_until(lambda: subprocess.run(["umount", "-q", place]).returncode == 0, 10, "the unmounting")
+    waiting.wait_until(lambda: subprocess.run(["umount", "-q", place]).returncode == 0, 60, "the unmounting")
 
 
 @pytest.fixture(scope="session")
@@ -145,7 +145,7 @@ def postgres_url() -> Iterator[str]:
         if server is not None:
             server.send_signal(signal.SIGINT)  # fast shutdown: sessions are ended
             try:
-                server.wait(20)
+                server.wait(60)
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()

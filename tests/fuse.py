@@ -58,7 +58,7 @@ class StubbornMount:
             os.close(self._end)
             self._end = -1
             self._free.set()
-            self._thread.join(10)
+            self._thread.join(60)
 
     def close(self) -> None:
         self.die()

@@ -77,7 +77,7 @@ class Host:
                 text = lock.read().strip()
             if is_held(place / LOCK):
                 os.kill(int(text), signal.SIGTERM)
-                wait_until(lambda place=place: not is_held(place / LOCK), 30)
+                wait_until(lambda place=place: not is_held(place / LOCK), 60)
 
 
 def ended(process: subprocess.Popen[str]) -> str:

@@ -66,7 +66,7 @@ class SlurmCluster:
         stack.callback(self._no_process_is_left)
         files = [f"--{name}-file={self.place}/munge.{name}" for name in ("key", "pid", "log", "seed")]
         self._daemon(stack, "munged", "--foreground", f"--socket={self.place}/munge.socket", *files)
-        wait_until((self.place / "munge.socket").exists, 30)
+        wait_until((self.place / "munge.socket").exists, 60)
         self._daemon(stack, "slurmctld", "-D", "-f", self.conf)
         for node in NODES:
             self._daemon(stack, "slurmd", "-D", "-N", node, "-f", self.conf)
@@ -122,7 +122,7 @@ class SlurmCluster:
     def _no_process_is_left(self) -> None:
         """The supervisors of steps are no children of this process."""
         with contextlib.suppress(AssertionError):
-            wait_until(lambda: not self._processes(), 5)
+            wait_until(lambda: not self._processes(), 60)
         for pid in self._processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -48,14 +48,14 @@ def begun(boxes: Boxes, job: str, wait_until, **env: str) -> str:
         answers.extend(() if answer is None else (answer,))
         return bool(answers)
 
-    wait_until(answered, 30)
+    wait_until(answered, 60)
     return answers[0]
 
 
 def test_a_box_is_started_once_with_its_order_and_environment(root: Path, wait_until) -> None:
     boxes = Boxes(root, STUB)
     assert begun(boxes, "job-1", wait_until, MINE="x") == ""
-    wait_until(lambda: (root / "job-1" / "seen.json").exists(), 30)
+    wait_until(lambda: (root / "job-1" / "seen.json").exists(), 60)
     first = seen(root)
     assert first["order"] == {
         "hub": "[::1]:7000", "authority": "PEM", "node": "n1", "job": "job-1", "token": "a-token"
@@ -89,16 +89,16 @@ def test_a_later_agent_finds_a_box_and_hears_of_its_end(root: Path, wait_until) 
     )
     first = subprocess.Popen([sys.executable, "-c", starter], stdin=subprocess.PIPE)
     try:
-        wait_until(lambda: is_held(root / "job-1" / LOCK), 30)
+        wait_until(lambda: is_held(root / "job-1" / LOCK), 60)
         first.kill()
     finally:
         first.communicate()
     boxes = Boxes(root, STUB)
     assert boxes.running() == ["job-1"]
     assert boxes.ended() == []
-    wait_until(lambda: (root / "job-1" / "seen.json").exists(), 30)
+    wait_until(lambda: (root / "job-1" / "seen.json").exists(), 60)
     os.kill(seen(root)["pid"], signal.SIGKILL)
-    wait_until(lambda: boxes.ended() == ["job-1"], 30)
+    wait_until(lambda: boxes.ended() == ["job-1"], 60)
     assert boxes.ended() == []
     assert boxes.running() == []
 
@@ -106,7 +106,7 @@ def test_a_later_agent_finds_a_box_and_hears_of_its_end(root: Path, wait_until) 
 def test_a_box_that_was_only_just_begun_is_ended_too(root: Path, wait_until) -> None:
     boxes = Boxes(root, STUB)
     boxes.begin(order(), {})
-    wait_until(boxes.end, 30)
+    wait_until(boxes.end, 60)
     assert not is_held(root / "job-1" / LOCK)
     assert not boxes._children
 
@@ -122,9 +122,9 @@ def test_directories_of_boxes_that_ended_long_ago_go_and_others_stay(root: Path,
     for job in ("job-1", "job-2", "job-3"):
         begun(boxes, job, wait_until)
     for job in ("job-1", "job-2"):
-        wait_until(lambda job=job: (root / job / "seen.json").exists(), 30)
+        wait_until(lambda job=job: (root / job / "seen.json").exists(), 60)
         os.kill(seen(root, job)["pid"], signal.SIGTERM)
-    wait_until(lambda: boxes.running() == ["job-3"], 30)
+    wait_until(lambda: boxes.running() == ["job-3"], 60)
     now_s = (root / "job-1" / LOCK).stat().st_mtime
     for job in ("job-1", "job-3"):
         os.utime(root / job / LOCK, (now_s - KEPT_S, now_s - KEPT_S))

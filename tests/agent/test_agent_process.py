@@ -41,7 +41,7 @@ def test_a_host_joins_with_its_devices_labels_and_the_address_that_leads_to_the_
 def test_a_member_has_a_token_of_its_own_and_needs_the_join_file_no_more(hub: TestHub, host: Host) -> None:
     with host.agent(hub) as first:
         hub.joined()
-        wait_until((host.state / "agent.json").exists, 30)
+        wait_until((host.state / "agent.json").exists, 60)
         first.kill()
     own = json.loads((host.state / "agent.json").read_text())["token"]
     assert own != json.loads(hub.join_file.read_text())["token"]
@@ -80,7 +80,7 @@ def test_sigterm_between_hello_and_welcome_leaves_with_a_bye_too(host: Host, tmp
         assert agent.stderr is not None
         assert "leaves" in agent.stderr.readline()
         peer.welcome()
-        wait_until(lambda: peer.frames[-1]["f"] == "bye", 30)
+        wait_until(lambda: peer.frames[-1]["f"] == "bye", 60)
         ended(agent)
         assert agent.returncode == 0
     hub.vanish()
@@ -127,7 +127,7 @@ def test_a_member_joins_a_controller_that_was_set_up_again_with_its_new_join_fil
             def kept() -> bool:
                 return bool(json.loads((host.state / "agent.json").read_text())["hub"] == again.address)
 
-            wait_until(kept, 30)
+            wait_until(kept, 60)
     finally:
         again.close()
 

@@ -165,7 +165,7 @@ def test_slurm_is_asked_when_an_allocation_ends(
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
     job = cluster.submit("--time=5", script="sleep 300")
-    wait_until(lambda: cluster.state(job) == "RUNNING", 30)
+    wait_until(lambda: cluster.state(job) == "RUNNING", 60)
     end_s = asked_end_s(job)
     assert end_s is not None
     assert 0 < end_s - time.time() <= 300

@@ -99,7 +99,7 @@ def test_a_box_that_was_killed_is_started_again(hub: TestHub, host: Host) -> Non
         hub.joined("box")
         os.kill(pid_of(host), signal.SIGKILL)
         hub.seen("left")
-        wait_until(lambda: not is_held(host.state / "boxes" / "job-1" / LOCK), 30)
+        wait_until(lambda: not is_held(host.state / "boxes" / "job-1" / LOCK), 60)
         assert hub.box(agent, "job-1").ok
         hub.joined("box", count=2)
 

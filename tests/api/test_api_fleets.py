@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -13,13 +14,14 @@ from unidle.api.fleets import (
     find_fleet,
     find_fleet_and_channels,
     refuse_impossible,
+    refuse_to_queue,
     with_cpu_devices,
     with_devices_of_jobs,
 )
 from unidle.errors import CannotRun
 from unidle.events import types as ev
-from unidle.fleet import Fleet
-from unidle.jobs import JobSpec, RankPlace, Reason
+from unidle.fleet import HOSTS, Fleet
+from unidle.jobs import JobSpec, RankPlace, Reason, Share
 from unidle.store.memory import MemoryStore
 from unidle.store.protocol import NewEvent, Store
 
@@ -71,3 +73,14 @@ def test_jobs_that_began_keep_their_devices_under_the_next_controller() -> None:
     machine_seen, placed = ev.FleetSeen(find_fleet(None, ranks)), ev.AttemptPlaced("j", 1, places, WHY)
     begun = store_with(ev.ControllerStarted("test", 1, 1), machine_seen, submitted, placed)
     assert count(with_devices_of_jobs(machine, begun)) == ranks
+
+
+@pytest.mark.parametrize("nodes", [True, False])
+def test_parts_of_devices_are_refused_where_nodes_join_with_whole_ones(nodes: bool) -> None:
+    hosts = replace(fleet_of(2) if nodes else Fleet(), source=HOSTS)
+    spec = JobSpec(("true",), share=Share(compute_ppm=500_000))
+    with pytest.raises(CannotRun, match="whole devices only") as refused:
+        refuse_to_queue(spec, hosts, hold=False)
+    assert (refused.value.field, "request whole devices" in refused.value.remedy) == ("share", True)
+    assert "whole devices only" in str(refuse_to_queue(spec, hosts, hold=True))
+    assert refuse_to_queue(JobSpec(("true",)), hosts, hold=False) is None or not nodes

@@ -225,7 +225,7 @@ def test_ctrl_c_leaves_nothing_running_and_a_second_one_ends_the_grace(tmp_path:
     assert caller.stderr is not None
     assert "interrupt again" in caller.stderr.readline()
     caller.send_signal(signal.SIGINT)
-    _, errors = caller.communicate(timeout=30)
+    _, errors = caller.communicate(timeout=60)
     assert errors.endswith("KeyboardInterrupt\n")
     (job,) = unidle.list_jobs(store=store)
     assert job.state == "cancelled"
@@ -237,7 +237,7 @@ def test_the_end_of_the_caller_is_the_end_of_its_job(tmp_path: Path, store: Path
     caller.kill()
     caller.communicate()
     (job,) = unidle.list_jobs(store=store)
-    wait_until(lambda: job.state == "cancelled", 20, "the end of the job")
+    wait_until(lambda: job.state == "cancelled", 60, "the end of the job")
     assert "the process that ran it" in str(job.explain())
 
 
@@ -245,11 +245,11 @@ def test_a_controller_that_is_killed_is_replaced(tmp_path: Path, store: Path) ->
     job = unidle.run(
         ["sh", "-c", "until [ -e go ]; do sleep 0.05; done"], workdir=tmp_path, store=store, wait=False
     )
-    wait_until(lambda: job.state == "running", 10, "its start")
+    wait_until(lambda: job.state == "running", 60, "its start")
     os.kill(_controller(store), signal.SIGKILL)
     done = unidle.run(["touch", "go"], workdir=tmp_path, store=store, logs="none")
     assert done.state == "succeeded"
-    assert job.wait(20).state == "succeeded"
+    assert job.wait(60).state == "succeeded"
     assert len(job.details()["runs"]) == 1
 
 
@@ -283,7 +283,7 @@ def test_a_job_runs_where_another_process_serves_its_store(store: Path) -> None:
     up = subprocess.Popen(
         [sys.executable, "-m", "unidle", "up", "--store", store, "--cpu-devices", "2", "--progress", "off"]
     )
-    wait_until(lambda: first.state == "running", 20, "the start of the first job")
+    wait_until(lambda: first.state == "running", 60, "the start of the first job")
     try:
         assert unidle.run(train, args=[2.0], store=store, logs="none").result()["lr"] == 2.0
         with pytest.raises(unidle.errors.StoreHeld, match="leave them out"):
@@ -294,7 +294,7 @@ def test_a_job_runs_where_another_process_serves_its_store(store: Path) -> None:
     finally:
         first.cancel()
         up.terminate()
-        up.wait(20)
+        up.wait(60)
 
 
 def test_a_running_job_is_profiled_from_python(store: Path, tmp_path: Path) -> None:

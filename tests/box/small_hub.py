@@ -177,12 +177,12 @@ class SmallHub:
                 self.doubled.append(mark)
             known[ordinal] = {**mark, "received": time.clock_gettime_ns(time.CLOCK_BOOTTIME)}
 
-    def peer(self, number: int = 1, timeout_s: float = 30) -> Peer:
+    def peer(self, number: int = 1, timeout_s: float = 60) -> Peer:
         """The connection of that number, once it is there; the first is 1."""
         wait_until(lambda: len(self.peers) >= number, timeout_s, f"connection {number}")
         return self.peers[number - 1]
 
-    def end_of(self, attempt: int, rank: int = 0, timeout_s: float = 30) -> dict[str, Any]:
+    def end_of(self, attempt: int, rank: int = 0, timeout_s: float = 60) -> dict[str, Any]:
         """The last mark of a rank, once it has ended."""
 
         def find() -> dict[str, Any] | None:
@@ -193,7 +193,7 @@ class SmallHub:
             find, timeout_s, f"the end of rank {rank}; marks: {self.marks.get((attempt, rank))}"
         )
 
-    def mark(self, kind: str, attempt: int = 1, rank: int = 0, timeout_s: float = 30) -> dict[str, Any]:
+    def mark(self, kind: str, attempt: int = 1, rank: int = 0, timeout_s: float = 60) -> dict[str, Any]:
         """The first mark of a kind, once it has come."""
         return wait_until(
             lambda: next(
@@ -278,7 +278,7 @@ class RealBox:
                     continue  # gone, or its number is that of another namespace
                 os.kill(known["pid"], signal.SIGUSR1)
                 wait_until(
-                    lambda pid=known["pid"]: not Path(f"/proc/{pid}/root").is_dir() or _is_zombie(pid), 10
+                    lambda pid=known["pid"]: not Path(f"/proc/{pid}/root").is_dir() or _is_zombie(pid), 60
                 )
 
 

@@ -158,7 +158,7 @@ def test_it_holds_a_rank_under_every_python_of_the_machine(
         again.ask(wire.STOP, attempt=2, ranks=[0], grace_ns=10**9)
         assert hub.end_of(2)["code"] == -signal.SIGTERM and not hub.doubled
         again.send(f=wire.END, fence=again.fence)
-        assert box.process is not None and box.process.wait(10) == 0
+        assert box.process is not None and box.process.wait(60) == 0
         assert [path.name for path in box.directory.glob("code-*")] == [
             path.name for path in box.directory.glob("code-*-*")
         ]
@@ -225,7 +225,7 @@ def test_as_first_process_of_a_container_it_collects_orphans_and_passes_a_stop_o
         os.kill(first, signal.SIGTERM)
         assert hub.end_of(2)["code"] == -signal.SIGTERM
         assert box.process is not None
-        text, _ = box.process.communicate(timeout=20)
+        text, _ = box.process.communicate(timeout=60)
         assert box.process.returncode == 0 and b"[rank 0] step 1/" in text
         assert died(first)()
     finally:

@@ -115,7 +115,7 @@ def test_the_holder_of_copies_outlives_attempts_and_ends_with_the_job(tmp_path: 
         assert held.pid() == first
         peer.send(f=wire.END, fence=peer.fence)
         assert box.process is not None
-        assert box.process.wait(20) == 0
+        assert box.process.wait(60) == 0
         wait_until(held.gone, what="the end of the holder and its copies")
 
 
@@ -147,7 +147,7 @@ def test_a_signal_leaves_the_holder_with_its_copies_for_other_hosts(tmp_path: Pa
         first = wait_until(held.pid, what="a holder")
         assert box.process is not None
         box.process.terminate()
-        assert box.process.wait(20) == 0
+        assert box.process.wait(60) == 0
         assert held.pid() == first
 
 

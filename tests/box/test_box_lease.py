@@ -51,7 +51,7 @@ def test_ranks_end_when_the_hub_is_away_for_the_lease_and_it_is_told_later(tmp_p
         known = [len(hub.marks[1, rank]) for rank in (0, 1)]
         hub.vanish()
         for pid in pids:
-            wait_until(died(pid), 30, "the end of a rank after its lease")
+            wait_until(died(pid), 60, "the end of a rank after its lease")
         after_s = _boottime_s() - _lease_s(box.runs / "job-1")
         assert 0 <= after_s < 1.5
         wait_until(lambda: all(box.journal(1, rank)[-1]["k"] == "exit" for rank in (0, 1)))
@@ -73,7 +73,7 @@ def test_a_hub_that_acknowledges_no_pong_does_not_renew(tmp_path: Path) -> None:
         peer.start(1, TRAINS)
         pid = hub.mark("spawn")["pid"]
         peer.mute = True
-        wait_until(died(pid), 30)
+        wait_until(died(pid), 60)
         assert (
             hub.peer(2).hello["box"]["attempts"][0]["attempt"] == 1
         )  # it closed the connection and dialled again
@@ -85,7 +85,7 @@ def test_ranks_of_a_killed_box_end_with_the_lease_without_any_box(tmp_path: Path
         peer.start(1, TRAINS)
         pid = hub.mark("spawn")["pid"]
         box.kill()
-        wait_until(died(pid), 30, "the end of a rank that no box holds")
+        wait_until(died(pid), 60, "the end of a rank that no box holds")
         assert _boottime_s() >= _lease_s(box.runs / "job-1")
         wait_until(lambda: box.journal()[-1]["k"] == "exit")
         assert any("lease" in mark.get("text", "") for mark in box.journal())
@@ -103,7 +103,7 @@ def test_a_rank_that_takes_its_time_to_stop_ends_with_the_lease_too(tmp_path: Pa
         hub.mark("step")
         assert peer.ask(wire.STOP, attempt=1, ranks=[0], grace_ns=300 * 10**9)["ok"]
         box.kill()
-        wait_until(died(pid), 30, "the end of a rank within its grace, when its lease is over")
+        wait_until(died(pid), 60, "the end of a rank within its grace, when its lease is over")
         assert _boottime_s() >= _lease_s(box.runs / "job-1")
         wait_until(lambda: box.journal()[-1]["k"] == "exit")
         assert sum("lease" in mark.get("text", "") for mark in box.journal()) == 1
@@ -118,12 +118,12 @@ def test_a_box_that_comes_back_after_the_lease_ends_what_it_finds(tmp_path: Path
         supervisor = json.loads((box.rank() / "supervisor.json").read_text())["pid"]
         box.kill()
         os.kill(supervisor, signal.SIGSTOP)
-        wait_until(lambda: _boottime_s() > _lease_s(box.runs / "job-1"), 30)
+        wait_until(lambda: _boottime_s() > _lease_s(box.runs / "job-1"), 60)
         assert not died(pid)()
         hub.vanish()
         box.run()
-        wait_until(died(pid), 30)
-        wait_until(lambda: box.journal()[-1]["k"] in ("exit", "lost"), 30)
+        wait_until(died(pid), 60)
+        wait_until(lambda: box.journal()[-1]["k"] in ("exit", "lost"), 60)
 
 
 def test_a_stopped_box_hears_nothing_before_it_has_looked_at_its_lease(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_stopped_box_hears_nothing_before_it_has_looked_at_its_lease(tmp_path:
         pid = hub.mark("spawn")["pid"]
         os.kill(box.pid, signal.SIGSTOP)
         wait_until(
-            died(pid), 30
+            died(pid), 60
         )  # by its supervisor, whose file may be a quarter of the lease behind the box
         over_s = _lease_s(box.runs / box.job) + 4 / 4
         wait_until(lambda: _boottime_s() > over_s)

@@ -25,7 +25,7 @@ def test_a_rank_runs_to_its_end_and_each_mark_comes_once(tmp_path: Path) -> None
         marks = hub.marks[1, 0]
         assert sorted(marks) == list(range(len(box.journal()))) and not hub.doubled
         peer.send(f=wire.END, fence=peer.fence)
-        assert box.process is not None and box.process.wait(10) == 0
+        assert box.process is not None and box.process.wait(60) == 0
         assert peer.frames[-1]["f"] == wire.BYE
 
 
@@ -67,7 +67,7 @@ def test_sigterm_stops_all_ranks_and_ends_the_box(tmp_path: Path) -> None:
         hub.mark("step", rank=1)
         assert box.process is not None
         box.process.terminate()
-        assert box.process.wait(20) == 0
+        assert box.process.wait(60) == 0
         assert {hub.end_of(1, rank)["code"] for rank in (0, 1)} == {-signal.SIGTERM}
         said = [frame["f"] for frame in peer.frames]
         assert said.count(wire.SEEN) == 1
@@ -116,7 +116,7 @@ def test_two_boxes_of_one_job_on_one_directory_are_one_too_many(tmp_path: Path) 
         other = RealBox(tmp_path, hub)
         other.errors = tmp_path / "other.err"
         other.run()
-        assert other.process is not None and other.process.wait(10) == 3
+        assert other.process is not None and other.process.wait(60) == 3
         (line,) = other.errors.read_text().splitlines()
         assert f"the box with pid {box.pid} has" in line
         assert int((box.directory / "box.lock").read_text()) == box.pid
@@ -166,7 +166,7 @@ def test_output_is_copied_with_the_rank_before_each_line(tmp_path: Path) -> None
         hub.end_of(1, 0), hub.end_of(1, 1)
         peer.send(f=wire.END, fence=peer.fence)
         assert box.process is not None
-        text, _ = box.process.communicate(timeout=20)
+        text, _ = box.process.communicate(timeout=60)
         assert sorted(text.decode().splitlines()) == [
             "[rank 0] no end",
             "[rank 0] one",
@@ -184,12 +184,12 @@ def test_settings_are_refused_when_others_could_have_written_or_read_them(tmp_pa
         box = RealBox(tmp_path, hub)
         path = box.directory / "box.json"
         path.chmod(0o644)
-        assert box.run().process.wait(10) == 2  # type: ignore[union-attr]
+        assert box.run().process.wait(60) == 2  # type: ignore[union-attr]
         assert "chmod 600" in box.errors.read_text()
         path.rename(tmp_path / "elsewhere")
         (tmp_path / "elsewhere").chmod(0o600)
         path.symlink_to(tmp_path / "elsewhere")
-        assert box.run().process.wait(10) == 2  # type: ignore[union-attr]
+        assert box.run().process.wait(60) == 2  # type: ignore[union-attr]
         assert "a link is not followed" in box.errors.read_text()
     finally:
         hub.vanish()

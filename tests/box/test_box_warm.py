@@ -98,7 +98,7 @@ def test_a_lease_that_ends_while_a_start_waits_ends_the_start(tmp_path: Path) ->
         job.start(peer, 2)
         peer.mute = True
         wait_until(
-            lambda: box.journal_ends(2) if box.journal(2) else False, 30, "the end of the second attempt"
+            lambda: box.journal_ends(2) if box.journal(2) else False, 60, "the end of the second attempt"
         )
         job.gate.touch()
         again = hub.peer(2).welcome()

@@ -97,7 +97,7 @@ def ranks(tmp_path: Path) -> Iterator[Callable[..., Rank]]:
         except Gone:
             continue
     wait_until(
-        lambda: not any((rank.hold / wire.ADDRESS).exists() for rank in made), 20, "the end of the holders"
+        lambda: not any((rank.hold / wire.ADDRESS).exists() for rank in made), 60, "the end of the holders"
     )
 
 
@@ -130,7 +130,7 @@ def test_a_peer_keeps_what_every_rank_has_and_lets_go_of_older_ones(ranks: Calla
     for step in range(1, 7):
         a.copy(step, through=step - 1 or None)
         a.hears("sent")
-    wait_until(lambda: len(b.copies()) <= 2, 10, "the older copies to go")
+    wait_until(lambda: len(b.copies()) <= 2, 60, "the older copies to go")
     assert b.copies() == [(0, 5), (0, 6)]
 
 

@@ -39,7 +39,7 @@ def test_detectors_that_nobody_asked_for_begin_when_the_run_has_lasted_a_while(t
     late.start()
     try:
         assert late._made is None
-        wait_until(lambda: list(late.take(View(), 0)), 10, "what the detectors see")
+        wait_until(lambda: list(late.take(View(), 0)), 60, "what the detectors see")
         assert time.monotonic() - begun_s >= AFTER_S
     finally:
         late.close()

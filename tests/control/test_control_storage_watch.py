@@ -48,13 +48,13 @@ class World:
             self.look(at_s + next(steps) / 1e6)
             return not any(one.pid for one in mounts._asked.values())
 
-        wait_until(quiet, 10, "answers")
+        wait_until(quiet, 60, "answers")
 
     def stalled(self, mount: StubbornMount, at_s: float) -> None:
         """The mount is asked from then on, and says nothing."""
         mount.stall()
         assert self.look(at_s) == []
-        assert mount.held.wait(10)
+        assert mount.held.wait(60)
 
 
 @needs.root

@@ -257,7 +257,7 @@ class Machine:
         for process in (self._up, self._client):
             if process is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
+                    process.wait(60)
 
 
 def store_opens(path: Path) -> str:

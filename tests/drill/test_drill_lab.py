@@ -76,7 +76,7 @@ def test_a_node_that_is_cut_off_is_named_and_the_gang_goes_on_when_it_is_back(
     with running("run", job, "--fleet", fleet, "--store", store, stdout=subprocess.DEVNULL) as run:
         after_step(store, 5)
         lab.cut("n3")
-        wait_until(lambda: jobs_of(store)["ring"].attempts[0].verdicts, 30, "a verdict")
+        wait_until(lambda: jobs_of(store)["ring"].attempts[0].verdicts, 60, "a verdict")
         lab.mend("n3")
         assert run.wait(120) == 0
     first = ask("guard", "incidents", "--store", store)[0]
@@ -90,7 +90,7 @@ def test_a_link_that_is_cut_between_two_nodes_names_both_ends(lab: Lab, tmp_path
     with running("run", job, "--fleet", fleet, "--store", store, stdout=subprocess.DEVNULL) as run:
         after_step(store, 5)
         lab.cut("n1", "n2")
-        verdict = wait_until(lambda: jobs_of(store)["ring"].attempts[0].verdicts, 30, "a verdict")[0]
+        verdict = wait_until(lambda: jobs_of(store)["ring"].attempts[0].verdicts, 60, "a verdict")[0]
         assert verdict.kind == "cut"
         assert "0-1" in verdict.because.text and "0-2" not in verdict.because.text
         assert ask("guard", "incidents", "--store", store)[0]["link"] == "n1-n2"

@@ -13,7 +13,7 @@ from warm_commands import WARM, can_run
 UNIDLE = [sys.executable, "-m", "unidle"]
 
 
-def unidle(*words: object, timeout_s: float = 60, **more: Any) -> subprocess.CompletedProcess[str]:
+def unidle(*words: object, timeout_s: float = 120, **more: Any) -> subprocess.CompletedProcess[str]:
     """Run to the end and return what came of it."""
     if can_run(more):
         return WARM.run(list(map(str, words)), timeout_s=timeout_s, **more)
@@ -21,7 +21,7 @@ def unidle(*words: object, timeout_s: float = 60, **more: Any) -> subprocess.Com
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, **more)
 
 
-def ask(*words: object, timeout_s: float = 60) -> Any:
+def ask(*words: object, timeout_s: float = 120) -> Any:
     """The JSON that a command prints; the command must succeed."""
     done = unidle(*words, "--json", timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr

@@ -66,7 +66,7 @@ def jobs_of(store: Path | str) -> dict[str, JobView]:
         opened.close()
 
 
-def wait_for_state(store: Path | str, name: str, *states: str, timeout_s: float = 30) -> JobView:
+def wait_for_state(store: Path | str, name: str, *states: str, timeout_s: float = 60) -> JobView:
     """The job, once it is in one of the states."""
 
     def look() -> JobView | None:
@@ -101,8 +101,8 @@ def groups_of(job: str) -> list[Path]:
 
 
 def assert_nothing_runs(job: str) -> None:
-    wait_until(lambda: not processes_of(job), 10, f"the processes of {job} to be gone: {processes_of(job)}")
-    wait_until(lambda: not groups_of(job), 10, f"the control groups of {job} to be gone")
+    wait_until(lambda: not processes_of(job), 60, f"the processes of {job} to be gone: {processes_of(job)}")
+    wait_until(lambda: not groups_of(job), 60, f"the control groups of {job} to be gone")
 
 
 def _processes(job: str) -> Iterator[tuple[int, str]]:

@@ -83,7 +83,7 @@ class PowerMachine:
     def close(self) -> None:
         self._end()
         for group in self._groups():
-            wait_until(lambda path=group: cgroups.remove_tree(path), 10, f"{group} to go")  # type: ignore[misc]
+            wait_until(lambda path=group: cgroups.remove_tree(path), 60, f"{group} to go")  # type: ignore[misc]
         self.disk.close()
 
     def _end(self) -> None:
@@ -92,7 +92,7 @@ class PowerMachine:
             process_tree.send(left, signal.SIGKILL)
             return not left
 
-        wait_until(ended, 30, "all processes to end")
+        wait_until(ended, 60, "all processes to end")
         if self.up is not None:
             self.up.wait()
 

@@ -198,3 +198,17 @@ def test_unusable_store_is_exit_code_4(kind: str, tmp_path: Path) -> None:
     done = unidle(command[0], "--store", store, *command[1:])
     assert done.returncode == 4
     assert str(store) in one_line(done.stderr)
+
+
+def test_an_export_into_the_store_itself_is_refused_and_the_store_stays(tmp_path: Path) -> None:
+    store, link = tmp_path / "s.db", tmp_path / "link"
+    (tmp_path / "job.yaml").write_text("command: [a]\n")
+    assert unidle("submit", tmp_path / "job.yaml", "--store", store).returncode == 0
+    link.symlink_to(store)
+    for file, *more in [(store,), (link,), (f"{store}-wal",), (store, "--salvage")]:
+        done = unidle("store", "export", "--store", store, file, *more)
+        assert done.returncode == 2
+        assert (
+            f"FILE: {file}: is a file of the store itself" in one_line(done.stderr) or "FILE" in done.stderr
+        )
+    assert unidle("store", "check", "--store", store).returncode == 0

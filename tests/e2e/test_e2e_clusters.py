@@ -96,7 +96,7 @@ def test_a_job_that_runs_is_not_cancelled_by_a_mover(tmp_path: Path) -> None:
     with gangs.running("up", "--until-idle", "--store", store) as service:
         gangs.wait_for_state(store, "quick", "running")
         opened.request("cancel", msgspec.json.encode(CancelRequest(job, f"{MOVER}east", only_waiting=True)))
-        assert service.wait(30) == 0
+        assert service.wait(60) == 0
     opened.close()
     assert gangs.jobs_of(store)["quick"].state == "succeeded"
 

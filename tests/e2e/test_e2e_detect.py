@@ -77,7 +77,7 @@ def faults(store: Path, count: int) -> list[dict[str, Any]]:
         listed = [one for one in ask("guard", "incidents", "--store", store) if one["job"] is None]
         return listed if len(listed) >= count else None
 
-    return list(wait_until(found, 30, f"{count} faults") or [])
+    return list(wait_until(found, 60, f"{count} faults") or [])
 
 
 def test_a_line_in_a_followed_log_becomes_a_fault_of_the_device_it_names(fleet: Path, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_line_in_a_followed_log_becomes_a_fault_of_the_device_it_names(fleet: 
         table = unidle("fleet", "--store", store).stdout
         assert "n2: not watched:" in table and "n2.log" in table
         append(tmp_path / "n2.log", "the log is there now")
-        wait_until(lambda: nodes(store)["n2"]["watched"], 30, "n2 to be watched")
+        wait_until(lambda: nodes(store)["n2"]["watched"], 60, "n2 to be watched")
     assert "no controller" in nodes(store)["n1"]["not_watched"]
 
 
@@ -128,15 +128,15 @@ def test_a_running_job_that_is_hit_goes_on_elsewhere_and_has_the_fault_among_its
             runs = job is not None and job.state == "running" and len(job.attempts) == attempt
             return job.attempts[-1].places[0].slices[0] if job is not None and runs else None
 
-        device = wait_until(lambda: placed(1), 30, "the job to run")
+        device = wait_until(lambda: placed(1), 60, "the job to run")
         node, bus = device[:2], {"0": "3b", "1": "5e"}[device[-1]]
         append(tmp_path / f"{node}.log", LOST.format(at="  300.000001", bus=bus))
-        other = wait_until(lambda: placed(2), 30, "the job to run again")
+        other = wait_until(lambda: placed(2), 60, "the job to run again")
         assert other[:2] != node, "a device that fell off the bus takes its node out"
         pid = jobs_of(store)["job"].attempts[1].ranks[0].pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: jobs_of(store)["job"].terminal, 30, "the job to fail")
+        wait_until(lambda: jobs_of(store)["job"].terminal, 60, "the job to fail")
         assert len(jobs_of(store)["job"].attempts) == 2, (
             "the fault did not use up a retry, the job's own end did"
         )
@@ -177,9 +177,9 @@ def test_a_link_that_flaps_under_one_controller_and_while_none_looks_is_one_faul
         ip("link", "set", "d0", "up")
         ip("link", "set", "d1", "up")
         with up(fleet, store, ends=signal.SIGKILL):
-            before = wait_until(lambda: counted() + 1, 30, "the first look") - 1
+            before = wait_until(lambda: counted() + 1, 60, "the first look") - 1
             flap(3)
-            wait_until(lambda: counted() == before + 3, 30, "three lost carriers")
+            wait_until(lambda: counted() == before + 3, 60, "three lost carriers")
         assert ask("guard", "incidents", "--store", store) == []
         flap(3)
         with up(fleet, store):

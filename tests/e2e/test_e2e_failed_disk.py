@@ -113,7 +113,7 @@ def abort(disk: Disk) -> None:
     """The file system fails, as after an I/O error of its device."""
     _, last = aborted(disk, 0)
     disk.cut()
-    wait_until(lambda: aborted(disk, last)[0], 30, "the kernel to report it")
+    wait_until(lambda: aborted(disk, last)[0], 60, "the kernel to report it")
 
 
 def kernel_check(*words: object) -> dict[str, Any]:

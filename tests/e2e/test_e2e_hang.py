@@ -80,8 +80,8 @@ def test_a_rank_that_is_stopped_before_the_first_step_is_looked_at_too(tmp_path:
         "run", tmp_path / "job.json", "--store", store, "--cpu-devices", 2, stdout=subprocess.DEVNULL
     ):
         os.kill(pid_of(store, 0, after_step=0), signal.SIGSTOP)
-        stacks = wait_until(lambda: jobs_of(store)["ring"].attempts[0].stacks, 30, "the stacks")
-        wait_until(lambda: jobs_of(store)["ring"].state == "restarting", 30, "the gang's stop")
+        stacks = wait_until(lambda: jobs_of(store)["ring"].attempts[0].stacks, 60, "the stacks")
+        wait_until(lambda: jobs_of(store)["ring"].state == "restarting", 60, "the gang's stop")
     assert stacks.odd == (0,)
     assert jobs_of(store)["ring"].attempts[0].why.text.endswith("; " + stacks.because.text.partition("; ")[2])
 
@@ -92,7 +92,7 @@ def test_a_job_without_restarts_is_told_of_and_goes_on_when_the_rank_does(tmp_pa
     with running("run", job, "--store", store, "--cpu-devices", 4, stdout=subprocess.DEVNULL) as run:
         pid = pid_of(store, 2)
         os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: jobs_of(store)["ring"].attempts[0].verdicts, 30, "a verdict")
+        wait_until(lambda: jobs_of(store)["ring"].attempts[0].verdicts, 60, "a verdict")
         os.kill(pid, signal.SIGCONT)
         assert run.wait(90) == 0
     [incident] = ask("guard", "incidents", "--store", store)

@@ -116,6 +116,22 @@ def test_options_that_hosts_do_not_have_are_refused(
     assert not (tmp_path / "s.db").exists()
 
 
+def test_a_fleet_file_with_nodes_is_refused_where_hosts_join(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text("nodes: [{id: n1, devices: {kind: cpu}}]\n")
+    done = unidle("up", "--store", tmp_path / "s.db", "--listen", "127.0.0.1:0", "--fleet", file)
+    assert done.returncode == 2
+    assert "declares 1 node" in done.stderr and "leave `nodes` out" in done.stderr
+    assert not (tmp_path / "s.db").exists()
+
+
+@pytest.mark.parametrize("source", ["", "a\nb"])
+def test_a_kernel_log_that_is_no_file_is_refused(tmp_path: Path, source: str) -> None:
+    done = unidle("agent", "--join", "127.0.0.1:1", "--token-file", tmp_path / "join", "--kernel-log", source)
+    assert done.returncode == 2
+    assert "--kernel-log: is not a file's name" in done.stderr and done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("words", [("--hub-name", "login1"), ("--deadline", "10s")])
 def test_options_of_hosts_need_listen(tmp_path: Path, words: tuple[str, str]) -> None:
     done = unidle("up", "--store", tmp_path / "s.db", *words)

@@ -79,7 +79,7 @@ def test_a_notice_outlives_its_controller_and_is_counted_anew_by_the_next(tmp_pa
     unidle("submit", "--store", store, "--name", "sleeper", *command(SLEEPS))
     first = start("up", "--store", store, "--fleet", fleet)
     try:
-        wait_until(lambda: holders(store) and holders(store)[0]["notice_ns"], 30, "the notice")
+        wait_until(lambda: holders(store) and holders(store)[0]["notice_ns"], 60, "the notice")
     finally:
         first.send_signal(signal.SIGKILL)
         first.wait()

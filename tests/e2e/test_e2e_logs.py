@@ -31,7 +31,7 @@ def test_logs_are_followed_over_a_restart(tmp_path: Path) -> None:
         assert told.endswith("has not started yet: waiting for its first line")
         with gangs.running("up", "--store", store, "--until-idle") as service:
             assert service.wait(60) == 0
-        out, _ = follower.communicate(timeout=20)
+        out, _ = follower.communicate(timeout=60)
     assert follower.returncode == 0
     assert out.decode().splitlines() == lines_of(1, 1) + lines_of(2, 1)
     last = unidle("logs", "job", "--store", store).stdout.splitlines()
@@ -53,10 +53,10 @@ def test_following_ends_quietly_with_ctrl_c_and_leaves_the_job_alone(tmp_path: P
             assert follower.stdout is not None
             assert follower.stdout.readline() == b"here\n"
             follower.send_signal(signal.SIGINT)
-            out, err = follower.communicate(timeout=20)
+            out, err = follower.communicate(timeout=60)
         assert (follower.returncode, out, err.strip()) == (130, b"", b"")
         (tmp_path / "go").touch()
-        assert controller.wait(30) == 0
+        assert controller.wait(60) == 0
 
 
 def test_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         assert reader.stdout is not None
         assert reader.stdout.read(2) == b"y\n"
         reader.stdout.close()
-        wait_until(lambda: reader.poll() is not None, 20, "the reader's end")
+        wait_until(lambda: reader.poll() is not None, 60, "the reader's end")
         assert reader.stderr is not None
         assert reader.stderr.read() == b""
     assert reader.returncode in (0, 1)

@@ -42,7 +42,7 @@ def test_a_fifo_is_written_and_stays_one(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append(fifo.read_text()))
     reader.start()
     packed(tmp_path, fifo)
-    reader.join(timeout=30)
+    reader.join(timeout=60)
     assert read[0].startswith("policy,seed,seq,pod,node,gpus\n")
     assert stat.S_ISFIFO(fifo.stat().st_mode)
 

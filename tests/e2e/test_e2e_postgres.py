@@ -51,7 +51,7 @@ def test_second_controller_on_postgresql_is_turned_away(
         assert second.returncode == 4
         assert f"is held by unidle run (pid {first.pid} on " in second.stderr
         assert ask("cancel", "long", "--store", postgres_url)["state"] == "cancelled"
-        assert first.wait(20) == 1
+        assert first.wait(60) == 1
 
 
 def test_the_password_of_the_store_is_in_no_argument_and_no_environment_of_what_a_controller_starts(

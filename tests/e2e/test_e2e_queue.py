@@ -49,7 +49,7 @@ def test_a_queue_takes_back_what_it_lent_and_the_books_show_it(tmp_path: Path) -
         for line in ask("list", "--store", store):
             ask("cancel", line["job"], "--store", store)
         service.terminate()
-        assert service.wait(20) == 0
+        assert service.wait(60) == 0
     assert unidle("ledger", "--store", store, "--check").returncode == 0
     used = {row["queue"] for row in ask("queue", "--usage", "--store", store)}
     assert used == {"public", "nlp", "research"}

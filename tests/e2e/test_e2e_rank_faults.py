@@ -145,7 +145,7 @@ def test_stopped_rank_can_be_cancelled(tmp_path: Path) -> None:
         for pid in gangs.rank_pids(store, "frozen"):
             os.kill(pid, signal.SIGSTOP)
         assert ask("cancel", "frozen", "--store", store) == {"job": job.id, "state": "cancelled"}
-        assert controller.wait(20) == 1
+        assert controller.wait(60) == 1
     gangs.assert_nothing_runs(job.id)
 
 
@@ -193,7 +193,7 @@ def test_signal_of_a_killed_rank_is_in_the_answer(tmp_path: Path) -> None:
         pids = wait_until(lambda: len(p := gangs.rank_pids(store, "shot")) == 2 and p)
         assert pids
         os.kill(pids[1], signal.SIGKILL)
-        out, _ = controller.communicate(timeout=30)
+        out, _ = controller.communicate(timeout=60)
         assert controller.returncode == 1
     answer = gangs.last_line(out.decode())
     assert answer["state"] == "failed"

@@ -77,9 +77,9 @@ def test_rungs_that_fail_and_hang_are_climbed_and_the_job_goes_on_elsewhere(tmp_
         submit(store, path / "job.json", COUNTING)
         wait_for_state(store, "job", "running")
         report(store, "n1/0", "reset_gpu")
-        wait_until(lambda: "replace n1" in begun(path), 20, "the last rung")
+        wait_until(lambda: "replace n1" in begun(path), 60, "the last rung")
         wait_until(
-            lambda: state(store, "n1") == "healthy" and state(store, "n1/0") == "healthy", 20, "its return"
+            lambda: state(store, "n1") == "healthy" and state(store, "n1/0") == "healthy", 60, "its return"
         )
         job = wait_for_state(store, "job", "running", "succeeded")
         cancel(store)
@@ -107,10 +107,10 @@ def test_a_controller_killed_at_any_stage_neither_forgets_the_node_nor_begins_a_
         submit(store, path / "job.json", COUNTING, checkpoint={"path": str(path / "ckpt")})
         wait_for_state(store, "job", "running")
         report(store, "n1", "reboot_node")
-        wait_until(lambda: stage in states(store, "n1"), 20, stage)
+        wait_until(lambda: stage in states(store, "n1"), 60, stage)
         controller.kill()
     with running("up", "--fleet", file, "--store", store):
-        wait_until(lambda: state(store, "n1") == "healthy", 20, "its return")
+        wait_until(lambda: state(store, "n1") == "healthy", 60, "its return")
         cancel(store)
     told = begun(path)
     assert told.count("reboot n1") == 1 and told.count("prove n1") == 1
@@ -137,12 +137,12 @@ def test_an_unfit_node_is_found_before_the_gang_starts_and_a_person_brings_it_ba
         job = wait_for_state(store, "job", "succeeded")
         assert [attempt.places[0].node for attempt in job.attempts] == ["n1", "n2"] and job.retries == 0
         assert all(rank.spawn_ns is None for rank in job.attempts[0].ranks)
-        wait_until(lambda: state(store, "n1") == "out", 20, "no remedy to be left")
+        wait_until(lambda: state(store, "n1") == "out", 60, "no remedy to be left")
         refused = unidle("guard", "drain", "n1", "--store", store)
         assert refused.returncode == 2 and "already out of use" in refused.stderr
         (path / "mended").touch()
         assert unidle("guard", "return", "n1", "--store", store).returncode == 0
-        wait_until(lambda: state(store, "n1") == "healthy", 20, "its return")
+        wait_until(lambda: state(store, "n1") == "healthy", 60, "its return")
     assert sum(row["end_ns"] - row["start_ns"] for row in rows(store) if row["leaf"] == "preflight") > 0
 
 
@@ -152,7 +152,7 @@ def test_a_gang_whose_controller_died_during_the_check_starts_only_when_it_is_ch
     file = fleet(path, quick=check, preflight="quick")
     with running("up", "--fleet", file, "--store", store) as controller:
         submit(store, path / "job.json", "sleep 0.1")
-        wait_until(lambda: begun(path), 20, "the check")
+        wait_until(lambda: begun(path), 60, "the check")
         controller.kill()
         controller.wait()
     done = unidle("up", "--store", store, "--fleet", file, "--until-idle")
@@ -172,8 +172,8 @@ def test_maintenance_drains_the_node_and_gives_it_back_by_itself(tmp_path: Path)
         wait_for_state(store, "job", "running")
         done = unidle("guard", "maintain", "n1", "--from", "1s", "--until", "2s", "--store", store)
         assert done.returncode == 0, done.stderr
-        wait_until(lambda: "maintenance" in states(store, "n1"), 20, "the maintenance")
-        wait_until(lambda: state(store, "n1") == "healthy", 20, "its return")
+        wait_until(lambda: "maintenance" in states(store, "n1"), 60, "the maintenance")
+        wait_until(lambda: state(store, "n1") == "healthy", 60, "its return")
         cancel(store)
     job = jobs_of(store)["job"]
     assert job.attempts[-1].places[0].node == "n2" and job.retries == 0

@@ -30,7 +30,7 @@ def test_a_gang_that_failed_comes_back_to_its_devices_though_others_came_free(tm
         Path(f"{go}2").touch()
         gang = gangs.wait_for_state(store, "gang", "succeeded")
         service.terminate()
-        assert service.wait(20) == 0
+        assert service.wait(60) == 0
     first, second = gang.attempts
     assert sorted(s for place in first.places for s in place.slices) == ["n1/1", "n2/0", "n2/1"]
     assert second.places == first.places
@@ -62,7 +62,7 @@ def test_a_job_that_saves_is_moved_for_a_gang_and_both_run(tmp_path: Path) -> No
             job = gangs.jobs_of(store)["mover"]
             return len(job.attempts) == 2 and job.state == "running"
 
-        wait_until(moved, 30, "the mover to run again")
+        wait_until(moved, 60, "the mover to run again")
         mover = gangs.jobs_of(store)["mover"]
         story = ask("explain", mover.id, "--store", store)
         for job in gangs.jobs_of(store).values():
@@ -71,7 +71,7 @@ def test_a_job_that_saves_is_moved_for_a_gang_and_both_run(tmp_path: Path) -> No
         for name in ("stays", "mover", "wide"):
             gangs.wait_for_state(store, name, "cancelled")
         service.terminate()
-        assert service.wait(20) == 0
+        assert service.wait(60) == 0
     assert [[place.node for place in attempt.places] for attempt in mover.attempts] == [["n2"], ["n1"]]
     assert [place.node for place in wide.attempts[0].places] == ["n2", "n2"]
     assert gangs.jobs_of(store)["stays"].attempts[0].places[0].node == "n1"

@@ -54,7 +54,7 @@ def test_a_gang_whose_node_falls_sick_goes_on_on_the_spare_though_others_wait(tm
         assert unidle("guard", "report", "n1", "--store", store).returncode == 0
         wait_until(lambda: sorted(places(store, "gang")) == ["n2", "n3"], 60, "the gang on the spare")
         wait_until(lambda: places(store, "filler") == ["n1"], 60, "the filler on the node on probation")
-        wait_until(lambda: gangs.jobs_of(store)["filler"].state == "running", 30, "the filler to run there")
+        wait_until(lambda: gangs.jobs_of(store)["filler"].state == "running", 60, "the filler to run there")
         assert nodes(store)["n1"]["state"] == "probation" and nodes(store)["n1"]["filler"] == [filler]
         assert gangs.jobs_of(store)["normal"].state == "queued"
         story = ask("explain", filler, "--store", store)
@@ -64,7 +64,7 @@ def test_a_gang_whose_node_falls_sick_goes_on_on_the_spare_though_others_wait(tm
             ask("cancel", gangs.jobs_of(store)[name].id, "--store", store)
             gangs.wait_for_state(store, name, "cancelled")
         service.terminate()
-        assert service.wait(20) == 0
+        assert service.wait(60) == 0
     assert any("a job of 2 devices that restarts after a fault" in d["text"] for d in story["decisions"])
     assert unidle("ledger", "--store", store, "--check").returncode == 0
     spent = {(row["device"], row["leaf"]) for row in rows(store)}

@@ -34,7 +34,7 @@ def gang_far_away(tmp_path: Path) -> Iterator[tuple[Path, StubbornMount, subproc
         job.write_text(JOB.format(workdir=tmp_path, checkpoints=mount.place / "ck"))
         run = start("run", job, "--store", store, "--fleet", fleet)
         try:
-            wait_until(lambda: (tmp_path / "s.db.d/mounts").exists(), 30, "the first question")
+            wait_until(lambda: (tmp_path / "s.db.d/mounts").exists(), 60, "the first question")
             yield store, mount, run
         finally:
             mount.answer()
@@ -65,7 +65,7 @@ def test_a_file_server_that_stops_answering_is_named_and_so_is_the_end_of_it(tmp
 def test_a_gang_can_be_stopped_while_the_directory_of_its_checkpoints_does_not_answer(tmp_path: Path) -> None:
     with gang_far_away(tmp_path) as (store, mount, run):
         mount.stall()
-        assert mount.held.wait(30)
+        assert mount.held.wait(60)
         run.terminate()
         run.wait(60)  # the mount is still dead
         [listed] = ask("list", "--store", store)

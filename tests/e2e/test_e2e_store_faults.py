@@ -41,7 +41,7 @@ def test_a_store_that_is_moved_away_ends_up_and_is_adopted_again_when_it_is_back
     with gangs.running("up", "--store", store, "--cpu-devices", 2) as first:
         gangs.wait_for_state(store, "job", "running")
         store.rename(tmp_path / "elsewhere.db")
-        _, err = first.communicate(timeout=20)
+        _, err = first.communicate(timeout=60)
     assert first.returncode == 4, err
     assert b"its file was deleted or moved while the store was in use; put the file back" in err
     assert f"1 job of the lost store left running: {job}".encode() in err
@@ -49,7 +49,7 @@ def test_a_store_that_is_moved_away_ends_up_and_is_adopted_again_when_it_is_back
     (tmp_path / "elsewhere.db").rename(store)
     with gangs.running("up", "--store", store, "--cpu-devices", 2, "--until-idle") as second:
         (tmp_path / "go").touch()
-        assert second.wait(30) == 0
+        assert second.wait(60) == 0
     found = gangs.jobs_of(store)["job"]
     assert (found.state, len(found.attempts)) == ("succeeded", 1)
 
@@ -71,7 +71,7 @@ def test_a_new_store_in_the_place_of_a_deleted_one_does_not_use_its_devices_twic
         for suffix in ("", "-wal", "-shm"):
             Path(f"{store}{suffix}").unlink()
         second = unidle("up", "--store", store, "--cpu-devices", 1)
-        _, err = first.communicate(timeout=20)
+        _, err = first.communicate(timeout=60)
     assert first.returncode == 4, err
     assert second.returncode == 4, second.stderr
     assert f"ranks of jobs that this store does not know still run: {job}/1/rank0; put back" in second.stderr
@@ -205,14 +205,14 @@ def test_a_store_in_use_is_not_repaired(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     with gangs.running("up", "--store", store) as up:
         wait_until(
-            lambda: Path(f"{store}-wal").exists() and unidle("list", "--store", store).returncode == 0, 20
+            lambda: Path(f"{store}-wal").exists() and unidle("list", "--store", store).returncode == 0, 60
         )
         for words in (("repair",), ("repair", "--dry-run"), ("export", "--salvage")):
             done = unidle("store", *words, "--store", store)
             assert done.returncode == 4, done
             assert "another process has the store open; stop `unidle up`" in done.stderr
         up.send_signal(signal.SIGTERM)
-        assert up.wait(20) == 0
+        assert up.wait(60) == 0
     assert sorted(file.name for file in tmp_path.iterdir()) == ["s.db", "s.db.d"]
 
 
@@ -244,11 +244,11 @@ def test_a_controller_on_postgresql_survives_the_end_of_its_connections(
                     assert ended
                     wait_until(
                         lambda: admin.execute("SELECT 1 FROM pg_stat_activity WHERE datname = 'faults'").fetchone(),
-                        20, "the controller's return",
+                        60, "the controller's return",
                     )  # fmt: skip
                 assert up.poll() is None
                 (tmp_path / "go").touch()
-                _, err = up.communicate(timeout=30)
+                _, err = up.communicate(timeout=60)
             assert up.returncode == 0, err
             job = gangs.jobs_of(address)["job"]
             assert (job.state, len(job.attempts)) == ("succeeded", 1)

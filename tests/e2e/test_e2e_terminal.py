@@ -28,7 +28,7 @@ def on_a_terminal(*words: object) -> tuple[int, str]:
                     seen += os.read(ours, 65536)
                 except OSError:  # the terminal's other side was closed
                     break
-        process.wait(20)
+        process.wait(60)
     os.close(ours)
     return process.returncode, seen.decode()
 
@@ -75,7 +75,7 @@ def test_without_a_terminal_output_comes_as_it_is_and_progress_is_plain(tmp_path
     (tmp_path / "prints.py").write_text(PRINTS)
     words = ("run", "--store", tmp_path / "s.db", tmp_path / "prints.py")
     with start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     bar = b"".join(b"\r%d %%" % k for k in (20, 40, 60, 80, 100))
     assert out.startswith(b"before\n" + bar + b"\n\x1b[31mred\x1b[0m \x1b[2Jno clearing \xff\nno end\n\n")
@@ -127,7 +127,7 @@ def test_a_reader_that_goes_away_costs_the_job_nothing(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"1\n"
         process.stdout.close()
-        assert process.wait(30) == 1
+        assert process.wait(60) == 1
 
 
 def test_plain_progress_can_be_asked_for(tmp_path: Path) -> None:

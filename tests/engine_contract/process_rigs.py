@@ -257,7 +257,7 @@ class HostsRig(ProcessRig):
             older.poll()  # what it takes for true is of no account: the store refuses what it writes
             return all("older fence" in path.read_text() for path in refused)
 
-        wait_until(tried, 10, "both boxes to refuse the older controller")
+        wait_until(tried, 60, "both boxes to refuse the older controller")
         older.close()
         self.engine = self.engine_of(self.new_hub())
         self.take_over(gang)
@@ -267,7 +267,7 @@ class HostsRig(ProcessRig):
             self.lab.mend(node)
         for agent in self.agents.values():  # before the boxes, which they would start again
             agent.terminate()
-            agent.wait(30)
+            agent.wait(60)
         for box in self.boxes.values():
             box.send_signal(signal.SIGCONT)
             box.terminate()
@@ -278,7 +278,7 @@ class HostsRig(ProcessRig):
         for job in {gang.command.job for gang in self.followed}:
             self.engine.finish(job)
         for box in self.boxes.values():
-            wait_until(lambda box=box: box.poll() is not None, 20, "the end of a box")  # type: ignore[misc]
+            wait_until(lambda box=box: box.poll() is not None, 60, "the end of a box")  # type: ignore[misc]
         self.engine.close()
 
 

@@ -189,7 +189,7 @@ class EngineRig(ABC):
         for gang in self.followed:
             gang.take(seen)
 
-    def until(self, holds: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+    def until(self, holds: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
         def looked() -> object:
             self.pump()
             return holds()

@@ -12,6 +12,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from engine_contract.engines import NO_MEANING, RIGS, SCENARIOS, scenario
 from engine_contract.rigs import FAILED, EngineRig, S
 from unidle.checkpoint.sums import side_file
@@ -276,6 +278,7 @@ for n in range(1, 100_000):
 
 @scenario("warm")
 def test_ranks_of_a_job_that_asks_for_it_start_again_from_a_warm_python(rig: EngineRig) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch (pip install unidle[train])")
     (rig.place / "warm.py").write_text(WARM)
     first = rig.command("run")
     command, env = (sys.executable, "-u", "warm.py"), {"MINE": str(rig.place)}

@@ -85,6 +85,7 @@ def holders(place: Path) -> dict[str, int]:
 @pytest.mark.slow
 def test_a_gang_that_loses_a_host_continues_from_the_copies_on_another_one(rig: HostsRig, hold: Path) -> None:
     """Also where the rank of the lost host starts on a host that never had its state."""
+    pytest.importorskip("torch", reason="needs PyTorch (pip install unidle[train])")
     train = (sys.executable, "-u", str(TRAIN), "--checkpoint-dir", str(rig.place / "ckpt"), "--checkpoint-every", "100000",
              "--restore-test", "read", "--batch", "8", "--width", "16")  # fmt: skip
     env = {"UNIDLE_HOLD_DIR": str(hold), "PYTHONPATH": str(SOURCES)}

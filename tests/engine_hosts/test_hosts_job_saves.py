@@ -55,7 +55,7 @@ def test_the_box_of_rank_0_alone_is_asked_and_only_before_a_restart(hub: Scripte
     one, two = (hub.join(node, "job") for node in ("n1", "n2"))
     hub.after(0)
     (prepare,) = hub.sent(one, frames.Prepare)
-    assert prepare.saves == frames.Saves("/data/ckpt", look=True, aside=True)
+    assert prepare.saves == frames.SaveWish("/data/ckpt", look=True, aside=True)
     (other,) = hub.sent(two, frames.Prepare)
     assert other.saves is None or not other.saves.look
 

@@ -90,7 +90,7 @@ class Gang:
         assert seen.first == len(known)
         known.extend(seen.marks)
 
-    def until(self, condition: Callable[[], Any], timeout_s: float = 20.0, what: str = "") -> Any:
+    def until(self, condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "") -> Any:
         def holds() -> Any:
             self.pump()
             return condition()
@@ -122,12 +122,12 @@ class Gang:
         """Wait until the rank has printed ``text``."""
         self.until(lambda: text in self.log(rank), what=f"{text!r}")
 
-    def ends(self, timeout_s: float = 30.0) -> list[Mark]:
+    def ends(self, timeout_s: float = 60.0) -> list[Mark]:
         """Wait for the end of all ranks; their last marks."""
         self.until(self.is_over, timeout_s, f"the end of {self.command.job}: {self.marks}")
         return [self.marks[rank][-1] for rank in range(len(self.command.places))]
 
-    def codes(self, timeout_s: float = 30.0) -> list[int | None]:
+    def codes(self, timeout_s: float = 60.0) -> list[int | None]:
         return [mark.code for mark in self.ends(timeout_s)]
 
     def stop(self, grace_s: float = 10.0) -> None:
@@ -188,9 +188,9 @@ class Machine:
         for gang in self.gangs:
             gang.engine.poll()
         for engine in self.engines:
-            wait_until(lambda e=engine: not e.poll() and _settled(e), 20, "the end of all ranks")  # type: ignore[misc]
+            wait_until(lambda e=engine: not e.poll() and _settled(e), 60, "the end of all ranks")  # type: ignore[misc]
             engine.close()
-        wait_until(lambda: not self.leftovers(), 10, "nothing to be left")
+        wait_until(lambda: not self.leftovers(), 60, "nothing to be left")
 
     def leftovers(self) -> list[str]:
         found = [f"process {pid}" for gang in self.gangs for r in gang.marks for pid in gang.processes(r)]

@@ -86,7 +86,7 @@ def test_a_delayed_link_is_told_from_one_that_is_not(lab: Lab) -> None:
         seen = Connections()
         read(seen, pids)
         lab.delay("n1", "n2", 30)
-        wait_until(lambda: read(seen, pids)[1, 0].rtt_ns > S // 20, 20, "the round trip to be longer")
+        wait_until(lambda: read(seen, pids)[1, 0].rtt_ns > S // 20, 60, "the round trip to be longer")
         links = read(seen, pids, 1.0)
         assert links[2, 0].rtt_ns < S // 50
         assert links[1, 0].busy_ns > 4 * links[2, 0].busy_ns
@@ -100,7 +100,7 @@ def test_on_a_narrow_link_data_is_on_its_way_all_the_time(lab: Lab) -> None:
         seen = Connections()
         read(seen, pids)
         wait_until(
-            lambda: read(seen, pids).get((1, 0), LinkVitals(0)).busy_ns > S * 45 // 100, 20, "a busy link"
+            lambda: read(seen, pids).get((1, 0), LinkVitals(0)).busy_ns > S * 45 // 100, 60, "a busy link"
         )
         links = read(seen, pids)
         assert links[2, 0].busy_ns < S // 5
@@ -118,7 +118,7 @@ def test_what_a_cut_link_holds_up_is_seen_at_its_sender(
         assert not any(link.stuck for link in read(seen, pids).values())
         lab.cut("n2")
         stuck = wait_until(
-            lambda: {ends for ends, link in read(seen, pids).items() if link.stuck}, 20, "what is stuck"
+            lambda: {ends for ends, link in read(seen, pids).items() if link.stuck}, 60, "what is stuck"
         )
         assert stuck <= {(1, 0), (0, 1)}  # an answer may have been on its way when the link was cut
 
@@ -136,7 +136,7 @@ def test_nodes_are_asked_whom_they_reach(lab: Lab, cut: tuple[str, ...], fails: 
     if cut:
         lab.cut(*cut)
     reach.ask(set(lab.names), ())
-    wait_until(lambda: any(reach.answer()), 20, "the answers")
+    wait_until(lambda: any(reach.answer()), 60, "the answers")
     links = {("n1", "n2"), ("n1", "n3"), ("n2", "n3")}
     assert reach.answer() == (links - fails, fails)
 
@@ -173,7 +173,7 @@ def test_connections_are_followed_while_others_come_and_go() -> None:
         ends = {inode(first), inode(other)}
         assert seen.read().keys() == ends
         first.sendall(b"x" * 1000)
-        wait_until(lambda: seen.read()[inode(first)].acked_bytes >= 1000, 5, "the bytes to be acknowledged")
+        wait_until(lambda: seen.read()[inode(first)].acked_bytes >= 1000, 60, "the bytes to be acknowledged")
         number = first.fileno()
         second = socket.create_connection(server.getsockname())
         os.dup2(second.fileno(), number)  # another connection under the same number

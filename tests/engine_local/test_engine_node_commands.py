@@ -17,7 +17,7 @@ S = 1_000_000_000
 
 
 def done(runner: CommandRunner, name: str) -> NodeOutcome:
-    found = wait_until(lambda: runner.look(name), 20, name)
+    found = wait_until(lambda: runner.look(name), 60, name)
     assert found is not None
     return found
 
@@ -44,7 +44,7 @@ def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> Non
     )
     assert done(runner, "a").late
     pid = int((tmp_path / "pid").read_text())
-    wait_until(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid), 5, "its child to end")
+    wait_until(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid), 60, "its child to end")
 
 
 def _is_zombie(pid: int) -> bool:
@@ -73,7 +73,7 @@ def test_one_whose_process_was_killed_is_said_to_be_lost(tmp_path: Path) -> None
     runner = CommandRunner(tmp_path / "hooks")
     runner.begin("a", ("sleep", "1000"), 1000 * S)
     (keeper,) = runner._children
-    child = int(wait_until(lambda: Path(f"/proc/{keeper}/task/{keeper}/children").read_text(), 10))
+    child = int(wait_until(lambda: Path(f"/proc/{keeper}/task/{keeper}/children").read_text(), 60))
     os.kill(keeper, signal.SIGKILL)
     assert done(runner, "a") == NodeOutcome(None, False, "its end was not seen")
     os.kill(child, signal.SIGKILL)
@@ -96,7 +96,7 @@ def test_what_a_restart_of_the_machine_ended_is_known_as_that(tmp_path: Path) ->
     runner = CommandRunner(tmp_path / "hooks")
     runner.begin("a", ("sleep", "1000"), 1000 * S)
     (keeper,) = runner._children
-    child = int(wait_until(lambda: Path(f"/proc/{keeper}/task/{keeper}/children").read_text(), 10))
+    child = int(wait_until(lambda: Path(f"/proc/{keeper}/task/{keeper}/children").read_text(), 60))
     os.kill(keeper, signal.SIGKILL)
     os.kill(child, signal.SIGKILL)
     order = tmp_path / "hooks" / "a" / "order.json"

@@ -144,7 +144,7 @@ class Driven:
             self.controller.turn()
             return holds()
 
-        wait_until(turn, 20, "the loop")
+        wait_until(turn, 60, "the loop")
 
     def job(self, job: str) -> JobView:
         return self.controller.view.jobs[job]

@@ -55,16 +55,16 @@ def process(code: str) -> Iterator[subprocess.Popen[bytes]]:
 )
 def test_what_a_process_waits_for_is_told_apart(code: str, doing: Doing) -> None:
     with process(code) as child:
-        wait_until(lambda: look_at(child.pid).doing == doing, 20, f"{doing}, not {look_at(child.pid)}")
+        wait_until(lambda: look_at(child.pid).doing == doing, 60, f"{doing}, not {look_at(child.pid)}")
         child.send_signal(signal.SIGSTOP)
-        wait_until(lambda: look_at(child.pid).doing == "stopped", 20, "stopped")
+        wait_until(lambda: look_at(child.pid).doing == "stopped", 60, "stopped")
         subprocess.run(["pkill", "-P", str(child.pid)], check=False)
     assert look_at(child.pid).doing == "gone"
 
 
 def test_when_a_sleeping_rank_will_wake_up_is_known() -> None:
     with process("time.sleep(600)") as child:
-        wait_until(lambda: look_at(child.pid).doing == "sleep", 20, "sleep")
+        wait_until(lambda: look_at(child.pid).doing == "sleep", 60, "sleep")
         wakes_ns = look_at(child.pid).wakes_ns
     assert wakes_ns is not None
     assert 590 * S < wakes_ns - time.clock_gettime_ns(time.CLOCK_BOOTTIME) <= 600 * S
@@ -73,13 +73,13 @@ def test_when_a_sleeping_rank_will_wake_up_is_known() -> None:
 def test_an_eye_that_stays_open_sees_the_same_until_the_end() -> None:
     with process("os.read(0, 1)\ntime.sleep(600)") as child:
         eye = ProcessReader(child.pid)
-        wait_until(lambda: eye.look().doing == "pipe", 20, "pipe")
+        wait_until(lambda: eye.look().doing == "pipe", 60, "pipe")
         assert child.stdin is not None
         child.stdin.write(b"x")
         child.stdin.flush()
-        wait_until(lambda: eye.look().doing == "sleep", 20, "sleep")
+        wait_until(lambda: eye.look().doing == "sleep", 60, "sleep")
         child.send_signal(signal.SIGSTOP)
-        wait_until(lambda: eye.look().doing == "stopped", 20, "stopped")
+        wait_until(lambda: eye.look().doing == "stopped", 60, "stopped")
     assert eye.look().doing == "gone"
     eye.close()
     open_files = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]  # noqa: PTH208
@@ -105,12 +105,12 @@ def with_number(pid: int) -> Iterator[None]:
 def test_an_eye_on_a_process_that_is_gone_sees_nothing_of_another_with_its_number() -> None:
     with process("import subprocess; subprocess.run(['sleep', '600'])") as child:
         eye = ProcessReader(child.pid)
-        wait_until(lambda: eye.look().doing == "child", 20, "child")
+        wait_until(lambda: eye.look().doing == "child", 60, "child")
         assert eye.children() and eye.on_cpu_ns() and eye.io_bytes() and eye.state_and_ticks()[0] == "S"
         for below in eye.children():
             os.kill(below, signal.SIGKILL)
     with with_number(child.pid):
-        wait_until(lambda: look_at(child.pid).doing == "sleep", 20, "the other one")
+        wait_until(lambda: look_at(child.pid).doing == "sleep", 60, "the other one")
         assert eye.look().doing == "gone"
         assert (eye.children(), eye.on_cpu_ns(), eye.io_bytes()) == (set(), 0, 0)
         assert eye.state_and_ticks() == ("Z", 0)
@@ -140,7 +140,7 @@ def test_a_wrapper_is_seen_through() -> None:
     with subprocess.Popen(["sh", "-c", "sh -c 'sleep 600; true'; true"]) as shell:
         try:
             wait_until(
-                lambda: Path(f"/proc/{worker_of(shell.pid)}/comm").read_text() == "sleep\n", 20, "the worker"
+                lambda: Path(f"/proc/{worker_of(shell.pid)}/comm").read_text() == "sleep\n", 60, "the worker"
             )
         finally:
             os.kill(worker_of(shell.pid), signal.SIGKILL)
@@ -170,7 +170,7 @@ def test_the_ranks_of_a_gang_are_looked_at_until_they_end(machine: Machine) -> N
     machine.engine.release("job", 1)
     gang.vitals.clear()
     time_of_a_look = time.monotonic() + 1.2
-    wait_until(lambda: (gang.pump(), time.monotonic() > time_of_a_look)[1], 10)
+    wait_until(lambda: (gang.pump(), time.monotonic() > time_of_a_look)[1], 60)
     assert not gang.vitals
 
 
@@ -192,7 +192,7 @@ def test_what_a_rank_left_before_it_was_looked_at_comes_with_that_look(machine: 
             assert len(gang.marks[0]) >= left
         return looks > 3
 
-    wait_until(looked, 20, "looks")
+    wait_until(looked, 60, "looks")
 
 
 @needs.cgroups

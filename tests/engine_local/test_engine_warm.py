@@ -63,7 +63,7 @@ def warmed(machine: Machine, command: StartGang, modules: Sequence[str] = ("json
     return pool
 
 
-def run(machine: Machine, command: StartGang, timeout_s: float = 30.0) -> Gang:
+def run(machine: Machine, command: StartGang, timeout_s: float = 60.0) -> Gang:
     gang = machine.begin(command)
     gang.ends(timeout_s)
     return gang

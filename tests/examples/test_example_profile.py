@@ -86,8 +86,8 @@ def test_a_script_steps_until_it_is_stopped(script: Path) -> None:
             assert "Traceback" not in told()
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
             # Workers of a DataLoader look for their parent every few seconds.
-            wait_until(lambda: not of_session(process.pid), 30, f"the end of all that {script.name} began")
+            wait_until(lambda: not of_session(process.pid), 60, f"the end of all that {script.name} began")
         left = [p.name for p in Path(short).iterdir() if not p.name.startswith(OF_LIBRARIES)]
         assert left == []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from unidle.errors import BadInput
-from unidle.files.fleet import fleet_from_mapping, fleet_to_yaml
+from unidle.files.fleet import fleet_from_mapping, fleet_to_yaml, load_fleet_and_notices
 from unidle.fleet.policies import Breaker, GuardPolicy, Hook, Lemon, Out
 from unidle.fleet.spares import Spares
 
@@ -100,3 +101,26 @@ def test_as_many_spares_as_nodes_of_a_kind_are_refused_with_the_kind() -> None:
     with pytest.raises(BadInput, match="no node with H100 GPUs for other jobs: there are 2") as error:
         fleet_from_mapping({"nodes": MIXED, "guard": {"spares": 2}}, "fleet")
     assert "keep at most 1" in error.value.line()
+
+
+def test_a_file_for_hosts_that_join_needs_no_nodes_and_may_name_spares_that_are_not_there_yet(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(
+        "guard: {preflight: standard, spares: ['h[1-2]'], remedy: {reboot: {command: [reboot]}}}\n"
+    )
+    fleet, _ = load_fleet_and_notices(file, hosts_join=True)
+    assert not fleet.nodes and fleet.guard.spare_nodes == ("h1", "h2")
+    assert fleet.guard.preflight == "standard" and fleet.guard.remedies["reboot"].command == ("reboot",)
+    with pytest.raises(BadInput, match="nodes: the field is missing"):
+        load_fleet_and_notices(file)
+
+
+def test_nodes_of_a_file_for_hosts_are_read_as_in_any_other(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text("nodes: [{id: n1, devices: {kind: cpu}}]\n")
+    assert load_fleet_and_notices(file, hosts_join=True)[0] == load_fleet_and_notices(file)[0]
+    file.write_text("nodes: [{id: n1}]\n")
+    with pytest.raises(BadInput, match="the fleet has no device"):
+        load_fleet_and_notices(file, hosts_join=True)

@@ -87,9 +87,9 @@ def test_a_log_that_is_piped_in_is_answered_at_once():
         process.stdin.write(b"[2.0] NVRM: Xid (PCI:0000:3b:00): 79, x\n")
         process.stdin.flush()
         line = process.stdout.readline  # while standard input is still open
-        assert json.loads(wait_until(line, timeout_s=30))["code"] == 79
+        assert json.loads(wait_until(line, timeout_s=60))["code"] == 79
         process.stdin.close()
-        process.wait(30)
+        process.wait(60)
 
 
 def test_the_modules_of_the_classifier_need_no_numpy():

@@ -128,12 +128,12 @@ def _processes(place: Path, store: AnyStore) -> Iterator[dict[str, str]]:
             process_tree.send(left, signal.SIGCONT)
             return not left
 
-        wait_until(ended, 30, "all processes to end")
+        wait_until(ended, 60, "all processes to end")
         group = cgroups.group_name(str(store.runs))
         for parents in cgroups.own_hierarchies().values():
             for parent in parents:
                 wait_until(
-                    lambda p=parent: cgroups.remove_tree(f"{p}/{group}"), 10, "the control groups to go"
+                    lambda p=parent: cgroups.remove_tree(f"{p}/{group}"), 60, "the control groups to go"
                 )  # type: ignore[misc]
         if before is None:
             os.environ.pop("XDG_DATA_HOME", None)

@@ -76,7 +76,7 @@ class SqliteDisk:
         with contextlib.suppress(OSError):
             self.heal()
         wait_until(
-            lambda: subprocess.run(["umount", self.disk], capture_output=True).returncode == 0, 10, "umount"
+            lambda: subprocess.run(["umount", self.disk], capture_output=True).returncode == 0, 60, "umount"
         )
 
 
@@ -138,7 +138,7 @@ class PostgresServer:
         """SIGINT: sessions are ended, and the server leaves cleanly; SIGQUIT: it recovers at its next start."""
         assert self.server is not None
         self.server.send_signal(number)
-        self.server.wait(30)
+        self.server.wait(60)
 
     def end_connections(self) -> None:
         with psycopg.connect(self.address, autocommit=True) as admin:

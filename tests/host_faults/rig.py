@@ -270,7 +270,7 @@ class Rig:
         """SIGKILL, and wait until it is gone."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: pid not in self.processes(), 30, f"the end of {pid}")
+        wait_until(lambda: pid not in self.processes(), 60, f"the end of {pid}")
 
     def kill_agent(self, node: str) -> None:
         self.agents[node].kill()
@@ -296,7 +296,7 @@ class Rig:
             if not found:
                 break
         for process in (*self.agents.values(), *self.controllers):
-            process.wait(10)
+            process.wait(60)
 
 
 @contextmanager

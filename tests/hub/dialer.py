@@ -36,7 +36,7 @@ def join_token(state: Path) -> str:
     return str(json.loads((state / "hub" / "join").read_text())["token"])
 
 
-def polled(hub: HubServer, kind: type, timeout_s: float = 30.0) -> list[Any]:
+def polled(hub: HubServer, kind: type, timeout_s: float = 60.0) -> list[Any]:
     """Events until one of this kind is among them."""
     found: list[Joined | Left | Received] = []
 

@@ -37,7 +37,7 @@ def agent(
         client.close()
 
 
-def events(client: HubClient, kind: type, timeout_s: float = 20) -> list[Any]:
+def events(client: HubClient, kind: type, timeout_s: float = 60) -> list[Any]:
     found: list[Any] = []
 
     def more() -> bool:

@@ -148,7 +148,7 @@ def test_what_happened_under_a_controller_that_tells_nobody_is_told_by_the_next_
 
 def test_what_was_delivered_and_not_kept_is_delivered_again_with_the_same_id(begin: Begin) -> None:
     waiting_is_kept = threading.Event()
-    with receiver(lambda _: (200 if waiting_is_kept.wait(30) else 500, {})) as there:
+    with receiver(lambda _: (200 if waiting_is_kept.wait(60) else 500, {})) as there:
         part = {"webhook": there.url}
         log = begin(part)
         log.add(failed(1))

@@ -126,7 +126,7 @@ def test_a_server_that_never_answers_is_left_after_the_time_limit() -> None:
     free = threading.Event()
 
     def hang(_: Received) -> tuple[int, dict[str, str]]:
-        free.wait(30)
+        free.wait(60)
         return 200, {}
 
     with receiver(hang) as there:

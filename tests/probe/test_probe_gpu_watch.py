@@ -169,7 +169,7 @@ def test_a_call_that_hangs_costs_the_sight_of_the_gpus_until_it_comes_back(tmp_p
     driver.gpus[3]["dram_uncorrected"] = 6
     driver.free.set()
     found: list[tuple[str, str, str]] = []
-    wait_until(lambda: found.extend(told(one.look(3 * S))) or found, 10, "the driver to answer")
+    wait_until(lambda: found.extend(told(one.look(3 * S))) or found, 60, "the driver to answer")
     assert found == [("n1/3", "ecc", "reset_gpu")]
     assert one.look(4 * S) == [] and one.seeing() == ("", 0)
     assert told(watch(driver, kept).look(5 * S)) == [("n1/3", "ecc", "reset_gpu")]

@@ -240,11 +240,11 @@ def reporter(tmp_path: Path) -> str:
 def test_the_journal_is_read_without_waiting_and_goes_on_behind_its_cursor(reporter: str, tmp_path: Path):
     source = JournalSource(command=reporter)
     seen: list[str] = []
-    wait_until(lambda: seen.extend(texts(source)) or len(seen) == 2, timeout_s=20)
+    wait_until(lambda: seen.extend(texts(source)) or len(seen) == 2, timeout_s=60)
     assert source.position() == "s=1;i=2"
     source.close()
     again = JournalSource(source.position(), command=reporter)
-    wait_until(lambda: len((tmp_path / "arguments").read_text().splitlines()) == 2, timeout_s=20)
+    wait_until(lambda: len((tmp_path / "arguments").read_text().splitlines()) == 2, timeout_s=60)
     again.close()
     first, second = (tmp_path / "arguments").read_text().splitlines()
     assert "--lines=0" in first
@@ -256,10 +256,10 @@ def test_a_journal_that_ends_says_why_and_is_tried_again(tmp_path: Path):
     script.write_text("#!/bin/sh\necho 'Failed to open journal: Permission denied' >&2\nexit 1\n")
     script.chmod(0o755)
     source = JournalSource(command=str(script))
-    wait_until(lambda: source.poll() == [] and source.why_not() is not None, timeout_s=20)
+    wait_until(lambda: source.poll() == [] and source.why_not() is not None, timeout_s=60)
     assert "Permission denied" in str(source.why_not())
     script.write_text(f"#!/bin/sh\necho '{json.dumps(RECORDS[0])}'\nexec sleep 600\n")
-    wait_until(lambda: source.poll() != [], timeout_s=20)
+    wait_until(lambda: source.poll() != [], timeout_s=60)
     assert source.why_not() is None
     source.close()
 

@@ -259,11 +259,11 @@ def space_with_a_link() -> Iterator[tuple[str, Callable[..., None]]]:
         ip("-n", name, "link", "set", "d1", "up")
         ip("-n", name, "link", "set", "d0", "up")
         show = ["ip", "-n", name, "link", "show", "d0"]  # the kernel takes its time to say so
-        wait_until(lambda: b"state UP" in subprocess.run(show, capture_output=True).stdout, 10, "the link")
+        wait_until(lambda: b"state UP" in subprocess.run(show, capture_output=True).stdout, 60, "the link")
         yield name, ip
     finally:
         subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-    wait_until(lambda: not Path(f"/run/netns/{name}").exists(), 5, "the namespace to go")
+    wait_until(lambda: not Path(f"/run/netns/{name}").exists(), 60, "the namespace to go")
 
 
 def in_a_thread(run: Callable[[], None]) -> None:
@@ -278,7 +278,7 @@ def in_a_thread(run: Callable[[], None]) -> None:
 
     thread = threading.Thread(target=caught)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
     if errors:
         raise errors[0]

@@ -62,7 +62,7 @@ def watched(file: Path, act: Callable[[int], None] = lambda _: None, others: int
 
 def some(one: Watcher, *, logged: bool = True) -> list[int]:
     found: list[int] = []
-    wait_until(lambda: found.extend(h.signal_ns for h in one.take(logged=logged)[0]) or found, 10, "a number")
+    wait_until(lambda: found.extend(h.signal_ns for h in one.take(logged=logged)[0]) or found, 60, "a number")
     return found
 
 
@@ -93,18 +93,18 @@ def test_a_detector_that_hangs_is_told_and_costs_the_others_nothing(
 
     def hang(number: int) -> None:
         if number == 2:
-            free.wait(30)
+            free.wait(60)
 
     with watched(tmp_path / "watch.json", hang, others=1) as one:
 
         def told() -> list[DetectorStatus]:
             return [s for s in one.take()[1] if s.why_not]
 
-        [blind] = wait_until(told, 10, "the hanging detector")
+        [blind] = wait_until(told, 60, "the hanging detector")
         assert (blind.node, "has not answered" in blind.why_not) == ("n1", True)
         assert some(one), "the other one goes on"
         free.set()
-        wait_until(lambda: not told(), 10, "the detector to see again")
+        wait_until(lambda: not told(), 60, "the detector to see again")
 
 
 def test_a_detector_that_breaks_is_told_and_tried_again(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_detector_that_breaks_is_told_and_tried_again(tmp_path: Path) -> None:
             raise OSError("no such device")
 
     with watched(tmp_path / "watch.json", breaks) as one:
-        wait_until(lambda: any("no such device" in s.why_not for s in one.take()[1]), 10, "the error")
+        wait_until(lambda: any("no such device" in s.why_not for s in one.take()[1]), 60, "the error")
         broken[0] = False
         assert some(one)[0] == 0
 

@@ -236,7 +236,7 @@ def test_a_directory_that_answers_again_is_looked_at_again(tmp_path: Path) -> No
     with stalled(tmp_path / "far") as (mount, progress, now_ns):
         mount.answer()
         wait_until(
-            lambda: not (progress.tick(now_ns + 2 * SECOND) or progress._apart.out), 10, "the directory"
+            lambda: not (progress.tick(now_ns + 2 * SECOND) or progress._apart.out), 60, "the directory"
         )
         mount.stall()
         progress.tick(now_ns + 4 * SECOND)

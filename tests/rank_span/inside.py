@@ -123,7 +123,7 @@ def a_save_waits_for_nothing_but_the_save_before() -> None:
 
     def gather(value: object, tag: str = "gather") -> list[object]:
         """Of one rank; parts are told only once the gate is open."""
-        assert tag != "saved" or gate.wait(20)
+        assert tag != "saved" or gate.wait(60)
         return [value]
 
     layers = layers_of(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)))
@@ -142,12 +142,12 @@ def a_save_waits_for_nothing_but_the_save_before() -> None:
             begun = threading.Thread(target=saver.save, args=(step, state))
             begun.start()
             if step == 1:
-                begun.join(20)
+                begun.join(60)
                 assert not begun.is_alive()  # though its write goes on
                 assert not saved
         assert begun.is_alive()
         gate.set()
-        begun.join(20)
+        begun.join(60)
         saver.close()
         assert [each.step for each in saved] == [1, 2]
         assert not failed

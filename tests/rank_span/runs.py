@@ -148,7 +148,7 @@ class Nursery:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        assert self._process.wait(30) == 0
+        assert self._process.wait(60) == 0
         assert self._process.stdout is not None
         self._process.stdout.close()
 

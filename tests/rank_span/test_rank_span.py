@@ -95,7 +95,7 @@ def test_of_two_runs_on_one_port_the_second_ends_with_a_clear_error(
     file, out = runs.write(given, tmp_path), tmp_path / "out"
     first = nursery.start(file, "--device", "site0/0/0", "--out", str(out))
     try:
-        wait_until(lambda: _listens(given["devices"][0]["address"]), 20, "the first to listen")
+        wait_until(lambda: _listens(given["devices"][0]["address"]), 60, "the first to listen")
         second = nursery.start(file, "--device", "site0/0/0", "--out", str(tmp_path / "other"))
         assert second.wait() == 2
         assert str(given["devices"][0]["address"][1]) in second.said

@@ -205,7 +205,7 @@ def test_a_rank_that_is_silent_for_seconds_is_waited_for_and_no_bit_changes(
     given = runs.plan(2, (2, 2), checkpoint=kept, steps=60)
     file, out = runs.write(given, tmp_path), tmp_path / "out"
     with nursery.ranks(file, out) as ranks:
-        wait_until(lambda: (out / "site0-0-0.jsonl").exists(), 30, "records")
+        wait_until(lambda: (out / "site0-0-0.jsonl").exists(), 60, "records")
         wait_until(lambda: len(runs.records(out, "site0/0/0", "step")) > 2, 60, "steps")
         ranks["site1/0/1"].kill(signal.SIGSTOP)
         time.sleep(6.5)  # longer than a flow may be silent

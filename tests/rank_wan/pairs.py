@@ -11,7 +11,7 @@ from typing import Any
 from unidle.span.wan import Channel, Endpoint, Settings
 
 SECRET = b"of this test"
-QUICK = Settings(flows=4, chunk_bytes=64 << 10, heartbeat_s=0.05, dead_s=1.0, backoff_s=0.01, give_up_s=20)
+QUICK = Settings(flows=4, chunk_bytes=64 << 10, heartbeat_s=0.05, dead_s=1.0, backoff_s=0.01, give_up_s=60)
 
 
 @contextlib.contextmanager

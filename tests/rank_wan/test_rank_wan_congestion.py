@@ -57,7 +57,7 @@ def test_any_other_default_is_left_alone(default: Callable[[str], str]) -> None:
 def test_flows_have_what_is_wanted() -> None:
     with pair(replace(QUICK, congestion=control("reno"))) as (one, other):
         assert other.recv(1, bytearray(3)) is not None
-        assert one.send(1, b"abc").result(10) == 3
+        assert one.send(1, b"abc").result(60) == 3
         for channel in (one, other):
             used = {
                 f.link.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")

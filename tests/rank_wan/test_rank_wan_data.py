@@ -46,17 +46,17 @@ def test_messages_arrive_whole_and_in_the_order_of_their_tag(
                 got.append((receiver.recv(tag), data))
                 sent.append((sender.send(tag, data), data))
         for future, data in got:
-            assert bytes(future.result(20)) == data
+            assert bytes(future.result(60)) == data
         for done, data in sent:
-            assert done.result(20) == len(data)
+            assert done.result(60) == len(data)
 
 
 def test_a_posted_buffer_is_filled_in_place_and_returned() -> None:
     with pair() as (one, other):
         data, into = os.urandom(1_000_000), bytearray(1_000_000)
         got = other.recv("gradient", into)
-        one.send("gradient", memoryview(data)).result(20)
-        assert got.result(20).obj is into
+        one.send("gradient", memoryview(data)).result(60)
+        assert got.result(60).obj is into
         assert into == data
 
 
@@ -65,7 +65,7 @@ def test_every_flow_carries_a_part_of_a_large_message() -> None:
     with pair(small) as (one, other):
         got = other.recv(1, bytearray(64 << 20))
         one.send(1, bytes(64 << 20))
-        got.result(30)
+        got.result(60)
         assert len(one.tcp_infos()) == 4
         assert all(info.segments > 10 for info in one.tcp_infos())
 
@@ -74,10 +74,10 @@ def test_a_message_of_another_length_fails_its_buffer_alone() -> None:
     with pair() as (one, other):
         wrong, right = other.recv(1, bytearray(10)), other.recv(1, bytearray(11))
         one.send(1, b"elevenbytes")
-        one.send(1, b"ELEVENBYTES").result(20)
+        one.send(1, b"ELEVENBYTES").result(60)
         with pytest.raises(WrongSize, match="11 bytes came for a buffer of 10"):
-            wrong.result(20)
-        assert bytes(right.result(20)) == b"ELEVENBYTES"
+            wrong.result(60)
+        assert bytes(right.result(60)) == b"ELEVENBYTES"
 
 
 def test_a_buffer_that_may_not_be_written_is_refused() -> None:
@@ -91,12 +91,12 @@ def test_a_slow_reader_bounds_what_is_sent() -> None:
         data = os.urandom(8 << 20)
         sent = [one.send(1, data) for _ in range(4)]
         quick = other.recv(3, bytearray(5))
-        one.send(3, b"quick").result(20)  # another tag is not held up by those that wait
-        quick.result(20)
+        one.send(3, b"quick").result(60)  # another tag is not held up by those that wait
+        quick.result(60)
         assert not any(future.done() for future in sent)
         assert other.stats().early_peak_bytes <= 256 << 10
         got = [other.recv(1, bytearray(8 << 20)) for _ in range(4)]
-        assert all(future.result(30) == data for future in got)
+        assert all(future.result(60) == data for future in got)
         assert one.stats().in_flight_peak_bytes <= 512 << 10
         assert other.stats().early_bytes == 0
         assert one.stats().blocked_credit_ns > 0
@@ -128,8 +128,8 @@ def _sent_in_slots(order: list[int], apart_ns: int) -> tuple[list[int], bool]:
         sent = [one.send(tag, bytes(1000), not_before_ns=slot) for tag, slot in enumerate(slots)]
         in_time = time.monotonic_ns() < min(slots)
         for future in (*sent, *got):
-            future.result(20)
-        wait_until(lambda: len(arrived) == 3, 20, "the callbacks, which come after the results")
+            future.result(60)
+        wait_until(lambda: len(arrived) == 3, 60, "the callbacks, which come after the results")
         assert all(at >= slots[tag] for at, tag in arrived)
         assert not in_time or one.stats().blocked_pacing_ns > 0
     return [tag for _, tag in arrived], in_time
@@ -143,7 +143,7 @@ def test_a_rate_is_never_exceeded(in_kernel: bool) -> None:
         got = other.recv(1, bytearray(size))
         begun = time.monotonic()
         one.send(1, bytes(size))
-        got.result(30)
+        got.result(60)
         # what the kernel lets go at once per flow, and the bucket's burst, is not paced
         assert time.monotonic() - begun >= 0.6 * size / rate
 
@@ -154,11 +154,11 @@ def test_what_was_sent_arrives_before_a_close_and_what_is_asked_after_it_fails()
         open_end = other.recv(2)
         one.send(1, bytes(3_000_000))
         one.close()
-        assert len(got.result(20)) == 3_000_000
+        assert len(got.result(60)) == 3_000_000
         with pytest.raises(ChannelClosed, match="by the peer"):
-            open_end.result(20)
+            open_end.result(60)
         with pytest.raises(ChannelClosed):
-            one.send(1, b"late").result(20)
+            one.send(1, b"late").result(60)
 
 
 def test_no_thread_and_no_socket_is_left_after_a_close() -> None:
@@ -166,11 +166,11 @@ def test_no_thread_and_no_socket_is_left_after_a_close() -> None:
     with pair() as (one, other):
         got = other.recv(1)
         one.send(1, bytes(1 << 20))
-        got.result(20)
+        got.result(60)
     lonely = Endpoint("c", run="r", secret=SECRET, settings=QUICK)
     lonely.connect("nobody", ("127.0.0.1", 9))
     lonely.close(0.1)
-    wait_until(lambda: (threads(), sockets()) == before, 20, "the end of threads and sockets")
+    wait_until(lambda: (threads(), sockets()) == before, 60, "the end of threads and sockets")
     with pytest.raises(ChannelClosed):
         lonely.accept("d")
 
@@ -185,7 +185,7 @@ def test_a_peer_that_never_comes_is_named() -> None:
         with pytest.raises(
             ChannelLost, match=rf"b at 127.0.0.1:{address[1]} was cut for 0.* 1,234 bytes outstanding"
         ):
-            waiting.result(20)
+            waiting.result(60)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_both_sides_may_send_at_once() -> None:
         got = [one.recv(1, bytearray(len(data))), other.recv(1, bytearray(len(data)))]
         one.send(1, data)
         other.send(1, data)
-        assert all(future.result(30) == data for future in got)
+        assert all(future.result(60) == data for future in got)
 
     with pair() as (one, other):
         both(one, other)
@@ -232,7 +232,7 @@ def test_lanes_to_one_peer_are_channels_with_settings_of_their_own() -> None:
         got = laned.recv(1, bytearray(4)), plain.recv(1, bytearray(4))
         one.send(1, b"self")
         other.send(1, b"cell")
-        assert [bytes(each.result(10)) for each in got] == [b"cell", b"self"]
+        assert [bytes(each.result(60)) for each in got] == [b"cell", b"self"]
         assert laned.settings.rate_bytes_per_s == 5_000_000
         assert plain.settings.rate_bytes_per_s == 0
         assert other.settings.flows == 2

@@ -38,8 +38,8 @@ def test_a_flipped_byte_of_a_payload_is_found_and_sent_again() -> None:
         other,
     ):
         got = other.recv(1, bytearray(len(data)))
-        one.send(1, data).result(20)
-        assert got.result(20) == data
+        one.send(1, data).result(60)
+        assert got.result(60) == data
         assert not positions
         assert other.stats().crc_failures == 1
         assert one.stats().negative_acks == 1
@@ -61,8 +61,8 @@ def test_a_flipped_byte_of_a_header_costs_its_flow_and_nothing_else(wait_until) 
     with pair(via=lambda to: Relay(to, spoil)) as (one, other):
         armed.append(1)
         got = other.recv(1, bytearray(len(data)))
-        one.send(1, data).result(20)
-        assert got.result(20) == data
+        one.send(1, data).result(60)
+        assert got.result(60) == data
         assert other.stats().header_failures == 1
         wait_until(lambda: one.stats().reconnects)
 
@@ -74,7 +74,7 @@ def test_a_link_that_damages_everything_is_given_up() -> None:
     with pair(replace(QUICK, flows=1, tries=3), via=lambda to: Relay(to, spoil)) as (one, other):
         other.recv(1, bytearray(60_000))
         with pytest.raises(ChannelLost, match="damages what it carries"):
-            one.send(1, os.urandom(60_000)).result(20)
+            one.send(1, os.urandom(60_000)).result(60)
 
 
 def test_cut_connections_lose_and_double_nothing() -> None:
@@ -92,9 +92,9 @@ def test_cut_connections_lose_and_double_nothing() -> None:
             sent = one.send(1, data)
             other.send(1, data[:1_000_000])
             relays[0].cut()
-            assert sent.result(20) == len(data)
-            assert got.result(20) == data
-            assert back.result(20) == data[:1_000_000]
+            assert sent.result(60) == len(data)
+            assert got.result(60) == data
+            assert back.result(60) == data[:1_000_000]
         assert one.stats().reconnects >= 4
         assert one.stats().sent_bytes == 4 * len(data)
         assert other.stats().received_bytes == 4 * len(data)
@@ -112,12 +112,12 @@ def test_a_stalled_link_is_noticed_and_goes_on_when_it_moves(wait_until) -> None
         got = other.recv(1, bytearray(len(data)))
         relays[0].passed.clear()
         sent = one.send(1, data)
-        wait_until(lambda: one.stats().blocked_cut_ns, 20, "all flows to be given up")
+        wait_until(lambda: one.stats().blocked_cut_ns, 60, "all flows to be given up")
         relays[0].passed.set()
-        assert got.result(20) == data
-        assert sent.result(20) == len(data)
+        assert got.result(60) == data
+        assert sent.result(60) == len(data)
         wait_until(
-            lambda: one.stats().reconnects >= 4, 20, "all flows, some of which the data does not need again"
+            lambda: one.stats().reconnects >= 4, 60, "all flows, some of which the data does not need again"
         )
 
 
@@ -154,7 +154,7 @@ def test_a_peer_killed_in_the_middle_of_a_message_is_one_error() -> None:
             with pytest.raises(
                 ChannelLost, match=r"b at 127.0.0.1:\d+ was cut for .* bytes outstanding"
             ) as error:
-                sent.result(30)
+                sent.result(60)
             with pytest.raises(ChannelLost):
                 waiting.result(0)
             assert "1 posted buffers not full" in str(error.value)
@@ -171,9 +171,9 @@ def test_a_peer_that_was_started_again_is_not_taken_for_the_first() -> None:
             channel = again.connect("b", b.address)
             channel.wait_open(10)
             with pytest.raises(ChannelLost, match="a was started again"):
-                waiting.result(10)
+                waiting.result(60)
             channel.send(1, b"of the second")
-            assert bytes(b.accept("a").recv(1).result(10)) == b"of the second"
+            assert bytes(b.accept("a").recv(1).result(60)) == b"of the second"
             old.close(0.1)
 
 
@@ -194,7 +194,7 @@ def test_a_stranger_is_refused_on_both_sides(
     ):
         assert b.address is not None
         with pytest.raises(Refused, match=says):
-            a.connect(peer, b.address).send(1, b"hello").result(10)
+            a.connect(peer, b.address).send(1, b"hello").result(60)
         wait_until(lambda: b.refusals)
         assert "a" in b.refusals[0]
 

@@ -73,7 +73,7 @@ def comes_in(b: Endpoint, **more: Any) -> None:
         channel = a.connect("b", b.address, tls_name="localhost")
         got = b.accept("a").recv(1)
         channel.send(1, b"hello")
-        assert bytes(got.result(20)) == b"hello"
+        assert bytes(got.result(60)) == b"hello"
 
 
 MALFORMED = {
@@ -95,7 +95,7 @@ def test_a_malformed_greeting_leaves_no_thread_behind_and_the_peer_comes_in(what
     with listening() as b:
         for _ in range(70):  # more than greet at once
             sent(b, *MALFORMED[what])
-        wait_until(lambda: not greeters(), 20, "the end of their threads")
+        wait_until(lambda: not greeters(), 60, "the end of their threads")
         assert b.refusals
         comes_in(b)
 
@@ -109,7 +109,7 @@ def test_whatever_bytes_come_their_thread_ends(messages: list[bytes]) -> None:
         with socket.create_connection(b.address) as link, contextlib.suppress(OSError):
             for message in messages:
                 link.sendall(message)
-        wait_until(lambda: not greeters(), 20, "the end of its thread")
+        wait_until(lambda: not greeters(), 60, "the end of its thread")
 
 
 @contextlib.contextmanager
@@ -144,7 +144,7 @@ def test_slow_strangers_hold_no_thread_for_longer_than_a_greeting_may_take(tls: 
     data = b"\x16\x03\x01\x10\x00" + bytes(400) if tls else greeting()
     with listening(tls_server=server) as b, dripping(b, 150, data) as links:
         comes_in(b, tls_client=client)  # although more of them are there than may be
-        wait_until(lambda: not greeters(), 20, "the end of their threads, while they still send")
+        wait_until(lambda: not greeters(), 60, "the end of their threads, while they still send")
         assert any(link.fileno() >= 0 for link in links)
 
 
@@ -156,7 +156,7 @@ def test_the_oldest_of_the_busiest_address_gives_way() -> None:
             wait_until(lambda: greeters() == 1)
             for _ in range(70):
                 stack.enter_context(socket.create_connection(b.address))
-            wait_until(lambda: greeters() <= 64, 10, "those that gave way")
+            wait_until(lambda: greeters() <= 64, 60, "those that gave way")
             other.setblocking(False)
             with pytest.raises(BlockingIOError):
                 other.recv(1)  # it is still there

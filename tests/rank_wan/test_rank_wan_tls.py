@@ -22,8 +22,8 @@ def test_certificates_of_one_authority_are_taken(tmp_path: Path) -> None:
     server, client = contexts(certificate(tmp_path, "b"))[0], contexts(certificate(tmp_path, "a"))[1]
     with pair(tls=(server, client)) as (one, other):
         got = other.recv(1, bytearray(5))
-        assert one.send(1, b"hello").result(10) == 5
-        assert bytes(got.result(10)) == b"hello"
+        assert one.send(1, b"hello").result(60) == 5
+        assert bytes(got.result(60)) == b"hello"
 
 
 @pytest.mark.parametrize(
@@ -69,5 +69,5 @@ def test_whose_own_certificate_is_turned_away_is_told_so(
         with pytest.raises(Refused, match=rf"tls: b at .* refused this side's certificate: {said}; renew it"):
             channel.wait_open(10)
         wait_until(
-            lambda: any("tls: a peer was refused" in each for each in b.refusals), 20, "b's own account"
+            lambda: any("tls: a peer was refused" in each for each in b.refusals), 60, "b's own account"
         )

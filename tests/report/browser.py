@@ -229,7 +229,7 @@ class Browser:
         except (PageError, OSError):
             pass
         try:
-            self._process.wait(10)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, 9)
             self._process.wait()

@@ -141,7 +141,7 @@ def test_a_main_thread_that_waits_for_another_is_not_where_the_rank_is(tmp_path:
         tmp_path, [[sys.executable, "-c", f"exec(compile({THREAD!r}, '{tmp_path}/t.py', 'exec'))"]]
     ) as ranks:
         waits_in(ranks[0], tmp_path / "at")
-        wait_until(lambda: "t.py:5 (work), waits in read pipe" in look(tmp_path, 1).because.text, 20)
+        wait_until(lambda: "t.py:5 (work), waits in read pipe" in look(tmp_path, 1).because.text, 60)
 
 
 def test_a_gang_of_shells_shows_the_program_that_it_waits_for(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_gang_of_shells_shows_the_program_that_it_waits_for(tmp_path: Path) ->
     commands = [["bash", "-c", "sleep 1000; true"], ["bash", "-c", f'{sys.executable} -c "{reads}"; true']]
     with gang(tmp_path, commands) as ranks:
         waits_in(ranks[1], tmp_path / "at")
-        taken = wait_until(lambda: "read pipe" in (now := look(tmp_path, 2)).because.text and now, 20)
+        taken = wait_until(lambda: "read pipe" in (now := look(tmp_path, 2)).because.text and now, 60)
         assert [stack.ranks for stack in taken.stacks] == [(0,), (1,)]
         assert "of sleep, waits in sleep" in taken.stacks[0].at
         assert "at <string>:1 (<module>)" in taken.stacks[1].at

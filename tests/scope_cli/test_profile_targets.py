@@ -30,7 +30,7 @@ def test_a_child_that_ends_before_it_is_watched_does_not_end_the_look() -> None:
         assert parent.stdout is not None
         try:
             assert parent.stdout.readline() == "ready\n"
-            target = wait_until(lambda: (t := of_process(parent.pid)).pids[1:] and t, 30, "its child")
+            target = wait_until(lambda: (t := of_process(parent.pid)).pids[1:] and t, 60, "its child")
             parent.stdin.close()
             assert parent.stdout.readline() == "ended\n"
             with watch(target.roots) as watched:

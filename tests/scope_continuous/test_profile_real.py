@@ -48,7 +48,7 @@ def test_what_a_silent_script_does_is_known_afterwards(tmp_path):
                 with closing(open_store(str(store), create=False, read_only=True)) as opened:
                     return len({row.rank for row in ProfileShelf(opened).rows(_job(store), 0, 2**62)}) == 2
 
-            wait_until(lambda: jobs_of(store), 30, "the job")
+            wait_until(lambda: jobs_of(store), 60, "the job")
             wait_until(looked, 60, "a look at both ranks")
             done = unidle("profile", _job(store), "--since", "1h", "--store", store, "--format", "folded")
             assert done.returncode == 0, done.stderr
@@ -59,7 +59,7 @@ def test_what_a_silent_script_does_is_known_afterwards(tmp_path):
             assert round(sum(told["budget"].values()), 6) == 100
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
 
 
 def _job(store) -> str:

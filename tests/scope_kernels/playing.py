@@ -74,7 +74,7 @@ class Program:
         """Its exit code, after its input has ended."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def until(watched: ProfilerWatch, predicate: Callable[[Profile], bool], what: st
         found.append(watched.take())
         return predicate(found[-1])
 
-    wait_until(look_on, 20, what)
+    wait_until(look_on, 60, what)
     return found[-1]
 
 

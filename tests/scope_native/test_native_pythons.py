@@ -86,12 +86,12 @@ def test_stacks_are_whole_in_every_build_that_is_here(interpreter: Interpreter, 
             seen.append(watched.take())
             return holds(seen[-1], "outer", "generates", "middle", "leaf", "key")
 
-        wait_until(work_is_seen, 30, "a whole stack")
+        wait_until(work_is_seen, 60, "a whole stack")
         # The first samples of a program that has only just begun may come before its interpreter is known; later one may
         # fall between two instructions of a call.
         wait_until(
             lambda: work_is_seen() and mismatches(seen[-1]) < 1.5,
-            30,
+            60,
             "whole stacks of a process that is known",
         )
     profile = seen[-1]

@@ -131,7 +131,7 @@ def test_children_have_python_stacks_of_their_own(start: str) -> None:
                 for s in profile.samples
             )
 
-        wait_until(child_is_seen, 20, "the child's Python stack")
+        wait_until(child_is_seen, 60, "the child's Python stack")
 
 
 def test_a_child_that_has_ended_is_resolved_by_what_its_parent_knows() -> None:

@@ -142,7 +142,7 @@ def test_a_library_that_is_loaded_while_its_process_is_watched_is_named(tmp_path
             rows = native_stacks(watched.take())
             return any(row[-3:] == ["comes_late", *HIDDEN[1:]] for row in rows)
 
-        wait_until(is_named, 20, "the library's functions")
+        wait_until(is_named, 60, "the library's functions")
 
 
 # A module for the interpreter: its functions are known by the tables that it gives to it.

@@ -91,7 +91,7 @@ def test_no_probe_is_left_in_the_kernel_however_the_command_ends(tmp_path: Path,
             look.send_signal(how)
             look.communicate(timeout=60)
         if shutil.which("bpftool"):
-            wait_until(lambda: not held & in_the_kernel(), 30, "programs and links to go")
+            wait_until(lambda: not held & in_the_kernel(), 60, "programs and links to go")
             assert look.pid not in owners_of_perf_probes()
         assert (SYSTEM.read_text() if SYSTEM.exists() else "") == system
         assert target.process.poll() is None  # and the target goes on

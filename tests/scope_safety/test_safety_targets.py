@@ -40,7 +40,7 @@ def runs_on(watched: ProfilerWatch, pid: int, function: str) -> Profile:
         found.append(watched.take())
         return function in on_cpu(found[-1], pid)
 
-    wait_until(one_more, 30, f"{function} on a CPU")
+    wait_until(one_more, 60, f"{function} on a CPU")
     return found[-1]
 
 

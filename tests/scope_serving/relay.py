@@ -35,7 +35,7 @@ class Relay:
             with contextlib.suppress(OSError):  # the other side ended it already
                 one.shutdown(socket.SHUT_RDWR)  # wakes whoever reads from it; closing alone does not
         for thread in list(self._threads):
-            thread.join(10)
+            thread.join(60)
         for one in self._open:
             one.close()
 

@@ -63,7 +63,7 @@ def running(name: str, place: Path) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -66,7 +66,7 @@ def _served() -> Iterator[tuple[str, str]]:
             yield f"127.0.0.1:{port[1]}", secret[1]
         finally:
             server.send_signal(signal.SIGINT)
-            server.wait(20)
+            server.wait(60)
 
 
 @pytest.mark.slow

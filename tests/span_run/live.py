@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+# What is said at once is one line, however much of it there is on a busy machine.
+_WIDE = {"COLUMNS": "4000"}
+
 
 class Live:
     """``unidle span run`` in a process of its own; iterate over its lines."""
@@ -20,7 +23,7 @@ class Live:
         self.said: list[str] = []
         self._process = subprocess.Popen(
             [sys.executable, "-m", "unidle", "span", "run", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, env={**os.environ, "UNIDLE_SPAN_GIVE_UP_S": str(give_up_s), **(env or {})},
+            text=True, env={**os.environ, **_WIDE, "UNIDLE_SPAN_GIVE_UP_S": str(give_up_s), **(env or {})},
         )  # fmt: skip
 
     def __enter__(self) -> Self:
@@ -59,6 +62,20 @@ class Live:
         for _ in self:
             pass
         return self._process.wait(120)
+
+    def steps_of_attempt(self, number: int, steps: int) -> int:
+        """The step that this attempt began after, once it has done so many."""
+        found = re.search(
+            r"continues after step (\d+)", self.until(f"attempt {number}: continues after step")
+        )
+        assert found is not None
+        self.until(f"step {int(found[1]) + steps:>5} ")
+        return int(found[1])
+
+    def stop(self) -> int:
+        """Its exit code, after SIGTERM."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.end()
 
     def kill(self) -> None:
         """As a host that is gone; its ranks have to be killed, too."""

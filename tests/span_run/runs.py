@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -72,6 +73,19 @@ def written(place: Path, data: dict[str, Any]) -> Path:
     path = place / "span.json"
     path.write_text(json.dumps(data))
     return path
+
+
+def goes_on_as_one_process(file: Path, store: Path, changed: int, steps: int) -> None:
+    """The run continues on loopback to this step from a checkpoint after step ``changed``, and its model is that of one process
+    to the bit. A change of the plan pays if enough steps follow that a busy machine can restart: such a run is not waited for.
+    """
+    words = ("--no-namespaces", "--store", str(store), "--replan", "0", "--compare", "single")
+    done = unidle("span", "run", str(file), *words, "--steps", str(steps))
+    assert done.returncode == 0, done.stderr + done.stdout
+    resumed = re.search(r"continues after step (\d+)", done.stdout)
+    assert resumed is not None and int(resumed[1]) > changed, done.stdout
+    same = r"largest difference of \d+ losses 0, of [\d,]+ parameters 0$"
+    assert re.search(same, done.stdout, re.MULTILINE), done.stdout
 
 
 def unidle(*words: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:

@@ -16,6 +16,7 @@ from span_run import runs
 from span_run.live import Live
 
 STEPS = 12
+MANY = 100_000  # steps: as many as make the restart of a busy machine pay
 
 
 def trained(
@@ -268,31 +269,25 @@ def test_a_link_that_becomes_slower_is_planned_around_and_changes_no_bit(tmp_pat
     )
     (tmp_path / "model.py").write_text(model)
     data = json.loads(file.read_text())
-    data["train"] |= {
-        "microbatch": 40,
-        "steps": 60,
-        "schedule": "1f1b",
-    }  # enough that a restart of a slow machine pays
+    data["train"] |= {"microbatch": 40, "steps": MANY, "schedule": "1f1b"}
     file.write_text(json.dumps(data))
-    words = ("--namespaces", "--store", str(tmp_path / "s.db"), "--replan", "4", "--compare", "single")
+    words = ("--namespaces", "--store", str(tmp_path / "s.db"), "--replan", "4")
     with Live(str(file), *words) as run:
         run.until("step     2")
         run.slow("a-0-0", "b-0-1", 5)
         told = run.until("from the next checkpoint on")
         assert "transfers a-b take" in told
-        assert "1f1b" not in run.until("attempt 2: continues after step")
-        assert run.end() == 0
-    assert sorted(run.losses) == list(range(1, 61))
-    assert any(
-        re.search(r"largest difference of 60 losses 0, of [\d,]+ parameters 0$", line) for line in run.said
-    )
+        changed = run.steps_of_attempt(2, 7)
+        assert not any("attempt 2" in line and "1f1b" in line for line in run.said)
+        run.stop()
+    runs.goes_on_as_one_process(file, tmp_path / "s.db", changed, changed + 9)
 
 
 @pytest.mark.slow
 def test_a_site_that_becomes_slower_gives_layers_away_and_changes_no_bit(tmp_path: Path) -> None:
     """Its layers sleep, for its rank alone, as on a device that others use too."""
     times = {"forward": 40 * runs.MS, "backward": 10 * runs.MS, "weight": 10 * runs.MS}
-    train = {**runs.TRAIN, "steps": 40, "pace": True, "checkpoint": {"directory": "kept", "every": 4}}
+    train = {**runs.TRAIN, "steps": MANY, "pace": True, "checkpoint": {"directory": "kept", "every": 4}}
     train["model"] = {**runs.TRAIN["model"], "arguments": {"layers": 12}}
     file = runs.written(tmp_path, runs.span(3, train=train, stage_ns=times))
     model = (tmp_path / "model.py").read_text()
@@ -306,7 +301,7 @@ class Shared(nn.Tanh):
 """
     model = "import os\nimport sys\nimport time\n" + model.replace("nn.Tanh()", "Shared()") + slow
     (tmp_path / "model.py").write_text(model)
-    words = ("--no-namespaces", "--store", str(tmp_path / "s.db"), "--replan", "4", "--compare", "single")
+    words = ("--no-namespaces", "--store", str(tmp_path / "s.db"), "--replan", "4")
     with Live(str(file), *words) as run:
         run.until("step     2")
         (tmp_path / "slow").touch()
@@ -314,12 +309,10 @@ class Shared(nn.Tanh):
         assert "stage 1 (b) takes" in told
         found = re.search(r"layers (\d+) (\d+) (\d+):", told)
         assert found is not None and int(found[2]) < 4 < int(found[1]), told
-        run.until("attempt 2: continues after step")
-        assert run.end() == 0
-    assert sorted(run.losses) == list(range(1, 41))
-    assert any(
-        re.search(r"largest difference of 40 losses 0, of [\d,]+ parameters 0$", line) for line in run.said
-    )
+        changed = run.steps_of_attempt(2, 9)
+        run.stop()
+    (tmp_path / "slow").unlink()
+    runs.goes_on_as_one_process(file, tmp_path / "s.db", changed, changed + 10)
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ def test_a_writer_that_only_waits_learns_that_its_lease_is_not_renewed(
     assert store.is_fresh(lease)
     admin.execute("ALTER DATABASE reconnect ALLOW_CONNECTIONS false")
     admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = 'reconnect'")
-    wait_until(lambda: not store.is_fresh(lease), 30)
+    wait_until(lambda: not store.is_fresh(lease), 60)
     with pytest.raises(ConnectionLost):
         store.confirm(lease)
     store.close()

@@ -114,7 +114,7 @@ def refuse_to_queue(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:
     """
     from unidle.control.queries.waiting import cpu_devices_for
 
-    if not fleet.nodes:
+    if not fleet.nodes and not _is_for_whole_devices(spec, fleet):
         return "the fleet of this store is not known yet: whether the job can start was not checked"
     remedy, many = "`--hold` keeps the job until the fleet changes", cpu_devices_for(spec, fleet)
     if many is not None and many <= MOST_CPU_DEVICES:
@@ -132,8 +132,20 @@ def _refuse(spec: JobSpec, fleet: Fleet, remedy: str) -> None:
     from unidle.place.policy import Unidle, on_this_fleet
     from unidle.view.state import View
 
+    if _is_for_whole_devices(spec, fleet):
+        raise CannotRun(
+            "hosts that join by an agent have whole devices only", field="share",
+            remedy="request whole devices, or submit to a controller without --listen",
+        )  # fmt: skip
     policy, view = Unidle(), View(fleet=fleet)
     smallest = on_this_fleet(spec.at_size(spec.sizes[-1]), view)  # an elastic one starts with its least
     because = policy.why_not(view, smallest)
     if because is not None and not policy.ever(view, smallest):
         raise CannotRun(because.text, field=spec.name, remedy=_BY_QUEUE.get(because.code, remedy))
+
+
+def _is_for_whole_devices(spec: JobSpec, fleet: Fleet) -> bool:
+    """Whether the fleet can never have the parts of devices that the job requests."""
+    from unidle.fleet import HOSTS
+
+    return spec.share is not None and fleet.source == HOSTS

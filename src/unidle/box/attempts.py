@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from unidle.boot import boot_id
 from unidle.box.held_rank import HeldRank, checked_orders
-from unidle.box.job_saves import JobSaves, Saves
+from unidle.box.job_saves import JobSaves, PreparedSaves
 from unidle.box.lease import BoxLease
 from unidle.box.settings import BoxSettings
 from unidle.box.warm_starts import WarmStarts
@@ -110,7 +110,7 @@ class HeldAttempts:
                 if mark["k"] == "saved" and mark.get("text"):
                     self.saves.saved(os.path.join(held.workdir, mark["text"]))
 
-    def prepare(self, number: int, saves: Saves | None, *, leader: bool) -> dict[str, Any]:
+    def prepare(self, number: int, saves: PreparedSaves | None, *, leader: bool) -> dict[str, Any]:
         """Get ready for the start of an attempt: what is done for its checkpoints, and for the leader the port of rank 0.
 
         Errors: CannotDo, OSError.

@@ -9,7 +9,7 @@ import stat
 from unidle import wire
 from unidle.boot import boottime_ns
 from unidle.box.attempts import CannotDo, HeldAttempts
-from unidle.box.job_saves import Saves
+from unidle.box.job_saves import PreparedSaves
 from unidle.box.lease import BoxLease
 from unidle.box.settings import BoxSettings
 from unidle.engine.local.ranks import rundir
@@ -61,7 +61,7 @@ class HubCommands:
             return {}
         self._may_start()
         if name == wire.PREPARE:
-            saves = None if frame.get("saves") is None else Saves(frame["saves"])
+            saves = None if frame.get("saves") is None else PreparedSaves(frame["saves"])
             data = self._attempts.prepare(attempt, saves, leader=frame.get("leader") is True)
             return {**data, "interface": self.interface} if self.interface else data
         return self._start(frame, attempt)

@@ -28,8 +28,8 @@ _AGAIN_NS, _AGAIN_MOST_NS = (
 )  # after the holder was killed; doubled with each further time
 
 
-class Saves:
-    """Of a ``prepare``: where the job saves, and what is wanted of the box. Errors: wire.Malformed."""
+class PreparedSaves:
+    """Of a ``prepare``: where the job saves, and what the box is to do for that. Errors: wire.Malformed."""
 
     def __init__(self, content: object) -> None:
         if not isinstance(content, dict):
@@ -46,7 +46,7 @@ class Saves:
 class JobHolder:
     """The holder of the job's copies in memory on this host. It outlives the box, and ends with the job.
 
-    One that an earlier box started is left to itself: whoever starts another finds that it runs, and ends.
+    One that an earlier box started is left to itself: another one that is started finds it running, and ends.
     """
 
     def __init__(self, node: str, directory: str) -> None:
@@ -57,7 +57,7 @@ class JobHolder:
         self._ending: SideProcess | None = None
         self._tries, self._again_ns = 0, 0
 
-    def ensure(self, saves: Saves) -> None:
+    def ensure(self, saves: PreparedSaves) -> None:
         """Have it run, for the next attempt."""
         self._wish = {"path": saves.path, "hold": saves.hold, "hold_dir": saves.hold_dir}
         if rundir.read_json(self._path) != self._wish:
@@ -118,7 +118,7 @@ class JobHolder:
 
 
 class JobSaves:
-    """Of one job. Each attempt is looked at once, however often it is prepared."""
+    """Of one job. Each attempt has one look, however often it is prepared."""
 
     def __init__(self, job: str, node: str, directory: str) -> None:
         self._job = job
@@ -127,7 +127,7 @@ class JobSaves:
         self._bad: dict[int, list[dict[str, Any]]] = {}  # what was found, by attempt
         self._untold: set[int] = set()  # attempts of which the hub does not know all
 
-    def prepare(self, attempt: int, saves: Saves) -> None:
+    def prepare(self, attempt: int, saves: PreparedSaves) -> None:
         """Read the newest checkpoint before an attempt, unless that was done, and have the holder of copies run. Errors: OSError."""
         if saves.hold:
             self.holder.ensure(saves)

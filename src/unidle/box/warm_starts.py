@@ -40,7 +40,7 @@ class WarmStarts:
             self._take(known.get("env"), known.get("argv"), known.get("unset"))
 
     def want(self, wish: object, orders: SupervisorOrders) -> None:
-        """A rank starts whose job wants its next starts warm, or not: ``wish`` is what all its ranks have in their environment.
+        """A rank starts; ``wish`` is what all ranks of its job have in their environment, None for a job without warm starts.
 
         Errors: ValueError for a wish that cannot be used.
         """

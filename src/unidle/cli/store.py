@@ -107,16 +107,26 @@ def export(
     from unidle.store import tools
     from unidle.store.open import open_store
 
+    address = store_address(store)
+    _refuse_own_files(file, address)
     if salvage:
         with whole_file(file, "FILE", mode_of(mode)) as stream:
-            store_repair.salvage(store_address(store), stream)
+            store_repair.salvage(address, stream)
         return
-    opened = open_store(store_address(store), create=False, read_only=True)
+    opened = open_store(address, create=False, read_only=True)
     with whole_file(file, "FILE", mode_of(mode)) as stream:
         tools.export(opened, stream)
     for damaged in opened.damaged_requests():
         warn(f"request {damaged.id}: its checksum is wrong; it is left out")
     opened.close()
+
+
+def _refuse_own_files(file: str, address: str) -> None:
+    """Errors: BadInput if the export would replace the store itself, or its write-ahead log."""
+    own = address.removeprefix("sqlite:///")
+    names = {Path(own + end).resolve() for end in ("", "-wal", "-shm")}
+    if file != "-" and "://" not in own and Path(file).resolve() in names:
+        raise BadInput("is a file of the store itself", field="FILE", value=file, remedy="name another file")
 
 
 @store_app.command("import")

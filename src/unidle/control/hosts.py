@@ -27,7 +27,7 @@ from unidle.control.session import (
 )
 from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.timing import HostsTiming
-from unidle.fleet import Fleet
+from unidle.fleet import HOSTS, Fleet
 from unidle.hub import frames
 from unidle.hub.limits import HubLimits
 from unidle.hub.place import FOLDER, JOIN
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from unidle.files.fleet_notices import NoticeChannel
 
 DEADLINE_NS: Final = 30_000_000_000
-SOURCE: Final = "hosts"  # of a fleet whose nodes join, whichever file has the rest
 _MOST_SIGNS: Final = 100_000  # that wait for a turn of the loop
 
 
@@ -166,8 +165,8 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
         is_fresh=lambda: held.store.is_fresh(lease),
     )
     try:
-        nodes = view.fleet.nodes if view.fleet.source == SOURCE else ()  # else those of this machine
-        known = replace(fleet, nodes=nodes, source=SOURCE)
+        nodes = view.fleet.nodes if view.fleet.source == HOSTS else ()  # else those of this machine
+        known = replace(fleet, nodes=nodes, source=HOSTS)
         engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
     except BaseException:
         hub.close()

@@ -2,6 +2,7 @@
 
 from unidle.fleet.links import GpuLinks
 from unidle.fleet.model import (
+    HOSTS,
     PART_MODES,
     WHOLE_PPM,
     Barred,
@@ -28,6 +29,7 @@ from unidle.fleet.model import (
 )
 
 __all__ = [
+    "HOSTS",
     "PART_MODES",
     "WHOLE_PPM",
     "Barred",

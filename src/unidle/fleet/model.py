@@ -170,6 +170,10 @@ class Link:
     measured: LinkMeasured | None = None
 
 
+HOSTS: Final = "hosts"
+"""Source of a fleet whose nodes join, whichever file has the rest. They have whole devices only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """A snapshot. Node and device order is the order of declaration, which first fit follows."""
@@ -179,7 +183,7 @@ class Fleet:
     links: tuple[Link, ...] = ()
     prices_per_device_hour: dict[str, float] = field(default_factory=dict)
     currency: str = "USD"
-    source: str = "discovered"
+    source: str = "discovered"  # HOSTS, or the file that declares it
     queues: tuple[QueueSpec, ...] = ()
     zone: Zone = UTC  # of the queues' time windows
     migration: Migration | None = None  # None: no running job is moved

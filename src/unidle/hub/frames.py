@@ -158,7 +158,7 @@ class Resume(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RESUME):
     known: dict[str, Ordinal] = {}
 
 
-class Saves(msgspec.Struct, frozen=True):
+class SaveWish(msgspec.Struct, frozen=True):
     """Where a job saves: ``path`` is that of its checkpoints.
 
     ``look``: read the newest one before an attempt starts; ``aside``: move a bad one away, while the start waits.
@@ -200,7 +200,7 @@ class Prepare(msgspec.Struct, frozen=True, tag_field="f", tag=wire.PREPARE):
     fence: Ordinal
     attempt: Ordinal
     leader: bool = False
-    saves: Saves | None = None
+    saves: SaveWish | None = None
 
 
 class RankOrders(msgspec.Struct, frozen=True):

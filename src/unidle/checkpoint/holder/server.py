@@ -16,7 +16,7 @@ from typing import Any, Final
 from unidle import private
 from unidle.atomic import replaced
 from unidle.checkpoint.holder import attempts, hold_paths, memory_copies, wire
-from unidle.checkpoint.holder.attempts import Attempt
+from unidle.checkpoint.holder.attempts import SavingAttempt
 from unidle.checkpoint.holder.listener import Listener, is_loopback
 from unidle.checkpoint.holder.memory_copies import PAGE
 from unidle.checkpoint.holder.peers import PeerCopyStore, Sender
@@ -35,7 +35,7 @@ class RankConnection:
     link: socket.socket
     rank: int
     session: str
-    attempt: Attempt
+    attempt: SavingAttempt
     pid: int
     lead: Address | None
     sender: Sender | None
@@ -63,7 +63,7 @@ class MemoryHolder:
         self._finished = self._ending = False
         self._idle_since_s = time.monotonic()
         self._writing = WriterLock(storage)
-        self._begun: Attempt | None = None  # the last one whose rank 0 is or was here
+        self._begun: SavingAttempt | None = None  # the last one whose rank 0 is or was here
         self._kept = PeerCopyStore(hold)
         self._saves = Saves(storage, hold, self._tell_lead, self._refusal)
 
@@ -215,7 +215,7 @@ class MemoryHolder:
             self._finished, self._idle_since_s = False, time.monotonic()
             return not self._ending
 
-    def _wait_for_room(self, session: str, attempt: Attempt) -> str:
+    def _wait_for_room(self, session: str, attempt: SavingAttempt) -> str:
         """Empty once no rank of another session is connected; else who is. Ranks of earlier attempts of the same job go."""
         with self._lock:
             if newer := [each for each in self._others(session) if attempt.is_before(each.attempt)]:
@@ -233,7 +233,7 @@ class MemoryHolder:
                 self._forget(each)
         return ""
 
-    def _lead(self, message: Message, attempt: Attempt) -> str:
+    def _lead(self, message: Message, attempt: SavingAttempt) -> str:
         """Rank 0 is here: its attempt begins in the checkpoint directory. Empty, or why it must not."""
         owner = f"rank 0 of another job (process {message['pid']} on {self.node})"
         why = self._writing.take(owner, attempt)

@@ -9,7 +9,7 @@ from typing import Final
 
 from unidle import private
 from unidle.checkpoint.holder import attempts, hold_paths
-from unidle.checkpoint.holder.attempts import Attempt
+from unidle.checkpoint.holder.attempts import SavingAttempt
 from unidle.checkpoint.layout import INNER
 
 TAKE_OVER_S: Final = 10.0  # for ranks of the last attempt to be gone
@@ -26,7 +26,7 @@ class WriterLock:
         self._fd = -1
         self._has = False
 
-    def take(self, owner: str, attempt: Attempt) -> str:
+    def take(self, owner: str, attempt: SavingAttempt) -> str:
         """Take it for rank 0 of an attempt, which begins with it; empty, or why not.
 
         An earlier attempt of the same job, which does not let go, is passed over: its lock is taken once it is free.
@@ -53,7 +53,7 @@ class WriterLock:
             os.close(self._fd)
             self._fd, self._has = -1, False
 
-    def _wait(self, owner: str, attempt: Attempt) -> str:
+    def _wait(self, owner: str, attempt: SavingAttempt) -> str:
         with hold_paths.inner(self._storage, create=True) as inner:
             self._fd = private.open_file("lock", inner, os.O_RDWR | os.O_CREAT, os.path.dirname(self._path))
         begin_s = time.monotonic()

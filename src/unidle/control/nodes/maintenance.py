@@ -53,7 +53,7 @@ class NodeMaintenance:
 
     def holds(self, view: View, job: JobView, attempt: AttemptView) -> bool:
         """Whether the attempt is not to start yet: its nodes are checked first."""
-        if self._make is None or not _is_checked(view, job, attempt):
+        if self._make is None or not is_checked(view, job, attempt):
             return False
         if self._preflight is None:
             from unidle.control.nodes.preflight import Preflight
@@ -94,7 +94,7 @@ class NodeMaintenance:
         return self._commands
 
 
-def _is_checked(view: View, job: JobView, attempt: AttemptView) -> bool:
+def is_checked(view: View, job: JobView, attempt: AttemptView) -> bool:
     """Whether the nodes of an attempt are to be checked before it starts."""
     wish = view.fleet.guard.preflight
     if wish != "auto":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from unidle.control.nodes.maintenance import is_checked
 from unidle.events.types import StopAsked
 from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended
 from unidle.guard.failure_words import others_in_words
@@ -236,6 +237,11 @@ def _decisions_of(view: View, job: JobView, attempt: AttemptView) -> list[Plain]
             attempt.because,
         )
     )
+    if _waits_for_check(view, job, attempt):
+        nodes = list(dict.fromkeys(place.node for place in attempt.places))
+        more = f" and {counted(len(nodes) - _NAMED, 'more node')}" if len(nodes) > _NAMED else ""
+        text = f"its nodes, before its ranks start: {', '.join(nodes[:_NAMED])}{more}"
+        decisions.append(_decision(attempt.placed_ns, "checking", text))
     for notice in attempt.notices:
         decisions.append(_decision(notice.at_ns, "idle notice", notice.because.text, notice.because))
         if notice.over is not None:
@@ -255,6 +261,13 @@ def _decisions_of(view: View, job: JobView, attempt: AttemptView) -> list[Plain]
         text = "it waits again" if _is_of_stop(attempt, attempt.then) else attempt.then.text
         decisions.append(_decision(attempt.ended_ns, "again", text, attempt.then))
     return decisions
+
+
+def _waits_for_check(view: View, job: JobView, attempt: AttemptView) -> bool:
+    """Whether the nodes of the attempt are being checked, so that none of its ranks has started."""
+    if view.modelled or not attempt.live or attempt.stop is not None or attempt.checked_ns is not None:
+        return False
+    return all(rank.spawn_ns is None for rank in attempt.ranks) and is_checked(view, job, attempt)
 
 
 def _of_hosts(attempt: AttemptView) -> list[Plain]:

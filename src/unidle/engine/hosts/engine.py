@@ -33,8 +33,7 @@ class HostsEngine:
     grants. ``on_seen`` gets what agents and boxes observe and the engine has no use for (``signs``, ...).
 
     ``commands`` runs checks and remedies on the hosts. The engine is used by one thread, apart from :meth:`read`. What ranks do, and whether devices are used, is measured by
-    the agents of their hosts. There are no warm restarts, no copies of checkpoints in memory and no parts of devices:
-    ranks start without the first two, and a gang that needs a part is refused.
+    the agents of their hosts. There are no parts of devices: a gang that needs one is refused.
     """
 
     modelled: Final = False

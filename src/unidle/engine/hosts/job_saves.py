@@ -38,7 +38,7 @@ class LookState:
         return now_ns < self.since_ns + PATIENCE_NS
 
     def take(self, job: str, attempt: int, said: object) -> list[CheckpointLook]:
-        """What a box says of its look: each bad checkpoint once. What is not as agreed is passed over."""
+        """What a box reports of its look: each bad checkpoint once. What is not as agreed is passed over."""
         try:
             looked = msgspec.convert(said, frames.Looked)
         except msgspec.ValidationError:
@@ -51,7 +51,7 @@ class LookState:
         return [CheckpointLook(job, attempt, bad.path, bad.because, bad.moved_to, bad.step) for bad in new]
 
 
-def saves_of(command: StartGang, address: str, *, leader: bool) -> frames.Saves | None:
+def saves_of(command: StartGang, address: str, *, leader: bool) -> frames.SaveWish | None:
     """What the box of a node is to do for the job's checkpoints; None where that is nothing.
 
     ``address`` is the node's: there, holders of other hosts reach that of this one.
@@ -62,7 +62,7 @@ def saves_of(command: StartGang, address: str, *, leader: bool) -> frames.Saves 
         return None
     path = str(Path(spec.workdir).absolute() / spec.checkpoint_path)
     hold = address if spec.checkpoint_memory else ""
-    return frames.Saves(path, look, look and spec.quarantine_bad, hold, spec.env.get(HOLD_DIR, ""))
+    return frames.SaveWish(path, look, look and spec.quarantine_bad, hold, spec.env.get(HOLD_DIR, ""))
 
 
 def attempt_of(body: dict[str, Any]) -> int:

@@ -27,7 +27,7 @@ _MOST_WAITING = 8  # older ones are let go of: a restart needs the newest
 
 
 class FoundBad:
-    """A bad checkpoint that a look found: ``moved_to`` is where it is now, ``step`` what it holds as far as its name says so."""
+    """A bad checkpoint that a look found: ``moved_to`` is where it is now, ``step`` what it holds as far as its name shows it."""
 
     def __init__(self, path: str, because: str, moved_to: str, step: int | None) -> None:
         self.path, self.because, self.moved_to, self.step = path, because, moved_to, step
