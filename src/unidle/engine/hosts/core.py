@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
-import msgspec
-
 from unidle import wire
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
+from unidle.engine.hosts.box_marks import timed_marks
 from unidle.engine.hosts.gang_looks import look_of
 from unidle.engine.hosts.gang_moves import GangMoves, OrdersOf
 from unidle.engine.hosts.gang_state import GangState, Key, RankState, adopted, fresh, never_started, numbers
@@ -32,13 +31,11 @@ from unidle.engine.protocol import (
     StopGang,
     WatchGang,
 )
-from unidle.events.marks import Mark
 from unidle.fleet import Fleet
 from unidle.hub import frames
 from unidle.hub.protocol import ClockOffset, Joined, Left, Peer, Received
 from unidle.jobs import Reason
 
-_DECODER = msgspec.json.Decoder(Mark)
 _LOOK_NS = S  # between two looks at what is silent, or waits
 _CLOCK_SOON_NS, _CLOCK_NS = S, 30 * S  # after an agent's hello, and from then on
 
@@ -293,25 +290,11 @@ class HostsCore:
         rank = gang.ranks[frame.rank]
         if rank.node != link.node or rank.ended:
             return
-        taken = rank.take(frame.first, self._timed(rank, frame.marks))
+        taken = rank.take(frame.first, timed_marks(rank, frame.marks, self.out.now_ns))
         if taken is None:  # some are missing, so ask for them again
             self.out.tell(link.peer.id, frames.Resume(gang.attempt, {str(rank.rank): rank.known}))
         elif taken[1]:
             self.out.seen.append(RankMarks(*gang.key, rank.rank, *taken))
-
-    def _timed(self, rank: RankState, lines: Sequence[msgspec.Raw]) -> list[Mark]:
-        """Marks of a rank. A box that has not had the orders of a rank writes its end with the wall clock of its host, which
-        may be wrong: such an end is no earlier than the mark before it, and no later than now.
-        """
-        now_ns, found = self.out.now_ns, []
-        last_ns = rank.at_ns if rank.begun else now_ns
-        for line in lines:
-            mark = _decoded(line, now_ns)
-            if mark.k == "lost":
-                mark = msgspec.structs.replace(mark, t=min(max(mark.t, last_ns), now_ns))
-            found.append(mark)
-            last_ns = mark.t
-        return found
 
     def _end(self, peer: Peer, attempt: int, ranks: list[int]) -> None:
         """End ranks that are over for the log, or were never in it."""
@@ -434,14 +417,3 @@ class HostsCore:
 
 
 _NO_PARTS = "parts of devices cannot be made on hosts that join by an agent yet: request whole devices"
-
-
-def _decoded(line: msgspec.Raw, now_ns: int) -> Mark:
-    try:
-        return _DECODER.decode(line)
-    except (
-        msgspec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-    ) as error:  # the hub does not look into marks
-        return Mark(k="note", t=now_ns, text=f"a line of the journal cannot be read: {error}")
