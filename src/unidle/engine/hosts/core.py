@@ -10,13 +10,13 @@ from collections.abc import Collection, Sequence
 
 from unidle import wire
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
+from unidle.engine.hosts.box_marks import timed_marks
 from unidle.engine.hosts.gang_looks import look_of
 from unidle.engine.hosts.gang_moves import GangMoves, OrdersOf
 from unidle.engine.hosts.gang_state import GangState, Key, RankState, adopted, fresh, never_started, numbers
 from unidle.engine.hosts.gang_uses import GangUses
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
 from unidle.engine.hosts.job_saves import attempt_of
-from unidle.engine.hosts.mark_lines import timed
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.silence import lost_because, report_heard, report_silence
 from unidle.engine.hosts.timers import Timers
@@ -285,7 +285,7 @@ class HostsCore:
         rank = gang.ranks[frame.rank]
         if rank.node != link.node or rank.ended:
             return
-        taken = rank.take(frame.first, timed(rank, frame.marks, self.out.now_ns))
+        taken = rank.take(frame.first, timed_marks(rank, frame.marks, self.out.now_ns))
         if taken is None:  # some are missing, so ask for them again
             self.out.tell(link.peer.id, frames.Resume(gang.attempt, {str(rank.rank): rank.known}))
         elif taken[1]:

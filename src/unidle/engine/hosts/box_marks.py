@@ -1,20 +1,23 @@
-"""Marks of ranks as boxes send them: lines of journals, which the hub does not look into."""
+"""Marks as boxes send them: decoded, and the ends that boxes write themselves moved to where they can be."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from unidle.engine.hosts.gang_state import RankState
 from unidle.events.marks import Mark
 
-_DECODER = msgspec.json.Decoder(Mark)
+_DECODER: Final = msgspec.json.Decoder(Mark)
 
 
-def timed(rank: RankState, lines: Sequence[msgspec.Raw], now_ns: int) -> list[Mark]:
-    """Marks of a rank. A box that has not had the orders of a rank writes its end with the wall clock of its host, which
-    may be wrong: such an end is no earlier than the mark before it, and no later than now.
+def timed_marks(rank: RankState, lines: Sequence[msgspec.Raw], now_ns: int) -> list[Mark]:
+    """Marks of a rank, of lines that came now. A line that is no mark becomes a ``note``.
+
+    A box that has not had the orders of a rank writes its end with the wall clock of its host, which may be wrong: such
+    an end is no earlier than the mark before it, and no later than now.
     """
     found = []
     last_ns = rank.at_ns if rank.begun else now_ns
