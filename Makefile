@@ -8,7 +8,7 @@ BIN := .venv/bin
 # The longest first: two run at a time.
 CHECKS := check-types check-native check-docs check-lint
 
-.PHONY: help setup setup-tests demo demo-hosts demo-span test test-slow test-all test-nightly test-gpu mutants disk-faults fuzz check $(CHECKS) format bench drill docs wheels lock clean
+.PHONY: help setup setup-tests demo demo-hosts demo-span test test-slow test-all test-nightly test-gpu test-kube kube-assets mutants disk-faults fuzz check $(CHECKS) format bench drill docs wheels lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -32,10 +32,10 @@ demo-span: setup ## Train a small GPT over four sites with slow links, compared 
 # in parallel. One worker more than cores, as many tests wait for processes. WORKERS=0: all in one process, for a debugger.
 WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4)))
 
-test: MARKED := not slow and not nightly
-test-slow: MARKED := slow and not nightly
-test-all: MARKED := not nightly
-test-nightly: MARKED := nightly or not nightly
+test: MARKED := not slow and not nightly and not kube
+test-slow: MARKED := slow and not nightly and not kube
+test-all: MARKED := not nightly and not kube
+test-nightly: MARKED := not kube
 test-nightly: export UNIDLE_NIGHTLY := 1
 test-nightly: THEN = && $(MAKE) --no-print-directory mutants ARGS=
 # Thousands of processes import the same files: their byte code is kept, whatever the environment says.
@@ -47,6 +47,14 @@ test-nightly: ## Run both, with long sweeps, all generated examples and mutants:
 test test-slow test-all test-nightly: setup-tests
 	@scratch=$$(mktemp -d -t unidle-tests.XXXXXX); \
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch" $(THEN)  # kept for a look when a test failed
+
+kube-assets: setup ## Build what a test cluster of Kubernetes is made of, from pinned Go modules: once, 10 minutes on two cores
+	@scripts/setup.sh kube
+	@scripts/kube assets
+
+# Not part of the others: CI has no assets yet.
+test-kube: setup ## Run the tests on a real cluster on this machine, as root (after make kube-assets)
+	@$(BIN)/pytest -n 0 -m kube tests/kube $(ARGS)
 
 test-gpu: ## Run every GPU path for real, without network (PYTHON=python3, WHEELS=DIR; ARGS="--json")
 	@scripts/test-gpu.sh $(ARGS)

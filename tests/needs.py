@@ -1,7 +1,7 @@
 """What this machine can do, and marks that skip a test where something is missing.
 
-On a machine that has everything only GPU tests may be skipped (see ``conftest.py``); so a skip's
-reason says what is missing, and a GPU test's reason starts with ``GPU``.
+On a machine that has everything only GPU tests, and those of a Kubernetes cluster, may be skipped (see ``conftest.py``); so a
+skip's reason says what is missing, and that of such a test starts with ``GPU`` or ``kube:``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -113,6 +114,15 @@ def can_load_bpf() -> bool:
     return True
 
 
+@cache
+def kube_assets() -> bool:
+    """Whether the programs of a Kubernetes cluster are built for this checkout."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+    from kube_cluster.assets import complete
+
+    return complete() is not None
+
+
 def is_root() -> bool:
     return os.geteuid() == 0
 
@@ -152,6 +162,9 @@ clang = pytest.mark.skipif(
 )
 slurm = pytest.mark.skipif(
     not has_slurm(), reason="needs Slurm (apt-get install slurmctld slurmd slurm-client munge)"
+)
+kube = pytest.mark.skipif(
+    not (is_root() and kube_assets()), reason="kube: needs root, and what `make kube-assets` builds"
 )
 gpu = pytest.mark.skipif(gpus() == 0, reason="GPU: needs one that NVML finds")
 kernel_log = pytest.mark.kernel_log

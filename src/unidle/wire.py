@@ -49,8 +49,8 @@ STOP = "stop"
 RELEASE = "release"
 END = "end"
 FETCH = "fetch"  # from a reader: a part of a file of a rank, wherever it is
-ASK = "ask"  # from a reader: an order that the agent of a host is to be given
 FORGET = "forget"  # from a reader: a host that is gone, or was installed again
+ASK = "ask"  # from a reader: an order that the agent of a host is to be given
 READ = "read"  # to an agent too
 # from the hub to an agent
 BOX = "box"

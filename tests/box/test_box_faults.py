@@ -201,14 +201,14 @@ def test_an_end_is_told_however_many_lines_of_the_journal_a_power_cut_took(
         box.kill()
         os.kill(supervisor_of(box), signal.SIGKILL)
         hub.vanish()
-        known = len(hub.marks[1, 0])
+        known, connections = len(hub.marks[1, 0]), len(hub.peers)
         path = box.rank() / "journal.jsonl"
         left = path.read_bytes().splitlines(keepends=True)[: known - lines]
         path.write_bytes(b"".join(left) + b'{"k":"st')
         box.run()
         wait_until(lambda: box.journal_ends())
         hub.listen()
-        again = hub.peer(len(hub.peers) + 1).welcome()
+        again = hub.peer(connections + 1).welcome()
         again.send(f=wire.RESUME, attempt=1, known={"0": known})
         assert hub.end_of(1)["k"] == "lost"
         assert max(hub.marks[1, 0]) == known and not hub.doubled

@@ -276,6 +276,7 @@ for n in range(1, 100_000):
 """
 
 
+@pytest.mark.slow
 @scenario("warm")
 def test_ranks_of_a_job_that_asks_for_it_start_again_from_a_warm_python(rig: EngineRig) -> None:
     pytest.importorskip("torch", reason="needs PyTorch (pip install unidle[train])")

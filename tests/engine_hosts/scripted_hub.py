@@ -72,14 +72,9 @@ class ScriptedHub:
     # the test
 
     def join(
-        self,
-        node: str,
-        job: str = "",
-        *,
-        held: frames.BoxHeld | None = None,
-        described: Node | None = None,
+        self, node: str, job: str = "", *, held: frames.BoxHeld | None = None, described: Node | None = None,
         kind: str = "",
-    ) -> int:
+    ) -> int:  # fmt: skip
         """An agent, or the box of a job, says hello, or a peer of another ``kind``."""
         self._last += 1
         agent = None if job else frames.AgentHeld(msgspec.to_builtins(described or node_of(node)))

@@ -88,5 +88,5 @@ def goes_on_as_one_process(file: Path, store: Path, changed: int, steps: int) ->
     assert re.search(same, done.stdout, re.MULTILINE), done.stdout
 
 
-def unidle(*words: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+def unidle(*words: str, timeout_s: float = 480) -> subprocess.CompletedProcess[str]:
     return commands.unidle(*words, timeout_s=timeout_s)

@@ -112,6 +112,13 @@ class Fetch(msgspec.Struct, frozen=True, tag_field="f", tag=wire.FETCH):
     bytes: Ordinal = 65536
 
 
+class Forget(msgspec.Struct, frozen=True, tag_field="f", tag=wire.FORGET):
+    """A reader has a host leave the fleet that does not answer: its name is free from then on. Answer: ``done``."""
+
+    id: Ordinal
+    node: Name
+
+
 class Ask(msgspec.Struct, frozen=True, tag_field="f", tag=wire.ASK):
     """A reader requests something of the agent of a host. ``what`` is ``profile``. Answer: ``done``, as of :class:`Run`."""
 
@@ -119,13 +126,6 @@ class Ask(msgspec.Struct, frozen=True, tag_field="f", tag=wire.ASK):
     node: Name
     what: Annotated[str, msgspec.Meta(max_length=64)]
     body: dict[str, Any] = {}
-
-
-class Forget(msgspec.Struct, frozen=True, tag_field="f", tag=wire.FORGET):
-    """A reader has a host leave the fleet that does not answer: its name is free from then on. Answer: ``done``."""
-
-    id: Ordinal
-    node: Name
 
 
 class Bye(msgspec.Struct, frozen=True, tag_field="f", tag=wire.BYE):
@@ -288,8 +288,8 @@ class Run(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RUN):
 
 
 Passed = Marks | Done | Seen | Fetch | Ask | Forget
-"""What the hub passes on to its user."""
-FromClient = Hello | Pong | Passed | Bye
+"""Of a client: what the hub passes on to the engine."""
+FromClient = Hello | Pong | Marks | Done | Seen | Fetch | Ask | Forget | Bye
 Command = Resume | Prepare | Start | Stop | Release | End | Read | Box | Run | Done
 """What a user of the hub sends; it sends the rest itself."""
 ToClient = Welcome | Refused | Ping | Command

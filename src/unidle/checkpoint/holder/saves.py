@@ -109,7 +109,7 @@ class Saves:
         except (OSError, Superseded) as error:
             with self._lock:
                 self._open -= 1
-            self.failed(session, step, -1, _words(error))
+            self.failed(session, step, -1, self._reason(error))
             return
         with self._lock:
             del self._saves[key]
@@ -158,7 +158,7 @@ class Saves:
                     os.close(fd)
                 news["shard"] = asdict(shard)
             except (OSError, Damaged) as error:
-                news |= {"do": "shard_failed", "rank": label.rank, "why": _words(error)}
+                news |= {"do": "shard_failed", "rank": label.rank, "why": self._reason(error)}
             self._report(order.lead, news)
             order.done(order.slot)
             with self._lock:
@@ -173,6 +173,13 @@ class Saves:
             wire.connect(wire.newest(self._storage, lead)) as link,
         ):  # without rank 0's holder there is no checkpoint
             wire.ask(link, news)
+
+    def _reason(self, error: Exception) -> str:
+        """Why a save failed. A newer attempt takes the files of an older one away, which then are not there."""
+        why = ""
+        with contextlib.suppress(OSError):
+            why = self._refusal()
+        return why or _words(error)
 
     def hear(self, news: Message) -> None:
         """Handle a holder's report of one shard."""

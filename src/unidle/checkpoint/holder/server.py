@@ -63,6 +63,7 @@ class MemoryHolder:
         self._finished = self._ending = False
         self._idle_since_s = time.monotonic()
         self._writing = WriterLock(storage)
+        self._beginning = threading.Lock()
         self._begun: SavingAttempt | None = None  # the last one whose rank 0 is or was here
         self._kept = PeerCopyStore(hold)
         self._saves = Saves(storage, hold, self._tell_lead, self._refusal)
@@ -236,14 +237,23 @@ class MemoryHolder:
     def _lead(self, message: Message, attempt: SavingAttempt) -> str:
         """Rank 0 is here: its attempt begins in the checkpoint directory. Empty, or why it must not."""
         owner = f"rank 0 of another job (process {message['pid']} on {self.node})"
-        why = self._writing.take(owner, attempt)
-        if not why:
-            self._begun = attempt
+        if why := self._writing.take(owner, attempt):
+            return why
+        with (
+            self._beginning
+        ):  # a save of the attempt before, which is on its way here, is this one's from now on
+            try:
+                why = attempts.begin(self.storage, attempt)
+            except OSError as error:
+                return f"the directory cannot be written: {error.strerror}"
+            if not why:
+                self._begun = attempt
         return why
 
     def _refusal(self) -> str:
         """Why no save is finished here any more: another holder has begun a newer attempt. Raises OSError."""
-        return "" if self._begun is None else attempts.refusal(self.storage, self._begun)
+        with self._beginning:
+            return "" if self._begun is None else attempts.refusal(self.storage, self._begun)
 
     def _others(self, session: str) -> list[RankConnection]:
         return [client for client in self._clients.values() if client.session != session]

@@ -27,19 +27,15 @@ class WriterLock:
         self._has = False
 
     def take(self, owner: str, attempt: SavingAttempt) -> str:
-        """Take it for rank 0 of an attempt, which begins with it; empty, or why not.
+        """Take it for rank 0 of an attempt; empty, or why not.
 
         An earlier attempt of the same job, which does not let go, is passed over: its lock is taken once it is free.
         """
-        if not (self._has and hold_paths.is_same(self._fd, self._path)):
-            self.release()
-            try:
-                if why := self._wait(owner, attempt):
-                    return why
-            except OSError as error:
-                return f"the directory cannot be written: {error.strerror}"
+        if self._has and hold_paths.is_same(self._fd, self._path):
+            return ""
+        self.release()
         try:
-            return attempts.begin(self._storage, attempt)
+            return self._wait(owner, attempt)
         except OSError as error:
             return f"the directory cannot be written: {error.strerror}"
 

@@ -7,12 +7,10 @@ is model-checked in ``tests/engine_hosts/test_fencing_model.py``.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
-
-import msgspec
 
 from unidle import wire
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
+from unidle.engine.hosts.box_marks import timed_marks
 from unidle.engine.hosts.gang_looks import look_of
 from unidle.engine.hosts.gang_moves import GangMoves, OrdersOf
 from unidle.engine.hosts.gang_state import GangState, Key, RankState, adopted, fresh, never_started, numbers
@@ -20,6 +18,7 @@ from unidle.engine.hosts.gang_uses import GangUses
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
 from unidle.engine.hosts.job_saves import attempt_of
 from unidle.engine.hosts.outbox import HubFacts, Outbox
+from unidle.engine.hosts.silence import lost_because, report_heard, report_silence
 from unidle.engine.hosts.timers import Timers
 from unidle.engine.hosts.timing import HostsTiming, S
 from unidle.engine.protocol import (
@@ -27,18 +26,15 @@ from unidle.engine.protocol import (
     HostClock,
     LiveAttempt,
     RankMarks,
-    Silent,
     StartGang,
     StopGang,
     WatchGang,
 )
-from unidle.events.marks import Mark
 from unidle.fleet import Fleet
 from unidle.hub import frames
 from unidle.hub.protocol import ClockOffset, Joined, Left, Peer, Received
 from unidle.jobs import Reason
 
-_DECODER = msgspec.json.Decoder(Mark)
 _LOOK_NS = S  # between two looks at what is silent, or waits
 _CLOCK_SOON_NS, _CLOCK_NS = S, 30 * S  # after an agent's hello, and from then on
 
@@ -188,9 +184,9 @@ class HostsCore:
                 self.nodes.described(event.peer, frame.body)
             elif frame.what in (wire.VITALS, wire.USE):
                 self._observed(event.peer, frame)
-            elif frame.what == wire.ENDS and (link := self.boxes.of_peer.get(event.peer)) is not None:
+            elif (link := self.boxes.of_peer.get(event.peer)) is not None and frame.what == wire.ENDS:
                 self._ends(link)
-            elif frame.what == wire.LOOKED and (link := self.boxes.of_peer.get(event.peer)) is not None:
+            elif link is not None and frame.what == wire.LOOKED:
                 self._looked(link, frame)
         elif isinstance(frame, frames.Marks) and (link := self.boxes.of_peer.get(event.peer)) is not None:
             self._marks(link, frame)
@@ -235,11 +231,7 @@ class HostsCore:
                 self._look_at_box(box)
             elif kind == "gang" and (gang := self.gangs.get((name, int(of)))) is not None:
                 self._look_at_gang(gang)
-            elif (
-                kind == "release"
-                and (box := self.boxes.of_peer.get(int(of))) is not None
-                and box.peer is not None
-            ):
+            elif kind == "release" and (box := self.boxes.of_peer.get(int(of))) is not None and box.peer:
                 self._release(box.peer, int(name))
 
     @property
@@ -259,7 +251,7 @@ class HostsCore:
             self._release(peer, attempt)
         if link.job not in self._open:
             self.out.tell(peer.id, frames.End(self.out.fence))
-        self._heard(link)
+        report_heard(self.out, link, self._of_job.get(link.job, {}).values())
         for gang in list(self._of_job.get(link.job, {}).values()):
             self.moves.move(gang)
 
@@ -290,25 +282,11 @@ class HostsCore:
         rank = gang.ranks[frame.rank]
         if rank.node != link.node or rank.ended:
             return
-        taken = rank.take(frame.first, self._timed(rank, frame.marks))
+        taken = rank.take(frame.first, timed_marks(rank, frame.marks, self.out.now_ns))
         if taken is None:  # some are missing, so ask for them again
             self.out.tell(link.peer.id, frames.Resume(gang.attempt, {str(rank.rank): rank.known}))
         elif taken[1]:
             self.out.seen.append(RankMarks(*gang.key, rank.rank, *taken))
-
-    def _timed(self, rank: RankState, lines: Sequence[msgspec.Raw]) -> list[Mark]:
-        """Marks of a rank. A box that has not had the orders of a rank writes its end with the wall clock of its host, which
-        may be wrong: such an end is no earlier than the mark before it, and no later than now.
-        """
-        now_ns, found = self.out.now_ns, []
-        last_ns = rank.at_ns if rank.begun else now_ns
-        for line in lines:
-            mark = _decoded(line, now_ns)
-            if mark.k == "lost":
-                mark = msgspec.structs.replace(mark, t=min(max(mark.t, last_ns), now_ns))
-            found.append(mark)
-            last_ns = mark.t
-        return found
 
     def _end(self, peer: Peer, attempt: int, ranks: list[int]) -> None:
         """End ranks that are over for the log, or were never in it."""
@@ -345,7 +323,7 @@ class HostsCore:
         now_ns, risky = self.out.now_ns, self._risky(link)
         silent_ns = link.heard_ns + self._timing.silent_ns
         if link.peer is not None and (now_ns < silent_ns or not risky):
-            self._heard(link)
+            report_heard(self.out, link, self._of_job.get(link.job, {}).values())
             self._watch(link, max(silent_ns, now_ns + _LOOK_NS))
             return
         self._fetch(link)
@@ -353,7 +331,7 @@ class HostsCore:
         if now_ns >= over_ns:
             self._fence(link, risky)
         elif now_ns >= silent_ns:
-            self._report_silence(link, risky)
+            report_silence(self.out, link, risky)
         if risky or link.peer is not None:
             times = (now_ns + _LOOK_NS, silent_ns, over_ns)
             self._watch(link, min(at for at in times if at > now_ns))
@@ -362,27 +340,10 @@ class HostsCore:
         found = [(gang, gang.risky(link.node)) for gang in self._of_job.get(link.job, {}).values()]
         return [(gang, ranks) for gang, ranks in found if ranks]
 
-    def _report_silence(self, link: BoxLink, risky: list[tuple[GangState, list[RankState]]]) -> None:
-        for gang, ranks in risky:
-            if new := [rank.rank for rank in ranks if (gang.key, rank.rank) not in link.silent]:
-                link.silent.update((gang.key, rank) for rank in new)
-                self.out.seen.append(Silent(*gang.key, tuple(new), link.heard_ns))
-
-    def _heard(self, link: BoxLink) -> None:
-        reported, link.silent = link.silent, set()
-        for gang in list(self._of_job.get(link.job, {}).values()) if reported else ():
-            if again := [one.rank for one in gang.on(link.node) if (gang.key, one.rank) in reported]:
-                self.out.seen.append(Silent(*gang.key, tuple(again), 0))
-
     def _fence(self, link: BoxLink, risky: list[tuple[GangState, list[RankState]]]) -> None:
         """The lease of a box is over, so that its ranks are dead: they are lost, and ended again if it comes back."""
         link.silent.clear()
-        since = datetime.fromtimestamp(link.heard_ns / S, UTC)
-        silent_s = (self.out.now_ns - link.heard_ns) / S
-        text = (
-            f"node {link.node} has been silent for {silent_s:.1f} s, since {since:%Y-%m-%d %H:%M:%S} UTC: "
-            "the lease of its box is over"
-        )
+        text = lost_because(link, self.out.now_ns)
         for gang, ranks in risky:
             gang.halted = gang.halted or f"node {link.node} is lost"
             for rank in ranks:
@@ -431,14 +392,3 @@ class HostsCore:
 
 
 _NO_PARTS = "parts of devices cannot be made on hosts that join by an agent yet: request whole devices"
-
-
-def _decoded(line: msgspec.Raw, now_ns: int) -> Mark:
-    try:
-        return _DECODER.decode(line)
-    except (
-        msgspec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-    ) as error:  # the hub does not look into marks
-        return Mark(k="note", t=now_ns, text=f"a line of the journal cannot be read: {error}")

@@ -154,6 +154,16 @@ class HostsEngine:
         if self.on_seen is not None and isinstance(event.frame, frames.Seen) and event.peer in self._peers:
             self.on_seen(self._peers[event.peer], event.frame)
 
+    def _forget(self, frame: frames.Forget, now_ns: int) -> frames.Done:
+        """Take a host out of the fleet, and free its name."""
+        why = self._core.forget(frame.node, now_ns)
+        if why:
+            return frames.Done(frame.id, ok=False, why=why)
+        had_joined = self._hub.forget(frame.node)
+        if why is None and not had_joined:
+            return frames.Done(frame.id, ok=False, why="no host of this name has joined")
+        return frames.Done(frame.id, ok=True)
+
     def _read_for(self, reader: int, frame: frames.Fetch | frames.Ask) -> None:
         """Pass on what a reader requests, and the answer to it."""
         if isinstance(frame, frames.Fetch):
@@ -171,16 +181,6 @@ class HostsEngine:
             self.ask_agent(frame.node, frame.what, frame.body, answered)
         else:
             answered(frames.Done(frame.id, False, f"{frame.what!r} is no order of a reader"))
-
-    def _forget(self, frame: frames.Forget, now_ns: int) -> frames.Done:
-        """Take a host out of the fleet, and free its name."""
-        why = self._core.forget(frame.node, now_ns)
-        if why:
-            return frames.Done(frame.id, ok=False, why=why)
-        had_joined = self._hub.forget(frame.node)
-        if why is None and not had_joined:
-            return frames.Done(frame.id, ok=False, why="no host of this name has joined")
-        return frames.Done(frame.id, ok=True)
 
     def wait(self, until_ns: int | None) -> None:
         """Return when the hub has something, when a lease or a start is due, or at ``until_ns``."""

@@ -23,7 +23,8 @@ from typing import Final, NoReturn
 from unidle.probe.check.model import Absent, Check, Context, NodeReport, Outcome, Probe, ProbeResult, unknown
 
 _TOGETHER: Final = 8  # children that load nothing, at the same time
-_LET_GO_S: Final = 1.0  # after SIGKILL, before a child counts as stuck
+_LET_GO_S: Final = 1.0  # after SIGKILL, that a child may be blocked in the kernel before it counts as stuck
+_END_S: Final = 20.0  # the same where it is not blocked: a busy machine lets it run late
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -103,7 +104,8 @@ def _all(run: _Run, waiting: list[list[Probe]]) -> None:
             left = min(child.deadline for child in run.children.values()) - time.monotonic()
             for key, _ in selector.select(max(left, 0.0)):
                 child = key.data
-                if not _take(run, child):
+                is_open = _take(run, child)
+                if not is_open or child.done == len(child.probes):  # what it started may hold the pipe
                     selector.unregister(child.pipe)
                     _reap(run, child)
             now = time.monotonic()
@@ -184,7 +186,7 @@ def _take(run: _Run, child: _Child) -> bool:
 
 
 def _reap(run: _Run, child: _Child) -> None:
-    """The child has closed its pipe: it ends, or has died on the way."""
+    """The child has answered all, or has closed its pipe: it ends, or has died on the way."""
     del run.children[child.pid]
     os.close(child.pipe)
     _group_kill(child.pid)
@@ -230,12 +232,14 @@ def _group_kill(pid: int) -> None:
 
 def _wait(pid: int) -> int | None:
     """The child's status; None where it does not end even when killed."""
-    until = time.monotonic() + _LET_GO_S
+    began = ran = time.monotonic()
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
             return status
-        if time.monotonic() >= until:
+        now, is_blocked = time.monotonic(), _state(pid) == "D"
+        ran = ran if is_blocked else now
+        if (is_blocked and now - ran >= _LET_GO_S) or now - began >= _END_S:
             return None
         time.sleep(0.005)
 

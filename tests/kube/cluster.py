@@ -1,0 +1,120 @@
+"""What tests of a cluster ask it, and what this machine shows of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from kube_cluster import assets, state  # noqa: E402
+from kube_cluster.layout import IMAGE, Layout  # noqa: E402
+
+KUBE = ROOT / "scripts" / "kube"
+
+
+def kube(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """``scripts/kube`` to its end."""
+    return subprocess.run(
+        [KUBE, *map(str, words)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+    )
+
+
+class Cluster:
+    """A cluster that runs. ``folder``: what was given as --dir."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.layout = Layout(folder.resolve())
+        found = assets.complete()
+        assert found is not None
+        self._kubectl = [found.program("kubectl"), f"--kubeconfig={folder / 'kubeconfig'}"]
+
+    @property
+    def host(self) -> str:
+        """The address of this machine in the cluster's network."""
+        return state.running(self.layout).layout.host
+
+    def kubectl(self, *words: str, told: object = None) -> str:
+        """What kubectl prints; the test fails where it fails. ``told``: an object for ``-f -``."""
+        done = self.tried(*words, told=told)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def tried(self, *words: str, told: object = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self._kubectl, *words],
+            input=json.dumps(told),
+            capture_output=True,
+            text=True,
+            env={"HOME": "/nonexistent"},
+        )
+
+    def get(self, *words: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.kubectl("get", *words, "-o", "json"))
+        return found
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(kube("status", "--dir", self.folder, "--json").stdout)
+        return found
+
+    def phase(self, pod: str) -> str:
+        return str(self.get("pod", pod)["status"].get("phase"))
+
+
+def pod(name: str, *args: str, node: str = "", **spec: object) -> dict[str, Any]:
+    """A pod of the cluster's image that runs ``kube-tool ARGS``; on ``node``, or where the scheduler puts it."""
+    container = {"name": "main", "image": IMAGE, "args": list(args), "imagePullPolicy": "Never"}
+    container.update(spec.pop("container", {}))  # type: ignore[call-overload]
+    chosen = {"nodeName": node} if node else {}
+    whole = {
+        "containers": [container],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 2,
+        **chosen,
+        **spec,
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": whole}
+
+
+def traces(layout: Layout) -> list[str]:
+    """Everything on this machine that is of a cluster: processes, control groups, interfaces, routes, mounts, files."""
+    found = [f"file {layout.folder}"] if layout.folder.exists() else []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            found += _of_process(entry, layout)
+    tops = [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()]
+    found += [f"control group {top / layout.group}" for top in tops if (top / layout.group).exists()]
+    links = json.loads(_printed("ip", "-json", "link"))
+    found += [f"interface {link['ifname']}" for link in links if layout.id in link["ifname"]]
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return found + [f"mount {line}" for line in mounts if str(layout.folder) in line or layout.group in line]
+
+
+def _of_process(entry: Path, layout: Layout) -> list[str]:
+    """A process that is in the cluster's group, or whose mounts are of the cluster."""
+    try:
+        in_group = layout.group in (entry / "cgroup").read_text()
+        mounts = str(layout.folder) in (entry / "mountinfo").read_text()
+        name = (entry / "comm").read_text().strip()
+    except OSError:  # gone meanwhile
+        return []
+    return [f"process {entry.name} {name}"] if in_group or mounts else []
+
+
+def routes() -> list[str]:
+    """Routes of this machine."""
+    return sorted(_printed("ip", "route", "show", "table", "all").splitlines())
+
+
+def _printed(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
