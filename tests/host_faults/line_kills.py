@@ -173,7 +173,7 @@ def controller_start(rig: Rig, launched: Launched, number: int, line: int) -> st
             rig.join(node)
     rig.joined(PAIR)
     rig.trains(job)
-    return finished(rig, name, job)
+    return _served_to_the_end(rig, name, job)
 
 
 def controller_restart(rig: Rig, launched: Launched, number: int, line: int) -> str:
@@ -193,7 +193,22 @@ def controller_restart(rig: Rig, launched: Launched, number: int, line: int) -> 
         assert launched.was_killed, rig.errors("hub")
         rig.serve()
     rig.joined(PAIR)
-    return finished(rig, name, job)
+    return _served_to_the_end(rig, name, job)
+
+
+def _served_to_the_end(rig: Rig, name: str, job: str) -> str:
+    """How the job ended. A controller that is killed at one of its last lines is followed by another, which ends the boxes."""
+    rig.go(name)
+    rig.until(lambda: rig.controller.poll() is not None or _is_over(rig, job), f"{job} to end, or the kill")
+    ended = finished(rig, name, job) if rig.controller.poll() is None else ""
+    if rig.controller.poll() is not None:
+        rig.serve()
+    return ended or finished(rig, name, job)
+
+
+def _is_over(rig: Rig, job: str) -> bool:
+    found = rig.job(job)
+    return found is not None and found.terminal
 
 
 def _trains(rig: Rig, job: str) -> bool:

@@ -244,7 +244,7 @@ class Rig:
         with contextlib.suppress(
             AssertionError
         ):  # boxes end by themselves, once they have heard that their job is over
-            wait_until(lambda: not self.boxes(), 60)
+            wait_until(lambda: not self._boxes_of_served(), 60)
         for process in (*self.agents.values(), *self.controllers):
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)
@@ -253,6 +253,12 @@ class Rig:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(60)
         return list(self.processes().values())
+
+    def _boxes_of_served(self) -> list[Path]:
+        """As :meth:`boxes`; a controller that was killed after the last job is followed by another, which ends its boxes."""
+        if self.controller.poll() is not None:
+            self.serve()
+        return self.boxes()
 
     def boxes(self) -> list[Path]:
         """Directories of boxes that run."""
