@@ -56,7 +56,7 @@ class Cluster:
             input=json.dumps(told),
             capture_output=True,
             text=True,
-            env={"HOME": "/nonexistent"},
+            env={"HOME": str(self.folder)},  # kubectl keeps a cache there, which goes with the cluster
         )
 
     def get(self, *words: str) -> dict[str, Any]:
