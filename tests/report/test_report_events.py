@@ -25,6 +25,8 @@ HOSTILE = "</script><b>\x1b[31m"
 def example(kind: Any, full: bool) -> Any:
     """A value of a type: with every optional field set, or with none."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return example(arguments[0], full)
     if origin is Literal:
         return arguments[-1 if full else 0]
     if origin in (types.UnionType, typing.Union):
