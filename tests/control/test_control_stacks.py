@@ -23,7 +23,7 @@ from unidle.engine.local.ranks import process_tree
 from unidle.events import types as ev
 from unidle.guard.lifecycle import decide
 from unidle.jobs import Reason, Restart
-from unidle.scope.stack_process import READY_NS
+from unidle.scope.stack_process import READY_NS, stacks_in
 from view.telling import Telling
 from waiting import wait_until
 
@@ -51,30 +51,30 @@ def taken(looks: GangStacks, now_ns: int) -> Iterator[ev.StacksTaken]:
 def test_the_answer_of_the_last_whole_line_counts() -> None:
     first = msgspec.json.encode([ev.RankStack((0, 1, 2), "waiting", why_not="late")])
     second = msgspec.json.encode([WAITS, READS])
-    event = found("job", 1, 3, first + b"\n" + second + b"\n", "")
+    event = found("job", 1, 3, stacks_in(first + b"\n" + second + b"\n"), "")
     assert event.odd == (1,)
     assert event.because.text.startswith("ranks 0 and 2 in all_reduce at t.py:4 (main); rank 1 at d.py:2")
-    torn = found("job", 1, 3, first + b"\n" + second[:-9], "the snapshot did not end in time")
+    torn = found("job", 1, 3, stacks_in(first + b"\n" + second[:-9]), "the snapshot did not end in time")
     assert (torn.odd, torn.stacks[0].state) == ((), "waiting")
     assert "no Python lines: late" in torn.because.text
 
 
 @pytest.mark.parametrize("out", [b"", b"no json\n", b'[{"ranks": "x"}]\n', b"[]\n"])
 def test_without_an_answer_the_event_gives_the_reason(out: bytes) -> None:
-    event = found("job", 1, 3, out, "it was too late")
+    event = found("job", 1, 3, stacks_in(out), "it was too late")
     assert event.stacks == ()
     assert event.because.text.endswith("could not be taken: it was too late")
 
 
 def test_ranks_that_the_look_did_not_name_are_unknown() -> None:
-    event = found("job", 1, 4, msgspec.json.encode([WAITS]) + b"\n", "")
+    event = found("job", 1, 4, [WAITS], "")
     assert event.stacks[-1] == ev.RankStack((1, 3), "unknown", why_not="it was not found")
     assert event.odd == ()
 
 
 def test_a_huge_gang_stays_within_its_bytes_and_keeps_the_rare_places() -> None:
     many = [ev.RankStack((k,), "compute", f"at {k}", ("x" * 150,) * 24) for k in range(2000)]
-    event = found("job", 1, 2000, msgspec.json.encode(many) + b"\n", "")
+    event = found("job", 1, 2000, many, "")
     assert sum(len(msgspec.json.encode(one)) for one in event.stacks if one.frames) <= KEPT_BYTES
     assert len(event.stacks) == 2000 and len(event.because.text) <= 2000
 
@@ -154,7 +154,7 @@ def test_the_stop_of_a_hung_gang_names_the_rank_that_only_the_stacks_show(tellin
     )
     [plain] = decide(telling.view.jobs["job"], 200 * S)
     assert isinstance(plain, ev.StopAsked) and (plain.because.text, plain.culprit) == ("all wait alike", None)
-    telling.tell(found("job", 1, 3, msgspec.json.encode([WAITS, READS]) + b"\n", ""))
+    telling.tell(found("job", 1, 3, [WAITS, READS], ""))
     [stop] = decide(telling.view.jobs["job"], 200 * S)
     assert isinstance(stop, ev.StopAsked) and (stop.why, stop.culprit) == ("hung", 1)
     assert stop.because.text == "all wait alike; rank 1 at d.py:2 (load), waits in read pipe"
@@ -163,7 +163,7 @@ def test_the_stop_of_a_hung_gang_names_the_rank_that_only_the_stacks_show(tellin
 def test_explain_and_show_have_the_stacks_by_rank(telling: Telling) -> None:
     job = telling.view.jobs["job"]
     assert explain(telling.view, job)["stacks"] == explain(telling.view, job)["odd_ranks"] == []
-    telling.tell(found("job", 1, 3, msgspec.json.encode([WAITS, READS]) + b"\n", ""))
+    telling.tell(found("job", 1, 3, [WAITS, READS], ""))
     story = explain(telling.view, job)
     assert [(row["rank"], row["state"], row["frames"]) for row in story["stacks"]] == [
         (0, "collective", ["main (t.py:4)"]),

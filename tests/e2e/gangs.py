@@ -16,6 +16,7 @@ from unidle.errors import StoreError
 from unidle.store.open import open_store
 from unidle.view.jobs import JobView
 from unidle.view.snapshot import load_view
+from unidle.view.state import View
 from waiting import wait_until
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -52,6 +53,15 @@ def last_line(output: str) -> dict[str, Any]:
     answer = json.loads(output.splitlines()[-1])
     assert isinstance(answer, dict)
     return answer
+
+
+def view_of(store: Path | str) -> View:
+    """What the log of a store has now. Errors: StoreError."""
+    opened = open_store(str(store), create=False, read_only=True)
+    try:
+        return load_view(opened)
+    finally:
+        opened.close()
 
 
 def jobs_of(store: Path | str) -> dict[str, JobView]:

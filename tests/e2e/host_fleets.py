@@ -11,12 +11,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from e2e.commands import UNIDLE
+from e2e.gangs import view_of
 from unidle.agent.boxes import LOCK
 from unidle.drill.lab import Lab
 from unidle.engine.local.ranks.rundir import is_held
-from unidle.store.open import open_store
 from unidle.view.jobs import JobView
-from unidle.view.snapshot import load_view
 from unidle.view.state import View
 from waiting import wait_until
 
@@ -71,11 +70,7 @@ class Fleet:
         wait_until(lambda: {node.id for node in self.view().fleet.nodes} == set(self.hosts), 60)
 
     def view(self) -> View:
-        store = open_store(str(self.store), create=False, read_only=True)
-        try:
-            return load_view(store)
-        finally:
-            store.close()
+        return view_of(self.store)
 
     def job(self, job: str) -> JobView | None:
         """None until the controller has taken it in."""

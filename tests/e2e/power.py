@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from e2e.gangs import view_of
 from unidle.drill.disk import Disk
 from unidle.drill.testbed import another_boot
 from unidle.engine.local.ranks import cgroups, process_tree
 from unidle.store.open import open_store
 from unidle.store.sql import SqlStore
-from unidle.view.snapshot import load_view
 from unidle.view.state import View
 from waiting import wait_until
 
@@ -71,11 +71,7 @@ class PowerMachine:
             store.close()
 
     def view(self) -> View:
-        opened = open_store(str(self.store), create=False, read_only=True)
-        try:
-            return load_view(opened)
-        finally:
-            opened.close()
+        return view_of(self.store)
 
     def said(self) -> str:
         return (self.place / "up.txt").read_text()[-2000:]

@@ -17,13 +17,11 @@ import pytest
 
 import needs
 from e2e.commands import start, unidle
-from e2e.gangs import submit, wait_for_state
+from e2e.gangs import submit, view_of, wait_for_state
 from unidle.drill.disk import Disk
 from unidle.engine.local.ranks import process_tree
 from unidle.probe.node_detectors import LOG
 from unidle.store.open import open_store
-from unidle.view.snapshot import load_view
-from unidle.view.state import View
 from waiting import wait_until
 
 pytestmark = [needs.root, needs.kernel_log, pytest.mark.slow]  # the aborts are in the log of the kernel
@@ -121,14 +119,6 @@ def kernel_check(*words: object) -> dict[str, Any]:
     [found] = json.loads(done.stdout)["checks"]
     assert done.returncode == (0 if found["ok"] else 1), done.stderr
     return dict(found)
-
-
-def view_of(store: Path) -> View:
-    opened = open_store(str(store), create=False, read_only=True)
-    try:
-        return load_view(opened)
-    finally:
-        opened.close()
 
 
 def wait_for_watch(store: Path) -> None:

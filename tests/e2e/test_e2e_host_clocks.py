@@ -15,13 +15,11 @@ import pytest
 
 import needs
 from e2e.commands import UNIDLE, ask, unidle
-from e2e.gangs import submit
+from e2e.gangs import submit, view_of
 from unidle.agent.boxes import LOCK
 from unidle.drill.lab import Lab
 from unidle.engine.local.ranks.netns import WHERE
 from unidle.engine.local.ranks.rundir import is_held
-from unidle.store.open import open_store
-from unidle.view.snapshot import load_view
 from unidle.view.state import View
 from waiting import wait_until
 
@@ -52,14 +50,6 @@ def started(stack: ExitStack, lab: Lab, place: Path, node: str, *words: object, 
     process = subprocess.Popen([*inside, *clock, *UNIDLE, *map(str, words)], stderr=errors)
     stack.callback(process.wait, 60)
     stack.callback(process.terminate)
-
-
-def view_of(store: Path) -> View:
-    opened = open_store(str(store), create=False, read_only=True)
-    try:
-        return load_view(opened)
-    finally:
-        opened.close()
 
 
 def boxes_end(place: Path) -> None:

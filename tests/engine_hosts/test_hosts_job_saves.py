@@ -10,8 +10,8 @@ import pytest
 
 from engine_hosts.scripted_hub import ScriptedHub, fleet, gang_of
 from unidle import wire
-from unidle.engine.hosts.job_saves import PATIENCE_NS
 from unidle.engine.hosts.timing import S
+from unidle.engine.local.ranks.saved_checkpoints import PATIENCE_NS
 from unidle.engine.protocol import CheckpointLook, StartGang
 from unidle.hub import frames
 

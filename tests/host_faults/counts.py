@@ -67,9 +67,9 @@ def counted(rig: Rig, *, torn: bool = False) -> Counts:
         if key not in logged:
             found.lost.append(f"{key} was started, and the log has nothing of it")
     for one in starts:
-        if one["beside"]:
+        if one["others"]:
             found.overlaps.append(
-                f"{one['job']}: rank {one['rank']} of attempt {one['attempt']} beside attempts {one['beside']}"
+                f"{one['job']}: rank {one['rank']} of attempt {one['attempt']} while attempts lived: {one['others']}"
             )
     return found
 

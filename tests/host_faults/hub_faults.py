@@ -14,7 +14,7 @@ from typing import Any
 
 from host_faults.frame_proxy import FrameProxy
 from host_faults.network_faults import finished, nodes_of
-from host_faults.rig import HOSTS, PORT, Rig
+from host_faults.rig import DEADLINE_S, HOSTS, PORT, Rig
 from hub.dialer import RawClient
 from unidle import wire
 from unidle.engine.local.ranks import netns
@@ -25,10 +25,10 @@ PROXY_PORT = 7412
 
 
 @contextmanager
-def rig_behind_proxy(place: Path) -> Iterator[Rig]:
+def rig_behind_proxy(place: Path, deadline_s: int = DEADLINE_S) -> Iterator[Rig]:
     """Hosts that dial a proxy, which dials the controller."""
     with contextlib.ExitStack() as stack:
-        rig = Rig(place, stack)
+        rig = Rig(place, stack, deadline_s)
         rig.serve()
         rig.proxy = stack.enter_context(contextlib.closing(proxy_of(rig)))
         rig.join_address, rig.join_file = rig.proxy.address, rig.proxy.join_file

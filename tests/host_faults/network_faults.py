@@ -61,7 +61,7 @@ def bad_wire(
 
 @contextmanager
 def one_way(rig: Rig, node: str, *, to_hub: bool) -> Iterator[None]:
-    """What one end sends is lost, and no end is told."""
+    """What one end sends is lost, and neither end gets an error."""
     here, there = (node, "hub") if to_hub else ("hub", node)
     address, space = rig.lab.address(there), rig.lab.space(here)
     change = f"neigh replace {address} lladdr {NOWHERE} nud permanent dev {INTERFACE}".split()

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from host_faults.network_faults import finished, nodes_of
@@ -203,21 +203,12 @@ def _worst_time_s(rig: Rig) -> float:
 # -- controllers -----------------------------------------------------------------------------------
 
 
-@contextmanager
-def rig_with_switch(place: Path) -> Iterator[Rig]:
+def rig_with_switch(place: Path) -> AbstractContextManager[Rig]:
     """Hosts that dial an address which can be given to another controller, as one machine takes that of another. They wait for
     30 s for a controller: one that lives and is stopped keeps its store for 4 s."""
-    from host_faults.hub_faults import proxy_of
+    from host_faults.hub_faults import rig_behind_proxy
 
-    with contextlib.ExitStack() as stack:
-        rig = Rig(place, stack, 30)
-        rig.serve()
-        rig.proxy = stack.enter_context(contextlib.closing(proxy_of(rig)))
-        rig.join_address, rig.join_file = rig.proxy.address, rig.proxy.join_file
-        for node in HOSTS:
-            rig.join(node)
-        rig.joined()
-        yield rig
+    return rig_behind_proxy(place, 30)
 
 
 def second_controller(rig: Rig, dice: random.Random, number: int) -> str:

@@ -23,7 +23,7 @@ def main() -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     holds_fd = os.open(lock_of(place, me["job"], me["attempt"]), os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(holds_fd, fcntl.LOCK_SH)  # another rank that looks holds it for a moment
-    note(place, "starts", {**me, "pid": os.getpid(), "t": boottime_ns(), "beside": others(place, me)})
+    note(place, "starts", {**me, "pid": os.getpid(), "t": boottime_ns(), "others": others(place, me)})
     if "--ends" in options and me["attempt"] == "1" and me["rank"] == "0":
         while len(lines(place, "starts", me["job"])) < int(os.environ["WORLD_SIZE"]):
             time.sleep(0.01)

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from e2e.commands import unidle
+from e2e.gangs import view_of
 from host_faults import rank as ranks
 from unidle.agent.boxes import LOCK
 from unidle.drill.lab import Lab
 from unidle.engine.local.ranks.rundir import is_held
-from unidle.store.open import open_store
 from unidle.view.jobs import JobView
-from unidle.view.snapshot import load_view
 from unidle.view.state import View
 from waiting import wait_until
 
@@ -175,11 +174,7 @@ class Rig:
         (self.place / f"go-{name}").touch()
 
     def view(self) -> View:
-        store = open_store(str(self.store), create=False, read_only=True)
-        try:
-            return load_view(store)
-        finally:
-            store.close()
+        return view_of(self.store)
 
     def job(self, job: str) -> JobView | None:
         return self.view().jobs.get(job)

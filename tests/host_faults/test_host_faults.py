@@ -23,7 +23,7 @@ TRIES = {
 @needs.root
 @needs.shaping
 @pytest.mark.parametrize("name", TRIES)
-def test_a_fault_loses_nothing_and_lets_no_attempt_run_beside_another(name: str, tmp_path: Path) -> None:
+def test_a_fault_loses_nothing_and_lets_no_two_attempts_run_at_once(name: str, tmp_path: Path) -> None:
     [fault] = [one for one in FAULTS if one.name == name]
     ended = run_fault(fault, tmp_path / "rig", TRIES[name], random.Random(name))
     assert ended.holds, [*ended.wrong, *ended.counts.words()]

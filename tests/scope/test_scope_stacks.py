@@ -18,6 +18,7 @@ import needs
 from unidle.control.gangs.stacks import found
 from unidle.engine.local.ranks import process_tree
 from unidle.events.guard import StacksTaken
+from unidle.scope.stack_process import stacks_in
 from waiting import wait_until
 
 LOOK = (sys.executable, "-P", "-m", "unidle.scope.stacks")
@@ -55,7 +56,7 @@ def look(root: Path, ranks: int, *before: str, command: Sequence[str] = LOOK) ->
     )
     assert done.stderr == b""
     assert done.stdout.count(b"\n") == 2
-    return found("job", 1, ranks, done.stdout, "")
+    return found("job", 1, ranks, stacks_in(done.stdout), "")
 
 
 def waits_in(process: subprocess.Popen[bytes], file: Path) -> None:

@@ -131,13 +131,13 @@ class RankLooks:
             yield from self._profiles.ended()
         if not self._readings:
             return
-        from unidle.scope.stack_process import stacks_in, within
+        from unidle.scope.stack_process import within
 
         for command, reading in list(self._readings.items()):
             if reading.process.ended() or time.monotonic() >= reading.until_s:
                 del self._readings[command]
                 reading.process.end()
-                stacks = within(stacks_in(reading.process.out), _STACKS_BYTES)
+                stacks = within(reading.process.stacks, _STACKS_BYTES)
                 why = "" if stacks else "the snapshot ended without a result"
                 yield command, why, {"stacks": msgspec.to_builtins(stacks)}
 

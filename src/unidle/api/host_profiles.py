@@ -46,10 +46,10 @@ def ranks_on_hosts(store: Store, job: JobView, chosen: Sequence[int] | None) -> 
     """None for a job that runs on this machine, or does not run. Errors: BadInput."""
     from unidle.api.stores import data_dir
     from unidle.control.store_files import run_root, state_dir
-    from unidle.hub.place import has_hosts
+    from unidle.hub.place import on_hosts
 
     state = state_dir(store, data_dir())
-    if job.live is None or not has_hosts(state) or (run_root(store, data_dir()) / job.id).exists():
+    if job.live is None or not on_hosts(state, run_root(store, data_dir()), job.id):
         return None
     places = job.live.places
     for rank in chosen or ():

@@ -191,10 +191,10 @@ def log_root(store: Store, job: str) -> tuple[Path, HostLogs | None]:
     """
     from unidle.control.retention.archive import runs_of
     from unidle.control.store_files import state_dir
-    from unidle.hub.place import has_hosts
+    from unidle.hub.place import on_hosts
 
     root, state = runs_of(store, data_dir(), job), state_dir(store, data_dir())
-    if (root / job).exists() or not has_hosts(state):
+    if not on_hosts(state, root, job):
         return root, None
     from unidle.api.host_logs import HostLogs
 

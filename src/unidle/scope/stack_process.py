@@ -28,8 +28,9 @@ class StackProcess:
     got: bytearray = field(default_factory=bytearray)
 
     @property
-    def out(self) -> bytes:
-        return bytes(self.got)
+    def stacks(self) -> tuple[RankStack, ...]:
+        """As far as they are known: of the lines that it wrote the last whole one counts."""
+        return stacks_in(bytes(self.got))
 
     def ended(self) -> bool:
         """Take what came; True at its end."""

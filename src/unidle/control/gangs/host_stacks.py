@@ -53,9 +53,8 @@ class HostStackReading:
         self._found[node] = [RankStack(tuple(ranks), "unknown", why_not=why_not)]
 
     @property
-    def out(self) -> bytes:
-        stacks = joined([one for found in self._found.values() for one in found])
-        return msgspec.json.encode(stacks) + b"\n" if stacks else b""
+    def stacks(self) -> list[RankStack]:
+        return joined([one for found in self._found.values() for one in found])
 
     def ended(self) -> bool:
         """Whether all hosts have answered."""

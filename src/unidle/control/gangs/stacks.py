@@ -6,14 +6,14 @@ Where that costs time to begin, it is prepared when a gang has been silent for a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from unidle.events import types as ev
 from unidle.guard.stacks import in_words, odd_ranks
 from unidle.jobs import Reason
-from unidle.scope.stack_process import stacks_in, within
+from unidle.scope.stack_process import within
 from unidle.view.jobs import AttemptView
 
 PATIENT_NS: Final = 5_000_000_000  # where nothing does
@@ -29,8 +29,8 @@ class StackReading(Protocol):
     """The stacks of one attempt, while they are read."""
 
     @property
-    def out(self) -> bytes:
-        """Lines of JSON, each with the stacks of all ranks as far as they are known by then."""
+    def stacks(self) -> Sequence[ev.RankStack]:
+        """As far as they are known by now."""
 
     def ended(self) -> bool:
         """Take what came; True at its end."""
@@ -115,10 +115,10 @@ class GangStacks:
             limit_ns = self._source.limit_ns if look.waited else PATIENT_NS
             if ended or not 0 <= now_ns - look.begun_ns < limit_ns:
                 del self._looks[key]
-                out = b"" if look.reading is None else look.reading.out
+                stacks = () if look.reading is None else look.reading.stacks
                 if look.reading is not None:
                     look.reading.end()
-                yield found(*key, look.ranks, out, look.why_not or ("" if ended else _LATE))
+                yield found(*key, look.ranks, stacks, look.why_not or ("" if ended else _LATE))
 
     def close(self) -> None:
         """End what is still read."""
@@ -129,9 +129,8 @@ class GangStacks:
         self._source.close()
 
 
-def found(job: str, attempt: int, ranks: int, out: bytes, why_not: str) -> ev.StacksTaken:
-    """The event of what a look wrote: of its lines the last whole one counts. ``why_not``: why there may be none."""
-    stacks = stacks_in(out)
+def found(job: str, attempt: int, ranks: int, stacks: Sequence[ev.RankStack], why_not: str) -> ev.StacksTaken:
+    """The event of what a look found. ``why_not``: why there may be nothing."""
     if not stacks:
         text = f"the stacks of the gang's ranks could not be taken: {why_not or 'the snapshot ended without a result'}"
         return ev.StacksTaken(job, attempt, Reason("stacks", text))

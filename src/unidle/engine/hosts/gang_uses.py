@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
+from unidle import wire
 from unidle.engine.hosts.gang_state import Key
 from unidle.engine.hosts.host_nodes import HostNodes
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.protocol import Utilised, WatchGang
 from unidle.hub import frames
 from unidle.hub.protocol import Peer
-
-WHAT: Final = "use"
-"""The order to an agent: a :class:`WatchGang` with the places on its node."""
 
 
 @dataclass(slots=True)
@@ -88,9 +86,10 @@ class GangUses:
         self._send(command, agent, self._out.ask(agent.id, answered))
 
     def _send(self, command: WatchGang, agent: Peer, number: int) -> None:
+        """The order has the places on the agent's node."""
         here = tuple(place for place in command.places if place.node == agent.node)
         body = msgspec.to_builtins(replace(command, places=here))
-        self._out.tell(agent.id, frames.Run(number, self._out.fence, WHAT, body))
+        self._out.tell(agent.id, frames.Run(number, self._out.fence, wire.USE, body))
 
     def _unknown(self, watched: _Watched, node: str, text: str) -> None:
         key = (watched.command.job, watched.command.attempt)

@@ -11,14 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from unidle.engine.hosts.timing import S
+from unidle.engine.local.ranks.saved_checkpoints import PATIENCE_NS
 from unidle.engine.protocol import CheckpointLook, StartGang
 from unidle.hub import frames
 
 HOLD_DIR: Final = "UNIDLE_HOLD_DIR"
 """Where copies in memory are, if a job names a place. It is one of the host."""
-PATIENCE_NS: Final = 300 * S
-"""Then a gang starts without the answer."""
 
 
 @dataclass(slots=True)
