@@ -174,10 +174,10 @@ class Nursery:
                 assert rank.wait() == 0, f"{name}: {rank.said}"
         return out
 
-    def single(self, given: dict[str, Any], directory: Path) -> Path:
+    def single(self, given: dict[str, Any], directory: Path, *more: str) -> Path:
         """The same in one process: where its last checkpoint is."""
         out = directory / "single"
-        rank = self.start(write(given, directory), "--single", "--out", str(out))
+        rank = self.start(write(given, directory), "--single", "--out", str(out), *more)
         assert rank.wait() == 0, rank.said
         return newest(out / "single")
 

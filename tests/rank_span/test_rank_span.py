@@ -54,6 +54,29 @@ def test_two_pipelines_with_unequal_microbatches_train_to_the_bits_of_one_proces
     assert (ready["kind"], ready["changes_semantics"], end["why"]) == ("ready", [], "done")
 
 
+def test_one_process_says_how_far_its_parameters_are_from_those_of_a_run(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    given = runs.plan(1, (1,), checkpoint=_kept(kept))
+    nursery.run(given, tmp_path)
+    nursery.single(given, tmp_path / "same", "--against", str(kept))
+    nursery.single(given | {"seed": 8}, tmp_path / "other", "--against", str(kept))
+    (same_end,) = runs.records(tmp_path / "same/single", "single", "compared")
+    (other_end,) = runs.records(tmp_path / "other/single", "single", "compared")
+    assert same_end["parameter_difference"] == 0 < other_end["parameter_difference"]
+    assert same_end["parameters"] == other_end["parameters"] > 100
+    for changes, text in (
+        ({"steps": 4}, f"no checkpoint of step 4 is in {kept}"),
+        ({"model": given["model"] | {"arguments": {"blocks": 5}}}, "they hold different names: model.5."),
+    ):
+        file = runs.write(given | changes, tmp_path / "wrong")
+        words = ("--single", "--out", str(tmp_path / "wrong/out"), "--against", str(kept))
+        rank = nursery.start(file, *words)
+        assert rank.wait() == 3
+        assert f"the final states cannot be compared: {text}" in rank.said
+
+
 def test_a_cell_that_takes_turns_trains_to_the_bits_of_one_process_and_another_cut_goes_on(
     nursery: Nursery, tmp_path: Path
 ) -> None:

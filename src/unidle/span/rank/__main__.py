@@ -1,13 +1,16 @@
-"""``python -m unidle.span.rank PLAN.json --device D --out DIR``, or ``--single --out DIR``, or ``--describe``."""
+"""``python -m unidle.span.rank PLAN.json --device D --out DIR``, or ``--single --out DIR [--against DIR]``, or ``--describe``."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import json
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
@@ -36,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", help="which device of the plan this is")
     parser.add_argument("--out", help="directory for records")
     parser.add_argument("--single", action="store_true", help="train the same in one process, to compare")
+    parser.add_argument("--against", help="with --single: compare its final state with the checkpoints here")
     parser.add_argument(
         "--describe", action="store_true", help="print layers, their bytes and the digest of the model"
     )
@@ -50,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "needs --out and either --device or --single", field="arguments", remedy="see --help"
             )
         if given.single:
-            return _single(plan, given.out)
+            return _single(plan, given.out, given.against)
         return _rank(plan, plan.named(given.device), given.out)
     except BadInput as error:
         print(f"unidle span: {error}", file=sys.stderr, flush=True)
@@ -64,9 +68,21 @@ def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
     raise _Stop
 
 
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """While PyTorch is imported nothing becomes garbage: looking for it again and again is a fifth of the import's time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # what was imported stays
+        gc.enable()
+
+
 def _describe(plan: RunPlan) -> int:
-    from unidle.span.rank.model import layer_bytes
-    from unidle.span.rank.trainer import built
+    with _loading():
+        from unidle.span.rank.model import layer_bytes
+        from unidle.span.rank.trainer import built
 
     try:
         layers, digest = built(plan, "meta")  # a large model needs no memory then
@@ -76,13 +92,19 @@ def _describe(plan: RunPlan) -> int:
     return DONE
 
 
-def _single(plan: RunPlan, out: str) -> int:
-    from unidle.span.rank.reference import Single
+def _single(plan: RunPlan, out: str, against: str | None) -> int:
+    with _loading():
+        from unidle.span.rank.reference import Single, compared
 
-    records = Records(out, "single")
+    records, kept = Records(out, "single"), os.path.join(out, "single")
     try:
-        Single(plan, records, os.path.join(out, "single")).run()
+        Single(plan, records, kept).run()
+        if against is not None:
+            records.write("compared", **compared(kept, against, plan.steps))
         records.write("end", why="done", because="all steps are done")
+    except CannotRun as error:
+        _say(str(error))
+        return CANNOT
     finally:
         records.close()
     return DONE
@@ -140,9 +162,10 @@ def _mesh(plan: RunPlan, me: PlanDevice) -> Mesh:
 
 
 def _train(plan: RunPlan, me: PlanDevice, mesh: Mesh, records: Records) -> None:
-    from unidle.span.rank.model import check_shared
-    from unidle.span.rank.runner import Runner
-    from unidle.span.rank.trainer import built
+    with _loading():
+        from unidle.span.rank.model import check_shared
+        from unidle.span.rank.runner import Runner
+        from unidle.span.rank.trainer import built
 
     layers, digest = built(plan)
     cuts = plan.cuts(len(layers))

@@ -1,24 +1,23 @@
 """The same plan in one process: the reference that a run over sites is compared with.
 
 Same model, same microbatches, same order of sums; no cut, no transport, no recompute, no compression. It writes the same
-records, as device ``single``, and at the end a checkpoint of the same format below its output directory. How far two
-checkpoints are apart: ``python -m unidle.span.rank.reference ONE OTHER STEP``.
+records, as device ``single``, and at the end a checkpoint of the same format below its output directory. With
+``against`` a last record, ``compared``, says how far that checkpoint is from the one of the same step in another directory.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from itertools import chain
+from typing import Any
 
 import torch
 
 from unidle.checkpoint.layout import Manifest, partial_name, read_manifest
-from unidle.errors import BadInput
+from unidle.errors import BadInput, CannotRun
 from unidle.rank.checkpoint.reader import ShardSet, StoredShard
 from unidle.span.rank.model import Layer
 from unidle.span.rank.optimizer import clip_factor, squares
@@ -155,8 +154,12 @@ class Single:
 
 
 def states(directory: str, step: int) -> dict[str, torch.Tensor]:
-    """The model's tensors of the checkpoint of ``step``, by name."""
-    path = steps_in(directory)[step]
+    """The model's tensors of the checkpoint of ``step``, by name. Errors: :class:`CannotRun` where there is none."""
+    path = steps_in(directory).get(step)
+    if path is None:
+        raise CannotRun(
+            f"the final states cannot be compared: no checkpoint of step {step} is in {directory}"
+        )
     shards = ShardSet([StoredShard(path, shard) for shard in read_manifest(path).shards])
     return {
         name: shards.tensor(name, next(iter(places)))
@@ -165,15 +168,15 @@ def states(directory: str, step: int) -> dict[str, torch.Tensor]:
     }
 
 
-def main(one: str, other: str, step: str) -> None:
-    """Prints one JSON object: how many parameters, and the largest difference."""
-    a, b = states(one, int(step)), states(other, int(step))
+def compared(one: str, other: str, step: int) -> dict[str, Any]:
+    """How many parameters the checkpoints of ``step`` in two directories have, and their largest difference.
+
+    Errors: :class:`CannotRun` where one is missing, or they hold other names.
+    """
+    a, b = states(one, step), states(other, step)
     if a.keys() != b.keys():
-        sys.exit(f"they hold different names: {', '.join(sorted(a.keys() ^ b.keys())[:5])}")
+        names = ", ".join(sorted(a.keys() ^ b.keys())[:5])
+        raise CannotRun(f"the final states cannot be compared: they hold different names: {names}")
     differences = [float((a[name].double() - b[name].double()).abs().max()) for name in a if a[name].numel()]
     count = sum(value.numel() for value in a.values())
-    print(json.dumps({"parameters": count, "parameter_difference": max(differences, default=0.0)}))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    return {"parameters": count, "parameter_difference": max(differences, default=0.0)}

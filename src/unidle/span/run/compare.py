@@ -49,10 +49,10 @@ def _single(
     path = out / "plan.json"
     alone = {**plan, "resume": 0, "attempt": 0, "pace": None, "earlier": _earlier(attempts)}
     path.write_text(json.dumps(alone))
-    _run(
-        [[sys.executable, "-P", "-m", "unidle.span.rank", str(path), "--single", "--out", str(out)]],
-        "the training in one process",
-    )
+    command = [sys.executable, "-P", "-m", "unidle.span.rank", str(path), "--single", "--out", str(out)]
+    if plan["checkpoint"] is not None:
+        command += ["--against", plan["checkpoint"]["directory"]]
+    _run([command], "the training in one process")
     told = [json.loads(line) for line in (out / "single.jsonl").read_text().splitlines()]
     ours, counts = {}, {}
     for step in (step for attempt in attempts for step in attempt.steps.values()):
@@ -72,8 +72,8 @@ def _single(
         "losses": {str(k): losses[k] for k in shared},
     }
     text = f"largest difference of {counted(len(shared), 'loss')} {difference:.3g}"
-    if plan["checkpoint"] is not None:
-        found |= _states(plan, out)
+    for end in (each for each in told if each["kind"] == "compared"):
+        found |= {name: end[name] for name in ("parameters", "parameter_difference")}
         text += f", of {found['parameters']:,} parameters {found['parameter_difference']:.3g}"
     return {**found, "text": text}
 
@@ -84,22 +84,6 @@ def _earlier(attempts: list[SpanAttempt]) -> list[dict[str, Any]]:
         {"until": after.resumed, "microbatches": list(microbatches_of(attempt.simulation))}
         for attempt, after in pairwise(attempts)
     ]
-
-
-def _states(plan: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """The largest difference of the parameters in the two final checkpoints."""
-    one = [str(out / "single"), plan["checkpoint"]["directory"], str(plan["steps"])]
-    command = [sys.executable, "-P", "-m", "unidle.span.rank.reference", *one]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=_LIMIT_S, env=environment()
-    )
-    if done.returncode:
-        raise CannotRun(
-            f"the final states cannot be compared: {done.stderr.strip()[-300:]}",
-            remedy="run it without --against",
-        )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def _gloo(
