@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -66,6 +67,7 @@ Entries = dict[Kind, set[str]]
 
 
 def read(root: Path = ROOT) -> list[File]:
+    gc.disable()  # all trees are kept: looking for garbage between them is two thirds of the time
     files = []
     for folder in READ:
         for path in sorted((root / folder).rglob("*.py")):
@@ -73,6 +75,7 @@ def read(root: Path = ROOT) -> list[File]:
             if not name.startswith(NOT_READ):
                 text = path.read_text(encoding="utf-8")
                 files.append(File(name, len(text.splitlines()), ast.parse(text)))
+    gc.enable()
     return files
 
 

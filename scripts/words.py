@@ -19,7 +19,7 @@ import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,17 +89,27 @@ def texts_of_page(text: str) -> Iterator[tuple[int, str]]:
         yield start, "\n".join(block)
 
 
+@lru_cache(maxsize=1)
+def _nodes(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
+
+
 def texts_of_code(text: str) -> Iterator[tuple[int, str]]:
     """Strings, docstrings and comments of a Python file: (line, text)."""
-    lines = text.splitlines()
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
-            continue
-        if " " in node.value.strip() and OK not in lines[(node.end_lineno or node.lineno) - 1]:
-            yield node.lineno, re.sub(_QUOTED, " ", node.value)
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    yield from strings(text)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline) if _may_have_comments(text) else ():
         if token.type == tokenize.COMMENT and OK not in token.string:
             yield token.start[0], re.sub(_QUOTED, " ", token.string)
+
+
+def _may_have_comments(text: str) -> bool:
+    """Whether a word of the list is behind a ``#``. Most files have none, and to take them apart is most of the work."""
+    tails = (line[at:] for line in text.splitlines() if "#" in line for at in _ats(line))
+    return any(rule.pattern.search(re.sub(_QUOTED, " ", tail)) for tail in tails for rule in rules())
+
+
+def _ats(line: str) -> list[int]:
+    return [at for at, each in enumerate(line) if each == "#"]
 
 
 def texts_of_help(text: str) -> Iterator[tuple[int, str]]:
@@ -107,7 +117,7 @@ def texts_of_help(text: str) -> Iterator[tuple[int, str]]:
     lines, seen = text.splitlines(), set[int]()
     if not re.search(r"\b(Annotated|help=|description=)", text):
         return  # most files: not worth a walk
-    for node in ast.walk(ast.parse(text)):
+    for node in _nodes(text):
         named = isinstance(node, ast.keyword) and node.arg in ("help", "description")
         annotated = isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated"
         for found in _prose(node) if named or annotated else ():
@@ -127,7 +137,7 @@ def _prose(node: ast.AST) -> Iterator[ast.Constant]:
 def strings(text: str) -> Iterator[tuple[int, str]]:
     """Messages and docstrings: all strings of more than a word."""
     lines = text.splitlines()
-    for node in ast.walk(ast.parse(text)):
+    for node in _nodes(text):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
         if " " in node.value.strip() and OK not in lines[(node.end_lineno or node.lineno) - 1]:

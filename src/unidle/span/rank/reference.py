@@ -2,7 +2,7 @@
 
 Same model, same microbatches, same order of sums; no cut, no transport, no recompute, no compression. It writes the same
 records, as device ``single``, and at the end a checkpoint of the same format below its output directory. With
-``against`` a last record, ``compared``, says how far that checkpoint is from the one of the same step in another directory.
+``--against DIR`` a last record, ``compared``, has the distance of that checkpoint from the one of the same step in DIR.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Single:
 
 
 def states(directory: str, step: int) -> dict[str, torch.Tensor]:
-    """The model's tensors of the checkpoint of ``step``, by name. Errors: :class:`CannotRun` where there is none."""
+    """The model's tensors of the checkpoint of ``step``, by name. Errors: :class:`CannotRun` without such a checkpoint."""
     path = steps_in(directory).get(step)
     if path is None:
         raise CannotRun(
