@@ -32,19 +32,26 @@ demo-span: setup ## Train a small GPT over four sites with slow links, compared 
 # in parallel. One worker more than cores, as many tests wait for processes. WORKERS=0: all in one process, for a debugger.
 WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4)))
 
+# In a fresh clone each worker would compile every file of src and tests for itself.
+define COMPILED
+{ $(BIN)/python -m compileall -q -j 2 src; \
+	  for part in 'tests/[a-k]*/' 'tests/[l-z]*/'; do $(BIN)/pytest -p no:cacheprovider --collect-only -qq $$part >/dev/null & done; wait; }
+endef
+
 test: MARKED := not slow and not nightly and not kube
 test-slow: MARKED := slow and not nightly and not kube
 test-all: MARKED := not nightly and not kube
 test-nightly: MARKED := not kube
 test-nightly: export UNIDLE_NIGHTLY := 1
-test-nightly: THEN = && $(MAKE) --no-print-directory mutants ARGS=
+test-nightly: THEN = && $(MAKE) --no-print-directory mutants ARGS= && $(MAKE) --no-print-directory fuzz SECONDS=60 JOBS=2 ARGS=
 # Thousands of processes import the same files: their byte code is kept, whatever the environment says.
 test test-slow test-all test-nightly: export PYTHONDONTWRITEBYTECODE :=
 test: ## Run the quick tests (ARGS="-k lease -x" goes to pytest; WORKERS=0: one after the other)
 test-slow: ## Run the tests of long drills and recoveries
 test-all: ## Run both, as CI does
-test-nightly: ## Run both, with long sweeps, all generated examples and mutants: before a release, after a change of their room
+test-nightly: ## Run both, with long sweeps, all generated examples, mutants and fuzzing: before a release, after a change of their room
 test test-slow test-all test-nightly: setup-tests
+	@[ -d tests/__pycache__ ] || $(COMPILED)
 	@scratch=$$(mktemp -d -t unidle-tests.XXXXXX); \
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --basetemp="$$scratch/t" -m "$(MARKED)" $(ARGS) && rm -rf "$$scratch" $(THEN)  # kept for a look when a test failed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -24,6 +25,8 @@ import places
 import waiting
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+
+gc.disable()  # until all tests are collected: what is imported and collected stays
 
 # Commands fold lines and cells to this width, and tests look for whole sentences.
 os.environ["COLUMNS"] = "200"
@@ -49,6 +52,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if _is_worker(config):
         groups.longest_first(items)
     nightly.share_examples(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
