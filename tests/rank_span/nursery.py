@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import runpy
@@ -9,9 +10,14 @@ import signal
 import sys
 import traceback
 
+CLONE_NEWNET = 0x4000_0000
+
 
 def main() -> None:
-    """Each line of standard input starts one: ``{"arguments": [...], "environment": {...}, "errors": path}``, its pid is the answer."""
+    """Each line of standard input starts one: ``{"arguments": [...], "environment": {...}, "errors": path}``, its pid is the answer.
+
+    ``space`` is the network namespace that it is in, where it is given.
+    """
     import torch
 
     import unidle.span.rank.__main__ as ranks
@@ -42,6 +48,8 @@ def _become(ranks: object, told: dict[str, object]) -> None:
     code = 1
     try:
         os.environ.update(told["environment"])  # type: ignore[call-overload]
+        if (space := told.get("space")) is not None:
+            _enter(str(space))
         errors = os.open(str(told["errors"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(errors, 2)
         null = os.open(os.devnull, os.O_RDWR)
@@ -62,6 +70,12 @@ def _become(ranks: object, told: dict[str, object]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _enter(space: str) -> None:
+    with open(f"/run/netns/{space}") as entered:
+        if ctypes.CDLL(None, use_errno=True).setns(entered.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter {space}")
 
 
 if __name__ == "__main__":

@@ -126,11 +126,20 @@ class Nursery:
         self._process.stdin.flush()
         return self._answer()
 
-    def start(self, file: Path, *arguments: str, secret: str = "of this test", give_up_s: float = 30) -> Rank:
+    def start(
+        self,
+        file: Path,
+        *arguments: str,
+        secret: str = "of this test",
+        give_up_s: float = 30,
+        space: str | None = None,
+    ) -> Rank:
+        """A rank; ``space`` is its network namespace, else that of the tests."""
         self._count += 1
         errors = file.parent / f"errors.{self._count}"
         environment = {"UNIDLE_SPAN_SECRET": secret, "UNIDLE_SPAN_GIVE_UP_S": str(give_up_s)}
-        told = {"arguments": [str(file), *arguments], "environment": environment, "errors": str(errors)}
+        words = [str(file), *arguments]
+        told = {"arguments": words, "environment": environment, "errors": str(errors), "space": space}
         if "--describe" in arguments:
             told["output"] = str(file.parent / "described")
         return Rank(self, int(self._ask(told)), errors)

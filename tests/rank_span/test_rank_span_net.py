@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,10 +12,10 @@ import pytest
 
 import needs
 from rank_span import runs
-from rank_span.runs import Nursery
+from rank_span.runs import Nursery, Rank
 from unidle.drill.lab import Lab
 
-pytestmark = [pytest.mark.slow, needs.shaping, needs.own_mounts]
+pytestmark = [pytest.mark.slow, needs.shaping]
 
 
 @pytest.mark.parametrize("mended", [True, False])
@@ -35,20 +32,19 @@ def test_a_link_that_is_cut_for_five_seconds_changes_no_bit_and_one_cut_for_ever
         for device in given["devices"]:
             device["address"] = [lab.address(device["site"]), 29400]
         file, out = runs.write(given, tmp_path), tmp_path / "out"
-        ranks = [
-            stack.enter_context(
-                started(lab.space(d["site"]), file, d["device"], out, 30.0 if mended else 3.0)
-            )
-            for d in given["devices"]
-        ]
-        stack.callback(lambda: [rank.kill() for rank in ranks])
+        ranks = []
+        for d in given["devices"]:
+            space, words = lab.space(d["site"]), ("--device", d["device"], "--out", str(out))
+            ranks.append(nursery.start(file, *words, give_up_s=30 if mended else 3, space=space))
+            stack.callback(ended, ranks[-1])
         wait_until(lambda: list((tmp_path / "kept").glob("step_*")), 120, "a checkpoint")
         lab.cut("site1")
         if mended:
             time.sleep(5)
             lab.mend("site1")
-        said = [rank.communicate(timeout=120)[1] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == ([0, 0] if mended else [75, 75]), said
+        codes = [rank.wait() for rank in ranks]
+        said = [rank.said for rank in ranks]
+        assert codes == ([0, 0] if mended else [75, 75]), said
     newest = runs.newest(tmp_path / "kept")
     if mended:
         assert runs.tensors(newest) == runs.tensors(nursery.single(given, tmp_path))
@@ -59,11 +55,6 @@ def test_a_link_that_is_cut_for_five_seconds_changes_no_bit_and_one_cut_for_ever
         assert len(runs.tensors(newest)) > 100  # the last checkpoint is whole
 
 
-def started(space: str, file: Path, device: str, out: Path, give_up_s: float) -> subprocess.Popen[str]:
-    environment = os.environ | {
-        "UNIDLE_SPAN_SECRET": "of this test", "UNIDLE_SPAN_GIVE_UP_S": str(give_up_s), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    command = [sys.executable, "-m", "unidle.span.rank", str(file), "--device", device, "--out", str(out)]
-    return subprocess.Popen(
-        ["ip", "netns", "exec", space, *command], env=environment, stderr=subprocess.PIPE, text=True
-    )
+def ended(rank: Rank) -> None:
+    rank.kill()
+    rank.wait()

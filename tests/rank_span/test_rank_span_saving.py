@@ -16,7 +16,7 @@ from places import open_directory
 from rank_span import runs
 from rank_span.runs import Nursery, Rank
 from rank_span.test_rank_span import same
-from rank_span.test_rank_span_net import started
+from rank_span.test_rank_span_net import ended
 from unidle.drill.lab import Lab
 
 
@@ -151,7 +151,7 @@ def test_a_site_whose_disk_is_full_is_named_and_the_sites_do_not_stay_apart(
 @pytest.mark.slow
 @needs.shaping
 def test_sites_that_cannot_connect_to_each_other_keep_their_own_layers_and_are_told_what_to_do(
-    tmp_path: Path,
+    nursery: Nursery, tmp_path: Path
 ) -> None:
     given, lab = runs.plan(3, (2,), steps=3), Lab(["site0", "site1", "site2"])
     with open_directory("d") as disks, contextlib.ExitStack() as stack:  # a short path: long values are cut
@@ -163,11 +163,10 @@ def test_sites_that_cannot_connect_to_each_other_keep_their_own_layers_and_are_t
         for device in given["devices"]:
             kept = {"directory": str(disks / f"of-{device['site']}"), "every": 1, "keep": 3}
             file = runs.write(given | {"checkpoint": kept}, tmp_path / f"plan-of-{device['site']}")
-            rank = started(lab.space(device["site"]), file, device["device"], tmp_path / "out", 30.0)
-            ranks.append(stack.enter_context(rank))
-        stack.callback(lambda: [rank.kill() for rank in ranks])
-        said = [rank.communicate(timeout=150)[1] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0, 0, 0], said
+            words = ("--device", device["device"], "--out", str(tmp_path / "out"))
+            ranks.append(nursery.start(file, *words, space=lab.space(device["site"])))
+            stack.callback(ended, ranks[-1])
+        assert [rank.wait() for rank in ranks] == [0, 0, 0], [rank.said for rank in ranks]
         (told,) = runs.records(tmp_path / "out", "site0/0/0", "apart")
         assert told["because"].startswith("checkpoint.directory: is not the same storage at all sites")
         assert "site0; site1; site2" in told["because"]
