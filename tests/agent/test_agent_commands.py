@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from unidle.agent.orders import NO_HOOKS
 from unidle.agent.state import AgentState
 from unidle.engine.local.ranks import rundir
 from unidle.errors import CannotRun
+from unidle.fleet.policies import WatchSources
 from unidle.hub import frames
 
 S = 1_000_000_000
@@ -176,6 +178,25 @@ def test_a_check_of_the_node_runs_there_and_its_result_is_the_answer(world: Worl
     assert answer.data["code"] in (0, 1, 3)
     assert not answer.data["late"]
     assert json.loads(answer.data["text"])["node"] == "n1"
+
+
+def test_a_check_reads_the_kernel_log_that_the_agent_was_started_with(world: World, tmp_path: Path) -> None:
+    log = tmp_path / "kern.log"
+    fault = "kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+    log.write_text(f"{datetime.now(UTC).isoformat()} n1 {fault}\n")
+    for name, source in (("a", "off"), ("b", str(log))):
+        assert world.now is not None
+        world.now = replace(world.now, node=replace(world.now.node, watch=WatchSources(source)))
+        world.again()
+        world.sent.clear()
+        world.agent.take(check(7, name))
+        world.until(world.done)
+        told = json.loads(world.done()[0].data["text"])
+        found = {one["name"]: one["ok"] for one in told["checks"] if one["name"] == "kernel_log"}
+        absent = {one["name"]: one["because"] for one in told["absent"] if one["name"] == "kernel_log"}
+        assert (found, absent) == (
+            ({}, {"kernel_log": "switched off"}) if name == "a" else ({"kernel_log": False}, {})
+        )
 
 
 def test_a_hook_is_refused_unless_the_host_allows_hooks(world: World, tmp_path: Path) -> None:

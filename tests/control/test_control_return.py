@@ -63,6 +63,22 @@ def test_a_check_has_the_directories_of_all_jobs_that_have_not_ended():
     assert all({workdir, f"{workdir}/c"} <= set(one.used) for one in checks.values())
 
 
+def test_checks_of_declared_nodes_read_the_kernel_logs_of_the_fleet_file_each_its_own():
+    logs = {"n1": "off", "n2": "/var/log/n2.log", "n3": "", "n4": ""}
+    nodes = [
+        {"id": name, "devices": {"count": 1, "kind": "gpu"}} | ({"watch": {"kernel_log": log}} if log else {})
+        for name, log in logs.items()
+    ]
+    world = RemedyWorld(
+        {"nodes": nodes, "guard": {"preflight": "quick"}}, {"all": {"ranks": 4, "does": {"work_s": 5}}}, {}
+    )
+    checks = watched(world)
+    world.submit("all")
+    world.until(30)
+    assert sorted(one.kernel_log for one in checks.values()) == ["", "/var/log/n2.log", "off"]
+    assert "--kernel-log=off" in check_words("n1", NodeCheck("quick", kernel_log="off"), 0)
+
+
 def test_the_moment_of_a_check_is_in_seconds_since_boot_and_without_one_all_lines_count():
     assert not any("--log" in word for word in check_words("n1", NodeCheck("standard"), 2 * S))
     words = check_words("n1", NodeCheck("standard", 5 * S), 2 * S)

@@ -34,11 +34,18 @@ def the_time_of_the_test():
 
 
 def row(
-    ago_s: float, function: str, ms: int = 1000, *, rank: int = 0, attempt: int = 1, looks: int = 1
+    ago_s: float,
+    function: str,
+    ms: int = 1000,
+    *,
+    rank: int = 0,
+    attempt: int = 1,
+    looks: int = 1,
+    pid: int = 10,
 ) -> ProfileRow:
     start_ns = NOW - int(ago_s * S)
     made = profile(
-        (f"main;{function}", ms), ("main;idle", 2000 - ms), pid=10 + rank, start_s=1000 - ago_s, rank=rank
+        (f"main;{function}", ms), ("main;idle", 2000 - ms), pid=pid + rank, start_s=1000 - ago_s, rank=rank
     )
     return ProfileRow("job-1", start_ns, attempt, rank, start_ns + 2 * S, looks, windows.packed(made))
 
@@ -64,6 +71,17 @@ def store(tmp_path):
             lease, [NewEvent(NOW - 9000 * S + n, "control", n, *one) for n, one in enumerate(encoded)]
         )
         yield path, ProfileShelf(opened, lease.token)
+
+
+def test_hosts_look_when_they_are_due_and_their_windows_are_next_to_each_other(store):
+    path, shelf = store
+    here, there = windows.APART + 10, 2 * windows.APART + 10
+    for ago_s in (300, 200):
+        shelf.add([row(ago_s, "f", pid=here), row(ago_s - 7.5, "f", rank=1, pid=there)])
+    found = answer_of(Question("job-1", path, since="1h"))
+    assert found.profile.seconds == 4 and times(found.profile) == {"main;f": 4000, "main;idle": 4000}
+    assert sorted(p.rank for p in found.profile.processes) == [0, 1]
+    assert found.source.startswith("2 looks at 2 ranks")
 
 
 def test_windows_that_overlap_the_time_are_one_profile(store):

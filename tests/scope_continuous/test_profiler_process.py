@@ -22,6 +22,7 @@ from unidle.fleet.policies import ProfilePolicy
 from unidle.jobs import JobSpec
 from unidle.ledger.current import check_batches
 from unidle.ledger.query import summary
+from unidle.scope.continuous import process as of_process
 from unidle.scope.continuous import windows
 from unidle.store.open import open_store
 from unidle.store.profiles import ProfileShelf
@@ -69,8 +70,8 @@ class World:
 @pytest.fixture
 def world(tmp_path, monkeypatch) -> Callable[..., AbstractContextManager[World]]:
     """A function that takes a store up, as a context."""
-    monkeypatch.setattr(of_profiler, "COMMAND", PROFILER)
-    monkeypatch.setattr(of_profiler, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(of_process, "COMMAND", PROFILER)
+    monkeypatch.setattr(of_process, "FIRST_PAUSE_S", 0.05)
 
     @contextmanager
     def made(**more: object) -> Iterator[World]:
@@ -200,7 +201,7 @@ def test_where_nobody_asks_for_it_there_is_no_profiler(world):
     ],
 )
 def test_a_profiler_that_does_not_work_is_said(world, monkeypatch, program, says):
-    monkeypatch.setattr(of_profiler, "COMMAND", (sys.executable, *program))
+    monkeypatch.setattr(of_process, "COMMAND", (sys.executable, *program))
     with world() as w:
         w.submit("j")
         w.run(lambda: any(event.why_not.startswith(says) for event in w.seen(ev.ProfilerSet)), says)
@@ -208,8 +209,8 @@ def test_a_profiler_that_does_not_work_is_said(world, monkeypatch, program, says
 
 
 def test_one_that_hangs_is_ended_and_said(world, monkeypatch):
-    monkeypatch.setattr(of_profiler, "COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
-    monkeypatch.setattr(of_profiler, "SILENT_S", 0.2)
+    monkeypatch.setattr(of_process, "COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(of_process, "SILENT_S", 0.2)
     with world() as w:
         w.submit("j")
         w.run(
@@ -220,7 +221,7 @@ def test_one_that_hangs_is_ended_and_said(world, monkeypatch):
 
 
 def test_a_command_that_is_not_there_is_said(world, monkeypatch):
-    monkeypatch.setattr(of_profiler, "COMMAND", ("/nonexistent/profiler",))
+    monkeypatch.setattr(of_process, "COMMAND", ("/nonexistent/profiler",))
     with world() as w:
         w.submit("j")
         w.run(lambda: any("cannot be started" in event.why_not for event in w.seen(ev.ProfilerSet)), "that")

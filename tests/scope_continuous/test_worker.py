@@ -23,10 +23,11 @@ from unidle.fleet.policies import ProfilePolicy
 from unidle.scope.continuous.keeper import Keeper
 from unidle.scope.continuous.per_rank import RankFinding
 from unidle.scope.continuous.rank_processes import RankFinder, RunningAttempt
+from unidle.scope.continuous.windows import APART, host_of, unpacked
 from unidle.scope.continuous.worker import Worker, WorkerConfig
 from unidle.scope.model import Profile
 from unidle.store.open import open_store
-from unidle.store.profiles import ProfileShelf
+from unidle.store.profiles import ProfileRow, ProfileShelf
 
 POLICY = ProfilePolicy(on=True, look_ns=100_000_000, hz=50)
 JOB = RunningAttempt("j", 1, 1)
@@ -53,14 +54,21 @@ def judge(profile: Profile) -> dict[int, RankFinding]:
 class Heard:
     """A worker without a process of its own, and what it told."""
 
-    def __init__(self, run_root: Path, keeper: Keeper | None, look: object = procfs.look) -> None:
+    def __init__(
+        self, run_root: Path, keeper: Keeper | None, look: object = procfs.look, runs: str = ""
+    ) -> None:  # fmt: skip
         self.events: list[types.Event] = []
-        orders = WorkerConfig("", str(run_root), 1, 0, POLICY)
+        self.rows: list[ProfileRow] = []
+        orders = WorkerConfig("", str(run_root), 1, 0, POLICY, runs)
         self.worker = Worker(orders, look, judge, keeper, self._tell)  # type: ignore[arg-type]
         self.worker.attend((JOB,))
 
     def _tell(self, kind: str, body: object) -> None:
-        self.events.append(types.decode(kind, msgspec.json.encode(body)))
+        told = msgspec.json.encode(body)
+        if kind == "row":
+            self.rows.append(msgspec.json.decode(told, type=ProfileRow))
+        else:
+            self.events.append(types.decode(kind, told))
 
     def said(self) -> list[str]:
         return [event.why_not for event in self.events if isinstance(event, ev.ProfilerSet)]
@@ -178,3 +186,14 @@ def test_steps_that_cannot_be_seen_any_more_say_nothing(tmp_path):
         heard.worker.once()
     told = [event.ranks for event in heard.events if isinstance(event, ev.StepsWatched)]
     assert [len(ranks[0]) for ranks in told] == [2, 0]
+
+
+def test_on_a_host_the_ranks_of_its_boxes_are_looked_at_and_their_numbers_are_apart(tmp_path):
+    with rank(tmp_path / "j/runs", number=2), rank(tmp_path / "j/runs", number=5) as last:
+        heard = Heard(tmp_path, None, runs="runs")
+        assert heard.worker.once()
+    profiles = {row.rank: unpacked(row.body) for row in heard.rows}
+    assert sorted(profiles) == [2, 5] and {host_of(one) for one in profiles.values()} == {3}
+    assert [p.pid for p in profiles[5].processes if p.rank == 5] == [last + 3 * APART]
+    [measured] = [event for event in heard.events if isinstance(event, ev.BudgetMeasured)]
+    assert sorted(measured.ranks) == [2, 5]

@@ -65,7 +65,8 @@ class Agent:
         self._looks = RankLooks(found.node, state.boxes, RUNS)
         self._fence = 0  # the newest that was seen
         self._starting: dict[int, str] = {}  # command -> job of the box
-        self._orders = Orders(state.orders, found.node.id, hooks=hooks)
+        log = found.node.watch.kernel_log if found.node.watch is not None else ""
+        self._orders = Orders(state.orders, found.node.id, hooks=hooks, kernel_log=log)
         self._answers: dict[tuple[int, int], frames.Done] = {}  # by fence and command
         self._connected = False
         self._unacknowledged: list[tuple[int, int]] = []  # signs sent: the next pong's number, how many

@@ -42,11 +42,12 @@ class HookOrder(msgspec.Struct, frozen=True):
 class Orders:
     """``root`` has a directory for each name. Orders outlive the agent: the next one finds them there.
 
-    ``hooks``: whether hooks run on this host.
+    ``hooks``: whether hooks run on this host. ``kernel_log``: the log that checks read; empty: the default.
     """
 
-    def __init__(self, root: Path, node: str, *, hooks: bool) -> None:
+    def __init__(self, root: Path, node: str, *, hooks: bool, kernel_log: str = "") -> None:
         self._runner, self._node, self._hooks = CommandRunner(root), node, hooks
+        self._kernel_log = kernel_log
         self._awaited: dict[int, str] = {}  # by command
         self._running: set[str] = set()
 
@@ -74,7 +75,8 @@ class Orders:
     def _words(self, order: CheckOrder | HookOrder) -> tuple[str, ...]:
         if isinstance(order, HookOrder):
             return order.words
-        return check_words(self._node, NodeCheck(order.tier, order.log_since_ns, order.used), 0)
+        what = NodeCheck(order.tier, order.log_since_ns, order.used, self._kernel_log)
+        return check_words(self._node, what, 0)
 
     @property
     def is_busy(self) -> bool:

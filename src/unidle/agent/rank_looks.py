@@ -18,12 +18,13 @@ from unidle.fleet import Node
 from unidle.hub import frames
 
 if TYPE_CHECKING:
+    from unidle.agent.continuous import ContinuousProfiles
     from unidle.agent.profiles import Profiles
     from unidle.agent.uses import Uses
     from unidle.agent.vitals import Vitals
     from unidle.scope.stack_process import StackProcess, StackProcesses
 
-ORDERS: Final = frozenset({wire.USE, wire.STACKS, wire.PROFILE})
+ORDERS: Final = frozenset({wire.USE, wire.STACKS, wire.PROFILE, wire.PROFILING})
 """The orders of a hub that are for this part of the agent."""
 EVERY_S: Final = 0.4
 """Between two searches for ranks, and two reports of what they do."""
@@ -63,6 +64,7 @@ class RankLooks:
         self._stacks: StackProcesses | None = None
         self._readings: dict[int, _Reading] = {}
         self._profiles: Profiles | None = None
+        self._continuous: ContinuousProfiles | None = None
         self._due_s = 0.0
 
     # -- orders ----------------------------------------------------------------------------------
@@ -74,6 +76,8 @@ class RankLooks:
                 self._measure(body)
             elif what == wire.PROFILE:
                 return self._profile(command, body)
+            elif what == wire.PROFILING:
+                self._profile_on(body)
             elif not self._read(command, msgspec.convert(body, StackOrder)):
                 return None
         except msgspec.ValidationError as error:
@@ -125,6 +129,14 @@ class RankLooks:
         self._profiles.begin(command, order, self._root / rundir.path_part(order.job) / self._runs)
         return None
 
+    def _profile_on(self, body: dict[str, Any]) -> None:
+        """Profile all ranks again and again from now on. Errors: msgspec.ValidationError."""
+        if self._continuous is None:
+            from unidle.agent.continuous import ContinuousProfiles
+
+            self._continuous = ContinuousProfiles(self._root, self._runs)
+        self._continuous.order(body)
+
     def answers(self) -> Iterator[Answer]:
         """To orders that have come to an end."""
         if self._profiles is not None:
@@ -168,6 +180,9 @@ class RankLooks:
             yield from (frames.Seen(wire.VITALS, body) for body in self._vitals.take(connected=connected))
         if self._uses is not None and connected:
             yield from (frames.Seen(wire.USE, body) for body in self._uses.take())
+        if self._continuous is not None and connected:
+            self._continuous.follow(self._ranks.live)
+            yield from (frames.Seen(wire.PROFILING, body) for body in self._continuous.take())
 
     def lost(self) -> None:
         """The connection broke, and with it the wait for answers to its orders."""
@@ -175,6 +190,8 @@ class RankLooks:
             self._uses.lost()
         if self._profiles is not None:
             self._profiles.lost()
+        if self._continuous is not None:
+            self._continuous.lost()
         for reading in self._readings.values():
             reading.process.end()
         self._readings.clear()
@@ -182,6 +199,6 @@ class RankLooks:
     def close(self) -> None:
         """End all that looks."""
         self.lost()
-        for part in (self._vitals, self._uses, self._stacks, self._profiles):
+        for part in (self._vitals, self._uses, self._stacks, self._profiles, self._continuous):
             if part is not None:
                 part.close()

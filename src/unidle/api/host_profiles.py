@@ -29,7 +29,6 @@ _PAUSE_S: Final = 0.2
 _AFTER_S: Final = 150.0  # for the start of profilers and their symbols, and for a loaded host
 _PART_S: Final = 30.0
 _MOST_BYTES: Final = 1 << 30  # of one profile, unpacked
-_APART: Final = 10_000_000  # more than any process number: those of each host are moved by a multiple of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ def _profile(data: bytes) -> Profile:
 
 def _together(found: dict[str, Profile], missing: dict[str, str], job: str) -> Profile:
     """One profile. All hosts began at the same time, whatever their clocks show; process numbers are moved apart."""
-    from unidle.scope.continuous.windows import shifted
+    from unidle.scope.continuous.windows import APART, shifted
     from unidle.scope.merge import merge, renumbered
 
     profiles = list(found.values())
@@ -168,7 +167,7 @@ def _together(found: dict[str, Profile], missing: dict[str, str], job: str) -> P
     moved = []
     for k, one in enumerate(profiles, 1):
         pids = {process.pid for process in one.processes} | {sample.pid for sample in one.samples}
-        apart = renumbered(one, {pid: pid + k * _APART for pid in pids})
+        apart = renumbered(one, {pid: pid + k * APART for pid in pids})
         moved.append(shifted(apart, begin_ns - one.start_ns))
     seen = merge(moved)
     notes = tuple(f"host {node}: {why}" for node, why in missing.items())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from unidle.cli.common import data_dir, warn
+from unidle.cli.log_source import log_source
 from unidle.cli.option_set import with_options
 from unidle.errors import BadInput
 
@@ -55,7 +55,7 @@ class AgentCommand:
     ] = None
     kernel_log: Annotated[
         str | None,
-        typer.Option("--kernel-log", metavar="SOURCE", show_default=False, help="Kernel log in which faults are looked for: kmsg, journal, off, or a log file to follow. Default: that of this host."),
+        typer.Option("--kernel-log", metavar="SOURCE", show_default=False, help="Kernel log in which faults are looked for, also by checks: kmsg, journal, off, or a log file to follow. Default: that of this host."),
     ] = None
     hooks: Annotated[
         Literal["refuse", "allow"],
@@ -90,24 +90,10 @@ def agent(options: AgentCommand) -> None:
         state=options.state or "",
         cpu_devices=options.cpu_devices,
         end_boxes=options.end_boxes,
-        kernel_log=_log(options.kernel_log),
+        kernel_log=log_source(options.kernel_log, "--kernel-log"),
         hooks=options.hooks == "allow",
     )
     sys.exit(run_agent(chosen, data_dir(), warn))
-
-
-def _log(source: str | None) -> str:
-    """A file is absolute: jobs and checks have other working directories."""
-    if source is None or source in ("kmsg", "journal", "off"):
-        return source or ""
-    if not source or not source.isprintable():
-        raise BadInput(
-            "is not a file's name",
-            field="--kernel-log",
-            value=source,
-            remedy="use kmsg, journal, off or a file",
-        )
-    return str(Path(source).absolute())
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from unidle.cli.common import JsonOption, data_dir, print_json, say, show_table
+from unidle.cli.log_source import log_source
 from unidle.cli.option_set import with_options
 from unidle.cli.times import duration_option
 from unidle.errors import BadInput
@@ -78,6 +79,10 @@ class CheckOptions:
         float | None,
         typer.Option("--log-since", metavar="SECONDS", min=0, show_default=False, help="Count kernel log faults from this moment on only: seconds since boot, as in /proc/uptime."),
     ] = None
+    kernel_log: Annotated[
+        str | None,
+        typer.Option("--kernel-log", metavar="SOURCE", show_default=False, help="Kernel log that is read: kmsg, journal, off, or a log file. Default: that of the node in the fleet file, else kmsg."),
+    ] = None
     as_json: JsonOption = False
     # fmt: on
 
@@ -107,7 +112,7 @@ def check(options: CheckOptions) -> None:
         used=tuple(map(os.path.abspath, options.used or ())),
         history=data_dir() / "check-history",
         other_gpus=_other_gpus,
-        kernel_log=lambda: _kernel_log(options.log_age, options.log_since),
+        kernel_log=_kernel_log(options, declared),
         duration_s=options.duration,
     )
     report = check_node(context, probes, options.timeout)
@@ -126,33 +131,19 @@ def _other_gpus(root: Path, environ: Mapping[str, str]) -> list[tuple[Vendor, tu
     return [(found.vendor, found.gpus) for found in (find_amd(root, shown), find_ascend(root, shown))]
 
 
-def _kernel_log(age_s: float | None, since_s: float | None = None) -> LogReading:
-    """The kernel log since this boot, of the last ``age_s`` seconds, or from ``since_s`` seconds after boot on, as far as the
-    kernel still has it.
-    """
-    import time
+def _kernel_log(options: CheckOptions, declared: Node | None) -> Callable[[], LogReading] | str:
+    """What reads the log of the option, else of the fleet file, or why none is read."""
+    watched = declared.watch.kernel_log if declared is not None and declared.watch is not None else ""
+    source = log_source(options.kernel_log, "--kernel-log") or watched or "kmsg"
+    if source == "off":
+        return "switched off"
 
-    from unidle.clock import boottime_ns
-    from unidle.guard.log import findings
-    from unidle.guard.log.model import from_ns
-    from unidle.probe.check.model import LogReading
-    from unidle.probe.kernel_log import KernelLog, since_ns, stamp_now_ns
+    def read() -> LogReading:
+        from unidle.probe.log_reading import read_log
 
-    log = KernelLog("an earlier boot 0")  # so it begins with the start of this one
-    lines = []
-    while batch := log.poll():
-        lines += batch
-    log.close()
-    found = list(findings(lines))  # of all lines: a later one may follow from an earlier one
-    if age_s is None and since_s is None:
-        return LogReading(found, log.why_not())
+        return read_log(source, options.log_age, options.log_since)
 
-    def age_ns() -> int:
-        return int(age_s * 1e9) if age_s is not None else max(boottime_ns() - int((since_s or 0) * 1e9), 0)
-
-    stamps = [one.stamp_ns for one in found if one.stamp_ns is not None]
-    since = since_ns(age_ns, stamps, time.monotonic_ns(), stamp_now_ns)
-    return LogReading(from_ns(found, since), log.why_not(), f"{age_ns() / 1e9:,.0f} s ago")
+    return read
 
 
 def _names(only: str | None) -> list[str]:

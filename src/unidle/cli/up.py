@@ -130,8 +130,6 @@ def _hosts_of(options: UpOptions) -> HostsWish | None:
         raise BadInput(
             "is not possible with --listen", field="--cpu-devices", remedy="use it with `unidle agent`"
         )
-    if options.profile:
-        raise BadInput("is not possible with --listen", field="--profile", remedy="leave it out")
     deadline_ns = DEADLINE_NS
     if options.deadline is not None:
         given_s = seconds_of("--deadline", options.deadline, least=_DEADLINE_LEAST_S, most=_DEADLINE_MOST_S)
@@ -156,8 +154,9 @@ def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
     from unidle.control.hosts import take_up_hosts
 
     fleet, channels = _fleet_of_hosts(options.fleet)
+    fleet = looked_at(fleet) if options.profile else fleet
     live, store, address = _opened(options)
-    with caught() as signals, take_up_hosts(store, fleet, data_dir(), wish, channels) as hosts:
+    with caught() as signals, take_up_hosts(store, fleet, data_dir(), wish, channels, address) as hosts:
         host, port = hosts.address
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         live.hint(f"serving {address} on the hosts that join {where} (pid {os.getpid()}); Ctrl-C stops")

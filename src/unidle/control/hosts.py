@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from unidle.control.forecast import Forecaster
 from unidle.control.gangs.host_stacks import HostStacks
+from unidle.control.gangs.peer_clocks import PeerClocks
 from unidle.control.gangs.stacks import GangStacks
 from unidle.control.nodes.detectors import Detectors
 from unidle.control.nodes.maintenance import NodeMaintenance
@@ -31,12 +32,13 @@ from unidle.fleet import HOSTS, Fleet
 from unidle.hub import frames
 from unidle.hub.limits import HubLimits
 from unidle.hub.place import FOLDER, JOIN
-from unidle.hub.protocol import ClockOffset, Peer
+from unidle.hub.protocol import Peer
 from unidle.hub.server import HubServer, SiteFiles, open_hub
 from unidle.probe.detector import Detection, DetectorStatus
 from unidle.store.protocol import Store
 
 if TYPE_CHECKING:
+    from unidle.control.gangs.host_profiler import HostProfiler
     from unidle.files.fleet_notices import NoticeChannel
 
 DEADLINE_NS: Final = 30_000_000_000
@@ -52,12 +54,6 @@ class HostsWish:
     deadline_ns: int
     names: tuple[str, ...]
     site: SiteFiles | None
-
-
-class PeerClocks(Protocol):
-    """The part of a hub that has the clocks of its peers."""
-
-    def offset(self, peer: int) -> ClockOffset | None: ...
 
 
 class AgentSigns:
@@ -126,8 +122,8 @@ class OpenHosts:
 
 @contextmanager
 def take_up_hosts(
-    store: Store, fleet: Fleet, data_dir: Path, wish: HostsWish, channels: Sequence[NoticeChannel] = ()
-) -> Iterator[HostsSession]:
+    store: Store, fleet: Fleet, data_dir: Path, wish: HostsWish, channels: Sequence[NoticeChannel] = (), profile_to: str = ""
+) -> Iterator[HostsSession]:  # fmt: skip
     """As :func:`unidle.control.session.take_up` for `unidle up`, on the hosts that join. ``fleet`` has no nodes.
 
     Errors: also those of :func:`unidle.hub.server.open_hub`.
@@ -142,12 +138,33 @@ def take_up_hosts(
                 forecaster=Forecaster.of(view),
                 notices=dispatcher(held, senders),
                 detectors=hosts.detectors(fleet, held.state / "watch.json", clock.offset_ns),
+                profiler=_profiler(held, fleet, hosts, profile_to),
                 stacks=GangStacks(HostStacks(hosts.engine.ask_agent)),
             )
             with driven(held, hosts.engine, services) as session:
                 yield HostsSession(session, hosts.hub.addresses[0], held.state / FOLDER / JOIN)
         finally:
             hosts.hub.close()
+
+
+def _profiler(held: HeldStore, fleet: Fleet, hosts: OpenHosts, address: str) -> HostProfiler | None:
+    """What agents are to profile, where that is switched on."""
+    if not address or not fleet.profile.on:
+        return None
+    from unidle.control.gangs.host_profiler import HostProfiler
+    from unidle.scope.continuous.process import ProfilerOrders
+
+    orders = ProfilerOrders(address, "", held.lease.token, held.clock.offset_ns, fleet.profile)
+    profiler = HostProfiler(
+        orders, held.state / "profiler.err", hosts.engine.ask_agent, hosts.hub, held.clock
+    )
+
+    def heard(peer: Peer, seen: frames.Seen) -> None:
+        hosts.signs.hear(peer, seen)
+        profiler.hear(peer, seen)
+
+    hosts.engine.on_seen = heard
+    return profiler
 
 
 def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:

@@ -10,7 +10,7 @@ from unidle.control.nodes.maintenance import NodeMaintenance
 
 if TYPE_CHECKING:
     from unidle.control.forecast import Forecaster
-    from unidle.control.gangs.profiler import Profiler
+    from unidle.control.gangs.profiler import ProfileSource
     from unidle.control.gangs.stacks import GangStacks
     from unidle.control.nodes.detectors import Detectors
     from unidle.control.nodes.late_detectors import LateDetectors
@@ -41,6 +41,6 @@ class ControllerServices:
     forecaster: Forecaster | None = None
     notices: NoticeDispatcher | None = None
     detectors: Detectors | LateDetectors | None = None
-    profiler: Profiler | None = None
+    profiler: ProfileSource | None = None
     stacks: GangStacks | None = None
     retention: Retention | None = None

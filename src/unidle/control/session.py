@@ -176,7 +176,8 @@ def _clock_of_log(view: View) -> int | None:
 def _profiler(held: HeldStore, fleet: Fleet, address: str) -> Profiler | None:
     if not address or not fleet.profile.on:
         return None
-    from unidle.control.gangs.profiler import Profiler, ProfilerOrders
+    from unidle.control.gangs.profiler import Profiler
+    from unidle.scope.continuous.process import ProfilerOrders
 
     root, profile = held.root, fleet.profile
     orders = ProfilerOrders(address, str(root), held.lease.token, held.clock.offset_ns, profile)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from unidle.errors import BadInput
 from unidle.scope.continuous import windows
+from unidle.scope.merge import merge
 from unidle.scope.model import Profile
 from unidle.store.profiles import ProfileInfo, ProfileRow, ProfileShelf
 
@@ -64,7 +65,8 @@ def read(shelf: ProfileShelf, wanted: WindowQuery) -> PastProfile:
 class _Sum:
     """Windows as they come: of each attempt, those of one look side by side."""
 
-    _windows: dict[int, dict[int, list[Profile]]] = field(default_factory=dict)  # by attempt and start
+    # by attempt, host and start
+    _windows: dict[int, dict[int, dict[int, list[Profile]]]] = field(default_factory=dict)
     _looks: dict[tuple[int, int], int] = field(default_factory=dict)
     _sides: set[Side] = field(default_factory=set)
     _start_ns: int | None = None
@@ -77,7 +79,8 @@ class _Sum:
         except BadInput:
             self._unread += 1
             return
-        self._windows.setdefault(row.attempt, {}).setdefault(row.start_ns, []).append(profile)
+        hosts = self._windows.setdefault(row.attempt, {})
+        hosts.setdefault(windows.host_of(profile), {}).setdefault(row.start_ns, []).append(profile)
         key = (row.attempt, row.rank)
         self._looks[key] = self._looks.get(key, 0) + row.looks
         self._sides.add(key)
@@ -89,8 +92,10 @@ class _Sum:
         if self._start_ns is None:
             return PastProfile(None, damaged=damaged)
         each = {
-            attempt: [windows.together([found[at] for at in sorted(found)])]
-            for attempt, found in sorted(self._windows.items())
+            attempt: [
+                _at_once([windows.together([found[at] for at in sorted(found)]) for found in hosts.values()])
+            ]
+            for attempt, hosts in sorted(self._windows.items())
         }
         profile = windows.together([[one] for one in windows.apart(each)])
         # ranks of one attempt are looked at together, so the one that was looked at most often has seen all looks
@@ -99,3 +104,9 @@ class _Sum:
             most[attempt] = max(most.get(attempt, 0), looks)
         sides = tuple(sorted(self._sides))
         return PastProfile(profile, sum(most.values()), self._start_ns, self._end_ns, sides, damaged)
+
+
+def _at_once(hosts: list[Profile]) -> Profile:
+    """The windows of each host of an attempt, as if all began at the same time: hosts look whenever they are due."""
+    begin_ns = min(one.start_ns for one in hosts)
+    return merge([windows.shifted(one, begin_ns - one.start_ns) for one in hosts])

@@ -18,8 +18,9 @@ from unidle.probe.check import Check, Context, Outcome, ProbeResult, shipped
 from unidle.probe.check.host import clock, clock_check, cpu, cpu_list, cpus_allowed, memory, shared_memory
 from unidle.probe.check.kernel_log import kernel_log
 from unidle.probe.check.memory_pattern import pattern, try_piece
-from unidle.probe.check.model import LogReading
+from unidle.probe.check.model import Absent, LogReading
 from unidle.probe.check.thresholds import ModelThresholds
+from unidle.probe.log_reading import read_log
 
 
 def checks(outcome: Outcome) -> dict[str, Check]:
@@ -217,7 +218,6 @@ def test_a_reading_of_the_kernel_log_that_begins_later_says_so():
 
 
 def test_lines_of_the_kernel_log_that_are_older_than_asked_for_do_not_count(monkeypatch: pytest.MonkeyPatch):
-    from unidle.cli import check
     from unidle.probe import kernel_log as ring
 
     now_us = time.monotonic_ns() // 1000
@@ -228,9 +228,18 @@ def test_lines_of_the_kernel_log_that_are_older_than_asked_for_do_not_count(monk
     batches = [[ring.LogLine(n, line, "b") for n, line in enumerate(lines, 1)]]
     monkeypatch.setattr(ring.KernelLog, "_open", lambda self: None)
     monkeypatch.setattr(ring.KernelLog, "poll", lambda self: batches.pop() if batches else [])
-    assert [one.device for one in check._kernel_log(60).findings] == ["sda2"]
+    assert [one.device for one in read_log("kmsg", 60).findings] == ["sda2"]
     batches.append([ring.LogLine(n, line, "b") for n, line in enumerate(lines, 1)])
-    assert [one.device for one in check._kernel_log(None).findings] == ["sda1", "sda2"]
+    assert [one.device for one in read_log("kmsg").findings] == ["sda1", "sda2"]
     batches.append([ring.LogLine(n, line, "b") for n, line in enumerate(lines, 1)])
     since_s = time.clock_gettime(time.CLOCK_BOOTTIME) - 60
-    assert [one.device for one in check._kernel_log(None, since_s).findings] == ["sda2"]
+    assert [one.device for one in read_log("kmsg", None, since_s).findings] == ["sda2"]
+
+
+def test_a_kernel_log_that_is_switched_off_is_not_checked_and_decides_nothing():
+    assert kernel_log(Context(kernel_log="switched off")) == Absent("switched off")
+
+
+def test_faults_without_a_date_are_left_out_and_counted():
+    found = checks(kernel_log(Context(kernel_log=lambda: LogReading((), undated=2))))["kernel_log"]
+    assert (found.ok, found.because) == (True, "none; 2 lines without a date not counted")

@@ -159,13 +159,17 @@ class Preflight:
         self._running[machine] = order_of(name, node, node.id, what, hook.timeout_ns), tier
 
     def _machine(self, node: Node) -> str:
-        return node.id if self._commands.elsewhere else node.netns
+        return node.id if self._commands.elsewhere else f"{node.netns} {_log_of(node)}"
 
     def _known(self, view: View, node: Node) -> list[PreflightResult]:
-        """All checks of the node's machine, oldest first: declared nodes of one machine are one for this."""
+        """All checks of the node's machine, oldest first: declared nodes of one machine and kernel log are one for this."""
         alike = [node.id]
         if not self._commands.elsewhere and not node.netns and node.address == "127.0.0.1":
-            alike = [n.id for n in view.fleet.nodes if not n.netns and n.address == node.address]
+            alike = [
+                n.id
+                for n in view.fleet.nodes
+                if not n.netns and n.address == node.address and _log_of(n) == _log_of(node)
+            ]
         found = [_result(name, one) for name in alike for one in view.care.checks.get(name, ())]
         return sorted(found, key=lambda one: one.at_ns)
 
@@ -181,6 +185,11 @@ class _Used:
         if self._found is None:
             self._found = UsedDirectories(self._view, elsewhere=self._elsewhere, waiting=False)
         return self._found.of(node)
+
+
+def _log_of(node: Node) -> str:
+    """The kernel log that a check of the node reads; empty: that of its machine."""
+    return node.watch.kernel_log if node.watch is not None else ""
 
 
 def _may_taint(view: View, decision: Decision) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -262,7 +262,10 @@ def order_of(
     name: str, node: Node | None, node_id: str, what: NodeCheck | tuple[str, ...], limit_ns: int, device: str = ""
 ) -> NodeCommand:  # fmt: skip
     """The order for a node, which may have left the fleet (None); the words of a command are filled in."""
-    if not isinstance(what, NodeCheck):
+    if isinstance(what, NodeCheck):
+        if node is not None and node.watch is not None:
+            what = replace(what, kernel_log=node.watch.kernel_log)
+    else:
         what = filled(what, node, node_id, device)
     return NodeCommand(name, node_id, what, limit_ns, node.netns if node is not None else "")
 

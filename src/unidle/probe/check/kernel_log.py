@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from unidle.probe.check.model import Check, Context, Outcome, ProbeResult, Symptom, unknown
+from unidle.probe.check.model import Absent, Check, Context, Outcome, ProbeResult, Symptom, unknown
 from unidle.probe.file_system_use import used_at
+from unidle.words import counted
 
 _HARMLESS: Final = frozenset({"ignore", "watch", "restart_app"})
 
@@ -14,6 +15,8 @@ def kernel_log(context: Context) -> Outcome:
     """No fault of this node's hardware since it booted, or in the time that the reading covers."""
     if context.kernel_log is None:
         return ProbeResult((unknown("kernel_log", "no reader of the kernel's log was given"),))
+    if isinstance(context.kernel_log, str):
+        return Absent(context.kernel_log)
     reading = context.kernel_log()
     if reading.why_not is not None:
         return ProbeResult((unknown("kernel_log", reading.why_not),))
@@ -29,6 +32,8 @@ def kernel_log(context: Context) -> Outcome:
     says = "; ".join(map(_told, faults[:5])) + (f"; and {len(faults) - 5} more" if len(faults) > 5 else "")
     if unused and not faults:
         says = f"none; {', '.join(unused)}: the file system failed, and nothing uses it"
+    if reading.undated:
+        says = f"{says or 'none'}; {counted(reading.undated, 'line')} without a date not counted"
     unit = f"faults since {reading.since or 'boot'}"
     return ProbeResult((Check("kernel_log", not faults, len(faults), unit, 0, says or "none"),))
 

@@ -67,12 +67,14 @@ class Symptom(Protocol):
 class LogReading(NamedTuple):
     """The kernel log since boot; ``why_not`` is the reason if it could not be read.
 
-    ``since`` names a later time from which findings are given, such as ``the repair``.
+    ``since`` names a later time from which findings are given, such as ``the repair``. ``undated``: how many were left out
+    because their lines have no date.
     """
 
     findings: Sequence[Symptom] = ()
     why_not: str | None = None
     since: str = ""
+    undated: int = 0
 
 
 FindGpus = Callable[[Path, Mapping[str, str]], Sequence[tuple[Vendor, Sequence[FoundGpu]]]]
@@ -91,6 +93,7 @@ class Context:
     declared), and ``nodes`` the number of nodes in the fleet. ``known_pids`` are processes of jobs that may run there.
     ``other_gpus`` finds the GPUs of vendors other than NVIDIA, given the root and the environment.
     ``used`` are more directories whose file system is in use: their faults in the kernel's log count. They are not opened.
+    ``kernel_log`` reads the log; a text is why this node has none to be read.
     ``damage`` is called with each matrix product before it is checked: tests break one bit by it.
     """
 
@@ -105,7 +108,7 @@ class Context:
     history: Path | None = None
     root: Path = Path("/")
     nvml: Nvml | None = None
-    kernel_log: Callable[[], LogReading] | None = None
+    kernel_log: Callable[[], LogReading] | str | None = None
     other_gpus: FindGpus = no_others
     known_pids: frozenset[int] = frozenset()
     duration_s: float = 600.0

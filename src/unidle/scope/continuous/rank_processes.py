@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -25,9 +26,13 @@ class RunningAttempt(NamedTuple):
 
 @dataclass(slots=True)
 class RankFinder:
-    """Finds the processes of ranks. What was already read from a journal is not read again."""
+    """Finds the processes of ranks. What was already read from a journal is not read again.
+
+    ``runs``: on a host, the run root in the directory of each job below ``run_root``. It has only the ranks of this host.
+    """
 
     run_root: str
+    runs: str = ""
     _spawned: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
 
     def roots(self, attempts: Iterable[RunningAttempt]) -> dict[RunningAttempt, dict[int, int]]:
@@ -37,15 +42,34 @@ class RankFinder:
         self._spawned = {key: found for key, found in self._spawned.items() if key[:2] in names}
         found: dict[RunningAttempt, dict[int, int]] = {}
         for attempt in sorted(known):
-            pids = {rank: pid for rank in range(attempt.ranks) if (pid := self._pid(attempt, rank))}
+            pids = {rank: pid for rank in self._here(attempt) if (pid := self._pid(attempt, rank))}
             if pids:
                 found[attempt] = pids
         return found
 
+    def number_of(self, attempt: RunningAttempt) -> int:
+        """A number of this host that no other host of the attempt has; 0 where there are no others."""
+        return min(self._here(attempt), default=0) + 1 if self.runs else 0
+
+    def _root(self, job: str) -> str:
+        return f"{self.run_root}/{rundir.path_part(job)}/{self.runs}" if self.runs else self.run_root
+
+    def _here(self, attempt: RunningAttempt) -> Collection[int]:
+        """The ranks that may be here."""
+        if not self.runs:
+            return range(attempt.ranks)
+        directory = rundir.attempt_dir(self._root(attempt.job), attempt.job, attempt.attempt)
+        try:
+            names = os.listdir(directory)  # noqa: PTH208
+        except OSError:
+            return ()
+        numbers = (name.removeprefix("rank") for name in names if name.startswith("rank"))
+        return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
+
     def _pid(self, attempt: RunningAttempt, rank: int) -> int | None:
         key = (attempt.job, attempt.attempt, rank)
         if key not in self._spawned:
-            spawned = _spawned(rundir.rank_dir(self.run_root, *key))
+            spawned = _spawned(rundir.rank_dir(self._root(attempt.job), *key))
             if spawned is None:
                 return None
             self._spawned[key] = spawned

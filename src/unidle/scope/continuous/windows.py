@@ -22,6 +22,8 @@ STACKS_MOST: Final = 400
 SPANS_MOST: Final = 256
 CALLS_MOST: Final = 400
 REST: Final = Frame("native", "(stacks that took little time)")
+APART: Final = 10_000_000
+"""More than any process number: those of a host are moved by a multiple of it."""
 _BODY_MOST: Final = 256 << 20  # bytes of JSON of one window
 _LEVEL: Final = 6
 
@@ -156,6 +158,11 @@ def apart(profiles: Mapping[Any, Sequence[Profile]]) -> list[Profile]:
         made += [renumbered(one, moved) if moved else one for one in group]
         taken |= pids - moved.keys() | set(moved.values())
     return made
+
+
+def host_of(profile: Profile) -> int:
+    """The number of the host of a window: its process numbers are moved by so many times :data:`APART`."""
+    return min((p.pid for p in profile.processes), default=0) // APART
 
 
 def packed(profile: Profile) -> bytes:

@@ -1,7 +1,7 @@
 """The process that profiles running ranks again and again. Orders come on standard input, results go to standard output.
 
-Lines of JSON both ways. In: first :class:`WorkerConfig`, then an :class:`Attend` whenever other attempts run. Out: an event of
-``unidle.events.scope`` as ``[kind, body]``, or ``["next", seconds]``: the next line follows within that time. When
+Lines of JSON both ways. In: first :class:`WorkerConfig`, then a :class:`WorkerLine` whenever other attempts run, or a profile is to be kept. Out: an event of
+``unidle.events.scope`` as ``[kind, body]``, ``["row", row]`` without a store, or ``["next", seconds]``: the next line follows within that time. When
 its input ends so does the process: no profiler outlives its controller for longer than one look.
 """
 
@@ -25,6 +25,8 @@ from unidle.scope.continuous import rank_processes, windows
 from unidle.scope.continuous.keeper import Keeper
 from unidle.scope.continuous.per_rank import RankFinding, findings_of, leaves_of
 from unidle.scope.continuous.rank_processes import RunningAttempt
+from unidle.scope.continuous.windows import APART
+from unidle.scope.merge import renumbered
 from unidle.scope.model import Profile
 from unidle.store.open import open_store
 from unidle.store.profiles import ProfileRow, ProfileShelf
@@ -97,19 +99,25 @@ Judge = Callable[[Profile], Mapping[int, RankFinding]]
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):
-    """The first line. ``offset_ns`` turns the boot-time clock into the log's; ``token`` is the controller's lease."""
+    """The first line. ``offset_ns`` turns the boot-time clock into the log's; ``token`` is the controller's lease.
+
+    ``store`` is empty on a host: profiles are output, with process numbers that are apart from those of other hosts.
+    ``runs``: there, the run root in the directory of each job below ``run_root``.
+    """
 
     store: str
     run_root: str
     token: int
     offset_ns: int
     policy: ProfilePolicy
+    runs: str = ""
 
 
-class Attend(msgspec.Struct, frozen=True):
-    """The attempts that run now."""
+class WorkerLine(msgspec.Struct, frozen=True):
+    """The attempts that run now, if they are others; a profile of another host to keep."""
 
-    live: tuple[RunningAttempt, ...]
+    live: tuple[RunningAttempt, ...] | None = None
+    row: ProfileRow | None = None
 
 
 @dataclass(slots=True)
@@ -136,7 +144,7 @@ class Worker:
     def __post_init__(self) -> None:
         policy = self.orders.policy
         self.duty = Duty(policy.most_ppm / 1e6, policy.every_ns / 1e9, policy.hz)
-        self.finder = rank_processes.RankFinder(self.orders.run_root)
+        self.finder = rank_processes.RankFinder(self.orders.run_root, self.orders.runs)
 
     def due_s(self, now_s: float) -> float | None:
         """When to look the next time; None while nothing runs."""
@@ -153,6 +161,13 @@ class Worker:
         self._since = {name: self._since.get(name, now_s) for name in names}
         self._seen &= names
         self._eyes = {key: eye for key, eye in self._eyes.items() if key[:2] in names}
+
+    def take(self, told: WorkerLine) -> None:
+        """One line of the input."""
+        if told.live is not None:
+            self.attend(told.live, time.monotonic())
+        if told.row is not None:
+            self._keep([told.row], time.clock_gettime_ns(time.CLOCK_BOOTTIME) + self.orders.offset_ns)
 
     def once(self) -> bool:
         """Profile all that runs, once; False where no rank was there to profile."""
@@ -196,10 +211,9 @@ class Worker:
         processes = tuple(p for part in parts.values() for p in part.processes)
         gang = replace(profile.of_processes([p.pid for p in processes]), processes=processes)
         self._tell_findings(gang, attempt, self.judge(gang), (start_ns, end_ns), offset_ns)
+        apart = self.finder.number_of(attempt) * APART
         return [
-            ProfileRow(
-                attempt.job, start_ns, attempt.attempt, rank, end_ns, 1, windows.packed(windows.small(part))
-            )
+            ProfileRow(attempt.job, start_ns, attempt.attempt, rank, end_ns, 1, _body(part, apart))
             for rank, part in parts.items()
         ]
 
@@ -226,7 +240,11 @@ class Worker:
             self._event(ev.StepsWatched(attempt.job, attempt.attempt, *window, steps))
 
     def _keep(self, rows: Sequence[ProfileRow], now_ns: int) -> None:
-        if self.keeper is None or not rows:
+        if self.keeper is None:
+            for row in rows:
+                self.tell("row", row)
+            return
+        if not rows:
             return
         try:
             self.keeper.keep(rows, now_ns)
@@ -246,6 +264,14 @@ class Worker:
     def _event(self, event: types.Event) -> None:
         kind, body = types.encode(event)
         self.tell(kind, msgspec.Raw(body))
+
+
+def _body(part: Profile, apart: int) -> bytes:
+    """What is kept of a rank, with process numbers moved by ``apart``."""
+    if apart:
+        pids = {p.pid for p in part.processes} | {s.pid for s in part.samples}
+        part = renumbered(part, {pid: pid + apart for pid in pids})
+    return windows.packed(windows.small(part))
 
 
 # -- the process ---------------------------------------------------------------------------------------
@@ -285,9 +311,9 @@ def serve(look: Sampler, judge: Judge = findings_of) -> int:
     def tell(kind: str, body: object) -> None:
         os.write(sys.stdout.fileno(), msgspec.json.encode([kind, body]) + b"\n")
 
-    store = open_store(orders.store, create=False)
+    store = open_store(orders.store, create=False) if orders.store else None
     try:
-        keeper = Keeper(ProfileShelf(store, orders.token), orders.policy)
+        keeper = None if store is None else Keeper(ProfileShelf(store, orders.token), orders.policy)
         _serve(Worker(orders, look, judge, keeper, tell), lines, first[1:])
     except BrokenPipeError:
         return 0  # the controller is gone
@@ -298,7 +324,8 @@ def serve(look: Sampler, judge: Judge = findings_of) -> int:
         sys.stderr.write(f"{error}\n")
         return REFUSED
     finally:
-        store.close()
+        if store is not None:
+            store.close()
     return 0
 
 
@@ -312,7 +339,7 @@ def _serve(worker: Worker, lines: _Lines, come: list[bytes]) -> None:
 
     while True:
         for line in come:
-            worker.attend(msgspec.json.decode(line, type=Attend).live, time.monotonic())
+            worker.take(msgspec.json.decode(line, type=WorkerLine))
         now_s = time.monotonic()
         worker.duty.used(now_s, used())
         due_s = worker.due_s(now_s)

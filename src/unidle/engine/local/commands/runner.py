@@ -71,6 +71,8 @@ def check_words(node: str, check: NodeCheck, offset_ns: int) -> tuple[str, ...]:
     words = [sys.executable, "-P", "-m", "unidle", "check", "--json", "--tier", check.tier, "--node", node]
     if check.log_since_ns is not None:
         words += ["--log-since", f"{max(check.log_since_ns - offset_ns, 0) // 1_000_000 / 1e3:.3f}"]
+    if check.kernel_log:
+        words.append(f"--kernel-log={check.kernel_log}")
     return (*words, *(f"--used={path}" for path in check.used))
 
 
