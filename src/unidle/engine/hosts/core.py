@@ -10,12 +10,13 @@ from collections.abc import Collection, Sequence
 
 from unidle import wire
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
+from unidle.engine.hosts.box_maker import BY_AGENTS, Hosting
 from unidle.engine.hosts.box_marks import timed_marks
 from unidle.engine.hosts.gang_looks import look_of
 from unidle.engine.hosts.gang_moves import GangMoves, OrdersOf
 from unidle.engine.hosts.gang_state import GangState, Key, RankState, adopted, fresh, never_started, numbers
 from unidle.engine.hosts.gang_uses import GangUses
-from unidle.engine.hosts.host_nodes import HostNode, HostNodes
+from unidle.engine.hosts.host_nodes import HostNode
 from unidle.engine.hosts.job_saves import attempt_of
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.silence import lost_because, report_heard, report_silence
@@ -40,21 +41,23 @@ _CLOCK_SOON_NS, _CLOCK_NS = S, 30 * S  # after an agent's hello, and from then o
 
 
 class HostsCore:
-    """``hub`` is asked, never waited for. ``orders`` makes what ranks are started with."""
+    """``hub`` is asked, never waited for. ``orders`` makes what ranks are started with; ``hosting`` nodes and boxes."""
 
     def __init__(
-        self, hub: HubFacts, fleet: Fleet, start_ns: int, fence: int, timing: HostsTiming, orders: OrdersOf
+        self, hub: HubFacts, fleet: Fleet, start_ns: int, fence: int, timing: HostsTiming, orders: OrdersOf,
+        hosting: Hosting = BY_AGENTS,
     ) -> None:  # fmt: skip
         self._hub, self._timing = hub, timing
         self.out = Outbox(fence)
         self.boxes = BoxLinks(start_ns)
-        self.nodes = HostNodes(fleet, start_ns, timing, self.out)
+        self.nodes = hosting.nodes(fleet, start_ns, timing, self.out)
+        self.maker = hosting.boxes(self.out, self.nodes, hub, timing)
         self.uses = GangUses(self.out, self.nodes)
         self.gangs: dict[Key, GangState] = {}
         self._of_job: dict[str, dict[int, GangState]] = {}
         self._open: set[str] = set()
         self._timers = Timers[tuple[str, str, int | str]]()
-        self.moves = GangMoves(self.out, self.boxes, self.nodes, hub, timing, orders)
+        self.moves = GangMoves(self.out, self.boxes, self.maker, self.nodes, hub, timing, orders)
         for link in self.nodes.at.values():
             self._look_at_node_at(link, start_ns + timing.silent_ns)
 
@@ -69,6 +72,7 @@ class HostsCore:
         for attempt in live:
             gang = adopted(attempt)
             self._add(gang)
+            self.maker.wanted(attempt.command)
             for node in gang.nodes:
                 link = self.boxes.get(node, gang.job)
                 link.heard_ns = max(link.heard_ns, now_ns)
@@ -80,9 +84,10 @@ class HostsCore:
         if command.job not in self._of_job or command.attempt not in self._of_job[command.job]:
             gang = fresh(command)
             self._add(gang)
-            if command.parts or any("#" in name for place in command.places for name in place.slices):
+            in_parts = command.parts or any("#" in name for place in command.places for name in place.slices)
+            if why := _NO_PARTS if in_parts else self.maker.wanted(command):
                 for rank in gang.ranks:
-                    self.out.lost(gang, rank, _NO_PARTS, refused=True)
+                    self.out.lost(gang, rank, why, refused=True)
                 return
             self._look_at_gang_at(gang, now_ns + _LOOK_NS)
         self.moves.move(self.gangs[command.job, command.attempt])
@@ -132,9 +137,36 @@ class HostsCore:
                 self.out.tell(link.peer.id, frames.End(self.out.fence))
             else:
                 self.boxes.forget(link)
+        self.maker.finish(job)
 
     def keep(self, jobs: Collection[str]) -> None:
         self._open.update(jobs)
+        self.maker.keep(self._open)
+
+    # -- what is known of boxes without them -----------------------------------------------------
+
+    def ends(self, node: str, job: str, because: Reason, now_ns: int) -> None:
+        """Others end a box: no failure of the job. No new rank is started in it."""
+        self.out.now_ns = now_ns
+        link = self.boxes.get(node, job)
+        link.ending = True
+        for gang in self._of_job.get(job, {}).values():
+            if gang.on(node):
+                self.out.seen.append(Disrupted(*gang.key, because))
+
+    def ended(self, node: str, job: str, text: str, now_ns: int) -> None:
+        """No process of a box is alive, by the word of its host: its ranks are lost, whatever its lease."""
+        self.out.now_ns = now_ns
+        link = self.boxes.get(node, job)
+        link.ending = False
+        self._lose(link, self._risky(link), text, f"the box of node {node} has ended")
+
+    def hopeless(self, node: str, job: str, why: str, now_ns: int) -> None:
+        """A box that gangs wait for will not be there: they are given up."""
+        self.out.now_ns = now_ns
+        for gang in list(self._of_job.get(job, {}).values()):
+            if gang.unsettled and gang.on(node):
+                self.moves.give_up(gang, why)
 
     # -- what the hub reports --------------------------------------------------------------------
 
@@ -205,11 +237,8 @@ class HostsCore:
             self.out.seen.append(found)
 
     def _ends(self, link: BoxLink) -> None:
-        """The host ends the ranks of a box, as its allocation is over: no failure of the job."""
-        for gang in self._of_job.get(link.job, {}).values():
-            if gang.on(link.node):
-                because = Reason("host_ends", f"host {link.node} ends its ranks", {"node": link.node})
-                self.out.seen.append(Disrupted(*gang.key, because))
+        """The host ends the ranks of a box, as its allocation is over."""
+        self.ends(link.node, link.job, self.maker.ended_by(link), self.out.now_ns)
 
     def _looked(self, link: BoxLink, seen: frames.Seen) -> None:
         """A box has read the newest checkpoint before an attempt: that may be what its start waits for."""
@@ -312,7 +341,7 @@ class HostsCore:
         """Have the agent look after a box that is needed and has no connection."""
         gangs = self._of_job.get(link.job, {}).values()
         if link.peer is None and any(gang.on(link.node) for gang in gangs):
-            self.moves.fetch(link)
+            self.maker.fetch(link)
 
     def _watch(self, link: BoxLink, due_ns: int) -> None:
         self._timers.set(("box", link.node, link.job), due_ns)
@@ -342,10 +371,16 @@ class HostsCore:
 
     def _fence(self, link: BoxLink, risky: list[tuple[GangState, list[RankState]]]) -> None:
         """The lease of a box is over, so that its ranks are dead: they are lost, and ended again if it comes back."""
+        self._lose(link, risky, lost_because(link, self.out.now_ns), f"node {link.node} is lost")
+        if risky:
+            self.maker.fenced(link)
+
+    def _lose(
+        self, link: BoxLink, risky: list[tuple[GangState, list[RankState]]], text: str, halted: str
+    ) -> None:
         link.silent.clear()
-        text = lost_because(link, self.out.now_ns)
         for gang, ranks in risky:
-            gang.halted = gang.halted or f"node {link.node} is lost"
+            gang.halted = gang.halted or halted
             for rank in ranks:
                 self.out.lost(gang, rank, text)
             if link.peer is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from unidle import wire
 from unidle.engine.hosts.gang_state import GangState, RankState
 from unidle.engine.protocol import Observation, RankMarks
 from unidle.events.marks import Mark
@@ -28,12 +29,16 @@ class HubFacts(Protocol):
 
 @dataclass(slots=True)
 class Outbox:
-    """Collected while events and commands are worked off. ``fence`` is in each command."""
+    """Collected while events and commands are worked off. ``fence`` is in each command.
+
+    ``superseded``: a box or an agent has heard a newer controller. This one then starts nothing more.
+    """
 
     fence: int
     now_ns: int = 0  # of what is worked off
     queued: list[tuple[int, frames.Command]] = field(default_factory=list)
     seen: list[Observation] = field(default_factory=list)
+    superseded: bool = False
     _last_id: int = 0
     _awaited: dict[int, tuple[int, Answer]] = field(default_factory=dict)
     _of_peer: dict[int, set[int]] = field(default_factory=dict)
@@ -55,6 +60,12 @@ class Outbox:
             del self._awaited[done.id]
             self._of_peer[peer].discard(done.id)
             answer(done)
+
+    def heed(self, done: frames.Done) -> bool:
+        """Whether a command was refused because a newer controller is there."""
+        if done.why == wire.FENCED:
+            self.superseded = True
+        return done.why == wire.FENCED
 
     def left(self, peer: int) -> None:
         """No further answer comes on this connection."""
