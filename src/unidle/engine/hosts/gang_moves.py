@@ -172,7 +172,9 @@ class GangMoves:
         for node in gang.nodes:
             link = self._boxes.get(node, gang.job)
             if link.peer is None:
-                return f"the box of node {node} was not there within {within_s} s: {self._maker.missing(link)}"
+                return (
+                    f"the box of node {node} was not there within {within_s} s: {self._maker.missing(link)}"
+                )
         waits = [node for node in gang.nodes if node not in gang.prepared]
         return f"the boxes were not prepared within {within_s} s: {', '.join(waits) or 'of several tries'}"
 
