@@ -4,7 +4,7 @@
 
     access = load_access(kubeconfig, context)        # unidle.kube.kubeconfig
     client = open_client(access)                     # unidle.kube.client
-    pods = follow(client, PODS, labels="unidle.dev/job")   # unidle.kube.reflector: a Watch
+    pods = follow(client, PODS, Selected(labels="unidle.dev/job"))   # unidle.kube.reflector: a Watch
     writer = open_writer(client)                     # unidle.kube.writer
 
 A watch and a writer have threads of their own. The controller's loop registers ``wake_fd`` of each with its poller, and
@@ -57,7 +57,9 @@ class KubeError(UnidleError):
     @property
     def may_pass(self) -> bool:
         """Whether the same request may succeed later: no answer, a server that is busy or broken, credentials that change."""
-        return self.status in (0, 401, 408, 429) or self.status >= 500
+        return self.reason not in ("Untrusted", "Unreadable") and (
+            self.status in (0, 401, 408, 429) or self.status >= 500
+        )
 
 
 # Watches
@@ -335,7 +337,7 @@ class Client(Protocol):
     def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
         """One object."""
 
-    def list(self, kind: Kind[T], which: Selected = EVERYTHING) -> Page[T]:
+    def list_all(self, kind: Kind[T], which: Selected = EVERYTHING) -> Page[T]:
         """All objects, in as many requests as needed."""
 
     def read(self, kind: Kind[Any], name: str, namespace: str = "", sub: str = "") -> bytes:
