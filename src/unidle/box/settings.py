@@ -41,7 +41,7 @@ class BoxSettings:
         self.directory = directory
         self.authority: str = content["authority"]
         self._token: str = content[token]
-        self._in_file = token == "token_file"
+        self._in_file = "token_file" in content
         self.node: str = content["node"]
         self.name: str = str(content.get("name", ""))
         self.hubs = _hubs(content.get("hub"), source)

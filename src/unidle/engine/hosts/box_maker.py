@@ -31,6 +31,10 @@ class BoxMaker(Protocol):
         """Make a box that is needed and has no connection, or find that it is there."""
         ...
 
+    def met(self, link: BoxLink) -> None:
+        """A box has dialled."""
+        ...
+
     def missing(self, link: BoxLink) -> str:
         """Why a box is not there, for an error."""
         ...
@@ -80,6 +84,9 @@ class AgentBoxes:
         token = self._hub.box_token(link.node, link.job)
         number = self._out.ask(agent.id, answered)
         self._out.tell(agent.id, frames.Box(number, self._out.fence, link.job, token))
+
+    def met(self, link: BoxLink) -> None:
+        """Nothing to do: its agent reports its end."""
 
     def missing(self, link: BoxLink) -> str:
         return link.trouble or ("no agent" if self._nodes.agent(link.node) is None else "no answer")

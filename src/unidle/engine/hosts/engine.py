@@ -198,6 +198,10 @@ class HostsEngine:
         left_ns = min([LONGEST_WAIT_NS, *(max(0, at - now_ns) for at in times)])
         self._poller.poll(-(-left_ns // 1_000_000))
 
+    def also_wake(self, fd: int) -> None:
+        """Return from :meth:`wait` once this descriptor is readable, too."""
+        self._poller.register(fd, select.POLLIN)
+
     def close(self) -> None:
         """Let go of the hub; what runs continues within the leases of its boxes."""
         self._reads.close()

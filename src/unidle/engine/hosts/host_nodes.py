@@ -20,7 +20,10 @@ AGENT_GONE = "unidle/agent-gone"
 
 @dataclass(slots=True)
 class HostNode:
-    """A node. ``down``: neither its agent nor a box answers. ``leaving``: its agent left on purpose."""
+    """A node. ``down``: neither its agent nor a box answers. ``leaving``: its agent left on purpose.
+
+    ``trouble``: why it is not ready by the word of its cluster, where it has one.
+    """
 
     node: Node
     heard_ns: int
@@ -28,6 +31,7 @@ class HostNode:
     down: bool = False
     gone: bool = False  # its agent does not answer
     leaving: bool = False
+    trouble: str = ""
 
     def as_listed(self) -> Node:
         """The node as the fleet has it now."""
