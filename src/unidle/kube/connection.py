@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from unidle.errors import BadInput
 from unidle.kube.credentials import Pair
 from unidle.kube.kubeconfig import Access
+from unidle.kube.protocol import KubeError
 
 CONNECT_S: Final = 10.0
 # A peer that is there no more is found within half a minute, also by a watch on which nothing is sent.
@@ -159,7 +160,7 @@ class Pool:
         found.used = False
         with self._lock:
             if self._closed:
-                raise ConnectionAbortedError("the client is closed")
+                raise KubeError("the client is closed", reason="Closed")
             self._busy.add(found)
         try:
             yield found

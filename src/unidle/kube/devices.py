@@ -22,6 +22,13 @@ _AMD_LABELS: Final = ("amd.com/gpu.", "beta.amd.com/gpu.")
 _MOST: Final = 1024  # of one node: more is a mistake of its plugin
 
 
+def is_device(resource: str) -> bool:
+    """Whether pods get GPUs by requesting ``resource``."""
+    return resource in (NVIDIA, f"{NVIDIA}.shared", AMD) or bool(
+        _MIG.fullmatch(resource) or _ASCEND.fullmatch(resource)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class FoundDevices:
     """``resources`` has for each device the resource that a pod requests to get it. ``sources``: where all that is from."""
