@@ -136,7 +136,7 @@ class ApiClient:
             yield from block
 
     def blocks(self, request: Request, silent_s: float) -> Iterator[list[bytes]]:
-        """As :meth:`stream`, with the lines that came together in one list."""
+        """As :meth:`stream`, with the lines that came together in one list; an empty one once the server has agreed."""
         credential = self.access.credentials.now()
         with self._pool.connection(credential.pair, None) as connection:
             response = self._sent(connection, request, credential, None, silent_s)
@@ -145,6 +145,7 @@ class ApiClient:
                 if response.status == 401:
                     self.access.credentials.refused(credential)
                 raise self._refusal(request, response, body)
+            yield []
             yield from self._lines(request, response)
 
     def break_off(self) -> None:

@@ -19,8 +19,18 @@ from urllib.parse import urlsplit
 from unidle.errors import BadInput
 from unidle.kube.credentials import Pair
 from unidle.kube.kubeconfig import Access
+from unidle.kube.protocol import KubeError
 
 CONNECT_S: Final = 10.0
+# A peer that is there no more is found within half a minute, also by a watch on which nothing is sent.
+_OPTIONS: Final = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
+)
 _BUFFER_BYTES: Final = 1 << 16
 _IDLE_S: Final = 60.0  # servers close idle connections after 90 s or more; do not meet that moment
 _MOST_IDLE: Final = 16
@@ -108,7 +118,8 @@ class Connection(http.client.HTTPConnection):
         until_s = time.monotonic() + limit
         plain = socket.create_connection((self.host, self.port), limit)
         try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for level, option, value in _OPTIONS:
+                plain.setsockopt(level, option, value)
             timed = TimedSocket(plain)
             timed.deadline_s = until_s
             self.sock: Any = timed
@@ -149,7 +160,7 @@ class Pool:
         found.used = False
         with self._lock:
             if self._closed:
-                raise ConnectionAbortedError("the client is closed")
+                raise KubeError("the client is closed", reason="Closed")
             self._busy.add(found)
         try:
             yield found

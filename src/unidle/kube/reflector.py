@@ -55,10 +55,6 @@ class _Line(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
-class _Over(Exception):
-    """The server has forgotten the version that the watch would resume at."""
-
-
 def follow(
     client: ApiClient, kind: Kind[T], which: Selected = EVERYTHING, times: WatchTimes | None = None
 ) -> Reflector[T]:
@@ -131,10 +127,10 @@ class Reflector(Generic[T]):
                     tries = 0
                     continue
                 error = None
-            except _Over:
-                self._version, error = "", None
             except KubeError as found:
                 error = found
+                if found.status == 410:  # the version, or the next page of a list, is forgotten
+                    self._version, error = "", None
             except (
                 UnidleError,
                 OSError,
@@ -169,24 +165,15 @@ class Reflector(Generic[T]):
         """Read all, and report what differs from what was known."""
         found: dict[str, T] = {}
         token = ""
-        try:
-            while True:
-                page = self._client.page(self._kind, self._which, token)
-                for item in page.items:
-                    uid = item.metadata.uid
-                    known = self._seen.get(uid)
-                    same = (
-                        known is not None
-                        and known.metadata.resource_version == item.metadata.resource_version
-                    )
-                    found[uid] = known if same and known is not None else item
-                token = page.next
-                if not token:
-                    break
-        except KubeError as error:
-            if error.status == 410:  # between two pages
-                raise _Over from None
-            raise
+        while True:
+            page = self._client.page(self._kind, self._which, token)
+            for item in page.items:
+                known = self._seen.get(item.metadata.uid)
+                same = known is not None and known.metadata.resource_version == item.metadata.resource_version
+                found[item.metadata.uid] = known if same and known is not None else item
+            token = page.next
+            if not token:
+                break
         self._works()
         gone = [Gone(known) for uid, known in self._seen.items() if uid not in found]
         put = [
@@ -237,7 +224,8 @@ class Reflector(Generic[T]):
                     self._version = decoded(found.object, AnyObject).metadata.resource_version
                 elif found.type == "ERROR":
                     self._mailbox.put(events)
-                    self._refused(decoded(found.object, Status), request)
+                    status = decoded(found.object, Status)
+                    raise of_status(request, status, status.code)
         except msgspec.DecodeError as error:
             self._mailbox.put(events)
             raise KubeError(
@@ -258,8 +246,3 @@ class Reflector(Generic[T]):
         old = self._seen.get(uid)
         self._seen[uid] = item
         return Put(item, old)
-
-    def _refused(self, status: Status, request: Request) -> None:
-        if status.code == 410 or status.reason in ("Expired", "Gone"):
-            raise _Over
-        raise of_status(request, status, status.code)
