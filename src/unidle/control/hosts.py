@@ -37,6 +37,7 @@ from unidle.probe.detector import Detection, DetectorStatus
 from unidle.store.protocol import Store
 
 if TYPE_CHECKING:
+    from unidle.control.kube import KubeWish
     from unidle.files.fleet_notices import NoticeChannel
 
 DEADLINE_NS: Final = 30_000_000_000
@@ -46,12 +47,14 @@ _MOST_SIGNS: Final = 100_000  # that wait for a turn of the loop
 @dataclass(frozen=True, slots=True)
 class HostsWish:
     """``listen``: ``HOST:PORT`` for boxes and agents; ``names``: more names of this host for the certificate that the
-    hub makes, where ``site`` has none; ``deadline_ns``: how long ranks may run without a word from a controller."""
+    hub makes, where ``site`` has none; ``deadline_ns``: how long ranks may run without a word from a controller.
+    ``kube``: the hosts are the nodes of a cluster."""
 
     listen: str
     deadline_ns: int
     names: tuple[str, ...]
     site: SiteFiles | None
+    kube: KubeWish | None = None
 
 
 class PeerClocks(Protocol):
@@ -165,9 +168,15 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
         is_fresh=lambda: held.store.is_fresh(lease),
     )
     try:
-        nodes = view.fleet.nodes if view.fleet.source == HOSTS else ()  # else those of this machine
-        known = replace(fleet, nodes=nodes, source=HOSTS)
-        engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
+        engine: HostsEngine
+        if wish.kube is not None:
+            from unidle.control.kube import kube_engine
+
+            engine = kube_engine(hub, wish.kube, held, fleet, wish.deadline_ns)
+        else:
+            nodes = view.fleet.nodes if view.fleet.source == HOSTS else ()  # else those of this machine
+            known = replace(fleet, nodes=nodes, source=HOSTS)
+            engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
     except BaseException:
         hub.close()
         raise

@@ -31,7 +31,7 @@ class HostNode:
     down: bool = False
     gone: bool = False  # its agent does not answer
     leaving: bool = False
-    trouble: str = ""
+    trouble: Reason | None = None
 
     def as_listed(self) -> Node:
         """The node as the fleet has it now."""

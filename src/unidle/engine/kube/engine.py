@@ -3,139 +3,122 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Final
 
+from unidle.boot import boottime_ns
 from unidle.clock import Clock
 from unidle.engine.hosts.box_link import Place
 from unidle.engine.hosts.box_maker import Hosting
 from unidle.engine.hosts.engine import HostsEngine
-from unidle.engine.hosts.timing import HostsTiming
-from unidle.engine.kube.manifest import PodSettings
+from unidle.engine.hosts.timing import HostsTiming, S
+from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.nodes import KubeNodes
 from unidle.engine.kube.pod_reading import disrupted, end_text, has_terminated, never_started
 from unidle.engine.kube.pods import PodBoxes, PodState
+from unidle.engine.kube.sources import OUT_OF_SERVICE, KubeSources
 from unidle.engine.protocol import Observation, Taken
-from unidle.fleet import Fleet, Node
+from unidle.fleet import Fleet
 from unidle.hub.protocol import Hub
-from unidle.kube import objects
+from unidle.kube.cluster_fleet import FleetChanges
 from unidle.kube.objects import Pod
-from unidle.kube.protocol import Gone, Put, Synced, Watch, Writer
+from unidle.kube.protocol import Gone, Put
 
-OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-"""Taint by which an administrator vouches that nothing runs on a node any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class KubeParts:
-    """What the engine has of the cluster: watches of all nodes and all pods, a writer, and how nodes are read.
-
-    ``node_of`` makes a node of the fleet; ``taken_of`` what pods of others hold of a node, of all its pods that are not
-    this controller's.
-    """
-
-    nodes: Watch[objects.Node]
-    pods: Watch[Pod]
-    writer: Writer
-    node_of: Callable[[objects.Node], Node]
-    taken_of: Callable[[Node, list[Pod]], Taken]
+WRITE_NS: Final = S // 2
+"""So long after a look at the lease requests to the API server may begin; each lasts no longer than the writer's timeout."""
 
 
 class KubeEngine(HostsEngine):
-    """Runs gangs over boxes that are pods. ``settings`` are those of all pods.
+    """Runs gangs over boxes that are pods. ``settings`` are those of all pods; ``may_write``: whether the store's lease
+    surely holds. ``sources`` have listed all nodes and pods; they are closed with the engine.
 
     What is reported of pods is taken in after what their boxes sent, so that the ends of ranks are their own marks
     where those have arrived.
     """
 
     def __init__(
-        self, hub: Hub, fleet: Fleet, clock: Clock, fence: int, timing: HostsTiming, parts: KubeParts, settings: PodSettings
+        self, hub: Hub, fleet: Fleet, clock: Clock, fence: int, timing: HostsTiming, sources: KubeSources,
+        settings: PodSettings, *, may_write: Callable[[], bool],
     ) -> None:  # fmt: skip
-        self._parts = parts
+        self._sources, self._settings, self._may_write = sources, settings, may_write
         hosting = Hosting(
-            lambda fleet, start_ns, timing, out: KubeNodes(fleet, start_ns, timing, out),
-            lambda out, nodes, hub, timing: PodBoxes(settings, parts.writer, out, nodes),  # noqa: ARG005
+            KubeNodes,
+            lambda out, nodes, hub, timing: PodBoxes(settings, sources.writer, out, nodes),  # noqa: ARG005
         )
         super().__init__(hub, fleet, clock, fence, timing, hosting)
-        assert isinstance(self._core.maker, PodBoxes) and isinstance(self._core.nodes, KubeNodes)  # noqa: PT018
-        self.pods, self._nodes, self._word = self._core.maker, self._core.nodes, self._core.host_word
+        pods, nodes = self._core.maker, self._core.nodes
+        assert isinstance(pods, PodBoxes)
+        assert isinstance(nodes, KubeNodes)
+        self.pods, self._nodes, self._word = pods, nodes, self._core.host_word
         self._ended: list[Place] = []  # whose ends are reported, and in the log by the next poll
-        self._others: dict[str, dict[str, Pod]] = {}  # by node and UID
-        self._changed: set[str] = set()  # nodes of which others hold something else
-        self._taken: dict[str, Taken] = {}
-        for watch in (parts.nodes, parts.pods, parts.writer):
-            self.also_wake(watch.wake_fd)
+        for node in fleet.nodes:
+            if sources.fleet.node(node.id) is None:
+                nodes.removed(node.id)
+        for fd in sources.wake_fds:
+            self.also_wake(fd)
 
     def release(self, job: str, attempt: int) -> None:
         super().release(job, attempt)
         self.pods.released(job)
 
     def poll(self) -> list[Observation]:
+        if self._may_write():
+            self._sources.writer.allow_until(boottime_ns() + WRITE_NS)
         ended, self._ended = self._ended, []
         self.pods.let_go(ended)
         seen = super().poll()
-        now_ns = self._clock.now_ns()
-        self._core.out.now_ns = now_ns
-        for event in self._parts.nodes.poll():
-            self._take_node(event, now_ns)
-        for change in self._parts.pods.poll():
+        now_ns = self._core.out.now_ns = self._clock.now_ns()
+        changes, pods = self._sources.poll()
+        self._take_fleet(changes, now_ns)
+        for change in pods:
             self._take_pod(change)
-        for result in self._parts.writer.poll():
+        for result in self._sources.writer.poll():
             if (refused := self.pods.written(result)) is not None:
                 self._word.hopeless(self._core.boxes.get(*refused[0]), refused[1])
         for place, why in self.pods.hopeless(now_ns):
             self._word.hopeless(self._core.boxes.get(*place), why)
         self.pods.tidy(now_ns)
-        self._report_taken()
+        if not self.pods.synced:
+            self.pods.synced = True
+            self._word.listed()
         self._flush()
         more, self._core.out.seen = self._core.out.seen, []
         return seen + more
 
     def close(self) -> None:
         """Let go of the cluster and the hub; what runs continues within the leases of its boxes."""
-        self._parts.nodes.close()
-        self._parts.pods.close()
-        self._parts.writer.close()
+        self._sources.close()
         super().close()
 
-    # -- nodes -----------------------------------------------------------------------------------
+    def _take_fleet(self, changes: FleetChanges, now_ns: int) -> None:
+        for node in changes.put:
+            self._core.look_at_node_at(self._nodes.put(node), now_ns)
+        for read in changes.health:
+            if (link := self._nodes.at.get(read.node.id)) is not None:
+                link.trouble = None if read.health == "healthy" else read.because
+                self._core.look_at_node_at(link, now_ns)
+        for name in changes.gone:
+            if (link := self._nodes.removed(name)) is not None:
+                self._core.look_at_node_at(link, now_ns)
+        for use in changes.used:
+            taken = Taken(use.node, use.cpus, use.memory_bytes, use.devices, use.because)
+            self._core.out.seen.append(taken)
+        vouched, self._sources.out_of_service = self._sources.out_of_service, {}
+        for name in (name for name, yes in vouched.items() if yes):
+            for box in self._core.boxes.on_node(name):
+                self._word.ended(box, f"node {name} is out of service, by its taint {OUT_OF_SERVICE}")
 
-    def _take_node(self, event: object, now_ns: int) -> None:
-        if isinstance(event, Put):
-            node = self._parts.node_of(event.object)
-            link = self._nodes.put(node, not_ready(event.object))
-            self._changed.add(node.id)
-            if any(taint.key == OUT_OF_SERVICE for taint in event.object.spec.taints):
-                for box in self._core.boxes.on_node(node.id):
-                    text = f"node {node.id} is out of service, by its taint {OUT_OF_SERVICE}"
-                    self._word.ended(box, text)
-        elif isinstance(event, Gone):
-            found = self._nodes.removed(event.object.metadata.name)
-            if found is None:
-                return
-            link = found
-        else:
+    def _take_pod(self, change: Put[Pod] | Gone[Pod]) -> None:
+        pod = change.object
+        place = place_of(self._settings, pod)
+        if place is None:
             return
-        self._core.look_at_node_at(link, now_ns)
+        if isinstance(change, Put):
+            self._look_at_pod(place, self.pods.put(place, pod))
+        else:
+            self.pods.gone(place, pod)
+            self._core.fetch(self._core.boxes.get(*place))
 
-    # -- pods ------------------------------------------------------------------------------------
-
-    def _take_pod(self, event: object) -> None:
-        if isinstance(event, Put):
-            if (place := self.pods.place_of(event.object)) is not None:
-                self._own(place, self.pods.put(place, event.object))
-            else:
-                self._foreign(event.object, there=not event.object.ended)
-        elif isinstance(event, Gone):
-            if (place := self.pods.place_of(event.object)) is not None:
-                self.pods.gone(place, event.object)
-                self._core.fetch(self._core.boxes.get(*place))
-            else:
-                self._foreign(event.object, there=False)
-        elif isinstance(event, Synced) and not self.pods.synced:
-            self.pods.synced = True
-            self._word.listed()
-
-    def _own(self, place: Place, state: PodState) -> None:
+    def _look_at_pod(self, place: Place, state: PodState) -> None:
         """What the state of one of the own pods means for its ranks."""
         pod, link = state.pod, self._core.boxes.get(*place)
         if state.ended:
@@ -152,43 +135,6 @@ class KubeEngine(HostsEngine):
         self._ended.append(place)
         text = end_text(pod)
         self._word.ended(link, text)
-        if not state.met and not state.ours and because is None and not pod.status.reason.startswith("OutOf"):
+        unlucky = because is not None or pod.status.reason.startswith("OutOf")
+        if not state.met and not state.ours and not unlucky:
             self._word.hopeless(link, f"node {place[0]}: {text}")
-
-    # -- what others use -------------------------------------------------------------------------
-
-    def _foreign(self, pod: Pod, *, there: bool) -> None:
-        node = pod.spec.node_name
-        if not node:
-            return
-        pods = self._others.setdefault(node, {})
-        if there:
-            pods[pod.metadata.uid] = pod
-        else:
-            pods.pop(pod.metadata.uid, None)
-        self._changed.add(node)
-
-    def _report_taken(self) -> None:
-        if not self.pods.synced:
-            return
-        changed, self._changed = self._changed, set()
-        for name in changed:
-            link = self._nodes.at.get(name)
-            if link is None:
-                continue
-            taken = self._parts.taken_of(link.node, list(self._others.get(name, {}).values()))
-            if taken != self._taken.get(name):
-                self._taken[name] = taken
-                self._core.out.seen.append(taken)
-
-
-def not_ready(node: objects.Node) -> str:
-    """Why the kubelet of a node is not ready; empty if it is."""
-    ready = next((one for one in node.status.conditions if one.type == "Ready"), None)
-    if ready is None:
-        return "it has reported nothing yet"
-    if ready.status == "True":
-        return ""
-    return (
-        ": ".join(part for part in (ready.reason, " ".join(ready.message.split())[:300]) if part) or "unknown"
-    )

@@ -20,6 +20,7 @@ from unidle.engine.protocol import StartGang
 from unidle.fleet import Device, device_of
 from unidle.jobs import JobSpec
 from unidle.jobs.pod import PodEnvSource, PodMount, PodToleration, PodWish
+from unidle.kube.objects import Pod
 
 JOB: Final = "unidle.dev/job"
 CONTROLLER: Final = "unidle.dev/controller"
@@ -86,6 +87,18 @@ def label_of(job: str) -> str:
         return job
     slug = re.sub(r"[^A-Za-z0-9]+", "-", job).strip("-")[:40].strip("-") or "job"
     return f"{slug}-{hashlib.sha256(job.encode()).hexdigest()[:10]}"
+
+
+def place_of(settings: PodSettings, pod: Pod) -> tuple[str, str] | None:
+    """Node and job of a pod of this controller; None for any other, also one that only has its labels."""
+    meta = pod.metadata
+    node, job = meta.annotations.get(NODE, ""), meta.annotations.get(JOB_NAME, "")
+    own = (
+        meta.namespace == settings.namespace
+        and meta.labels.get(CONTROLLER) == settings.controller
+        and meta.name == pod_name(settings.controller, job, node)
+    )
+    return (node, job) if own and pod.spec.node_name == node else None
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -11,7 +11,6 @@ from unidle.engine.hosts.timing import S
 from unidle.engine.protocol import HealthChange, NodesChanged
 from unidle.fleet import Node
 from unidle.hub.protocol import Peer
-from unidle.jobs import Reason
 
 NODE_GONE = "unidle/node-gone"
 """Taint of a node that has left the cluster, while ranks may run there."""
@@ -22,17 +21,16 @@ class KubeNodes(HostNodes):
     fleet, for no new job, until no rank may run there.
     """
 
-    def put(self, node: Node, not_ready: str) -> HostNode:
-        """A node is listed, or changed. ``not_ready``: why its kubelet is not ready, empty if it is."""
+    def put(self, node: Node) -> HostNode:
+        """A node is listed, or changed. One of a tier that came later hangs from the top."""
+        if node.parent not in self._tiers:
+            node = replace(node, parent=self._site)
         link = self.at.get(node.id)
         before = None if link is None else link.as_listed()
         if link is None:
             link = self.at[node.id] = HostNode(node, self._out.now_ns)
         link.node, link.leaving = node, False
-        link.trouble = not_ready
         self._list(link, before)
-        if not not_ready:
-            self._recover(link)
         return link
 
     def removed(self, node: str) -> HostNode | None:
@@ -70,13 +68,12 @@ class KubeNodes(HostNodes):
             del self.at[link.node.id]
             self._out.seen.append(NodesChanged(gone=(link.node.id,)))
             return None
-        if not link.trouble and not link.leaving:
+        if link.trouble is None and not link.leaving:
             self._recover(link)
             return None
         if boxes:
             self._recover(link)
-        elif not link.down and link.trouble:
+        elif not link.down and link.trouble is not None:
             link.down = True
-            because = Reason("node_not_ready", f"node {link.node.id} is not ready: {link.trouble}")
-            self._out.seen.append(HealthChange(link.node.id, "fault", because))
+            self._out.seen.append(HealthChange(link.node.id, "fault", link.trouble))
         return now_ns + S

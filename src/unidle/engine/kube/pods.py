@@ -15,14 +15,10 @@ from unidle.engine.hosts.host_nodes import HostNodes
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.hosts.timing import S
 from unidle.engine.kube.manifest import (
-    CONTROLLER,
     FINALIZER,
-    JOB_NAME,
-    NODE,
     SHAPE,
     PodPlan,
     PodSettings,
-    pod_name,
     pod_plans,
 )
 from unidle.engine.kube.pod_reading import HOPELESS, disrupted, waits_because
@@ -173,17 +169,6 @@ class PodBoxes:
             self._jobs[job].idle_ns = self._out.now_ns
 
     # -- what is reported of pods ----------------------------------------------------------------
-
-    def place_of(self, pod: Pod) -> Place | None:
-        """Node and job of a pod of this controller; None for any other, also one that only has its labels."""
-        meta = pod.metadata
-        node, job = meta.annotations.get(NODE, ""), meta.annotations.get(JOB_NAME, "")
-        own = (
-            meta.namespace == self._settings.namespace
-            and meta.labels.get(CONTROLLER) == self._settings.controller
-            and meta.name == pod_name(self._settings.controller, job, node)
-        )
-        return (node, job) if own and pod.spec.node_name == node else None
 
     def put(self, place: Place, pod: Pod) -> PodState:
         """A pod is there, or changed."""

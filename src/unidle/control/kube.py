@@ -1,0 +1,128 @@
+"""A controller of a Kubernetes cluster: its client, and the engine over pods that dial the hub."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Final
+
+from unidle.control.session import HeldStore
+from unidle.engine.hosts.timing import HostsTiming, S
+from unidle.engine.kube.engine import KubeEngine
+from unidle.engine.kube.manifest import PodSettings, place_of
+from unidle.engine.kube.sources import KubeSources
+from unidle.engine.kube.token_reviews import TokenReviews
+from unidle.errors import BadInput
+from unidle.fleet import HOSTS, Fleet
+from unidle.hub.server import HubServer
+from unidle.kube.client import ApiClient, open_client
+from unidle.kube.cluster_fleet import ClusterFleet
+from unidle.kube.kubeconfig import load_access
+from unidle.kube.nodes import FleetRules
+from unidle.kube.objects import NODES, PODS, RESOURCE_SLICES
+from unidle.kube.protocol import EVERYTHING, KubeError
+from unidle.kube.reflector import follow
+from unidle.kube.writer import open_writer
+
+START_WITHIN_NS: Final = 600 * S
+"""For the boxes of a gang: an image may have to be pulled first."""
+_LIST_S: Final = 60.0
+_WRITE_S: Final = 1.5  # of one request: with the wait before it, no more than half of the store's lease
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what is not to be dialled
+
+
+@dataclass(frozen=True, slots=True)
+class KubeWish:
+    """Which cluster, and what its pods have. ``kubeconfig`` and ``context`` None: as kubectl finds them.
+
+    ``hub_address``: ``HOST:PORT`` by which pods reach the controller; empty: where it listens. ``cpu_devices``: of each
+    node without GPUs.
+    """
+
+    box_image: str
+    image: str = ""
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str = ""
+    hub_address: str = ""
+    cpu_devices: int = 0
+
+
+def kube_engine(
+    hub: HubServer, wish: KubeWish, held: HeldStore, fleet: Fleet, deadline_ns: int
+) -> KubeEngine:
+    """The engine. ``fleet`` has queues and policies. Errors: BadInput, KubeError where the cluster does not answer."""
+    client = open_client(load_access(wish.kubeconfig, wish.context), agent="unidle-controller")
+    try:
+        settings = _settings(hub, wish, client)
+        sources = _sources(client, settings, wish)
+    except BaseException:
+        client.close()
+        raise
+    sources.also_close.append(client.close)
+    try:
+        sources.list_all(_LIST_S)
+        sources.fleet.changes()
+        reviews = TokenReviews(client.another(patience_s=0.0), settings)
+        sources.also_close.append(reviews.close)
+        hub.vouched_by(reviews)
+        timing = HostsTiming(deadline_ns=deadline_ns, start_within_ns=START_WITHIN_NS)
+        return KubeEngine(
+            hub, _known(held, fleet, sources.fleet.fleet()), held.clock, held.lease.token, timing, sources, settings,
+            may_write=lambda: held.store.is_fresh(held.lease),
+        )  # fmt: skip
+    except BaseException:
+        sources.close()
+        raise
+
+
+def _settings(hub: HubServer, wish: KubeWish, client: ApiClient) -> PodSettings:
+    host, port = hub.addresses[0]
+    if wish.hub_address:
+        host, _, text = wish.hub_address.rpartition(":")
+        host = host.strip("[]")
+        port = int(text) if text.isascii() and text.isdigit() else 0
+        if not host or not 0 < port < 65536:
+            raise BadInput(
+                "is no address", field="--hub-address", value=wish.hub_address, remedy="write HOST:PORT"
+            )
+    elif host in _EVERYWHERE:
+        raise BadInput(
+            "listens on all addresses, and pods need one to dial", field="--listen", value=host,
+            remedy="add --hub-address HOST:PORT, as pods reach this controller",
+        )  # fmt: skip
+    name = hashlib.sha256(hub.box_token("", "kubernetes").encode()).hexdigest()[:10]
+    return PodSettings(
+        wish.namespace or client.namespace, name, ((host, port),), hub.authority, wish.box_image, wish.image
+    )
+
+
+def _sources(client: ApiClient, settings: PodSettings, wish: KubeWish) -> KubeSources:
+    rules = FleetRules(cpu_devices=wish.cpu_devices)
+    fleet = ClusterFleet(rules, is_ours=lambda pod: place_of(settings, pod) is not None)
+    slices = follow(client, RESOURCE_SLICES) if _has_slices(client) else None
+    return KubeSources(
+        follow(client, NODES), follow(client, PODS), slices, open_writer(client, timeout_s=_WRITE_S), fleet
+    )
+
+
+def _has_slices(client: ApiClient) -> bool:
+    """Whether the cluster serves ResourceSlices, and this controller may read them. Errors: KubeError."""
+    try:
+        client.page(RESOURCE_SLICES, EVERYTHING, size=1)
+    except KubeError as error:
+        if error.status in (403, 404):
+            return False
+        raise
+    return True
+
+
+def _known(held: HeldStore, fleet: Fleet, cluster: Fleet) -> Fleet:
+    """Nodes and tiers of the cluster, and nodes of the log that have left it: attempts may be there."""
+    found = {node.id for node in cluster.nodes}
+    tiers = {tier.id for tier in cluster.tiers}
+    view = held.view
+    left = [node for node in view.fleet.nodes if node.id not in found] if view.fleet.source == HOSTS else []
+    top = cluster.tiers[0].id
+    nodes = [node if node.parent in tiers else replace(node, parent=top) for node in left]
+    return replace(fleet, tiers=cluster.tiers, nodes=(*cluster.nodes, *nodes), source=HOSTS)
