@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,7 +18,7 @@ from unidle.fleet import HOSTS, Fleet
 from unidle.hub.server import HubServer
 from unidle.kube.client import ApiClient, open_client
 from unidle.kube.cluster_fleet import ClusterFleet
-from unidle.kube.kubeconfig import load_access
+from unidle.kube.kubeconfig import Access, load_access
 from unidle.kube.nodes import FleetRules
 from unidle.kube.objects import NODES, PODS, RESOURCE_SLICES
 from unidle.kube.protocol import EVERYTHING, KubeError
@@ -26,8 +27,9 @@ from unidle.kube.writer import open_writer
 
 START_WITHIN_NS: Final = 600 * S
 """For the boxes of a gang: an image may have to be pulled first."""
+IN_CLUSTER: Final = "in-cluster"
 _LIST_S: Final = 60.0
-_WRITE_S: Final = 1.5  # of one request: with the wait before it, no more than half of the store's lease
+_WRITE_S: Final = 4.0  # of one request, at most
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what is not to be dialled
 
 
@@ -52,7 +54,7 @@ def kube_engine(
     hub: HubServer, wish: KubeWish, held: HeldStore, fleet: Fleet, deadline_ns: int
 ) -> KubeEngine:
     """The engine. ``fleet`` has queues and policies. Errors: BadInput, KubeError where the cluster does not answer."""
-    client = open_client(load_access(wish.kubeconfig, wish.context), agent="unidle-controller")
+    client = open_client(_access(wish), agent="unidle-controller")
     try:
         settings = _settings(hub, wish, client)
         sources = _sources(client, settings, wish)
@@ -74,6 +76,13 @@ def kube_engine(
     except BaseException:
         sources.close()
         raise
+
+
+def _access(wish: KubeWish) -> Access:
+    if wish.kubeconfig != IN_CLUSTER:
+        return load_access(wish.kubeconfig, wish.context)
+    named = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+    return load_access(environ={name: os.environ[name] for name in named if name in os.environ})
 
 
 def _settings(hub: HubServer, wish: KubeWish, client: ApiClient) -> PodSettings:

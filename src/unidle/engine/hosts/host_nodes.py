@@ -58,6 +58,10 @@ class HostNodes:
         link = self.at.get(node)
         return None if link is None else link.peer
 
+    def unwatched(self, node: str) -> str:  # noqa: ARG002
+        """Why no agent of a node is to be waited for; empty: each has one, or will have it again."""
+        return ""
+
     def address(self, node: str) -> str:
         """Where other hosts reach a node; the loopback address of one that is not known."""
         link = self.at.get(node)

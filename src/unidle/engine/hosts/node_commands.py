@@ -83,6 +83,8 @@ class HostCommands:
             one.outcome = NodeOutcome(
                 None, False, f"host {one.order.node} did not answer within {limit}", away=True
             )
+        if one.outcome is None and (why := self._core.nodes.unwatched(one.order.node)):
+            one.outcome = NodeOutcome(None, False, why)
         self._send(one)
         return one.outcome
 

@@ -23,8 +23,8 @@ from unidle.kube.cluster_fleet import FleetChanges
 from unidle.kube.objects import Pod
 from unidle.kube.protocol import Gone, Put
 
-WRITE_NS: Final = S // 2
-"""So long after a look at the lease requests to the API server may begin; each lasts no longer than the writer's timeout."""
+WRITE_NS: Final = 2 * S - S // 5
+"""So long after a look at the lease requests to the API server may last: the store's lease then still holds."""
 
 
 class KubeEngine(HostsEngine):

@@ -53,6 +53,9 @@ class KubeNodes(HostNodes):
         self.of_peer[peer.id] = link
         return link
 
+    def unwatched(self, node: str) -> str:
+        return "" if self.agent(node) is not None else f"no agent runs on node {node}, so it is not checked"
+
     def described(self, peer: int, body: dict[str, Any]) -> None:
         """The API server describes nodes."""
 
