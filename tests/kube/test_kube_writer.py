@@ -282,7 +282,13 @@ def test_the_status_of_a_pod_is_patched(to: Sent, namespace: str) -> None:
     item: Pod = made(to, PODS, pending_pod(namespace, "a"))
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU"}
     patch = Patch(
-        PODS, namespace, "a", {"status": {"conditions": [condition]}}, item.metadata.uid, "strategic", "status"
+        PODS,
+        namespace,
+        "a",
+        {"status": {"conditions": [condition]}},
+        item.metadata.uid,
+        "strategic",
+        "status",
     )
     [end] = to.write(patch)
     assert isinstance(end, Written)
@@ -318,7 +324,9 @@ def test_an_eviction_waits_for_the_disruption_budget(
     }
     shared_cluster.kubectl("create", "-f", "-", told=budget)
     wait_until(
-        lambda: shared_cluster.get("pdb", "none", "-n", namespace).get("status", {}).get("currentHealthy") == 1,
+        lambda: (
+            shared_cluster.get("pdb", "none", "-n", namespace).get("status", {}).get("currentHealthy") == 1
+        ),
         what="the budget counts the pod",
     )
     [other] = to.write(Evict(namespace, "a", OTHER_UID))
@@ -331,9 +339,7 @@ def test_an_eviction_waits_for_the_disruption_budget(
     assert shared_cluster.tried("get", "pod", "-n", namespace, "a").returncode != 0
 
 
-def test_a_write_of_another_object_does_not_wait_for_a_budget(
-    access: Access, namespace: str
-) -> None:
+def test_a_write_of_another_object_does_not_wait_for_a_budget(access: Access, namespace: str) -> None:
     held = {
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 429, "reason": "TooManyRequests",
         "message": "Cannot evict pod as it would violate the pod's disruption budget.",
@@ -357,7 +363,11 @@ def test_writes_to_one_object_keep_their_order_while_requests_fail(access: Acces
     def every_third(method: str, _path: str) -> Answer | None:
         nonlocal count
         count += method == "PATCH"
-        return status_answer(500, "InternalError", "now and then") if method == "PATCH" and count % 3 == 0 else None
+        return (
+            status_answer(500, "InternalError", "now and then")
+            if method == "PATCH" and count % 3 == 0
+            else None
+        )
 
     with front(access) as server, sent(through(access, server.port)) as to:
         server.rule = every_third

@@ -159,7 +159,7 @@ def _proxy(tunnels: Answers) -> Iterator[int]:
     from http.server import ThreadingHTTPServer
 
     class Handler(BaseHTTPRequestHandler):
-        def do_CONNECT(self) -> None:  # noqa: N802
+        def do_CONNECT(self) -> None:
             tunnels(self)
 
         def log_message(self, *_: Any) -> None:
@@ -202,7 +202,11 @@ def test_credentials_that_stay_refused_are_an_error_at_once() -> None:
 
 
 def test_a_read_is_tried_again_and_a_write_is_not() -> None:
-    busy = (refused(503, "ServiceUnavailable"), refused(500, "InternalError"), refused(429, "TooManyRequests"))
+    busy = (
+        refused(503, "ServiceUnavailable"),
+        refused(500, "InternalError"),
+        refused(429, "TooManyRequests"),
+    )
     with serving(in_turn(*busy, ok)) as server, client_of(access(server.port), patience_s=60) as client:
         assert client.get(PODS, "a").metadata.name == "a"
         assert len(server.requests) == 4
@@ -253,7 +257,10 @@ def test_an_error_names_request_reason_and_remedy(status: int, body: object, rea
 
 def test_what_is_no_json_is_an_error_that_names_the_server() -> None:
     with serving(lambda request: reply(request, 200, b"<html>login</html>")) as server:
-        with client_of(access(server.port)) as client, pytest.raises(KubeError, match="check that .* is an API"):
+        with (
+            client_of(access(server.port)) as client,
+            pytest.raises(KubeError, match="check that .* is an API"),
+        ):
             client.get(PODS, "a")
 
 
@@ -287,7 +294,7 @@ def test_a_stream_on_which_nothing_comes_ends() -> None:
         request.send_response(200)
         request.send_header("Transfer-Encoding", "chunked")
         request.end_headers()
-        request.wfile.write(b'3\r\n{}\n\r\n')
+        request.wfile.write(b"3\r\n{}\n\r\n")
         request.wfile.flush()
         request.rfile.read(1)  # until the client leaves
 
@@ -300,7 +307,9 @@ def test_a_stream_on_which_nothing_comes_ends() -> None:
 
 
 def test_lines_come_whole_however_they_are_cut() -> None:
-    text = b"".join(b'{"n": %d, "x": "%s"}\n' % (n, b"y" * (n * 997 % 5000)) for n in range(200)) + b"the last"
+    text = (
+        b"".join(b'{"n": %d, "x": "%s"}\n' % (n, b"y" * (n * 997 % 5000)) for n in range(200)) + b"the last"
+    )
 
     def cut(request: BaseHTTPRequestHandler) -> None:
         request.send_response(200)

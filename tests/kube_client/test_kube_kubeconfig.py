@@ -108,7 +108,9 @@ def test_options_of_the_cluster_are_read(tmp_path: Path) -> None:
         "tls-server-name": "kubernetes",
         "proxy-url": "http://proxy.test:3128/",
     }
-    found = load(tmp_path, config(cluster=cluster, user={"as": "eve", "as-groups": ["admins"], "as-uid": "7"}))
+    found = load(
+        tmp_path, config(cluster=cluster, user={"as": "eve", "as-groups": ["admins"], "as-uid": "7"})
+    )
     assert (found.insecure, found.server_name, found.proxy) == (True, "kubernetes", "http://proxy.test:3128")
     assert found.headers == {
         "Impersonate-User": "eve", "Impersonate-Group": "admins", "Impersonate-Uid": "7"
@@ -198,7 +200,12 @@ def test_what_is_wrong_is_named_with_file_field_and_remedy(
 
 @pytest.mark.parametrize(
     ("text", "error"),
-    [("- a", "not a mapping of fields"), ("a: [", r"config:\d: not valid YAML"), ("\0", "not text"), ("", "no context is current")],
+    [
+        ("- a", "not a mapping of fields"),
+        ("a: [", r"config:\d: not valid YAML"),
+        ("\0", "not text"),
+        ("", "no context is current"),
+    ],
 )
 def test_what_is_no_kubeconfig_is_refused(tmp_path: Path, text: str, error: str) -> None:
     with pytest.raises(BadInput, match=error):

@@ -222,7 +222,9 @@ def _converted(document: Document) -> _File:
         path = tuple(
             int(index) if index else name for name, index in re.findall(r"\.([\w-]+)|\[(\d+)\]", where)
         )
-        raise document.error(path, problem.replace("`", "").replace(" | null", ""), remedy="correct the field") from None
+        raise document.error(
+            path, problem.replace("`", "").replace(" | null", ""), remedy="correct the field"
+        ) from None
     if file.kind not in ("", "Config"):
         raise document.error(("kind",), "not a kubeconfig", value=file.kind, remedy="name a kubeconfig file")
     return file
