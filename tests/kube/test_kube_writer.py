@@ -14,8 +14,9 @@ import needs
 from kube.cluster import Cluster, pod
 from kube.proxies import Answer, front, pump, status_answer
 from unidle.boot import boottime_ns
+from unidle.kube.access import Access
 from unidle.kube.client import open_client
-from unidle.kube.kubeconfig import Access, load_access
+from unidle.kube.kubeconfig import load_access
 from unidle.kube.objects import CONFIG_MAPS, PODS, Kind, Pod
 from unidle.kube.protocol import (
     Bind,

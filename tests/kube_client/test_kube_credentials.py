@@ -120,7 +120,7 @@ def test_a_plugin_that_fails_is_one_clear_error(tmp_path: Path, text: str, error
 
 def test_a_plugin_that_is_not_installed_names_how_to_install_it() -> None:
     told = Plugin(V1, "no-such-plugin-of-unidle", (), {}, install_hint="Install it\nwith brew.")
-    with pytest.raises(CannotRun, match="not installed .*; Install it with brew."):
+    with pytest.raises(CannotRun, match=r"not installed .*; Install it with brew\."):
         ExecPlugin(told).now()
 
 

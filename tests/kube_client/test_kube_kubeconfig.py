@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from unidle.errors import BadInput
+from unidle.kube.access import Access
 from unidle.kube.credentials import Credential, ExecPlugin, Fixed, Pair, TokenFile
-from unidle.kube.kubeconfig import Access, context_names, load_access
+from unidle.kube.kubeconfig import context_names, load_access
 
 PEM = b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"
 DATA = base64.b64encode(PEM).decode()
@@ -140,7 +141,7 @@ def test_in_a_pod_it_is_the_service_account(tmp_path: Path) -> None:
 
 
 def test_nothing_at_all_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="there is no kubeconfig.*; give --kubeconfig, or set KUBECONFIG"):
+    with pytest.raises(BadInput, match=r"there is no kubeconfig.*; give --kubeconfig, or set KUBECONFIG"):
         load_access(None, None, {"HOME": str(tmp_path)}, tmp_path / "sa")
 
 
