@@ -33,7 +33,7 @@ from unidle.kube.protocol import (
     WriteResult,
     Written,
 )
-from unidle.kube.writer import ApiWriter, open_writer
+from unidle.kube.writer import THREADS, ApiWriter, open_writer
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.kube, needs.own_mounts]
@@ -401,19 +401,21 @@ def test_a_connection_that_is_cut_again_and_again_makes_each_object_once(
 
 def test_a_fenced_writer_writes_nothing_more(access: Access, namespace: str) -> None:
     with front(access) as server, sent(through(access, server.port)) as to:
-        server.rule = lambda _method, _path: status_answer(503, "ServiceUnavailable", "busy")
+        busy = status_answer(503, "ServiceUnavailable", "busy")
+        server.rule = lambda method, _path: busy if method == "POST" else None
         writes = [Create(CONFIG_MAPS, config_map(namespace, f"c{n}")) for n in range(30)]
         to.writer.write(*writes)
         wait_until(to.delays, what="a try")
         to.writer.fence()
-        server.rule = lambda _method, _path: None
+        asked = len(server.requests)
         wait_until(lambda: not to.writer.waiting, what="the end")
         to.poll()
         ends = [result for result in to.results if not isinstance(result, Delayed)]
-        assert all(isinstance(end, Dropped) for end in ends)
+        assert [end for end in ends if not isinstance(end, Dropped)] == []
         assert {id(end.write) for end in ends} == {id(write) for write in writes}
         to.writer.write(writes[0])
         assert to.writer.poll() == [Dropped(writes[0])]
+        assert len(server.requests) <= asked + THREADS  # those that were on their way
         assert to.client.list_all(CONFIG_MAPS, _ours(namespace)).items == []
 
 
