@@ -15,8 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
+from unidle.kube.access import Access
 from unidle.kube.connection import Pool
-from unidle.kube.kubeconfig import Access
 
 
 class Pump:

@@ -13,8 +13,9 @@ import pytest
 import needs
 from kube.cluster import Cluster, kube
 from kube.proxies import Answer, front, pump, status_answer
+from unidle.kube.access import Access
 from unidle.kube.client import ApiClient, open_client
-from unidle.kube.kubeconfig import Access, load_access
+from unidle.kube.kubeconfig import load_access
 from unidle.kube.objects import CONFIG_MAPS, NODES, AnyObject
 from unidle.kube.protocol import Behind, Gone, Put, Selected, Synced, WatchEvent
 from unidle.kube.reflector import Reflector, WatchTimes, follow

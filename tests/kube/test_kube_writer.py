@@ -14,8 +14,9 @@ import needs
 from kube.cluster import Cluster, pod
 from kube.proxies import Answer, front, pump, status_answer
 from unidle.boot import boottime_ns
+from unidle.kube.access import Access
 from unidle.kube.client import open_client
-from unidle.kube.kubeconfig import Access, load_access
+from unidle.kube.kubeconfig import load_access
 from unidle.kube.objects import CONFIG_MAPS, PODS, Kind, Pod
 from unidle.kube.protocol import (
     Bind,
@@ -32,7 +33,7 @@ from unidle.kube.protocol import (
     WriteResult,
     Written,
 )
-from unidle.kube.writer import ApiWriter, open_writer
+from unidle.kube.writer import THREADS, ApiWriter, open_writer
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.kube, needs.own_mounts]
@@ -282,7 +283,13 @@ def test_the_status_of_a_pod_is_patched(to: Sent, namespace: str) -> None:
     item: Pod = made(to, PODS, pending_pod(namespace, "a"))
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU"}
     patch = Patch(
-        PODS, namespace, "a", {"status": {"conditions": [condition]}}, item.metadata.uid, "strategic", "status"
+        PODS,
+        namespace,
+        "a",
+        {"status": {"conditions": [condition]}},
+        item.metadata.uid,
+        "strategic",
+        "status",
     )
     [end] = to.write(patch)
     assert isinstance(end, Written)
@@ -318,7 +325,9 @@ def test_an_eviction_waits_for_the_disruption_budget(
     }
     shared_cluster.kubectl("create", "-f", "-", told=budget)
     wait_until(
-        lambda: shared_cluster.get("pdb", "none", "-n", namespace).get("status", {}).get("currentHealthy") == 1,
+        lambda: (
+            shared_cluster.get("pdb", "none", "-n", namespace).get("status", {}).get("currentHealthy") == 1
+        ),
         what="the budget counts the pod",
     )
     [other] = to.write(Evict(namespace, "a", OTHER_UID))
@@ -331,9 +340,7 @@ def test_an_eviction_waits_for_the_disruption_budget(
     assert shared_cluster.tried("get", "pod", "-n", namespace, "a").returncode != 0
 
 
-def test_a_write_of_another_object_does_not_wait_for_a_budget(
-    access: Access, namespace: str
-) -> None:
+def test_a_write_of_another_object_does_not_wait_for_a_budget(access: Access, namespace: str) -> None:
     held = {
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 429, "reason": "TooManyRequests",
         "message": "Cannot evict pod as it would violate the pod's disruption budget.",
@@ -357,7 +364,11 @@ def test_writes_to_one_object_keep_their_order_while_requests_fail(access: Acces
     def every_third(method: str, _path: str) -> Answer | None:
         nonlocal count
         count += method == "PATCH"
-        return status_answer(500, "InternalError", "now and then") if method == "PATCH" and count % 3 == 0 else None
+        return (
+            status_answer(500, "InternalError", "now and then")
+            if method == "PATCH" and count % 3 == 0
+            else None
+        )
 
     with front(access) as server, sent(through(access, server.port)) as to:
         server.rule = every_third
@@ -390,19 +401,21 @@ def test_a_connection_that_is_cut_again_and_again_makes_each_object_once(
 
 def test_a_fenced_writer_writes_nothing_more(access: Access, namespace: str) -> None:
     with front(access) as server, sent(through(access, server.port)) as to:
-        server.rule = lambda _method, _path: status_answer(503, "ServiceUnavailable", "busy")
+        busy = status_answer(503, "ServiceUnavailable", "busy")
+        server.rule = lambda method, _path: busy if method == "POST" else None
         writes = [Create(CONFIG_MAPS, config_map(namespace, f"c{n}")) for n in range(30)]
         to.writer.write(*writes)
         wait_until(to.delays, what="a try")
         to.writer.fence()
-        server.rule = lambda _method, _path: None
+        asked = len(server.requests)
         wait_until(lambda: not to.writer.waiting, what="the end")
         to.poll()
         ends = [result for result in to.results if not isinstance(result, Delayed)]
-        assert all(isinstance(end, Dropped) for end in ends)
+        assert [end for end in ends if not isinstance(end, Dropped)] == []
         assert {id(end.write) for end in ends} == {id(write) for write in writes}
         to.writer.write(writes[0])
         assert to.writer.poll() == [Dropped(writes[0])]
+        assert len(server.requests) <= asked + THREADS  # those that were on their way
         assert to.client.list_all(CONFIG_MAPS, _ours(namespace)).items == []
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from kube_cluster.pki import Authority, Pair  # noqa: E402
+from kube_cluster.pki import Authority, Pair
 
 
 @dataclass
@@ -54,7 +54,9 @@ def refuse(request: BaseHTTPRequestHandler, status: int, reason: str, message: s
 
 
 @contextlib.contextmanager
-def serving(answer: Answers, pair: Pair | None = None, client_authority: Path | None = None) -> Iterator[Server]:
+def serving(
+    answer: Answers, pair: Pair | None = None, client_authority: Path | None = None
+) -> Iterator[Server]:
     """Serve until the end of the block; with ``pair`` over TLS, and only to clients that ``client_authority`` signed."""
     found = Server(0)
 

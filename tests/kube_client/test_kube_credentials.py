@@ -78,7 +78,9 @@ def test_threads_that_need_a_credential_at_once_run_one_plugin(tmp_path: Path) -
 def test_a_plugin_gets_its_arguments_environment_and_cluster(tmp_path: Path) -> None:
     path = program(tmp_path, f'echo "$1 $A $KUBERNETES_EXEC_INFO" > got\n{printed()}')
     cluster = {"server": "https://one.test"}
-    told = Plugin(V1, path.name, ("first",), {"A": "B"}, interactive="Never", cluster=cluster, folder=tmp_path)
+    told = Plugin(
+        V1, path.name, ("first",), {"A": "B"}, interactive="Never", cluster=cluster, folder=tmp_path
+    )
     with pytest.raises(CannotRun, match="not installed"):  # a bare name is looked up on PATH
         ExecPlugin(told).now()
     ExecPlugin(Plugin(V1, "./plugin", ("first",), {"A": "B"}, "", "Never", cluster, tmp_path)).now()
@@ -105,7 +107,10 @@ def test_a_plugin_may_give_a_client_certificate(tmp_path: Path) -> None:
         (printed(""), "printed no credential"),
         (printed("", clientCertificateData="CERT"), "printed only one of clientCertificateData"),
         (printed(expirationTimestamp="soon"), "expirationTimestamp 'soon', which is no time"),
-        (printed().replace(V1, "client.authentication.k8s.io/v1beta1"), "of client.authentication.k8s.io/v1beta1, not"),
+        (
+            printed().replace(V1, "client.authentication.k8s.io/v1beta1"),
+            "of client.authentication.k8s.io/v1beta1, not",
+        ),
     ],
 )
 def test_a_plugin_that_fails_is_one_clear_error(tmp_path: Path, text: str, error: str) -> None:
@@ -115,7 +120,7 @@ def test_a_plugin_that_fails_is_one_clear_error(tmp_path: Path, text: str, error
 
 def test_a_plugin_that_is_not_installed_names_how_to_install_it() -> None:
     told = Plugin(V1, "no-such-plugin-of-unidle", (), {}, install_hint="Install it\nwith brew.")
-    with pytest.raises(CannotRun, match="not installed .*; Install it with brew."):
+    with pytest.raises(CannotRun, match=r"not installed .*; Install it with brew\."):
         ExecPlugin(told).now()
 
 

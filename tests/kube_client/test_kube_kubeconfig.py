@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from unidle.errors import BadInput
+from unidle.kube.access import Access
 from unidle.kube.credentials import Credential, ExecPlugin, Fixed, Pair, TokenFile
-from unidle.kube.kubeconfig import Access, context_names, load_access
+from unidle.kube.kubeconfig import context_names, load_access
 
 PEM = b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"
 DATA = base64.b64encode(PEM).decode()
@@ -108,7 +109,9 @@ def test_options_of_the_cluster_are_read(tmp_path: Path) -> None:
         "tls-server-name": "kubernetes",
         "proxy-url": "http://proxy.test:3128/",
     }
-    found = load(tmp_path, config(cluster=cluster, user={"as": "eve", "as-groups": ["admins"], "as-uid": "7"}))
+    found = load(
+        tmp_path, config(cluster=cluster, user={"as": "eve", "as-groups": ["admins"], "as-uid": "7"})
+    )
     assert (found.insecure, found.server_name, found.proxy) == (True, "kubernetes", "http://proxy.test:3128")
     assert found.headers == {
         "Impersonate-User": "eve", "Impersonate-Group": "admins", "Impersonate-Uid": "7"
@@ -138,7 +141,7 @@ def test_in_a_pod_it_is_the_service_account(tmp_path: Path) -> None:
 
 
 def test_nothing_at_all_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="there is no kubeconfig.*; give --kubeconfig, or set KUBECONFIG"):
+    with pytest.raises(BadInput, match=r"there is no kubeconfig.*; give --kubeconfig, or set KUBECONFIG"):
         load_access(None, None, {"HOME": str(tmp_path)}, tmp_path / "sa")
 
 
@@ -198,7 +201,12 @@ def test_what_is_wrong_is_named_with_file_field_and_remedy(
 
 @pytest.mark.parametrize(
     ("text", "error"),
-    [("- a", "not a mapping of fields"), ("a: [", r"config:\d: not valid YAML"), ("\0", "not text"), ("", "no context is current")],
+    [
+        ("- a", "not a mapping of fields"),
+        ("a: [", r"config:\d: not valid YAML"),
+        ("\0", "not text"),
+        ("", "no context is current"),
+    ],
 )
 def test_what_is_no_kubeconfig_is_refused(tmp_path: Path, text: str, error: str) -> None:
     with pytest.raises(BadInput, match=error):

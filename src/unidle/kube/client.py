@@ -13,9 +13,9 @@ import msgspec
 
 from unidle import __version__
 from unidle.errors import BadInput
+from unidle.kube.access import Access
 from unidle.kube.connection import Connection, Pool
 from unidle.kube.credentials import Credential
-from unidle.kube.kubeconfig import Access
 from unidle.kube.nulls import decoded
 from unidle.kube.objects import HasMetadata, Kind
 from unidle.kube.protocol import EVERYTHING, KubeError, Page, Request, Selected

@@ -17,8 +17,8 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from unidle.errors import BadInput
+from unidle.kube.access import Access
 from unidle.kube.credentials import Pair
-from unidle.kube.kubeconfig import Access
 from unidle.kube.protocol import KubeError
 
 CONNECT_S: Final = 10.0

@@ -6,20 +6,15 @@ files the first one that names a cluster, user or context has it whole; relative
 
 from __future__ import annotations
 
+import base64
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlsplit
 
-import msgspec
-
 from unidle.errors import BadInput
-from unidle.files.document import Bounds, Document
-from unidle.files.load import read_text, source_name
-from unidle.files.tree import parse
+from unidle.kube.access import Access
 from unidle.kube.credentials import (
     EXEC_VERSIONS,
     Credential,
@@ -31,121 +26,9 @@ from unidle.kube.credentials import (
     TokenFile,
     decoded,
 )
-from unidle.kube.nulls import without_nulls
+from unidle.kube.kubeconfig_file import At, Cluster, Exec, Merged, User, merge
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_BOUNDS: Final = Bounds(size_bytes=8 << 20, depth=32, values=200_000)
-_WHAT: Final = "kubeconfig"
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """One cluster, and one identity there. ``source`` names where it was found, for messages."""
-
-    server: str  # URL, without a slash at its end
-    namespace: str = "default"
-    source: str = ""
-    authority: bytes | Path | None = None  # PEM, or a file of it; None: those of this machine
-    insecure: bool = False
-    server_name: str = ""  # of the certificate; empty: the host of ``server``
-    proxy: str = ""  # http://host:port
-    headers: Mapping[str, str] = field(default_factory=dict)
-    credentials: Credentials = field(default_factory=Fixed)
-
-
-class _Kebab(msgspec.Struct, frozen=True, rename="kebab"):
-    """Fields of a kubeconfig. Unknown ones are left alone, as kubectl does."""
-
-
-class _Cluster(_Kebab, frozen=True):
-    server: str = ""
-    certificate_authority: str = ""
-    certificate_authority_data: str = ""
-    insecure_skip_tls_verify: bool = False
-    tls_server_name: str = ""
-    proxy_url: str = ""
-    extensions: list[dict[str, Any]] | None = None
-
-
-class _EnvVar(msgspec.Struct, frozen=True):
-    name: str = ""
-    value: str = ""
-
-
-class _Exec(msgspec.Struct, frozen=True, rename="camel"):
-    command: str = ""
-    api_version: str = ""
-    args: list[str] | None = None
-    env: list[_EnvVar] | None = None
-    install_hint: str = ""
-    provide_cluster_info: bool = False
-    interactive_mode: Literal["Never", "IfAvailable", "Always"] = "IfAvailable"
-
-
-class _User(_Kebab, frozen=True):
-    client_certificate: str = ""
-    client_certificate_data: str = ""
-    client_key: str = ""
-    client_key_data: str = ""
-    token: str = ""
-    token_file: str = msgspec.field(default="", name="tokenFile")
-    as_: str = msgspec.field(default="", name="as")
-    as_uid: str = ""
-    as_groups: list[str] | None = None
-    username: str = ""
-    password: str = ""
-    exec: _Exec | None = None
-    auth_provider: dict[str, Any] | None = None
-
-
-class _Context(_Kebab, frozen=True):
-    cluster: str = ""
-    user: str = ""
-    namespace: str = ""
-
-
-class _NamedCluster(msgspec.Struct, frozen=True):
-    name: str = ""
-    cluster: _Cluster | None = None
-
-
-class _NamedUser(msgspec.Struct, frozen=True):
-    name: str = ""
-    user: _User | None = None
-
-
-class _NamedContext(msgspec.Struct, frozen=True):
-    name: str = ""
-    context: _Context | None = None
-
-
-class _File(_Kebab, frozen=True):
-    kind: str = ""
-    current_context: str = ""
-    clusters: list[_NamedCluster] | None = None
-    users: list[_NamedUser] | None = None
-    contexts: list[_NamedContext] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _At:
-    """An entry of a file and where it is, for errors and relative paths."""
-
-    document: Document
-    path: tuple[str | int, ...]
-    folder: Path
-
-    def error(self, key: str, problem: str, *, value: object = None, remedy: str) -> BadInput:
-        return self.document.error((*self.path, *key.split(".")), problem, value=value, remedy=remedy)
-
-
-@dataclass(slots=True)
-class _Merged:
-    sources: list[str] = field(default_factory=list)
-    current: str = ""
-    clusters: dict[str, tuple[_Cluster, _At]] = field(default_factory=dict)
-    users: dict[str, tuple[_User, _At]] = field(default_factory=dict)
-    contexts: dict[str, tuple[_Context, _At]] = field(default_factory=dict)
 
 
 def load_access(
@@ -159,10 +42,10 @@ def load_access(
     Errors: :class:`unidle.errors.BadInput` with file, line, field and remedy.
     """
     environ = os.environ if environ is None else environ
-    merged = _Merged()
+    merged = Merged()
     for path, required in _paths(kubeconfig, environ):
         if required or path.exists():
-            _merge(merged, path)
+            merge(merged, path)
     if not merged.sources:
         return _in_cluster(context, environ, service_account)
     return _chosen(merged, context)
@@ -172,10 +55,10 @@ def context_names(
     kubeconfig: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
     """The contexts there are, for completion and errors."""
-    merged = _Merged()
+    merged = Merged()
     for path, _ in _paths(kubeconfig, os.environ if environ is None else environ):
         if path.exists():
-            _merge(merged, path)
+            merge(merged, path)
     return tuple(sorted(merged.contexts))
 
 
@@ -190,47 +73,7 @@ def _paths(given: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> 
     return [(Path(home, ".kube", "config"), False)] if home else []
 
 
-def _merge(merged: _Merged, path: Path) -> None:
-    """What the file has and those before it have not."""
-    source = source_name(path)
-    merged.sources.append(source)
-    text = read_text(path, what=_WHAT, limit_bytes=_BOUNDS.size_bytes)
-    if not text.strip():
-        return
-    document = parse(text, source, _WHAT, _BOUNDS)
-    file = _converted(document)
-    folder = path.absolute().parent
-    merged.current = merged.current or file.current_context
-    for index, cluster in enumerate(file.clusters or ()):
-        at = _At(document, ("clusters", index, "cluster"), folder)
-        merged.clusters.setdefault(cluster.name, (cluster.cluster or _Cluster(), at))
-    for index, user in enumerate(file.users or ()):
-        at = _At(document, ("users", index, "user"), folder)
-        merged.users.setdefault(user.name, (user.user or _User(), at))
-    for index, context in enumerate(file.contexts or ()):
-        at = _At(document, ("contexts", index, "context"), folder)
-        merged.contexts.setdefault(context.name, (context.context or _Context(), at))
-
-
-def _converted(document: Document) -> _File:
-    if not isinstance(document.data, dict):
-        raise document.error((), "not a mapping of fields", remedy="name a kubeconfig file")
-    try:
-        file = msgspec.convert(without_nulls(document.data), _File)
-    except msgspec.ValidationError as error:
-        problem, _, where = str(error).partition(" - at ")
-        path = tuple(
-            int(index) if index else name for name, index in re.findall(r"\.([\w-]+)|\[(\d+)\]", where)
-        )
-        raise document.error(
-            path, problem.replace("`", "").replace(" | null", ""), remedy="correct the field"
-        ) from None
-    if file.kind not in ("", "Config"):
-        raise document.error(("kind",), "not a kubeconfig", value=file.kind, remedy="name a kubeconfig file")
-    return file
-
-
-def _chosen(merged: _Merged, wanted: str | None) -> Access:
+def _chosen(merged: Merged, wanted: str | None) -> Access:
     where = ", ".join(merged.sources)
     name = wanted or merged.current
     known = ", ".join(sorted(merged.contexts)) or "none"
@@ -263,13 +106,11 @@ def _chosen(merged: _Merged, wanted: str | None) -> Access:
             remedy=f"those that there are: {', '.join(sorted(merged.users)) or 'none'}",
         )
     cluster, cluster_at = merged.clusters[context.cluster]
-    user, user_at = merged.users.get(context.user, (_User(), at))
+    user, user_at = merged.users.get(context.user, (User(), at))
     return _access(f"context {name} of {where}", context.namespace, (cluster, cluster_at), (user, user_at))
 
 
-def _access(
-    source: str, namespace: str, at_cluster: tuple[_Cluster, _At], at_user: tuple[_User, _At]
-) -> Access:
+def _access(source: str, namespace: str, at_cluster: tuple[Cluster, At], at_user: tuple[User, At]) -> Access:
     cluster, at = at_cluster
     _check_server(cluster, at)
     authority: bytes | Path | None = None
@@ -297,7 +138,7 @@ def _access(
     )
 
 
-def _check_server(cluster: _Cluster, at: _At) -> None:
+def _check_server(cluster: Cluster, at: At) -> None:
     remedy = "the form is https://host:6443"
     if not cluster.server:
         raise at.error("server", "the field is missing", remedy=remedy)
@@ -312,7 +153,7 @@ def _check_server(cluster: _Cluster, at: _At) -> None:
         )
 
 
-def _check_url(at: _At, key: str, text: str, schemes: tuple[str, ...], remedy: str) -> None:
+def _check_url(at: At, key: str, text: str, schemes: tuple[str, ...], remedy: str) -> None:
     try:
         url = urlsplit(text)
         right = url.scheme in schemes and bool(url.hostname) and (url.port or 1) > 0 and not url.username
@@ -322,15 +163,13 @@ def _check_url(at: _At, key: str, text: str, schemes: tuple[str, ...], remedy: s
         raise at.error(key, "not an address that can be used", value=text, remedy=remedy)
 
 
-def _headers(user: _User) -> dict[str, str]:
+def _headers(user: User) -> dict[str, str]:
     headers = {"Impersonate-User": user.as_, "Impersonate-Uid": user.as_uid}
     groups = ",".join(user.as_groups or ())
     return {key: value for key, value in {**headers, "Impersonate-Group": groups}.items() if value}
 
 
-def _credentials(
-    at_user: tuple[_User, _At], cluster: _Cluster, authority: bytes | Path | None
-) -> Credentials:
+def _credentials(at_user: tuple[User, At], cluster: Cluster, authority: bytes | Path | None) -> Credentials:
     user, at = at_user
     for key, given in (
         ("auth-provider", user.auth_provider),
@@ -359,7 +198,7 @@ def _credentials(
     return Fixed(Credential(user.token, pair))
 
 
-def _pair(user: _User, at: _At) -> Pair | None:
+def _pair(user: User, at: At) -> Pair | None:
     found: list[bytes | Path | None] = []
     for key, name, data in (
         ("client-certificate", user.client_certificate, user.client_certificate_data),
@@ -378,7 +217,7 @@ def _pair(user: _User, at: _At) -> Pair | None:
     return Pair(certificate, key_)
 
 
-def _plugin(found: _Exec, at: _At, cluster: _Cluster, authority: bytes | Path | None) -> Plugin:
+def _plugin(found: Exec, at: At, cluster: Cluster, authority: bytes | Path | None) -> Plugin:
     if not found.command:
         raise at.error("exec.command", "the field is missing", remedy="name the plugin's program")
     if found.api_version not in EXEC_VERSIONS:
@@ -390,8 +229,6 @@ def _plugin(found: _Exec, at: _At, cluster: _Cluster, authority: bytes | Path | 
         )
     known: dict[str, Any] | None = None
     if found.provide_cluster_info:
-        import base64
-
         pem = authority.read_bytes() if isinstance(authority, Path) else authority
         known = {
             "server": cluster.server,
@@ -422,7 +259,7 @@ def _plugin(found: _Exec, at: _At, cluster: _Cluster, authority: bytes | Path | 
     )
 
 
-def _file(at: _At, key: str, name: str) -> Path:
+def _file(at: At, key: str, name: str) -> Path:
     path = at.folder / name
     if not path.is_file():
         raise at.error(
@@ -431,7 +268,7 @@ def _file(at: _At, key: str, name: str) -> Path:
     return path
 
 
-def _data(at: _At, key: str, text: str) -> bytes:
+def _data(at: At, key: str, text: str) -> bytes:
     try:
         return decoded(text)
     except ValueError:

@@ -18,9 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-import msgspec
-
 from unidle.errors import UnidleError
+from unidle.kube.nulls import decoded
 from unidle.kube.objects import HasMetadata, Kind
 
 T = TypeVar("T", bound=HasMetadata)
@@ -221,7 +220,7 @@ class Written:
 
     def object(self, kind: Kind[T]) -> T:
         """The object of the answer. Errors: ``msgspec.DecodeError`` where the answer is none."""
-        return msgspec.json.decode(self.body, type=kind.type)
+        return decoded(self.body, kind.type)
 
 
 @dataclass(frozen=True, slots=True)

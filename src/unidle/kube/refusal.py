@@ -7,7 +7,6 @@ from typing import Final
 
 import msgspec
 
-from unidle.files.document import printable
 from unidle.kube.protocol import KubeError, Request
 
 _REASONS: Final = {
@@ -93,6 +92,13 @@ def unreachable(request: Request, error: Exception, server: str, source: str) ->
         target=request.target,
         reason="TimedOut" if timed_out else "Unreachable",
         remedy=f"check that {server} answers ({source})",
+    )
+
+
+def printable(text: str) -> str:
+    """``text`` without characters that a terminal acts on: what a server answers is shown to users."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
     )
 
 

@@ -16,6 +16,7 @@ from unidle.fleet.labels import HOST_KEY, NVLINK_KINDS, kind_of, kinds_of, well_
 
 CLIQUE: Final = "nvidia.com/gpu.clique"
 """NVIDIA GFD: the NVLink domain of several nodes, ``CLUSTER_UUID.CLIQUE``."""
+_NVLINK: Final = "nvlink"
 ROOT_KIND: Final = "cluster"
 _LONGEST: Final = 200
 _SEPARATOR: Final = "."
@@ -39,7 +40,7 @@ def way_of(labels: Mapping[str, str], keys: Sequence[str] | None, root: Tier) ->
     A node without one of the labels hangs from the next one above.
     """
     chosen = _well_known(labels) if keys is None else tuple(keys)
-    kinds = dict(zip(chosen, kinds_of(chosen), strict=True))
+    kinds = {**dict(zip(chosen, kinds_of(chosen), strict=True)), CLIQUE: _NVLINK}
     used = [key for key in reversed(chosen) if labels.get(key) and key != HOST_KEY]
     tiers = [root]
     name = ""
