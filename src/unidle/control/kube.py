@@ -16,9 +16,10 @@ from unidle.engine.kube.token_reviews import TokenReviews
 from unidle.errors import BadInput
 from unidle.fleet import HOSTS, Fleet
 from unidle.hub.server import HubServer
+from unidle.kube.access import Access
 from unidle.kube.client import ApiClient, open_client
 from unidle.kube.cluster_fleet import ClusterFleet
-from unidle.kube.kubeconfig import Access, load_access
+from unidle.kube.kubeconfig import load_access
 from unidle.kube.nodes import FleetRules
 from unidle.kube.objects import NODES, PODS, RESOURCE_SLICES
 from unidle.kube.protocol import EVERYTHING, KubeError
