@@ -75,7 +75,16 @@ def shell(site: KubeSite, name: str, ranks: int = 2, **more: object) -> str:
     return site.submit(name, ["/bin/bash", "-c", WAITS], ranks, **more)
 
 
-def test_a_gang_trains_over_three_nodes_and_a_killed_rank_starts_again_in_its_pod(site: KubeSite) -> None:
+def steps_of(site: KubeSite, job: str, number: int) -> None:
+    def begun() -> bool:
+        return (site.job(job).attempts[number - 1].last_step() or 0) > 2
+
+    wait_until(begun, 240, f"steps of attempt {number}")
+
+
+@pytest.fixture(scope="module")
+def gang(site: KubeSite) -> Iterator[str]:
+    """Four ranks that train over three nodes until they may end; others use so much that no two nodes hold them."""
     for node, room_milli in zip(NODES, (1100, 1100, 1600), strict=True):  # for one, one and two ranks
         cores = int(site.cluster.get("node", node)["status"]["allocatable"]["cpu"])
         resources = {"requests": {"cpu": f"{cores * 1000 - room_milli}m"}}
@@ -83,39 +92,48 @@ def test_a_gang_trains_over_three_nodes_and_a_killed_rank_starts_again_in_its_po
         site.cluster.kubectl("create", "-f", "-", told=busy)
     wait_until(lambda: set(site.view().taken) == set(NODES), 60, "what others use is known")
     (site.place / "train.py").write_text(TRAIN)
-    job = site.submit("trains", [sys.executable, "train.py"], 4, cpus=0.7)
-    first = site.attempt_runs(job)
-    assert {place.node for place in first.attempts[0].places} == set(NODES)
-    before = site.pods(job)
-    assert set(before) == set(NODES)
-    assert {p["metadata"]["annotations"]["unidle.dev/attempt"] for p in before.values()} == {"1"}
-    wait_until(lambda: (site.job(job).attempts[0].last_step() or 0) > 2, 240, "steps")
-    [pid] = site.rank_pids(job, 3)
-    os.kill(pid, signal.SIGKILL)
-    second = site.attempt_runs(job, 2)
-    assert second.attempts[1].places == second.attempts[0].places
-    assert site.uids(job) == {node: p["metadata"]["uid"] for node, p in before.items()}
-    assert "killed by SIGKILL" in site.explained(job)
-
-    def annotated() -> bool:
-        told = [p["metadata"]["annotations"] for p in site.pods(job).values()]
-        ranks = sorted(one["unidle.dev/ranks"] for one in told)
-        return {one["unidle.dev/attempt"] for one in told} == {"2"} and ",".join(ranks).count("3") == 1
-
-    wait_until(annotated, 60, "annotations of the second attempt")
-    wait_until(lambda: (site.job(job).attempts[1].last_step() or 0) > 2, 240, "steps again")
-    name = next(iter(before.values()))["metadata"]["name"]
-    assert "step 1/1000000" in site.cluster.kubectl("logs", name)
-    shown = unidle("logs", job, "--store", site.store)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert {line[:3] for line in shown.stdout.splitlines()} == {"[0]", "[1]", "[2]", "[3]"}
-    go(site, job)
-    assert site.ends(job).state == "succeeded", site.explained(job)
-    wait_until(lambda: not site.pods(job), 120, "no pod of the job")
-    check = unidle("ledger", "--check", "--store", site.store)
-    assert check.returncode == 0, check.stdout
+    yield site.submit("trains", [sys.executable, "train.py"], 4, cpus=0.7)
     for node in NODES:
         site.cluster.kubectl("delete", "pod", f"busy-{node}")
+
+
+def test_a_gang_trains_over_three_nodes(site: KubeSite, gang: str) -> None:
+    found = site.attempt_runs(gang)
+    assert {place.node for place in found.attempts[0].places} == set(NODES)
+    pods = site.pods(gang)
+    assert set(pods) == set(NODES)
+    assert {p["metadata"]["annotations"]["unidle.dev/attempt"] for p in pods.values()} == {"1"}
+    steps_of(site, gang, 1)
+
+
+def test_a_rank_that_is_killed_starts_again_in_its_pod(site: KubeSite, gang: str) -> None:
+    before = site.pods(gang)
+    [pid] = site.rank_pids(gang, 3)
+    os.kill(pid, signal.SIGKILL)
+    second = site.attempt_runs(gang, 2)
+    assert second.attempts[1].places == second.attempts[0].places
+    assert site.uids(gang) == {node: p["metadata"]["uid"] for node, p in before.items()}
+    assert "killed by SIGKILL" in site.explained(gang)
+
+    def annotated() -> bool:
+        told = [p["metadata"]["annotations"] for p in site.pods(gang).values()]
+        return {one["unidle.dev/attempt"] for one in told} == {"2"}
+
+    wait_until(annotated, 60, "annotations of the second attempt")
+    steps_of(site, gang, 2)
+    name = next(iter(before.values()))["metadata"]["name"]
+    assert "step 1/1000000" in site.cluster.kubectl("logs", name)
+    shown = unidle("logs", gang, "--store", site.store)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert {line[:3] for line in shown.stdout.splitlines()} == {"[0]", "[1]", "[2]", "[3]"}
+
+
+def test_a_gang_that_ends_leaves_no_pod(site: KubeSite, gang: str) -> None:
+    go(site, gang)
+    assert site.ends(gang).state == "succeeded", site.explained(gang)
+    wait_until(lambda: not site.pods(gang), 120, "no pod of the job")
+    check = unidle("ledger", "--check", "--store", site.store)
+    assert check.returncode == 0, check.stdout
 
 
 def test_a_pod_that_others_delete_is_no_failure_and_another_takes_its_place(site: KubeSite) -> None:
@@ -209,12 +227,13 @@ def test_a_node_that_is_cut_off_is_fenced_by_the_lease_and_the_gang_goes_elsewhe
     job = shell(site, "cut", ranks=1)
     first = site.attempt_runs(job)
     node = first.attempts[0].places[0].node
-    [pid] = site.rank_pids(job, 0)
+    pids = site.rank_pids(job, 0)
+    assert pids
     port = site.cluster.layout.port(NODES.index(node) + 1)
     subprocess.run(["ip", "link", "set", port, "down"], check=True)
     try:
         second = site.attempt_runs(job, 2, timeout_s=10 * DEADLINE_S)
-        assert not Path(f"/proc/{pid}").exists()
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
         assert second.attempts[1].places[0].node != node
         text = site.explained(job)
         assert f"node {node} has been silent for" in text

@@ -109,8 +109,8 @@ class UpOptions:
         typer.Option("--box-image", metavar="IMAGE", show_default=False, help="On a cluster: unidle's own image, from which each pod gets its first process."),
     ] = None
     hub_address: Annotated[
-        str | None,
-        typer.Option("--hub-address", metavar="HOST:PORT", show_default=False, help="On a cluster: where pods reach this controller; default: that of --listen."),
+        list[str] | None,
+        typer.Option("--hub-address", metavar="HOST:PORT", show_default=False, help="On a cluster: where pods reach this controller; default: that of --listen. May be repeated: they are tried in turn."),
     ] = None
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False
     profile: ProfileOption = False
@@ -189,7 +189,7 @@ def _kube_of(options: UpOptions) -> KubeWish | None:
         )
     return KubeWish(
         options.box_image, options.image or "", options.kubeconfig, options.context, options.namespace or "",
-        options.hub_address or "", options.cpu_devices or 0,
+        tuple(options.hub_address or ()), options.cpu_devices or 0,
     )  # fmt: skip
 
 

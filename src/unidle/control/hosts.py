@@ -169,12 +169,15 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     )
     try:
         engine: HostsEngine
+        nodes = view.fleet.nodes if view.fleet.source == HOSTS else ()  # else those of this machine
         if wish.kube is not None:
-            from unidle.control.kube import kube_engine
+            from unidle.control.kube import KubeController, kube_engine, timing_of
 
-            engine = kube_engine(hub, wish.kube, held, fleet, wish.deadline_ns)
+            by = KubeController(
+                clock, lease.token, timing_of(wish.deadline_ns), lambda: held.store.is_fresh(lease), nodes
+            )
+            engine = kube_engine(hub, wish.kube, fleet, by)
         else:
-            nodes = view.fleet.nodes if view.fleet.source == HOSTS else ()  # else those of this machine
             known = replace(fleet, nodes=nodes, source=HOSTS)
             engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
     except BaseException:

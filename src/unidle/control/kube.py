@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from unidle.control.session import HeldStore
+from unidle.clock import Clock
 from unidle.engine.hosts.timing import HostsTiming, S
 from unidle.engine.kube.engine import KubeEngine
 from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.sources import KubeSources
 from unidle.engine.kube.token_reviews import TokenReviews
 from unidle.errors import BadInput
-from unidle.fleet import HOSTS, Fleet
+from unidle.fleet import HOSTS, Fleet, Node
 from unidle.hub.server import HubServer
 from unidle.kube.access import Access
 from unidle.kube.client import ApiClient, open_client
@@ -38,7 +39,7 @@ _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what is not to be dialled
 class KubeWish:
     """Which cluster, and what its pods have. ``kubeconfig`` and ``context`` None: as kubectl finds them.
 
-    ``hub_address``: ``HOST:PORT`` by which pods reach the controller; empty: where it listens. ``cpu_devices``: of each
+    ``hub_addresses``: each a ``HOST:PORT`` by which pods reach the controller; empty: where it listens. ``cpu_devices``: of each
     node without GPUs.
     """
 
@@ -47,13 +48,26 @@ class KubeWish:
     kubeconfig: str | None = None
     context: str | None = None
     namespace: str = ""
-    hub_address: str = ""
+    hub_addresses: tuple[str, ...] = ()
     cpu_devices: int = 0
 
 
-def kube_engine(
-    hub: HubServer, wish: KubeWish, held: HeldStore, fleet: Fleet, deadline_ns: int
-) -> KubeEngine:
+@dataclass(frozen=True, slots=True)
+class KubeController:
+    """Who drives the cluster. ``nodes``: those that the log has. ``may_write``: whether the store's lease surely holds."""
+
+    clock: Clock
+    fence: int
+    timing: HostsTiming
+    may_write: Callable[[], bool]
+    nodes: tuple[Node, ...] = ()
+
+
+def timing_of(deadline_ns: int) -> HostsTiming:
+    return HostsTiming(deadline_ns=deadline_ns, start_within_ns=START_WITHIN_NS)
+
+
+def kube_engine(hub: HubServer, wish: KubeWish, fleet: Fleet, by: KubeController) -> KubeEngine:
     """The engine. ``fleet`` has queues and policies. Errors: BadInput, KubeError where the cluster does not answer."""
     client = open_client(_access(wish), agent="unidle-controller")
     try:
@@ -69,11 +83,10 @@ def kube_engine(
         reviews = TokenReviews(client.another(patience_s=0.0), settings)
         sources.also_close.append(reviews.close)
         hub.vouched_by(reviews)
-        timing = HostsTiming(deadline_ns=deadline_ns, start_within_ns=START_WITHIN_NS)
+        known = _known(by.nodes, fleet, sources.fleet.fleet())
         return KubeEngine(
-            hub, _known(held, fleet, sources.fleet.fleet()), held.clock, held.lease.token, timing, sources, settings,
-            may_write=lambda: held.store.is_fresh(held.lease),
-        )  # fmt: skip
+            hub, known, by.clock, by.fence, by.timing, sources, settings, may_write=by.may_write
+        )
     except BaseException:
         sources.close()
         raise
@@ -87,24 +100,24 @@ def _access(wish: KubeWish) -> Access:
 
 
 def _settings(hub: HubServer, wish: KubeWish, client: ApiClient) -> PodSettings:
-    host, port = hub.addresses[0]
-    if wish.hub_address:
-        host, _, text = wish.hub_address.rpartition(":")
-        host = host.strip("[]")
-        port = int(text) if text.isascii() and text.isdigit() else 0
-        if not host or not 0 < port < 65536:
-            raise BadInput(
-                "is no address", field="--hub-address", value=wish.hub_address, remedy="write HOST:PORT"
-            )
-    elif host in _EVERYWHERE:
+    hubs = tuple(_address(text) for text in wish.hub_addresses) or (hub.addresses[0],)
+    if hubs[0][0] in _EVERYWHERE:
         raise BadInput(
-            "listens on all addresses, and pods need one to dial", field="--listen", value=host,
+            "listens on all addresses, and pods need one to dial", field="--listen", value=hubs[0][0],
             remedy="add --hub-address HOST:PORT, as pods reach this controller",
         )  # fmt: skip
     name = hashlib.sha256(hub.box_token("", "kubernetes").encode()).hexdigest()[:10]
     return PodSettings(
-        wish.namespace or client.namespace, name, ((host, port),), hub.authority, wish.box_image, wish.image
+        wish.namespace or client.namespace, name, hubs, hub.authority, wish.box_image, wish.image
     )
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    number = int(port) if port.isascii() and port.isdigit() else 0
+    if not host or not 0 < number < 65536:
+        raise BadInput("is no address", field="--hub-address", value=text, remedy="write HOST:PORT")
+    return host.strip("[]"), number
 
 
 def _sources(client: ApiClient, settings: PodSettings, wish: KubeWish) -> KubeSources:
@@ -127,12 +140,9 @@ def _has_slices(client: ApiClient) -> bool:
     return True
 
 
-def _known(held: HeldStore, fleet: Fleet, cluster: Fleet) -> Fleet:
+def _known(before: tuple[Node, ...], fleet: Fleet, cluster: Fleet) -> Fleet:
     """Nodes and tiers of the cluster, and nodes of the log that have left it: attempts may be there."""
-    found = {node.id for node in cluster.nodes}
-    tiers = {tier.id for tier in cluster.tiers}
-    view = held.view
-    left = [node for node in view.fleet.nodes if node.id not in found] if view.fleet.source == HOSTS else []
-    top = cluster.tiers[0].id
-    nodes = [node if node.parent in tiers else replace(node, parent=top) for node in left]
+    found, tiers = {node.id for node in cluster.nodes}, {tier.id for tier in cluster.tiers}
+    left = [node for node in before if node.id not in found]
+    nodes = [node if node.parent in tiers else replace(node, parent=cluster.tiers[0].id) for node in left]
     return replace(fleet, tiers=cluster.tiers, nodes=(*cluster.nodes, *nodes), source=HOSTS)

@@ -79,8 +79,7 @@ class HostsCore:
             self._add(gang)
             in_parts = command.parts or any("#" in name for place in command.places for name in place.slices)
             if why := _NO_PARTS if in_parts else self.maker.wanted(command):
-                for rank in gang.ranks:
-                    self.out.lost(gang, rank, why, refused=True)
+                self.out.turn_away(gang, why, for_good=not in_parts)
                 return
             self._look_at_gang_at(gang, now_ns + _LOOK_NS)
         self.moves.move(self.gangs[command.job, command.attempt])

@@ -13,6 +13,8 @@ from unidle.events.marks import Mark
 from unidle.hub import frames
 from unidle.hub.protocol import ClockOffset
 
+_CANNOT_EXEC = 126  # of a shell
+
 Answer = Callable[[frames.Done], None]
 """Takes the answer to a command; one that never comes has ``ok`` false and an empty ``why``."""
 
@@ -72,6 +74,19 @@ class Outbox:
         for number in sorted(self._of_peer.pop(peer, ())):
             _, answer = self._awaited.pop(number)
             answer(frames.Done(number, ok=False))
+
+    def turn_away(self, gang: GangState, text: str, *, for_good: bool) -> None:
+        """Report that no rank of an attempt is started: as of a command that cannot be run, or to be placed elsewhere."""
+        for rank in gang.ranks:
+            if not for_good:
+                self.lost(gang, rank, text, refused=True)
+                continue
+            marks = (
+                Mark(k="note", t=self.now_ns, text=text),
+                Mark(k="exit", t=self.now_ns, code=_CANNOT_EXEC),
+            )
+            if (taken := rank.take(rank.known, marks)) is not None:
+                self.seen.append(RankMarks(*gang.key, rank.rank, *taken))
 
     def lost(self, gang: GangState, rank: RankState, text: str, *, refused: bool = False) -> None:
         """Report that a rank has ended and left no exit, with the next ordinal. What its box has beyond is dropped."""
