@@ -171,7 +171,7 @@ def _hub(place: Path) -> Run:
     from unidle.hub.tokens import Tokens
 
     folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-    greeting = Greeting(Tokens(folder, str(place)), 1, HubLimits())
+    greeting = Greeting(Tokens(folder, str(place)), 1, HubLimits(), lambda: None)
     os.close(folder)
 
     def run(data: bytes) -> None:

@@ -1,6 +1,6 @@
 """The image of a cluster's nodes, as an archive in the form of ``docker save``: one layer, made here without a registry.
 
-It holds ``/kube-tool`` (kube/assets/tool) and empty places, so that a pod of a test can mount the user space of this
+It holds ``/kube-tool`` (kube/assets/tool), ``/box.pyz`` (``unidle.box.archive``) and empty places, so that a pod of a test can mount the user space of this
 machine there: /usr with the usual links to it, /root, /work, and so on.
 """
 
@@ -11,10 +11,12 @@ import io
 import json
 import platform
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import Final
 
 from kube_cluster.layout import IMAGE
+from unidle.box import archive
 
 _FOLDERS: Final = (
     *("dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "srv", "sys", "usr"),
@@ -42,13 +44,13 @@ def write(path: Path, tool: Path) -> None:
     told = json.dumps(config).encode()
     name = f"{hashlib.sha256(told).hexdigest()}.json"
     manifest = [{"Config": name, "RepoTags": [IMAGE], "Layers": [f"{digest}/layer.tar"]}]
-    with tarfile.open(path, "w") as archive:
+    with tarfile.open(path, "w") as image:
         for entry, content in (
             (name, told),
             (f"{digest}/layer.tar", layer),
             ("manifest.json", json.dumps(manifest).encode()),
         ):
-            _add(archive, entry, content)
+            _add(image, entry, content)
 
 
 def _layer(tool: Path) -> bytes:
@@ -62,7 +64,16 @@ def _layer(tool: Path) -> bytes:
         for name, text in _FILES.items():
             _add(layer, name, text.encode())
         _add(layer, "kube-tool", tool.read_bytes(), mode=0o755)
+        _add(layer, "box.pyz", _box(), mode=0o644)
     return buffer.getvalue()
+
+
+def _box() -> bytes:
+    """The archive of a box, as this checkout has it: the same sources give the same bytes."""
+    with tempfile.TemporaryDirectory(prefix="unidle-kube-box.") as folder:
+        path = Path(folder) / "box.pyz"
+        archive.write(str(path))
+        return path.read_bytes()
 
 
 def _entry(layer: tarfile.TarFile, name: str, kind: bytes, *, mode: int = 0o755, target: str = "") -> None:

@@ -42,12 +42,16 @@ class Process:
 
 
 def start_of(pid: int) -> int:
-    """When a process started, in clock ticks since boot; 0 for one that has ended."""
+    """When a process started, in clock ticks since boot; 0 for one that has ended.
+
+    One that was killed still has its ports while a thread of it is left, also where its first thread has ended.
+    """
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
     except OSError:
         return 0
-    return 0 if after_name[0] in "ZX" else int(after_name[19])
+    return 0 if after_name[0] in "ZX" and threads <= 1 else int(after_name[19])
 
 
 @dataclass(slots=True)

@@ -65,7 +65,7 @@ def test_an_engine_that_starts_ranks_before_all_boxes_are_prepared_is_found(
         node = gang.nodes[0]
         peers = {n: link.peer for n in gang.nodes if (link := self._boxes.get(n, gang.job)).peer is not None}
         for each in gang.nodes:
-            self.fetch(self._boxes.get(each, gang.job))
+            self._maker.fetch(self._boxes.get(each, gang.job))
         if node in peers:
             self._prepare(gang, node, peers[node])
         if gang.prepared.get(node, (0, {}))[0] == getattr(peers.get(node), "id", None):

@@ -56,7 +56,9 @@ class Cluster:
             input=json.dumps(told),
             capture_output=True,
             text=True,
-            env={"HOME": str(self.folder)},  # kubectl keeps a cache there, which goes with the cluster
+            env={
+                "HOME": str(self.folder / "logs")
+            },  # kubectl keeps a cache there, which goes with the cluster
         )
 
     def get(self, *words: str) -> dict[str, Any]:

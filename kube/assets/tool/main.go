@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
@@ -20,6 +21,7 @@ const usage = `usage: kube-tool pause                 wait for SIGTERM, and reap
        kube-tool fetch URL SECONDS     print the answer; asks again until SECONDS are over
        kube-tool print TEXT...         print each text on a line of its own
        kube-tool exit CODE             end with this exit code
+       kube-tool box DIRECTORY         copy the box of the image, /box.pyz, into the directory
 `
 
 func main() {
@@ -40,6 +42,10 @@ func main() {
 		}
 	case command == "exit" && len(words) == 1:
 		os.Exit(number(words[0]))
+	case command == "box" && len(words) == 1:
+		if err := copyFile("/box.pyz", filepath.Join(words[0], "box.pyz")); err != nil {
+			fail(1, "kube-tool: %v\n", err)
+		}
 	default:
 		fail(2, usage)
 	}
@@ -113,6 +119,19 @@ func answer(url string) (string, error) {
 		err = errors.New(response.Status)
 	}
 	return string(text), err
+}
+
+// copyFile leaves the whole file or none under its name.
+func copyFile(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	draft := to + ".new"
+	if err := os.WriteFile(draft, data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(draft, to)
 }
 
 func number(word string) int {

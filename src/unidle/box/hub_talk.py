@@ -80,11 +80,15 @@ class HubTalk:
             self._take(link, frame)
 
     def _greet(self, link: HubLink) -> None:
+        try:
+            token = self._settings.token()
+        except OSError as error:
+            raise LinkEnded(f"the token cannot be read: {error}") from None
         now_ns = boottime_ns()
         self._lease.begin(now_ns)
         hello = {
             "f": wire.HELLO, "v": wire.VERSION, "kind": "box", "node": self._settings.node, "job": self._settings.job,
-            "token": self._settings.token, "boot": boot_id(), "now": now_ns, "n": 0,
+            "token": token, "boot": boot_id(), "now": now_ns, "n": 0,
             "box": {"attempts": self._attempts.told(HELLO_RANKS)},
         }  # fmt: skip
         link.send(wire.encode(hello, wire.HELLO_BYTES))

@@ -1,4 +1,7 @@
-"""What a box is given: ``DIR/box.json``, which holds its token."""
+"""What a box is given: ``DIR/box.json``, which holds its token, or the environment variable ``UNIDLE_BOX``, which names a file of it.
+
+The second is for containers: what is written in a pod is no secret, and the token that a cluster puts there changes.
+"""
 
 from __future__ import annotations
 
@@ -13,38 +16,50 @@ if TYPE_CHECKING:
     from typing import Any
 
 FILE = "box.json"
+VARIABLE = "UNIDLE_BOX"
 _MOST_BYTES = 1024 * 1024
-_TEXTS = ("authority", "token", "node", "job")
+_MOST_TOKEN_BYTES = 16 * 1024
+_TEXTS = ("authority", "node", "job")
 
 
 class BadSettings(Exception):
-    """``box.json`` cannot be used; the text has the field and the remedy."""
+    """The settings cannot be used; the text has the field and the remedy."""
 
 
 class BoxSettings:
     """Of one box: ``hubs`` are tried in turn; ``authority`` is the PEM text that their certificates are checked by.
 
     ``name``, where given, is the name that the hub's certificate has; ``runs`` is the run root of its ranks.
+    ``source`` is what the settings are from, for errors.
     """
 
-    def __init__(self, directory: str, content: dict[str, Any]) -> None:
-        for field in _TEXTS:
+    def __init__(self, directory: str, content: dict[str, Any], source: str = FILE) -> None:
+        token = "token_file" if "token_file" in content else "token"
+        for field in (*_TEXTS, token):
             if not isinstance(content.get(field), str) or not content[field]:
-                raise BadSettings(f"{FILE}: {field}: text is needed (got {content.get(field)!r:.60})")
+                raise BadSettings(f"{source}: {field}: text is needed (got {content.get(field)!r:.60})")
         self.directory = directory
         self.authority: str = content["authority"]
-        self.token: str = content["token"]
+        self._token: str = content[token]
+        self._in_file = "token_file" in content
         self.node: str = content["node"]
         self.name: str = str(content.get("name", ""))
-        self.hubs = _hubs(content.get("hub"))
+        self.hubs = _hubs(content.get("hub"), source)
         try:
             self.job = path_part(content["job"])
         except ValueError as error:
-            raise BadSettings(f"{FILE}: job: {error}") from None
+            raise BadSettings(f"{source}: job: {error}") from None
         runs = content.get("runs") or os.path.join(directory, "runs")
         if not isinstance(runs, str):
-            raise BadSettings(f"{FILE}: runs: a directory is needed (got {runs!r:.60})")
+            raise BadSettings(f"{source}: runs: a directory is needed (got {runs!r:.60})")
         self.runs = os.path.abspath(os.path.join(directory, runs))
+
+    def token(self) -> str:
+        """As it is now. Errors: OSError for a file that cannot be read."""
+        if not self._in_file:
+            return self._token
+        with open(self._token, encoding="utf-8", errors="replace") as file:
+            return file.read(_MOST_TOKEN_BYTES).strip()
 
     @property
     def job_directory(self) -> str:
@@ -52,8 +67,11 @@ class BoxSettings:
 
 
 def read(directory: str) -> BoxSettings:
-    """The settings of a directory. Errors: BadSettings, also for a link and for a file that others own or may read."""
+    """The settings of a directory, or of the environment. Errors: BadSettings, also for a link and for a file that others own or may read."""
     directory = os.path.abspath(directory)
+    given = os.environ.pop(VARIABLE, None)  # the ranks have no use for it
+    if given is not None:
+        return BoxSettings(directory, _object(given, VARIABLE), VARIABLE)
     path = os.path.join(directory, FILE)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -65,16 +83,20 @@ def read(directory: str) -> BoxSettings:
             raise BadSettings(f"{path} is not a file of this user; make it again as this user")
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise BadSettings(f"{path} can be read by others, and holds a token; run chmod 600 {path}")
-        try:
-            content = json.loads(file.read(_MOST_BYTES))
-        except (ValueError, RecursionError) as error:
-            raise BadSettings(f"{path} is no JSON: {error}") from None
+        return BoxSettings(directory, _object(file.read(_MOST_BYTES), path))
+
+
+def _object(text: str, source: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadSettings(f"{source} is no JSON: {error}") from None
     if not isinstance(content, dict):
-        raise BadSettings(f"{path} is no JSON object")
-    return BoxSettings(directory, content)
+        raise BadSettings(f"{source} is no JSON object")
+    return content
 
 
-def _hubs(given: object) -> list[tuple[str, int]]:
+def _hubs(given: object, source: str) -> list[tuple[str, int]]:
     """Addresses, from ``[["host", port], ...]`` or ``"host:port"``."""
     if isinstance(given, str):
         host, _, port = given.rpartition(":")
@@ -90,4 +112,4 @@ def _hubs(given: object) -> list[tuple[str, int]]:
     else:
         if found:
             return found
-    raise BadSettings(f'{FILE}: hub: [["host", port], ...] is needed (got {given!r:.60})')
+    raise BadSettings(f'{source}: hub: [["host", port], ...] is needed (got {given!r:.60})')

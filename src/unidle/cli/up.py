@@ -38,6 +38,7 @@ from unidle.words import counted, does
 if TYPE_CHECKING:
     from unidle.cli.live import Live
     from unidle.control.hosts import HostsWish
+    from unidle.control.kube import KubeWish
     from unidle.control.session import ControllerSession
     from unidle.files.fleet_notices import NoticeChannel
     from unidle.fleet import Fleet
@@ -87,6 +88,30 @@ class UpOptions:
         str | None,
         typer.Option("--authority", metavar="FILE", show_default=False, help="Certificates in PEM with which hosts verify --certificate; default: those of their system."),
     ] = None
+    kubeconfig: Annotated[
+        str | None,
+        typer.Option("--kubeconfig", metavar="FILE", show_default=False, help="With --listen: run jobs in pods of the cluster that this file names. `in-cluster`: of the one that this process runs in."),
+    ] = None
+    context: Annotated[
+        str | None,
+        typer.Option("--context", metavar="NAME", show_default=False, help="Context of the kubeconfig; default: its current one. Without --kubeconfig, the file is found as by kubectl."),
+    ] = None
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", metavar="NAME", show_default=False, help="On a cluster: namespace of the pods; default: that of the context."),
+    ] = None
+    image: Annotated[
+        str | None,
+        typer.Option("--image", metavar="IMAGE", show_default=False, help="On a cluster: image of jobs that name none."),
+    ] = None
+    box_image: Annotated[
+        str | None,
+        typer.Option("--box-image", metavar="IMAGE", show_default=False, help="On a cluster: unidle's own image, from which each pod gets its first process."),
+    ] = None
+    hub_address: Annotated[
+        list[str] | None,
+        typer.Option("--hub-address", metavar="HOST:PORT", show_default=False, help="On a cluster: where pods reach this controller; default: that of --listen. May be repeated: they are tried in turn."),
+    ] = None
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False
     profile: ProfileOption = False
     progress: ProgressOption = "auto"
@@ -117,6 +142,8 @@ def _hosts_of(options: UpOptions) -> HostsWish | None:
         "--key": options.key,
         "--authority": options.authority,
         "--hub-name": options.hub_name,
+        "--kubeconfig": options.kubeconfig,
+        "--context": options.context,
     }
     if options.listen is None:
         if given := [name for name, value in named.items() if value]:
@@ -126,7 +153,8 @@ def _hosts_of(options: UpOptions) -> HostsWish | None:
         return None
     from unidle.control.hosts import DEADLINE_NS, HostsWish
 
-    if options.cpu_devices is not None:
+    kube = _kube_of(options)
+    if options.cpu_devices is not None and kube is None:
         raise BadInput(
             "is not possible with --listen", field="--cpu-devices", remedy="use it with `unidle agent`"
         )
@@ -134,7 +162,33 @@ def _hosts_of(options: UpOptions) -> HostsWish | None:
     if options.deadline is not None:
         given_s = seconds_of("--deadline", options.deadline, least=_DEADLINE_LEAST_S, most=_DEADLINE_MOST_S)
         deadline_ns = int(given_s * 1e9)
-    return HostsWish(options.listen, deadline_ns, tuple(options.hub_name or ()), _site_of(options))
+    return HostsWish(options.listen, deadline_ns, tuple(options.hub_name or ()), _site_of(options), kube)
+
+
+def _kube_of(options: UpOptions) -> KubeWish | None:
+    """Which cluster ``up`` is for, if it is. Errors: BadInput for an option that needs one."""
+    if options.kubeconfig is None and options.context is None:
+        named = {
+            "--namespace": options.namespace,
+            "--image": options.image,
+            "--box-image": options.box_image,
+            "--hub-address": options.hub_address,
+        }
+        if given := [name for name, value in named.items() if value]:
+            raise BadInput("is for a Kubernetes cluster", field=given[0], remedy="add --kubeconfig FILE")
+        return None
+    from unidle.control.kube import KubeWish
+
+    if not options.box_image:
+        raise BadInput(
+            "is needed on a cluster",
+            field="--box-image",
+            remedy="name the image with unidle's box: --box-image IMAGE",
+        )
+    return KubeWish(
+        options.box_image, options.image or "", options.kubeconfig, options.context, options.namespace or "",
+        tuple(options.hub_address or ()), options.cpu_devices or 0,
+    )  # fmt: skip
 
 
 def _site_of(options: UpOptions) -> SiteFiles | None:
@@ -159,8 +213,14 @@ def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
     with caught() as signals, take_up_hosts(store, fleet, data_dir(), wish, channels, address) as hosts:
         host, port = hosts.address
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        live.hint(f"serving {address} on the hosts that join {where} (pid {os.getpid()}); Ctrl-C stops")
-        live.hint(f"on each host: unidle agent --join {where} --token-file COPY_OF {hosts.join_file}")
+        if wish.kube is not None:
+            nodes = counted(len(hosts.session.controller.view.fleet.nodes), "node")
+            live.hint(
+                f"serving {address} on {nodes} of the cluster; pods dial {where} (pid {os.getpid()}); Ctrl-C stops"
+            )
+        else:
+            live.hint(f"serving {address} on the hosts that join {where} (pid {os.getpid()}); Ctrl-C stops")
+            live.hint(f"on each host: unidle agent --join {where} --token-file COPY_OF {hosts.join_file}")
         _serve(hosts.session, signals, live, options.until_idle, address)
     store.close()
     return 130 if signals.interrupts else 0

@@ -39,6 +39,7 @@ from unidle.store.protocol import Store
 
 if TYPE_CHECKING:
     from unidle.control.gangs.host_profiler import HostProfiler
+    from unidle.control.kube import KubeWish
     from unidle.files.fleet_notices import NoticeChannel
 
 DEADLINE_NS: Final = 30_000_000_000
@@ -48,12 +49,14 @@ _MOST_SIGNS: Final = 100_000  # that wait for a turn of the loop
 @dataclass(frozen=True, slots=True)
 class HostsWish:
     """``listen``: ``HOST:PORT`` for boxes and agents; ``names``: more names of this host for the certificate that the
-    hub makes, where ``site`` has none; ``deadline_ns``: how long ranks may run without a word from a controller."""
+    hub makes, where ``site`` has none; ``deadline_ns``: how long ranks may run without a word from a controller.
+    ``kube``: the hosts are the nodes of a cluster."""
 
     listen: str
     deadline_ns: int
     names: tuple[str, ...]
     site: SiteFiles | None
+    kube: KubeWish | None = None
 
 
 class AgentSigns:
@@ -182,9 +185,18 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
         is_fresh=lambda: held.store.is_fresh(lease),
     )
     try:
+        engine: HostsEngine
         nodes = view.fleet.nodes if view.fleet.source == HOSTS else ()  # else those of this machine
-        known = replace(fleet, nodes=nodes, source=HOSTS)
-        engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
+        if wish.kube is not None:
+            from unidle.control.kube import KubeController, kube_engine, timing_of
+
+            by = KubeController(
+                clock, lease.token, timing_of(wish.deadline_ns), lambda: held.store.is_fresh(lease), nodes
+            )
+            engine = kube_engine(hub, wish.kube, fleet, by)
+        else:
+            known = replace(fleet, nodes=nodes, source=HOSTS)
+            engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
     except BaseException:
         hub.close()
         raise

@@ -20,6 +20,7 @@ from unidle.files.job_checks import (
 )
 from unidle.files.job_file import JobFile
 from unidle.files.job_parts import LimitsPart, RanksPart, RestartPart, SelectPart, SharePart, TopologyPart
+from unidle.files.job_pod import pod_wish
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import as_name, memory_bytes
 from unidle.jobs import (
@@ -114,10 +115,11 @@ def _spec(draft: JobDraft, *, insists: bool) -> JobSpec:
         elastic=Elastic(file.ranks.min, file.ranks.max) if isinstance(file.ranks, RanksPart) else None,
         limits=with_same_fields(Limits, file.limits, memory_bytes=_memory(file.limits)),
         requests=_requests(file),
-        where=Where(_select(file.models), _select(file.uuids), dict(file.node_labels), file.tolerate),
+        where=Where(_select(file.models), _select(file.uuids), _labels(file), file.tolerate),
         topology=_topology(file.topology) if file.topology else None,
         share=_share(file.share) if file.share else None,
         hardware=with_same_fields(Hardware, file.hardware),
+        pod=pod_wish(file.pod) if file.pod else None,
         rendezvous=file.rendezvous or ("torchrun" if ranks > 1 or file.layout else "none"),
     )
 
@@ -128,6 +130,11 @@ def _memory(part: LimitsPart) -> int | None:
 
 def _select(part: SelectPart) -> Select:
     return with_same_fields(Select, part)
+
+
+def _labels(file: JobFile) -> dict[str, str]:
+    """Labels that a node must have."""
+    return dict(file.node_labels) | (file.pod.node_selector if file.pod else {})
 
 
 def _gives_restart_on(data: Mapping[str, object]) -> bool:

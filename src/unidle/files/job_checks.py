@@ -12,6 +12,7 @@ from typing import Final, Literal
 from unidle.files.document import Breach, Document
 from unidle.files.job_file import JobFile, is_reserved_env
 from unidle.files.job_parts import GroupsPart, HardwarePart, RanksPart, SelectPart, SharePart
+from unidle.files.job_pod import check_pod
 from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
 
 
@@ -229,6 +230,8 @@ def _check_profile(draft: JobDraft, share: SharePart) -> None:
 
 def _check_workdir(draft: JobDraft) -> None:
     _check_inside(draft.document, ("workdir",), draft.file.workdir, draft.base_dir)
+    if draft.file.pod is not None:
+        return  # it is in the container
     if not os.path.isdir(draft.workdir):  # noqa: PTH112
         problem = "is not a directory" if os.path.lexists(draft.workdir) else "there is no such directory"
         raise draft.document.error(
@@ -309,6 +312,11 @@ def _check_policies(draft: JobDraft) -> None:
             )
 
 
+def _check_pod(draft: JobDraft) -> None:
+    if draft.file.pod is not None:
+        check_pod(draft.document, draft.file.pod)
+
+
 CHECKS: Final[dict[str, Callable[[JobDraft], None]]] = {
     "command": _check_command,
     "workdir": _check_workdir,
@@ -325,4 +333,5 @@ CHECKS: Final[dict[str, Callable[[JobDraft], None]]] = {
     "topology": _check_topology,
     "share": _check_share,
     "hardware": _check_hardware,
+    "pod": _check_pod,
 }

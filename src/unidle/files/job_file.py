@@ -22,6 +22,7 @@ from unidle.files.job_parts import (
     SharePart,
     TopologyPart,
 )
+from unidle.files.job_pod import PodPart
 from unidle.files.values import (
     END,
     Name,
@@ -307,6 +308,14 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     grace_s: Annotated[
         float, number(0, 86_400, "Seconds between SIGTERM and SIGKILL when the job is stopped.")
     ] = 10.0
+    pod: Annotated[
+        PodPart | None,
+        Meta(
+            description="The pods of the job on a Kubernetes cluster (`unidle up --kubeconfig`): image, volumes, secrets. "
+            "Elsewhere it has no effect. Default: the cluster's default image, and nothing else.",
+            examples=[{"image": "ghcr.io/example/train:1.4"}],
+        ),
+    ] = None
     price_per_device_hour: Annotated[
         Annotated[float, Meta(ge=0, le=1_000_000)] | None,
         Meta(
@@ -353,4 +362,5 @@ class JobFields(TypedDict, total=False):
     timeout_s: float | None
     queue_timeout_s: float | None
     grace_s: float | None
+    pod: Mapping[str, Any] | None
     price_per_device_hour: float | None

@@ -18,6 +18,7 @@ class ConnectionStage(Enum):
 
     TLS = "TLS"
     HELLO = "hello"
+    VOUCH = "word on its token"
     OPEN = "frames"
     LINGER = "the end"  # it was refused: what comes is not read, so that the refusal arrives
 

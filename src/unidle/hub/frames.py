@@ -57,7 +57,7 @@ class Hello(msgspec.Struct, frozen=True, tag_field="f", tag=wire.HELLO):
     v: int
     kind: Kind
     node: Name
-    token: Annotated[str, msgspec.Meta(max_length=512)] = ""
+    token: Annotated[str, msgspec.Meta(max_length=16_384)] = ""  # one of a cluster has up to a few kB
     job: Name = ""
     boot: Annotated[str, msgspec.Meta(max_length=128)] = ""
     now: TimeNs = 0

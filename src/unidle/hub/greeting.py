@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -12,6 +13,7 @@ from unidle.hub.limits import HubLimits
 from unidle.hub.protocol import Peer
 from unidle.hub.refusals import Because
 from unidle.hub.tokens import BadToken, Tokens
+from unidle.hub.vouching import NotKnownYet, Voucher
 
 
 class HelloRefused(Exception):
@@ -42,13 +44,17 @@ _VERSIONED = msgspec.json.Decoder(_Versioned)
 
 
 class Greeting:
-    """Checks hellos. ``fence``: the store's token of this controller."""
+    """Checks hellos. ``fence``: the store's token of this controller.
 
-    def __init__(self, tokens: Tokens, fence: int, limits: HubLimits) -> None:
-        self._tokens, self._fence, self._limits = tokens, fence, limits
+    ``voucher`` is asked for tokens that are none of the hub's own; ``wake`` has the hello looked at again.
+    """
+
+    def __init__(self, tokens: Tokens, fence: int, limits: HubLimits, wake: Callable[[], None]) -> None:
+        self._tokens, self._fence, self._limits, self._wake = tokens, fence, limits, wake
+        self.voucher: Voucher | None = None
 
     def taken(self, payload: bytes, peer: int, address: str) -> Greeted:
-        """A hello's bytes, from ``address``, as the peer with this number. Errors: wire.Malformed, HelloRefused."""
+        """A hello's bytes, from ``address``, as the peer with this number. Errors: wire.Malformed, HelloRefused, NotKnownYet."""
         try:
             version = _VERSIONED.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -63,10 +69,7 @@ class Greeting:
             )
         hello = frames.from_client(payload)
         assert isinstance(hello, frames.Hello)
-        try:
-            self._tokens.check(hello)
-        except BadToken as error:
-            raise HelloRefused("token", str(error), error.remedy) from None
+        self._check(hello)
         # who only claims to have joined learns its own token; it is on the disk of the host before the first pong
         own = self._tokens.agent(hello.node) if hello.kind == "agent" else ""
         welcome = frames.Welcome(
@@ -84,3 +87,18 @@ class Greeting:
             (hello.kind, hello.node, str(peer) if hello.kind == "reader" else hello.job),
             version.v > wire.VERSION,
         )
+
+    def _check(self, hello: frames.Hello) -> None:
+        """Whether the token speaks for what the hello claims to be. Errors: HelloRefused, NotKnownYet."""
+        try:
+            self._tokens.check(hello)
+        except BadToken as error:
+            if self.voucher is None or hello.kind == "reader":
+                raise HelloRefused("token", str(error), error.remedy) from None
+        else:
+            return
+        why = self.voucher.refusal(hello, self._wake)
+        if why is None:
+            raise NotKnownYet
+        if why:
+            raise HelloRefused("token", why, "see the log of the controller")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import socket
-import ssl
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from typing import Final
 from unidle import wire
 from unidle.clock import Clock, boottime_ns
 from unidle.hub import frames
+from unidle.hub.acceptor import Acceptor
 from unidle.hub.authority import ServerIdentity
 from unidle.hub.connection import Connection, ConnectionStage
 from unidle.hub.events import PolledEvents
@@ -24,18 +23,16 @@ from unidle.hub.limits import HubLimits
 from unidle.hub.ping_times import PingTimes
 from unidle.hub.protocol import Joined, Left, Received
 from unidle.hub.refusals import Because, Refusals
-from unidle.hub.stream import FrameStream, StreamLost, read_buffer
+from unidle.hub.stream import StreamLost, read_buffer
 from unidle.hub.tokens import Tokens
 from unidle.hub.ungreeted import Ungreeted
+from unidle.hub.vouching import NotKnownYet
 
 _IN: Final = select.EPOLLIN | select.EPOLLRDHUP
 _OUT: Final = select.EPOLLOUT
 _BROKEN: Final = select.EPOLLHUP | select.EPOLLERR
-_AT_ONCE: Final = 64  # connections that are accepted before others are read
 _EVENTS: Final = 1024
 _GONE: Final = 65536
-_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_PAUSE_NS: Final = 200_000_000
 _TURN_NS: Final = 2_000_000  # from the end of one turn to the next
 
 
@@ -57,13 +54,15 @@ class HubLoop:
     ) -> None:
         self._is_fresh = is_fresh
         self._listeners = {each.fileno(): each for each in sockets}
-        self._identity, self._tokens, self._clock = identity, tokens, clock
+        self._tokens, self._clock = tokens, clock
         self._fence, self._limits = fence, limits
         self.events, self.refusals = PolledEvents(limits), Refusals()
-        self._greeting = Greeting(tokens, fence, limits)
+        self.greeting = Greeting(tokens, fence, limits, self.wake)
         self._connections: dict[int, Connection] = {}  # by descriptor
         self._ungreeted = Ungreeted(limits.ungreeted, limits.ungreeted_of_address, limits.grace_ns)
+        self._acceptor = Acceptor(identity, self._ungreeted, self.refusals, clock, limits)
         self._lingering: dict[int, Connection] = {}
+        self._vouched: dict[int, tuple[Connection, bytes]] = {}  # hellos of tokens that others know
         self._names: dict[tuple[str, str, str], Connection] = {}
         self.peers: dict[int, Connection] = {}
         self.gone: OrderedDict[int, int] = OrderedDict()
@@ -72,7 +71,6 @@ class HubLoop:
         self._buffer = read_buffer()
         self._next_peer = 1
         self._accepting = True
-        self._accept_after_ns = 0
         self._stopping = False
         self._turn_ns = 0
         self.failed: BaseException | None = None
@@ -126,6 +124,7 @@ class HubLoop:
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._bell)
                 self._woken = False
+                self._look_at_vouched()
         self._turn_ns = boottime_ns()
         self._take_orders()
         for connection in self.events.polled():
@@ -139,19 +138,26 @@ class HubLoop:
         times = [self._pings.next_ns(), self._ungreeted.next_ns(now_ns)]
         if self._lingering:
             times.append(next(iter(self._lingering.values())).deadline_ns)
-        if self._accept_after_ns > now_ns:
-            times.append(self._accept_after_ns)
+        if self._acceptor.after_ns > now_ns:
+            times.append(self._acceptor.after_ns)
         due = [t for t in times if t is not None]
         return max(0.0, (min(due) - now_ns) / 1e9) + 0.001 if due else -1
 
     def _serve(self, connection: Connection, mask: int) -> None:
-        try:
+        def served() -> None:
             if connection.paused and mask & _BROKEN:
                 raise StreamLost("the connection ended")
             if mask & _OUT and connection.stream.ready and connection.stage is not ConnectionStage.LINGER:
                 self._flush(connection)
             if mask & ~_OUT or not connection.stream.ready:
                 self._read(connection)
+
+        self._guarded(connection, served)
+
+    def _guarded(self, connection: Connection, act: Callable[[], None]) -> None:
+        """Act on one connection: what is wrong with it ends that one alone."""
+        try:
+            act()
         except StreamLost as lost:
             self._lost(connection, str(lost))
         except wire.Malformed as error:
@@ -183,10 +189,23 @@ class HubLoop:
             payload = stream.frame(data)
             if payload is not None:
                 self._hello(connection, payload)
-                self._frames(connection, stream.frames(b""))
+        elif connection.stage is ConnectionStage.VOUCH:
+            raise wire.Malformed("a frame before the welcome")
+
+    def _look_at_vouched(self) -> None:
+        """Hellos whose tokens are known meanwhile."""
+        waiting, self._vouched = self._vouched, {}
+        for fd, (connection, payload) in waiting.items():
+            if self._connections.get(fd) is connection and connection.stage is ConnectionStage.VOUCH:
+                self._guarded(connection, lambda c=connection, p=payload: self._hello(c, p))  # type: ignore[misc]
 
     def _hello(self, connection: Connection, payload: bytes) -> None:
-        greeted = self._greeting.taken(payload, self._next_peer, connection.address)
+        try:
+            greeted = self.greeting.taken(payload, self._next_peer, connection.address)
+        except NotKnownYet:
+            connection.stage = ConnectionStage.VOUCH
+            self._vouched[connection.fd] = (connection, payload)
+            return
         now_ns = self._clock.now_ns()
         if len(self.peers) >= self._limits.peers:
             raise HelloRefused(
@@ -207,6 +226,7 @@ class HubLoop:
         self.events.put(Joined(greeted.peer))
         # a ping at once: its exchange is better than that of the hello, and a stored token is confirmed by its pong
         self._send(connection, frames.encoded(greeted.welcome) + connection.ping(self._fence, now_ns))
+        self._frames(connection, connection.stream.frames(b""))
 
     def _frames(self, connection: Connection, payloads: list[bytes]) -> None:
         peer = connection.peer
@@ -236,43 +256,12 @@ class HubLoop:
                 raise wire.Malformed("a second hello")
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
-            now_ns = self._clock.now_ns()
-            if self._ungreeted.full and self._ungreeted.in_the_way(now_ns) is None:
-                return
-            try:
-                sock, address = listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in _OUT_OF_DESCRIPTORS:
-                    self.refusals.add(now_ns, "descriptors", "", os.strerror(error.errno or 0))
-                    self._accept_after_ns = now_ns + _PAUSE_NS
-                    return
-                continue  # that client is gone again
-            self._admit(sock, str(address[0]), now_ns)
+        for connection in self._acceptor.accept(listener, self._make_room):
+            self._connections[connection.fd] = connection
+            self._poller.register(connection.fd, _IN)
 
-    def _admit(self, sock: socket.socket, address: str, now_ns: int) -> None:
-        if not self._ungreeted.allows(address):
-            self.refusals.add(now_ns, "address", address, "too many of its connections are without a hello")
-            sock.close()
-            return
-        if (oldest := self._ungreeted.in_the_way(now_ns)) is not None:
-            self._refuse(oldest, "slots", "others wait, and it sent no hello", "try again later")
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            context = self._identity.context(time.time())
-            tls = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        except (OSError, ValueError) as error:
-            self.refusals.add(now_ns, "tls", address, str(error))
-            sock.close()
-            return
-        assert isinstance(tls, ssl.SSLSocket)
-        connection = Connection(FrameStream(tls), address, now_ns, self._limits.hello_ns)
-        self._connections[connection.fd] = connection
-        self._ungreeted.add(connection)
-        self._poller.register(connection.fd, _IN)
+    def _make_room(self, oldest: Connection) -> None:
+        self._refuse(oldest, "slots", "others wait, and it sent no hello", "try again later")
 
     def _take_orders(self) -> None:
         for _ in range(len(self._orders)):
@@ -302,9 +291,7 @@ class HubLoop:
             if connection.deadline_ns > now_ns:
                 break
             self._drop(connection)
-        accepting = now_ns >= self._accept_after_ns and (
-            not self._ungreeted.full or self._ungreeted.in_the_way(now_ns) is not None
-        )
+        accepting = self._acceptor.may_accept(now_ns)
         if accepting != self._accepting:
             self._accepting = accepting
             for fd in self._listeners:

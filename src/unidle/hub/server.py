@@ -21,6 +21,7 @@ from unidle.hub.place import FOLDER
 from unidle.hub.protocol import ClockOffset, Joined, Left, Received
 from unidle.hub.refusals import Refusals
 from unidle.hub.tokens import Tokens
+from unidle.hub.vouching import Voucher
 
 
 def _always() -> bool:
@@ -90,6 +91,10 @@ class HubServer:
 
     def forget(self, node: str) -> bool:
         return self._tokens.forget(node)
+
+    def vouched_by(self, voucher: Voucher) -> None:
+        """Tokens that are none of this hub are good where ``voucher`` has them. It is called in the hub's thread."""
+        self._loop.greeting.voucher = voucher
 
     @property
     def wake_fd(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from unidle.jobs.pod import PodWish
 from unidle.jobs.restart import Elastic, Restart, Role, role_of
 
 DeviceWish = Literal["gpu", "cpu", "any"]
@@ -155,6 +156,7 @@ class JobSpec:
     rendezvous: Rendezvous = (
         "torchrun"  # whether ranks get torchrun's variables, by which they find each other
     )
+    pod: PodWish | None = None  # what it asks of its pods on a cluster
 
     @property
     def devices(self) -> int:

@@ -15,7 +15,7 @@ Place = tuple[str, str]  # node and job
 class BoxLink:
     """The box of a job on a node. ``heard_ns`` (controller's clock): when the newest acknowledged sign of it was
     received. For a box of an earlier controller that is when this one started, as that one may have acknowledged
-    until then. ``peer`` is None while it has no connection.
+    until then. ``peer`` is None while it has no connection. ``ending``: it was stopped from outside, and takes no rank.
     """
 
     node: str
@@ -26,6 +26,7 @@ class BoxLink:
     silent: set[tuple[Key, int]] = field(default_factory=set)  # ranks that were reported to be silent
     asked_ns: int | None = None  # when its agent was last asked for it
     trouble: str = ""  # why its agent could not start it
+    ending: bool = False
 
     @property
     def place(self) -> Place:
@@ -76,7 +77,7 @@ class BoxLinks:
         link.peer = peer
         link.heard_ns = max(link.heard_ns, heard_ns)
         link.hello_offset_ns = now_ns - peer.hello.now
-        link.trouble = ""
+        link.trouble, link.ending = "", False
         self.of_peer[peer.id] = link
         return link
 

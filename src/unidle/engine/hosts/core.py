@@ -10,53 +10,49 @@ from collections.abc import Collection, Sequence
 
 from unidle import wire
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
+from unidle.engine.hosts.box_maker import BY_AGENTS, Hosting
 from unidle.engine.hosts.box_marks import timed_marks
 from unidle.engine.hosts.gang_looks import look_of
 from unidle.engine.hosts.gang_moves import GangMoves, OrdersOf
 from unidle.engine.hosts.gang_state import GangState, Key, RankState, adopted, fresh, never_started, numbers
 from unidle.engine.hosts.gang_uses import GangUses
-from unidle.engine.hosts.host_nodes import HostNode, HostNodes
+from unidle.engine.hosts.host_nodes import HostNode
+from unidle.engine.hosts.host_word import HostWord
 from unidle.engine.hosts.job_saves import attempt_of
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.silence import lost_because, report_heard, report_silence
 from unidle.engine.hosts.timers import Timers
 from unidle.engine.hosts.timing import HostsTiming, S
-from unidle.engine.protocol import (
-    Disrupted,
-    HostClock,
-    LiveAttempt,
-    RankMarks,
-    StartGang,
-    StopGang,
-    WatchGang,
-)
+from unidle.engine.protocol import HostClock, LiveAttempt, RankMarks, StartGang, StopGang, WatchGang
 from unidle.fleet import Fleet
 from unidle.hub import frames
 from unidle.hub.protocol import ClockOffset, Joined, Left, Peer, Received
-from unidle.jobs import Reason
 
 _LOOK_NS = S  # between two looks at what is silent, or waits
 _CLOCK_SOON_NS, _CLOCK_NS = S, 30 * S  # after an agent's hello, and from then on
 
 
 class HostsCore:
-    """``hub`` is asked, never waited for. ``orders`` makes what ranks are started with."""
+    """``hub`` is asked, never waited for. ``orders`` makes what ranks are started with; ``hosting`` nodes and boxes."""
 
     def __init__(
-        self, hub: HubFacts, fleet: Fleet, start_ns: int, fence: int, timing: HostsTiming, orders: OrdersOf
+        self, hub: HubFacts, fleet: Fleet, start_ns: int, fence: int, timing: HostsTiming, orders: OrdersOf,
+        hosting: Hosting = BY_AGENTS,
     ) -> None:  # fmt: skip
         self._hub, self._timing = hub, timing
         self.out = Outbox(fence)
         self.boxes = BoxLinks(start_ns)
-        self.nodes = HostNodes(fleet, start_ns, timing, self.out)
+        self.nodes = hosting.nodes(fleet, start_ns, timing, self.out)
+        self.maker = hosting.boxes(self.out, self.nodes, hub, timing)
         self.uses = GangUses(self.out, self.nodes)
         self.gangs: dict[Key, GangState] = {}
-        self._of_job: dict[str, dict[int, GangState]] = {}
+        self.of_job: dict[str, dict[int, GangState]] = {}
         self._open: set[str] = set()
         self._timers = Timers[tuple[str, str, int | str]]()
-        self.moves = GangMoves(self.out, self.boxes, self.nodes, hub, timing, orders)
+        self.moves = GangMoves(self.out, self.boxes, self.maker, self.nodes, hub, timing, orders)
+        self.host_word = HostWord(self)
         for link in self.nodes.at.values():
-            self._look_at_node_at(link, start_ns + timing.silent_ns)
+            self.look_at_node_at(link, start_ns + timing.silent_ns)
 
     # -- commands --------------------------------------------------------------------------------
 
@@ -69,6 +65,7 @@ class HostsCore:
         for attempt in live:
             gang = adopted(attempt)
             self._add(gang)
+            self.maker.wanted(attempt.command)
             for node in gang.nodes:
                 link = self.boxes.get(node, gang.job)
                 link.heard_ns = max(link.heard_ns, now_ns)
@@ -77,12 +74,12 @@ class HostsCore:
 
     def start(self, command: StartGang, now_ns: int) -> None:
         self.out.now_ns = now_ns
-        if command.job not in self._of_job or command.attempt not in self._of_job[command.job]:
+        if command.job not in self.of_job or command.attempt not in self.of_job[command.job]:
             gang = fresh(command)
             self._add(gang)
-            if command.parts or any("#" in name for place in command.places for name in place.slices):
-                for rank in gang.ranks:
-                    self.out.lost(gang, rank, _NO_PARTS, refused=True)
+            in_parts = command.parts or any("#" in name for place in command.places for name in place.slices)
+            if why := _NO_PARTS if in_parts else self.maker.wanted(command):
+                self.out.turn_away(gang, why, for_good=not in_parts)
                 return
             self._look_at_gang_at(gang, now_ns + _LOOK_NS)
         self.moves.move(self.gangs[command.job, command.attempt])
@@ -104,13 +101,13 @@ class HostsCore:
         """Forget an attempt; boxes that are not connected now receive it with their next hello."""
         gang = self.gangs.pop((job, attempt), None)
         self.uses.forget((job, attempt))
-        self._of_job.get(job, {}).pop(attempt, None)
+        self.of_job.get(job, {}).pop(attempt, None)
         for node in gang.nodes if gang is not None else ():
             link = self.boxes.at.get((node, job))
             if link is not None and link.peer is not None:
                 self._release(link.peer, attempt)
             if (on := self.nodes.at.get(node)) is not None and on.leaving:
-                self._look_at_node_at(on, now_ns)
+                self.look_at_node_at(on, now_ns)
 
     def forget(self, node: str, now_ns: int) -> str | None:
         """Take a host out of the fleet that does not answer. Why not: empty if it leaves, None if the fleet has no such host."""
@@ -120,21 +117,23 @@ class HostsCore:
         link = self.nodes.forget(node)
         if link is None:
             return None
-        self._look_at_node_at(link, now_ns)
+        self.look_at_node_at(link, now_ns)
         return ""
 
     def finish(self, job: str) -> None:
         """The boxes of a job may go."""
         self._open.discard(job)
-        self._of_job.pop(job, None)
+        self.of_job.pop(job, None)
         for link in self.boxes.of_job(job):
             if link.peer is not None:
                 self.out.tell(link.peer.id, frames.End(self.out.fence))
             else:
                 self.boxes.forget(link)
+        self.maker.finish(job)
 
     def keep(self, jobs: Collection[str]) -> None:
         self._open.update(jobs)
+        self.maker.keep(self._open)
 
     # -- what the hub reports --------------------------------------------------------------------
 
@@ -146,17 +145,18 @@ class HostsCore:
         heard_ns = self._hub.acknowledged_ns(peer.id) or now_ns
         if peer.kind == "box":
             link = self.boxes.join(peer, now_ns, heard_ns)
+            self.maker.met(link)
             self._met(link, peer)
             self._watch(link, link.heard_ns + self._timing.silent_ns)
             return
         node = self.nodes.join(peer, heard_ns)
         if node is not None:
-            self._look_at_node_at(node, node.heard_ns + self._timing.silent_ns)
+            self.look_at_node_at(node, node.heard_ns + self._timing.silent_ns)
             self.uses.joined(peer.node)
             self._timers.set(("clock", peer.node, ""), now_ns + _CLOCK_SOON_NS)
             for box in self.boxes.on_node(peer.node):
                 box.asked_ns = None
-                self._fetch(box)
+                self.fetch(box)
 
     def left(self, event: Left, now_ns: int) -> None:
         """A connection is over. Where the hub has forgotten what it acknowledged last, that was before now."""
@@ -165,14 +165,14 @@ class HostsCore:
         self.out.left(event.peer)
         link = self.boxes.leave(event.peer, heard_ns)
         if link is not None:
-            self._fetch(link)
+            self.fetch(link)
             self._watch(link, now_ns + _LOOK_NS)
             if link.job not in self._open:
                 self.boxes.forget(link)
             return
         node = self.nodes.leave(event.peer, heard_ns, on_purpose=event.on_purpose)
         if node is not None:
-            self._look_at_node_at(node, now_ns if node.leaving else node.heard_ns + self._timing.silent_ns)
+            self.look_at_node_at(node, now_ns if node.leaving else node.heard_ns + self._timing.silent_ns)
 
     def received(self, event: Received, now_ns: int) -> None:
         self.out.now_ns = now_ns
@@ -205,11 +205,8 @@ class HostsCore:
             self.out.seen.append(found)
 
     def _ends(self, link: BoxLink) -> None:
-        """The host ends the ranks of a box, as its allocation is over: no failure of the job."""
-        for gang in self._of_job.get(link.job, {}).values():
-            if gang.on(link.node):
-                because = Reason("host_ends", f"host {link.node} ends its ranks", {"node": link.node})
-                self.out.seen.append(Disrupted(*gang.key, because))
+        """The host ends the ranks of a box, as its allocation is over."""
+        self.host_word.ends(link, self.maker.ended_by(link))
 
     def _looked(self, link: BoxLink, seen: frames.Seen) -> None:
         """A box has read the newest checkpoint before an attempt: that may be what its start waits for."""
@@ -244,15 +241,15 @@ class HostsCore:
     def _met(self, link: BoxLink, peer: Peer) -> None:
         """A hello lists what a box has: resume what the log has of it, and end the rest."""
         held = {one.attempt: one.ranks for one in (peer.hello.box or frames.BoxHeld()).attempts}
-        for gang in list(self._of_job.get(link.job, {}).values()):
+        for gang in list(self.of_job.get(link.job, {}).values()):
             self._resume(gang, peer, held.pop(gang.attempt, {}))
         for attempt, ranks in held.items():
             self._end(peer, attempt, [int(rank) for rank, one in ranks.items() if not one.ended])
             self._release(peer, attempt)
         if link.job not in self._open:
             self.out.tell(peer.id, frames.End(self.out.fence))
-        report_heard(self.out, link, self._of_job.get(link.job, {}).values())
-        for gang in list(self._of_job.get(link.job, {}).values()):
+        report_heard(self.out, link, self.of_job.get(link.job, {}).values())
+        for gang in list(self.of_job.get(link.job, {}).values()):
             self.moves.move(gang)
 
     def _resume(self, gang: GangState, peer: Peer, held: dict[str, frames.RankHeld]) -> None:
@@ -308,11 +305,11 @@ class HostsCore:
         """Of that connection; None until it is measured."""
         return self._hub.offset(peer.id)
 
-    def _fetch(self, link: BoxLink) -> None:
+    def fetch(self, link: BoxLink) -> None:
         """Have the agent look after a box that is needed and has no connection."""
-        gangs = self._of_job.get(link.job, {}).values()
+        gangs = self.of_job.get(link.job, {}).values()
         if link.peer is None and any(gang.on(link.node) for gang in gangs):
-            self.moves.fetch(link)
+            self.maker.fetch(link)
 
     def _watch(self, link: BoxLink, due_ns: int) -> None:
         self._timers.set(("box", link.node, link.job), due_ns)
@@ -320,13 +317,13 @@ class HostsCore:
     def _look_at_box(self, link: BoxLink) -> None:
         """Whether a box is silent, and whether its lease is over."""
         link.refresh(self._hub)
-        now_ns, risky = self.out.now_ns, self._risky(link)
+        now_ns, risky = self.out.now_ns, self.risky(link)
         silent_ns = link.heard_ns + self._timing.silent_ns
         if link.peer is not None and (now_ns < silent_ns or not risky):
-            report_heard(self.out, link, self._of_job.get(link.job, {}).values())
+            report_heard(self.out, link, self.of_job.get(link.job, {}).values())
             self._watch(link, max(silent_ns, now_ns + _LOOK_NS))
             return
-        self._fetch(link)
+        self.fetch(link)
         over_ns = link.heard_ns + self._timing.fenced_after_ns
         if now_ns >= over_ns:
             self._fence(link, risky)
@@ -336,16 +333,24 @@ class HostsCore:
             times = (now_ns + _LOOK_NS, silent_ns, over_ns)
             self._watch(link, min(at for at in times if at > now_ns))
 
-    def _risky(self, link: BoxLink) -> list[tuple[GangState, list[RankState]]]:
-        found = [(gang, gang.risky(link.node)) for gang in self._of_job.get(link.job, {}).values()]
+    def risky(self, link: BoxLink) -> list[tuple[GangState, list[RankState]]]:
+        """The ranks that may run in a box, by attempt."""
+        found = [(gang, gang.risky(link.node)) for gang in self.of_job.get(link.job, {}).values()]
         return [(gang, ranks) for gang, ranks in found if ranks]
 
     def _fence(self, link: BoxLink, risky: list[tuple[GangState, list[RankState]]]) -> None:
         """The lease of a box is over, so that its ranks are dead: they are lost, and ended again if it comes back."""
+        self.lose(link, risky, lost_because(link, self.out.now_ns), f"node {link.node} is lost")
+        if risky:
+            self.maker.fenced(link)
+
+    def lose(
+        self, link: BoxLink, risky: list[tuple[GangState, list[RankState]]], text: str, halted: str
+    ) -> None:
+        """Ranks of a box are dead."""
         link.silent.clear()
-        text = lost_because(link, self.out.now_ns)
         for gang, ranks in risky:
-            gang.halted = gang.halted or f"node {link.node} is lost"
+            gang.halted = gang.halted or halted
             for rank in ranks:
                 self.out.lost(gang, rank, text)
             if link.peer is not None:
@@ -364,7 +369,7 @@ class HostsCore:
             self.moves.move(gang)
             self._look_at_gang_at(gang, self.out.now_ns + _LOOK_NS)
 
-    def _look_at_node_at(self, link: HostNode, due_ns: int) -> None:
+    def look_at_node_at(self, link: HostNode, due_ns: int) -> None:
         self._timers.set(("node", link.node.id, ""), due_ns)
 
     def _look_at_node(self, link: HostNode) -> None:
@@ -375,7 +380,7 @@ class HostsCore:
         if link.gone:
             self.uses.gone(node)
         if again_ns is not None:
-            self._look_at_node_at(link, again_ns)
+            self.look_at_node_at(link, again_ns)
 
     def _look_at_clock(self, node: str) -> None:
         """Report how well the clock of a node is known, while its agent is connected."""
@@ -387,7 +392,7 @@ class HostsCore:
 
     def _add(self, gang: GangState) -> None:
         self.gangs[gang.key] = gang
-        self._of_job.setdefault(gang.job, {})[gang.attempt] = gang
+        self.of_job.setdefault(gang.job, {})[gang.attempt] = gang
         self._open.add(gang.job)
 
 

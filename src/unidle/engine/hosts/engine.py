@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from unidle import wire
 from unidle.clock import Clock
+from unidle.engine.hosts.box_maker import BY_AGENTS, Hosting
 from unidle.engine.hosts.core import HostsCore
 from unidle.engine.hosts.node_commands import HostCommands
 from unidle.engine.hosts.orders import BoxHost, rank_orders
@@ -42,13 +43,19 @@ class HostsEngine:
     modelled: Final = False
 
     def __init__(
-        self, hub: Hub, fleet: Fleet, clock: Clock, fence: int, timing: HostsTiming | None = None
+        self,
+        hub: Hub,
+        fleet: Fleet,
+        clock: Clock,
+        fence: int,
+        timing: HostsTiming | None = None,
+        hosting: Hosting = BY_AGENTS,
     ) -> None:
         self._hub, self._clock = hub, clock
         # names run ids, so that two controllers with jobs of the same name never mistake processes on one host
         self._name = "h" + hashlib.sha256(hub.box_token("", "").encode()).hexdigest()[:8]
         self._core = HostsCore(
-            hub, fleet, clock.now_ns(), fence, timing or HostsTiming(), self._orders
+            hub, fleet, clock.now_ns(), fence, timing or HostsTiming(), self._orders, hosting
         )  # fmt: skip
         self.commands = HostCommands(self._core, clock, self._name, self._flush)
         self._reads = Reads()
@@ -65,7 +72,7 @@ class HostsEngine:
     @property
     def superseded(self) -> bool:
         """Whether a box has a newer controller. Nothing is started any more then."""
-        return self._core.moves.superseded
+        return self._core.out.superseded
 
     def adopt(self, live: Sequence[LiveAttempt]) -> None:
         """Take over attempts of an earlier controller: what runs is found by its boxes' hello.
@@ -190,6 +197,10 @@ class HostsEngine:
         times = [at for at in (until_ns, self._core.next_ns) if at is not None]
         left_ns = min([LONGEST_WAIT_NS, *(max(0, at - now_ns) for at in times)])
         self._poller.poll(-(-left_ns // 1_000_000))
+
+    def also_wake(self, fd: int) -> None:
+        """Return from :meth:`wait` once this descriptor is readable, too."""
+        self._poller.register(fd, select.POLLIN)
 
     def close(self) -> None:
         """Let go of the hub; what runs continues within the leases of its boxes."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from unidle import wire
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
+from unidle.engine.hosts.box_maker import BoxMaker
 from unidle.engine.hosts.gang_state import GangState, RankState, numbers
 from unidle.engine.hosts.host_nodes import HostNodes
 from unidle.engine.hosts.job_saves import saves_of
@@ -33,17 +33,17 @@ class GangMoves:
     """Brings gangs on: works on their state, and puts frames and marks into the outbox."""
 
     def __init__(
-        self, out: Outbox, boxes: BoxLinks, nodes: HostNodes, hub: HubFacts, timing: HostsTiming, orders: OrdersOf
+        self, out: Outbox, boxes: BoxLinks, maker: BoxMaker, nodes: HostNodes, hub: HubFacts, timing: HostsTiming,
+        orders: OrdersOf,
     ) -> None:  # fmt: skip
-        self._out, self._boxes, self._nodes, self._hub = out, boxes, nodes, hub
+        self._out, self._boxes, self._maker, self._nodes, self._hub = out, boxes, maker, nodes, hub
         self._timing, self._orders = timing, orders
-        self.superseded = False  # a box has heard a newer controller
 
     def move(self, gang: GangState) -> None:
         """Do all that can be done for a gang now."""
         if gang.halted:
             self._halt(gang)
-        elif gang.unsettled and not self.superseded:
+        elif gang.unsettled and not self._out.superseded:
             self._begin(gang)
 
     def give_up(self, gang: GangState, why: str) -> None:
@@ -66,10 +66,10 @@ class GangMoves:
         if gang.waits_since_ns is None:
             gang.waits_since_ns = self._out.now_ns
         links = {node: self._boxes.get(node, gang.job) for node in gang.nodes}
-        peers = {node: link.peer for node, link in links.items() if link.peer is not None}
+        peers = {node: link.peer for node, link in links.items() if link.peer is not None and not link.ending}
         for node, link in links.items():
             if node not in peers:
-                self.fetch(link)
+                self._maker.fetch(link)
         if len(peers) < len(links):
             return
         for node, peer in peers.items():
@@ -88,22 +88,6 @@ class GangMoves:
         peer = self._boxes.get(rank.node, gang.job).peer
         return peer is None or rank.sent != peer.id
 
-    def fetch(self, link: BoxLink) -> None:
-        """Ask the node's agent for a box that has no connection: to start it, or to find that it runs."""
-        agent, now_ns = self._nodes.agent(link.node), self._out.now_ns
-        if agent is None or (link.asked_ns is not None and now_ns < link.asked_ns + self._timing.retry_ns):
-            return
-        link.asked_ns = now_ns
-
-        def answered(done: frames.Done) -> None:
-            if not done.ok and done.why:
-                self._heed(done)
-                link.trouble = done.why
-
-        token = self._hub.box_token(link.node, link.job)
-        number = self._out.ask(agent.id, answered)
-        self._out.tell(agent.id, frames.Box(number, self._out.fence, link.job, token))
-
     def _prepare(self, gang: GangState, node: str, peer: Peer) -> None:
         if gang.prepare_sent.get(node) == peer.id:
             return
@@ -114,14 +98,14 @@ class GangMoves:
                 gang.prepared[node] = (peer.id, done.data)
                 self.looked(gang, done.data.get("looked"))
                 self.move(gang)
-            elif done.why and not self._heed(done) and gang.prepare_sent.get(node) == peer.id:
+            elif done.why and not self._out.heed(done) and gang.prepare_sent.get(node) == peer.id:
                 self._refused(gang, node, done.why)
 
         number = self._out.ask(peer.id, answered)
         leader = node == gang.ranks[0].node
         saves = None
         if gang.command is not None:
-            saves = saves_of(gang.command, self._nodes.address(node), leader=leader)
+            saves = saves_of(gang.command, self._maker.address(node, gang.job), leader=leader)
         self._out.tell(peer.id, frames.Prepare(number, self._out.fence, gang.attempt, leader, saves))
 
     def looked(self, gang: GangState, said: object) -> None:
@@ -149,7 +133,12 @@ class GangMoves:
             return
         gang.port, gang.waits_since_ns = port, None
         hosts = {
-            node: BoxHost(peers[node].boot, self._offset_ns(link), _interface(gang, node))
+            node: BoxHost(
+                peers[node].boot,
+                self._offset_ns(link),
+                self._maker.address(node, gang.job),
+                _interface(gang, node),
+            )
             for node, link in links.items()
         }
         due = {node: [rank for rank in gang.on(node) if self._is_due(gang, rank)] for node in peers}
@@ -171,7 +160,7 @@ class GangMoves:
 
     def _started(self, gang: GangState, peer: Peer, ranks: list[int]) -> Callable[[frames.Done], None]:
         def answered(done: frames.Done) -> None:
-            if not done.ok and done.why and not self._heed(done):  # its marks have the reason, and end it
+            if not done.ok and done.why and not self._out.heed(done):  # its marks have the reason, and end it
                 number = self._out.ask(peer.id)
                 self._out.tell(peer.id, frames.Stop(number, self._out.fence, gang.attempt, ranks, 0))
 
@@ -183,8 +172,9 @@ class GangMoves:
         for node in gang.nodes:
             link = self._boxes.get(node, gang.job)
             if link.peer is None:
-                why = link.trouble or ("no agent" if self._nodes.agent(node) is None else "no answer")
-                return f"the box of node {node} was not there within {within_s} s: {why}"
+                return (
+                    f"the box of node {node} was not there within {within_s} s: {self._maker.missing(link)}"
+                )
         waits = [node for node in gang.nodes if node not in gang.prepared]
         return f"the boxes were not prepared within {within_s} s: {', '.join(waits) or 'of several tries'}"
 
@@ -208,16 +198,10 @@ class GangMoves:
     def _stop(self, gang: GangState, peer: Peer, ranks: list[int], grace_ns: int) -> None:
         def answered(done: frames.Done) -> None:
             if not done.ok and done.why:
-                self._heed(done)
+                self._out.heed(done)
 
         number = self._out.ask(peer.id, answered)
         self._out.tell(peer.id, frames.Stop(number, self._out.fence, gang.attempt, ranks, grace_ns))
-
-    def _heed(self, done: frames.Done) -> bool:
-        """Whether a command was refused because a newer controller is there: this one then starts nothing more."""
-        if done.why == wire.FENCED:
-            self.superseded = True
-        return done.why == wire.FENCED
 
 
 def _interface(gang: GangState, node: str) -> str:

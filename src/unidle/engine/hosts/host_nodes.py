@@ -20,7 +20,10 @@ AGENT_GONE = "unidle/agent-gone"
 
 @dataclass(slots=True)
 class HostNode:
-    """A node. ``down``: neither its agent nor a box answers. ``leaving``: its agent left on purpose."""
+    """A node. ``down``: neither its agent nor a box answers. ``leaving``: its agent left on purpose.
+
+    ``trouble``: why it is not ready by the word of its cluster, where it has one.
+    """
 
     node: Node
     heard_ns: int
@@ -28,6 +31,7 @@ class HostNode:
     down: bool = False
     gone: bool = False  # its agent does not answer
     leaving: bool = False
+    trouble: Reason | None = None
 
     def as_listed(self) -> Node:
         """The node as the fleet has it now."""
@@ -53,6 +57,10 @@ class HostNodes:
     def agent(self, node: str) -> Peer | None:
         link = self.at.get(node)
         return None if link is None else link.peer
+
+    def unwatched(self, node: str) -> str:  # noqa: ARG002
+        """Why no agent of a node is to be waited for; empty: each has one, or will have it again."""
+        return ""
 
     def address(self, node: str) -> str:
         """Where other hosts reach a node; the loopback address of one that is not known."""

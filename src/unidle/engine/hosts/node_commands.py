@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from unidle import wire
 from unidle.clock import Clock
 from unidle.engine.hosts.core import HostsCore
 from unidle.engine.hosts.timing import S
@@ -84,6 +83,8 @@ class HostCommands:
             one.outcome = NodeOutcome(
                 None, False, f"host {one.order.node} did not answer within {limit}", away=True
             )
+        if one.outcome is None and (why := self._core.nodes.unwatched(one.order.node)):
+            one.outcome = NodeOutcome(None, False, why)
         self._send(one)
         return one.outcome
 
@@ -110,9 +111,9 @@ class HostCommands:
         self._flush()
 
     def _answered(self, one: _Order, done: frames.Done) -> None:
-        if done.why == wire.FENCED:
-            self._core.moves.superseded = True
-        elif not done.ok and not done.why:
+        if self._core.out.heed(done):
+            return
+        if not done.ok and not done.why:
             one.peer = None  # the connection ended
         elif not done.ok:
             one.outcome = NodeOutcome(None, False, f"host {one.order.node}: {printable(done.why)}")

@@ -22,10 +22,13 @@ SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 @dataclass(frozen=True, slots=True)
 class BoxHost:
-    """What is known of the host of a box. ``interface`` is the one by which it reaches others, empty if not known."""
+    """What is known of the host of a box. ``address``: where its ranks are reached; ``interface`` is the one by which it
+    reaches others, empty if not known.
+    """
 
     boot: str
     clock_offset_ns: int
+    address: str = launch.MASTER_ADDR
     interface: str = ""
 
 
@@ -33,8 +36,7 @@ def rank_orders(
     command: StartGang, fleet: Fleet, port: int, name: str, hosts: Mapping[str, BoxHost]
 ) -> list[frames.RankOrders]:
     """The orders of all ranks, in rank order; ``hosts`` by node. ``name`` makes the gang's run id unique."""
-    addresses = {node.id: node.address for node in fleet.nodes}
-    address = addresses.get(command.places[0].node, launch.MASTER_ADDR)
+    address = hosts[command.places[0].node].address
     warm = _warm(command) if command.spec.restart.warm else None
     found = []
     for place, env in zip(

@@ -1,0 +1,148 @@
+"""A controller of a Kubernetes cluster: its client, and the engine over pods that dial the hub."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from unidle.clock import Clock
+from unidle.engine.hosts.timing import HostsTiming, S
+from unidle.engine.kube.engine import KubeEngine
+from unidle.engine.kube.manifest import PodSettings, place_of
+from unidle.engine.kube.sources import KubeSources
+from unidle.engine.kube.token_reviews import TokenReviews
+from unidle.errors import BadInput
+from unidle.fleet import HOSTS, Fleet, Node
+from unidle.hub.server import HubServer
+from unidle.kube.access import Access
+from unidle.kube.client import ApiClient, open_client
+from unidle.kube.cluster_fleet import ClusterFleet
+from unidle.kube.kubeconfig import load_access
+from unidle.kube.nodes import FleetRules
+from unidle.kube.objects import NODES, PODS, RESOURCE_SLICES
+from unidle.kube.protocol import EVERYTHING, KubeError
+from unidle.kube.reflector import follow
+from unidle.kube.writer import open_writer
+
+START_WITHIN_NS: Final = 600 * S
+"""For the boxes of a gang: an image may have to be pulled first."""
+IN_CLUSTER: Final = "in-cluster"
+_LIST_S: Final = 60.0
+_WRITE_S: Final = 4.0  # of one request, at most
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what is not to be dialled
+
+
+@dataclass(frozen=True, slots=True)
+class KubeWish:
+    """Which cluster, and what its pods have. ``kubeconfig`` and ``context`` None: as kubectl finds them.
+
+    ``hub_addresses``: each a ``HOST:PORT`` by which pods reach the controller; empty: where it listens. ``cpu_devices``: of each
+    node without GPUs.
+    """
+
+    box_image: str
+    image: str = ""
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str = ""
+    hub_addresses: tuple[str, ...] = ()
+    cpu_devices: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KubeController:
+    """Who drives the cluster. ``nodes``: those that the log has. ``may_write``: whether the store's lease surely holds."""
+
+    clock: Clock
+    fence: int
+    timing: HostsTiming
+    may_write: Callable[[], bool]
+    nodes: tuple[Node, ...] = ()
+
+
+def timing_of(deadline_ns: int) -> HostsTiming:
+    return HostsTiming(deadline_ns=deadline_ns, start_within_ns=START_WITHIN_NS)
+
+
+def kube_engine(hub: HubServer, wish: KubeWish, fleet: Fleet, by: KubeController) -> KubeEngine:
+    """The engine. ``fleet`` has queues and policies. Errors: BadInput, KubeError where the cluster does not answer."""
+    client = open_client(_access(wish), agent="unidle-controller")
+    try:
+        settings = _settings(hub, wish, client)
+        sources = _sources(client, settings, wish)
+    except BaseException:
+        client.close()
+        raise
+    sources.also_close.append(client.close)
+    try:
+        sources.list_all(_LIST_S)
+        sources.fleet.changes()
+        reviews = TokenReviews(client.another(patience_s=0.0), settings)
+        sources.also_close.append(reviews.close)
+        hub.vouched_by(reviews)
+        known = _known(by.nodes, fleet, sources.fleet.fleet())
+        return KubeEngine(
+            hub, known, by.clock, by.fence, by.timing, sources, settings, may_write=by.may_write
+        )
+    except BaseException:
+        sources.close()
+        raise
+
+
+def _access(wish: KubeWish) -> Access:
+    if wish.kubeconfig != IN_CLUSTER:
+        return load_access(wish.kubeconfig, wish.context)
+    named = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+    return load_access(environ={name: os.environ[name] for name in named if name in os.environ})
+
+
+def _settings(hub: HubServer, wish: KubeWish, client: ApiClient) -> PodSettings:
+    hubs = tuple(_address(text) for text in wish.hub_addresses) or (hub.addresses[0],)
+    if hubs[0][0] in _EVERYWHERE:
+        raise BadInput(
+            "listens on all addresses, and pods need one to dial", field="--listen", value=hubs[0][0],
+            remedy="add --hub-address HOST:PORT, as pods reach this controller",
+        )  # fmt: skip
+    name = hashlib.sha256(hub.box_token("", "kubernetes").encode()).hexdigest()[:10]
+    return PodSettings(
+        wish.namespace or client.namespace, name, hubs, hub.authority, wish.box_image, wish.image
+    )
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    number = int(port) if port.isascii() and port.isdigit() else 0
+    if not host or not 0 < number < 65536:
+        raise BadInput("is no address", field="--hub-address", value=text, remedy="write HOST:PORT")
+    return host.strip("[]"), number
+
+
+def _sources(client: ApiClient, settings: PodSettings, wish: KubeWish) -> KubeSources:
+    rules = FleetRules(cpu_devices=wish.cpu_devices)
+    fleet = ClusterFleet(rules, is_ours=lambda pod: place_of(settings, pod) is not None)
+    slices = follow(client, RESOURCE_SLICES) if _has_slices(client) else None
+    return KubeSources(
+        follow(client, NODES), follow(client, PODS), slices, open_writer(client, timeout_s=_WRITE_S), fleet
+    )
+
+
+def _has_slices(client: ApiClient) -> bool:
+    """Whether the cluster serves ResourceSlices, and this controller may read them. Errors: KubeError."""
+    try:
+        client.page(RESOURCE_SLICES, EVERYTHING, size=1)
+    except KubeError as error:
+        if error.status in (403, 404):
+            return False
+        raise
+    return True
+
+
+def _known(before: tuple[Node, ...], fleet: Fleet, cluster: Fleet) -> Fleet:
+    """Nodes and tiers of the cluster, and nodes of the log that have left it: attempts may be there."""
+    found, tiers = {node.id for node in cluster.nodes}, {tier.id for tier in cluster.tiers}
+    left = [node for node in before if node.id not in found]
+    nodes = [node if node.parent in tiers else replace(node, parent=cluster.tiers[0].id) for node in left]
+    return replace(fleet, tiers=cluster.tiers, nodes=(*cluster.nodes, *nodes), source=HOSTS)

@@ -1,0 +1,1 @@
+"""The engine of Kubernetes: ranks in boxes that are pods; the state machine is that of ``unidle.engine.hosts``."""

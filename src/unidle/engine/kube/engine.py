@@ -1,0 +1,140 @@
+"""The engine of a Kubernetes cluster: that of hosts, where pods are the boxes and the API server lists the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from unidle.boot import boottime_ns
+from unidle.clock import Clock
+from unidle.engine.hosts.box_link import Place
+from unidle.engine.hosts.box_maker import Hosting
+from unidle.engine.hosts.engine import HostsEngine
+from unidle.engine.hosts.timing import HostsTiming, S
+from unidle.engine.kube.manifest import PodSettings, place_of
+from unidle.engine.kube.nodes import KubeNodes
+from unidle.engine.kube.pod_reading import disrupted, end_text, has_terminated, never_started
+from unidle.engine.kube.pods import PodBoxes, PodState
+from unidle.engine.kube.sources import OUT_OF_SERVICE, KubeSources
+from unidle.engine.protocol import Observation, Taken
+from unidle.fleet import Fleet
+from unidle.hub.protocol import Hub
+from unidle.kube.cluster_fleet import FleetChanges
+from unidle.kube.objects import Pod
+from unidle.kube.protocol import Gone, Put
+
+WRITE_NS: Final = 2 * S - S // 5
+"""So long after a look at the lease requests to the API server may last: the store's lease then still holds."""
+
+
+class KubeEngine(HostsEngine):
+    """Runs gangs over boxes that are pods. ``settings`` are those of all pods; ``may_write``: whether the store's lease
+    surely holds. ``sources`` have listed all nodes and pods; they are closed with the engine.
+
+    What is reported of pods is taken in after what their boxes sent, so that the ends of ranks are their own marks
+    where those have arrived.
+    """
+
+    def __init__(
+        self, hub: Hub, fleet: Fleet, clock: Clock, fence: int, timing: HostsTiming, sources: KubeSources,
+        settings: PodSettings, *, may_write: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self._sources, self._settings, self._may_write = sources, settings, may_write
+        hosting = Hosting(
+            KubeNodes,
+            lambda out, nodes, hub, timing: PodBoxes(settings, sources.writer, out, nodes),  # noqa: ARG005
+        )
+        super().__init__(hub, fleet, clock, fence, timing, hosting)
+        pods, nodes = self._core.maker, self._core.nodes
+        assert isinstance(pods, PodBoxes)
+        assert isinstance(nodes, KubeNodes)
+        self.pods, self._nodes, self._word = pods, nodes, self._core.host_word
+        self._ended: list[Place] = []  # whose ends are reported, and in the log by the next poll
+        for node in fleet.nodes:
+            if sources.fleet.node(node.id) is None:
+                nodes.removed(node.id)
+        for fd in sources.wake_fds:
+            self.also_wake(fd)
+
+    def release(self, job: str, attempt: int) -> None:
+        super().release(job, attempt)
+        self.pods.released(job)
+
+    def poll(self) -> list[Observation]:
+        if self._may_write():
+            self._sources.writer.allow_until(boottime_ns() + WRITE_NS)
+        ended, self._ended = self._ended, []
+        self.pods.let_go(ended)
+        seen = super().poll()
+        now_ns = self._core.out.now_ns = self._clock.now_ns()
+        changes, pods = self._sources.poll()
+        self._take_fleet(changes, now_ns)
+        for change in pods:
+            self._take_pod(change)
+        for result in self._sources.writer.poll():
+            if (refused := self.pods.written(result)) is not None:
+                self._word.hopeless(self._core.boxes.get(*refused[0]), refused[1])
+        for place, why in self.pods.hopeless(now_ns):
+            self._word.hopeless(self._core.boxes.get(*place), why)
+        self.pods.tidy(now_ns)
+        if not self.pods.synced:
+            self.pods.synced = True
+            self._word.listed()
+        self._flush()
+        more, self._core.out.seen = self._core.out.seen, []
+        return seen + more
+
+    def close(self) -> None:
+        """Let go of the cluster and the hub; what runs continues within the leases of its boxes."""
+        self._sources.close()
+        super().close()
+
+    def _take_fleet(self, changes: FleetChanges, now_ns: int) -> None:
+        for node in changes.put:
+            self._core.look_at_node_at(self._nodes.put(node), now_ns)
+        for read in changes.health:
+            if (link := self._nodes.at.get(read.node.id)) is not None:
+                link.trouble = None if read.health == "healthy" else read.because
+                self._core.look_at_node_at(link, now_ns)
+        for name in changes.gone:
+            if (link := self._nodes.removed(name)) is not None:
+                self._core.look_at_node_at(link, now_ns)
+        for use in changes.used:
+            taken = Taken(use.node, use.cpus, use.memory_bytes, use.devices, use.because)
+            self._core.out.seen.append(taken)
+        vouched, self._sources.out_of_service = self._sources.out_of_service, {}
+        for name in (name for name, yes in vouched.items() if yes):
+            for box in self._core.boxes.on_node(name):
+                self._word.ended(box, f"node {name} is out of service, by its taint {OUT_OF_SERVICE}")
+
+    def _take_pod(self, change: Put[Pod] | Gone[Pod]) -> None:
+        pod = change.object
+        place = place_of(self._settings, pod)
+        if place is None:
+            return
+        if isinstance(change, Put):
+            self._look_at_pod(place, self.pods.put(place, pod))
+        else:
+            self.pods.gone(place, pod)
+            self._core.fetch(self._core.boxes.get(*place))
+
+    def _look_at_pod(self, place: Place, state: PodState) -> None:
+        """What the state of one of the own pods means for its ranks."""
+        pod, link = state.pod, self._core.boxes.get(*place)
+        if state.ended:
+            self._ended.append(place)
+            return
+        because = None if state.ours else disrupted(pod)
+        if because is not None and not state.disrupted:
+            state.disrupted = True
+            self._word.ends(link, because)
+        # one that was never seen to start may have started on a node that reports nothing
+        if not (has_terminated(pod) or (never_started(pod) and not state.met)):
+            return
+        state.ended = True
+        self._ended.append(place)
+        text = end_text(pod)
+        self._word.ended(link, text)
+        unlucky = because is not None or pod.status.reason.startswith("OutOf")
+        if not state.met and not state.ours and not unlucky:
+            self._word.hopeless(link, f"node {place[0]}: {text}")

@@ -1,0 +1,85 @@
+"""What the engine has of a cluster: watches of nodes, pods and ResourceSlices, the fleet that they amount to, and a writer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from unidle.kube import objects
+from unidle.kube.cluster_fleet import ClusterFleet, FleetChanges
+from unidle.kube.objects import Pod
+from unidle.kube.protocol import Behind, Gone, KubeError, Put, Watch, Writer
+
+_STEP_S: Final = 0.02
+
+
+@dataclass(slots=True)
+class KubeSources:
+    """``slices`` None: the cluster has no ResourceSlices. ``also_close``: what ends with the engine."""
+
+    nodes: Watch[objects.Node]
+    pods: Watch[Pod]
+    slices: Watch[objects.ResourceSlice] | None
+    writer: Writer
+    fleet: ClusterFleet
+    also_close: list[Callable[[], None]] = field(default_factory=list)
+    out_of_service: dict[str, bool] = field(default_factory=dict)  # by node that came or changed
+    _pods_seen: list[Put[Pod] | Gone[Pod]] = field(default_factory=list)
+
+    @property
+    def wake_fds(self) -> list[int]:
+        found = [self.nodes.wake_fd, self.pods.wake_fd, self.writer.wake_fd]
+        return found if self.slices is None else [*found, self.slices.wake_fd]
+
+    def list_all(self, within_s: float) -> None:
+        """Wait until all nodes and pods are listed. Errors: KubeError where the cluster does not answer in time."""
+        until_s = time.monotonic() + within_s
+        error: KubeError | None = None
+        while not (self.nodes.synced and self.pods.synced):
+            error = self._look() or error
+            if error is not None and (not error.may_pass or time.monotonic() > until_s):
+                raise error
+            if time.monotonic() > until_s:
+                raise KubeError("nodes and pods could not be listed in time", verb="list", reason="TimedOut")
+            time.sleep(_STEP_S)
+        self._look()
+
+    def poll(self) -> tuple[FleetChanges, list[Put[Pod] | Gone[Pod]]]:
+        """What is new: of the fleet, and of pods in order. Never blocks."""
+        self._look()
+        pods, self._pods_seen = self._pods_seen, []
+        return self.fleet.changes(), pods
+
+    def close(self) -> None:
+        for one in (self.nodes, self.pods, self.slices, self.writer):
+            if one is not None:
+                one.close()
+        for close in self.also_close:
+            close()
+
+    def _look(self) -> KubeError | None:
+        error = None
+        for event in self.nodes.poll():
+            if isinstance(event, Put | Gone):
+                self.fleet.see_node(event)
+                self.out_of_service[event.object.metadata.name] = isinstance(event, Put) and any(
+                    taint.key == OUT_OF_SERVICE for taint in event.object.spec.taints
+                )
+            elif isinstance(event, Behind):
+                error = event.error
+        for slice_event in self.slices.poll() if self.slices is not None else ():
+            if isinstance(slice_event, Put | Gone):
+                self.fleet.see_slice(slice_event)
+        for change in self.pods.poll():
+            if isinstance(change, Put | Gone):
+                self.fleet.see_pod(change)
+                self._pods_seen.append(change)
+            elif isinstance(change, Behind):
+                error = change.error or error
+        return error
+
+
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+"""Taint by which an administrator vouches that nothing runs on a node any more."""

@@ -1,0 +1,23 @@
+"""Tokens that this hub did not make: someone else says whose they are, and may take a while for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from unidle.hub import frames
+
+
+class NotKnownYet(Exception):
+    """Whose a token is was asked for: the hello is looked at again later."""
+
+
+class Voucher(Protocol):
+    """Knows whose tokens are that an authority outside issued, such as a cluster."""
+
+    def refusal(self, hello: frames.Hello, wake: Callable[[], None]) -> str | None:
+        """Why the token of a hello does not speak for what it claims to be; empty where it does.
+
+        None: not known yet. ``wake`` is then called, from any thread, once the same question has an answer. Never waits.
+        """
+        ...

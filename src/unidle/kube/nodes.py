@@ -1,0 +1,129 @@
+"""A Node object as a node of the fleet, with its health, and where each part of that was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from unidle.fleet import Health, Node, Tier
+from unidle.jobs import Reason
+from unidle.kube import objects
+from unidle.kube.devices import devices_of
+from unidle.kube.quantity import cores, whole
+from unidle.kube.tiers import ROOT_KIND, Way, way_of
+
+_KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
+_CORDONED: Final = "node.kubernetes.io/unschedulable"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRules:
+    """How a cluster becomes a fleet.
+
+    ``cpu_devices``: how many CPU devices a node without GPUs offers, 0 for none. ``tier_labels``: the label keys that name
+    network tiers, from the node upwards; None: those that are known by convention.
+    """
+
+    cluster: str = "cluster"
+    cpu_devices: int = 0
+    tier_labels: tuple[str, ...] | None = None
+
+    @property
+    def root(self) -> Tier:
+        return Tier(self.cluster, ROOT_KIND)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNode:
+    """A node and what ``unidle fleet`` shows of it. ``resources``: by device, what a pod requests to get it.
+
+    ``sources`` are pairs of what was read and where: ``("devices", "8 x H100: allocatable nvidia.com/gpu")``.
+    """
+
+    node: Node
+    way: Way
+    health: Health
+    because: Reason
+    resources: tuple[str, ...]
+    sources: tuple[tuple[str, str], ...]
+
+
+def read_node(node: objects.Node, slices: Sequence[objects.ResourceSlice], rules: FleetRules) -> ReadNode:
+    """What the fleet has of ``node``. ``slices`` are the ResourceSlices of this node.
+
+    A quantity that cannot be read counts as nothing, and a source says so.
+    """
+    way = way_of(node.metadata.labels, rules.tier_labels, rules.root)
+    found = devices_of(node, slices, rules.cpu_devices)
+    sources = [("devices", source) for source in found.sources] or [("devices", "none: no allocatable GPU")]
+    for key, tier in zip(way.keys, way.tiers[1:], strict=True):
+        sources.append((tier.kind, f"{tier.id}: label {key}"))
+    if not way.keys:
+        sources.append(("network", f"{rules.cluster}: no label names a tier"))
+    address, kind = _address(node)
+    sources.append(("address", f"{address}: {kind}"))
+    cpus, bad_cpus = _read(node, "cpu", cores)
+    memory, bad_memory = _read(node, "memory", whole)
+    sources += [*bad_cpus, *bad_memory]
+    taints = _taints(node)
+    sources += [("taint", text) for text in taints.values()]
+    health, because = health_of(node)
+    read = Node(
+        id=node.metadata.name,
+        parent=way.parent,
+        devices=found.devices,
+        cpus=cpus,
+        memory_bytes=int(memory),
+        labels=dict(sorted(node.metadata.labels.items())),
+        address=address,
+        taints=tuple(taints),
+    )
+    return ReadNode(read, way, health, because, found.resources, tuple(sources))
+
+
+def health_of(node: objects.Node) -> tuple[Health, Reason]:
+    """By the node's conditions: ``fault`` where it is not Ready or the kubelet is silent, ``maintenance`` as it leaves."""
+    figures: dict[str, int | float | str] = {"node": node.metadata.name}
+    if node.metadata.deletion_timestamp:
+        return "maintenance", Reason("node_deleted", "The Node object is being deleted.", figures)
+    ready = next((found for found in node.status.conditions if found.type == "Ready"), None)
+    if ready is None:
+        return "boot", Reason("node_not_ready", "The kubelet has not reported yet.", figures)
+    figures |= {"reason": ready.reason, "since": ready.last_transition_time}
+    if ready.status == "True":
+        return "healthy", Reason("node_ready", "The kubelet reports the node as ready.", figures)
+    if ready.status == "Unknown":
+        return "fault", Reason("node_unreachable", "The kubelet reports nothing any more.", figures)
+    figures["message"] = " ".join(ready.message.split())[:300]
+    return "fault", Reason("node_not_ready", "The kubelet reports the node as not ready.", figures)
+
+
+def _taints(node: objects.Node) -> dict[str, str]:
+    """Keys of the taints that keep pods off, each with its source."""
+    found = {
+        taint.key: f"{taint.key}: {taint.effect}{f' ({taint.value})' if taint.value else ''}"
+        for taint in sorted(node.spec.taints, key=lambda taint: (taint.key, taint.effect, taint.value))
+        if taint.effect in _KEEPS_OFF
+    }
+    if node.spec.unschedulable:
+        found.setdefault(_CORDONED, f"{_CORDONED}: the node is cordoned")
+    return dict(sorted(found.items()))
+
+
+def _address(node: objects.Node) -> tuple[str, str]:
+    for kind in ("InternalIP", "ExternalIP", "Hostname"):
+        for found in node.status.addresses:
+            if found.type == kind and found.address:
+                return found.address, kind
+    return node.metadata.name, "the node's name, as it has no address"
+
+
+def _read(
+    node: objects.Node, resource: str, reads: Callable[[str], float]
+) -> tuple[float, list[tuple[str, str]]]:
+    text = node.status.allocatable.get(resource, "0")
+    try:
+        return reads(text), []
+    except (ValueError, OverflowError):
+        return 0.0, [(resource, f"0: allocatable {text!r} is no quantity")]

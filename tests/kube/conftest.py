@@ -1,0 +1,40 @@
+"""One cluster for all tests of a run that only use it. Tests that break a cluster start their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from kube.cluster import Cluster, kube, traces
+from waiting import wait_until
+
+SHARED_NODES = 2
+SHARED_KWOK = 3
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Nodes n1 and n2, and k1, k2 and k3 of kwok. Each test uses a namespace of its own."""
+    folder = tmp_path_factory.mktemp("shared") / "cluster"
+    started = kube("up", "--nodes", SHARED_NODES, "--kwok", SHARED_KWOK, "--dir", folder)
+    try:
+        assert started.returncode == 0, started.stderr
+        found = Cluster(folder)
+        yield found
+    finally:
+        ended = kube("down", "--dir", folder)
+    assert ended.returncode == 0, ended.stderr
+    assert traces(found.layout) == []
+
+
+@pytest.fixture
+def namespace(shared_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own, which has a service account as soon as pods can be made in it."""
+    name = re.sub("[^a-z0-9]+", "-", request.node.name.lower())[:50].strip("-")
+    shared_cluster.kubectl("create", "namespace", name)
+    account = ("get", "serviceaccount", "default", "-n", name)
+    wait_until(lambda: shared_cluster.tried(*account).returncode == 0, 60, "the service account")
+    yield name
+    shared_cluster.kubectl("delete", "namespace", name, "--wait=false")
