@@ -14,7 +14,19 @@ from unidle.fill.simulate.rules import FillPolicy
 from unidle.fill.simulate.run import FillOutcome
 from unidle.span.model.setting import Setting
 
-COLUMNS: Final = ("device_or_link", "op", "pipeline", "stage", "microbatch", "start_ns", "end_ns", "chunk", "bytes", "of", "schedule")
+COLUMNS: Final = (
+    "device_or_link",
+    "op",
+    "pipeline",
+    "stage",
+    "microbatch",
+    "start_ns",
+    "end_ns",
+    "chunk",
+    "bytes",
+    "of",
+    "schedule",
+)
 _FILL: Final = ("fill", "discarded")
 
 
@@ -111,7 +123,9 @@ def _show_prompts(outcome: FillOutcome) -> None:
         say(f"Not placed in a bubble: {count:,}: {reason}.")
 
 
-def write_timeline(stream: BinaryIO, outcome: FillOutcome, setting: Setting, schedule: str, *, lines: bool) -> None:
+def write_timeline(
+    stream: BinaryIO, outcome: FillOutcome, setting: Setting, schedule: str, *, lines: bool
+) -> None:
     """Every operation of training and of the filler as a row of :data:`COLUMNS`, in order of time."""
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")

@@ -46,7 +46,9 @@ def simulate(
     from unidle.fill.simulate.rules import POLICIES
 
     if policy not in POLICIES:
-        raise BadInput("is not a choice", field="--policy", value=policy, remedy=f"use one of {', '.join(POLICIES)}")
+        raise BadInput(
+            "is not a choice", field="--policy", value=policy, remedy=f"use one of {', '.join(POLICIES)}"
+        )
     wanted = load_fill(file)
     chosen = own_rules(POLICIES[policy], wanted)
     outcome = outcome_of(wanted, chosen, schedule, rows=timeline is not None)

@@ -97,7 +97,10 @@ class InferencePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         int, Meta(ge=0, le=10**6, description="Devices that prefill only, for prompts that no wait takes.")
     ] = 0
     decode_batch: Annotated[
-        int, Meta(ge=1, le=100_000, description="Requests that a device decodes together, for the time per token.")
+        int,
+        Meta(
+            ge=1, le=100_000, description="Requests that a device decodes together, for the time per token."
+        ),
     ] = 16
     memory_gb_per_s: Annotated[
         float, positive(10**7, "Memory bandwidth of a device that decodes, in 10^9 bytes per second.")

@@ -21,7 +21,12 @@ _EXAMPLE: Final[dict[str, Any]] = {
         {"from": "oregon", "to": "ohio", "latency_ms": 40, "capacity_gbps": 5},
         {"from": "ohio", "to": "virginia", "latency_ms": 40, "capacity_gbps": 5},
     ],
-    "prompts": {"process": "poisson", "rate_per_s": 20, "tokens": {"min": 64, "max": 4096}, "slo_ttft_ms": 3000},
+    "prompts": {
+        "process": "poisson",
+        "rate_per_s": 20,
+        "tokens": {"min": 64, "max": 4096},
+        "slo_ttft_ms": 3000,
+    },
     "inference": {"model": {"layers": 32, "hidden": 4096, "kv_share": 0.25}, "pp": 1},
     "jitter_pct": 10,
     "seconds": 20,

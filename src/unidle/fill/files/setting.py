@@ -52,7 +52,9 @@ def fill_of(document: Document, base: str) -> FillRequestFile:
     tflops = given.tflops or file.device_tflops
     if tflops is None:
         raise document.error(
-            ("inference", "tflops"), "the field is missing", remedy="give the rate of a device, for instance 156"
+            ("inference", "tflops"),
+            "the field is missing",
+            remedy="give the rate of a device, for instance 156",
         )
     model = InferenceModel(
         given.model.layers, given.model.hidden, given.pp, tflops, given.model.bytes_per_value, given.model.kv_share,
@@ -88,7 +90,9 @@ def _fits(document: Document, file: FillFile, model: InferenceModel, setting: Se
             ("inference", "pp"), f"is more than the {most} devices of the largest site", value=model.pp,
             remedy="an inference pipeline stays inside one site",
         )  # fmt: skip
-    useful = min(sum(stage.useful_ns for stage in setting.stages) * setting.microbatches / len(setting.stages), 1e18)
+    useful = min(
+        sum(stage.useful_ns for stage in setting.stages) * setting.microbatches / len(setting.stages), 1e18
+    )
     played = file.seconds * 1e9 / max(useful, 1) * setting.devices * setting.microbatches * 3
     if played > PLAYED_MOST:
         raise document.error(
@@ -106,7 +110,9 @@ def _prompts(document: Document, file: FillFile, base: str) -> PromptProcess:
         )
     if not traced and part.rate_per_s is None:
         raise document.error(
-            ("prompts", "rate_per_s"), "the field is missing", remedy="give prompts per second, for instance 20"
+            ("prompts", "rate_per_s"),
+            "the field is missing",
+            remedy="give prompts per second, for instance 20",
         )
     if traced and isinstance(part.tokens, TokensPart):
         raise document.error(
@@ -136,5 +142,9 @@ def _process(document: Document, part: PromptsPart, base: str) -> PromptProcess:
     if part.process == "trace":
         return PromptProcess("trace", traced=load_trace(path), slo_ttft_ms=part.slo_ttft_ms)
     return PromptProcess(
-        part.process, part.rate_per_s or 0.0, lengths=load_lengths(path), slo_ttft_ms=part.slo_ttft_ms, burst=part.burst
+        part.process,
+        part.rate_per_s or 0.0,
+        lengths=load_lengths(path),
+        slo_ttft_ms=part.slo_ttft_ms,
+        burst=part.burst,
     )

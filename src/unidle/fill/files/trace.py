@@ -21,7 +21,10 @@ _COLUMNS: Final = ("arrival_s", "tokens", "priority", "slo_ttft_ms")
 
 def load_lengths(path: str) -> tuple[int, ...]:
     """The column ``tokens`` of a CSV file. Errors: :class:`unidle.errors.BadInput`, with the line."""
-    return tuple(round(_number(path, line, row, "tokens", _whole(1, TOKENS_MOST))) for line, row in _rows(path, ("tokens",)))
+    return tuple(
+        round(_number(path, line, row, "tokens", _whole(1, TOKENS_MOST)))
+        for line, row in _rows(path, ("tokens",))
+    )
 
 
 def load_trace(path: str) -> tuple[TracedPrompt, ...]:
@@ -61,12 +64,18 @@ def _rows(path: str, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, s
                 continue
             count += 1
             if count > PROMPTS_MOST:
-                raise BadFile(source_name(path), f"has more than {PROMPTS_MOST:,} prompts", remedy="use a part of it")
+                raise BadFile(
+                    source_name(path), f"has more than {PROMPTS_MOST:,} prompts", remedy="use a part of it"
+                )
             yield reader.line_num, {name: cell.strip() for name, cell in zip(header, cells, strict=False)}
     except csv.Error as error:
-        raise BadFile(f"{source_name(path)}:{reader.line_num}", f"is not CSV: {error}", remedy="correct the line") from error
+        raise BadFile(
+            f"{source_name(path)}:{reader.line_num}", f"is not CSV: {error}", remedy="correct the line"
+        ) from error
     if not count:
-        raise BadFile(source_name(path), "has no prompts", field="tokens", remedy="add a line for each prompt")
+        raise BadFile(
+            source_name(path), "has no prompts", field="tokens", remedy="add a line for each prompt"
+        )
 
 
 def _number(path: str, line: int, row: dict[str, str], name: str, fits: Callable[[float], bool]) -> float:
@@ -86,4 +95,10 @@ def _bad(path: str, line: int, name: str, text: str) -> BadInput:
         "arrival_s": "a number of seconds from 0 to 10^6", "tokens": f"a whole number from 1 to {TOKENS_MOST:,}",
         "priority": "a whole number from -100 to 100", "slo_ttft_ms": "a number of milliseconds over 0",
     }  # fmt: skip
-    return BadFile(f"{source_name(path)}:{line}", f"must be {says[name]}", field=name, value=text, remedy="correct the line")
+    return BadFile(
+        f"{source_name(path)}:{line}",
+        f"must be {says[name]}",
+        field=name,
+        value=text,
+        remedy="correct the line",
+    )

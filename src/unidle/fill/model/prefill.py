@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from unidle.span.model.cost import PARAMETERS, wire_ns
 
-WORKSPACE: Final = 8  # values per token and channel that a running chunk holds: inputs, queries, a part of the hidden layer
+WORKSPACE: Final = (
+    8  # values per token and channel that a running chunk holds: inputs, queries, a part of the hidden layer
+)
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,8 @@ class InferenceModel:
 
     def layer_ns(self, start: int, end: int) -> int:
         """One layer over the tokens from ``start`` to before ``end``."""
-        return max(
-            round((end - start) * self._linear + (end * end - start * start) * self._quadratic), 1
-        )
+        tokens = end - start
+        return round(tokens * (self._linear + (end + start) * self._quadratic)) or 1
 
     def weight_bytes(self) -> int:
         """Weights on the fullest device."""
@@ -80,8 +81,7 @@ class InferenceModel:
         return round((weights + self.decode_batch * held) / self.memory_gb_per_s)
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillChunk:
+class PrefillChunk(NamedTuple):
     """A part of a prompt: tokens, nanoseconds of one layer, and of the hop to the next stage."""
 
     tokens: int
@@ -92,8 +92,9 @@ class PrefillChunk:
 def chunks_of(model: InferenceModel, tokens: int, most: int | None) -> tuple[PrefillChunk, ...]:
     """A prompt in near-equal chunks of at most ``most`` tokens; None: the whole prompt."""
     count = 1 if most is None else -(-tokens // most)
-    edges = [k * tokens // count for k in range(count + 1)]
-    return tuple(
-        PrefillChunk(b - a, model.layer_ns(a, b), model.hop_ns(b - a))
-        for a, b in zip(edges, edges[1:], strict=False)
-    )
+    found, start = [], 0
+    for k in range(1, count + 1):
+        end = k * tokens // count
+        found.append(PrefillChunk(end - start, model.layer_ns(start, end), model.hop_ns(end - start)))
+        start = end
+    return tuple(found)

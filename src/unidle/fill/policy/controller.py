@@ -52,22 +52,23 @@ class FillController:
         if not self._lines:
             return NotPlaced(request, "no inference pipeline fits into the memory that training leaves")
         chunks = self.chunks(request.tokens)
-        work = sum(chunk.layer_ns for chunk in chunks) * self._pieces[0]
+        work = sum([chunk.layer_ns for chunk in chunks]) * self._pieces[0]
+        # The last chunk goes through the other stages after that.
+        tail = sum(self._pieces[1:]) * chunks[-1].layer_ns + (len(self._pieces) - 1) * chunks[-1].hop_ns
         found = self.index.earliest(work, now_ns, TRIES)
         if not found:
             return NotPlaced(request, "no windows ahead hold it")
-        reason, best = "no windows ahead hold it", None
+        reason, best, item = "no windows ahead hold it", None, self._item(request, chunks)
         for bound, number in found:
-            if best is not None and bound >= best[1].first_token_ns:
+            if best is not None and bound + tail >= best[1].first_token_ns:
                 break
-            item = self._item(request, chunks)
             tried = self._try(self._lines[number], item, now_ns)
             if isinstance(tried, str):
                 reason = tried
             elif best is None or tried.first_token_ns < best[1].first_token_ns:
-                best = (number, tried, item)
+                best = (number, tried)
         if best is not None and self._in_time(request, best[1].first_token_ns):
-            return self._commit(*best)
+            return self._commit(*best, item)
         if best is not None:
             reason = "its first token would be late"
         if request.priority > 0:

@@ -68,7 +68,7 @@ def fit(
     free = [max(each, from_ns) for each in free]
     at = [bisect_right(own, moment) for own, moment in zip(ends, free, strict=True)]
     booked: list[Booked] = []
-    now = from_ns
+    now, book = from_ns, booked.append
     for j, chunk in enumerate(item.chunks):
         piece, hop, lefts, known = chunk.layer_ns, chunk.hop_ns, item.left[j], item.ready[j]
         ready = from_ns
@@ -89,11 +89,11 @@ def fit(
                 fits = (own_ends[i] - now) // piece
                 if fits >= left:
                     end = now + left * piece
-                    booked.append(Booked(s, j, now, end, left))
+                    book(Booked(s, j, now, end, left))
                     now = end
                     break
                 if fits > 0:
-                    booked.append(Booked(s, j, now, now + fits * piece, fits))
+                    book(Booked(s, j, now, now + fits * piece, fits))
                     left -= fits
                 i += 1
             at[s], free[s] = i, now

@@ -34,20 +34,22 @@ class WindowIndex:
         self.free_bytes: dict[int, list[int]] = {device: [] for device in many}
         count = len(pipelines)
         self._origin = 0
-        self._free: Ints = np.zeros(count, dtype=np.int64)
-        self._base: Ints = np.arange(count, dtype=np.int64) << 45
-        self._width = 0
+        self._base: Ints = np.arange(count, dtype=np.int64) << 46
+        self._free: Ints = self._base.copy()
+        self._begin, self._found, self._more = (np.empty(count, dtype=np.int64) for _ in range(3))
         self._make(_MORE)
 
     def _make(self, width: int) -> None:
-        count = len(self._base)
+        """Rows of that many columns. The last ones are empty, so that no search leaves its row."""
+        shape = (len(self._base), width)
         self._width = width
-        self._ends: Ints = np.empty((count, width), dtype=np.int64)
-        self._sums: Ints = np.empty((count, width), dtype=np.int64)
-        self._ends[:] = self._sums[:] = (self._base + NEVER)[:, None]
+        self._ends: Ints = np.empty(shape, dtype=np.int64)
+        self._sums: Ints = np.empty(shape, dtype=np.int64)
+        self._before: Ints = np.empty(shape, dtype=np.int64)
+        self._shifts: Ints = np.empty(shape, dtype=np.int64)
         for device, row in self._row_of.items():
             self._write(row, device)
-        self._flat_ends, self._flat_sums = self._ends.ravel(), self._sums.ravel()
+        self._flat = self._ends.ravel(), self._sums.ravel(), self._before.ravel(), self._shifts.ravel()
 
     def put(self, device: int, windows: Sequence[Window]) -> None:
         """The windows of a device from now on: in order, none of them overlapping. What was there before is replaced."""
@@ -58,58 +60,69 @@ class WindowIndex:
         if row is None:
             return
         if windows and windows[-1].end_ns - self._origin >= NEVER // 2:
-            self._shift(min(starts[0] for starts in self.starts.values() if starts))
+            self._shift(windows[-1].end_ns)
         if len(windows) >= self._width:
             self._make(len(windows) + _MORE)
         else:
             self._write(row, device)
 
-    def _shift(self, origin: int) -> None:
+    def _shift(self, moment: int) -> None:
+        """Count from a quarter of the range before ``moment`` on; windows that ended long before it stay ended."""
+        origin = moment - NEVER // 4
         self._free += self._origin - origin
+        np.maximum(self._free, self._base, out=self._free)
         self._origin = origin
         self._make(self._width)
 
     def _write(self, row: int, device: int) -> None:
-        """One row; the last column always stays empty, so that no search leaves it."""
+        """One row. A moment in a window, less the shift of the window, is the time in windows up to that moment."""
         starts, ends, base = self.starts[device], self.ends[device], int(self._base[row])
-        total, sums = 0, []
+        total, sums, before = base, [], []
         for start, end in zip(starts, ends, strict=True):
+            before.append(total)
             total += end - start
-            sums.append(base + total)
-        count = len(ends)
-        shifted = base - self._origin
-        self._ends[row, :count] = [end + shifted for end in ends]
-        self._sums[row, :count] = sums
-        self._ends[row, count:] = self._sums[row, count:] = base + NEVER
+            sums.append(total)
+        count, shifted = len(ends), base - self._origin
+        moved = [max(end + shifted, base - NEVER // 2) for end in ends]
+        self._ends[row, :count], self._ends[row, count:] = moved, base + NEVER
+        self._sums[row, :count], self._sums[row, count:] = sums, base + NEVER
+        self._before[row, :count], self._before[row, count:] = before, total
+        self._shifts[row, :count] = [end - at for end, at in zip(moved, sums, strict=True)]
+        self._shifts[row, count:] = 2 * NEVER
 
     def move(self, pipeline: int, free_ns: int) -> None:
         """The first device of the pipeline has work until then."""
-        self._free[pipeline] = free_ns - self._origin
+        self._free[pipeline] = free_ns - self._origin + int(self._base[pipeline])
 
     def earliest(self, work_ns: int, now_ns: int, count: int = 1) -> list[tuple[int, int]]:
         """The pipelines on whose first device so much work would end first: ``(end, pipeline)``, in this order.
 
         Work runs in windows only, after what is there, and may be cut anywhere. A pipeline whose windows do not hold it is left out.
         """
-        ends, sums, base = self._flat_ends, self._flat_sums, self._base
-        begin = np.maximum(self._free, now_ns - self._origin) + base
+        if now_ns - self._origin >= NEVER // 2:
+            self._shift(now_ns)
+        (ends, sums, before, shifts), base = self._flat, self._base
+        begin, found, more = self._begin, self._found, self._more
+        np.add(base, now_ns - self._origin, out=begin)
+        np.maximum(begin, self._free, out=begin)
         here = ends.searchsorted(begin, side="right")
-        # A begin before the window counts from its start: what is left of it is then all of it.
-        before = np.where(here % self._width, sums[here - 1], base)
-        left = np.minimum(ends[here] - begin, sums[here] - before)
-        target = sums[here] - left + work_ns
-        there = sums.searchsorted(target)
-        found = ends[there] - sums[there] + target - base
-        found[sums[there] - base >= NEVER] = 2 * NEVER
-        if count == 1:
-            order = [int(found.argmin())]
-        else:
-            few = min(count, len(found))
-            nearest = np.argpartition(found, few - 1)[:few] if few < len(found) else np.arange(few)
-            limit = found[nearest].max()
-            tied = np.nonzero(found <= limit)[0]
-            order = tied[np.argsort(found[tied], kind="stable")][:few].tolist()
-        return [(int(found[p]) + self._origin, p) for p in order if found[p] < 2 * NEVER]
+        # A begin before the window counts from its start.
+        shifts.take(here, out=found, mode="clip")
+        np.subtract(begin, found, out=found)
+        before.take(here, out=more, mode="clip")
+        np.maximum(found, more, out=found)
+        found += work_ns
+        shifts.take(sums.searchsorted(found), out=more, mode="clip")
+        found += more
+        found -= base
+        nearest = list[tuple[int, int]]()
+        for _ in range(min(count, len(base))):
+            pipeline = int(found.argmin())
+            if (end := int(found[pipeline])) >= NEVER:
+                break
+            nearest.append((end + self._origin, pipeline))
+            found[pipeline] = 2 * NEVER
+        return nearest
 
 
 def fluid_end_ns(windows: Sequence[Window], free_ns: int, work_ns: int) -> int | None:

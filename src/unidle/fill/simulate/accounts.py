@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 LEAF_OF: Final = {
     "computation": "useful", "recompute": "recompute", "all-reduce": "exposed_local", "waits": "bubble",
-    "prefill": "fill_useful", "discarded prefill": "fill_discarded",
+    "prefill": "filled", "discarded prefill": "discarded",
 }  # fmt: skip
 """The leaf of the ledger for each cause; ``waits`` are what is left of the bubble and of waits for transfers."""
 

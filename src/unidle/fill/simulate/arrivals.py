@@ -38,11 +38,17 @@ class PromptProcess:
     burst: int = 8
 
 
-def arrivals(process: PromptProcess, seconds: float, chance: np.random.Generator) -> tuple[PrefillRequest, ...]:
+def arrivals(
+    process: PromptProcess, seconds: float, chance: np.random.Generator
+) -> tuple[PrefillRequest, ...]:
     """All requests of the first ``seconds``, in the order of their arrival."""
-    found: Sequence[TracedPrompt] = process.traced if process.process == "trace" else [*_drawn(process, seconds, chance)]
+    found: Sequence[TracedPrompt] = (
+        process.traced if process.process == "trace" else [*_drawn(process, seconds, chance)]
+    )
     requests = []
-    for number, each in enumerate(sorted((each for each in found if each.arrival_s < seconds), key=lambda each: each.arrival_s)):
+    for number, each in enumerate(
+        sorted((each for each in found if each.arrival_s < seconds), key=lambda each: each.arrival_s)
+    ):
         slo = process.slo_ttft_ms if each.slo_ttft_ms is None else each.slo_ttft_ms
         arrival = round(each.arrival_s * 1e9)
         deadline = None if slo is None else arrival + round(slo * 1e6)

@@ -90,7 +90,9 @@ class Filler:
         ]
         first = -1 if iteration else 0  # a wait that began in the iteration before goes on
         found = [
-            window._replace(start_ns=now_ns + k * period + window.start_ns, end_ns=now_ns + k * period + window.end_ns)
+            window._replace(
+                start_ns=now_ns + k * period + window.start_ns, end_ns=now_ns + k * period + window.end_ns
+            )
             for k in range(first, ahead)
             for window in each
         ]
@@ -215,7 +217,11 @@ class Filler:
         if batch is not None:
             begin = self._stop(device, batch, now_ns)
         if opened_ns or device not in self._first:
-            step = self._begun if opened_ns >= self._begun else self._begun - (self._lengths[-1] if self._lengths else 0)
+            step = (
+                self._begun
+                if opened_ns >= self._begun
+                else self._begun - (self._lengths[-1] if self._lengths else 0)
+            )
             self._forecast.observe(device, position, opened_ns - step, now_ns - opened_ns)
         if not self._exact:
             self._correct(device, now_ns)
@@ -252,4 +258,3 @@ def _apart(windows: list[Window], now_ns: int) -> list[Window]:
                 found.pop()
         found.append(each)
     return found
-

@@ -103,7 +103,9 @@ class _Routes:
         self.served[item.request.number] = item.first_token_ns - item.request.arrival_ns
 
 
-def filled(setting: FillSetting, policy: FillPolicy, *, rows: bool = False, planned: PlannedWaits | None = None) -> FillOutcome:
+def filled(
+    setting: FillSetting, policy: FillPolicy, *, rows: bool = False, planned: PlannedWaits | None = None
+) -> FillOutcome:
     """Play the training with and without the filler, for whole iterations of at least ``seconds``.
 
     ``rows``: keep the timeline. ``planned``: the waits of the schedule where they are known already.
@@ -127,11 +129,14 @@ def filled(setting: FillSetting, policy: FillPolicy, *, rows: bool = False, plan
     end = accounts.until_ns = run.begins_ns[iterations]
     last = iterations + 1 + AHEAD_NS // planned.iteration_ns + DRAIN
     events.run(
-        lambda: len(run.begins_ns) <= iterations + 1
-        or (len(run.begins_ns) <= last and len(routes.served) < len(routes.accepted))
+        lambda: (
+            len(run.begins_ns) <= iterations + 1
+            or (len(run.begins_ns) <= last and len(routes.served) < len(routes.accepted))
+        )
     )
     late = sum(
-        request.deadline_ns is not None and routes.served.get(number, 1 << 62) > request.deadline_ns - request.arrival_ns
+        request.deadline_ns is not None
+        and routes.served.get(number, 1 << 62) > request.deadline_ns - request.arrival_ns
         for number, request in routes.accepted.items()
     )
     by_number = {request.number: request for request in setting.requests}
@@ -177,4 +182,3 @@ def capacity_ns(setting: FillSetting, planned: PlannedWaits) -> float:
     pipelines = pipelines_of(fill_devices(setting.simulation), setting.model.pp, setting.model.weight_bytes())
     inside = {device for each in pipelines for device in each.devices}
     return sum(each.length_ns for each in planned.waits if each.device in inside) / planned.iteration_ns
-

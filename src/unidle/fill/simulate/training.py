@@ -140,7 +140,9 @@ class TrainingRun:
         self._running[device] = False
         self._at[device] += 1
         if op == "F" or op == ("W" if self._simulation.program.joined else "B"):
-            for there, what, when in self._wires.leave(device, unit if op == "F" else self._units + unit, now):
+            for there, what, when in self._wires.leave(
+                device, unit if op == "F" else self._units + unit, now
+            ):
                 self._events.at(when, partial(self._arrived, there, what, len(self.begins_ns)))
         if self._at[device] < len(self._steps[device]):
             self._next(device)
