@@ -115,6 +115,19 @@ def span_page() -> str:
     )
 
 
+def fill_page() -> str:
+    from unidle.fill.files.schema import fill_schema
+
+    return schema_page(
+        "Fill file",
+        "    unidle fill simulate fill.yaml\n\n"
+        "A fill file is a [span file](span-file.md) with prompts and a model for inference;\n"
+        "[Fill the bubbles of training](../how-to/fill.md) explains it. This page is made from the schema, which\n"
+        "`unidle schema fill` prints:",
+        fill_schema(),
+    )
+
+
 def cli_page() -> str:
     import typer.main
 
@@ -168,6 +181,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/clusters-file.md": clusters_page,
     "reference/drill-file.md": drill_page,
     "reference/span-file.md": span_page,
+    "reference/fill-file.md": fill_page,
     "reference/cli.md": cli_page,
     "reference/ledger.md": ledger_page,
 }

@@ -21,6 +21,7 @@ PICTURE = Path("docs") / "img" / "rooms.svg"
 CONTRACTS = (
     "Rooms import only what stands below them",
     "Training across sites: the same inside",
+    "Work for bubbles: the same inside",
     "Placement: each part imports only what is below it",
 )
 PURE = "Policies are pure: no clock, chance, file, process or socket"

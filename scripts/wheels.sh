@@ -28,7 +28,7 @@ grep -q "^version = \"$version\"$" packaging/span/pyproject.toml || { say "packa
 stage=$(mktemp -d -t unidle-span.XXXXXX)
 trap 'rm -rf -- "$stage"' EXIT
 mkdir -p -- "$stage/src/unidle"
-cp -R -- src/unidle/span "$stage/src/unidle"
+cp -R -- src/unidle/span src/unidle/fill "$stage/src/unidle"
 cp -- packaging/span/pyproject.toml LICENSE "$stage"
 (cd "$stage" && quietly "$bin/python" -m hatchling build -d "$out" -t sdist -t wheel)
 quietly "$bin/python" scripts/sbom.py span "$span_bom"

@@ -25,7 +25,7 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("without")
     (folder / "unidle").mkdir()
     for entry in SOURCE.iterdir():
-        if entry.name not in ("span", "__pycache__"):
+        if entry.name not in ("span", "fill", "__pycache__"):
             (folder / "unidle" / entry.name).symlink_to(entry)
     return folder
 
@@ -44,10 +44,18 @@ def test_without_the_extra_its_commands_are_one_clear_error(without: Path, words
     assert (done.returncode, done.stdout, done.stderr) == (3, "", MISSING)
 
 
+@pytest.mark.parametrize("words", [["fill"], ["fill", "simulate", "a.yaml", "--json"], ["schema", "fill"]])
+def test_without_the_extra_work_for_bubbles_is_missing_too(without: Path, words: list[str]) -> None:
+    done = python(without, "-m", "unidle", *words)
+    told = "unidle: work for the bubbles of training is not installed; pip install 'unidle[fill]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", told)
+
+
 def test_without_the_extra_all_else_works(without: Path) -> None:
     helped = python(without, "-m", "unidle", "--help")
     assert helped.returncode == 0
     assert "Train across data centres (not installed)." in helped.stdout
+    assert "Run prefill in the bubbles of training (not installed)." in helped.stdout
     assert (
         python(without, "-m", "unidle", "schema", "job").stdout
         == python(SOURCE.parent, "-m", "unidle", "schema", "job").stdout

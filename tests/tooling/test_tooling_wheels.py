@@ -71,8 +71,9 @@ def test_two_wheels_hold_every_file_of_the_package_once_and_no_other(wheels: Whe
     )
     wanted = {name.removeprefix("src/") for name in listed.stdout.split() if (ROOT / name).exists()}
     own, apart = _files_of(wheels.pure), _files_of(wheels.span)
-    assert not any(name.startswith("unidle/span/") for name in own)
-    assert all(name.startswith("unidle/span/") for name in apart)
+    extra = ("unidle/span/", "unidle/fill/")
+    assert not any(name.startswith(extra) for name in own)
+    assert all(name.startswith(extra) for name in apart)
     held = own | apart
     assert wanted <= held
     assert {name for name in held - wanted if not (ROOT / "src" / name).exists()} == set()
@@ -112,8 +113,9 @@ def test_source_archives_hold_what_a_build_needs(wheels: Wheels) -> None:
         "inject/kernels.c",
         "src/lib.rs",
     } <= held[1]
-    assert {"pyproject.toml", "LICENSE", "src/unidle/span/__init__.py"} <= held[2]
-    assert all(name.startswith("src/unidle/span") for name in held[2] if "/" in name and name != "src/unidle")
+    extra = ("src/unidle/span", "src/unidle/fill")
+    assert {"pyproject.toml", "LICENSE", *(f"{name}/__init__.py" for name in extra)} <= held[2]
+    assert all(name.startswith(extra) for name in held[2] if "/" in name and name != "src/unidle")
 
 
 USE = """

@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("replay", "Replay recorded jobs or faults under other policies."),
     "guard": ("guard", "Show the health of nodes, and drain and repair them."),
     "span": ("span", "Plan, simulate and run training across data centres."),
+    "fill": ("fill", "Run prefill of an inference service in the bubbles of training."),
     "checkpoint": ("checkpoint", "List, verify and prune checkpoints of any framework."),
     "store": ("store", "Check, repair, export, import and compact a store."),
     "fleet": ("fleet", "Show the devices of a store, a fleet file or this machine."),
@@ -44,7 +45,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Insight": ("show", "explain", "progress", "ledger", "report", "profile", "predict"),
     "Fleet and queues": ("up", "agent", "fleet", "queue", "place", "clusters", "replay"),
     "Faults": ("check", "guard", "checkpoint", "drill"),
-    "Data centres": ("span",),
+    "Data centres": ("span", "fill"),
     "Store": ("store", "doctor", "schema"),
 }
 """The commands in the order of the help."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from unidle.cli.common import JsonOption, StoreOption, data_dir, print_json, say, store_address
+from unidle.cli.fill import of_fill
 from unidle.cli.span import of_span
 from unidle.errors import BadInput
 
@@ -22,7 +23,7 @@ def register(app: typer.Typer) -> None:
 def schema(
     file: Annotated[
         str,
-        typer.Argument(metavar="job|fleet|clusters|drill|span", show_default=False, help="Kind of file."),
+        typer.Argument(metavar="job|fleet|clusters|drill|span|fill", show_default=False, help="Kind of file."),
     ],
 ) -> None:
     """Print the JSON Schema of an input file. Editors use it to check and complete the file."""
@@ -33,6 +34,7 @@ def schema(
     makers: dict[str, Callable[[], Any]] = {
         "job": schemas.job_schema, "fleet": schemas.fleet_schema, "clusters": schemas.clusters_schema,
         "drill": schemas.drill_schema, "span": lambda: of_span("files.schema").span_schema(),
+        "fill": lambda: of_fill("files.schema").fill_schema(),
     }  # fmt: skip
     if file not in makers:
         raise BadInput("has no schema", field="FILE", value=file, remedy=f"use one of {', '.join(makers)}")

@@ -13,7 +13,10 @@ from unidle.cli.index import COMMANDS, EXIT_CODES, SECTIONS
 DESCRIPTION = "Keeps every GPU-second of a training fleet at work, and shows where each one went."
 WIDEST = 100
 VERSION_HELP = "Print the version."
-SPAN_MISSING = "Train across data centres (not installed)."
+MISSING = {
+    "span": "Train across data centres (not installed).",
+    "fill": "Run prefill in the bubbles of training (not installed).",
+}
 _NARROWEST = 50
 _OPTIONS = (
     ("--version", VERSION_HELP),
@@ -49,8 +52,8 @@ def overview(width: int) -> str:
 
 def short_help(name: str) -> str:
     """The line of a command."""
-    if name == "span" and find_spec("unidle.span") is None:
-        return SPAN_MISSING
+    if name in MISSING and find_spec(f"unidle.{name}") is None:
+        return MISSING[name]
     return COMMANDS[name][1]
 
 

@@ -1,0 +1,21 @@
+"""``unidle fill``: inference and other work in the bubbles of training."""
+
+from __future__ import annotations
+
+import typer
+
+from unidle.cli.help import Commands
+
+
+def register(app: typer.Typer) -> None:
+    """Add this package's commands."""
+    from unidle.fill.cli.simulate import simulate
+
+    fill = Commands(help="Run prefill of an inference service in the bubbles of training.")
+    fill.callback()(_group)
+    fill.command("simulate")(simulate)
+    app.add_typer(fill, name="fill")
+
+
+def _group() -> None:
+    """Run prefill of an inference service in the bubbles of training."""

@@ -1,0 +1,1 @@
+"""What prefill costs: time of its pieces, keys and values, weights. Pure."""

@@ -1,0 +1,1 @@
+"""Training with jitter, and what the policy makes of its waits: modelled in whole nanoseconds. Pure."""
