@@ -18,7 +18,9 @@ from unidle.tune.analysis.walk import FunctionFacts, LoopNode, Mark
 if TYPE_CHECKING:
     from unidle.tune.analysis.source import SourceFacts
 
-_ONCE: Final = re.compile(r"^(?:main|run|cli|fit|warm_?up|setup|overfit\w*|sanity\w*|smoke\w*|test_\w+|check_\w+|profile\w*|benchmark\w*)$")
+_ONCE: Final = re.compile(
+    r"^(?:main|run|cli|fit|warm_?up|setup|overfit\w*|sanity\w*|smoke\w*|test_\w+|check_\w+|profile\w*|benchmark\w*)$"
+)
 
 
 class HotCode:
@@ -30,6 +32,8 @@ class HotCode:
         self._known: dict[ast.stmt, bool] = {}
         self.loops: set[LoopNode] = set()
         self.step_functions: set[FunctionFacts] = set()
+        self.step_calls: set[ast.Call] = set()
+        """Calls of step functions of other files."""
         self.train_functions: set[FunctionFacts] = set()
         """Functions with a step loop, or that are called in one; forward passes are not among them."""
         self._declare(hot_names)
@@ -44,6 +48,7 @@ class HotCode:
     def add_step_calls(self, calls: list[ast.Call], hot: list[FunctionFacts]) -> None:
         """From other files: calls that take a step, and functions that are hot."""
         for call in calls:
+            self.step_calls.add(call)
             self._mark(call)
         for function in hot:
             function.hot = True
@@ -158,7 +163,11 @@ class HotCode:
         while loops:
             loop = loops.pop()
             self.loops.add(loop)
-            names = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)} if not isinstance(loop, ast.While) else set()
+            names = (
+                {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+                if not isinstance(loop, ast.While)
+                else set()
+            )
             if not (isinstance(receiver, ast.Name) and receiver.id in names):
                 self.train_functions.add(facts.function_of(call))
                 return

@@ -33,7 +33,9 @@ def canonical(name: str) -> str:
 class ImportedNames:
     """The imports of a file, and names that are bound once to something imported (``DL = torch.utils.data.DataLoader``)."""
 
-    def __init__(self, imports: Iterable[ast.Import | ast.ImportFrom], assigned: dict[str, list[ast.expr]]) -> None:
+    def __init__(
+        self, imports: Iterable[ast.Import | ast.ImportFrom], assigned: dict[str, list[ast.expr]]
+    ) -> None:
         self.modules: set[str] = set()
         """First words of all imported modules."""
         self._by_name: dict[str, str] = {}
@@ -41,7 +43,11 @@ class ImportedNames:
         for node in imports:
             self._add(node)
         for name, values in assigned.items():
-            if len(values) == 1 and name not in self._by_name and isinstance(values[0], ast.Name | ast.Attribute):
+            if (
+                len(values) == 1
+                and name not in self._by_name
+                and isinstance(values[0], ast.Name | ast.Attribute)
+            ):
                 full = self.of(values[0])
                 if full and "." in full:
                     self._by_name[name] = full

@@ -40,6 +40,11 @@ class Roles:
         self._open: set[object] = set()
         self._given: dict[tuple[FunctionFacts, str], str] = {}
 
+    def forget(self) -> None:
+        """Find all roles again: more is known of other files now."""
+        self._known.clear()
+        self._given.clear()
+
     def of(self, node: ast.AST) -> str:
         """The role of an expression."""
         known = self._known.get(node)
@@ -66,7 +71,11 @@ class Roles:
         if isinstance(node, ast.BinOp):
             return self._of_both(node.left, node.right)
         if isinstance(node, ast.Compare):
-            return "" if isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn) else self._of_both(node.left, *node.comparators)
+            return (
+                ""
+                if isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn)
+                else self._of_both(node.left, *node.comparators)
+            )
         if isinstance(node, ast.UnaryOp):
             return "" if isinstance(node.op, ast.Not) else self.of(node.operand)
         if isinstance(node, ast.IfExp):
@@ -124,7 +133,11 @@ class Roles:
         while up is not None and not isinstance(up, ast.stmt):
             if isinstance(up, ast.ListComp | ast.GeneratorExp | ast.SetComp):
                 for one in up.generators:
-                    if isinstance(one.target, ast.Name) and one.target.id == node.id and node not in ast.walk(one.iter):
+                    if (
+                        isinstance(one.target, ast.Name)
+                        and one.target.id == node.id
+                        and node not in ast.walk(one.iter)
+                    ):
                         return self._bound(Binding(one.iter, "for", node.lineno))
             up = self.facts.walk.parent.get(up)
         return ""
@@ -196,7 +209,13 @@ class Roles:
             return ""
         owner = scope.owner
         if owner is not None and self.facts.is_module(owner) and scope.name == "forward" and name != "self":
-            return "tensor" if not re.search(r"mask|cache|state|hidden|cfg|config|return|use_|size|len|idx|step|num|list", name) else ""
+            return (
+                "tensor"
+                if not re.search(
+                    r"mask|cache|state|hidden|cfg|config|return|use_|size|len|idx|step|num|list", name
+                )
+                else ""
+            )
         if owner is not None and scope.name in tables.STEP_METHODS and name in ("batch", "inputs"):
             return "tensor"
         return ""
@@ -234,7 +253,11 @@ class Roles:
     # ---- attributes and calls
 
     def _attribute(self, node: ast.Attribute) -> str:
-        owner = self.facts.owner_of(node) if isinstance(node.value, ast.Name) and node.value.id == "self" else None
+        owner = (
+            self.facts.owner_of(node)
+            if isinstance(node.value, ast.Name) and node.value.id == "self"
+            else None
+        )
         if owner is not None:
             found = self._class_attribute(owner, node.attr)
             return found or self._conventional(node.attr)
@@ -247,7 +270,13 @@ class Roles:
             return "tensor"
         if role == "array":
             return "number" if node.attr in ("shape", "size", "ndim", "dtype") else "array"
-        return self._conventional(node.attr) if not role else "module" if role == "module" and node.attr == "module" else ""
+        return (
+            self._conventional(node.attr)
+            if not role
+            else "module"
+            if role == "module" and node.attr == "module"
+            else ""
+        )
 
     def _class_attribute(self, owner: ClassFacts, name: str) -> str:
         for binding in owner.attributes.get(name, ()):
@@ -270,7 +299,11 @@ class Roles:
             return self.facts.role_of_class(local)
         if isinstance(node.func, ast.Attribute) and not name:
             return self._method(node, node.func)
-        if isinstance(node.func, ast.Name) and node.func.id in ("iter", "next", "list", "sorted", "reversed") and node.args:
+        if (
+            isinstance(node.func, ast.Name)
+            and node.func.id in ("iter", "next", "list", "sorted", "reversed")
+            and node.args
+        ):
             inner = self.of(node.args[0])
             return "batch" if inner == "loader" and node.func.id == "next" else inner
         if isinstance(node.func, ast.Name) and node.func.id in ("float", "int", "len", "round", "bool"):
@@ -284,6 +317,8 @@ class Roles:
     def _imported_call(self, name: str, node: ast.Call) -> str:
         if name in tables.RETURNS:
             return tables.RETURNS[name]
+        if name in self.facts.foreign:
+            return self.facts.foreign[name]
         first, _, last = name.rpartition(".")
         if name in tables.WRAPS and node.args:
             return self.of(node.args[0])
@@ -294,14 +329,25 @@ class Roles:
         if first == "torch.nn.functional":
             return "loss" if last.endswith("_loss") or last == "cross_entropy" else "tensor"
         if last == "from_pretrained":
-            return "tokenizer" if re.search(r"Tokenizer|Processor", first) else "" if "Config" in first else "module"
+            return (
+                "tokenizer"
+                if re.search(r"Tokenizer|Processor", first)
+                else ""
+                if "Config" in first
+                else "module"
+            )
         if first in ("torchvision.models", "timm"):
             return "module"
         if first.startswith("torchvision.datasets") or first == "torchvision.datasets":
             return "dataset"
         if first == "torch":
             return self._torch(last, node)
-        return "array" if first in ("np", "np.random", "cv2") and last not in ("default_rng", "RandomState", "seed", "load", "save") else ""
+        return (
+            "array"
+            if first in ("np", "np.random", "cv2")
+            and last not in ("default_rng", "RandomState", "seed", "load", "save")
+            else ""
+        )
 
     def _torch(self, last: str, node: ast.Call) -> str:
         if last in tables.NO_TENSOR:
@@ -330,7 +376,11 @@ class Roles:
                 return "parameters"
             if method in ("forward", "generate", "encode", "decode"):
                 return "tensor"
-            return self._applied(self.of(function)) if self._conventional(method) == "module" else self._submodule(function)
+            return (
+                self._applied(self.of(function))
+                if self._conventional(method) == "module"
+                else self._submodule(function)
+            )
         if role in ("loss_fn", "parameters") and method in ("to", "cuda"):
             return role
         if role == "array":
@@ -348,7 +398,11 @@ class Roles:
 
     def _tensor_method(self, node: ast.Call, role: str, method: str) -> str:
         if method in ("to", "cuda"):
-            where = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "device"), None)
+            where = (
+                node.args[0]
+                if node.args
+                else next((k.value for k in node.keywords if k.arg == "device"), None)
+            )
             if isinstance(where, ast.Constant) and where.value == "cpu":
                 return "host"
             if where is not None and self.facts.name_of(where).startswith("torch."):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -24,14 +25,21 @@ class SourceFacts:
         self.text = text
         self.tree = tree
         self.walk = Walk(tree)
-        top = {name: [b.value for b in found if b.how == "assign" and not b.index] for name, found in self.walk.top.bindings.items()}
-        self.names = ImportedNames(self.walk.imports, {name: values for name, values in top.items() if values})
+        top = {
+            name: [b.value for b in found if b.how == "assign" and not b.index]
+            for name, found in self.walk.top.bindings.items()
+        }
+        self.names = ImportedNames(
+            self.walk.imports, {name: values for name, values in top.items() if values}
+        )
         self.roles = Roles(self)
         self.named: dict[str, list[ast.Call]] = {}
         self.methods: dict[str, list[ast.Call]] = {}
         self._function: dict[ast.AST, FunctionFacts] = {}
         self._class_of: dict[ast.AST, ClassFacts | None] = {}
         self._module: dict[ClassFacts, bool] = {}
+        self.foreign: dict[str, str] = {}
+        """Roles of classes that other files of the run define, by the full names under which this file imports them."""
         for call in self.walk.calls:
             name = self.name_of(call.func)
             if name:
@@ -50,7 +58,7 @@ class SourceFacts:
     @cached_property
     def lines(self) -> list[str]:
         """The lines of the file."""
-        return self.text.splitlines()
+        return re.split(r"\r\n|\r|\n", self.text)  # as Python counts them
 
     def line(self, number: int) -> str:
         """A line by its number, from 1."""
@@ -89,7 +97,11 @@ class SourceFacts:
 
     def loops(self, node: ast.AST) -> list[LoopNode]:
         """The loops around a node in its function, outermost first."""
-        return [mark.node for mark in self.path_of(node) if isinstance(mark.node, LoopNode) and mark.kind == "loop"]
+        return [
+            mark.node
+            for mark in self.path_of(node)
+            if isinstance(mark.node, LoopNode) and mark.kind == "loop"
+        ]
 
     def parents(self, node: ast.AST) -> Iterator[ast.AST]:
         """What an expression is part of, up to its statement."""
@@ -147,13 +159,20 @@ class SourceFacts:
         heads = [base.value if isinstance(base, ast.Subscript) else base for base in owner.node.bases]
         return [self.names.of(head) or self.plain_name(head) for head in heads]
 
-    def derives(self, owner: ClassFacts, full: tuple[str, ...], endings: tuple[str, ...] = (), deep: int = 0) -> bool:
+    def derives(
+        self, owner: ClassFacts, full: tuple[str, ...], endings: tuple[str, ...] = (), deep: int = 0
+    ) -> bool:
         """Whether a class, or a base of it in this file, has one of these bases."""
         for base in self.bases(owner):
             if base in full or base.endswith(endings or ("\0",)):
                 return True
             local = self.walk.classes.get(base)
-            if local is not None and local is not owner and deep < 8 and self.derives(local, full, endings, deep + 1):
+            if (
+                local is not None
+                and local is not owner
+                and deep < 8
+                and self.derives(local, full, endings, deep + 1)
+            ):
                 return True
         return False
 
@@ -162,12 +181,16 @@ class SourceFacts:
         known = self._module.get(owner)
         if known is None:
             local = "forward" in owner.methods and bool(owner.node.bases)
-            known = self._module[owner] = local or self.derives(owner, tables.MODULES, ("Module", "PreTrainedModel"))
+            known = self._module[owner] = local or self.derives(
+                owner, tables.MODULES, ("Module", "PreTrainedModel")
+            )
         return known
 
     def is_dataset(self, owner: ClassFacts) -> bool:
         """Whether a class of this file is a dataset of PyTorch."""
-        return self.derives(owner, tables.DATASETS, ("Dataset",)) or {"__getitem__", "__len__"} <= set(owner.methods)
+        return self.derives(owner, tables.DATASETS, ("Dataset",)) or {"__getitem__", "__len__"} <= set(
+            owner.methods
+        )
 
     def role_of_class(self, owner: ClassFacts) -> str:
         """The role of an instance."""
@@ -195,7 +218,11 @@ class SourceFacts:
         """The class of this file of which a value is an instance, where a name is bound to its construction."""
         if isinstance(node, ast.Call):
             found = self.constructed(node)
-            if found is None and isinstance(node.func, ast.Attribute) and node.func.attr in tables.MODULE_TO_MODULE:
+            if (
+                found is None
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in tables.MODULE_TO_MODULE
+            ):
                 found = self.class_of(node.func.value)
             elif found is None and node.args and self.name_of(node.func) in tables.WRAPS:
                 found = self.class_of(node.args[0])
@@ -251,9 +278,17 @@ class SourceFacts:
     def accelerated(self) -> bool:
         """Whether tensors of this file may be on an accelerator; a training script that names none runs on the CPU."""
         walk = self.walk
-        if any(text.partition(":")[0] in tables.ACCELERATORS for text in walk.strings) or "cuda" in self.methods:
+        if (
+            any(text.partition(":")[0] in tables.ACCELERATORS for text in walk.strings)
+            or "cuda" in self.methods
+        ):
             return True
-        if any(name.startswith(("torch.cuda.", "accelerate.", "transformers.Trainer", "lightning.", "deepspeed.")) for name in self.named):
+        if any(
+            name.startswith(
+                ("torch.cuda.", "accelerate.", "transformers.Trainer", "lightning.", "deepspeed.")
+            )
+            for name in self.named
+        ):
             return True
         if any("device" in one.params for one in walk.functions):
             return True

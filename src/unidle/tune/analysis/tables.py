@@ -67,9 +67,16 @@ STEP_METHODS: Final = frozenset({
     "on_after_backward", "on_before_backward", "on_before_zero_grad", "optimizer_step", "on_step_end",
 })  # fmt: skip
 """Of Lightning modules, callbacks and Hugging Face trainers: what runs in each training step."""
-MODULES: Final = ("torch.nn.Module", "lightning.LightningModule", "torch.nn.Sequential", "transformers.PreTrainedModel")
+MODULES: Final = (
+    "torch.nn.Module",
+    "lightning.LightningModule",
+    "torch.nn.Sequential",
+    "transformers.PreTrainedModel",
+)
 MODULE_LIKE: Final = ("Module", "PreTrainedModel", "Model", "Net", "Layer", "Block")
 TRAINERS: Final = ("Trainer", "LightningModule", "Callback", "TrainerCallback", "LightningDataModule")
 DATASETS: Final = ("torch.utils.data.Dataset", "torch.utils.data.IterableDataset")
-NO_GRAD: Final = frozenset({"torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled", "torch.autograd.no_grad"})
+NO_GRAD: Final = frozenset(
+    {"torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled", "torch.autograd.no_grad"}
+)
 ACCELERATORS: Final = ("cuda", "mps", "xpu", "hpu", "npu", "xla")

@@ -91,7 +91,12 @@ class Walk:
         self._body(tree.body, self.top, (), None, tree)
 
     def _body(
-        self, body: list[ast.stmt], function: FunctionFacts, path: Path, owner: ClassFacts | None, parent: ast.AST
+        self,
+        body: list[ast.stmt],
+        function: FunctionFacts,
+        path: Path,
+        owner: ClassFacts | None,
+        parent: ast.AST,
     ) -> None:
         for statement in body:
             self.parent[statement] = parent
@@ -149,7 +154,9 @@ class Walk:
                     self._expression(each.context_expr, function, node)
                     if each.optional_vars is not None:
                         self._expression(each.optional_vars, function, node)
-                        self._bind(each.optional_vars, Binding(each.context_expr, "with", node.lineno), function)
+                        self._bind(
+                            each.optional_vars, Binding(each.context_expr, "with", node.lineno), function
+                        )
         self._binds(node, function, owner)
         self._bodies(node, function, path, owner)
 
@@ -197,7 +204,11 @@ class Walk:
                 inner = each.value if isinstance(each, ast.Starred) else each
                 more = Binding(binding.value, binding.how, binding.line, (*binding.index, place))
                 self._bind(inner, more, function, owner)
-        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+        elif (
+            isinstance(target, ast.Attribute)
+            and isinstance(target.value, ast.Name)
+            and target.value.id == "self"
+        ):
             for one in function.chain():
                 if one.owner is not None:
                     one.owner.attributes.setdefault(target.attr, []).append(binding)

@@ -7,16 +7,35 @@ from collections.abc import Iterator
 
 from unidle.tune.analysis.source import SourceFacts
 from unidle.tune.registry import rule
-from unidle.tune.rules.common import argument, calls_in, has_keyword, is_true, keyword, literal, names_in, targets
+from unidle.tune.rules.common import (
+    argument,
+    calls_in,
+    has_keyword,
+    is_true,
+    keyword,
+    literal,
+    names_in,
+    targets,
+)
 from unidle.tune.rules.data import LOADER
 from unidle.tune.rules.kernels import CELLS, _built_from
 
 
-@rule("UDL401", "sample-by-sample", "the model runs once for each sample of a batch; run it once on the whole batch", severity="error")
+@rule(
+    "UDL401",
+    "sample-by-sample",
+    "the model runs once for each sample of a batch; run it once on the whole batch",
+    severity="error",
+)
 def sample_by_sample(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.walk.calls:
         loops = facts.loops(call)
-        if not loops or not isinstance(loops[-1], ast.For) or not call.args or not _is_model(facts, call.func):
+        if (
+            not loops
+            or not isinstance(loops[-1], ast.For)
+            or not call.args
+            or not _is_model(facts, call.func)
+        ):
             continue
         loop = loops[-1]
         if loop in facts.hot_code.loops or not (facts.hot(call) or facts.in_sample(call)):
@@ -29,7 +48,11 @@ def sample_by_sample(facts: SourceFacts) -> Iterator[ast.AST]:
 
 
 def _is_model(facts: SourceFacts, function: ast.expr) -> bool:
-    return facts.role(function) == "module" and _built_from(facts, function) not in CELLS and isinstance(function, ast.Name | ast.Attribute)
+    return (
+        facts.role(function) == "module"
+        and _built_from(facts, function) not in CELLS
+        and isinstance(function, ast.Name | ast.Attribute)
+    )
 
 
 def _items(facts: SourceFacts, loop: ast.For | ast.comprehension) -> set[str]:
@@ -48,7 +71,12 @@ def _is_batch_size(facts: SourceFacts, node: ast.expr) -> bool:
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Name) and node.func.id == "len":
             return bool(node.args) and facts.is_tensor(node.args[0])
-        return isinstance(node.func, ast.Attribute) and node.func.attr == "size" and len(node.args) == 1 and literal(node.args[0]) == 0
+        return (
+            isinstance(node.func, ast.Attribute)
+            and node.func.attr == "size"
+            and len(node.args) == 1
+            and literal(node.args[0]) == 0
+        )
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
         return node.value.attr == "shape" and literal(node.slice) == 0
     return isinstance(node, ast.Name) and node.id in ("batch_size", "bsz", "bs", "B")
@@ -61,11 +89,15 @@ def _on_one(given: ast.expr, items: set[str]) -> bool:
     if isinstance(given, ast.Name):
         return given.id in items
     if isinstance(given, ast.Subscript):
-        place = given.slice.elts[0] if isinstance(given.slice, ast.Tuple) and given.slice.elts else given.slice
+        place = (
+            given.slice.elts[0] if isinstance(given.slice, ast.Tuple) and given.slice.elts else given.slice
+        )
         if isinstance(place, ast.Slice):
             plain = place.lower is not None and place.upper is not None and isinstance(place.lower, ast.Name)
             return plain and names_in(place) == names_in(place) & items
-        return isinstance(place, ast.Name) and place.id in items or (_on_one(given.value, items) and place is not given.slice)
+        return (isinstance(place, ast.Name) and place.id in items) or (
+            _on_one(given.value, items) and place is not given.slice
+        )
     return False
 
 
@@ -76,11 +108,19 @@ def _carries(facts: SourceFacts, loop: ast.For, call: ast.Call) -> bool:
         if isinstance(one, ast.Assign) and call in ast.walk(one.value):
             made |= names_in(*one.targets)
     used = names_in(*call.args, *(k.value for k in call.keywords))
-    return bool(made & used) or len(call.args) > 1 and any(isinstance(a, ast.Name) and "hid" in a.id for a in call.args[1:])
+    return bool(made & used) or (
+        len(call.args) > 1 and any(isinstance(a, ast.Name) and "hid" in a.id for a in call.args[1:])
+    )
 
 
-def _in_comprehension(facts: SourceFacts, node: ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp) -> Iterator[ast.AST]:
-    if not isinstance(node, ast.ListComp | ast.GeneratorExp) or len(node.generators) != 1 or not facts.hot(node):
+def _in_comprehension(
+    facts: SourceFacts, node: ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
+) -> Iterator[ast.AST]:
+    if (
+        not isinstance(node, ast.ListComp | ast.GeneratorExp)
+        or len(node.generators) != 1
+        or not facts.hot(node)
+    ):
         return
     items = _items(facts, node.generators[0])
     for call in calls_in(node.elt) if items else ():
@@ -88,20 +128,34 @@ def _in_comprehension(facts: SourceFacts, node: ast.ListComp | ast.GeneratorExp 
             yield call
 
 
-@rule("UDL405", "row-by-row", "tensors are computed row by row in Python; one operation on the whole tensor does it in one kernel")
+@rule(
+    "UDL405",
+    "row-by-row",
+    "tensors are computed row by row in Python; one operation on the whole tensor does it in one kernel",
+)
 def row_by_row(facts: SourceFacts) -> Iterator[ast.AST]:
     for statement in facts.walk.statements:
         if not isinstance(statement, ast.Assign | ast.AugAssign) or not facts.hot(statement):
             continue
         loops = facts.loops(statement)
         target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-        if not loops or loops[-1] in facts.hot_code.loops or not isinstance(target, ast.Subscript) or not isinstance(loops[-1], ast.For):
+        if (
+            not loops
+            or loops[-1] in facts.hot_code.loops
+            or not isinstance(target, ast.Subscript)
+            or not isinstance(loops[-1], ast.For)
+        ):
             continue
         items = targets(loops[-1])
         over = loops[-1].iter
         if not (isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "range"):
             continue
-        if len(loops[-1].body) <= 2 and facts.is_tensor(target.value) and names_in(target.slice) & items and _is_plain(facts, statement.value, items):
+        if (
+            len(loops[-1].body) <= 2
+            and facts.is_tensor(target.value)
+            and names_in(target.slice) & items
+            and _is_plain(facts, statement.value, items)
+        ):
             yield statement
 
 
@@ -132,7 +186,9 @@ def batch_of_one(facts: SourceFacts) -> Iterator[ast.AST]:
         if (given or absent) and (is_true(call, "shuffle") or _feeds_training(facts, call)):
             yield call
     for call in facts.calls("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments"):
-        if literal(keyword(call, "per_device_train_batch_size")) == 1 and not has_keyword(call, "gradient_accumulation_steps", "gradient_checkpointing"):
+        if literal(keyword(call, "per_device_train_batch_size")) == 1 and not has_keyword(
+            call, "gradient_accumulation_steps", "gradient_checkpointing"
+        ):
             yield call
 
 

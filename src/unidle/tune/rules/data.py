@@ -65,17 +65,29 @@ def _reads(facts: SourceFacts, function: FunctionFacts, deep: int) -> bool:
     return False
 
 
-@rule("UDL101", "loader-without-workers", "the loader reads files in the training process; set num_workers", fixable=True)
+@rule(
+    "UDL101",
+    "loader-without-workers",
+    "the loader reads files in the training process; set num_workers",
+    fixable=True,
+)
 def loader_without_workers(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls(LOADER):
         data = argument(call, "dataset", 0)
         if data is None or not _trained_on(facts, call) or not _reads_files(facts, data):
             continue
-        if literal(argument(call, "num_workers", 5)) == 0 or not (has_keyword(call, "num_workers") or len(call.args) > 5):
+        if literal(argument(call, "num_workers", 5)) == 0 or not (
+            has_keyword(call, "num_workers") or len(call.args) > 5
+        ):
             yield call
 
 
-@rule("UDL102", "whole-file-per-sample", "the same file is read again for each sample; read it once in __init__", severity="error")
+@rule(
+    "UDL102",
+    "whole-file-per-sample",
+    "the same file is read again for each sample; read it once in __init__",
+    severity="error",
+)
 def whole_file_per_sample(facts: SourceFacts) -> Iterator[ast.AST]:
     for owner in facts.walk.classes.values():
         method = owner.methods.get("__getitem__")
@@ -104,15 +116,33 @@ def _is_lazy(facts: SourceFacts, owner: ClassFacts, method: FunctionFacts, call:
     return any(mark.kind == "if" for mark in facts.path_of(call))
 
 
-@rule("UDL103", "tensor-from-arrays", "a tensor is made from a list of arrays, element by element; stack the arrays first", fixable=True)
+@rule(
+    "UDL103",
+    "tensor-from-arrays",
+    "a tensor is made from a list of arrays, element by element; stack the arrays first",
+    fixable=True,
+)
 def tensor_from_arrays(facts: SourceFacts) -> Iterator[ast.AST]:
-    makers = ("torch.tensor", "torch.as_tensor", "torch.FloatTensor", "torch.LongTensor", "torch.Tensor", "torch.DoubleTensor")
+    makers = (
+        "torch.tensor",
+        "torch.as_tensor",
+        "torch.FloatTensor",
+        "torch.LongTensor",
+        "torch.Tensor",
+        "torch.DoubleTensor",
+    )
     for call in facts.calls(*makers):
         if call.args and facts.role(call.args[0]) == "arrays":
             yield call
 
 
-@rule("UDL104", "array-copied-per-sample", "torch.tensor copies the array of each sample; torch.from_numpy shares it", severity="note", fixable=True)
+@rule(
+    "UDL104",
+    "array-copied-per-sample",
+    "torch.tensor copies the array of each sample; torch.from_numpy shares it",
+    severity="note",
+    fixable=True,
+)
 def array_copied(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls("torch.tensor", "torch.FloatTensor", "torch.Tensor"):
         if facts.in_sample(call) and len(call.args) == 1 and facts.role(call.args[0]) == "array":
@@ -122,19 +152,37 @@ def array_copied(facts: SourceFacts) -> Iterator[ast.AST]:
 
 def _batch_moves(facts: SourceFacts) -> Iterator[ast.Call]:
     for call in facts.method_calls("to", "cuda"):
-        if isinstance(call.func, ast.Attribute) and facts.role(call.func.value) == "batch" and facts.training(call):
+        if (
+            isinstance(call.func, ast.Attribute)
+            and facts.role(call.func.value) == "batch"
+            and facts.training(call)
+        ):
             yield call
 
 
-@rule("UDL105", "copy-without-pinned-memory", "non_blocking copies wait unless the loader has pin_memory=True", fixable=True)
+@rule(
+    "UDL105",
+    "copy-without-pinned-memory",
+    "non_blocking copies wait unless the loader has pin_memory=True",
+    fixable=True,
+)
 def copy_without_pinned(facts: SourceFacts) -> Iterator[ast.AST]:
     loaders = [call for call in facts.calls(LOADER) if _trained_on(facts, call)]
-    if not loaders or any(has_keyword(call, "pin_memory") for call in loaders) or "pin_memory" in facts.methods:
+    if (
+        not loaders
+        or any(has_keyword(call, "pin_memory") for call in loaders)
+        or "pin_memory" in facts.methods
+    ):
         return
     yield from (call for call in _batch_moves(facts) if is_true(call, "non_blocking"))
 
 
-@rule("UDL106", "blocking-copy-of-pinned-batch", "the batch is in pinned memory, but the copy waits; pass non_blocking=True", fixable=True)
+@rule(
+    "UDL106",
+    "blocking-copy-of-pinned-batch",
+    "the batch is in pinned memory, but the copy waits; pass non_blocking=True",
+    fixable=True,
+)
 def blocking_copy(facts: SourceFacts) -> Iterator[ast.AST]:
     loaders = [call for call in facts.calls(LOADER) if _trained_on(facts, call)]
     if not loaders or not all(is_true(call, "pin_memory") for call in loaders):
@@ -144,13 +192,21 @@ def blocking_copy(facts: SourceFacts) -> Iterator[ast.AST]:
             yield call
 
 
-@rule("UDL107", "workers-restarted", "workers are started again in each epoch; set persistent_workers=True", severity="note", fixable=True)
+@rule(
+    "UDL107",
+    "workers-restarted",
+    "workers are started again in each epoch; set persistent_workers=True",
+    severity="note",
+    fixable=True,
+)
 def workers_restarted(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls(LOADER):
         workers = literal(argument(call, "num_workers", 5))
         if not isinstance(workers, int) or workers < 1 or has_keyword(call, "persistent_workers"):
             continue
-        if _trained_on(facts, call) and any(len(facts.loops(loop)) > 0 or _called_in_loop(facts, loop) for loop in facts.hot_code.loops):
+        if _trained_on(facts, call) and any(
+            len(facts.loops(loop)) > 0 or _called_in_loop(facts, loop) for loop in facts.hot_code.loops
+        ):
             yield call
 
 
@@ -158,7 +214,12 @@ def _called_in_loop(facts: SourceFacts, loop: ast.stmt) -> bool:
     return any(facts.loops(call) for call in facts.callers(facts.walk.function[loop]))
 
 
-@rule("UDL108", "loader-made-in-loop", "the same loader is made again in each round of the loop; make it once before", severity="error")
+@rule(
+    "UDL108",
+    "loader-made-in-loop",
+    "the same loader is made again in each round of the loop; make it once before",
+    severity="error",
+)
 def loader_in_loop(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls(LOADER):
         loops = facts.loops(call)
@@ -174,7 +235,12 @@ def _holds(loop: ast.AST, facts: SourceFacts) -> bool:
     return any(one in facts.hot_code.loops for one in ast.walk(loop))
 
 
-@rule("UDL109", "padded-to-longest-possible", "each sample is padded to max_length; pad each batch to its longest sample", fixable=True)
+@rule(
+    "UDL109",
+    "padded-to-longest-possible",
+    "each sample is padded to max_length; pad each batch to its longest sample",
+    fixable=True,
+)
 def padded_to_max(facts: SourceFacts) -> Iterator[ast.AST]:
     if "torch.compile" in facts.named or "torch_xla" in facts.names.modules:
         return  # fixed shapes have their reason
@@ -186,7 +252,12 @@ def padded_to_max(facts: SourceFacts) -> Iterator[ast.AST]:
 
 def _callee(call: ast.Call) -> ast.expr:
     function = call.func
-    if isinstance(function, ast.Attribute) and function.attr in ("encode_plus", "batch_encode_plus", "encode", "__call__"):
+    if isinstance(function, ast.Attribute) and function.attr in (
+        "encode_plus",
+        "batch_encode_plus",
+        "encode",
+        "__call__",
+    ):
         return function.value
     return function
 
@@ -195,28 +266,54 @@ def _in_mapped(facts: SourceFacts, call: ast.Call) -> bool:
     """Whether a call is in a function that ``dataset.map`` applies."""
     node = facts.function_of(call).node
     inside = {node, *(up for up in facts.parents(call) if isinstance(up, ast.Lambda))}
-    return any(one.args and function_given(facts, one.args[0]) in inside - {None} for one in facts.method_calls("map"))
+    return any(
+        one.args and function_given(facts, one.args[0]) in inside - {None}
+        for one in facts.method_calls("map")
+    )
 
 
-@rule("UDL110", "iterator-made-each-step", "next(iter(loader)) starts the loader again in each step; keep one iterator", severity="error")
+@rule(
+    "UDL110",
+    "iterator-made-each-step",
+    "next(iter(loader)) starts the loader again in each step; keep one iterator",
+    severity="error",
+)
 def iterator_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.walk.calls:
         if isinstance(call.func, ast.Name) and call.func.id == "next" and call.args and facts.training(call):
             inner = call.args[0]
-            if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "iter" and inner.args:
+            if (
+                isinstance(inner, ast.Call)
+                and isinstance(inner.func, ast.Name)
+                and inner.func.id == "iter"
+                and inner.args
+            ):
                 if facts.role(inner.args[0]) == "loader":
                     yield call
 
 
-@rule("UDL111", "tokenised-in-step", "text is tokenised in the training step; do it in the dataset or its workers")
+@rule(
+    "UDL111",
+    "tokenised-in-step",
+    "text is tokenised in the training step; do it in the dataset or its workers",
+)
 def tokenised_in_step(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.walk.calls:
         if facts.role(_callee(call)) == "tokenizer" and facts.training(call) and not facts.in_sample(call):
-            if not isinstance(call.func, ast.Attribute) or call.func.attr in ("encode_plus", "batch_encode_plus", "encode", "tokenizer", "__call__", "tokenize"):
+            if not isinstance(call.func, ast.Attribute) or call.func.attr in (
+                "encode_plus",
+                "batch_encode_plus",
+                "encode",
+                "tokenizer",
+                "__call__",
+                "tokenize",
+            ):
                 yield call
 
 
-@rule("UDL112", "file-read-in-step", "files are read in the training step; read them in a dataset with workers")
+@rule(
+    "UDL112", "file-read-in-step", "files are read in the training step; read them in a dataset with workers"
+)
 def file_read_in_step(facts: SourceFacts) -> Iterator[ast.AST]:
     for name in READS - {"torch.load", "h5py.File"}:
         for call in facts.calls(name):
@@ -224,11 +321,22 @@ def file_read_in_step(facts: SourceFacts) -> Iterator[ast.AST]:
                 yield call
 
 
-@rule("UDL113", "map-not-batched", "the tokenizer is applied to one text at a time; use map(..., batched=True)", fixable=True)
+@rule(
+    "UDL113",
+    "map-not-batched",
+    "the tokenizer is applied to one text at a time; use map(..., batched=True)",
+    fixable=True,
+)
 def map_not_batched(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("map"):
-        if not call.args or has_keyword(call, "batched", "num_proc", "num_parallel_calls") or len(call.args) > 1:
+        if (
+            not call.args
+            or has_keyword(call, "batched", "num_proc", "num_parallel_calls")
+            or len(call.args) > 1
+        ):
             continue
         function = function_given(facts, call.args[0])
-        if function is not None and any(facts.role(_callee(one)) == "tokenizer" for one in calls_in(function)):
+        if function is not None and any(
+            facts.role(_callee(one)) == "tokenizer" for one in calls_in(function)
+        ):
             yield call

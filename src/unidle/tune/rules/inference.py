@@ -12,16 +12,30 @@ from unidle.tune.rules.common import has_keyword, is_false, is_true, literal, na
 DEBUG = {"CUDA_LAUNCH_BLOCKING": ("1",), "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "INFO"), "HIP_LAUNCH_BLOCKING": ("1",), "AMD_SERIALIZE_KERNEL": ("3", "1"), "NCCL_P2P_DISABLE": ("1",)}  # fmt: skip
 
 
-@rule("UDL701", "debug-environment", "a variable for debugging is set, and slows each kernel or message", severity="error", fixable=True)
+@rule(
+    "UDL701",
+    "debug-environment",
+    "a variable for debugging is set, and slows each kernel or message",
+    severity="error",
+    fixable=True,
+)
 def debug_environment(facts: SourceFacts) -> Iterator[ast.AST]:
     for statement in facts.walk.statements:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript):
             target = statement.targets[0]
             name = literal(target.slice)
-            if facts.name_of(target.value) == "os.environ" and _is_debug(name, literal(statement.value)) and not _rare(facts, statement):
+            if (
+                facts.name_of(target.value) == "os.environ"
+                and _is_debug(name, literal(statement.value))
+                and not _rare(facts, statement)
+            ):
                 yield statement
     for call in facts.calls("os.environ.setdefault", "os.putenv"):
-        if len(call.args) == 2 and _is_debug(literal(call.args[0]), literal(call.args[1])) and not _rare(facts, call):
+        if (
+            len(call.args) == 2
+            and _is_debug(literal(call.args[0]), literal(call.args[1]))
+            and not _rare(facts, call)
+        ):
             yield call
 
 
@@ -33,16 +47,34 @@ def _rare(facts: SourceFacts, node: ast.AST) -> bool:
     return any(mark.kind == "if" for mark in facts.path_of(node))
 
 
-@rule("UDL702", "profiler-left-on", "the profiler records all steps; give it a schedule, or take it out", fixable=False)
+@rule(
+    "UDL702",
+    "profiler-left-on",
+    "the profiler records all steps; give it a schedule, or take it out",
+    fixable=False,
+)
 def profiler_left_on(facts: SourceFacts) -> Iterator[ast.AST]:
-    for call in facts.calls("torch.profiler.profile", "torch.autograd.profiler.profile", "torch.autograd.profiler.emit_nvtx"):
-        if has_keyword(call, "schedule", "enabled") or call.args and literal(call.args[0]) is None and facts.name_of(call.func) != "torch.profiler.profile":
+    for call in facts.calls(
+        "torch.profiler.profile", "torch.autograd.profiler.profile", "torch.autograd.profiler.emit_nvtx"
+    ):
+        if has_keyword(call, "schedule", "enabled") or (
+            call.args
+            and literal(call.args[0]) is None
+            and facts.name_of(call.func) != "torch.profiler.profile"
+        ):
             continue
         statement = facts.statement(call)
-        if isinstance(statement, ast.With) and facts.hot_code.has_loop and _trains(facts, statement) and not _rare(facts, statement):
+        if (
+            isinstance(statement, ast.With)
+            and facts.hot_code.has_loop
+            and _trains(facts, statement)
+            and not _rare(facts, statement)
+        ):
             yield call
     for call in facts.calls("lightning.Trainer"):
-        if isinstance(profiler := next((k.value for k in call.keywords if k.arg == "profiler"), None), ast.Constant) and profiler.value in ("advanced", "pytorch"):
+        if isinstance(
+            profiler := next((k.value for k in call.keywords if k.arg == "profiler"), None), ast.Constant
+        ) and profiler.value in ("advanced", "pytorch"):
             yield call
 
 
@@ -55,17 +87,31 @@ def _trains(facts: SourceFacts, block: ast.With) -> bool:
     return any(one is not None and set(one.loops) & facts.hot_code.loops for one in called)
 
 
-@rule("UDL705", "generated-without-cache", "each new token runs the model on all tokens before it; keep keys and values in a cache")
+@rule(
+    "UDL705",
+    "generated-without-cache",
+    "each new token runs the model on all tokens before it; keep keys and values in a cache",
+)
 def generated_without_cache(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls("torch.cat", "torch.concat"):
         statement = facts.statement(call)
         loops = facts.loops(call)
-        if not loops or loops[-1] in facts.hot_code.loops or not isinstance(statement, ast.Assign) or not call.args:
+        if (
+            not loops
+            or loops[-1] in facts.hot_code.loops
+            or not isinstance(statement, ast.Assign)
+            or not call.args
+        ):
             continue
-        if not isinstance(statement.targets[0], ast.Name) or not isinstance(call.args[0], ast.List | ast.Tuple):
+        if not isinstance(statement.targets[0], ast.Name) or not isinstance(
+            call.args[0], ast.List | ast.Tuple
+        ):
             continue
         name = statement.targets[0].id
-        if name in names_in(*call.args[0].elts[:1]) and (found := _runs_on(facts, loops[-1], name)) is not None:
+        if (
+            name in names_in(*call.args[0].elts[:1])
+            and (found := _runs_on(facts, loops[-1], name)) is not None
+        ):
             yield found
     for call in facts.method_calls("generate"):
         if is_false(call, "use_cache"):
@@ -76,13 +122,24 @@ def _runs_on(facts: SourceFacts, loop: ast.AST, name: str) -> ast.Call | None:
     """A call of a module, in the loop, on all of a tensor that grows; None where it has a cache."""
     grown = {name}
     for one in ast.walk(loop):
-        if isinstance(one, ast.Assign) and names_in(one.value) & grown and not isinstance(one.value, ast.Call):
+        if (
+            isinstance(one, ast.Assign)
+            and names_in(one.value) & grown
+            and not isinstance(one.value, ast.Call)
+        ):
             if not _is_last(one.value):
                 grown |= names_in(*one.targets)
     for one in ast.walk(loop):
-        if isinstance(one, ast.Call) and one.args and facts.role(one.func) == "module" and names_in(one.args[0]) & grown:
+        if (
+            isinstance(one, ast.Call)
+            and one.args
+            and facts.role(one.func) == "module"
+            and names_in(one.args[0]) & grown
+        ):
             words = {k.arg or "" for k in one.keywords} | names_in(*one.args[1:])
-            if not any("cache" in word or "past" in word or "state" in word or "memory" in word for word in words) and not _is_last(one.args[0]):
+            if not any(
+                "cache" in word or "past" in word or "state" in word or "memory" in word for word in words
+            ) and not _is_last(one.args[0]):
                 return one
     return None
 
@@ -96,7 +153,12 @@ def _is_last(node: ast.expr) -> bool:
 def prompts_one_by_one(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.walk.calls:
         loops = facts.loops(call)
-        if not loops or not isinstance(loops[-1], ast.For) or facts.hot_code.has_loop or not (call.args or call.keywords):
+        if (
+            not loops
+            or not isinstance(loops[-1], ast.For)
+            or facts.hot_code.has_loop
+            or not (call.args or call.keywords)
+        ):
             continue
         if not _generates(facts, call) or _is_batch(facts, loops[-1]):
             continue
@@ -117,25 +179,46 @@ def _generates(facts: SourceFacts, call: ast.Call) -> bool:
 def _is_batch(facts: SourceFacts, loop: ast.For) -> bool:
     """Whether a round of the loop has several prompts, or the loop only repeats."""
     over = loop.iter
-    if facts.role(over) == "loader" or (isinstance(over, ast.Call) and facts.plain_name(over.func) in ("range", "count", "repeat", "batched")):
+    if facts.role(over) == "loader" or (
+        isinstance(over, ast.Call) and facts.plain_name(over.func) in ("range", "count", "repeat", "batched")
+    ):
         return True
     words = " ".join(targets(loop)).lower()
     return "batch" in words or "chunk" in words or any(isinstance(one, ast.Slice) for one in ast.walk(over))
 
 
-@rule("UDL707", "slow-tokenizer", "use_fast=False takes the tokenizer that is written in Python", fixable=True)
+@rule(
+    "UDL707", "slow-tokenizer", "use_fast=False takes the tokenizer that is written in Python", fixable=True
+)
 def slow_tokenizer(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("from_pretrained"):
         if is_false(call, "use_fast") and facts.role(call) == "tokenizer":
             yield call
 
 
-@rule("UDL709", "cache-turned-off", "use_cache=False makes each new token run the model on all tokens before it", fixable=True)
+@rule(
+    "UDL709",
+    "cache-turned-off",
+    "use_cache=False makes each new token run the model on all tokens before it",
+    fixable=True,
+)
 def cache_turned_off(facts: SourceFacts) -> Iterator[ast.AST]:
-    if facts.hot_code.has_loop or "gradient_checkpointing" in facts.text or any("Trainer" in name for name in facts.named):
+    if (
+        facts.hot_code.has_loop
+        or "gradient_checkpointing" in facts.text
+        or any("Trainer" in name for name in facts.named)
+    ):
         return
     for statement in facts.walk.statements:
-        if isinstance(statement, ast.Assign) and literal(statement.value) is False and "generate" in facts.methods:
+        if (
+            isinstance(statement, ast.Assign)
+            and literal(statement.value) is False
+            and "generate" in facts.methods
+        ):
             target = statement.targets[0]
-            if isinstance(target, ast.Attribute) and target.attr == "use_cache" and not is_true(ast.Call(target, [], []), ""):
+            if (
+                isinstance(target, ast.Attribute)
+                and target.attr == "use_cache"
+                and not is_true(ast.Call(target, [], []), "")
+            ):
                 yield statement

@@ -18,35 +18,68 @@ PRODUCTS = frozenset({"torch.matmul", "torch.bmm", "torch.einsum", "torch.baddbm
 def _built_from(facts: SourceFacts, function: ast.expr) -> str:
     """The full name of the class that ``self.name``, or a name, is an instance of."""
     values = []
-    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self":
+    if (
+        isinstance(function, ast.Attribute)
+        and isinstance(function.value, ast.Name)
+        and function.value.id == "self"
+    ):
         owner = facts.owner_of(function)
         values = [b.value for b in (owner.attributes.get(function.attr, ()) if owner else ())]
     elif isinstance(function, ast.Name):
-        values = [b.value for scope in facts.function_of(function).chain() for b in scope.bindings.get(function.id, ())]
+        values = [
+            b.value
+            for scope in facts.function_of(function).chain()
+            for b in scope.bindings.get(function.id, ())
+        ]
     for value in values:
-        while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "cuda"):
+        while (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Attribute)
+            and value.func.attr in ("to", "cuda")
+        ):
             value = value.func.value
         if isinstance(value, ast.Call):
             return facts.name_of(value.func)
     return ""
 
 
-@rule("UDL402", "cell-in-loop", "a cell runs once for each time step; nn.LSTM, nn.GRU and nn.RNN run the whole sequence in one call")
+@rule(
+    "UDL402",
+    "cell-in-loop",
+    "a cell runs once for each time step; nn.LSTM, nn.GRU and nn.RNN run the whole sequence in one call",
+)
 def cell_in_loop(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.walk.calls:
         loops = facts.loops(call)
-        if not loops or not call.args or not isinstance(loops[-1], ast.For) or _built_from(facts, call.func) not in CELLS:
+        if (
+            not loops
+            or not call.args
+            or not isinstance(loops[-1], ast.For)
+            or _built_from(facts, call.func) not in CELLS
+        ):
             continue
         given, changing = call.args[0], targets(loops[-1])
-        sliced = isinstance(given, ast.Subscript) and names_in(given.slice) & changing and not names_in(given.value) & changing
+        sliced = (
+            isinstance(given, ast.Subscript)
+            and names_in(given.slice) & changing
+            and not names_in(given.value) & changing
+        )
         item = isinstance(given, ast.Name) and given.id in changing
         if sliced or item:
             yield call
 
 
-@rule("UDL403", "attention-by-hand", "softmax(q @ k) @ v stores all scores; F.scaled_dot_product_attention does not", fixable=True)
+@rule(
+    "UDL403",
+    "attention-by-hand",
+    "softmax(q @ k) @ v stores all scores; F.scaled_dot_product_attention does not",
+    fixable=True,
+)
 def attention_by_hand(facts: SourceFacts) -> Iterator[ast.AST]:
-    if any(name.endswith("scaled_dot_product_attention") for name in facts.named) or "flash_attn" in facts.names.modules:
+    if (
+        any(name.endswith("scaled_dot_product_attention") for name in facts.named)
+        or "flash_attn" in facts.names.modules
+    ):
         return
     for function in functions(facts):
         if not function.hot:
@@ -57,7 +90,11 @@ def attention_by_hand(facts: SourceFacts) -> Iterator[ast.AST]:
             continue
         for node in _products(facts, function):
             left = node.left if isinstance(node, ast.BinOp) else node.args[0] if node.args else node
-            if isinstance(node, ast.Call) and facts.name_of(node.func) == "torch.einsum" and len(node.args) > 1:
+            if (
+                isinstance(node, ast.Call)
+                and facts.name_of(node.func) == "torch.einsum"
+                and len(node.args) > 1
+            ):
                 left = node.args[1]
             if names_in(left) & weights and not _is_scores(facts, node):
                 yield node
@@ -83,7 +120,16 @@ def _passes(node: ast.expr, names: set[str]) -> bool:
     if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult):
         return _passes(node.left, names)
     if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("masked_fill", "float", "to", "type_as", "masked_fill_", "contiguous", "half", "view"):
+        if isinstance(node.func, ast.Attribute) and node.func.attr in (
+            "masked_fill",
+            "float",
+            "to",
+            "type_as",
+            "masked_fill_",
+            "contiguous",
+            "half",
+            "view",
+        ):
             return _passes(node.func.value, names)
         last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         return "drop" in last and bool(node.args) and _passes(node.args[0], names)
@@ -101,10 +147,21 @@ def _is_scores(facts: SourceFacts, node: ast.expr) -> bool:
         form = literal(node.args[0]) if node.args else None
         left, _, right = form.replace(" ", "").partition("->") if isinstance(form, str) else ("", "", "")
         one, _, two = left.partition(",")
-        return bool(right) and len(one) == len(two) == len(right) >= 3 and one[-1] == two[-1] and one[-1] not in right
+        return (
+            bool(right)
+            and len(one) == len(two) == len(right) >= 3
+            and one[-1] == two[-1]
+            and one[-1] not in right
+        )
     if name in ("torch.matmul", "torch.bmm"):
         return len(node.args) > 1 and _is_transposed(facts, node.args[1])
-    return isinstance(node.func, ast.Attribute) and not name and node.func.attr in ("matmul", "bmm") and bool(node.args) and _is_transposed(facts, node.args[0])
+    return (
+        isinstance(node.func, ast.Attribute)
+        and not name
+        and node.func.attr in ("matmul", "bmm")
+        and bool(node.args)
+        and _is_transposed(facts, node.args[0])
+    )
 
 
 def _is_transposed(facts: SourceFacts, node: ast.expr) -> bool:
@@ -125,26 +182,47 @@ def _softmax_of(facts: SourceFacts, node: ast.expr, scores: set[str]) -> bool:
     if facts.name_of(node.func) in SOFTMAX and node.args:
         given: ast.expr = node.args[0]
     elif isinstance(node.func, ast.Attribute) and node.func.attr == "softmax":
-        given = node.args[0] if isinstance(node.func.value, ast.Name) and node.func.value.id == "self" and node.args else node.func.value
+        given = (
+            node.args[0]
+            if isinstance(node.func.value, ast.Name) and node.func.value.id == "self" and node.args
+            else node.func.value
+        )
     else:
         return False
-    return bool(names_in(given) & scores) or any(_is_scores(facts, one) for one in ast.walk(given) if isinstance(one, ast.expr))
+    return bool(names_in(given) & scores) or any(
+        _is_scores(facts, one) for one in ast.walk(given) if isinstance(one, ast.expr)
+    )
 
 
 def _products(facts: SourceFacts, function: FunctionFacts) -> Iterator[ast.BinOp | ast.Call]:
     assert function.node is not None
     for node in ast.walk(function.node):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-            yield node
-        elif isinstance(node, ast.Call) and facts.name_of(node.func) in PRODUCTS:
+        if (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)) or (
+            isinstance(node, ast.Call) and facts.name_of(node.func) in PRODUCTS
+        ):
             yield node
 
 
-@rule("UDL404", "constant-made-each-step", "a constant table is made again in each forward pass; keep it in a buffer", fixable=True)
+@rule(
+    "UDL404",
+    "constant-made-each-step",
+    "a constant table is made again in each forward pass; keep it in a buffer",
+    fixable=True,
+)
 def constant_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in (*facts.calls("torch.tril", "torch.triu"), *facts.method_calls("tril", "triu")):
-        made = call.args[0] if facts.name_of(call.func) and call.args else call.func.value if isinstance(call.func, ast.Attribute) else call
-        if facts.hot(call) and isinstance(made, ast.Call) and facts.name_of(made.func) in ("torch.ones", "torch.full", "torch.ones_like", "torch.full_like"):
+        made = (
+            call.args[0]
+            if facts.name_of(call.func) and call.args
+            else call.func.value
+            if isinstance(call.func, ast.Attribute)
+            else call
+        )
+        if (
+            facts.hot(call)
+            and isinstance(made, ast.Call)
+            and facts.name_of(made.func) in ("torch.ones", "torch.full", "torch.ones_like", "torch.full_like")
+        ):
             yield call
     for call in (*facts.calls("torch.sin", "torch.cos"), *facts.method_calls("sin", "cos")):
         if facts.hot(call) and _is_table(facts, call):
@@ -166,19 +244,30 @@ def _is_table(facts: SourceFacts, call: ast.Call) -> bool:
             if not isinstance(one, ast.Name) or one.id in seen or facts.names.imported(one.id):
                 continue
             up = facts.walk.parent.get(one)
-            if isinstance(up, ast.Attribute) and (up.attr in ("device", "dtype", "shape") or one.id == "self"):
+            if isinstance(up, ast.Attribute) and (
+                up.attr in ("device", "dtype", "shape") or one.id == "self"
+            ):
                 if one.id == "self" and facts.role(up) in ("tensor", "host"):
                     return False
                 continue
             seen.add(one.id)
             bindings = function.bindings.get(one.id, ())
-            if not bindings and facts.is_tensor(one) and not (isinstance(up, ast.Attribute) and up.attr in ("size",)):
+            if (
+                not bindings
+                and facts.is_tensor(one)
+                and not (isinstance(up, ast.Attribute) and up.attr in ("size",))
+            ):
                 return False
             waiting += [binding.value for binding in bindings]
     return ranged
 
 
-@rule("UDL406", "one-hot-product", "a product with a one-hot matrix reads all rows; index the rows, as nn.Embedding does", fixable=True)
+@rule(
+    "UDL406",
+    "one-hot-product",
+    "a product with a one-hot matrix reads all rows; index the rows, as nn.Embedding does",
+    fixable=True,
+)
 def one_hot_product(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls("torch.nn.functional.one_hot"):
         whole: ast.AST = call
@@ -196,23 +285,41 @@ def one_hot_product(facts: SourceFacts) -> Iterator[ast.AST]:
             break
 
 
-@rule("UDL407", "log-of-softmax", "log(softmax(x)) takes two passes and loses digits; use log_softmax", fixable=True)
+@rule(
+    "UDL407",
+    "log-of-softmax",
+    "log(softmax(x)) takes two passes and loses digits; use log_softmax",
+    fixable=True,
+)
 def log_of_softmax(facts: SourceFacts) -> Iterator[ast.AST]:
     def is_softmax(node: ast.expr) -> bool:
         if not isinstance(node, ast.Call):
             return False
-        method = isinstance(node.func, ast.Attribute) and node.func.attr == "softmax" and facts.is_tensor(node.func.value)
+        method = (
+            isinstance(node.func, ast.Attribute)
+            and node.func.attr == "softmax"
+            and facts.is_tensor(node.func.value)
+        )
         return facts.name_of(node.func) in SOFTMAX or method
 
     for call in facts.calls("torch.log"):
         if call.args and is_softmax(call.args[0]):
             yield call
     for call in facts.method_calls("log"):
-        if not facts.name_of(call.func) and isinstance(call.func, ast.Attribute) and is_softmax(call.func.value):
+        if (
+            not facts.name_of(call.func)
+            and isinstance(call.func, ast.Attribute)
+            and is_softmax(call.func.value)
+        ):
             yield call
 
 
-@rule("UDL408", "compiled-in-loop", "the function is compiled, scripted or traced again in each round; do it once before", severity="error")
+@rule(
+    "UDL408",
+    "compiled-in-loop",
+    "the function is compiled, scripted or traced again in each round; do it once before",
+    severity="error",
+)
 def compiled_in_loop(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls("torch.compile", "torch.jit.script", "torch.jit.trace", "torch.export.export"):
         loops = facts.loops(call)
@@ -221,7 +328,9 @@ def compiled_in_loop(facts: SourceFacts) -> Iterator[ast.AST]:
         elif loops and call.args and not names_in(call.args[0]) & targets(loops[-1]) and any(
             one in facts.hot_code.loops for one in ast.walk(loops[-1])
         ):  # fmt: skip
-            assigned = {n.id for n in ast.walk(loops[-1]) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            assigned = {
+                n.id for n in ast.walk(loops[-1]) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            }
             if not names_in(call.args[0]) & assigned:
                 yield call
 
@@ -247,7 +356,11 @@ def graph_break(facts: SourceFacts) -> Iterator[ast.AST]:
                 yield call
 
 
-@rule("UDL411", "heads-in-loop", "the heads run one after the other; one wider layer with a reshape computes all of them")
+@rule(
+    "UDL411",
+    "heads-in-loop",
+    "the heads run one after the other; one wider layer with a reshape computes all of them",
+)
 def heads_in_loop(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls("torch.cat", "torch.concat", "torch.stack"):
         inner = call.args[0] if call.args else None
@@ -255,12 +368,21 @@ def heads_in_loop(facts: SourceFacts) -> Iterator[ast.AST]:
             continue
         one = inner.generators[0]
         owner = facts.owner_of(call)
-        applied = isinstance(inner.elt, ast.Call) and names_in(inner.elt.func) == targets(one) and not names_in(*inner.elt.args) & targets(one)
+        applied = (
+            isinstance(inner.elt, ast.Call)
+            and names_in(inner.elt.func) == targets(one)
+            and not names_in(*inner.elt.args) & targets(one)
+        )
         if not applied or one.ifs or owner is None or not isinstance(one.iter, ast.Attribute):
             continue
         for binding in owner.attributes.get(one.iter.attr, ()):
             made = binding.value
-            if isinstance(made, ast.Call) and facts.name_of(made.func) == "torch.nn.ModuleList" and made.args and _equal_members(made.args[0]):
+            if (
+                isinstance(made, ast.Call)
+                and facts.name_of(made.func) == "torch.nn.ModuleList"
+                and made.args
+                and _equal_members(made.args[0])
+            ):
                 yield call
 
 
@@ -273,7 +395,10 @@ def _equal_members(node: ast.expr) -> bool:
 
 def loss_in(node: ast.AST) -> bool:
     """Whether ``backward`` is called anywhere below a node."""
-    return any(isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "step") for call in calls_in(node))
+    return any(
+        isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "step")
+        for call in calls_in(node)
+    )
 
 
 def given_more(call: ast.Call) -> bool:

@@ -22,7 +22,11 @@ def _handlers(facts: SourceFacts) -> Iterator[FunctionFacts]:
     web = {"fastapi", "flask", "starlette", "sanic", "quart", "litestar", "robyn"} & facts.names.modules
     for function in functions(facts) if web else ():
         for decorator in function.node.decorator_list if function.node else ():
-            if isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Attribute) and decorator.func.attr in ROUTES:
+            if (
+                isinstance(decorator, ast.Call)
+                and isinstance(decorator.func, ast.Attribute)
+                and decorator.func.attr in ROUTES
+            ):
                 yield function
                 break
 
@@ -32,12 +36,21 @@ def _with_inner(facts: SourceFacts, function: FunctionFacts, deep: int = 0) -> I
     for call in function.calls:
         yield call
         inner = facts.called(call)
-        cached = inner is not None and inner.node is not None and any("cache" in ast.unparse(one) for one in inner.node.decorator_list)
+        cached = (
+            inner is not None
+            and inner.node is not None
+            and any("cache" in ast.unparse(one) for one in inner.node.decorator_list)
+        )
         if inner is not None and deep < 3 and not cached and inner.name != "forward":
             yield from _with_inner(facts, inner, deep + 1)
 
 
-@rule("UDL703", "loaded-per-request", "the model is loaded for each request; load it once when the server starts", severity="error")
+@rule(
+    "UDL703",
+    "loaded-per-request",
+    "the model is loaded for each request; load it once when the server starts",
+    severity="error",
+)
 def loaded_per_request(facts: SourceFacts) -> Iterator[ast.AST]:
     for function in _handlers(facts):
         for call in _with_inner(facts, function):
@@ -50,10 +63,19 @@ def _runs(facts: SourceFacts, call: ast.Call) -> bool:
     function = call.func
     if isinstance(function, ast.Attribute) and function.attr in ("generate", "encode"):
         return facts.role(function.value) == "module"
-    return facts.role(function) in ("module", "pipeline") and bool(call.args or call.keywords) and isinstance(function, ast.Name | ast.Attribute)
+    return (
+        facts.role(function) in ("module", "pipeline")
+        and bool(call.args or call.keywords)
+        and isinstance(function, ast.Name | ast.Attribute)
+    )
 
 
-@rule("UDL704", "served-with-graph", "the answer is computed with a graph for backward; use torch.inference_mode()", fixable=True)
+@rule(
+    "UDL704",
+    "served-with-graph",
+    "the answer is computed with a graph for backward; use torch.inference_mode()",
+    fixable=True,
+)
 def served_with_graph(facts: SourceFacts) -> Iterator[ast.AST]:
     if "torch" not in facts.names.modules or any(name.endswith("set_grad_enabled") for name in facts.named):
         return
@@ -65,14 +87,23 @@ def served_with_graph(facts: SourceFacts) -> Iterator[ast.AST]:
                 break
 
 
-@rule("UDL708", "event-loop-blocked", "the model runs on the event loop, and no other request is served meanwhile; use a thread or a plain def", severity="error")
+@rule(
+    "UDL708",
+    "event-loop-blocked",
+    "the model runs on the event loop, and no other request is served meanwhile; use a thread or a plain def",
+    severity="error",
+)
 def event_loop_blocked(facts: SourceFacts) -> Iterator[ast.AST]:
     for function in _handlers(facts):
         if not isinstance(function.node, ast.AsyncFunctionDef):
             continue
         for call in function.calls:
             inner = facts.called(call)
-            deep = inner is not None and isinstance(inner.node, ast.FunctionDef) and any(_runs(facts, one) for one in inner.calls)
+            deep = (
+                inner is not None
+                and isinstance(inner.node, ast.FunctionDef)
+                and any(_runs(facts, one) for one in inner.calls)
+            )
             waited = isinstance(facts.walk.parent.get(call), ast.Await | ast.Lambda)
             if (_runs(facts, call) or deep) and not waited:
                 yield call

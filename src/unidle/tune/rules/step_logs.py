@@ -9,11 +9,20 @@ from unidle.tune.analysis.source import SourceFacts
 from unidle.tune.registry import rule
 from unidle.tune.rules.common import keyword, literal
 
-SAVES = ("torch.save", "torch.distributed.checkpoint.save", "safetensors.torch.save_file", "torch.distributed.checkpoint.save_state_dict")
+SAVES = (
+    "torch.save",
+    "torch.distributed.checkpoint.save",
+    "safetensors.torch.save_file",
+    "torch.distributed.checkpoint.save_state_dict",
+)
 FEW_STEPS = 10
 
 
-@rule("UDL207", "saved-each-step", "a checkpoint is written in each step, and the step waits for it; save every N steps, or asynchronously")
+@rule(
+    "UDL207",
+    "saved-each-step",
+    "a checkpoint is written in each step, and the step waits for it; save every N steps, or asynchronously",
+)
 def saved_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls(*SAVES):
         if facts.hot(call):
@@ -30,7 +39,9 @@ def saved_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
 
 @rule("UDL213", "histogram-each-step", "a histogram or image is logged in each step; log it every N steps")
 def histogram_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
-    for call in facts.method_calls("add_histogram", "add_image", "add_images", "add_figure", "add_embedding", "add_graph"):
+    for call in facts.method_calls(
+        "add_histogram", "add_image", "add_images", "add_figure", "add_embedding", "add_graph"
+    ):
         if facts.hot(call):
             yield call
     for call in facts.calls("wandb.Histogram", "wandb.Image"):
@@ -40,7 +51,11 @@ def histogram_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
 
 @rule("UDL214", "logged-each-step", "the trainer logs each step; raise its logging interval", fixable=True)
 def logged_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
-    trainers = {"transformers.TrainingArguments": "logging_steps", "transformers.Seq2SeqTrainingArguments": "logging_steps", "lightning.Trainer": "log_every_n_steps"}
+    trainers = {
+        "transformers.TrainingArguments": "logging_steps",
+        "transformers.Seq2SeqTrainingArguments": "logging_steps",
+        "lightning.Trainer": "log_every_n_steps",
+    }
     for name, option in trainers.items():
         for call in facts.calls(name):
             if literal(keyword(call, option)) == 1 and literal(keyword(call, option)) is not True:

@@ -15,7 +15,10 @@ PRINTS = frozenset({"print"})
 
 def in_print(facts: SourceFacts, node: ast.AST) -> bool:
     """Whether a node is part of what a ``print`` shows."""
-    return any(isinstance(up, ast.Call) and isinstance(up.func, ast.Name) and up.func.id in PRINTS for up in facts.parents(node))
+    return any(
+        isinstance(up, ast.Call) and isinstance(up.func, ast.Name) and up.func.id in PRINTS
+        for up in facts.parents(node)
+    )
 
 
 def _receiver(call: ast.Call) -> ast.expr:
@@ -28,17 +31,30 @@ def _waits(facts: SourceFacts, node: ast.expr) -> bool:
     return role in ("tensor", "loss")
 
 
-@rule("UDL201", "item-each-step", ".item() waits for the device in each step; do it every N steps, or keep the sum on the device")
+@rule(
+    "UDL201",
+    "item-each-step",
+    ".item() waits for the device in each step; do it every N steps, or keep the sum on the device",
+)
 def item_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
     if not facts.accelerated:
         return
     for call in facts.method_calls("item"):
-        if call.args or not facts.hot(call) or in_print(facts, call) or parameter_loop(facts, call) is not None:
+        if (
+            call.args
+            or not facts.hot(call)
+            or in_print(facts, call)
+            or parameter_loop(facts, call) is not None
+        ):
             continue
         if _waits(facts, _receiver(call)) and not _compiled(facts, call):
             yield call
     for call in facts.walk.calls:
-        if isinstance(call.func, ast.Name) and call.func.id in ("float", "int", "bool") and len(call.args) == 1:
+        if (
+            isinstance(call.func, ast.Name)
+            and call.func.id in ("float", "int", "bool")
+            and len(call.args) == 1
+        ):
             if facts.hot(call) and _waits(facts, call.args[0]) and not in_print(facts, call):
                 yield call
 
@@ -50,19 +66,32 @@ def _compiled(facts: SourceFacts, node: ast.AST) -> bool:
     return any(facts.name_of(head) == "torch.compile" for head in heads)
 
 
-@rule("UDL202", "copied-to-host-each-step", "a tensor is copied to the host in each step; keep it on the device, or copy every N steps")
+@rule(
+    "UDL202",
+    "copied-to-host-each-step",
+    "a tensor is copied to the host in each step; keep it on the device, or copy every N steps",
+)
 def copied_to_host(facts: SourceFacts) -> Iterator[ast.AST]:
     if not facts.accelerated:
         return
     for call in facts.method_calls("cpu", "numpy", "tolist", "to"):
-        if not facts.hot(call) or not _waits(facts, _receiver(call)) or in_print(facts, call) or _compiled(facts, call):
+        if (
+            not facts.hot(call)
+            or not _waits(facts, _receiver(call))
+            or in_print(facts, call)
+            or _compiled(facts, call)
+        ):
             continue
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         if method != "to" or (call.args and literal(call.args[0]) == "cpu"):
             yield call
 
 
-@rule("UDL203", "printed-each-step", "values are printed in each step, which waits for the device; print every N steps")
+@rule(
+    "UDL203",
+    "printed-each-step",
+    "values are printed in each step, which waits for the device; print every N steps",
+)
 def printed_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.walk.calls:
         if isinstance(call.func, ast.Name) and call.func.id in PRINTS and facts.training(call) and call.args:
@@ -80,9 +109,19 @@ def _shows_tensor(facts: SourceFacts, node: ast.expr) -> bool:
     return not (isinstance(up, ast.Attribute) and up.attr in tables.TENSOR_FACTS | tables.TENSOR_TO_NUMBER)
 
 
-@rule("UDL204", "synchronised-each-step", "synchronize() waits for all work of the device in each step", fixable=True)
+@rule(
+    "UDL204",
+    "synchronised-each-step",
+    "synchronize() waits for all work of the device in each step",
+    fixable=True,
+)
 def synchronised(facts: SourceFacts) -> Iterator[ast.AST]:
-    for call in facts.calls("torch.cuda.synchronize", "torch.mps.synchronize", "torch.xpu.synchronize", "torch.accelerator.synchronize"):
+    for call in facts.calls(
+        "torch.cuda.synchronize",
+        "torch.mps.synchronize",
+        "torch.xpu.synchronize",
+        "torch.accelerator.synchronize",
+    ):
         if facts.hot(call) and not _timed(facts, call):
             yield call
 
@@ -102,7 +141,13 @@ def _timed(facts: SourceFacts, call: ast.Call) -> bool:
     )  # fmt: skip
 
 
-@rule("UDL205", "cache-emptied-each-step", "empty_cache() in each step frees memory that the next step allocates again", severity="error", fixable=True)
+@rule(
+    "UDL205",
+    "cache-emptied-each-step",
+    "empty_cache() in each step frees memory that the next step allocates again",
+    severity="error",
+    fixable=True,
+)
 def cache_emptied(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls("torch.cuda.empty_cache", "torch.mps.empty_cache", "torch.xpu.empty_cache"):
         if facts.hot(call):
@@ -114,7 +159,11 @@ def collected(facts: SourceFacts) -> Iterator[ast.AST]:
     yield from (call for call in facts.calls("gc.collect") if facts.hot(call))
 
 
-@rule("UDL208", "branch-on-tensor", "the branch waits for a value of the device in each step; use torch.where, or check every N steps")
+@rule(
+    "UDL208",
+    "branch-on-tensor",
+    "the branch waits for a value of the device in each step; use torch.where, or check every N steps",
+)
 def branch_on_tensor(facts: SourceFacts) -> Iterator[ast.AST]:
     if not facts.accelerated:
         return
@@ -139,15 +188,25 @@ def _parts(test: ast.expr) -> Iterator[ast.expr]:
 
 def _decides(facts: SourceFacts, part: ast.expr) -> bool:
     if isinstance(part, ast.Compare):
-        return facts.on_device(part) and not any(isinstance(one, ast.Constant) and one.value is None for one in part.comparators)
+        return facts.on_device(part) and not any(
+            isinstance(one, ast.Constant) and one.value is None for one in part.comparators
+        )
     return isinstance(part, ast.Call) and facts.on_device(part)
 
 
-@rule("UDL209", "size-from-values", "the size of the result depends on values, so the host waits; use torch.where or a mask", severity="note")
+@rule(
+    "UDL209",
+    "size-from-values",
+    "the size of the result depends on values, so the host waits; use torch.where or a mask",
+    severity="note",
+)
 def size_from_values(facts: SourceFacts) -> Iterator[ast.AST]:
     if not facts.accelerated:
         return
-    for call in (*facts.calls("torch.nonzero", "torch.masked_select", "torch.where"), *facts.method_calls("nonzero", "masked_select")):
+    for call in (
+        *facts.calls("torch.nonzero", "torch.masked_select", "torch.where"),
+        *facts.method_calls("nonzero", "masked_select"),
+    ):
         if not facts.hot(call):
             continue
         name = facts.name_of(call.func)
@@ -157,13 +216,22 @@ def size_from_values(facts: SourceFacts) -> Iterator[ast.AST]:
             yield call
 
 
-@rule("UDL210", "made-on-host-then-moved", "the tensor is made on the host and copied in each step; pass device= where it is made", fixable=True)
+@rule(
+    "UDL210",
+    "made-on-host-then-moved",
+    "the tensor is made on the host and copied in each step; pass device= where it is made",
+    fixable=True,
+)
 def made_on_host(facts: SourceFacts) -> Iterator[ast.AST]:
     if not facts.accelerated:
         return
     for call in facts.method_calls("to", "cuda"):
         made = _receiver(call)
-        while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr in ("float", "long", "unsqueeze", "view", "expand", "bool", "repeat"):
+        while (
+            isinstance(made, ast.Call)
+            and isinstance(made.func, ast.Attribute)
+            and made.func.attr in ("float", "long", "unsqueeze", "view", "expand", "bool", "repeat")
+        ):
             if facts.name_of(made.func):
                 break
             made = made.func.value
@@ -185,22 +253,42 @@ def _names_device(facts: SourceFacts, call: ast.Call) -> bool:
     return not facts.name_of(where).startswith("torch.") or facts.role(where) == "device"
 
 
-@rule("UDL211", "module-moved-each-step", "the module is moved in each step; move it once before the loop", fixable=True)
+@rule(
+    "UDL211",
+    "module-moved-each-step",
+    "the module is moved in each step; move it once before the loop",
+    fixable=True,
+)
 def module_moved(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("to", "cuda"):
         receiver = _receiver(call)
-        if facts.training(call) and facts.role(receiver) == "module" and isinstance(receiver, ast.Name | ast.Attribute):
+        if (
+            facts.training(call)
+            and facts.role(receiver) == "module"
+            and isinstance(receiver, ast.Name | ast.Attribute)
+        ):
             if _names_device(facts, call):
                 yield call
 
 
-@rule("UDL212", "same-tensor-moved-each-step", "the same tensor is copied to the device in each step; copy it once before the loop", fixable=True)
+@rule(
+    "UDL212",
+    "same-tensor-moved-each-step",
+    "the same tensor is copied to the device in each step; copy it once before the loop",
+    fixable=True,
+)
 def same_tensor_moved(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("to", "cuda"):
         receiver = _receiver(call)
         loop = facts.hot_code.step_loop(call)
-        if loop is None or not isinstance(receiver, ast.Name) or facts.role(receiver) not in ("host", "batch"):
+        if (
+            loop is None
+            or not isinstance(receiver, ast.Name)
+            or facts.role(receiver) not in ("host", "batch")
+        ):
             continue
-        inside = set().union(*(assigned_in(one) for one in facts.loops(call)[facts.loops(call).index(loop) :]))
+        inside = set().union(
+            *(assigned_in(one) for one in facts.loops(call)[facts.loops(call).index(loop) :])
+        )
         if not names_in(receiver) & inside and _names_device(facts, call):
             yield call
