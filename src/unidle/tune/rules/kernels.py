@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from unidle.tune.analysis.source import SourceFacts
 from unidle.tune.analysis.walk import FunctionFacts
 from unidle.tune.registry import rule
-from unidle.tune.rules.common import calls_in, functions, has_keyword, literal, names_in, targets
+from unidle.tune.rules.common import functions, literal, names_in, targets
 
 CELLS = frozenset({"torch.nn.LSTMCell", "torch.nn.GRUCell", "torch.nn.RNNCell"})
 SOFTMAX = frozenset({"torch.softmax", "torch.nn.functional.softmax"})
@@ -86,7 +86,7 @@ def attention_by_hand(facts: SourceFacts) -> Iterator[ast.AST]:
             continue
         scores = _made_by(function, lambda node: _is_scores(facts, node), set())
         weights = _made_by(function, lambda node, known=scores: _softmax_of(facts, node, known), set())
-        if not weights or any(names_in(value) & weights for value in function.returns):
+        if not weights or _returned(function) & weights:
             continue
         for node in _products(facts, function):
             left = node.left if isinstance(node, ast.BinOp) else node.args[0] if node.args else node
@@ -111,6 +111,12 @@ def _made_by(function: FunctionFacts, begins, known: set[str]) -> set[str]:  # t
                 if any(begins(one) for one in inner) or (found and _passes(binding.value, found)):
                     found.add(name)
     return found
+
+
+def _returned(function: FunctionFacts) -> set[str]:
+    """Names that a function returns as they are, alone or in a tuple."""
+    values = [part for value in function.returns for part in (value.elts if isinstance(value, ast.Tuple) else [value])]
+    return {part.id for part in values if isinstance(part, ast.Name)}
 
 
 def _passes(node: ast.expr, names: set[str]) -> bool:
@@ -391,16 +397,3 @@ def _equal_members(node: ast.expr) -> bool:
     if not isinstance(node, ast.ListComp | ast.GeneratorExp) or not isinstance(node.elt, ast.Call):
         return False
     return not names_in(node.elt) & set().union(*(targets(one) for one in node.generators))
-
-
-def loss_in(node: ast.AST) -> bool:
-    """Whether ``backward`` is called anywhere below a node."""
-    return any(
-        isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "step")
-        for call in calls_in(node)
-    )
-
-
-def given_more(call: ast.Call) -> bool:
-    """Whether a call has arguments by ``**``."""
-    return has_keyword(call)

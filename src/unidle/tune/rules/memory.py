@@ -220,8 +220,17 @@ def _grown(facts: SourceFacts, names: tuple[str, ...]) -> Iterator[ast.AST]:
         text = _text(statement.targets[0])
         if text not in map(_text, grown) or any(isinstance(one, ast.Subscript) for one in grown):
             continue
-        if not _used_apart(loops[-1], statement, text):
+        if not _used_apart(loops[-1], statement, text) and not _generates(loops[-1]):
             yield call
+
+
+def _generates(loop: ast.AST) -> bool:
+    """Whether a round chooses the next token: then the model takes the time."""
+    return any(
+        isinstance(one, ast.Attribute) and one.attr in ("argmax", "multinomial", "topk") and isinstance(loop, ast.For)
+        and isinstance(loop.iter, ast.Call) and isinstance(loop.iter.func, ast.Name) and loop.iter.func.id == "range"
+        for one in ast.walk(loop)
+    )  # fmt: skip
 
 
 def _used_apart(loop: ast.AST, statement: ast.stmt, text: str) -> bool:
