@@ -31,6 +31,9 @@ _BY_NAME: Final = (
 _PLAIN_ANNOTATION: Final = frozenset({"int", "float", "bool", "str", "dict", "list", "tuple", "None"})
 
 
+_DEEPEST: Final = 60
+
+
 class Roles:
     """Roles of the expressions of a file, found when they are asked for."""
 
@@ -38,6 +41,8 @@ class Roles:
         self.facts = facts
         self._known: dict[ast.AST, str] = {}
         self._open: set[object] = set()
+        self._tried: dict[ast.AST, str] = {}  # unknown within the present question, where a circle may have cut it short
+        self._cut = False
         self._given: dict[tuple[FunctionFacts, str], str] = {}
 
     def forget(self) -> None:
@@ -48,15 +53,26 @@ class Roles:
     def of(self, node: ast.AST) -> str:
         """The role of an expression."""
         known = self._known.get(node)
+        if known is None:
+            known = self._tried.get(node)
         if known is not None:
             return known
-        if node in self._open or len(self._open) > 60:
+        if node in self._open or len(self._open) > _DEEPEST:
+            self._cut = True
             return ""
         self._open.add(node)
         found = self._found(node)
         self._open.discard(node)
-        if not self._open or found:
+        if found:
             self._known[node] = found
+        else:
+            self._tried[node] = found
+        if not self._open:
+            if not self._cut:
+                self._known |= self._tried
+            self._known[node] = found
+            self._tried.clear()
+            self._cut = False
         return found
 
     def _found(self, node: ast.AST) -> str:
@@ -234,7 +250,8 @@ class Roles:
         key = (scope, name)
         if key in self._given:
             return self._given[key]
-        if key in self._open or len(self._open) > 20:
+        if key in self._open or len(self._open) > _DEEPEST // 2:
+            self._cut = True
             return ""
         self._open.add(key)
         names = [one for one in scope.params if one != "self"]
@@ -247,7 +264,8 @@ class Roles:
             if value is not None and (found := self.of(value)):
                 break
         self._open.discard(key)
-        self._given[key] = found
+        if found or not self._cut:
+            self._given[key] = found
         return found
 
     # ---- attributes and calls
