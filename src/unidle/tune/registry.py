@@ -83,7 +83,7 @@ def findings(facts: SourceFacts, chosen: Iterable[TuneRule]) -> Iterator[CodeFin
         seen: set[tuple[int, int]] = set()
         for node in one.find(facts):
             line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
-            if (line, column) in seen:
+            if (line, column) in seen or facts.in_test(node):
                 continue
             seen.add((line, column))
             end = getattr(node, "end_lineno", None) or line

@@ -142,6 +142,10 @@ class Roles:
                         return found
             if node.id in scope.params:
                 return self._parameter(scope, node.id)
+            if node.id in scope.functions:
+                return ""
+        if facts.names.imported(node.id) or node.id in facts.walk.classes:
+            return ""
         return self._conventional(node.id)
 
     def _of_comprehension(self, node: ast.Name) -> str:
@@ -239,6 +243,12 @@ class Roles:
     def _annotated(self, annotation: ast.expr) -> str:
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
             return "tensor" if annotation.value.endswith("Tensor") else ""
+        if isinstance(annotation, ast.BinOp):  # Tensor | None
+            return self._annotated(annotation.left) or self._annotated(annotation.right)
+        if isinstance(annotation, ast.Subscript):
+            head = self.facts.plain_name(annotation.value)
+            inner = self._annotated(annotation.slice) if head in ("Optional", "Annotated") else ""
+            return inner or ("plain" if head not in ("DataLoader", "Dataset") else self._annotated(annotation.value))
         name = self.facts.name_of(annotation)
         if isinstance(annotation, ast.Name) and annotation.id in _PLAIN_ANNOTATION:
             return "plain"

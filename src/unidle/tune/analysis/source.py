@@ -122,6 +122,10 @@ class SourceFacts:
         """Whether it runs for each sample or batch of a dataset."""
         return self.function_of(node).sample
 
+    def in_test(self, node: ast.AST) -> bool:
+        """Whether it is in a test function: what a test does once is no cost."""
+        return any(one.name.startswith("test_") for one in self.function_of(node).chain())
+
     # ---- names and roles
 
     def name_of(self, node: ast.AST) -> str:

@@ -61,9 +61,16 @@ def _items(facts: SourceFacts, loop: ast.For | ast.comprehension) -> set[str]:
     if isinstance(over, ast.Call) and isinstance(over.func, ast.Name):
         if over.func.id == "range" and len(over.args) == 1:
             return targets(loop) if _is_batch_size(facts, over.args[0]) else set()
-        if over.func.id in ("zip", "enumerate") and over.args and facts.is_tensor(over.args[0]):
-            return targets(loop)
-    return targets(loop) if facts.is_tensor(over) and not isinstance(over, ast.Call) else set()
+        if over.func.id in ("zip", "enumerate") and over.args:
+            return targets(loop) if _is_whole(facts, over.args[0]) else set()
+    return targets(loop) if _is_whole(facts, over) else set()
+
+
+def _is_whole(facts: SourceFacts, over: ast.expr) -> bool:
+    """Whether a loop over this goes over the samples of one tensor; arguments of forward may be lists of tensors."""
+    if isinstance(over, ast.Call) or not facts.is_tensor(over):
+        return False
+    return facts.role(over) == "batch" or facts.function_of(over).name != "forward"
 
 
 def _is_batch_size(facts: SourceFacts, node: ast.expr) -> bool:

@@ -32,7 +32,8 @@ def _back_propagated(facts: SourceFacts, function: FunctionFacts, text: str) -> 
             parts: list[ast.AST] = [call.func.value, *call.args]
             if any(_mentions(part, made) for part in parts):
                 return True
-    return any(_mentions(value, made) for value in function.returns if facts.function_of(value).loops == [])
+    hands_on = function.name in ("forward", "training_step") or "loss" in function.name
+    return hands_on and any(_mentions(value, made) for value in function.returns)
 
 
 def _mentions(node: ast.AST, texts: set[str]) -> bool:
@@ -52,6 +53,9 @@ def _has_graph(facts: SourceFacts, node: ast.expr) -> bool:
 
 
 def _has_backward(facts: SourceFacts, node: ast.Name) -> bool:
+    for binding in facts.function_of(node).bindings.get(node.id, ()):
+        if isinstance(binding.value, ast.Call) and facts.plain_name(binding.value.func) in ("detach", "item"):
+            return False
     for call in facts.function_of(node).calls:
         function = call.func
         if (
