@@ -41,7 +41,9 @@ def test_data_parallel_by_any_name(imports: str, call: str) -> None:
 
 def test_a_function_of_the_same_name_from_elsewhere_is_another() -> None:
     assert codes("from mine import DataParallel\nimport torch\nmodel = DataParallel(m)\n") == set()
-    assert codes("import torch\nclass DataLoader: pass\nDataLoader(data, batch_size=1, shuffle=True)\n") == set()
+    assert (
+        codes("import torch\nclass DataLoader: pass\nDataLoader(data, batch_size=1, shuffle=True)\n") == set()
+    )
 
 
 def test_a_parameter_hides_an_import() -> None:

@@ -50,7 +50,9 @@ def test_what_runs_in_few_steps_is_not(body: str) -> None:
 
 
 def test_once_per_epoch_is_no_finding() -> None:
-    assert codes(loop(before="total = 0", body="total += loss.detach()", after="print(total.item())")) == set()
+    assert (
+        codes(loop(before="total = 0", body="total += loss.detach()", after="print(total.item())")) == set()
+    )
 
 
 def test_a_script_without_an_accelerator_has_nothing_to_wait_for() -> None:
@@ -74,7 +76,9 @@ def test_a_step_function_is_hot_where_a_loop_calls_it() -> None:
     def main(model, optimizer, loader):
         {}
     """
-    assert codes(program.format("for batch in loader:\n            step(model, batch, optimizer)")) == {"UDL201"}
+    assert codes(program.format("for batch in loader:\n            step(model, batch, optimizer)")) == {
+        "UDL201"
+    }
     assert codes(program.format("step(model, next(iter(loader)), optimizer)")) == set()
 
 
@@ -109,7 +113,9 @@ def test_methods_of_a_trainer_class_are_followed() -> None:
     assert codes(program.format("pass")) == set()
 
 
-@pytest.mark.parametrize("head", ["import lightning as L", "import pytorch_lightning as L", "import lightning.pytorch as L"])
+@pytest.mark.parametrize(
+    "head", ["import lightning as L", "import pytorch_lightning as L", "import lightning.pytorch as L"]
+)
 def test_steps_of_lightning_modules(head: str) -> None:
     program = f"""
     {head}
@@ -207,6 +213,10 @@ def test_a_loop_over_optimizers_is_not_the_step() -> None:
 
 
 def test_accelerate_and_scaler_take_steps() -> None:
-    for step in ("accelerator.backward(loss)", "scaler.scale(loss).backward()\n    scaler.step(optimizer)", "engine.backward(loss)"):
+    for step in (
+        "accelerator.backward(loss)",
+        "scaler.scale(loss).backward()\n    scaler.step(optimizer)",
+        "engine.backward(loss)",
+    ):
         program = f"import torch\nfor x in train_loader:\n    loss = model(x.cuda()).mean()\n    {step}\n    torch.cuda.empty_cache()\n"
         assert codes(program) == {"UDL205"}, step

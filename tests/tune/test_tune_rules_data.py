@@ -129,8 +129,12 @@ PINNED = "from torch.utils.data import DataLoader\ntrain_loader = DataLoader(d, 
 
 
 def test_pinned_memory_and_copies_belong_together() -> None:
-    both = loop(before=PINNED.format(", pin_memory=True")).replace(".to(device)\n        output", ".to(device, non_blocking=True)\n        output")
+    both = loop(before=PINNED.format(", pin_memory=True")).replace(
+        ".to(device)\n        output", ".to(device, non_blocking=True)\n        output"
+    )
     assert codes(loop(before=PINNED.format(", pin_memory=True"))) == {"UDL106"}
-    assert codes(loop(before=PINNED.format("")).replace("y.to(device)", "y.to(device, non_blocking=True)")) == {"UDL105"}
+    assert codes(
+        loop(before=PINNED.format("")).replace("y.to(device)", "y.to(device, non_blocking=True)")
+    ) == {"UDL105"}
     assert codes(both.replace("x.to(device)", "x.to(device, non_blocking=True)")) == set()
     assert codes(loop(before=PINNED.format(", pin_memory=args.pin"))) == set()

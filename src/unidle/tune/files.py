@@ -110,7 +110,8 @@ def read_source(path: Path, named: bool) -> SourceText | SkippedFile:
         return skipped("is not Python: it has zero bytes")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
-        return SourceText(name, raw.decode(encoding), named)
+        text = raw.decode(encoding)
+        return SourceText(name, text.replace("\r\n", "\n").replace("\r", "\n"), named)
     except (SyntaxError, LookupError) as error:
         return skipped(f"has an unknown encoding: {error}")
     except UnicodeDecodeError as error:

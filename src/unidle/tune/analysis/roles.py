@@ -41,7 +41,9 @@ class Roles:
         self.facts = facts
         self._known: dict[ast.AST, str] = {}
         self._open: set[object] = set()
-        self._tried: dict[ast.AST, str] = {}  # unknown within the present question, where a circle may have cut it short
+        self._tried: dict[
+            ast.AST, str
+        ] = {}  # unknown within the present question, where a circle may have cut it short
         self._cut = False
         self._given: dict[tuple[FunctionFacts, str], str] = {}
 
@@ -248,7 +250,9 @@ class Roles:
         if isinstance(annotation, ast.Subscript):
             head = self.facts.plain_name(annotation.value)
             inner = self._annotated(annotation.slice) if head in ("Optional", "Annotated") else ""
-            return inner or ("plain" if head not in ("DataLoader", "Dataset") else self._annotated(annotation.value))
+            return inner or (
+                "plain" if head not in ("DataLoader", "Dataset") else self._annotated(annotation.value)
+            )
         name = self.facts.name_of(annotation)
         if isinstance(annotation, ast.Name) and annotation.id in _PLAIN_ANNOTATION:
             return "plain"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -58,7 +57,7 @@ class SourceFacts:
     @cached_property
     def lines(self) -> list[str]:
         """The lines of the file."""
-        return re.split(r"\r\n|\r|\n", self.text)  # as Python counts them
+        return self.text.split("\n")
 
     def line(self, number: int) -> str:
         """A line by its number, from 1."""

@@ -99,6 +99,8 @@ def _on_one(given: ast.expr, items: set[str]) -> bool:
         place = (
             given.slice.elts[0] if isinstance(given.slice, ast.Tuple) and given.slice.elts else given.slice
         )
+        if isinstance(place, ast.Constant) and place.value is None:
+            return _on_one(given.value, items)  # x[None]
         if isinstance(place, ast.Slice):
             plain = place.lower is not None and place.upper is not None and isinstance(place.lower, ast.Name)
             return plain and names_in(place) == names_in(place) & items

@@ -115,7 +115,11 @@ def _made_by(function: FunctionFacts, begins, known: set[str]) -> set[str]:  # t
 
 def _returned(function: FunctionFacts) -> set[str]:
     """Names that a function returns as they are, alone or in a tuple."""
-    values = [part for value in function.returns for part in (value.elts if isinstance(value, ast.Tuple) else [value])]
+    values = [
+        part
+        for value in function.returns
+        for part in (value.elts if isinstance(value, ast.Tuple) else [value])
+    ]
     return {part.id for part in values if isinstance(part, ast.Name)}
 
 

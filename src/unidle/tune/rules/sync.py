@@ -171,7 +171,11 @@ def branch_on_tensor(facts: SourceFacts) -> Iterator[ast.AST]:
         test = statement.test if isinstance(statement, ast.If | ast.While | ast.Assert) else None
         if test is None or not facts.hot(statement) or isinstance(statement, ast.Assert):
             continue
-        if any(facts.plain_name(one.func) in ("isinstance", "is_tensor") for one in ast.walk(test) if isinstance(one, ast.Call)):
+        if any(
+            facts.plain_name(one.func) in ("isinstance", "is_tensor")
+            for one in ast.walk(test)
+            if isinstance(one, ast.Call)
+        ):
             continue
         if any(_decides(facts, part) for part in _parts(test)):
             yield test
@@ -190,13 +194,19 @@ def _parts(test: ast.expr) -> Iterator[ast.expr]:
 
 def _decides(facts: SourceFacts, part: ast.expr) -> bool:
     if isinstance(part, ast.Compare):
-        if isinstance(part.ops[0], ast.Eq | ast.NotEq) and not isinstance(literal(part.comparators[0]), int | float):
+        if isinstance(part.ops[0], ast.Eq | ast.NotEq) and not isinstance(
+            literal(part.comparators[0]), int | float
+        ):
             return False
         return facts.on_device(part) and not any(
             isinstance(one, ast.Constant) and one.value is None for one in part.comparators
         )
     asked = facts.plain_name(part.func) if isinstance(part, ast.Call) else ""
-    return asked in ("any", "all", "isnan", "isinf", "isfinite", "equal", "allclose") and isinstance(part, ast.Call) and _reads(facts, part)
+    return (
+        asked in ("any", "all", "isnan", "isinf", "isfinite", "equal", "allclose")
+        and isinstance(part, ast.Call)
+        and _reads(facts, part)
+    )
 
 
 def _reads(facts: SourceFacts, call: ast.Call) -> bool:
