@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("ledger", "Write an HTML report of a job, or of a whole store."),
     "drill": ("drill", "Inject faults into a real run, and measure each recovery."),
     "profile": ("profile", "Show where a running process or job spends its time."),
+    "tune": ("tune", "Find code that makes training slower than it has to be."),
     "schema": ("machine", "Print the JSON Schema of an input file."),
     "doctor": ("machine", "Show what this machine can do, and what is missing."),
     "replay": ("replay", "Replay recorded jobs or faults under other policies."),
@@ -42,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Jobs": ("run", "submit", "list", "logs", "cancel", "rm", "prune", "keep"),
-    "Insight": ("show", "explain", "progress", "ledger", "report", "profile", "predict"),
+    "Insight": ("show", "explain", "progress", "ledger", "report", "profile", "tune", "predict"),
     "Fleet and queues": ("up", "agent", "fleet", "queue", "place", "clusters", "replay"),
     "Faults": ("check", "guard", "checkpoint", "drill"),
     "Data centres": ("span", "fill"),

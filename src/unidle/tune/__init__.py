@@ -1,0 +1,1 @@
+"""Finds code that makes training slower than it has to be."""
