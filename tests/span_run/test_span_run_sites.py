@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,21 @@ def with_tls(place: Path, file: Path, name: str, authority: str = "ours") -> Pat
     return path
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Where one process without sites has trained for so many steps."""
+
+    @cache
+    def trained(steps: int) -> Path:
+        place = tmp_path_factory.mktemp("alone")
+        file = file_of(place, count=1, steps=steps, ms=1)
+        done = runs.unidle("span", "run", str(file), "--no-namespaces", "--store", str(place / "s.db"))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return place
+
+    return trained
+
+
 @pytest.mark.slow
 def test_sites_train_over_tls_and_one_with_another_authority_is_told_so(tmp_path: Path) -> None:
     file = file_of(tmp_path, steps=4)
@@ -93,7 +110,7 @@ def test_sites_train_over_tls_and_one_with_another_authority_is_told_so(tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("again", nightly.sweep([False, True], always=[True]))
 def test_a_site_whose_launcher_and_ranks_are_killed_is_done_without_until_it_is_started_again(
-    tmp_path: Path, again: bool
+    tmp_path: Path, alone: Callable[[int], Path], again: bool
 ) -> None:
     steps = 60 if again else 30
     file = file_of(tmp_path, count=3, steps=steps)
@@ -115,11 +132,11 @@ def test_a_site_whose_launcher_and_ranks_are_killed_is_done_without_until_it_is_
         assert live["a"].end() == 0
         assert not again or live["c"].end() == 0
         assert live["b"].end() == 0
-    trained_the_same(tmp_path, live["a"], steps)
+    trained_the_same(tmp_path, alone(steps), live["a"], steps)
 
 
 @pytest.mark.slow
-def test_a_site_that_comes_late_is_taken_in(tmp_path: Path) -> None:
+def test_a_site_that_comes_late_is_taken_in(tmp_path: Path, alone: Callable[[int], Path]) -> None:
     file = file_of(tmp_path, count=3, steps=60)
     with ExitStack() as stack:
         words = ("--wait", "4", "--begin-without")
@@ -130,7 +147,7 @@ def test_a_site_that_comes_late_is_taken_in(tmp_path: Path) -> None:
         live["a"].until("c answers: taken in after step")
         live["a"].until("all 3 devices are ready")
         assert [live[name].end() for name in "abc"] == [0, 0, 0], live["a"].said
-    trained_the_same(tmp_path, live["a"], 60)
+    trained_the_same(tmp_path, alone(60), live["a"], 60)
 
 
 @pytest.mark.slow
@@ -162,13 +179,8 @@ def test_each_host_of_a_site_has_a_launcher_and_the_site_is_done_without_while_o
     assert sorted(leader.losses) == list(range(1, 61))
 
 
-def trained_the_same(place: Path, run: Live, steps: int) -> None:
+def trained_the_same(place: Path, alone: Path, run: Live, steps: int) -> None:
     """As one process without sites."""
     assert sorted(run.losses) == list(range(1, steps + 1))
-    alone = place / "alone"
-    alone.mkdir()
-    file = file_of(alone, count=1, steps=steps, ms=1)
-    done = runs.unidle("span", "run", str(file), "--no-namespaces", "--store", str(alone / "s.db"))
-    assert done.returncode == 0, done.stdout + done.stderr
     theirs, ours = (tensors(at / "kept" / f"step_{steps:010}") for at in (alone, place))
     assert ours == theirs and sum(name.startswith("model.") for name in ours) == 10
