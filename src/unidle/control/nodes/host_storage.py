@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import msgspec
@@ -26,6 +26,7 @@ _AGAIN_NS: Final = 10_000_000_000
 _MOST_PATHS: Final = 512
 _MOST_CHARS: Final = 1024
 _WHY_CHARS: Final = 200
+_NEVER_NS: Final = 1 << 63
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
@@ -56,6 +57,22 @@ class _Host:
     asked: dict[str, tuple[Mount, MountState]] | None = None
 
 
+@dataclass(slots=True)
+class _LiveJobs:
+    """Attempts that are live (``key``), their directories and hosts; and the directories by host."""
+
+    key: tuple[tuple[str, int], ...] = ()
+    paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    wanted: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    asked: dict[str, tuple[Mount, MountState]]
+    nodes: tuple[str, ...]
+
+
 class HostStorage:
     """As :class:`unidle.control.nodes.storage_watch.StorageWatch`, of jobs on hosts.
 
@@ -65,17 +82,23 @@ class HostStorage:
     def __init__(self, ask: AskAgent, clocks: PeerClocks) -> None:
         self._ask, self._clocks = ask, clocks
         self._hosts: dict[str, _Host] = {}
+        self._jobs = _LiveJobs()
+        self._found: dict[str, _Found] = {}  # by job, until an agent reports something else
+        self._due: set[str] = set()  # nodes whose agents may need an order
         self._next_ns = 0
 
     def hear(self, peer: Peer, seen: frames.Seen) -> None:
         """Take what an agent reports; each one shows its connection by what it sees of ranks."""
         if peer.kind != "agent" or seen.what not in (wire.VITALS, wire.MOUNTS):
             return
+        offset = self._clocks.offset(peer.id)
+        if offset is None:
+            return  # it is measured within a second, and no order is given before: a report has a time
         host = self._hosts.setdefault(peer.node, _Host())
         if host.peer != peer.id:
             host.peer, host.ordered, host.again_ns = peer.id, None, 0
-        offset = self._clocks.offset(peer.id)
-        if seen.what != wire.MOUNTS or offset is None:
+            self._due.add(peer.node)
+        if seen.what != wire.MOUNTS:
             return
         try:
             told = msgspec.convert(seen.body, SeenMounts)
@@ -83,32 +106,39 @@ class HostStorage:
             return  # of another release
         host.why = printable(told.why_not)[:_WHY_CHARS]
         host.asked = {one.path: _moved(one, offset.offset_ns) for one in told.mounts}
+        self._found.clear()
 
     def look(self, view: View, now_ns: int) -> Iterator[ev.Event]:
         """The events that follow from what the mounts answered. Each has to be applied before the next. Never waits."""
         if now_ns < self._next_ns:
             return
         self._next_ns = now_ns + _LOOK_EVERY_NS
-        used = {job: directories_of(view.jobs.open[job].spec) for job in sorted(view.live)}
-        on = {job: _nodes_of(view, job) for job in used}
-        self._give_orders(used, on, now_ns)
-        yield from self._sights(view, {node for nodes in on.values() for node in nodes})
-        for job, paths in used.items():
-            asked, nodes = self._of_job(paths, on[job], now_ns)
-            yield from mount_stalls(view, job, asked, now_ns, nodes)
+        if self._jobs.key != (key := _key_of(view)):
+            before, self._jobs = self._jobs, _live_jobs(view, key)
+            self._found.clear()
+            self._due |= {
+                n
+                for n in before.wanted | self._jobs.wanted
+                if before.wanted.get(n) != self._jobs.wanted.get(n)
+            }
+        self._give_orders(now_ns)
+        yield from self._sights(view)
+        for job in self._jobs.paths:
+            if job not in self._found:
+                self._found[job] = self._of_job(job)
+            yield from mount_stalls(view, job, self._found[job].asked, now_ns, self._found[job].nodes)
 
     def close(self) -> None:
         """Nothing is left running here."""
 
-    def _give_orders(self, used: dict[str, tuple[str, ...]], on: dict[str, list[str]], now_ns: int) -> None:
-        wanted: dict[str, set[str]] = {}
-        for job, nodes in on.items():
-            for node in nodes:
-                wanted.setdefault(node, set()).update(path for path in used[job] if len(path) <= _MOST_CHARS)
-        for node in [*wanted.keys(), *(self._hosts.keys() - wanted.keys())]:
+    def _give_orders(self, now_ns: int) -> None:
+        """Not all hosts are gone through: there may be ten thousand."""
+        for node in list(self._due):
             host = self._hosts.setdefault(node, _Host())
-            paths = tuple(sorted(wanted.get(node, ()))[:_MOST_PATHS])
-            if paths != host.ordered and host.peer and now_ns >= host.again_ns:
+            paths = self._jobs.wanted.get(node, ())
+            if paths == host.ordered:
+                self._due.discard(node)
+            elif host.peer and now_ns >= host.again_ns:
                 self._order(node, host, paths, now_ns)
 
     def _order(self, node: str, host: _Host, paths: tuple[str, ...], now_ns: int) -> None:
@@ -118,39 +148,55 @@ class HostStorage:
             if host.peer == peer and not done.ok:
                 host.ordered, host.again_ns = None, now_ns + _AGAIN_NS
                 host.why = printable(done.why)[:_WHY_CHARS]
+                self._due.add(node)
 
         self._ask(node, wire.MOUNTS, {"paths": paths}, answered)
 
-    def _of_job(
-        self, paths: tuple[str, ...], nodes: list[str], now_ns: int
-    ) -> tuple[dict[str, tuple[Mount, MountState]], list[str]]:
+    def _of_job(self, job: str) -> _Found:
         """By directory the worst that any host has, and the hosts where one does not respond."""
-        found: dict[str, tuple[Mount, MountState]] = {}
+        asked: dict[str, tuple[Mount, MountState]] = {}
         late = []
-        for node in nodes:
+        for node in self._jobs.nodes[job]:
             host = self._hosts.get(node)
-            seen = (host.asked if host is not None else None) or {}
-            here = {path: seen[path] for path in paths if path in seen}
+            seen = host.asked if host is not None else None
+            if not seen:
+                continue
+            here = {path: seen[path] for path in self._jobs.paths[job] if path in seen}
             if any(state.since_ns is not None for _, state in here.values()):
                 late.append(node)
             for path, one in here.items():
-                before = found.get(path)
-                if before is None or _since(one, now_ns) < _since(before, now_ns):
-                    found[path] = one
-        return found, late or nodes
+                before = asked.get(path)
+                if before is None or _since(one) < _since(before):
+                    asked[path] = one
+        return _Found(asked, tuple(late))
 
-    def _sights(self, view: View, used: set[str]) -> Iterator[ev.WatchSet]:
+    def _sights(self, view: View) -> Iterator[ev.WatchSet]:
         """Nodes of running jobs whose mounts cannot be checked, and those where that is over."""
         known = {node: told[STORAGE].why_not for node, told in view.watching.items() if STORAGE in told}
-        why = {node: host.why for node, host in self._hosts.items() if node in used and host.why}
+        why = {node: host.why for node, host in self._hosts.items() if host.why and node in self._jobs.wanted}
         for node in sorted(why.keys() | known.keys()):
             if known.get(node, "") != why.get(node, "") and node in view.nodes:
                 yield ev.WatchSet(node, STORAGE, why.get(node, ""))
 
 
-def _nodes_of(view: View, job: str) -> list[str]:
-    attempt = view.jobs.open[job].live
-    return [] if attempt is None else sorted({place.node for place in attempt.places})
+def _key_of(view: View) -> tuple[tuple[str, int], ...]:
+    live = ((job, view.jobs.open[job].live) for job in sorted(view.live))
+    return tuple((job, attempt.number) for job, attempt in live if attempt is not None)
+
+
+def _live_jobs(view: View, key: tuple[tuple[str, int], ...]) -> _LiveJobs:
+    made = _LiveJobs(key)
+    wanted: dict[str, set[str]] = {}
+    for job, number in key:
+        known = view.jobs.open[job]
+        made.paths[job] = directories_of(known.spec)
+        made.nodes[job] = tuple(sorted({place.node for place in known.attempts[number - 1].places}))
+        for node in made.nodes[job]:
+            wanted.setdefault(node, set()).update(
+                path for path in made.paths[job] if len(path) <= _MOST_CHARS
+            )
+    made.wanted = {node: tuple(sorted(paths)[:_MOST_PATHS]) for node, paths in wanted.items()}
+    return made
 
 
 def _moved(one: SeenMount, offset_ns: int) -> tuple[Mount, MountState]:
@@ -159,5 +205,5 @@ def _moved(one: SeenMount, offset_ns: int) -> tuple[Mount, MountState]:
     return Mount(*map(printable, one.mount)), MountState(since_ns, one.error)
 
 
-def _since(one: tuple[Mount, MountState], now_ns: int) -> int:
-    return now_ns if one[1].since_ns is None else one[1].since_ns
+def _since(one: tuple[Mount, MountState]) -> int:
+    return _NEVER_NS if one[1].since_ns is None else one[1].since_ns
