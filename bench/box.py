@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -72,17 +73,29 @@ def rest(hub: small_hub.SmallHub, box: small_hub.RealBox) -> Iterator[Row]:
     used = (cpu_s(box.pid) - before) / REST_S * 100
     how = f"measured here, {REST_S:.0f} s, one silent rank, a ping a second"
     yield Row("box at rest: CPU", "% of one core", used, goal="at most 0.1", holds=used <= 0.1, how=how)
+    bare = bare_python_mb()
     for field, what, goal in (
         ("Pss", "its share of memory (PSS)", 15.0),
         ("Rss", "its resident memory (RSS)", None),
     ):
-        mb = rollup_mb(box.pid, field)
+        mb, bare_mb = rollup_mb(box.pid, field), bare[field]
         yield Row(
-            f"box at rest: {what}", "MB", mb, goal=None if goal is None else f"at most {goal:.0f}",
-            holds=None if goal is None else mb <= goal, how=how,
+            f"box at rest: {what}", "MB", mb, bare_mb, "Python with ssl imported", bare_mb / mb,
+            goal=None if goal is None else f"at most {goal:.0f}", holds=None if goal is None else mb <= goal, how=how,
         )  # fmt: skip
     private = rollup_mb(box.pid, "Private_Clean") + rollup_mb(box.pid, "Private_Dirty")
     yield Row("box at rest: its memory that no other process has (USS)", "MB", private, how=how)
+
+
+def bare_python_mb() -> dict[str, float]:
+    """Memory of the same Python with TLS and nothing else, while it waits: what no box can go below."""
+    words = [sys.executable, "-I", "-S", "-E", "-c", "import ssl; print(flush=True); input()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = {field: rollup_mb(process.pid, field) for field in ("Pss", "Rss")}
+        process.kill()
+    return found
 
 
 def marks(hub: small_hub.SmallHub, box: small_hub.RealBox) -> Iterator[Row]:

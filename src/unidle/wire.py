@@ -36,6 +36,7 @@ VITALS = "vitals"  # what an agent has seen of the ranks of a gang on its host
 USE = "use"  # what an agent has seen of the devices of a gang on its host, and the order to look
 PROFILE = "profile"  # the order to an agent to profile ranks, or for a part of a profile; readers may give it
 PROFILING = "profiling"  # the order to an agent to profile all ranks again and again, and what it has seen
+MOUNTS = "mounts"  # the order to an agent to ask mounts whether they respond, and what it has seen
 STACKS = "stacks"  # the order to an agent to read the stacks of ranks, or to be ready for that
 LOOKED = "looked"  # what a box has seen: the newest checkpoint was read before an attempt
 # from the hub to any client

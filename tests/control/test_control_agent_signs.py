@@ -11,6 +11,7 @@ import pytest
 from sim.worlds import S
 from unidle.control.hosts import AgentSigns
 from unidle.control.nodes.detectors import SETTLE_NS, Detectors
+from unidle.control.nodes.host_storage import HostStorage
 from unidle.events import types as ev
 from unidle.fleet import Fleet
 from unidle.guard.log import LogLine, Reader
@@ -30,6 +31,10 @@ class Offsets:
 
     def offset(self, _peer: int) -> ClockOffset:
         return ClockOffset(AHEAD_NS, 0)
+
+
+def unasked(*_: object) -> None:
+    raise AssertionError("no agent has to be asked")
 
 
 def peer(kind: str = "agent", node: str = "n0") -> Peer:
@@ -87,7 +92,9 @@ def test_whether_a_failed_file_system_is_used_is_what_its_host_says(
 ) -> None:
     """Nothing of this machine is on a device of that name, which proves nothing about the host's."""
     signs, telling = AgentSigns(Offsets()), Telling(2, 2).at(100)
-    detectors = Detectors(Fleet(), tmp_path / "watch.json", 0, watcher=signs, elsewhere=True)
+    detectors = Detectors(
+        Fleet(), tmp_path / "watch.json", 0, watcher=signs, storage=HostStorage(unasked, Offsets())
+    )
     signs.hear(peer(), seen(replace(sign(ABORTED, device=""), unused=unused)))
     found: list[ev.Event] = []
     for at_ns in (100 * S, 100 * S + SETTLE_NS):

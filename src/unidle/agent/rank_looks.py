@@ -19,17 +19,20 @@ from unidle.hub import frames
 
 if TYPE_CHECKING:
     from unidle.agent.continuous import ContinuousProfiles
+    from unidle.agent.mounts import Mounts
     from unidle.agent.profiles import Profiles
     from unidle.agent.uses import Uses
     from unidle.agent.vitals import Vitals
     from unidle.scope.stack_process import StackProcess, StackProcesses
 
-ORDERS: Final = frozenset({wire.USE, wire.STACKS, wire.PROFILE, wire.PROFILING})
+ORDERS: Final = frozenset({wire.USE, wire.STACKS, wire.PROFILE, wire.PROFILING, wire.MOUNTS})
 """The orders of a hub that are for this part of the agent."""
 EVERY_S: Final = 0.4
 """Between two searches for ranks, and two reports of what they do."""
 PROFILES: Final = "profiles"
 """Next to the directory of boxes: files of profiles, until they were sent."""
+MOUNTS: Final = "mounts"
+"""Next to it, too: locks of the processes that ask mounts."""
 _STACKS_WITHIN_S: Final = 5.0
 _STACKS_BYTES: Final = 256 * 1024
 _MOST_RANKS: Final = 4096
@@ -65,6 +68,7 @@ class RankLooks:
         self._readings: dict[int, _Reading] = {}
         self._profiles: Profiles | None = None
         self._continuous: ContinuousProfiles | None = None
+        self._mounts: Mounts | None = None
         self._due_s = 0.0
 
     # -- orders ----------------------------------------------------------------------------------
@@ -78,6 +82,8 @@ class RankLooks:
                 return self._profile(command, body)
             elif what == wire.PROFILING:
                 self._profile_on(body)
+            elif what == wire.MOUNTS:
+                self._ask_mounts(body)
             elif not self._read(command, msgspec.convert(body, StackOrder)):
                 return None
         except msgspec.ValidationError as error:
@@ -137,6 +143,14 @@ class RankLooks:
             self._continuous = ContinuousProfiles(self._root, self._runs)
         self._continuous.order(body)
 
+    def _ask_mounts(self, body: dict[str, Any]) -> None:
+        """Ask the mounts of these directories again and again from now on. Errors: msgspec.ValidationError."""
+        if self._mounts is None:
+            from unidle.agent.mounts import Mounts
+
+            self._mounts = Mounts(self._root.parent / MOUNTS)
+        self._mounts.order(body)
+
     def answers(self) -> Iterator[Answer]:
         """To orders that have come to an end."""
         if self._profiles is not None:
@@ -183,6 +197,9 @@ class RankLooks:
         if self._continuous is not None and connected:
             self._continuous.follow(self._ranks.live)
             yield from (frames.Seen(wire.PROFILING, body) for body in self._continuous.take())
+        if self._mounts is not None:
+            states = self._mounts.take(boottime_ns(), connected=connected)
+            yield from (frames.Seen(wire.MOUNTS, body) for body in states)
 
     def lost(self) -> None:
         """The connection broke, and with it the wait for answers to its orders."""
@@ -190,8 +207,9 @@ class RankLooks:
             self._uses.lost()
         if self._profiles is not None:
             self._profiles.lost()
-        if self._continuous is not None:
-            self._continuous.lost()
+        for part in (self._continuous, self._mounts):
+            if part is not None:
+                part.lost()
         for reading in self._readings.values():
             reading.process.end()
         self._readings.clear()
@@ -199,6 +217,6 @@ class RankLooks:
     def close(self) -> None:
         """End all that looks."""
         self.lost()
-        for part in (self._vitals, self._uses, self._stacks, self._profiles, self._continuous):
+        for part in (self._vitals, self._uses, self._stacks, self._profiles, self._continuous, self._mounts):
             if part is not None:
                 part.close()

@@ -15,6 +15,7 @@ from unidle.control.gangs.host_stacks import HostStacks
 from unidle.control.gangs.peer_clocks import PeerClocks
 from unidle.control.gangs.stacks import GangStacks
 from unidle.control.nodes.detectors import Detectors
+from unidle.control.nodes.host_storage import HostStorage
 from unidle.control.nodes.maintenance import NodeMaintenance
 from unidle.control.services import ControllerServices
 from unidle.control.session import (
@@ -117,10 +118,16 @@ class OpenHosts:
     engine: HostsEngine
     hub: HubServer
     signs: AgentSigns
+    storage: HostStorage
+
+    def hear(self, peer: Peer, seen: frames.Seen) -> None:
+        """Take one observation of an agent."""
+        self.signs.hear(peer, seen)
+        self.storage.hear(peer, seen)
 
     def detectors(self, fleet: Fleet, file: Path, offset_ns: int) -> Detectors:
         """Judges what agents see."""
-        return Detectors(replace(fleet, nodes=()), file, offset_ns, watcher=self.signs, elsewhere=True)
+        return Detectors(replace(fleet, nodes=()), file, offset_ns, watcher=self.signs, storage=self.storage)
 
 
 @contextmanager
@@ -163,7 +170,7 @@ def _profiler(held: HeldStore, fleet: Fleet, hosts: OpenHosts, address: str) -> 
     )
 
     def heard(peer: Peer, seen: frames.Seen) -> None:
-        hosts.signs.hear(peer, seen)
+        hosts.hear(peer, seen)
         profiler.hear(peer, seen)
 
     hosts.engine.on_seen = heard
@@ -200,6 +207,6 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     except BaseException:
         hub.close()
         raise
-    signs = AgentSigns(hub)
-    engine.on_seen = signs.hear
-    return OpenHosts(engine, hub, signs)
+    hosts = OpenHosts(engine, hub, AgentSigns(hub), HostStorage(engine.ask_agent, hub))
+    engine.on_seen = hosts.hear
+    return hosts

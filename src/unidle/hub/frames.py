@@ -279,7 +279,7 @@ class Box(msgspec.Struct, frozen=True, tag_field="f", tag=wire.BOX):
 
 
 class Run(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RUN):
-    """Something for an agent to do: ``what`` is ``check``, ``hook``, ``use``, ``stacks``, ``profile`` or ``profiling``; ``body`` what it needs."""
+    """Something for an agent to do: ``what`` is ``check``, ``hook``, ``use``, ``stacks``, ``profile``, ``profiling`` or ``mounts``; ``body`` what it needs."""
 
     id: Ordinal
     fence: Ordinal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from unidle.events import types as ev
@@ -41,9 +41,11 @@ def stalls(view: View, vitals: GangVitals) -> Iterator[ev.Event]:
 
 
 def mount_stalls(
-    view: View, job: str, asked: Mapping[str, tuple[Mount, MountState]], at_ns: int
+    view: View, job: str, asked: Mapping[str, tuple[Mount, MountState]], at_ns: int, on: Sequence[str] = ()
 ) -> Iterator[ev.Event]:
     """The events that follow from asking the mounts of one job's directories: one that does not answer, and its end.
+
+    ``on``: the nodes where that is so; default: all of the gang.
 
     A gang with a rank that waits for storage is reported once: the same stall is not reported for its mount as well.
     """
@@ -57,7 +59,7 @@ def mount_stalls(
     }
     if dead and not _told(attempt):
         mount, answer = min(dead.values(), key=lambda one: (one[1].since_ns, one[0].place))
-        nodes = sorted({place.node for place in attempt.places})
+        nodes = list(on) or sorted({place.node for place in attempt.places})
         because = Reason(_MOUNT, _mount_text(mount, answer, nodes, at_ns), {"mount": mount.place})
         node = nodes[0] if len(nodes) == 1 else ""  # the server is what all of them have in common
         yield _reached(job, attempt, answer.since_ns or at_ns, at_ns, because, None, node)

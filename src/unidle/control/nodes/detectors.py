@@ -63,19 +63,30 @@ class SignSource(Protocol):
     def close(self, *, logged: bool) -> None: ...
 
 
+class StorageSource(Protocol):
+    """What checks the mounts of jobs' directories."""
+
+    def look(self, view: View, now_ns: int) -> Iterator[ev.Event]:
+        """The events that follow. Each has to be applied before the next. Never waits."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Detectors:
     """Follows the sources of a fleet's nodes. ``file`` keeps how far each was read.
 
-    ``elsewhere``: the nodes are other machines, so that mounts and file systems of this one prove nothing about them.
+    ``storage``: of nodes that are other machines: mounts and file systems of this one prove nothing about them.
     """
 
     def __init__(
-        self, fleet: Fleet, file: Path, offset_ns: int, *, watcher: SignSource | None = None, elsewhere: bool = False
+        self, fleet: Fleet, file: Path, offset_ns: int, *, watcher: SignSource | None = None, storage: StorageSource | None = None
     ) -> None:  # fmt: skip
         wanted, self._static = wanted_of(fleet, offset_ns, os.environ.get(OVERLAY_VARIABLE, ""))
         self._watcher = watcher if watcher is not None else Watcher(wanted, file, offset_ns)
         self._place = str(file.parent)
-        self._storage = None if elsewhere else StorageWatch(file.with_name("mounts"))
+        self._elsewhere = storage is not None
+        self._storage = storage or StorageWatch(file.with_name("mounts"))
         self._groups: dict[_Key, _Group] = {}
         self._told: dict[_Fault, tuple[str, int]] | None = None
         self._culprits: dict[_Line, int] = {}  # when it was heard
@@ -86,8 +97,7 @@ class Detectors:
     def close(self, *, logged: bool = False) -> None:
         """``logged``: the events that :meth:`take` gave are in the store."""
         self._watcher.close(logged=logged and not self._waits)
-        if self._storage is not None:
-            self._storage.close()
+        self._storage.close()
 
     @property
     def _waits(self) -> bool:
@@ -97,8 +107,7 @@ class Detectors:
         """The events that follow from the findings since the last call. Apply each one before you take the next."""
         heard, seeing = self._watcher.take(logged=not self._waits)
         yield from _sights(view, [*self._static, *seeing])
-        if self._storage is not None:
-            yield from self._storage.look(view, now_ns)
+        yield from self._storage.look(view, now_ns)
         for one in (self._alone(view, sign) for sign in heard):
             finding = one.finding
             key = (one.node, finding.device, "" if finding.device else finding.kind)
@@ -146,7 +155,7 @@ class Detectors:
 
     def _is_unused(self, view: View, one: Detection) -> bool:
         """Whether it is a fault of a file system of its machine that nothing uses. A host has judged that itself."""
-        if one.finding.kind != "fs" or one.source not in OWN_LOGS or self._storage is None:
+        if one.finding.kind != "fs" or one.source not in OWN_LOGS or self._elsewhere:
             return one.unused
         jobs = (path for job in view.jobs.open.values() for path in directories_of(job.spec))
         return not used_at(one.finding.device, (self._place, *jobs))
