@@ -93,7 +93,7 @@ class Greeting:
         try:
             self._tokens.check(hello)
         except BadToken as error:
-            if self.voucher is None or hello.kind == "reader":
+            if self.voucher is None or hello.kind != "box":
                 raise HelloRefused("token", str(error), error.remedy) from None
         else:
             return
