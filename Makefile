@@ -61,7 +61,7 @@ kube-assets: setup ## Build what a test cluster of Kubernetes is made of, from p
 
 # Not part of the others: CI has no assets yet.
 test-kube: setup ## Run the tests on a real cluster on this machine, as root (after make kube-assets)
-	@$(BIN)/pytest -n 0 -m kube tests/kube $(ARGS)
+	@$(BIN)/pytest -n 0 -m kube tests/kube tests/engine_contract $(ARGS)
 
 test-gpu: ## Run every GPU path for real, without network (PYTHON=python3, WHEELS=DIR; ARGS="--json")
 	@scripts/test-gpu.sh $(ARGS)

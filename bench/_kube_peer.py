@@ -1,4 +1,6 @@
-"""Run by the Python of the peers: one task of one other client of Kubernetes; prints the seconds that it took."""
+"""Run by the Python of the peers: one task of one other client of Kubernetes; prints the seconds that it took.
+
+They are of processor time, except for bindings."""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ def decode_kubernetes(path: str) -> float:
 
     text = Path(path).read_text()
     api = client.ApiClient()
-    begun = time.perf_counter()
+    begun = time.process_time()
     found = getattr(api, "_ApiClient__deserialize")(json.loads(text), "V1PodList")  # noqa: B009
-    took = time.perf_counter() - begun
+    took = time.process_time() - begun
     assert found.items[-1].metadata.uid
     return took
 
@@ -26,9 +28,9 @@ def decode_lightkube(path: str) -> float:
     from lightkube.models.core_v1 import PodList  # type: ignore[import-not-found,unused-ignore]
 
     text = Path(path).read_text()
-    begun = time.perf_counter()
+    begun = time.process_time()
     found = PodList.from_dict(json.loads(text))
-    took = time.perf_counter() - begun
+    took = time.process_time() - begun
     assert found.items[-1].metadata.uid
     return took
 
@@ -39,7 +41,7 @@ def watch_kubernetes(server: str, count: str) -> float:
     configuration = client.Configuration()
     configuration.host = server
     api = client.CoreV1Api(client.ApiClient(configuration))
-    begun = time.perf_counter()
+    begun = time.process_time()
     events = watch.Watch().stream(api.list_pod_for_all_namespaces, resource_version="1")
     return _after(events, int(count), begun)
 
@@ -51,7 +53,7 @@ def watch_lightkube(server: str, count: str) -> float:
 
     cluster, user = kubeconfig.Cluster(server=server), kubeconfig.User()
     api = lightkube.Client(config=lightkube.KubeConfig.from_one(cluster=cluster, user=user))
-    begun = time.perf_counter()
+    begun = time.process_time()
     return _after(api.watch(Pod, namespace="*", resource_version="1"), int(count), begun)
 
 
@@ -59,7 +61,7 @@ def _after(events: Any, count: int, begun: float) -> float:
     for number, _ in enumerate(events, 1):
         if number == count:
             break
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def bind_kubernetes(kubeconfig: str, names: str, threads: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -50,11 +51,27 @@ def close_lab() -> None:
     if lab.cache_info().currsize:
         lab().close()
         lab.cache_clear()
+    if "engine_contract.kube_rig" in sys.modules:
+        from engine_contract.kube_rig import close_cluster
+
+        close_cluster()
 
 
-RIGS: dict[str, Callable[[Path], Any]] = {"local": _local, "sim": _sim, "hosts": _hosts}
-MARKS = {"hosts": [needs.shaping]}
+@contextmanager
+def _kube(place: Path) -> Iterator[EngineRig]:
+    from engine_contract.kube_rig import KubeRig, contract_cluster
+
+    rig = KubeRig(place, contract_cluster())
+    try:
+        yield rig
+    finally:
+        rig.close()
+
+
+RIGS: dict[str, Callable[[Path], Any]] = {"local": _local, "sim": _sim, "hosts": _hosts, "kube": _kube}
+MARKS = {"hosts": [needs.shaping], "kube": [pytest.mark.kube, needs.kube, needs.own_mounts]}
 _ONE_MACHINE = "its ranks are on the controller's machine: no connection can be lost"
+_NO_AGENT = "no agent runs on its nodes yet"
 _NO_PROCESS = "its ranks are no processes"
 NO_MEANING: dict[str, dict[str, str]] = {
     "local": {"silence": _ONE_MACHINE, "cut": _ONE_MACHINE},
@@ -64,6 +81,7 @@ NO_MEANING: dict[str, dict[str, str]] = {
         "two controllers": "one engine is handed from controller to controller",
     },
     "hosts": {},
+    "kube": {"idle": _NO_AGENT, "hang": _NO_AGENT, "bad checkpoint": "a box in a pod is one file, without what reads checkpoints"},
 }  # fmt: skip
 """By engine: the scenarios that have no meaning for it, and why."""
 SCENARIOS = ("start", "finish", "fail", "kill", "stop", "silence", "adopt", "hang", "idle", "cut", "retry", "two controllers", "clock jump", "slow disk", "bad checkpoint", "warm")  # fmt: skip

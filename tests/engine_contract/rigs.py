@@ -101,6 +101,8 @@ class EngineRig(ABC):
 
     engine: Engine
 
+    nodes: tuple[str, ...] = NODES
+
     def __init__(self, place: Path) -> None:
         self.place = place
         self.followed: list[Followed] = []
@@ -168,7 +170,7 @@ class EngineRig(ABC):
         self, behaviour: Behaviour, ranks: int = 2, *, job: str = "job", attempt: int = 1
     ) -> StartGang:
         """A gang whose ranks are on both nodes in turn."""
-        nodes = [NODES[rank % 2] for rank in range(ranks)]
+        nodes = [self.nodes[rank % 2] for rank in range(ranks)]
         places = tuple(RankPlace(rank, node, (f"{node}/{rank // 2}",)) for rank, node in enumerate(nodes))
         return StartGang(job, attempt, self.spec(behaviour, ranks), places)
 

@@ -203,11 +203,11 @@ def test_marks_that_come_late_come_once(rig: EngineRig) -> None:
 @scenario("silence")
 def test_a_silent_host_that_answers_in_time_loses_nothing(rig: EngineRig) -> None:
     gang = rig.up(rig.start("run", 2))
-    rig.cut("two", on=True)
+    rig.cut(rig.nodes[1], on=True)
     rig.until(lambda: gang.silent, "silence")
     assert gang.silent[0].ranks == (1,)
     assert gang.silent[0].since_ns
-    rig.cut("two", on=False)
+    rig.cut(rig.nodes[1], on=False)
     rig.until(lambda: len(gang.silent) > 1, "an end of the silence")
     assert (gang.silent[1].ranks, gang.silent[1].since_ns) == ((1,), 0)
     assert rig.runs(gang.command, 1)
@@ -218,18 +218,18 @@ def test_a_silent_host_that_answers_in_time_loses_nothing(rig: EngineRig) -> Non
 @scenario("cut")
 def test_a_host_that_is_cut_off_is_dead_before_its_ranks_are_lost(rig: EngineRig) -> None:
     gang = rig.up(rig.start("run", 2))
-    rig.cut("two", on=True)
+    rig.cut(rig.nodes[1], on=True)
     rig.until(lambda: gang.has_ended(1), "the loss of rank 1")
     assert not rig.runs(gang.command, 1)
     end = gang.marks[1][-1]
     assert end.k == "lost"
     assert end.text is not None
-    assert "node two has been silent for" in end.text
+    assert f"node {rig.nodes[1]} has been silent for" in end.text
     assert time.strftime("%Y-%m-%d") in end.text
     rig.stop(gang, 0)
     assert rig.ends(gang) == [-9, None]
     rig.engine.release(*gang.key)
-    rig.cut("two", on=False)
+    rig.cut(rig.nodes[1], on=False)
     again = rig.start("finish", 2, attempt=2)  # the marks of the first attempt that it still has are dropped
     assert rig.ends(again) == [0, 0]
 

@@ -147,7 +147,7 @@ def test_a_pod_that_others_delete_is_no_failure_and_another_takes_its_place(site
     found = site.job(job)
     assert found.attempts[0].disrupted is not None
     assert found.attempts[0].disrupted.code == "pod_deleted"
-    assert "deleted by others" in site.explained(job)
+    assert "by others" in site.explained(job)
     go(site, job)
     assert site.ends(job).state == "succeeded"
     wait_until(lambda: not site.pods(job), 120, "no pod of the job")

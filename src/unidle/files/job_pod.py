@@ -1,4 +1,4 @@
-"""The ``pod`` mapping of the job file: what a job asks of its pods on a Kubernetes cluster."""
+"""The ``pod`` mapping of the job file: what a job needs of its pods on a Kubernetes cluster."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def _given(volume: PodVolumePart) -> list[MountKind]:
 
 
 def pod_wish(part: PodPart) -> PodWish:
-    """What a checked part asks."""
+    """What a checked part requests."""
     return PodWish(
         image=part.image or "",
         image_pull_policy=part.image_pull_policy,

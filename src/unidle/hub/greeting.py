@@ -46,7 +46,7 @@ _VERSIONED = msgspec.json.Decoder(_Versioned)
 class Greeting:
     """Checks hellos. ``fence``: the store's token of this controller.
 
-    ``voucher`` is asked for tokens that are none of the hub's own; ``wake`` has the hello looked at again.
+    ``voucher`` is asked for tokens that are none of the hub's own; ``wake`` has the hello checked again.
     """
 
     def __init__(self, tokens: Tokens, fence: int, limits: HubLimits, wake: Callable[[], None]) -> None:
@@ -93,7 +93,7 @@ class Greeting:
         try:
             self._tokens.check(hello)
         except BadToken as error:
-            if self.voucher is None or hello.kind == "reader":
+            if self.voucher is None or hello.kind != "box":
                 raise HelloRefused("token", str(error), error.remedy) from None
         else:
             return

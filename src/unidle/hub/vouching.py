@@ -1,4 +1,4 @@
-"""Tokens that this hub did not make: someone else says whose they are, and may take a while for that."""
+"""Tokens that this hub did not make: whose they are is found elsewhere, which may take a while."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from unidle.hub import frames
 
 
 class NotKnownYet(Exception):
-    """Whose a token is was asked for: the hello is looked at again later."""
+    """Whose a token is was requested: the hello is checked again later."""
 
 
 class Voucher(Protocol):
-    """Knows whose tokens are that an authority outside issued, such as a cluster."""
+    """Finds whose tokens are that an authority outside issued, such as a cluster."""
 
     def refusal(self, hello: frames.Hello, wake: Callable[[], None]) -> str | None:
         """Why the token of a hello does not speak for what it claims to be; empty where it does.

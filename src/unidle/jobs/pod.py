@@ -1,4 +1,4 @@
-"""What a job asks of its pods on a Kubernetes cluster, beyond its ranks and their devices. Other engines have no use for it."""
+"""What a job needs of its pods on a Kubernetes cluster, beyond its ranks and their devices. Other engines have no use for it."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class JobSpec:
     rendezvous: Rendezvous = (
         "torchrun"  # whether ranks get torchrun's variables, by which they find each other
     )
-    pod: PodWish | None = None  # what it asks of its pods on a cluster
+    pod: PodWish | None = None  # what it needs of its pods on a cluster
 
     @property
     def devices(self) -> int:

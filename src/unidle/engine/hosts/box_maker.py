@@ -1,6 +1,6 @@
 """How boxes come to be on nodes: what the engine of hosts needs of that, and the way by agents.
 
-The state machine of gangs asks for a box by node and job, and takes it from there once the box has dialled. Who makes it
+The state machine of gangs requests a box by node and job, and takes it from there once the box has dialled. Who makes it
 is behind :class:`BoxMaker`: the agent of the node here, pods in ``unidle.engine.kube``.
 """
 

@@ -33,7 +33,7 @@ class HubFacts(Protocol):
 class Outbox:
     """Collected while events and commands are worked off. ``fence`` is in each command.
 
-    ``superseded``: a box or an agent has heard a newer controller. This one then starts nothing more.
+    ``superseded``: a box or an agent has a newer controller. This one then starts nothing more.
     """
 
     fence: int

@@ -24,7 +24,7 @@ from unidle.kube.objects import Pod
 from unidle.kube.protocol import Gone, Put
 
 WRITE_NS: Final = 2 * S - S // 5
-"""So long after a look at the lease requests to the API server may last: the store's lease then still holds."""
+"""So long after the lease was found fresh, requests to the API server may last: the store's lease then still holds."""
 
 
 class KubeEngine(HostsEngine):
@@ -65,9 +65,13 @@ class KubeEngine(HostsEngine):
             self._sources.writer.allow_until(boottime_ns() + WRITE_NS)
         ended, self._ended = self._ended, []
         self.pods.let_go(ended)
+        changes, pods = self._sources.poll()
+        for (
+            change
+        ) in pods:  # a box that reports its end is asked why: the cluster may have shown that already
+            self.pods.note(change.object)
         seen = super().poll()
         now_ns = self._core.out.now_ns = self._clock.now_ns()
-        changes, pods = self._sources.poll()
         self._take_fleet(changes, now_ns)
         for change in pods:
             self._take_pod(change)

@@ -19,6 +19,7 @@ from unidle.engine.kube.manifest import (
     SHAPE,
     PodPlan,
     PodSettings,
+    place_of,
     pod_plans,
 )
 from unidle.engine.kube.pod_reading import HOPELESS, disrupted, waits_because
@@ -140,7 +141,7 @@ class PodBoxes:
     def ended_by(self, link: BoxLink) -> Reason:
         state = self.at.get(link.place)
         because = None if state is None else disrupted(state.pod)
-        text = f"the pod of job {link.job} on node {link.node} is ended by others"
+        text = f"the pod of job {link.job} on node {link.node} is deleted or stopped by others"
         return because or Reason("pod_deleted", text, {"node": link.node})
 
     def fenced(self, link: BoxLink) -> None:
@@ -169,6 +170,13 @@ class PodBoxes:
             self._jobs[job].idle_ns = self._out.now_ns
 
     # -- what is reported of pods ----------------------------------------------------------------
+
+    def note(self, pod: Pod) -> None:
+        """How a known pod is now."""
+        place = place_of(self._settings, pod)
+        state = None if place is None else self.at.get(place)
+        if state is not None and state.uid == pod.metadata.uid:
+            state.pod = pod
 
     def put(self, place: Place, pod: Pod) -> PodState:
         """A pod is there, or changed."""
@@ -216,7 +224,7 @@ class PodBoxes:
         return place, f"node {place[0]}: {self._trouble[place]}"
 
     def _take_back(self, write: object) -> None:
-        """A deletion or patch was not carried out: it is looked at again with the next change."""
+        """A deletion or patch was not carried out: it is tried again with the next change."""
         if isinstance(write, Delete):
             for state in self.at.values():
                 if state.uid == write.uid:
@@ -265,7 +273,7 @@ class PodBoxes:
         return job not in self._jobs or self._jobs[job].idle_ns is not None
 
     def _adjust(self, place: Place, state: PodState) -> None:
-        """Bring a pod in line with what is wanted: its annotations, or its end."""
+        """Bring a pod in line with its plan: its annotations, or its end."""
         plan, meta = self._plan(place), state.pod.metadata
         if plan is None:
             job = self._jobs.get(place[1])

@@ -1,6 +1,6 @@
 """Whose the token of a pod is: asked of the cluster by TokenReview, in a thread, and remembered for a while.
 
-The hub's thread asks :meth:`TokenReviews.refusal`, which never waits. A token speaks for the one box that its pod is:
+The hub's thread calls :meth:`TokenReviews.refusal`, which never waits. A token speaks for the one box that its pod is:
 the pod's name follows from job and node.
 """
 
@@ -133,7 +133,7 @@ class TokenReviews:
 
 
 def owner_of(answer: Any) -> TokenOwner:
-    """What a TokenReview says."""
+    """The owner in the answer to a TokenReview."""
     status = answer.get("status") if isinstance(answer, dict) else None
     if not isinstance(status, dict) or status.get("authenticated") is not True:
         error = str((status or {}).get("error", "") if isinstance(status, dict) else "")
