@@ -24,7 +24,7 @@ from unidle.fill.model.prefill import InferenceModel
 from unidle.fill.policy.controller import FillController
 from unidle.fill.policy.pipelines import InferencePipeline
 from unidle.fill.policy.requests import Accepted, PrefillRequest
-from unidle.fill.policy.windows import Window
+from unidle.fill.policy.windows import FillWindow
 from unidle.fill.simulate.arrivals import PromptProcess, arrivals
 from unidle.fill.simulate.dedicated import served_alone
 from unidle.fill.simulate.planned import PlannedWaits, planned_waits
@@ -251,9 +251,9 @@ def _decisions(pp: int, seed: int) -> tuple[float, float]:
     for number, each in enumerate(pipelines):
         lengths = chance.integers(15, 300, size=(WINDOWS // GPUS, 2)) * 10**6
         for device in each.devices:
-            moment, windows = int(number * 30_000), list[Window]()
+            moment, windows = int(number * 30_000), list[FillWindow]()
             for inside, outside in lengths.tolist():
-                windows.append(Window(device, moment, moment + inside, 70 * 10**9))
+                windows.append(FillWindow(device, moment, moment + inside, 70 * 10**9))
                 moment += inside + outside
             controller.windows(device, windows)
     taken, now, accepted = list[int](), 0, 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from unidle.fill.model.prefill import InferenceModel
@@ -17,12 +17,12 @@ class FillPolicy:
 
     name: str
     what: str
-    pieces: PieceRules = PieceRules()
+    pieces: PieceRules = field(default_factory=PieceRules)
     quantile: float | None = None
     guarded: bool = True
     learned: bool = True
     least_ns: int = LEAST_NS
-    yields: YieldRules = YieldRules()
+    yields: YieldRules = field(default_factory=YieldRules)
     reconstructed: bool = False
 
     def forecast(self, model: InferenceModel, tokens: int, *, exact: bool) -> ForecastRules:
