@@ -280,5 +280,5 @@ def test_a_profile_made_before_the_run_does_not_follow_what_is_observed() -> Non
     assert made.error.early == 5
 
 
-def test_short_pieces_take_the_median_and_long_ones_the_lower_tail() -> None:
+def test_what_holds_training_up_for_long_is_forecast_by_the_lower_tail() -> None:
     assert (quantile_for(2 * MS), quantile_for(10 * MS)) == (0.5, 0.1)

@@ -22,7 +22,7 @@ PLAYED_MOST: Final = 5_000_000  # operations of training over all iterations, an
 
 @dataclass(frozen=True, slots=True)
 class FillRequestFile:
-    """What a fill file asks for; ``chunk_tokens`` and ``gives_way_ns``: of our own policy."""
+    """What a fill file requests; ``chunk_tokens`` and ``gives_way_ns``: of our own policy."""
 
     setting: Setting
     model: InferenceModel

@@ -192,7 +192,7 @@ class FillController:
         return done
 
     def cancel(self, number: int, now_ns: int) -> QueuedPrefill | None:
-        """A request is not wanted any more: what it has left is taken out, and those behind it move up. None if it is not here."""
+        """A request is withdrawn: what it has left is taken out, and those behind it move up. None if it is not here."""
         pipeline = self._where.pop(number, None)
         if pipeline is None:
             return None
