@@ -24,7 +24,7 @@ from unidle.fill.model.prefill import InferenceModel
 from unidle.fill.policy.controller import FillController
 from unidle.fill.policy.pipelines import InferencePipeline
 from unidle.fill.policy.requests import Accepted, PrefillRequest
-from unidle.fill.policy.windows import Window
+from unidle.fill.policy.windows import FillWindow
 from unidle.fill.simulate.arrivals import PromptProcess, arrivals
 from unidle.fill.simulate.dedicated import served_alone
 from unidle.fill.simulate.planned import PlannedWaits, planned_waits
@@ -40,6 +40,7 @@ LOADS, FULL = (0.1, 0.2, 0.3, 0.4, 0.7), (1.0, 1.5)
 JITTERS = (10, 20)
 SPEEDS = (1, 2, 4, 8, 16, 32)  # times as fast a training: windows are as many times shorter
 LENGTHS = (128, 512, 2048, 8192, 32768)
+LONG_S = 60.0  # for quantiles of few prompts
 GPUS, WINDOWS, LIMIT_US = 1000, 10_000, 200.0
 ROUNDS, DECISIONS = 5, 1500
 
@@ -139,7 +140,7 @@ def _headline() -> Iterator[Row]:
 
 
 def _ttft() -> Iterator[Row]:
-    here = world()
+    here = replace(world(), seconds=LONG_S)
     for load in (*LOADS, *FULL):
         found, alone = here.filled(load), here.alone(load)
         for part, most in ((0.5, 1.1), (0.99, 1.5)):
@@ -251,9 +252,9 @@ def _decisions(pp: int, seed: int) -> tuple[float, float]:
     for number, each in enumerate(pipelines):
         lengths = chance.integers(15, 300, size=(WINDOWS // GPUS, 2)) * 10**6
         for device in each.devices:
-            moment, windows = int(number * 30_000), list[Window]()
+            moment, windows = int(number * 30_000), list[FillWindow]()
             for inside, outside in lengths.tolist():
-                windows.append(Window(device, moment, moment + inside, 70 * 10**9))
+                windows.append(FillWindow(device, moment, moment + inside, 70 * 10**9))
                 moment += inside + outside
             controller.windows(device, windows)
     taken, now, accepted = list[int](), 0, 0

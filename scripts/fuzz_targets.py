@@ -67,6 +67,12 @@ def _span(path: Path) -> object:
     return load_pipelines(path)
 
 
+def _fill(path: Path) -> object:
+    from unidle.fill.files.setting import load_fill
+
+    return load_fill(path)
+
+
 def _trace(path: Path) -> object:
     from unidle.files.trace import load_trace
 
@@ -312,6 +318,7 @@ TARGETS: dict[str, Callable[[Path], Run]] = {
     "drill": _file(_drill, "drill.yaml"),
     "clusters": _file(_clusters, "clusters.yaml"),
     "span": _file(_span, "span.yaml"),
+    "fill": _file(_fill, "fill.yaml"),
     "trace": _file(_trace, "trace.jsonl"),
     "fault_trace": _file(_fault_trace, "faults.jsonl"),
     "snapshot": _file(_snapshot, "snapshot.jsonl"),

@@ -8,10 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from unidle.files.document import Document
 from unidle.fill.model.prefill import InferenceModel
 from unidle.fill.policy.requests import PrefillRequest
 from unidle.fill.simulate.run import FillSetting
-from unidle.files.document import Document
 from unidle.span.files.setting import setting_of
 from unidle.span.simulate.iteration import Simulation, simulate
 from unidle.span.simulate.schedules import SCHEDULES

@@ -27,7 +27,9 @@ def of_fill(module: str) -> Any:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith(("unidle.fill", "unidle.span")):
             raise
-        raise CannotRun("work for the bubbles of training is not installed", remedy="pip install 'unidle[fill]'") from error
+        raise CannotRun(
+            "work for the bubbles of training is not installed", remedy="pip install 'unidle[fill]'"
+        ) from error
 
 
 def _missing() -> None:

@@ -23,7 +23,9 @@ def register(app: typer.Typer) -> None:
 def schema(
     file: Annotated[
         str,
-        typer.Argument(metavar="job|fleet|clusters|drill|span|fill", show_default=False, help="Kind of file."),
+        typer.Argument(
+            metavar="job|fleet|clusters|drill|span|fill", show_default=False, help="Kind of file."
+        ),
     ],
 ) -> None:
     """Print the JSON Schema of an input file. Editors use it to check and complete the file."""

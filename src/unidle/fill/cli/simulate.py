@@ -16,29 +16,39 @@ if TYPE_CHECKING:
     from unidle.fill.simulate.run import FillOutcome
 
 
+FileArgument = Annotated[
+    str, typer.Argument(metavar="FILE", show_default=False, help="Fill file; `-` reads standard input.")
+]
+ScheduleOption = Annotated[
+    str,
+    typer.Option(
+        "--schedule", metavar="NAME", help="Schedule of the training; FILE.py:FUNCTION for your own."
+    ),
+]
+PolicyOption = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        metavar="NAME",
+        help="What fills the bubbles: unidle, no-guard, whole, pipefill or freeride.",
+    ),
+]
+TimelineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--timeline", metavar="FILE", show_default=False,
+        help="Write one row per operation of training and filler: CSV, or JSON lines for a name in .jsonl.",
+    ),
+]  # fmt: skip
+
+
 def simulate(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", show_default=False, help="Fill file; `-` reads standard input.")
-    ],
-    schedule: Annotated[
-        str,
-        typer.Option("--schedule", metavar="NAME", help="Schedule of the training; FILE.py:FUNCTION for your own."),
-    ] = "unidle",
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy", metavar="NAME", help="What fills the bubbles: unidle, no-guard, whole, pipefill or freeride."
-        ),
-    ] = "unidle",
-    timeline: Annotated[
-        str | None,
-        typer.Option(
-            "--timeline", metavar="FILE", show_default=False,
-            help="Write one row per operation of training and filler: CSV, or JSON lines for a name in .jsonl.",
-        ),
-    ] = None,
+    file: FileArgument,
+    schedule: ScheduleOption = "unidle",
+    policy: PolicyOption = "unidle",
+    timeline: TimelineOption = None,
     as_json: JsonOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Simulate a training schedule with prefill in its bubbles, and without. The output has utilisation, slow-down,
     times to the first token, and where the time of all devices goes."""
     from unidle.fill.cli.output import as_object, show_outcome, write_timeline

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from unidle.fill.files.file import FillFile
 from unidle.files.schema import schema_of
+from unidle.fill.files.file import FillFile
 
 _EXAMPLE: Final[dict[str, Any]] = {
     "model": {"layers": 9, "hidden": 4096, "sequence": 4096},

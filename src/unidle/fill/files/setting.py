@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from unidle.files.check import convert
+from unidle.files.document import Bounds, Document
+from unidle.files.load import base_dir_of, load_document
 from unidle.fill.files.file import OWN_FIELDS, FillFile, PromptsPart, TokensPart
 from unidle.fill.files.trace import load_lengths, load_trace
 from unidle.fill.model.prefill import InferenceModel
 from unidle.fill.simulate.arrivals import PromptProcess
-from unidle.files.check import convert
-from unidle.files.document import Bounds, Document
-from unidle.files.load import base_dir_of, load_document
 from unidle.span.files.setting import setting_of
 from unidle.span.model.setting import Setting
 
@@ -22,7 +22,7 @@ PLAYED_MOST: Final = 5_000_000  # operations of training over all iterations, an
 
 @dataclass(frozen=True, slots=True)
 class FillRequestFile:
-    """What a fill file asks for; ``chunk_tokens`` and ``gives_way_ns``: of our own policy."""
+    """What a fill file requests; ``chunk_tokens`` and ``gives_way_ns``: of our own policy."""
 
     setting: Setting
     model: InferenceModel

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from unidle.errors import BadInput
-from unidle.fill.files.file import TOKENS_MOST
-from unidle.fill.simulate.arrivals import TracedPrompt
 from unidle.files.document import BadFile
 from unidle.files.load import read_text, source_name
+from unidle.fill.files.file import TOKENS_MOST
+from unidle.fill.simulate.arrivals import TracedPrompt
 
 PROMPTS_MOST: Final = 1_000_000
 _SIZE: Final = 64 << 20

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unidle.fill.model.prefill import InferenceModel, PrefillChunk, chunks_of
-from unidle.fill.policy.fit import Fit, QueuedPrefill, fit, queued
+from unidle.fill.policy.fit import PromptFit, QueuedPrefill, fit, queued
 from unidle.fill.policy.index import WindowIndex
-from unidle.fill.policy.line import FillLine, Held, NextPiece
+from unidle.fill.policy.line import FillLine, HeldKeys, NextPiece
 from unidle.fill.policy.pipelines import InferencePipeline
 from unidle.fill.policy.requests import Accepted, Decision, NotPlaced, PrefillRequest
-from unidle.fill.policy.windows import Window
+from unidle.fill.policy.windows import FillWindow
 
 TRIES = 3
 
@@ -43,7 +43,7 @@ class FillController:
         self._pieces = pieces
         self._where: dict[int, int] = {}
 
-    def windows(self, device: int, windows: Sequence[Window]) -> None:
+    def windows(self, device: int, windows: Sequence[FillWindow]) -> None:
         """The windows of a device from now on, as far as they are known. :meth:`replan` follows where work was placed in others."""
         self.index.put(device, windows)
 
@@ -93,7 +93,7 @@ class FillController:
     def _in_time(request: PrefillRequest, first_token_ns: int) -> bool:
         return request.deadline_ns is None or first_token_ns <= request.deadline_ns
 
-    def _try(self, line: FillLine, item: QueuedPrefill, now_ns: int) -> Fit | str:
+    def _try(self, line: FillLine, item: QueuedPrefill, now_ns: int) -> PromptFit | str:
         """The fit behind all that is there, or why there is none."""
         room = line.pipeline.resident_bytes
         from_ns, alone = now_ns, item.kv_bytes > room
@@ -111,7 +111,7 @@ class FillController:
             return "its keys and values need more memory than training leaves"
         return found
 
-    def _in_one_window(self, line: FillLine, item: QueuedPrefill, found: Fit) -> bool:
+    def _in_one_window(self, line: FillLine, item: QueuedPrefill, found: PromptFit) -> bool:
         """Whether keys and values come and go in windows with more memory than training leaves at its fullest."""
         needed = item.kv_bytes + self.model.weight_bytes()
         release = found.first_token_ns + item.handoff_ns
@@ -124,12 +124,12 @@ class FillController:
                 return False
         return True
 
-    def _commit(self, number: int, found: Fit, item: QueuedPrefill) -> Accepted:
+    def _commit(self, number: int, found: PromptFit, item: QueuedPrefill) -> Accepted:
         line = self._lines[number]
         item.from_ns, item.begin_ns, item.first_token_ns = found.from_ns, found.begin_ns, found.first_token_ns
         line.free = found.free
         line.queue.append(item)
-        line.held.append(Held(item.release_ns, item.kv_bytes, item.request.number))
+        line.held.append(HeldKeys(item.release_ns, item.kv_bytes, item.request.number))
         self.index.move(number, found.free[0])
         self._where[item.request.number] = number
         return Accepted(
@@ -173,7 +173,7 @@ class FillController:
             if not item.started:
                 item.from_ns, item.begin_ns = tried.from_ns, tried.begin_ns
             line.free = tried.free
-            line.held.append(Held(item.release_ns, item.kv_bytes, item.request.number))
+            line.held.append(HeldKeys(item.release_ns, item.kv_bytes, item.request.number))
             if not self._in_time(item.request, item.first_token_ns):
                 late.append(item.request)
         self.index.move(number, line.free[0])
@@ -192,7 +192,7 @@ class FillController:
         return done
 
     def cancel(self, number: int, now_ns: int) -> QueuedPrefill | None:
-        """A request is not wanted any more: what it has left is taken out, and those behind it move up. None if it is not here."""
+        """A request is withdrawn: what it has left is taken out, and those behind it move up. None if it is not here."""
         pipeline = self._where.pop(number, None)
         if pipeline is None:
             return None

@@ -47,7 +47,7 @@ def queued(
     )
 
 
-class Fit(NamedTuple):
+class PromptFit(NamedTuple):
     """``from_ns``: not earlier, for the memory; ``free``: until when each stage then has work."""
 
     from_ns: int
@@ -59,44 +59,53 @@ class Fit(NamedTuple):
 
 def fit(
     index: WindowIndex, devices: Sequence[int], free: Sequence[int], item: QueuedPrefill, from_ns: int
-) -> Fit | None:
+) -> PromptFit | None:
     """What is left of ``item``, not before ``from_ns`` and behind the cursors ``free``; None where the windows ahead do not hold it.
 
     A piece is one layer of a chunk (or all of them): it is not started unless the rest of a window holds it.
     """
-    starts, ends = [index.starts[d] for d in devices], [index.ends[d] for d in devices]
+    windows = [(index.starts[device], index.ends[device]) for device in devices]
     free = [max(each, from_ns) for each in free]
-    at = [bisect_right(own, moment) for own, moment in zip(ends, free, strict=True)]
+    at = [bisect_right(ends, moment) for (_, ends), moment in zip(windows, free, strict=True)]
     booked: list[Booked] = []
-    now, book = from_ns, booked.append
+    now = from_ns
     for j, chunk in enumerate(item.chunks):
-        piece, hop, lefts, known = chunk.layer_ns, chunk.hop_ns, item.left[j], item.ready[j]
-        ready = from_ns
-        for s, left in enumerate(lefts):
+        known, ready = item.ready[j], from_ns
+        for s, left in enumerate(item.left[j]):
             if not left:
-                arrives = known[s + 1] if s + 1 < len(lefts) else None
+                arrives = known[s + 1] if s + 1 < len(known) else None
                 ready = from_ns if arrives is None else arrives
                 continue
-            now = free[s]
-            if now < ready:
-                now = ready
-            own_starts, own_ends, i = starts[s], ends[s], at[s]
-            while True:
-                if i >= len(own_ends):
-                    return None
-                if now < own_starts[i]:
-                    now = own_starts[i]
-                fits = (own_ends[i] - now) // piece
-                if fits >= left:
-                    end = now + left * piece
-                    book(Booked(s, j, now, end, left))
-                    now = end
-                    break
-                if fits > 0:
-                    book(Booked(s, j, now, now + fits * piece, fits))
-                    left -= fits
-                i += 1
-            at[s], free[s] = i, now
-            ready = now + hop
+            now = max(free[s], ready)
+            found = _walk(windows[s], at[s], now, left, (s, j, chunk.layer_ns), booked)
+            if found is None:
+                return None
+            at[s], now = found
+            free[s], ready = now, now + chunk.hop_ns
     begin = booked[0].start_ns if booked else from_ns
-    return Fit(from_ns, begin, now, free, booked)
+    return PromptFit(from_ns, begin, now, free, booked)
+
+
+def _walk(
+    windows: tuple[list[int], list[int]],
+    at: int,
+    now: int,
+    left: int,
+    piece: tuple[int, int, int],
+    booked: list[Booked],
+) -> tuple[int, int] | None:
+    """So many pieces (stage, chunk, nanoseconds) from ``now`` on; the last window and the end, None where they do not fit."""
+    (starts, ends), (stage, chunk, length) = windows, piece
+    while at < len(ends):
+        if now < starts[at]:
+            now = starts[at]
+        fits = (ends[at] - now) // length
+        if fits >= left:
+            end = now + left * length
+            booked.append(Booked(stage, chunk, now, end, left))
+            return at, end
+        if fits > 0:
+            booked.append(Booked(stage, chunk, now, now + fits * length, fits))
+            left -= fits
+        at += 1
+    return None

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from unidle.fill.policy.windows import Window
+from unidle.fill.policy.windows import FillWindow
 
 Ints = npt.NDArray[np.int64]
 NEVER: Final = 1 << 44  # nanoseconds of time or of windows: 4.9 hours ahead of the origin of the index
@@ -51,7 +51,7 @@ class WindowIndex:
             self._write(row, device)
         self._flat = self._ends.ravel(), self._sums.ravel(), self._before.ravel(), self._shifts.ravel()
 
-    def put(self, device: int, windows: Sequence[Window]) -> None:
+    def put(self, device: int, windows: Sequence[FillWindow]) -> None:
         """The windows of a device from now on: in order, none of them overlapping. What was there before is replaced."""
         self.starts[device] = [each.start_ns for each in windows]
         self.ends[device] = [each.end_ns for each in windows]
@@ -125,7 +125,7 @@ class WindowIndex:
         return nearest
 
 
-def fluid_end_ns(windows: Sequence[Window], free_ns: int, work_ns: int) -> int | None:
+def fluid_end_ns(windows: Sequence[FillWindow], free_ns: int, work_ns: int) -> int | None:
     """The same for one row by a scan of its windows; None if they do not hold the work."""
     for each in windows:
         start = max(each.start_ns, free_ns)

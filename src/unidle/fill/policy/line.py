@@ -19,7 +19,7 @@ class NextPiece(NamedTuple):
     ready_ns: int
 
 
-class Held(NamedTuple):
+class HeldKeys(NamedTuple):
     """Keys and values of request ``number`` on the fullest device, until they have been handed off."""
 
     release_ns: int
@@ -34,7 +34,7 @@ class FillLine:
     pipeline: InferencePipeline
     free: list[int]
     queue: list[QueuedPrefill] = field(default_factory=list)
-    held: list[Held] = field(default_factory=list)
+    held: list[HeldKeys] = field(default_factory=list)
 
     def next_piece(self, stage: int) -> NextPiece | None:
         """In the order of the queue; None where the stage has nothing left, or its input is not made yet."""
@@ -62,7 +62,7 @@ class FillLine:
         item.first_token_ns = now_ns
         self.queue = [each for each in self.queue if each is not item]
         self.held = [each for each in self.held if each.number != item.request.number]
-        self.held.append(Held(item.release_ns, item.kv_bytes, item.request.number))
+        self.held.append(HeldKeys(item.release_ns, item.kv_bytes, item.request.number))
         return True
 
     def take_out(self, number: int) -> QueuedPrefill | None:

@@ -18,7 +18,7 @@ class FillDevice:
 
 @dataclass(frozen=True, slots=True)
 class InferencePipeline:
-    """``devices``: in the order of its stages. ``resident_bytes``: for keys and values on each, beside the weights."""
+    """``devices``: in the order of its stages. ``resident_bytes``: for keys and values on each, in addition to the weights."""
 
     devices: tuple[int, ...]
     resident_bytes: int

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 UNLIMITED: Final = 1 << 62
 
 
-class Window(NamedTuple):
+class FillWindow(NamedTuple):
     """Nanoseconds; ``free_bytes``: memory that training leaves in it. ``device``: number of the device."""
 
     device: int

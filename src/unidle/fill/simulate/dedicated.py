@@ -9,7 +9,7 @@ from unidle.fill.policy.controller import FillController
 from unidle.fill.policy.index import NEVER
 from unidle.fill.policy.pipelines import InferencePipeline
 from unidle.fill.policy.requests import Accepted, PrefillRequest
-from unidle.fill.policy.windows import UNLIMITED, Window
+from unidle.fill.policy.windows import UNLIMITED, FillWindow
 
 
 class DedicatedPool:
@@ -21,7 +21,7 @@ class DedicatedPool:
         pipelines = [InferencePipeline(tuple(range(k * pp, (k + 1) * pp)), UNLIMITED) for k in range(count)]
         self._controller = FillController(pipelines, model)
         for device in range(count * pp):
-            self._controller.windows(device, [Window(device, 0, NEVER // 4)])
+            self._controller.windows(device, [FillWindow(device, 0, NEVER // 4)])
 
     def serve(self, request: PrefillRequest, now_ns: int) -> int | None:
         """When its first token is made; None if that would be late, or there are no devices."""

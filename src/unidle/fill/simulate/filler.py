@@ -11,7 +11,7 @@ from unidle.fill.policy.fit import QueuedPrefill
 from unidle.fill.policy.forecast import WaitForecast
 from unidle.fill.policy.line import NextPiece
 from unidle.fill.policy.requests import Decision, PrefillRequest
-from unidle.fill.policy.windows import Window
+from unidle.fill.policy.windows import FillWindow
 from unidle.fill.simulate.accounts import DeviceAccounts
 from unidle.fill.simulate.events import Events
 from unidle.fill.simulate.planned import PlannedWaits
@@ -37,7 +37,7 @@ class _Batch:
     count: int
 
 
-class Filler:
+class BubbleFiller:
     """The host of the waits (:class:`unidle.fill.simulate.training.WaitHost`).
 
     ``exact``: waits are as planned, so that the controller's windows are kept as they are; else they are corrected by what happens.
@@ -81,9 +81,9 @@ class Filler:
         if not self._exact:
             self._replan(range(len(self._controller.pipelines)), now_ns)
 
-    def _windows(self, device: int, iteration: int, now_ns: int, period: int, ahead: int) -> list[Window]:
+    def _windows(self, device: int, iteration: int, now_ns: int, period: int, ahead: int) -> list[FillWindow]:
         each = [
-            Window(device, offset, offset + length, free)
+            FillWindow(device, offset, offset + length, free)
             for position, free in self._by_device.get(device, ())
             if (length := self._forecast.length_ns(device, position))
             for offset in (self._forecast.offset_ns(device, position),)
@@ -98,13 +98,13 @@ class Filler:
         ]
         if not iteration and device in self._first:
             known = self._first[device]
-            found.append(Window(device, now_ns, now_ns + known.length_ns, known.free_bytes))
+            found.append(FillWindow(device, now_ns, now_ns + known.length_ns, known.free_bytes))
         if self._exact:
             return sorted(each for each in found if each.end_ns > now_ns)
         open_until = self._limit.get(device)
         if open_until is not None:
             found = [each for each in found if each.start_ns >= now_ns]
-            found.append(Window(device, now_ns, open_until))
+            found.append(FillWindow(device, now_ns, open_until))
         return _apart(found, now_ns)
 
     def _replan(self, rows: range | tuple[int, ...], now_ns: int) -> None:
@@ -155,11 +155,11 @@ class Filler:
         index = self._controller.index
         limit = self._limit.get(device, 0)
         rest = [
-            Window(device, *each)
+            FillWindow(device, *each)
             for each in zip(index.starts[device], index.ends[device], index.free_bytes[device], strict=True)
             if each[0] > max(limit, now_ns)
         ]
-        here = [Window(device, now_ns, limit)] if limit > now_ns else []
+        here = [FillWindow(device, now_ns, limit)] if limit > now_ns else []
         self._controller.windows(device, here + rest)
         self._replan((self._place[device][0],), now_ns)
 
@@ -246,9 +246,9 @@ class Filler:
         return begin
 
 
-def _apart(windows: list[Window], now_ns: int) -> list[Window]:
+def _apart(windows: list[FillWindow], now_ns: int) -> list[FillWindow]:
     """In order; forecasts that overlap are cut where the next one begins."""
-    found = list[Window]()
+    found = list[FillWindow]()
     for each in sorted(windows):
         if each.end_ns <= now_ns:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from unidle.fill.model.prefill import InferenceModel
@@ -13,23 +13,25 @@ from unidle.fill.simulate.filler import YieldRules
 
 @dataclass(frozen=True, slots=True)
 class FillPolicy:
-    """``quantile``: of a forecast; None: that for the length of a piece. ``reconstructed``: of another system, from its paper."""
+    """``quantile``: of a forecast; None: that for how long a piece can hold training up. ``reconstructed``: of another system, from its paper."""
 
     name: str
     what: str
-    pieces: PieceRules = PieceRules()
+    pieces: PieceRules = field(default_factory=PieceRules)
     quantile: float | None = None
     guarded: bool = True
     learned: bool = True
     least_ns: int = LEAST_NS
-    yields: YieldRules = YieldRules()
+    yields: YieldRules = field(default_factory=YieldRules)
     reconstructed: bool = False
 
     def forecast(self, model: InferenceModel, tokens: int, *, exact: bool) -> ForecastRules:
         """``tokens``: the longest prompt; ``exact``: waits are as planned, and short ones are known, too."""
         most = min(self.pieces.chunk_tokens or tokens, tokens)
         piece = model.layer_ns(max(tokens - most, 0), tokens)
-        quantile = quantile_for(piece) if self.quantile is None else self.quantile
+        way = self.yields.gives_way_ns
+        hold = piece if way is None else min(piece, way)
+        quantile = quantile_for(hold) if self.quantile is None else self.quantile
         return ForecastRules(quantile, 0 if exact else self.least_ns, self.guarded, self.learned)
 
 

@@ -14,7 +14,7 @@ from unidle.fill.policy.requests import Accepted, PrefillRequest
 from unidle.fill.simulate.accounts import DeviceAccounts, SpentRow
 from unidle.fill.simulate.dedicated import DedicatedPool
 from unidle.fill.simulate.events import Events
-from unidle.fill.simulate.filler import AHEAD_NS, Filler
+from unidle.fill.simulate.filler import AHEAD_NS, BubbleFiller
 from unidle.fill.simulate.planned import PlannedWaits, fill_devices, planned_waits
 from unidle.fill.simulate.rules import FillPolicy
 from unidle.fill.simulate.training import TrainingRun, Unfilled
@@ -106,34 +106,15 @@ class _Routes:
 def filled(
     setting: FillSetting, policy: FillPolicy, *, rows: bool = False, planned: PlannedWaits | None = None
 ) -> FillOutcome:
-    """Play the training with and without the filler, for whole iterations of at least ``seconds``.
+    """Play the training with and without the filler, for whole iterations of at most ``seconds``, one at least.
 
     ``rows``: keep the timeline. ``planned``: the waits of the schedule where they are known already.
     """
-    simulation, exact = setting.simulation, not setting.jitter
-    planned = planned or planned_waits(simulation)
+    planned = planned or planned_waits(setting.simulation)
     iterations, unfilled_end, unfilled = _unfilled(setting)
-    pipelines = pipelines_of(fill_devices(simulation), setting.model.pp, setting.model.weight_bytes())
-    controller = FillController(pipelines, setting.model, policy.pieces)
-    longest = max((each.tokens for each in setting.requests), default=1)
-    forecast = WaitForecast(policy.forecast(setting.model, longest, exact=exact))
-    events, accounts = Events(), DeviceAccounts(simulation.setting.devices, rows=rows)
-    filler = Filler(controller, forecast, planned, events, accounts, policy.yields, exact=exact)
-    routes = _Routes(DedicatedPool(setting.model, setting.dedicated_gpus))
-    filler.served, filler.gone = routes.enter, partial(routes.gone, events)
-    run = TrainingRun(simulation, setting.jitter, setting.seed, events, accounts, filler)
-    for request in setting.requests:
-        events.at(request.arrival_ns, partial(_arrives, filler, routes, request))
-    run.start()
-    events.run(lambda: len(run.begins_ns) <= iterations)
-    end = accounts.until_ns = run.begins_ns[iterations]
-    last = iterations + 1 + AHEAD_NS // planned.iteration_ns + DRAIN
-    events.run(
-        lambda: (
-            len(run.begins_ns) <= iterations + 1
-            or (len(run.begins_ns) <= last and len(routes.served) < len(routes.accepted))
-        )
-    )
+    play = _Play.made(setting, policy, planned, rows=rows)
+    end = play.run_through(iterations)
+    routes = play.routes
     late = sum(
         request.deadline_ns is not None
         and routes.served.get(number, 1 << 62) > request.deadline_ns - request.arrival_ns
@@ -142,14 +123,62 @@ def filled(
     by_number = {request.number: request for request in setting.requests}
     answered = [*routes.served, *routes.spilled]
     return FillOutcome(
-        end, unfilled_end, iterations, accounts.spent, unfilled, tuple(routes.served.values()),
+        end, unfilled_end, iterations, play.accounts.spent, unfilled, tuple(routes.served.values()),
         tuple(routes.spilled.values()), tuple(setting.model.token_ns(by_number[n].tokens) for n in answered),
         len(routes.accepted), len(routes.spilled), len(routes.rejected), late, routes.reasons, unfilled["waits"],
-        pipelines, forecast.error, tuple(row for row in accounts.rows or () if row.start_ns < end),
+        play.pipelines, play.error, tuple(row for row in play.accounts.rows or () if row.start_ns < end),
     )  # fmt: skip
 
 
-def _arrives(filler: Filler, routes: _Routes, request: PrefillRequest) -> None:
+@dataclass(slots=True)
+class _Play:
+    """Training and its filler, with one queue of events."""
+
+    events: Events
+    accounts: DeviceAccounts
+    run: TrainingRun
+    routes: _Routes
+    pipelines: tuple[InferencePipeline, ...]
+    error: ForecastError
+    arrived_ns: int
+    drain: int
+
+    @classmethod
+    def made(cls, setting: FillSetting, policy: FillPolicy, planned: PlannedWaits, *, rows: bool) -> _Play:
+        """All parts, with the arrivals entered."""
+        simulation, exact = setting.simulation, not setting.jitter
+        pipelines = pipelines_of(fill_devices(simulation), setting.model.pp, setting.model.weight_bytes())
+        controller = FillController(pipelines, setting.model, policy.pieces)
+        longest = max((each.tokens for each in setting.requests), default=1)
+        forecast = WaitForecast(policy.forecast(setting.model, longest, exact=exact))
+        events, accounts = Events(), DeviceAccounts(simulation.setting.devices, rows=rows)
+        filler = BubbleFiller(controller, forecast, planned, events, accounts, policy.yields, exact=exact)
+        routes = _Routes(DedicatedPool(setting.model, setting.dedicated_gpus))
+        filler.served, filler.gone = routes.enter, partial(routes.gone, events)
+        for request in setting.requests:
+            events.at(request.arrival_ns, partial(_arrives, filler, routes, request))
+        run = TrainingRun(simulation, setting.jitter, setting.seed, events, accounts, filler)
+        arrived = max((each.arrival_ns for each in setting.requests), default=0)
+        drain = 1 + AHEAD_NS // planned.iteration_ns + DRAIN
+        return cls(events, accounts, run, routes, pipelines, forecast.error, arrived, drain)
+
+    def run_through(self, iterations: int) -> int:
+        """So many iterations count; in those after them accepted prompts end. The end of the ones that count."""
+        begins, routes = self.run.begins_ns, self.routes
+        self.run.start()
+        self.events.run(lambda: len(begins) <= iterations)
+        self.accounts.until_ns = begins[iterations]
+
+        def wanted() -> bool:
+            """The next iteration as a whole, so that all time before it is entered."""
+            waiting = len(begins) <= iterations + self.drain and len(routes.served) < len(routes.accepted)
+            return len(begins) <= iterations + 1 or self.events.now_ns < self.arrived_ns or waiting
+
+        self.events.run(wanted)
+        return begins[iterations]
+
+
+def _arrives(filler: BubbleFiller, routes: _Routes, request: PrefillRequest) -> None:
     decision = filler.arrives(request)
     if isinstance(decision, Accepted):
         routes.accepted[request.number] = request
