@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIST = Path(__file__).with_name("peers.txt")
 MAKE_LIMIT_S = 240
-_OF_LIST = ("py-spy", "austin", "memray")
+_OF_LIST = ("py-spy", "austin", "memray", "torchfix")
 
 
 @cache

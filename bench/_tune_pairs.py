@@ -8,6 +8,7 @@ import gc
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ class Slept(Dataset[Any]):
 
 
 def workers() -> Pair:
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
+
     def run(count: int) -> Form:
         return lambda: sum(
             len(x) for x in DataLoader(Slept(), batch_size=32, shuffle=True, num_workers=count)
@@ -69,7 +72,6 @@ def whole_file() -> Pair:
 
 def arrays() -> Pair:
     rows = [np.random.default_rng(0).standard_normal(1000) for _ in range(64)]
-    import warnings
 
     def slow() -> object:
         with warnings.catch_warnings():
@@ -98,7 +100,7 @@ def stepped(
     """A run of training steps with something at the end of each."""
     model = model or small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    x = torch.randn(64, 64)
+    x = torch.randn(64, next(model.parameters()).size(1))
 
     def run() -> None:
         for _ in range(steps):

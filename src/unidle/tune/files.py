@@ -108,10 +108,10 @@ def read_source(path: Path, named: bool) -> SourceText | SkippedFile:
         return skipped(cells) if isinstance(cells, str) else SourceText(name, cells.text, named, cells)
     if b"\0" in raw:
         return skipped("is not Python: it has zero bytes")
+    plain = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
-        text = raw.decode(encoding)
-        return SourceText(name, text.replace("\r\n", "\n").replace("\r", "\n"), named)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(plain).readline)
+        return SourceText(name, plain.decode(encoding), named)
     except (SyntaxError, LookupError) as error:
         return skipped(f"has an unknown encoding: {error}")
     except UnicodeDecodeError as error:
