@@ -1,32 +1,19 @@
 """Reading shards back: from storage, from this node's memory, or from another node's; each byte is checked.
 
-PyTorch's distributed checkpoint plans what a rank needs of which piece, for any number of ranks then and now.
+What a rank needs of which piece is planned in :mod:`unidle.rank.checkpoint.planned_load`.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.distributed._shard._utils import narrow_tensor_by_index
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.storage import StorageReader
-from torch.futures import Future
 
 from unidle.checkpoint.holder import wire
 from unidle.checkpoint.holder.hold_paths import held, open_copy
@@ -192,66 +179,16 @@ class ShardSet:
 
     def load_into(self, targets: Mapping[str, Tensor]) -> None:
         """Fill tensors (or this rank's shards of DTensors) by name. No communication between ranks."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there is no communication is the intention
-            load(dict(targets), storage_reader=_Reader(self), no_dist=True)
+        # imports half a second of PyTorch, which who reads whole pieces does not need
+        from unidle.rank.checkpoint.planned_load import planned_load
+
+        planned_load(self, targets)
 
     def load_all(self) -> int:
         """Read every tensor whole, one after the other, and every rank's state; returns how many there were."""
         for name, (whole, dtype) in self.wholes().items():
             self.load_into({name: torch.empty(whole, dtype=dtype)})
         return len(self.pieces)
-
-
-class _Reader(StorageReader):
-    """The storage interface of :mod:`torch.distributed.checkpoint` on a :class:`ShardSet`."""
-
-    def __init__(self, shards: ShardSet) -> None:
-        self._shards = shards
-
-    @classmethod
-    def validate_checkpoint_id(cls, _checkpoint_id: object) -> bool:
-        return True
-
-    def reset(self, checkpoint_id: object = None) -> None:
-        pass
-
-    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        tensors: dict[str, Any] = {}
-        for name, places in self._shards.pieces.items():
-            chunks = [
-                ChunkStorageMetadata(torch.Size(offset), torch.Size(piece.shape))
-                for offset, (_, piece) in places.items()
-            ]
-            piece = next(iter(places.values()))[1]
-            tensors[name] = TensorStorageMetadata(
-                TensorProperties(dtype=_DTYPES[piece.dtype]), torch.Size(piece.whole), chunks
-            )
-        return Metadata(tensors)
-
-    def set_up_storage_reader(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        return plans
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        last: tuple[MetadataIndex, Tensor] | None = None
-        for item in plan.items:
-            index = item.storage_index
-            if last is None or last[0] != index:
-                offset = tuple(index.offset) if index.offset is not None else ()
-                last = (index, self._shards.tensor(index.fqn, offset))
-            part = narrow_tensor_by_index(last[1], item.storage_offsets, item.lengths)
-            target = planner.resolve_tensor(item).detach()
-            target.copy_(part)
-            planner.commit_tensor(item, target)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
 
 
 def stored(path: str) -> tuple[Manifest, ShardSet]:

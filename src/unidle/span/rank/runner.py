@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.fx.experimental.symbolic_shapes  # else the first backward pass imports it, and is measured with that
 from torch import Tensor
 
 from unidle.errors import CannotRun
