@@ -179,8 +179,9 @@ def controller_start(rig: Rig, launched: Launched, number: int, line: int) -> st
 def controller_restart(rig: Rig, launched: Launched, number: int, line: int) -> str:
     """The controller of a gang that trains is killed, and the next one at a line of its start."""
     name = f"uprestart-{number}"
+    launched.plan("none", 0, 0)
     job = rig.submit(name)
-    rig.trains(job)
+    rig.until(lambda: _serves(rig) and _trains(rig, job), f"{job} to train")
     rig.kill_controller()
     steps = rig.steps(job)
     launched.plan("up", 0, line)
@@ -194,6 +195,13 @@ def controller_restart(rig: Rig, launched: Launched, number: int, line: int) -> 
         rig.serve()
     rig.joined(PAIR)
     return _served_to_the_end(rig, name, job)
+
+
+def _serves(rig: Rig) -> bool:
+    """Whether a controller runs. That of the try before may be killed at a line that it reached only after its job had ended."""
+    if rig.controller.poll() is not None:
+        rig.serve()
+    return True
 
 
 def _served_to_the_end(rig: Rig, name: str, job: str) -> str:
