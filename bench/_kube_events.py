@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,10 +29,12 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for at in range(0, len(self.events), BLOCK):
-            part = self.events[at : at + BLOCK]
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
-        self.rfile.read(1)  # until the client leaves
+        with contextlib.suppress(OSError):  # the client leaves when it has enough
+            for at in range(0, len(self.events), BLOCK):
+                part = self.events[at : at + BLOCK]
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+            self.rfile.read(1)
+        self.close_connection = True
 
     def log_message(self, *_: object) -> None:
         pass

@@ -58,7 +58,12 @@ def watch_lightkube(server: str, count: str) -> float:
 
 
 def _after(events: Any, count: int, begun: float) -> float:
-    for number, _ in enumerate(events, 1):
+    for number, event in enumerate(events, 1):
+        # some clients decode what is used only
+        found = event["object"] if isinstance(event, dict) else event[1]
+        assert found.metadata.uid
+        assert found.status.phase
+        assert [container.resources.requests for container in found.spec.containers]
         if number == count:
             break
     return time.process_time() - begun

@@ -25,11 +25,11 @@ import msgspec
 
 from _kube_peers import PEERS, Peers
 from _table import Row, main
-from unidle.kube.access import Access
+from unidle.kube.access import ClusterAccess
 from unidle.kube.client import open_client
 from unidle.kube.kubeconfig import load_access
 from unidle.kube.objects import PODS, Pod
-from unidle.kube.protocol import Bind, Create, Delete, Put, Written
+from unidle.kube.protocol import Bind, Create, Delete, Put, WriteDone
 from unidle.kube.reflector import follow
 from unidle.kube.writer import ApiWriter, open_writer
 
@@ -111,7 +111,7 @@ def decode(body: bytes) -> float:
 
 def follow_events(server: str, count: int) -> float:
     """As an engine does: all threads, the queue and the cache."""
-    with contextlib.closing(open_client(Access(server))) as client:
+    with contextlib.closing(open_client(ClusterAccess(server))) as client:
         begun = time.process_time()
         watch = follow(client, PODS)
         with contextlib.closing(watch):
@@ -165,45 +165,43 @@ def rows(parsed: argparse.Namespace) -> Iterator[Row]:
     peers = Peers()
     how = f"measured here: median of {parsed.runs}"
     with tempfile.TemporaryDirectory(prefix="unidle-bench-kube.") as scratch:
-        body = json.dumps(
-            {
-                "kind": "PodList",
-                "apiVersion": "v1",
-                "metadata": {},
-                "items": [pod(n) for n in range(parsed.pods)],
-            }
-        )
-        listed = Path(scratch, "pods.json")
-        listed.write_text(body)
-        ours_s = median_of(parsed.runs, lambda: decode(body.encode()))
-        others = of_peers(peers, "decode", (listed,), parsed.runs)
-        size = f"{parsed.pods:,} pods, {len(body) / 1e6:.1f} MB"
-        yield compared(
-            "decode a list of pods", "pods/CPU s", parsed.pods, ours_s, others, 5, f"{how}; {size}"
-        )
-        events = Path(scratch, "events")
-        with events.open("w") as file:
-            for number in range(parsed.events):
-                file.write(
-                    json.dumps(
-                        {"type": "ADDED", "object": {"kind": "Pod", "apiVersion": "v1", **pod(number)}}
-                    )
-                    + "\n"
-                )
-        with served(events) as server:
-            ours_s = median_of(parsed.runs, lambda: follow_events(server, parsed.events))
-            few = max(1, parsed.events // SLOWER)
-            others = {
-                name: seconds * parsed.events / few
-                for name, seconds in of_peers(peers, "watch", (server, few), parsed.runs).items()
-            }
-        yield compared(
-            "follow a watch, with cache and queue", "events/CPU s", parsed.events, ours_s, others, 5,
-            f"{how}; {parsed.events:,} events over HTTP from a process of this machine",
-        )  # fmt: skip
+        yield decoding(peers, parsed, Path(scratch), how)
+        yield watching(peers, parsed, Path(scratch), how)
         if not parsed.no_cluster:
             with cluster(parsed.kubeconfig, Path(scratch)) as kubeconfig:
                 yield bindings(kubeconfig, peers, parsed, Path(scratch), how)
+
+
+def decoding(peers: Peers, parsed: argparse.Namespace, scratch: Path, how: str) -> Row:
+    whole = {
+        "kind": "PodList",
+        "apiVersion": "v1",
+        "metadata": {},
+        "items": [pod(n) for n in range(parsed.pods)],
+    }
+    body = json.dumps(whole)
+    listed = scratch / "pods.json"
+    listed.write_text(body)
+    ours_s = median_of(parsed.runs, lambda: decode(body.encode()))
+    others = of_peers(peers, "decode", (listed,), parsed.runs)
+    how += f"; {parsed.pods:,} pods, {len(body) / 1e6:.1f} MB"
+    return compared("decode a list of pods", "pods/CPU s", parsed.pods, ours_s, others, 5, how)
+
+
+def watching(peers: Peers, parsed: argparse.Namespace, scratch: Path, how: str) -> Row:
+    events = scratch / "events"
+    with events.open("w") as file:
+        for number in range(parsed.events):
+            found = {"kind": "Pod", "apiVersion": "v1", **pod(number)}
+            file.write(json.dumps({"type": "ADDED", "object": found}) + "\n")
+    few = max(1, parsed.events // SLOWER)
+    with served(events) as server:
+        ours_s = median_of(parsed.runs, lambda: follow_events(server, parsed.events))
+        others = of_peers(peers, "watch", (server, few), parsed.runs)
+    others = {name: seconds * parsed.events / few for name, seconds in others.items()}
+    how += f"; {parsed.events:,} events over HTTP from a process of this machine"
+    what = "follow a watch, with cache and queue"
+    return compared(what, "events/CPU s", parsed.events, ours_s, others, 5, how)
 
 
 @contextlib.contextmanager
@@ -265,16 +263,16 @@ def removed(writer: ApiWriter, pods: dict[str, str]) -> None:
     ended(writer)
 
 
-def ended(writer: ApiWriter) -> list[Written]:
-    found: list[Written] = []
+def ended(writer: ApiWriter) -> list[WriteDone]:
+    found: list[WriteDone] = []
     while writer.waiting or not found:
         select.select([writer.wake_fd], [], [], 1)
         for result in writer.poll():
-            if not isinstance(result, Written):
+            if not isinstance(result, WriteDone):
                 sys.exit(f"a write failed: {result}")
             found.append(result)
     for result in writer.poll():
-        assert isinstance(result, Written)
+        assert isinstance(result, WriteDone)
         found.append(result)
     return found
 

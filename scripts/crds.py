@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -145,9 +146,16 @@ def _type_of(values: list[Any]) -> str:
 
 
 def _pattern(text: str) -> str:
-    """The pattern for Go's regular expressions; empty where it needs what they have not."""
+    """The pattern for Go's regular expressions, which look at no text ahead: without that it takes more, never less."""
     text = re.sub(r"\\u([0-9a-fA-F]{4})", r"\\x{\1}", text.replace(r"$(?!\n)", "$"))
-    return "" if re.search(r"\(\?[!=<]", text) else text
+    while found := re.search(r"\(\?[!=]", text):
+        begin = found.start()
+        end, depth = begin + 1, 1
+        while depth:
+            depth += {"(": 1, ")": -1}.get(text[end], 0) if text[end - 1] != "\\" else 0
+            end += 1
+        text = text[:begin] + text[end:]
+    return text
 
 
 def _quoted(text: str) -> str:
@@ -187,47 +195,43 @@ def _column(name: str, path: str, kind: str = "string", *, wide: bool = False) -
 _AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
 
 
-def definition(kind: str, plural: str, spec: Schema, status: Schema, columns: list[Schema], *, namespaced: bool,
-               short: list[str], about: str) -> Schema:  # fmt: skip
+@dataclass(frozen=True)
+class Names:
+    """What a kind is called."""
+
+    kind: str
+    plural: str
+    short: str
+    namespaced: bool = False
+
+
+def definition(names: Names, about: str, spec: Schema, status: Schema, columns: list[Schema]) -> Schema:
     """One CustomResourceDefinition."""
-    whole = {
-        "type": "object",
-        "description": about,
-        "required": ["spec"],
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": {"type": "object"},
-            "spec": spec,
-            "status": status,
-        },
+    fields = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
+    properties = {**fields, "spec": spec, "status": status}
+    whole = {"type": "object", "description": about, "required": ["spec"], "properties": properties}
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [*columns, _AGE],
+        "schema": {"openAPIV3Schema": whole},
     }
+    called = {
+        "kind": names.kind,
+        "listKind": f"{names.kind}List",
+        "plural": names.plural,
+        "singular": names.kind.lower(),
+        "shortNames": [names.short],
+        "categories": ["unidle"],
+    }
+    scope = "Namespaced" if names.namespaced else "Cluster"
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{GROUP}", "labels": {"app.kubernetes.io/part-of": "unidle"}},
-        "spec": {
-            "group": GROUP,
-            "scope": "Namespaced" if namespaced else "Cluster",
-            "names": {
-                "kind": kind,
-                "listKind": f"{kind}List",
-                "plural": plural,
-                "singular": kind.lower(),
-                "shortNames": short,
-                "categories": ["unidle"],
-            },
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}},
-                    "additionalPrinterColumns": [*columns, _AGE],
-                    "schema": {"openAPIV3Schema": whole},
-                }
-            ],
-        },
+        "metadata": {"name": f"{names.plural}.{GROUP}", "labels": {"app.kubernetes.io/part-of": "unidle"}},
+        "spec": {"group": GROUP, "scope": scope, "names": called, "versions": [version]},
     }
 
 
@@ -252,16 +256,7 @@ def job() -> Schema:
         _column("Queue", ".spec.queue"),
         _column("Why", ".status.message", wide=True),
     ]
-    return definition(
-        "Job",
-        "jobs",
-        spec,
-        status,
-        columns,
-        namespaced=True,
-        short=["ujob"],
-        about="A job file as an object.",
-    )
+    return definition(Names("Job", "jobs", "ujob", True), "A job file as an object.", spec, status, columns)
 
 
 def queue() -> Schema:
@@ -278,7 +273,7 @@ def queue() -> Schema:
     ]
     status = _status(running="integer", waiting="integer")
     about = "A queue of a fleet file, named by the object."
-    return definition("Queue", "queues", spec, status, columns, namespaced=False, short=["uq"], about=about)
+    return definition(Names("Queue", "queues", "uq"), about, spec, status, columns)
 
 
 def topology() -> Schema:
@@ -291,18 +286,14 @@ def topology() -> Schema:
     status = _status(tiers="integer", nodes="integer")
     columns = [_column("Tiers", ".status.tiers", "integer"), _column("Nodes", ".status.nodes", "integer")]
     about = "The network tree and the links of a fleet file."
-    return definition(
-        "Topology", "topologies", spec, status, columns, namespaced=False, short=["utopo"], about=about
-    )
+    return definition(Names("Topology", "topologies", "utopo"), about, spec, status, columns)
 
 
 def fleet_policy() -> Schema:
     whole = fleet_schema()
     spec = Structural(whole).fields(whole, POLICY)
     about = "The policies of a fleet file."
-    return definition(
-        "FleetPolicy", "fleetpolicies", spec, _status(), [], namespaced=False, short=["upolicy"], about=about
-    )
+    return definition(Names("FleetPolicy", "fleetpolicies", "upolicy"), about, spec, _status(), [])
 
 
 class _Plain(yaml.SafeDumper):

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from unidle.kube.access import Access
+from unidle.kube.access import ClusterAccess
 from unidle.kube.connection import Pool
 
 
@@ -99,7 +99,7 @@ class Pump:
 
 
 @contextlib.contextmanager
-def pump(access: Access) -> Iterator[Pump]:
+def pump(access: ClusterAccess) -> Iterator[Pump]:
     url = urlsplit(access.server)
     found = Pump((url.hostname or "", url.port or 443))
     try:
@@ -137,7 +137,7 @@ class Front:
     is true, the answer is lost.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ClusterAccess) -> None:
         self.access = access
         self.pool = Pool(access)
         self.rule: Rule = lambda _method, _path: None
@@ -215,7 +215,7 @@ class Front:
 
 
 @contextlib.contextmanager
-def front(access: Access) -> Iterator[Front]:
+def front(access: ClusterAccess) -> Iterator[Front]:
     found = Front(access)
     try:
         yield found

@@ -16,7 +16,7 @@ from unidle.kube.cluster_fleet import ClusterFleet
 from unidle.kube.kubeconfig import load_access
 from unidle.kube.nodes import FleetRules, ReadNode
 from unidle.kube.objects import NODES, PODS, RESOURCE_SLICES
-from unidle.kube.protocol import Gone, Put
+from unidle.kube.protocol import Put, Vanished
 from unidle.kube.reflector import follow
 from waiting import wait_until
 
@@ -45,7 +45,7 @@ class Followed:
             (self.slices, self.fleet.see_slice),
         ):
             for event in watch.poll():
-                if isinstance(event, Put | Gone):
+                if isinstance(event, Put | Vanished):
                     see(event)  # type: ignore[operator]
         changes = self.fleet.changes()
         self.puts += [node.id for node in changes.put]

@@ -13,11 +13,11 @@ import pytest
 import needs
 from kube.cluster import Cluster, kube
 from kube.proxies import Answer, front, pump, status_answer
-from unidle.kube.access import Access
+from unidle.kube.access import ClusterAccess
 from unidle.kube.client import ApiClient, open_client
 from unidle.kube.kubeconfig import load_access
 from unidle.kube.objects import CONFIG_MAPS, NODES, AnyObject
-from unidle.kube.protocol import Behind, Gone, Put, Selected, Synced, WatchEvent
+from unidle.kube.protocol import Behind, Put, Selected, Synced, Vanished, WatchEvent
 from unidle.kube.reflector import Reflector, WatchTimes, follow
 from waiting import wait_until
 
@@ -26,7 +26,7 @@ SHORT = WatchTimes(2, 3, 1.0)
 
 
 @pytest.fixture
-def access(shared_cluster: Cluster) -> Access:
+def access(shared_cluster: Cluster) -> ClusterAccess:
     return load_access(shared_cluster.folder / "kubeconfig")
 
 
@@ -59,12 +59,12 @@ class Seen:
         return [
             f"{'+' if isinstance(event, Put) else '-'}{event.object.metadata.name}"
             for event in self.events
-            if isinstance(event, Put | Gone)
+            if isinstance(event, Put | Vanished)
         ]
 
 
 @contextlib.contextmanager
-def seen(access: Access, namespace: str, times: WatchTimes | None = None) -> Iterator[Seen]:
+def seen(access: ClusterAccess, namespace: str, times: WatchTimes | None = None) -> Iterator[Seen]:
     client = open_client(access, timeout_s=5)
     found = Seen(client, namespace, times)
     try:
@@ -93,12 +93,12 @@ def remove(cluster: Cluster, namespace: str, *names: str) -> None:
     cluster.kubectl("delete", "configmap", "-n", namespace, *names)
 
 
-def through(access: Access, port: int, scheme: str = "https") -> Access:
+def through(access: ClusterAccess, port: int, scheme: str = "https") -> ClusterAccess:
     return replace(access, server=f"{scheme}://127.0.0.1:{port}")
 
 
 def test_what_is_made_changed_and_deleted_is_reported_in_order(
-    shared_cluster: Cluster, access: Access, namespace: str
+    shared_cluster: Cluster, access: ClusterAccess, namespace: str
 ) -> None:
     make(shared_cluster, namespace, "before")
     with seen(access, namespace) as found:
@@ -117,7 +117,7 @@ def test_what_is_made_changed_and_deleted_is_reported_in_order(
 
 
 def test_an_object_that_is_selected_no_more_is_gone(
-    shared_cluster: Cluster, access: Access, namespace: str
+    shared_cluster: Cluster, access: ClusterAccess, namespace: str
 ) -> None:
     make(shared_cluster, namespace, "a", "b")
     with seen(access, namespace) as found:
@@ -127,7 +127,7 @@ def test_an_object_that_is_selected_no_more_is_gone(
 
 
 def test_a_watch_that_ends_by_itself_is_resumed_without_a_list(
-    shared_cluster: Cluster, access: Access, namespace: str
+    shared_cluster: Cluster, access: ClusterAccess, namespace: str
 ) -> None:
     with front(access) as server, seen(through(access, server.port, "http"), namespace, SHORT) as found:
 
@@ -143,7 +143,7 @@ def test_a_watch_that_ends_by_itself_is_resumed_without_a_list(
 
 
 def test_connections_that_are_cut_lose_nothing(
-    shared_cluster: Cluster, access: Access, namespace: str
+    shared_cluster: Cluster, access: ClusterAccess, namespace: str
 ) -> None:
     with pump(access) as between, seen(through(access, between.port), namespace) as found:
         for number in range(5):
@@ -157,7 +157,7 @@ def test_connections_that_are_cut_lose_nothing(
 
 
 def test_a_server_that_cannot_be_reached_is_reported_until_it_can(
-    shared_cluster: Cluster, access: Access, namespace: str
+    shared_cluster: Cluster, access: ClusterAccess, namespace: str
 ) -> None:
     with pump(access) as between, seen(through(access, between.port), namespace) as found:
         between.refuses = True
@@ -173,7 +173,7 @@ def test_a_server_that_cannot_be_reached_is_reported_until_it_can(
 
 
 def test_a_connection_on_which_nothing_comes_is_given_up(
-    shared_cluster: Cluster, access: Access, namespace: str
+    shared_cluster: Cluster, access: ClusterAccess, namespace: str
 ) -> None:
     with pump(access) as between, seen(through(access, between.port), namespace, SHORT) as found:
         between.stall()  # half open: neither end is closed
@@ -185,7 +185,7 @@ def test_a_connection_on_which_nothing_comes_is_given_up(
 
 
 def test_after_410_what_was_missed_becomes_events(
-    shared_cluster: Cluster, access: Access, namespace: str
+    shared_cluster: Cluster, access: ClusterAccess, namespace: str
 ) -> None:
     """A restarted API server has none of the versions before: the real 410."""
     make(shared_cluster, namespace, "stays", "goes", "again", "changes")
@@ -213,7 +213,7 @@ def test_after_410_what_was_missed_becomes_events(
 
 
 def test_an_error_in_a_watch_is_a_reason_to_list(
-    shared_cluster: Cluster, access: Access, namespace: str
+    shared_cluster: Cluster, access: ClusterAccess, namespace: str
 ) -> None:
     make(shared_cluster, namespace, "a")
     gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}\n'
@@ -232,7 +232,7 @@ def test_an_error_in_a_watch_is_a_reason_to_list(
 
 
 def test_a_busy_server_is_given_the_time_that_it_asks_for(
-    shared_cluster: Cluster, access: Access, namespace: str
+    shared_cluster: Cluster, access: ClusterAccess, namespace: str
 ) -> None:
     make(shared_cluster, namespace, "a")
     answers = [
@@ -250,7 +250,7 @@ def test_a_busy_server_is_given_the_time_that_it_asks_for(
             assert behind[0].error.retry_after_s == 1.0
 
 
-def test_a_list_comes_in_pages(shared_cluster: Cluster, access: Access, namespace: str) -> None:
+def test_a_list_comes_in_pages(shared_cluster: Cluster, access: ClusterAccess, namespace: str) -> None:
     names = [f"c{number:04}" for number in range(620)]
     make(shared_cluster, namespace, *names)
     client = open_client(access)
@@ -264,7 +264,7 @@ def test_a_list_comes_in_pages(shared_cluster: Cluster, access: Access, namespac
             assert found.names == set(names)
 
 
-def test_nodes_of_a_cluster_are_followed(access: Access) -> None:
+def test_nodes_of_a_cluster_are_followed(access: ClusterAccess) -> None:
     client = open_client(access)
     with contextlib.closing(client):
         watch = follow(client, NODES)

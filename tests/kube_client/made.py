@@ -6,13 +6,15 @@ from typing import Any
 
 import msgspec
 
-from unidle.kube.objects import Node, Pod, ResourceSlice
-from unidle.kube.protocol import Gone, Put
+from unidle.kube.objects import KubeNode, Pod, ResourceSlice
+from unidle.kube.protocol import Put, Vanished
 
 GIB = 1 << 30
 
 
-def node(name: str = "n1", *, labels: dict[str, str] | None = None, spec: Any = None, **status: Any) -> Node:
+def node(
+    name: str = "n1", *, labels: dict[str, str] | None = None, spec: Any = None, **status: Any
+) -> KubeNode:
     """A Ready node with 8 cores and 32 GiB."""
     allocatable = {"cpu": "7910m", "memory": "32Gi", "pods": "110", **status.pop("allocatable", {})}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "posting"}
@@ -29,7 +31,7 @@ def node(name: str = "n1", *, labels: dict[str, str] | None = None, spec: Any = 
             **status,
         },
     }
-    return msgspec.convert(told, Node)
+    return msgspec.convert(told, KubeNode)
 
 
 def pod(name: str, on: str = "n1", *, containers: Any = None, phase: str = "Running", **more: Any) -> Pod:
@@ -82,5 +84,5 @@ def put(item: Any) -> Put[Any]:
     return Put(item)
 
 
-def gone(item: Any) -> Gone[Any]:
-    return Gone(item)
+def gone(item: Any) -> Vanished[Any]:
+    return Vanished(item)

@@ -53,13 +53,35 @@ def refuse(request: BaseHTTPRequestHandler, status: int, reason: str, message: s
     reply(request, status, {**body, "reason": reason, "message": message})
 
 
-@contextlib.contextmanager
-def serving(
-    answer: Answers, pair: Pair | None = None, client_authority: Path | None = None
-) -> Iterator[Server]:
-    """Serve until the end of the block; with ``pair`` over TLS, and only to clients that ``client_authority`` signed."""
-    found = Server(0)
+class Listener(ThreadingHTTPServer):
+    """Serves TLS where it has a ``pair``."""
 
+    daemon_threads = True
+
+    def __init__(
+        self, found: Server, answer: Answers, pair: Pair | None, client_authority: Path | None
+    ) -> None:
+        self._found, self._pair, self._client_authority = found, pair, client_authority
+        super().__init__(("127.0.0.1", 0), _handler(found, answer))
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        end, address = super().get_request()
+        self._found.connections += 1
+        if self._pair is None:
+            return end, address
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._pair.certificate, self._pair.key)
+        if self._client_authority is not None:
+            context.load_verify_locations(self._client_authority)
+            context.verify_mode = ssl.CERT_REQUIRED
+        end.settimeout(30)
+        return context.wrap_socket(end, server_side=True, do_handshake_on_connect=False), address
+
+    def handle_error(self, *_: Any) -> None:
+        pass  # clients leave when they like
+
+
+def _handler(found: Server, answer: Answers) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = 60
@@ -75,26 +97,16 @@ def serving(
         def log_message(self, *_: Any) -> None:
             pass
 
-    class Listener(ThreadingHTTPServer):
-        daemon_threads = True
+    return Handler
 
-        def get_request(self) -> tuple[socket.socket, Any]:
-            end, address = super().get_request()
-            found.connections += 1
-            if pair is None:
-                return end, address
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(pair.certificate, pair.key)
-            if client_authority is not None:
-                context.load_verify_locations(client_authority)
-                context.verify_mode = ssl.CERT_REQUIRED
-            end.settimeout(30)
-            return context.wrap_socket(end, server_side=True, do_handshake_on_connect=False), address
 
-        def handle_error(self, *_: Any) -> None:
-            pass  # clients leave when they like
-
-    listener = Listener(("127.0.0.1", 0), Handler)
+@contextlib.contextmanager
+def serving(
+    answer: Answers, pair: Pair | None = None, client_authority: Path | None = None
+) -> Iterator[Server]:
+    """Serve until the end of the block; with ``pair`` over TLS, and only to clients that ``client_authority`` signed."""
+    found = Server(0)
+    listener = Listener(found, answer, pair, client_authority)
     found.port = listener.server_port
     threading.Thread(target=listener.serve_forever, args=(0.02,), daemon=True).start()
     try:

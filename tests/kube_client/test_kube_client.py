@@ -16,23 +16,23 @@ import pytest
 
 from kube_client.servers import Answers, authority, refuse, reply, serving
 from unidle.errors import BadInput
-from unidle.kube.access import Access
+from unidle.kube.access import ClusterAccess
 from unidle.kube.client import ApiClient, open_client
-from unidle.kube.credentials import Credential, Fixed, Pair, TokenFile
+from unidle.kube.credentials import ClientPair, Credential, Fixed, TokenFile
 from unidle.kube.objects import PODS
-from unidle.kube.protocol import KubeError, Request, Selected
+from unidle.kube.protocol import ApiRequest, KubeError, Selected
 from waiting import wait_until
 
-GET = Request("get", "GET", "/api/v1/x", "x a")
-POST = Request("create", "POST", "/api/v1/x", "x a", body=b"{}")
+GET = ApiRequest("get", "GET", "/api/v1/x", "x a")
+POST = ApiRequest("create", "POST", "/api/v1/x", "x a", body=b"{}")
 
 
-def access(port: int, **more: Any) -> Access:
-    return Access(f"http://127.0.0.1:{port}", source="the test", **more)
+def access(port: int, **more: Any) -> ClusterAccess:
+    return ClusterAccess(f"http://127.0.0.1:{port}", source="the test", **more)
 
 
 @contextlib.contextmanager
-def client_of(found: Access, timeout_s: float = 30.0, patience_s: float = 0.0) -> Iterator[ApiClient]:
+def client_of(found: ClusterAccess, timeout_s: float = 30.0, patience_s: float = 0.0) -> Iterator[ApiClient]:
     with contextlib.closing(open_client(found, timeout_s=timeout_s, patience_s=patience_s)) as client:
         yield client
 
@@ -80,15 +80,15 @@ def test_the_server_is_verified_and_the_client_shows_its_certificate(tmp_path: P
     made, pair = authority(tmp_path)
     mine = made.sign(tmp_path / "mine", "someone")
     with serving(ok, pair, made.file) as server:
-        files = Fixed(Credential("", Pair(mine.certificate, mine.key)))
-        inline = Fixed(Credential("", Pair(mine.certificate.read_bytes(), mine.key.read_bytes())))
+        files = Fixed(Credential("", ClientPair(mine.certificate, mine.key)))
+        inline = Fixed(Credential("", ClientPair(mine.certificate.read_bytes(), mine.key.read_bytes())))
         for credentials in (files, inline):
             for ca in (made.file, made.file.read_bytes()):
-                found = Access(server.urls(), authority=ca, credentials=credentials)
+                found = ClusterAccess(server.urls(), authority=ca, credentials=credentials)
                 with client_of(found) as client:
                     client.call(GET)
         assert b"PRIVATE" not in repr(inline).encode()
-        with client_of(Access(server.urls(), authority=made.file)) as client, pytest.raises(KubeError):
+        with client_of(ClusterAccess(server.urls(), authority=made.file)) as client, pytest.raises(KubeError):
             client.call(GET)
 
 
@@ -96,7 +96,7 @@ def test_a_server_that_cannot_prove_itself_is_not_trusted(tmp_path: Path) -> Non
     made, pair = authority(tmp_path)
     other, _ = authority(tmp_path / "other")
     with serving(ok, pair) as server:
-        right = Access(server.urls(), authority=made.file, source="the test")
+        right = ClusterAccess(server.urls(), authority=made.file, source="the test")
         for wrong in (replace(right, authority=other.file), replace(right, server_name="other.test")):
             with client_of(wrong, patience_s=60) as client, pytest.raises(KubeError) as error:
                 client._patiently(GET)  # at once: it will not be right later
@@ -111,10 +111,10 @@ def test_a_server_that_cannot_prove_itself_is_not_trusted(tmp_path: Path) -> Non
 def test_a_certificate_that_is_no_certificate_is_bad_input(tmp_path: Path) -> None:
     _, pair = authority(tmp_path)
     with serving(ok, pair) as server:
-        broken = Fixed(Credential("", Pair(b"x", b"y")))
+        broken = Fixed(Credential("", ClientPair(b"x", b"y")))
         for found, field in (
-            (Access(server.urls(), authority=b"no"), "certificate-authority"),
-            (Access(server.urls(), insecure=True, credentials=broken), "client-certificate"),
+            (ClusterAccess(server.urls(), authority=b"no"), "certificate-authority"),
+            (ClusterAccess(server.urls(), insecure=True, credentials=broken), "client-certificate"),
         ):
             with client_of(found) as client, pytest.raises(BadInput, match=f"{field}: cannot be used"):
                 client.call(GET)
@@ -139,7 +139,7 @@ def test_requests_go_through_a_proxy(tmp_path: Path) -> None:
     with serving(ok, pair) as server, serving(ok) as proxy:
         proxy_handler = tunnels
         with _proxy(proxy_handler) as port:
-            found = Access(server.urls(), authority=made.file, proxy=f"http://127.0.0.1:{port}")
+            found = ClusterAccess(server.urls(), authority=made.file, proxy=f"http://127.0.0.1:{port}")
             with client_of(found) as client:
                 client.call(GET)
                 client.call(GET)
@@ -375,7 +375,7 @@ def test_a_server_below_a_path_is_asked_there() -> None:
 def test_a_secret_is_not_sent_over_a_network_unencrypted() -> None:
     token = Fixed(Credential("secret-token"))
     with pytest.raises(BadInput, match="would be sent unencrypted") as error:
-        open_client(Access("http://api.test:8080", credentials=token))
+        open_client(ClusterAccess("http://api.test:8080", credentials=token))
     assert "secret-token" not in str(error.value)
-    open_client(Access("http://api.test:8080")).close()
-    open_client(Access("http://localhost:8080", credentials=token)).close()
+    open_client(ClusterAccess("http://api.test:8080")).close()
+    open_client(ClusterAccess("http://localhost:8080", credentials=token)).close()

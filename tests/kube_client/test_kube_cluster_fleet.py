@@ -14,7 +14,7 @@ from kube_client.made import GIB, asks, gone, gpu, node, pod, put, resource_slic
 from unidle.fleet import Fleet
 from unidle.kube.cluster_fleet import ClusterFleet, FleetChanges, is_of_unidle
 from unidle.kube.nodes import FleetRules
-from unidle.kube.objects import Node, Pod, ResourceSlice
+from unidle.kube.objects import KubeNode, Pod, ResourceSlice
 from unidle.kube.use import NodeUse, pod_use
 
 RULES = FleetRules("prod", tier_labels=("rack", "zone"))
@@ -31,7 +31,7 @@ def seen(*items: Any, rules: FleetRules = RULES, **more: Any) -> ClusterFleet:
 
 def see(found: ClusterFleet, event: Any) -> None:
     match event.object:
-        case Node():
+        case KubeNode():
             found.see_node(event)
         case Pod():
             found.see_pod(event)

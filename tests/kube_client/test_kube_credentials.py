@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from unidle.errors import BadInput, CannotRun
-from unidle.kube.credentials import Credential, ExecPlugin, Pair, Plugin, TokenFile
+from unidle.kube.credentials import ClientPair, Credential, ExecPlugin, Plugin, TokenFile
 from waiting import wait_until
 
 V1 = "client.authentication.k8s.io/v1"
@@ -95,7 +95,7 @@ def test_a_plugin_gets_its_arguments_environment_and_cluster(tmp_path: Path) -> 
 
 def test_a_plugin_may_give_a_client_certificate(tmp_path: Path) -> None:
     found = plugin(tmp_path, printed("", clientCertificateData="CERT", clientKeyData="KEY"))
-    assert found.now() == Credential("", Pair(b"CERT", b"KEY"))
+    assert found.now() == Credential("", ClientPair(b"CERT", b"KEY"))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from unidle.errors import BadInput
-from unidle.kube.access import Access
-from unidle.kube.credentials import Credential, ExecPlugin, Fixed, Pair, TokenFile
+from unidle.kube.access import ClusterAccess
+from unidle.kube.credentials import ClientPair, Credential, ExecPlugin, Fixed, TokenFile
 from unidle.kube.kubeconfig import context_names, load_access
 
 PEM = b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"
@@ -41,7 +41,7 @@ def write(path: Path, content: object) -> Path:
     return path
 
 
-def load(tmp_path: Path, content: object, context: str | None = None) -> Access:
+def load(tmp_path: Path, content: object, context: str | None = None) -> ClusterAccess:
     return load_access(write(tmp_path / "config", content), context, {})
 
 
@@ -89,7 +89,7 @@ def test_paths_in_a_file_start_at_the_file(tmp_path: Path) -> None:
     found = load_access(write(tmp_path / "etc" / "config", content), None, {})
     write(tmp_path / "etc" / "token", "of-the-file\n")
     assert found.authority == tmp_path / "etc" / "ca.pem"
-    pair = Pair(tmp_path / "etc" / "client.pem", tmp_path / "etc" / "client.key")
+    pair = ClientPair(tmp_path / "etc" / "client.pem", tmp_path / "etc" / "client.key")
     assert found.credentials.now() == Credential("of-the-file", pair)
 
 
@@ -100,7 +100,7 @@ def test_data_takes_precedence_over_files(tmp_path: Path) -> None:
     )
     found = load(tmp_path, content)
     assert found.authority == PEM
-    assert found.credentials == Fixed(Credential("", Pair(PEM, PEM)))
+    assert found.credentials == Fixed(Credential("", ClientPair(PEM, PEM)))
 
 
 def test_options_of_the_cluster_are_read(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from kube_client.made import GIB, gpu, node, resource_slice
 from unidle.fleet import WHOLE_PPM, slices_of
 from unidle.kube.nodes import FleetRules, ReadNode, read_node
-from unidle.kube.objects import Node, ResourceSlice
+from unidle.kube.objects import KubeNode, ResourceSlice
 
 RULES = FleetRules()
 GFD = {
@@ -20,7 +20,7 @@ GFD = {
 }
 
 
-def read(found: Node, *slices: ResourceSlice, rules: FleetRules = RULES) -> ReadNode:
+def read(found: KubeNode, *slices: ResourceSlice, rules: FleetRules = RULES) -> ReadNode:
     return read_node(found, slices, rules)
 
 

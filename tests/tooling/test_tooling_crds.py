@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -56,7 +57,7 @@ def test_each_schema_is_structural(definition: dict[str, Any]) -> None:
             "x-kubernetes-preserve-unknown-fields"
         )
         assert ("type" in node) != bool(open_ended), node
-        assert "(?!" not in node.get("pattern", "")
+        assert not re.search(r"\(\?[!=<]", node.get("pattern", ""))
 
 
 def test_every_field_of_a_file_is_in_one_of_the_resources() -> None:

@@ -10,7 +10,7 @@ from unidle.kube.credentials import Credentials, Fixed
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ClusterAccess:
     """One cluster, and one identity there. ``source`` names where it was found, for messages."""
 
     server: str  # URL, without a slash at its end

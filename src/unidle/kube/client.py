@@ -13,12 +13,12 @@ import msgspec
 
 from unidle import __version__
 from unidle.errors import BadInput
-from unidle.kube.access import Access
-from unidle.kube.connection import Connection, Pool
+from unidle.kube.access import ClusterAccess
+from unidle.kube.connection import ApiConnection, Pool
 from unidle.kube.credentials import Credential
 from unidle.kube.nulls import decoded
-from unidle.kube.objects import HasMetadata, Kind
-from unidle.kube.protocol import EVERYTHING, KubeError, Page, Request, Selected
+from unidle.kube.objects import HasMetadata, ObjectKind
+from unidle.kube.protocol import EVERYTHING, ApiRequest, KubeError, Page, Selected
 from unidle.kube.refusal import refusal, unreachable
 
 TIMEOUT_S: Final = 30.0
@@ -33,7 +33,11 @@ D = TypeVar("D")
 
 
 def open_client(
-    access: Access, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S, agent: str = "unidle"
+    access: ClusterAccess,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    patience_s: float = PATIENCE_S,
+    agent: str = "unidle",
 ) -> ApiClient:
     """A client of ``access``; it connects with its first request.
 
@@ -55,7 +59,7 @@ def open_client(
 class ApiClient:
     """See :class:`unidle.kube.protocol.Client`."""
 
-    def __init__(self, access: Access, timeout_s: float, patience_s: float, agent: str) -> None:
+    def __init__(self, access: ClusterAccess, timeout_s: float, patience_s: float, agent: str) -> None:
         self.access = access
         self.timeout_s = timeout_s
         self._patience_s = patience_s
@@ -77,7 +81,7 @@ class ApiClient:
         """That of the context, else ``default``."""
         return self.access.namespace
 
-    def call(self, request: Request, timeout_s: float | None = None) -> bytes:
+    def call(self, request: ApiRequest, timeout_s: float | None = None) -> bytes:
         """Send one request once, with the credentials read again where they were refused. The body of the answer."""
         deadline_s = time.monotonic() + (timeout_s or self.timeout_s)
         while True:
@@ -94,19 +98,19 @@ class ApiClient:
             if credential == self.access.credentials.now():
                 raise error
 
-    def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
+    def get(self, kind: ObjectKind[T], name: str, namespace: str = "") -> T:
         """One object."""
         body = self.read(kind, name, namespace)
         return self._decoded(body, kind.type, "get", f"{kind} {name}")
 
-    def read(self, kind: Kind[Any], name: str, namespace: str = "", sub: str = "") -> bytes:
+    def read(self, kind: ObjectKind[Any], name: str, namespace: str = "", sub: str = "") -> bytes:
         """One object or subresource as JSON, undecoded."""
         within = namespace or (self.namespace if kind.namespaced else "")
         return self._patiently(
-            Request("get", "GET", kind.path(within, name, sub), target_of(kind, within, name))
+            ApiRequest("get", "GET", kind.path(within, name, sub), target_of(kind, within, name))
         )
 
-    def list_all(self, kind: Kind[T], which: Selected = EVERYTHING) -> Page[T]:
+    def list_all(self, kind: ObjectKind[T], which: Selected = EVERYTHING) -> Page[T]:
         """All objects, in as many requests as needed."""
         items: list[T] = []
         page = self.page(kind, which)
@@ -116,18 +120,20 @@ class ApiClient:
             items += page.items
         return Page(items, page.resource_version)
 
-    def page(self, kind: Kind[T], which: Selected, token: str = "", size: int = PAGE) -> Page[T]:
+    def page(self, kind: ObjectKind[T], which: Selected, token: str = "", size: int = PAGE) -> Page[T]:
         """One page of a list: the first one, or the one of ``token``.
 
         Errors: :class:`KubeError`, with the reason ``Expired`` where the token is too old.
         """
         query = {**selecting(which), "limit": str(size), **({"continue": token} if token else {})}
-        request = Request("list", "GET", kind.path(which.namespace), target_of(kind, which.namespace), query)
+        request = ApiRequest(
+            "list", "GET", kind.path(which.namespace), target_of(kind, which.namespace), query
+        )
         body = self._patiently(request)
         found: _List[T] = self._decoded(body, _List[kind.type], "list", request.target)  # type: ignore[name-defined]
         return Page(found.items or (), found.metadata.resource_version, found.metadata.continue_)
 
-    def stream(self, request: Request, silent_s: float) -> Iterator[bytes]:
+    def stream(self, request: ApiRequest, silent_s: float) -> Iterator[bytes]:
         """Lines of an answer without end, such as a watch or the log of a pod; ends where the server ends it.
 
         Errors: :class:`KubeError`, with the reason ``TimedOut`` after ``silent_s`` without a byte.
@@ -135,7 +141,7 @@ class ApiClient:
         for block in self.blocks(request, silent_s):
             yield from block
 
-    def blocks(self, request: Request, silent_s: float) -> Iterator[list[bytes]]:
+    def blocks(self, request: ApiRequest, silent_s: float) -> Iterator[list[bytes]]:
         """As :meth:`stream`, with the lines that came together in one list; an empty one once the server has agreed."""
         credential = self.access.credentials.now()
         with self._pool.connection(credential.pair, None) as connection:
@@ -156,7 +162,7 @@ class ApiClient:
         """Break what runs and close all connections."""
         self._pool.close()
 
-    def _lines(self, request: Request, response: http.client.HTTPResponse) -> Iterator[list[bytes]]:
+    def _lines(self, request: ApiRequest, response: http.client.HTTPResponse) -> Iterator[list[bytes]]:
         rest = b""
         while True:
             try:
@@ -174,7 +180,7 @@ class ApiClient:
             rest = lines.pop()
             yield lines
 
-    def _patiently(self, request: Request) -> bytes:
+    def _patiently(self, request: ApiRequest) -> bytes:
         """A read, tried again while the server may answer it later."""
         until_s = time.monotonic() + self._patience_s
         tries = 0
@@ -190,8 +196,8 @@ class ApiClient:
 
     def _sent(
         self,
-        connection: Connection,
-        request: Request,
+        connection: ApiConnection,
+        request: ApiRequest,
         credential: Credential,
         deadline_s: float | None,
         silent_s: float | None,
@@ -214,16 +220,16 @@ class ApiClient:
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise self._unreachable(request, error) from None
 
-    def _body(self, request: Request, response: http.client.HTTPResponse) -> bytes:
+    def _body(self, request: ApiRequest, response: http.client.HTTPResponse) -> bytes:
         try:
             return response.read()
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise self._unreachable(request, error) from None
 
-    def _unreachable(self, request: Request, error: Exception) -> KubeError:
+    def _unreachable(self, request: ApiRequest, error: Exception) -> KubeError:
         return unreachable(request, error, self.access.server, self.access.source)
 
-    def _refusal(self, request: Request, response: http.client.HTTPResponse, body: bytes) -> KubeError:
+    def _refusal(self, request: ApiRequest, response: http.client.HTTPResponse, body: bytes) -> KubeError:
         return refusal(request, response.status, body, response.getheader("Retry-After"), self.access.source)
 
     def _decoded(self, body: bytes, kind: type[D], verb: str, target: str) -> D:
@@ -250,7 +256,7 @@ class _List(msgspec.Struct, Generic[D], frozen=True):
 
 
 def pause_s(tries: int, asked_s: float | None = None) -> float:
-    """How long to wait before the next try: twice as long each time, with jitter, at least what the server asks."""
+    """How long to wait before the next try: twice as long each time, with jitter, at least what the server requests."""
     backoff = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(tries - 1, 16))
     return max(asked_s or 0.0, backoff * random.uniform(0.5, 1.0))
 
@@ -261,6 +267,6 @@ def selecting(which: Selected) -> Mapping[str, str]:
     return {key: value for key, value in pairs.items() if value}
 
 
-def target_of(kind: Kind[Any], namespace: str, name: str = "") -> str:
+def target_of(kind: ObjectKind[Any], namespace: str, name: str = "") -> str:
     """How errors name an object, or all of a kind."""
     return " ".join(part for part in (str(kind), "/".join(filter(None, (namespace, name)))) if part)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from unidle.fleet import HOSTS, Fleet, Node, Tier
 from unidle.kube import objects
 from unidle.kube.nodes import FleetRules, ReadNode, read_node
-from unidle.kube.protocol import Gone, Put
+from unidle.kube.protocol import Put, Vanished
 from unidle.kube.tiers import tiers_of
 from unidle.kube.use import NodeUse, PodUse, node_use, pod_use
 
@@ -43,7 +43,7 @@ class FleetChanges:
 class _Entry:
     """One node: its object, what is read of it, and what others use of it."""
 
-    object: objects.Node | None = None
+    object: objects.KubeNode | None = None
     slices: dict[str, objects.ResourceSlice] = field(default_factory=dict)
     pods: dict[str, PodUse] = field(default_factory=dict)
     read: ReadNode | None = None
@@ -79,7 +79,7 @@ class ClusterFleet:
         entry = self._nodes.get(name)
         return entry.read if entry is not None else None
 
-    def see_node(self, event: Put[objects.Node] | Gone[objects.Node]) -> None:
+    def see_node(self, event: Put[objects.KubeNode] | Vanished[objects.KubeNode]) -> None:
         """A node came, changed or left."""
         name = event.object.metadata.name
         entry = self._entry(name)
@@ -89,7 +89,7 @@ class ClusterFleet:
             entry.object = None
         self._changed.add(name)
 
-    def see_slice(self, event: Put[objects.ResourceSlice] | Gone[objects.ResourceSlice]) -> None:
+    def see_slice(self, event: Put[objects.ResourceSlice] | Vanished[objects.ResourceSlice]) -> None:
         """A ResourceSlice came, changed or left. One that is of no single node is not used."""
         uid = event.object.metadata.uid
         name = event.object.spec.node_name
@@ -101,7 +101,7 @@ class ClusterFleet:
             self._entry(name).slices.pop(uid, None)
         self._changed.add(name)
 
-    def see_pod(self, event: Put[objects.Pod] | Gone[objects.Pod]) -> None:
+    def see_pod(self, event: Put[objects.Pod] | Vanished[objects.Pod]) -> None:
         """A pod came, changed or left."""
         pod = event.object
         uid = pod.metadata.uid

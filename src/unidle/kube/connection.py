@@ -17,8 +17,8 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from unidle.errors import BadInput
-from unidle.kube.access import Access
-from unidle.kube.credentials import Pair
+from unidle.kube.access import ClusterAccess
+from unidle.kube.credentials import ClientPair
 from unidle.kube.protocol import KubeError
 
 CONNECT_S: Final = 10.0
@@ -94,10 +94,10 @@ class TimedSocket:
         return min(lefts) if lefts else None
 
 
-class Connection(http.client.HTTPConnection):
+class ApiConnection(http.client.HTTPConnection):
     """One connection. ``sock`` is a :class:`TimedSocket` once it is connected."""
 
-    def __init__(self, pool: Pool, pair: Pair | None, deadline_s: float | None) -> None:
+    def __init__(self, pool: Pool, pair: ClientPair | None, deadline_s: float | None) -> None:
         self._pool, self.pair = pool, pair
         self._deadline_s = deadline_s
         self.used = False
@@ -138,7 +138,7 @@ class Connection(http.client.HTTPConnection):
 class Pool:
     """The connections of one client to one server. Used by several threads."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ClusterAccess) -> None:
         url = urlsplit(access.server)
         self.tls = url.scheme == "https"
         self.host = url.hostname or ""
@@ -149,14 +149,14 @@ class Pool:
         self.server_name = access.server_name or self.host
         self._access = access
         self._lock = threading.Lock()
-        self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
+        self._idle: list[ApiConnection] = []
+        self._busy: set[ApiConnection] = set()
         self._closed = False
 
     @contextlib.contextmanager
-    def connection(self, pair: Pair | None, deadline_s: float | None) -> Iterator[Connection]:
-        """One to use alone. It is kept for the next use where :attr:`Connection.used` was set, else closed."""
-        found = self._taken(pair) or Connection(self, pair, deadline_s)
+    def connection(self, pair: ClientPair | None, deadline_s: float | None) -> Iterator[ApiConnection]:
+        """One to use alone. It is kept for the next use where :attr:`ApiConnection.used` was set, else closed."""
+        found = self._taken(pair) or ApiConnection(self, pair, deadline_s)
         found.used = False
         with self._lock:
             if self._closed:
@@ -195,7 +195,7 @@ class Pool:
         for connection in idle:
             connection.close()
 
-    def context(self, pair: Pair | None) -> ssl.SSLContext:
+    def context(self, pair: ClientPair | None) -> ssl.SSLContext:
         """Made for each connection: files of certificates may have been replaced."""
         access = self._access
         try:
@@ -217,7 +217,7 @@ class Pool:
                 raise _bad("client-certificate", access, error) from None
         return context
 
-    def _taken(self, pair: Pair | None) -> Connection | None:
+    def _taken(self, pair: ClientPair | None) -> ApiConnection | None:
         """The one that was used last, if it is still good."""
         stale = []
         found = None
@@ -234,7 +234,7 @@ class Pool:
         return found
 
 
-def _bad(key: str, access: Access, error: Exception) -> BadInput:
+def _bad(key: str, access: ClusterAccess, error: Exception) -> BadInput:
     return BadInput(
         f"cannot be used: {error}", field=key, remedy=f"check that it is a PEM file ({access.source})"
     )

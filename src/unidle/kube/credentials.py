@@ -30,7 +30,7 @@ _EARLY_S: Final = 10.0  # a credential that expires so soon is made again
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ClientPair:
     """A client certificate and its key: PEM, or the files that have it."""
 
     certificate: bytes | Path
@@ -42,14 +42,14 @@ class Credential:
     """One of the two, both, or neither. Its text shows neither."""
 
     token: str = field(default="", repr=False)
-    pair: Pair | None = field(default=None, repr=False)
+    pair: ClientPair | None = field(default=None, repr=False)
 
 
 class Credentials(Protocol):
     """Gives the credential of the next request. Used by several threads."""
 
     def now(self) -> Credential:
-        """The one to use. Errors: :class:`unidle.errors.UnidleError` where there is none."""
+        """The one to use. Errors: :class:`unidle.errors.UnidleError` if it cannot be had."""
 
     def refused(self, credential: Credential) -> bool:
         """The server refused it: whether another one may be had, which the next :meth:`now` gives."""
@@ -72,7 +72,7 @@ class Fixed:
 class TokenFile:
     """A token in a file that is replaced from time to time, as the kubelet does with those of service accounts."""
 
-    def __init__(self, path: Path, pair: Pair | None = None, token: str = "") -> None:
+    def __init__(self, path: Path, pair: ClientPair | None = None, token: str = "") -> None:
         self._path, self._pair = path, pair
         self._lock = threading.Lock()
         self._token = token
@@ -136,7 +136,7 @@ class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """How an exec plugin is run. ``cluster``: what it gets to know of the server, where it asks for that."""
+    """How an exec plugin is run. ``cluster``: what it gets to know of the server, where it needs that."""
 
     api_version: str
     command: str
@@ -191,7 +191,7 @@ class ExecPlugin:
             raise self._wrong("printed only one of clientCertificateData and clientKeyData")
         pair = None
         if status.client_certificate_data:
-            pair = Pair(status.client_certificate_data.encode(), status.client_key_data.encode())
+            pair = ClientPair(status.client_certificate_data.encode(), status.client_key_data.encode())
         self._expires_s = self._when(status.expiration_timestamp)
         self._credential = Credential(status.token, pair)
 

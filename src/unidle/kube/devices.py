@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from unidle.fleet import WHOLE_PPM, Device, Vendor
-from unidle.kube.objects import ClusterDevice, Node, ResourceSlice
+from unidle.kube.objects import ClusterDevice, KubeNode, ResourceSlice
 from unidle.kube.quantity import quantity, whole
 
 NVIDIA: Final = "nvidia.com/gpu"
@@ -30,7 +30,7 @@ def is_device(resource: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundDevices:
+class NodeDevices:
     """``resources`` has for each device the resource that a pod requests to get it. ``sources``: where all that is from."""
 
     devices: tuple[Device, ...]
@@ -51,7 +51,7 @@ class _Kind:
     shares: int = 1
 
 
-def devices_of(node: Node, slices: Sequence[ResourceSlice], cpu_devices: int) -> FoundDevices:
+def devices_of(node: KubeNode, slices: Sequence[ResourceSlice], cpu_devices: int) -> NodeDevices:
     """The devices, with ids ``NODE/0``, ``NODE/1``, ...; ``cpu_devices`` of them where the node has no other.
 
     A vendor's devices are those of its ResourceSlices, where it has any: they have UUIDs and memory. Else allocatable
@@ -72,13 +72,13 @@ def devices_of(node: Node, slices: Sequence[ResourceSlice], cpu_devices: int) ->
         devices = [Device(f"{name}/{k}", name, k, "cpu") for k in range(cpu_devices)]
         resources = ["cpu"] * cpu_devices
         sources.append(f"{cpu_devices} CPU devices: as configured for nodes without GPUs")
-    return FoundDevices(tuple(devices), tuple(resources), tuple(sources))
+    return NodeDevices(tuple(devices), tuple(resources), tuple(sources))
 
 
 _DEFAULT_RESOURCE: Final[dict[Vendor, str]] = {"nvidia": NVIDIA, "amd": AMD, "ascend": "huawei.com/Ascend910"}
 
 
-def _of_kind(node: Node, kind: _Kind, first: int) -> list[Device]:
+def _of_kind(node: KubeNode, kind: _Kind, first: int) -> list[Device]:
     name = node.metadata.name
     part, rest = divmod(WHOLE_PPM, kind.shares)
     shares = tuple(part + (k < rest) for k in range(kind.shares))
@@ -97,7 +97,7 @@ def _of_kind(node: Node, kind: _Kind, first: int) -> list[Device]:
     ]
 
 
-def _counted(node: Node) -> Iterable[_Kind]:
+def _counted(node: KubeNode) -> Iterable[_Kind]:
     """What allocatable has, in the order of the resources' names."""
     for resource, text in sorted(node.status.allocatable.items()):
         count = _count(text)
@@ -125,7 +125,7 @@ def _count(text: str) -> int:
         return 0
 
 
-def _nvidia(node: Node, resource: str, count: int) -> _Kind:
+def _nvidia(node: KubeNode, resource: str, count: int) -> _Kind:
     labels = node.metadata.labels
     model = _product(labels.get(f"{NVIDIA}.product", "").removesuffix("-SHARED"))
     memory = labels.get(f"{NVIDIA}.memory", "")
@@ -140,7 +140,7 @@ def _nvidia(node: Node, resource: str, count: int) -> _Kind:
     return _Kind(resource, count // shares, "nvidia", model, _number(memory) << 20, source, shares)
 
 
-def _amd(node: Node, count: int) -> _Kind:
+def _amd(node: KubeNode, count: int) -> _Kind:
     labels = node.metadata.labels
     model, key = _label_of_amd(labels, "product-name")
     memory, _ = _label_of_amd(labels, "vram")
@@ -177,7 +177,7 @@ def _number(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 12 else 0
 
 
-def _listed(node: Node, slices: Sequence[ResourceSlice]) -> tuple[list[Device], list[str]]:
+def _listed(node: KubeNode, slices: Sequence[ResourceSlice]) -> tuple[list[Device], list[str]]:
     """The GPUs in the node's ResourceSlices, pool by pool."""
     name = node.metadata.name
     devices: list[Device] = []

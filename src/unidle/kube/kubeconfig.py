@@ -14,19 +14,19 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from unidle.errors import BadInput
-from unidle.kube.access import Access
+from unidle.kube.access import ClusterAccess
 from unidle.kube.credentials import (
     EXEC_VERSIONS,
+    ClientPair,
     Credential,
     Credentials,
     ExecPlugin,
     Fixed,
-    Pair,
     Plugin,
     TokenFile,
     decoded,
 )
-from unidle.kube.kubeconfig_file import At, Cluster, Exec, Merged, User, merge
+from unidle.kube.kubeconfig_file import At, ClusterEntry, ExecEntry, Merged, UserEntry, merge
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -36,7 +36,7 @@ def load_access(
     context: str | None = None,
     environ: Mapping[str, str] | None = None,
     service_account: Path = SERVICE_ACCOUNT,
-) -> Access:
+) -> ClusterAccess:
     """The cluster that the options and the environment name. ``service_account``: the directory of a pod's own.
 
     Errors: :class:`unidle.errors.BadInput` with file, line, field and remedy.
@@ -73,7 +73,7 @@ def _paths(given: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> 
     return [(Path(home, ".kube", "config"), False)] if home else []
 
 
-def _chosen(merged: Merged, wanted: str | None) -> Access:
+def _chosen(merged: Merged, wanted: str | None) -> ClusterAccess:
     where = ", ".join(merged.sources)
     name = wanted or merged.current
     known = ", ".join(sorted(merged.contexts)) or "none"
@@ -106,11 +106,13 @@ def _chosen(merged: Merged, wanted: str | None) -> Access:
             remedy=f"those that there are: {', '.join(sorted(merged.users)) or 'none'}",
         )
     cluster, cluster_at = merged.clusters[context.cluster]
-    user, user_at = merged.users.get(context.user, (User(), at))
+    user, user_at = merged.users.get(context.user, (UserEntry(), at))
     return _access(f"context {name} of {where}", context.namespace, (cluster, cluster_at), (user, user_at))
 
 
-def _access(source: str, namespace: str, at_cluster: tuple[Cluster, At], at_user: tuple[User, At]) -> Access:
+def _access(
+    source: str, namespace: str, at_cluster: tuple[ClusterEntry, At], at_user: tuple[UserEntry, At]
+) -> ClusterAccess:
     cluster, at = at_cluster
     _check_server(cluster, at)
     authority: bytes | Path | None = None
@@ -125,7 +127,7 @@ def _access(source: str, namespace: str, at_cluster: tuple[Cluster, At], at_user
             value=True,
             remedy="keep one of the two",
         )
-    return Access(
+    return ClusterAccess(
         server=cluster.server.rstrip("/"),
         namespace=namespace or "default",
         source=source,
@@ -138,7 +140,7 @@ def _access(source: str, namespace: str, at_cluster: tuple[Cluster, At], at_user
     )
 
 
-def _check_server(cluster: Cluster, at: At) -> None:
+def _check_server(cluster: ClusterEntry, at: At) -> None:
     remedy = "the form is https://host:6443"
     if not cluster.server:
         raise at.error("server", "the field is missing", remedy=remedy)
@@ -163,13 +165,15 @@ def _check_url(at: At, key: str, text: str, schemes: tuple[str, ...], remedy: st
         raise at.error(key, "not an address that can be used", value=text, remedy=remedy)
 
 
-def _headers(user: User) -> dict[str, str]:
+def _headers(user: UserEntry) -> dict[str, str]:
     headers = {"Impersonate-User": user.as_, "Impersonate-Uid": user.as_uid}
     groups = ",".join(user.as_groups or ())
     return {key: value for key, value in {**headers, "Impersonate-Group": groups}.items() if value}
 
 
-def _credentials(at_user: tuple[User, At], cluster: Cluster, authority: bytes | Path | None) -> Credentials:
+def _credentials(
+    at_user: tuple[UserEntry, At], cluster: ClusterEntry, authority: bytes | Path | None
+) -> Credentials:
     user, at = at_user
     for key, given in (
         ("auth-provider", user.auth_provider),
@@ -198,7 +202,7 @@ def _credentials(at_user: tuple[User, At], cluster: Cluster, authority: bytes | 
     return Fixed(Credential(user.token, pair))
 
 
-def _pair(user: User, at: At) -> Pair | None:
+def _pair(user: UserEntry, at: At) -> ClientPair | None:
     found: list[bytes | Path | None] = []
     for key, name, data in (
         ("client-certificate", user.client_certificate, user.client_certificate_data),
@@ -214,10 +218,10 @@ def _pair(user: User, at: At) -> Pair | None:
     if certificate is None or key_ is None:
         missing = "client-certificate" if certificate is None else "client-key"
         raise at.error(missing, "the field is missing", remedy=f"add it, or {missing}-data")
-    return Pair(certificate, key_)
+    return ClientPair(certificate, key_)
 
 
-def _plugin(found: Exec, at: At, cluster: Cluster, authority: bytes | Path | None) -> Plugin:
+def _plugin(found: ExecEntry, at: At, cluster: ClusterEntry, authority: bytes | Path | None) -> Plugin:
     if not found.command:
         raise at.error("exec.command", "the field is missing", remedy="name the plugin's program")
     if found.api_version not in EXEC_VERSIONS:
@@ -275,7 +279,7 @@ def _data(at: At, key: str, text: str) -> bytes:
         raise at.error(key, "not base64", remedy="give the PEM file in base64, on one line") from None
 
 
-def _in_cluster(context: str | None, environ: Mapping[str, str], folder: Path) -> Access:
+def _in_cluster(context: str | None, environ: Mapping[str, str], folder: Path) -> ClusterAccess:
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     port = environ.get("KUBERNETES_SERVICE_PORT", "443")
     if context is not None or not host or not (folder / "token").exists():
@@ -289,7 +293,7 @@ def _in_cluster(context: str | None, environ: Mapping[str, str], folder: Path) -
         namespace = (folder / "namespace").read_text(encoding="ascii").strip()
     except OSError:
         namespace = ""
-    return Access(
+    return ClusterAccess(
         server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
         namespace=namespace or "default",
         source=f"the service account in {folder}",

@@ -23,7 +23,7 @@ class _Kebab(msgspec.Struct, frozen=True, rename="kebab"):
     """Fields of a kubeconfig. Unknown ones are left alone, as kubectl does."""
 
 
-class Cluster(_Kebab, frozen=True):
+class ClusterEntry(_Kebab, frozen=True):
     server: str = ""
     certificate_authority: str = ""
     certificate_authority_data: str = ""
@@ -38,7 +38,7 @@ class EnvVar(msgspec.Struct, frozen=True):
     value: str = ""
 
 
-class Exec(msgspec.Struct, frozen=True, rename="camel"):
+class ExecEntry(msgspec.Struct, frozen=True, rename="camel"):
     command: str = ""
     api_version: str = ""
     args: list[str] | None = None
@@ -48,7 +48,7 @@ class Exec(msgspec.Struct, frozen=True, rename="camel"):
     interactive_mode: Literal["Never", "IfAvailable", "Always"] = "IfAvailable"
 
 
-class User(_Kebab, frozen=True):
+class UserEntry(_Kebab, frozen=True):
     client_certificate: str = ""
     client_certificate_data: str = ""
     client_key: str = ""
@@ -60,11 +60,11 @@ class User(_Kebab, frozen=True):
     as_groups: list[str] | None = None
     username: str = ""
     password: str = ""
-    exec: Exec | None = None
+    exec: ExecEntry | None = None
     auth_provider: dict[str, Any] | None = None
 
 
-class Context(_Kebab, frozen=True):
+class ContextEntry(_Kebab, frozen=True):
     cluster: str = ""
     user: str = ""
     namespace: str = ""
@@ -72,17 +72,17 @@ class Context(_Kebab, frozen=True):
 
 class _NamedCluster(msgspec.Struct, frozen=True):
     name: str = ""
-    cluster: Cluster | None = None
+    cluster: ClusterEntry | None = None
 
 
 class _NamedUser(msgspec.Struct, frozen=True):
     name: str = ""
-    user: User | None = None
+    user: UserEntry | None = None
 
 
 class _NamedContext(msgspec.Struct, frozen=True):
     name: str = ""
-    context: Context | None = None
+    context: ContextEntry | None = None
 
 
 class _File(_Kebab, frozen=True):
@@ -109,9 +109,9 @@ class At:
 class Merged:
     sources: list[str] = field(default_factory=list)
     current: str = ""
-    clusters: dict[str, tuple[Cluster, At]] = field(default_factory=dict)
-    users: dict[str, tuple[User, At]] = field(default_factory=dict)
-    contexts: dict[str, tuple[Context, At]] = field(default_factory=dict)
+    clusters: dict[str, tuple[ClusterEntry, At]] = field(default_factory=dict)
+    users: dict[str, tuple[UserEntry, At]] = field(default_factory=dict)
+    contexts: dict[str, tuple[ContextEntry, At]] = field(default_factory=dict)
 
 
 def merge(merged: Merged, path: Path) -> None:
@@ -127,13 +127,13 @@ def merge(merged: Merged, path: Path) -> None:
     merged.current = merged.current or file.current_context
     for index, cluster in enumerate(file.clusters or ()):
         at = At(document, ("clusters", index, "cluster"), folder)
-        merged.clusters.setdefault(cluster.name, (cluster.cluster or Cluster(), at))
+        merged.clusters.setdefault(cluster.name, (cluster.cluster or ClusterEntry(), at))
     for index, user in enumerate(file.users or ()):
         at = At(document, ("users", index, "user"), folder)
-        merged.users.setdefault(user.name, (user.user or User(), at))
+        merged.users.setdefault(user.name, (user.user or UserEntry(), at))
     for index, context in enumerate(file.contexts or ()):
         at = At(document, ("contexts", index, "context"), folder)
-        merged.contexts.setdefault(context.name, (context.context or Context(), at))
+        merged.contexts.setdefault(context.name, (context.context or ContextEntry(), at))
 
 
 def _converted(document: Document) -> _File:

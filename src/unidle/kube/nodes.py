@@ -49,10 +49,10 @@ class ReadNode:
     sources: tuple[tuple[str, str], ...]
 
 
-def read_node(node: objects.Node, slices: Sequence[objects.ResourceSlice], rules: FleetRules) -> ReadNode:
+def read_node(node: objects.KubeNode, slices: Sequence[objects.ResourceSlice], rules: FleetRules) -> ReadNode:
     """What the fleet has of ``node``. ``slices`` are the ResourceSlices of this node.
 
-    A quantity that cannot be read counts as nothing, and a source says so.
+    A quantity that cannot be read counts as nothing, and a source has the reason.
     """
     way = way_of(node.metadata.labels, rules.tier_labels, rules.root)
     found = devices_of(node, slices, rules.cpu_devices)
@@ -82,7 +82,7 @@ def read_node(node: objects.Node, slices: Sequence[objects.ResourceSlice], rules
     return ReadNode(read, way, health, because, found.resources, tuple(sources))
 
 
-def health_of(node: objects.Node) -> tuple[Health, Reason]:
+def health_of(node: objects.KubeNode) -> tuple[Health, Reason]:
     """By the node's conditions: ``fault`` where it is not Ready or the kubelet is silent, ``maintenance`` as it leaves."""
     figures: dict[str, int | float | str] = {"node": node.metadata.name}
     if node.metadata.deletion_timestamp:
@@ -99,7 +99,7 @@ def health_of(node: objects.Node) -> tuple[Health, Reason]:
     return "fault", Reason("node_not_ready", "The kubelet reports the node as not ready.", figures)
 
 
-def _taints(node: objects.Node) -> dict[str, str]:
+def _taints(node: objects.KubeNode) -> dict[str, str]:
     """Keys of the taints that keep pods off, each with its source."""
     found = {
         taint.key: f"{taint.key}: {taint.effect}{f' ({taint.value})' if taint.value else ''}"
@@ -111,7 +111,7 @@ def _taints(node: objects.Node) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _address(node: objects.Node) -> tuple[str, str]:
+def _address(node: objects.KubeNode) -> tuple[str, str]:
     for kind in ("InternalIP", "ExternalIP", "Hostname"):
         for found in node.status.addresses:
             if found.type == kind and found.address:
@@ -120,7 +120,7 @@ def _address(node: objects.Node) -> tuple[str, str]:
 
 
 def _read(
-    node: objects.Node, resource: str, reads: Callable[[str], float]
+    node: objects.KubeNode, resource: str, reads: Callable[[str], float]
 ) -> tuple[float, list[tuple[str, str]]]:
     text = node.status.allocatable.get(resource, "0")
     try:

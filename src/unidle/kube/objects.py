@@ -50,7 +50,7 @@ T = TypeVar("T", bound=HasMetadata)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class ObjectKind(Generic[T]):
     """One kind of object: where the server has it, and the struct that it is decoded into."""
 
     group: str
@@ -114,7 +114,7 @@ class NodeStatus(Struct, frozen=True, gc=False):
     node_info: NodeInfo = NodeInfo()
 
 
-class Node(Struct, frozen=True, gc=False):
+class KubeNode(Struct, frozen=True, gc=False):
     metadata: Metadata = Metadata()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
@@ -170,11 +170,11 @@ class PodSpec(Struct, frozen=True, gc=False):
     active_deadline_seconds: int | None = None
 
 
-class Running(Struct, frozen=True, gc=False):
+class ContainerRunning(Struct, frozen=True, gc=False):
     started_at: str = ""
 
 
-class Waiting(Struct, frozen=True, gc=False):
+class ContainerWaiting(Struct, frozen=True, gc=False):
     reason: str = ""  # "ErrImagePull", "ImagePullBackOff", "CreateContainerError", ...
     message: str = ""
 
@@ -189,8 +189,8 @@ class Terminated(Struct, frozen=True, gc=False):
 
 
 class ContainerState(Struct, frozen=True, gc=False):
-    running: Running | None = None
-    waiting: Waiting | None = None
+    running: ContainerRunning | None = None
+    waiting: ContainerWaiting | None = None
     terminated: Terminated | None = None
 
 
@@ -280,12 +280,12 @@ class RawObject(Struct, frozen=True, gc=False):
     status: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-NODES = Kind("", "v1", "nodes", Node, namespaced=False)
-PODS = Kind("", "v1", "pods", Pod)
-NAMESPACES = Kind("", "v1", "namespaces", AnyObject, namespaced=False)
-EVENTS = Kind("events.k8s.io", "v1", "events", AnyObject)
-CONFIG_MAPS = Kind("", "v1", "configmaps", AnyObject)
-SECRETS = Kind("", "v1", "secrets", AnyObject)
-SERVICES = Kind("", "v1", "services", AnyObject)
-JOBS = Kind("batch", "v1", "jobs", AnyObject)
-RESOURCE_SLICES = Kind("resource.k8s.io", "v1", "resourceslices", ResourceSlice, namespaced=False)
+NODES = ObjectKind("", "v1", "nodes", KubeNode, namespaced=False)
+PODS = ObjectKind("", "v1", "pods", Pod)
+NAMESPACES = ObjectKind("", "v1", "namespaces", AnyObject, namespaced=False)
+EVENTS = ObjectKind("events.k8s.io", "v1", "events", AnyObject)
+CONFIG_MAPS = ObjectKind("", "v1", "configmaps", AnyObject)
+SECRETS = ObjectKind("", "v1", "secrets", AnyObject)
+SERVICES = ObjectKind("", "v1", "services", AnyObject)
+JOBS = ObjectKind("batch", "v1", "jobs", AnyObject)
+RESOURCE_SLICES = ObjectKind("resource.k8s.io", "v1", "resourceslices", ResourceSlice, namespaced=False)

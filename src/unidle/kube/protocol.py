@@ -20,7 +20,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from unidle.errors import UnidleError
 from unidle.kube.nulls import decoded
-from unidle.kube.objects import HasMetadata, Kind
+from unidle.kube.objects import HasMetadata, ObjectKind
 
 T = TypeVar("T", bound=HasMetadata)
 Json = Mapping[str, Any]
@@ -32,7 +32,7 @@ class KubeError(UnidleError):
     ``verb`` and ``target`` (``pods default/train-0``) name the request. ``status`` is the HTTP status, 0 where no answer
     came. ``reason`` is the server's word (``NotFound``, ``AlreadyExists``, ``Conflict``, ``Forbidden``, ``Invalid``,
     ``TooManyRequests``, ``Expired``, ``Unauthorized``), or ``Unreachable`` and ``TimedOut``. ``causes`` are
-    ``(reason, field, message)``. ``retry_after_s``: what the server asks to wait.
+    ``(reason, field, message)``. ``retry_after_s``: how long to wait by the server's word.
     """
 
     exit_code = 4
@@ -73,7 +73,7 @@ class Put(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Gone(Generic[T]):
+class Vanished(Generic[T]):
     """An object that is there no more, as it was last seen."""
 
     object: T
@@ -95,11 +95,11 @@ class Behind:
     since_ns: int
 
 
-WatchEvent = Put[T] | Gone[T] | Synced | Behind
+WatchEvent = Put[T] | Vanished[T] | Synced | Behind
 
 
 class Watch(Protocol[T]):
-    """Follows all objects of one kind that a selector selects. Objects are told apart by UID.
+    """Follows all objects of one kind that a selector selects. An object is known by its UID.
 
     Where an object was deleted and another one of its name was made, the first is gone before the second is put.
     """
@@ -132,9 +132,9 @@ Manner = Literal["merge", "strategic", "json", "apply"]
 @dataclass(frozen=True, slots=True)
 class Create:
     """Make ``body``, which has a name (and a namespace). One that exists is a success if it has all labels and owners of
-    ``body``, also one that is being deleted: look at the object of :class:`Written`."""
+    ``body``, also one that is being deleted: look at the object of :class:`WriteDone`."""
 
-    kind: Kind[Any]
+    kind: ObjectKind[Any]
     body: Json
 
 
@@ -145,7 +145,7 @@ class Delete:
     ``grace_s`` None: the object's own.
     """
 
-    kind: Kind[Any]
+    kind: ObjectKind[Any]
     namespace: str
     name: str
     uid: str = ""
@@ -161,7 +161,7 @@ class Patch:
     others in an ``apply``.
     """
 
-    kind: Kind[Any]
+    kind: ObjectKind[Any]
     namespace: str
     name: str
     body: Json
@@ -211,20 +211,20 @@ Write = Create | Delete | Patch | Bind | Evict | Emit
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteDone:
     """A write was carried out. ``existing``: it was already so. ``body``: the answer, undecoded (empty: none)."""
 
     write: Write
     existing: bool = False
     body: bytes = b""
 
-    def object(self, kind: Kind[T]) -> T:
+    def object(self, kind: ObjectKind[T]) -> T:
         """The object of the answer. Errors: ``msgspec.DecodeError`` where the answer is none."""
         return decoded(self.body, kind.type)
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class WriteRefused:
     """The server will not carry a write out, however often it is sent."""
 
     write: Write
@@ -247,13 +247,13 @@ class Dropped:
     write: Write
 
 
-WriteResult = Written | Refused | Delayed | Dropped
+WriteResult = WriteDone | WriteRefused | Delayed | Dropped
 
 
-class Writer(Protocol):
+class KubeWriter(Protocol):
     """Carries writes out in threads. Writes to one object (kind, namespace, name) go one after the other, in order.
 
-    Each write ends in exactly one of :class:`Written`, :class:`Refused` and :class:`Dropped`.
+    Each write ends in exactly one of :class:`WriteDone`, :class:`WriteRefused` and :class:`Dropped`.
     """
 
     @property
@@ -308,7 +308,7 @@ EVERYTHING = Selected()
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """One request. ``target`` names the object in errors. ``body`` is JSON."""
 
     verb: str  # "get", "list", "create", ...: the word of RBAC
@@ -330,19 +330,19 @@ class Client(Protocol):
     def namespace(self) -> str:
         """That of the context, else ``default``."""
 
-    def call(self, request: Request, timeout_s: float | None = None) -> bytes:
+    def call(self, request: ApiRequest, timeout_s: float | None = None) -> bytes:
         """Send one request once, with the credentials read again where they were refused. The body of the answer."""
 
-    def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
+    def get(self, kind: ObjectKind[T], name: str, namespace: str = "") -> T:
         """One object."""
 
-    def list_all(self, kind: Kind[T], which: Selected = EVERYTHING) -> Page[T]:
+    def list_all(self, kind: ObjectKind[T], which: Selected = EVERYTHING) -> Page[T]:
         """All objects, in as many requests as needed."""
 
-    def read(self, kind: Kind[Any], name: str, namespace: str = "", sub: str = "") -> bytes:
+    def read(self, kind: ObjectKind[Any], name: str, namespace: str = "", sub: str = "") -> bytes:
         """One object or subresource as JSON, undecoded."""
 
-    def stream(self, request: Request, silent_s: float) -> Iterator[bytes]:
+    def stream(self, request: ApiRequest, silent_s: float) -> Iterator[bytes]:
         """Lines of an answer without end, such as a watch or the log of a pod; ends where the server ends it.
 
         Errors: :class:`KubeError` with ``TimedOut`` after ``silent_s`` without a byte.

@@ -1,4 +1,4 @@
-"""Follows all objects of one kind: a list, then a watch that goes on where the last one ended.
+"""Follows all objects of one kind: a list, then a watch that continues where the last one ended.
 
 A watch resumes at the version of its last event or bookmark. Where the server has forgotten that version (410), the list
 is read again, and what differs from the last known objects becomes events, so that nothing is lost: objects that vanished
@@ -20,16 +20,16 @@ from unidle.errors import UnidleError
 from unidle.kube.client import ApiClient, pause_s, selecting, target_of
 from unidle.kube.mailbox import Mailbox
 from unidle.kube.nulls import decoded
-from unidle.kube.objects import AnyObject, HasMetadata, Kind
+from unidle.kube.objects import AnyObject, HasMetadata, ObjectKind
 from unidle.kube.protocol import (
     EVERYTHING,
+    ApiRequest,
     Behind,
-    Gone,
     KubeError,
     Put,
-    Request,
     Selected,
     Synced,
+    Vanished,
     WatchEvent,
 )
 from unidle.kube.refusal import Status, of_status
@@ -56,7 +56,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 def follow(
-    client: ApiClient, kind: Kind[T], which: Selected = EVERYTHING, times: WatchTimes | None = None
+    client: ApiClient, kind: ObjectKind[T], which: Selected = EVERYTHING, times: WatchTimes | None = None
 ) -> Reflector[T]:
     """Begin to follow what ``which`` selects. Errors: OSError if no file descriptor is available."""
     return Reflector(client, kind, which, times or WatchTimes())
@@ -65,7 +65,7 @@ def follow(
 class Reflector(Generic[T]):
     """See :class:`unidle.kube.protocol.Watch`."""
 
-    def __init__(self, client: ApiClient, kind: Kind[T], which: Selected, times: WatchTimes) -> None:
+    def __init__(self, client: ApiClient, kind: ObjectKind[T], which: Selected, times: WatchTimes) -> None:
         self._client = client.another(patience_s=0.0)
         self._kind, self._which, self._times = kind, which, times
         self._mailbox: Mailbox[WatchEvent[T]] = Mailbox()
@@ -102,7 +102,7 @@ class Reflector(Generic[T]):
         for event in events:
             if isinstance(event, Put):
                 self._objects[event.object.metadata.uid] = event.object
-            elif isinstance(event, Gone):
+            elif isinstance(event, Vanished):
                 self._objects.pop(event.object.metadata.uid, None)
             elif isinstance(event, Synced):
                 self._synced = True
@@ -175,7 +175,7 @@ class Reflector(Generic[T]):
             if not token:
                 break
         self._works()
-        gone = [Gone(known) for uid, known in self._seen.items() if uid not in found]
+        gone = [Vanished(known) for uid, known in self._seen.items() if uid not in found]
         put = [
             Put(item, self._seen.get(uid)) for uid, item in found.items() if self._seen.get(uid) is not item
         ]
@@ -197,7 +197,7 @@ class Reflector(Generic[T]):
         self._works()
         return events > 0 or boottime_ns() - begun_ns > 1_000_000_000
 
-    def _request(self, lasts_s: int) -> Request:
+    def _request(self, lasts_s: int) -> ApiRequest:
         query = {
             "watch": "1",
             "allowWatchBookmarks": "true",
@@ -205,7 +205,7 @@ class Reflector(Generic[T]):
             "timeoutSeconds": str(lasts_s),
             **selecting(self._which),
         }
-        return Request(
+        return ApiRequest(
             "watch",
             "GET",
             self._kind.path(self._which.namespace),
@@ -213,7 +213,7 @@ class Reflector(Generic[T]):
             query,
         )
 
-    def _read(self, block: list[bytes], request: Request) -> list[WatchEvent[T]]:
+    def _read(self, block: list[bytes], request: ApiRequest) -> list[WatchEvent[T]]:
         events: list[WatchEvent[T]] = []
         try:
             for line in block:
@@ -242,7 +242,7 @@ class Reflector(Generic[T]):
         uid = item.metadata.uid
         if found.type == "DELETED":
             self._seen.pop(uid, None)
-            return Gone(item)
+            return Vanished(item)
         old = self._seen.get(uid)
         self._seen[uid] = item
         return Put(item, old)

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from unidle.kube.protocol import KubeError, Request
+from unidle.kube.protocol import ApiRequest, KubeError
 
 _REASONS: Final = {
     400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired",
@@ -38,7 +38,7 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
     details: _Details | None = None
 
 
-def refusal(request: Request, status: int, body: bytes, retry_after: str | None, who: str) -> KubeError:
+def refusal(request: ApiRequest, status: int, body: bytes, retry_after: str | None, who: str) -> KubeError:
     """The error of an answer with HTTP status ``status``. ``who``: where the credentials are from."""
     try:
         found = msgspec.json.decode(body, type=Status)
@@ -51,7 +51,7 @@ def refusal(request: Request, status: int, body: bytes, retry_after: str | None,
 
 
 def of_status(
-    request: Request, found: Status, status: int, retry_after: str | None = None, who: str = ""
+    request: ApiRequest, found: Status, status: int, retry_after: str | None = None, who: str = ""
 ) -> KubeError:
     """The error of a ``Status``, which may also come in a watch."""
     status = status or found.code
@@ -70,7 +70,7 @@ def of_status(
     )
 
 
-def unreachable(request: Request, error: Exception, server: str, source: str) -> KubeError:
+def unreachable(request: ApiRequest, error: Exception, server: str, source: str) -> KubeError:
     """The error of a request without an answer."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return KubeError(
@@ -107,7 +107,7 @@ def _seconds(text: str) -> float | None:
     return float(text) if text.isdecimal() else None
 
 
-def _remedy(request: Request, reason: str, who: str, *, served: bool) -> str:
+def _remedy(request: ApiRequest, reason: str, who: str, *, served: bool) -> str:
     if reason == "NotFound" and not served:
         return "the server does not serve this kind: install its definition, or use a newer Kubernetes"
     return {

@@ -117,7 +117,7 @@ def _sum(containers: Iterable[Container]) -> dict[str, Decimal]:
 
 
 def _requests(container: Container) -> dict[str, Decimal]:
-    """Requests; a limit counts as the request where there is none, as the API server sets it."""
+    """Requests; without one, the limit counts as the request, as the API server sets it."""
     return _read({**container.resources.limits, **container.resources.requests})
 
 

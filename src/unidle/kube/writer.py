@@ -18,15 +18,15 @@ from unidle.errors import UnidleError
 from unidle.kube.client import ApiClient, pause_s
 from unidle.kube.mailbox import Mailbox
 from unidle.kube.protocol import (
+    ApiRequest,
     Delayed,
     Dropped,
     Emit,
     KubeError,
-    Refused,
-    Request,
     Write,
+    WriteDone,
+    WriteRefused,
     WriteResult,
-    Written,
 )
 from unidle.kube.writes import carry_out, lane_of, of_one_object, passes
 
@@ -166,7 +166,9 @@ class ApiWriter:
             except UnidleError as error:  # credentials that cannot be had for now
                 result = KubeError(str(error), verb="write", target=key[0], reason="Unreachable")
             except Exception as error:  # a body that is no JSON, an answer of another form
-                result = Refused(write, KubeError(f"{type(error).__name__}: {error}", target=" ".join(key)))
+                result = WriteRefused(
+                    write, KubeError(f"{type(error).__name__}: {error}", target=" ".join(key))
+                )
             with self._changed:
                 self._after(key, lane, write, result)
 
@@ -196,7 +198,7 @@ class ApiWriter:
             return _LONGEST_WAIT_S
         return self._hold_until_s - now_s
 
-    def _call(self, request: Request) -> bytes:
+    def _call(self, request: ApiRequest) -> bytes:
         """One request of a write, which may take several: none begins without a lease."""
         allowed_ns = self._allowed_ns
         left_s = self._timeout_s
@@ -210,7 +212,7 @@ class ApiWriter:
 
     def _after(self, key: Key, lane: _Lane, write: Write, result: WriteResult | KubeError) -> None:
         self._running.discard(key)
-        if isinstance(result, Written):
+        if isinstance(result, WriteDone):
             self._failures = 0
             self._hold_until_s = 0.0
         if isinstance(result, KubeError):
@@ -219,7 +221,7 @@ class ApiWriter:
                 self._again(key, lane, write, result)
                 return
             broken = self._fenced and result.may_pass
-            result = Dropped(write) if broken else Refused(write, result)
+            result = Dropped(write) if broken else WriteRefused(write, result)
         lane.writes.popleft()
         lane.tries, lane.reported = 0, ""
         self._mailbox.put((result,))

@@ -15,8 +15,9 @@ import msgspec
 
 from unidle.kube.client import target_of
 from unidle.kube.nulls import decoded
-from unidle.kube.objects import EVENTS, PODS, AnyObject, Kind, Pod
+from unidle.kube.objects import EVENTS, PODS, AnyObject, ObjectKind, Pod
 from unidle.kube.protocol import (
+    ApiRequest,
     Bind,
     Create,
     Delete,
@@ -25,12 +26,11 @@ from unidle.kube.protocol import (
     Json,
     KubeError,
     Patch,
-    Request,
     Write,
-    Written,
+    WriteDone,
 )
 
-Call = Callable[[Request], bytes]
+Call = Callable[[ApiRequest], bytes]
 _PATCHES: Final = {
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
@@ -58,7 +58,7 @@ def lane_of(write: Write) -> tuple[str, str, str]:
             assert_never(write)
 
 
-def carry_out(write: Write, call: Call) -> Written:
+def carry_out(write: Write, call: Call) -> WriteDone:
     """Send it. Errors: :class:`KubeError`; :func:`passes` is whether the same write may succeed later."""
     match write:
         case Create():
@@ -99,14 +99,14 @@ def _meanwhile(error: KubeError) -> KubeError:
     )
 
 
-def _create(write: Create, call: Call) -> Written:
+def _create(write: Create, call: Call) -> WriteDone:
     _, namespace, name = lane_of(write)
     path = write.kind.path(namespace)
-    request = Request(
+    request = ApiRequest(
         "create", "POST", path, target_of(write.kind, namespace, name), body=msgspec.json.encode(write.body)
     )
     try:
-        return Written(write, body=call(request))
+        return WriteDone(write, body=call(request))
     except KubeError as error:
         if error.reason == "Conflict":  # of a quota's own object
             raise _meanwhile(error) from None
@@ -118,7 +118,7 @@ def _create(write: Create, call: Call) -> Written:
         raise _meanwhile(refused)
     if not _is_ours(write.body, decoded(body, AnyObject)):
         raise refused
-    return Written(write, existing=True, body=body)
+    return WriteDone(write, existing=True, body=body)
 
 
 def _is_ours(wanted: Json, found: AnyObject) -> bool:
@@ -133,14 +133,14 @@ def _is_ours(wanted: Json, found: AnyObject) -> bool:
     )
 
 
-def _delete(write: Delete, call: Call) -> Written:
+def _delete(write: Delete, call: Call) -> WriteDone:
     options: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
         "propagationPolicy": write.propagation,
         **_options(write.uid, write.grace_s),
     }
-    request = Request(
+    request = ApiRequest(
         "delete",
         "DELETE",
         write.kind.path(write.namespace, write.name),
@@ -148,7 +148,7 @@ def _delete(write: Delete, call: Call) -> Written:
         body=msgspec.json.encode(options),
     )
     try:
-        return Written(write, body=call(request))
+        return WriteDone(write, body=call(request))
     except KubeError as error:
         return _gone_or_raise(write, write.kind, error, call)
 
@@ -158,19 +158,19 @@ def _options(uid: str, grace_s: int | None) -> dict[str, Any]:
     return options if grace_s is None else {**options, "gracePeriodSeconds": grace_s}
 
 
-def _gone_or_raise(write: Delete | Evict, kind: Kind[Any], error: KubeError, call: Call) -> Written:
+def _gone_or_raise(write: Delete | Evict, kind: ObjectKind[Any], error: KubeError, call: Call) -> WriteDone:
     """A success if the object of that UID is there no more."""
     if error.reason == "NotFound":
-        return Written(write, existing=True)
+        return WriteDone(write, existing=True)
     if error.reason == "Conflict":
         body = _existing(kind, write.namespace, write.name, call)
         if body is None or (write.uid and decoded(body, AnyObject).metadata.uid != write.uid):
-            return Written(write, existing=True)
+            return WriteDone(write, existing=True)
         raise _meanwhile(error)
     raise error
 
 
-def _patch(write: Patch, call: Call) -> Written:
+def _patch(write: Patch, call: Call) -> WriteDone:
     body: Any = write.body
     query: dict[str, str] = {"fieldManager": write.manager}
     if write.manner == "apply":
@@ -180,7 +180,7 @@ def _patch(write: Patch, call: Call) -> Written:
         body = [*test, *write.body["ops"]]
     elif write.uid:
         body = {**body, "metadata": {**body.get("metadata", {}), "uid": write.uid}}
-    request = Request(
+    request = ApiRequest(
         "patch",
         "PATCH",
         write.kind.path(write.namespace, write.name, write.sub),
@@ -190,7 +190,7 @@ def _patch(write: Patch, call: Call) -> Written:
         _PATCHES[write.manner],
     )
     try:
-        return Written(write, body=call(request))
+        return WriteDone(write, body=call(request))
     except KubeError as error:
         raise _of_patch(write, error, call) from None
 
@@ -215,14 +215,14 @@ def _is_another(write: Patch, call: Call) -> bool:
     return body is not None and decoded(body, AnyObject).metadata.uid != write.uid
 
 
-def _bind(write: Bind, call: Call) -> Written:
+def _bind(write: Bind, call: Call) -> WriteDone:
     binding = {
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": {"name": write.name, "namespace": write.namespace, "uid": write.uid},
         "target": {"apiVersion": "v1", "kind": "Node", "name": write.node},
     }
-    request = Request(
+    request = ApiRequest(
         "create",
         "POST",
         PODS.path(write.namespace, write.name, "binding"),
@@ -230,7 +230,7 @@ def _bind(write: Bind, call: Call) -> Written:
         body=msgspec.json.encode(binding),
     )
     try:
-        return Written(write, body=call(request))
+        return WriteDone(write, body=call(request))
     except KubeError as error:
         if error.reason != "Conflict":
             raise
@@ -239,24 +239,24 @@ def _bind(write: Bind, call: Call) -> Written:
     if body is not None:
         pod = decoded(body, Pod)
         if pod.metadata.uid == write.uid and pod.spec.node_name == write.node:
-            return Written(write, existing=True)
+            return WriteDone(write, existing=True)
         if pod.metadata.uid == write.uid and not pod.spec.node_name and not pod.metadata.deletion_timestamp:
             raise _meanwhile(refused)
     raise refused
 
 
-def _evict(write: Evict, call: Call) -> Written:
+def _evict(write: Evict, call: Call) -> WriteDone:
     # with the UID of another pod the server tries again for longer than any time-out, before it refuses
     body = _existing(PODS, write.namespace, write.name, call)
     if body is None or (write.uid and decoded(body, AnyObject).metadata.uid != write.uid):
-        return Written(write, existing=True)
+        return WriteDone(write, existing=True)
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": write.name, "namespace": write.namespace},
         "deleteOptions": _options(write.uid, write.grace_s),
     }
-    request = Request(
+    request = ApiRequest(
         "create",
         "POST",
         PODS.path(write.namespace, write.name, "eviction"),
@@ -264,7 +264,7 @@ def _evict(write: Evict, call: Call) -> Written:
         body=msgspec.json.encode(eviction),
     )
     try:
-        return Written(write, body=call(request))
+        return WriteDone(write, body=call(request))
     except KubeError as error:
         return _gone_or_raise(write, PODS, error, call)
 
@@ -276,7 +276,7 @@ def _event_name(write: Emit) -> tuple[str, str]:
     return str(about.get("namespace") or "default"), f"{str(about['name'])[:200]}.{digest}"
 
 
-def _emit(write: Emit, call: Call) -> Written:
+def _emit(write: Emit, call: Call) -> WriteDone:
     namespace, name = _event_name(write)
     event = {
         "apiVersion": "events.k8s.io/v1",
@@ -291,7 +291,7 @@ def _emit(write: Emit, call: Call) -> Written:
         "type": "Warning" if write.warning else "Normal",
         "regarding": dict(write.about),
     }
-    request = Request(
+    request = ApiRequest(
         "create",
         "POST",
         EVENTS.path(namespace),
@@ -299,17 +299,17 @@ def _emit(write: Emit, call: Call) -> Written:
         body=msgspec.json.encode(event),
     )
     try:
-        return Written(write, body=call(request))
+        return WriteDone(write, body=call(request))
     except KubeError as error:
         if error.reason == "AlreadyExists":
-            return Written(write, existing=True)
+            return WriteDone(write, existing=True)
         raise
 
 
-def _existing(kind: Kind[Any], namespace: str, name: str, call: Call) -> bytes | None:
+def _existing(kind: ObjectKind[Any], namespace: str, name: str, call: Call) -> bytes | None:
     """The object of that name as JSON, if there is one."""
     try:
-        return call(Request("get", "GET", kind.path(namespace, name), target_of(kind, namespace, name)))
+        return call(ApiRequest("get", "GET", kind.path(namespace, name), target_of(kind, namespace, name)))
     except KubeError as error:
         if error.reason == "NotFound":
             return None

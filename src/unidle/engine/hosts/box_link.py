@@ -37,6 +37,11 @@ class BoxLink:
         if self.peer is not None:
             self.heard_ns = max(self.heard_ns, hub.acknowledged_ns(self.peer.id))
 
+    def answers(self, hub: HubFacts, now_ns: int, silent_ns: int) -> bool:
+        """Whether it has a connection, and was not silent for so long."""
+        self.refresh(hub)
+        return self.peer is not None and now_ns < self.heard_ns + silent_ns
+
     def offset_ns(self, hub: HubFacts, agent: Peer | None) -> int:
         """What turns its boot-time clock into the controller's.
 

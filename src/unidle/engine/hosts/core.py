@@ -374,7 +374,8 @@ class HostsCore:
 
     def _look_at_node(self, link: HostNode) -> None:
         node = link.node.id
-        heard = any(box.peer is not None and not box.silent for box in self.boxes.on_node(node))
+        now_ns, silent_ns = self.out.now_ns, self._timing.silent_ns
+        heard = any(box.answers(self._hub, now_ns, silent_ns) for box in self.boxes.on_node(node))
         used = link.leaving and any(gang.on(node) for gang in self.gangs.values())
         again_ns = self.nodes.look(link, self.out.now_ns, self._hub, boxes=heard, used=used)
         if link.gone:

@@ -22,7 +22,8 @@ AGENT_GONE = "unidle/agent-gone"
 class HostNode:
     """A node. ``down``: neither its agent nor a box answers. ``leaving``: its agent left on purpose.
 
-    ``trouble``: why it is not ready by the word of its cluster, where it has one.
+    ``trouble``: why it is not ready by the word of its cluster, where it has one; ``doubted_until_ns``: a box of it was
+    silent for its whole lease, which its cluster may not know yet.
     """
 
     node: Node
@@ -32,6 +33,7 @@ class HostNode:
     gone: bool = False  # its agent does not answer
     leaving: bool = False
     trouble: Reason | None = None
+    doubted_until_ns: int = 0
 
     def as_listed(self) -> Node:
         """The node as the fleet has it now."""

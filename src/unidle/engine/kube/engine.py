@@ -10,6 +10,8 @@ from unidle.clock import Clock
 from unidle.engine.hosts.box_link import Place
 from unidle.engine.hosts.box_maker import Hosting
 from unidle.engine.hosts.engine import HostsEngine
+from unidle.engine.hosts.host_nodes import HostNode, HostNodes
+from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.hosts.timing import HostsTiming, S
 from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.nodes import KubeNodes
@@ -40,11 +42,12 @@ class KubeEngine(HostsEngine):
         settings: PodSettings, *, may_write: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._sources, self._settings, self._may_write = sources, settings, may_write
-        hosting = Hosting(
-            KubeNodes,
-            lambda out, nodes, hub, timing: PodBoxes(settings, sources.writer, out, nodes),  # noqa: ARG005
-        )
-        super().__init__(hub, fleet, clock, fence, timing, hosting)
+
+        def boxes(out: Outbox, nodes: HostNodes, *_: object) -> PodBoxes:
+            assert isinstance(nodes, KubeNodes)
+            return PodBoxes(settings, sources.writer, out, nodes)
+
+        super().__init__(hub, fleet, clock, fence, timing, Hosting(KubeNodes, boxes))
         pods, nodes = self._core.maker, self._core.nodes
         assert isinstance(pods, PodBoxes)
         assert isinstance(nodes, KubeNodes)
@@ -100,6 +103,10 @@ class KubeEngine(HostsEngine):
             if (link := self._nodes.at.get(read.node.id)) is not None:
                 link.trouble = None if read.health == "healthy" else read.because
                 self._core.look_at_node_at(link, now_ns)
+                self._give_up_waiting(link)
+        doubted, self._nodes.doubted = self._nodes.doubted, []
+        for link in doubted:
+            self._core.look_at_node_at(link, now_ns)
         for name in changes.gone:
             if (link := self._nodes.removed(name)) is not None:
                 self._core.look_at_node_at(link, now_ns)
@@ -110,6 +117,13 @@ class KubeEngine(HostsEngine):
         for name in (name for name, yes in vouched.items() if yes):
             for box in self._core.boxes.on_node(name):
                 self._word.ended(box, f"node {name} is out of service, by its taint {OUT_OF_SERVICE}")
+
+    def _give_up_waiting(self, link: HostNode) -> None:
+        """Gangs do not wait for boxes on a node that is not ready."""
+        if link.trouble is not None:
+            for box in self._core.boxes.on_node(link.node.id):
+                if box.peer is None:
+                    self._word.hopeless(box, f"node {link.node.id}: {link.trouble.text}")
 
     def _take_pod(self, change: Put[Pod] | Gone[Pod]) -> None:
         pod = change.object

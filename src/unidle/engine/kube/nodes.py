@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
-from unidle.engine.hosts.outbox import HubFacts
-from unidle.engine.hosts.timing import S
+from unidle.engine.hosts.outbox import HubFacts, Outbox
+from unidle.engine.hosts.timing import HostsTiming, S
 from unidle.engine.protocol import HealthChange, NodesChanged
-from unidle.fleet import Node
+from unidle.fleet import Fleet, Node
 from unidle.hub.protocol import Peer
+from unidle.jobs import Reason
 
 NODE_GONE = "unidle/node-gone"
 """Taint of a node that has left the cluster, while ranks may run there."""
+
+
+DOUBT_NS: Final = 60 * S
+"""So long a node whose box was silent takes no job, unless a box there answers: the cluster finds a dead kubelet later."""
 
 
 class KubeNodes(HostNodes):
     """A node that is not Ready is reported as faulty once no box of it answers. One that left the cluster stays in the
     fleet, for no new job, until no rank may run there.
     """
+
+    def __init__(self, fleet: Fleet, start_ns: int, timing: HostsTiming, out: Outbox) -> None:
+        super().__init__(fleet, start_ns, timing, out)
+        self.doubted: list[HostNode] = []  # since this was last emptied
 
     def put(self, node: Node) -> HostNode:
         """A node is listed, or changed. One of a tier that came later hangs from the top."""
@@ -32,6 +41,17 @@ class KubeNodes(HostNodes):
         link.node, link.leaving = node, False
         self._list(link, before)
         return link
+
+    def doubt(self, node: str, because: Reason) -> None:
+        """A box of a node was silent for its whole lease."""
+        link = self.at.get(node)
+        if link is None:
+            return
+        link.doubted_until_ns = self._out.now_ns + DOUBT_NS
+        self.doubted.append(link)
+        if not link.down:
+            link.down = True
+            self._out.seen.append(HealthChange(node, "fault", because))
 
     def removed(self, node: str) -> HostNode | None:
         """A node has left the cluster."""
@@ -71,7 +91,9 @@ class KubeNodes(HostNodes):
             del self.at[link.node.id]
             self._out.seen.append(NodesChanged(gone=(link.node.id,)))
             return None
-        if link.trouble is None and not link.leaving:
+        doubted = now_ns < link.doubted_until_ns and not boxes
+        if link.trouble is None and not link.leaving and not doubted:
+            link.doubted_until_ns = 0
             self._recover(link)
             return None
         if boxes:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from unidle.engine.hosts.box_link import BoxLink, Place
-from unidle.engine.hosts.host_nodes import HostNodes
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.hosts.timing import S
 from unidle.engine.kube.manifest import (
@@ -22,6 +21,7 @@ from unidle.engine.kube.manifest import (
     place_of,
     pod_plans,
 )
+from unidle.engine.kube.nodes import KubeNodes
 from unidle.engine.kube.pod_reading import HOPELESS, disrupted, waits_because
 from unidle.engine.protocol import StartGang
 from unidle.jobs import Reason
@@ -79,7 +79,7 @@ class _Job:
 class PodBoxes:
     """A :class:`unidle.engine.hosts.box_maker.BoxMaker`. ``synced``: the watch has reported all pods that there are."""
 
-    def __init__(self, settings: PodSettings, writer: Writer, out: Outbox, nodes: HostNodes) -> None:
+    def __init__(self, settings: PodSettings, writer: Writer, out: Outbox, nodes: KubeNodes) -> None:
         self._settings, self._writer, self._out, self._nodes = settings, writer, out, nodes
         self.at: dict[Place, PodState] = {}
         self._jobs: dict[str, _Job] = {}
@@ -145,7 +145,9 @@ class PodBoxes:
         return because or Reason("pod_deleted", text, {"node": link.node})
 
     def fenced(self, link: BoxLink) -> None:
-        """Its node is bad: a later attempt there has a new pod."""
+        """Its node is bad: a later attempt there has a new pod, and none is placed there for a while."""
+        text = f"the box of job {link.job} on node {link.node} was silent for its whole lease"
+        self._nodes.doubt(link.node, Reason("box_silent", text, {"since_ns": link.heard_ns}))
         if (state := self.at.get(link.place)) is not None:
             state.ended = True  # for the log
             self._delete(state)

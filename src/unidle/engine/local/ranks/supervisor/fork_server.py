@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MESSAGE_BYTES = 65536
+_CAP_SYS_NICE = 23
 BLOCKED = {signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP}
 
 
@@ -60,7 +61,7 @@ def _imported(name: str) -> bool:
 
 def _run_when_idle() -> int | None:
     """Use only idle CPU time, if that can be undone for the ranks. Returns the policy for the ranks; None if nothing changed."""
-    if os.geteuid() != 0:
+    if not _may_undo_idle():
         return None
     try:
         usual = os.sched_getscheduler(0)
@@ -68,6 +69,16 @@ def _run_when_idle() -> int | None:
     except OSError:
         return None
     return usual if usual in (os.SCHED_BATCH, os.SCHED_IDLE) else os.SCHED_OTHER
+
+
+def _may_undo_idle() -> bool:
+    """Whether this process has CAP_SYS_NICE. Root in a container mostly has not: its ranks could then never be started."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            held = next((line.split()[1] for line in file if line.startswith("CapEff:")), "0")
+        return bool(int(held, 16) >> _CAP_SYS_NICE & 1)
+    except (OSError, ValueError, IndexError):
+        return False
 
 
 def _serve(server: socket.socket, usual: int | None) -> bool:
