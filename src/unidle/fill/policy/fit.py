@@ -82,9 +82,7 @@ def fit(
                 arrives = known[s + 1] if s + 1 < len(known) else None
                 ready = from_ns if arrives is None else arrives
                 continue
-            now, i, own = free[s], at[s], ends[s]
-            if now < ready:
-                now = ready
+            now, i, own = free[s] if free[s] > ready else ready, at[s], ends[s]  # noqa: FURB136  # max is a call
             end = now + left * length
             if (
                 i < len(own) and starts[s][i] <= now and end <= own[i]
