@@ -214,6 +214,10 @@ def _sweep() -> Iterator[Row]:
         "windows: shortest median with which filling pays (wins more than 1 %)", "ms", pays if pays is not None else float("nan"),
         how="modelled; jitter 10 %; waits under 15 ms are not forecast, and so not filled",
     )  # fmt: skip
+    yield from _sweep_lengths()
+
+
+def _sweep_lengths() -> Iterator[Row]:
     here, paid = world(), 0
     for tokens in LENGTHS:
         prompts = replace(here.prompts, least=tokens, most=tokens, slo_ttft_ms=None)
