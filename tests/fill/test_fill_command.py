@@ -71,8 +71,10 @@ def test_the_timeline_has_training_and_filler(file: Path, tmp_path: Path) -> Non
         "start_ns",
         "end_ns",
     ]
-    assert {row["op"] for row in table} == {"F", "B", "W", "allreduce", "fill"}
-    assert {row["of"] for row in table if row["op"] == "fill"} == {"prefill"}
+    assert {row["op"] for row in table} == {
+        "F", "B", "W", "allreduce", "fill", "handoff", "send", "scatter", "gather",
+    }  # fmt: skip
+    assert {row["of"] for row in table if row["op"] in ("fill", "handoff")} == {"prefill"}
     assert [int(row["start_ns"]) for row in table] == sorted(int(row["start_ns"]) for row in table)
 
 

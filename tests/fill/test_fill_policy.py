@@ -138,6 +138,22 @@ def test_memory_of_all_prompts_at_once_stays_within_what_training_leaves() -> No
     assert ends == sorted(ends)
 
 
+@given(prompts, st.integers(1, 3), st.integers(1, 3))
+def test_keys_and_values_never_need_more_than_the_budget(
+    asked: list[tuple[int, int]], pp: int, many: int
+) -> None:
+    room = many * model(pp).kv_bytes(1200)
+    made = controller({device: [(0, 400), (600, 5000)] for device in range(2 * pp)}, pp, room)
+    held = list[tuple[int, int, int, int]]()
+    for each in requests([gap for gap, _ in asked], [tokens for _, tokens in asked], slo_ms=None):
+        found = made.decide(each, each.arrival_ns)
+        if isinstance(found, Accepted):
+            held.append((found.pipeline, found.begin_ns, found.release_ns, model(pp).kv_bytes(each.tokens)))
+    for pipeline, moment, _, size in held:
+        there = [own for other, begin, end, own in held if other == pipeline and begin <= moment < end]
+        assert sum(there) <= room or there == [size]
+
+
 def test_keys_and_values_that_only_a_window_can_hold_come_and_go_in_it() -> None:
     one = model(1)
     needs = one.kv_bytes(1000) + one.workspace_bytes(500)

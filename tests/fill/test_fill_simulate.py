@@ -135,6 +135,32 @@ def test_the_timeline_of_training_alone_is_that_of_the_filled_training(policy: s
     assert ours.spent["prefill"] > 0
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "interleaved", "atlas", "unidle"])
+def test_links_are_used_as_planned(schedule: str) -> None:
+    simulation = training(schedule)
+    found = filled(filling(0.1, simulation=simulation), POLICIES["unidle"], rows=True)
+    planned = [row for row in simulation.rows() if row.op in ("send", "scatter", "gather")]
+    assert sorted(row[:2] + row[4:] for row in planned) == sorted(
+        (row.link, row.op, row.unit, row.start_ns, row.end_ns, row.chunk, row.size_bytes, row.of)
+        for row in found.links
+    )
+
+
+def test_keys_and_values_leave_every_device_of_the_pipeline_after_the_first_token() -> None:
+    setting = busy()
+    found = filled(setting, POLICIES["unidle"], rows=True)
+    last = defaultdict(int)
+    for row in found.rows:
+        if row.op == "fill":
+            last[row.unit] = max(last[row.unit], row.end_ns)
+    gone = [row for row in found.links if row.op == "handoff"]
+    assert gone and len({(row.link, row.unit) for row in gone}) == len(gone)
+    for row in gone:
+        tokens = setting.requests[row.unit].tokens
+        assert (row.start_ns, row.size_bytes) == (last[row.unit], setting.model.kv_bytes(tokens))
+        assert row.end_ns == row.start_ns + setting.model.handoff_ns(tokens)
+
+
 def test_pieces_end_before_their_wait_does() -> None:
     found = filled(busy(), POLICIES["unidle"], rows=True)
     period = found.end_ns // found.iterations

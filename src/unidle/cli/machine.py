@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from unidle.cli.common import JsonOption, StoreOption, data_dir, print_json, say, store_address
-from unidle.cli.fill import of_fill
 from unidle.cli.span import of_span
 from unidle.errors import BadInput
 
@@ -36,11 +35,17 @@ def schema(
     makers: dict[str, Callable[[], Any]] = {
         "job": schemas.job_schema, "fleet": schemas.fleet_schema, "clusters": schemas.clusters_schema,
         "drill": schemas.drill_schema, "span": lambda: of_span("files.schema").span_schema(),
-        "fill": lambda: of_fill("files.schema").fill_schema(),
+        "fill": _fill_schema,
     }  # fmt: skip
     if file not in makers:
         raise BadInput("has no schema", field="FILE", value=file, remedy=f"use one of {', '.join(makers)}")
     sys.stdout.write(json.dumps(makers[file](), indent=2, ensure_ascii=False) + "\n")
+
+
+def _fill_schema() -> Any:
+    from unidle.cli.fill import of_fill
+
+    return of_fill("files.schema").fill_schema()
 
 
 def doctor(store: StoreOption = None, as_json: JsonOption = False) -> None:

@@ -141,9 +141,17 @@ def write_timeline(
 
 def _cells(outcome: FillOutcome, setting: Setting, schedule: str) -> Iterator[tuple[object, ...]]:
     stages = len(setting.stages)
-    for row in sorted(outcome.rows, key=lambda row: (row.start_ns, row.end_ns, row.device)):
-        pipeline, stage = divmod(row.device, stages)
-        yield (
-            setting.device(pipeline, stage), row.op, pipeline, stage, row.unit, row.start_ns, row.end_ns, row.chunk, 0,
-            "prefill" if row.op in _FILL else "", schedule,
-        )  # fmt: skip
+    found = list[tuple[object, ...]]()
+    for row in outcome.rows:
+        place = divmod(row.device, stages)
+        of = "prefill" if row.op in _FILL else ""
+        name = setting.device(*place) + (":ring" if row.op == "allreduce" else "")
+        size = setting.stages[place[1]].gradient_bytes if row.op == "allreduce" else 0
+        size = 2 * (setting.pipelines - 1) * size // setting.pipelines
+        found.append(
+            (name, row.op, *place, row.unit, row.start_ns, row.end_ns, row.chunk, size, of, schedule)
+        )
+    for link in outcome.links:
+        place = divmod(link.device, stages)
+        found.append((link.link, link.op, *place, *link[3:], schedule))
+    yield from sorted(found, key=lambda cells: (cells[5], cells[6], cells[0]))

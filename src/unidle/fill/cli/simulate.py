@@ -49,8 +49,8 @@ def simulate(
     timeline: TimelineOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate a training schedule with prefill in its bubbles, and without. The output has utilisation, slow-down,
-    times to the first token, and where the time of all devices goes."""
+    """Simulate training with prefill in its bubbles. The output compares it with the same training alone: utilisation,
+    slow-down, times to the first token, and where the time of all devices goes."""
     from unidle.fill.cli.output import as_object, show_outcome, write_timeline
     from unidle.fill.files.setting import load_fill
     from unidle.fill.simulate.rules import POLICIES

@@ -16,7 +16,7 @@ from unidle.fill.policy.index import WindowIndex
 from unidle.fill.policy.line import FillLine, HeldKeys, NextPiece
 from unidle.fill.policy.pipelines import InferencePipeline
 from unidle.fill.policy.requests import Accepted, Decision, NotPlaced, PrefillRequest
-from unidle.fill.policy.windows import FillWindow
+from unidle.fill.policy.windows import UNLIMITED, FillWindow
 
 TRIES = 3
 
@@ -62,7 +62,8 @@ class FillController:
         for bound, number in found:
             if best is not None and bound + tail >= best[1].first_token_ns:
                 break
-            tried = self._try(self._lines[number], item, now_ns)
+            limit = UNLIMITED if best is None else best[1].first_token_ns
+            tried = self._try(self._lines[number], item, now_ns, limit)
             if isinstance(tried, str):
                 reason = tried
             elif best is None or tried.first_token_ns < best[1].first_token_ns:
@@ -93,7 +94,9 @@ class FillController:
     def _in_time(request: PrefillRequest, first_token_ns: int) -> bool:
         return request.deadline_ns is None or first_token_ns <= request.deadline_ns
 
-    def _try(self, line: FillLine, item: QueuedPrefill, now_ns: int) -> PromptFit | str:
+    def _try(
+        self, line: FillLine, item: QueuedPrefill, now_ns: int, limit_ns: int = UNLIMITED
+    ) -> PromptFit | str:
         """The fit behind all that is there, or why there is none."""
         room = line.pipeline.resident_bytes
         from_ns, alone = now_ns, item.kv_bytes > room
@@ -104,7 +107,7 @@ class FillController:
                 if total + item.kv_bytes <= room and not alone:
                     break
                 from_ns, total = max(from_ns, each.release_ns), total - each.size_bytes
-        found = fit(self.index, line.pipeline.devices, line.free, item, from_ns)
+        found = fit(self.index, line.pipeline.devices, line.free, item, from_ns, limit_ns)
         if found is None:
             return "no windows ahead hold it"
         if alone and not self._in_one_window(line, item, found):
@@ -116,7 +119,7 @@ class FillController:
         needed = item.kv_bytes + self.model.weight_bytes()
         release = found.first_token_ns + item.handoff_ns
         for stage, device in enumerate(line.pipeline.devices):
-            begin = min(each.start_ns for each in found.booked if each.stage == stage)
+            begin = min(start for at, _, start, _, _ in found.booked if at == stage)
             free = zip(
                 self.index.starts[device], self.index.ends[device], self.index.free_bytes[device], strict=True
             )

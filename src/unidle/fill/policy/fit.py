@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from unidle.fill.model.prefill import PrefillChunk
 from unidle.fill.policy.index import WindowIndex
-from unidle.fill.policy.requests import Booked, PrefillRequest
+from unidle.fill.policy.requests import PrefillRequest, RawBooked
+from unidle.fill.policy.windows import UNLIMITED
 
 
 @dataclass(slots=True)
@@ -54,36 +55,49 @@ class PromptFit(NamedTuple):
     begin_ns: int
     first_token_ns: int
     free: list[int]
-    booked: list[Booked]
+    booked: list[RawBooked]
 
 
 def fit(
-    index: WindowIndex, devices: Sequence[int], free: Sequence[int], item: QueuedPrefill, from_ns: int
+    index: WindowIndex,
+    devices: Sequence[int],
+    free: Sequence[int],
+    item: QueuedPrefill,
+    from_ns: int,
+    limit_ns: int = UNLIMITED,
 ) -> PromptFit | None:
-    """What is left of ``item``, not before ``from_ns`` and behind the cursors ``free``; None where the windows ahead do not hold it.
-
-    A piece is one layer of a chunk (or all of them): it is not started unless the rest of a window holds it.
+    """What is left of ``item``, from ``from_ns`` on and behind the cursors ``free``. None where the windows ahead do not hold it, or
+    not until ``limit_ns``. A piece (a layer of a chunk, or all of them) is not started unless the rest of a window holds it.
     """
-    windows = [(index.starts[device], index.ends[device]) for device in devices]
+    starts, ends = [index.starts[d] for d in devices], [index.ends[d] for d in devices]
     free = [max(each, from_ns) for each in free]
-    at = [bisect_right(ends, moment) for (_, ends), moment in zip(windows, free, strict=True)]
-    booked: list[Booked] = []
+    at = [bisect_right(own, moment) for own, moment in zip(ends, free, strict=True)]
+    booked: list[RawBooked] = []
     now = from_ns
     for j, chunk in enumerate(item.chunks):
+        _, length, hop = chunk
         known, ready = item.ready[j], from_ns
         for s, left in enumerate(item.left[j]):
             if not left:
                 arrives = known[s + 1] if s + 1 < len(known) else None
                 ready = from_ns if arrives is None else arrives
                 continue
-            now = max(free[s], ready)
-            found = _walk(windows[s], at[s], now, left, (s, j, chunk.layer_ns), booked)
-            if found is None:
-                return None
-            at[s], now = found
-            free[s], ready = now, now + chunk.hop_ns
-    begin = booked[0].start_ns if booked else from_ns
-    return PromptFit(from_ns, begin, now, free, booked)
+            now, i, own = free[s] if free[s] > ready else ready, at[s], ends[s]  # noqa: FURB136  # max is a call
+            end = now + left * length
+            if (
+                i < len(own) and starts[s][i] <= now and end <= own[i]
+            ):  # the most frequent case, without a call
+                booked.append((s, j, now, end, left))
+            else:
+                found = _walk((starts[s], own), i, now, left, (s, j, length), booked)
+                if found is None:
+                    return None
+                at[s], end = found
+            free[s] = now = end
+            ready = end + hop
+        if now > limit_ns:
+            return None
+    return PromptFit(from_ns, booked[0][2] if booked else from_ns, now, free, booked)
 
 
 def _walk(
@@ -92,7 +106,7 @@ def _walk(
     now: int,
     left: int,
     piece: tuple[int, int, int],
-    booked: list[Booked],
+    booked: list[RawBooked],
 ) -> tuple[int, int] | None:
     """So many pieces (stage, chunk, nanoseconds) from ``now`` on; the last window and the end, None where they do not fit."""
     (starts, ends), (stage, chunk, length) = windows, piece
@@ -102,10 +116,10 @@ def _walk(
         fits = (ends[at] - now) // length
         if fits >= left:
             end = now + left * length
-            booked.append(Booked(stage, chunk, now, end, left))
+            booked.append((stage, chunk, now, end, left))
             return at, end
         if fits > 0:
-            booked.append(Booked(stage, chunk, now, now + fits * length, fits))
+            booked.append((stage, chunk, now, now + fits * length, fits))
             left -= fits
         at += 1
     return None

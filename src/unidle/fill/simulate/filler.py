@@ -41,7 +41,7 @@ class BubbleFiller:
     """The host of the waits (:class:`unidle.fill.simulate.training.WaitHost`).
 
     ``exact``: waits are as planned, so that the controller's windows are kept as they are; else they are corrected by what happens.
-    ``served``: called with each prompt whose first token is made. ``gone``: with each that would be late and has not begun.
+    ``served``: called with the pipeline and each prompt whose first token is made. ``gone``: with each that would be late and has not begun.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class BubbleFiller:
         self._by_device: dict[int, list[tuple[int, int]]] = {}
         self._lengths = list[int]()
         self._begun = 0
-        self.served: Callable[[QueuedPrefill], None] = lambda _: None
+        self.served: Callable[[int, QueuedPrefill], None] = lambda *_: None
         self.gone: Callable[[PrefillRequest], None] = lambda _: None
         self.discarded_ns = 0
         for each in planned.waits:
@@ -204,7 +204,7 @@ class BubbleFiller:
         item = batch.piece.item
         self._accounts.spend(device, end_ns, "prefill", ("fill", item.request.number, batch.piece.chunk))
         if self._controller.ran(row, batch.piece, stage, count, end_ns):
-            self.served(item)
+            self.served(row, item)
         if stage + 1 < len(self._controller.pipelines[row].devices):
             self._try(self._controller.pipelines[row].devices[stage + 1])
 

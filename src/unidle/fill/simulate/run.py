@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,6 +16,7 @@ from unidle.fill.simulate.accounts import DeviceAccounts, SpentRow
 from unidle.fill.simulate.dedicated import DedicatedPool
 from unidle.fill.simulate.events import Events
 from unidle.fill.simulate.filler import AHEAD_NS, BubbleFiller
+from unidle.fill.simulate.links import LinkRow, handoff_row, link_rows
 from unidle.fill.simulate.planned import PlannedWaits, fill_devices, planned_waits
 from unidle.fill.simulate.rules import FillPolicy
 from unidle.fill.simulate.training import TrainingRun, Unfilled
@@ -57,6 +59,7 @@ class FillOutcome:
     pipelines: tuple[InferencePipeline, ...]
     forecast: ForecastError
     rows: tuple[SpentRow, ...]
+    links: tuple[LinkRow, ...]
 
     @property
     def utilisation_before(self) -> float:
@@ -84,6 +87,7 @@ class _Routes:
     spilled: dict[int, int] = field(default_factory=dict)
     rejected: list[int] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
+    items: list[tuple[int, QueuedPrefill]] = field(default_factory=list)
 
     def spill(self, request: PrefillRequest, now_ns: int, reason: str) -> None:
         """To dedicated capacity, if it is in time there."""
@@ -99,7 +103,9 @@ class _Routes:
         del self.accepted[request.number]
         self.spill(request, events.now_ns, "training changed, and it would have been late")
 
-    def enter(self, item: QueuedPrefill) -> None:
+    def enter(self, row: int, item: QueuedPrefill) -> None:
+        """Its first token is made, on that inference pipeline."""
+        self.items.append((row, item))
         self.served[item.request.number] = item.first_token_ns - item.request.arrival_ns
 
 
@@ -127,6 +133,7 @@ def filled(
         tuple(routes.spilled.values()), tuple(setting.model.token_ns(by_number[n].tokens) for n in answered),
         len(routes.accepted), len(routes.spilled), len(routes.rejected), late, routes.reasons, unfilled["waits"],
         play.pipelines, play.error, tuple(row for row in play.accounts.rows or () if row.start_ns < end),
+        tuple(row for row in play.links(setting) if row.start_ns < end) if rows else (),
     )  # fmt: skip
 
 
@@ -161,6 +168,15 @@ class _Play:
         arrived = max((each.arrival_ns for each in setting.requests), default=0)
         drain = 1 + AHEAD_NS // planned.iteration_ns + DRAIN
         return cls(events, accounts, run, routes, pipelines, forecast.error, arrived, drain)
+
+    def links(self, setting: FillSetting) -> Iterator[LinkRow]:
+        """Rows of links, of training and of hand-offs."""
+        yield from link_rows(setting.simulation, self.run.sent or ())
+        for row, item in self.routes.items:
+            for device in self.pipelines[row].devices:
+                times = (item.first_token_ns, item.release_ns)
+                size = setting.model.kv_bytes(item.request.tokens)
+                yield handoff_row(setting.simulation.setting, device, item.request.number, times, size)
 
     def run_through(self, iterations: int) -> int:
         """So many iterations count; in those after them accepted prompts end. The end of the ones that count."""

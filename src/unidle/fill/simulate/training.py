@@ -13,7 +13,7 @@ import numpy as np
 
 from unidle.fill.simulate.accounts import DeviceAccounts
 from unidle.fill.simulate.events import Events
-from unidle.span.simulate.dynamic import Luck, Wires
+from unidle.span.simulate.dynamic import Luck, SentPiece, Wires
 from unidle.span.simulate.iteration import Simulation
 from unidle.span.simulate.jitter import luck, steps_of
 from unidle.span.simulate.routes import routes_of
@@ -63,6 +63,7 @@ class TrainingRun:
         self._stages, self._units = len(setting.stages), program.units
         self.devices = setting.devices
         self.begins_ns = list[int]()
+        self.sent: list[SentPiece] | None = None if accounts.rows is None else []
         self._at = [0] * self.devices
         self._ready: list[set[int]] = [set() for _ in range(self.devices)]
         self._open: list[tuple[int, int] | None] = [None] * self.devices
@@ -88,7 +89,9 @@ class TrainingRun:
         self.begins_ns.append(now)
         if self._jitter or not iteration:
             self._luck = self._given(iteration)
-        self._wires = Wires(setting, self._simulation.program, self._routes, self._luck, planned=True)
+        self._wires = Wires(
+            setting, self._simulation.program, self._routes, self._luck, planned=True, sent=self.sent
+        )
         self._at = [0] * self.devices
         self._done, self._reduced = [0] * self._stages, 0
         for device, ready in enumerate(self._ready):

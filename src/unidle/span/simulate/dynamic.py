@@ -28,9 +28,28 @@ class Luck:
     reduce: list[int]
 
 
+class SentPiece(NamedTuple):
+    """A transfer over a wire of the device's own, or a piece of one in turns: begin and end of each part, in nanoseconds.
+
+    ``link``: the shared link, -1 for an own wire, which has no scatter and gather.
+    """
+
+    device: int
+    code: int
+    to: int
+    link: int
+    piece: int
+    scatter: tuple[int, int]
+    send: tuple[int, int]
+    gather: tuple[int, int]
+
+
 @dataclass(slots=True)
 class Wires:
-    """The transfers of all devices: when they arrive. In turns they pass in the planned order, or as they come."""
+    """The transfers of all devices: when they arrive. In turns they pass in the planned order, or as they come.
+
+    ``sent``: takes all transfers, if they are to be kept.
+    """
 
     setting: Setting
     program: Program
@@ -41,6 +60,7 @@ class Wires:
     taken: dict[tuple[int, int, int], int] = field(default_factory=dict)
     queues: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     waiting: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
+    sent: list[SentPiece] | None = None
 
     def leave(self, device: int, code: int, now: int) -> list[tuple[int, int, int]]:
         """What arrives because this was made: ``(device, code there, when)``."""
@@ -60,6 +80,11 @@ class Wires:
         lane = (device, int(self.routes.lane[stage, group]))
         end = max(now, self.lanes.get(lane, 0)) + round(float(wire))
         self.lanes[lane] = end
+        if self.sent is not None and (wire or late):
+            none = (end, end)
+            self.sent.append(
+                SentPiece(device, code, target[0], -1, 0, none, (end - round(float(wire)), end), none)
+            )
         return [(*target, end + round(float(late)))]
 
     def _in_turn(self, pipeline: int, link: int, code: int, now: int) -> list[tuple[int, int, int]]:
@@ -90,11 +115,19 @@ class Wires:
         factor = self.luck.factor[pipeline * stages + turn.stage][code]
         out, middle = (0, link, pipeline), (1, link, pipeline // self.setting.cell)
         entry, arrives = (2, link, pipeline), now
-        for scatter, send, gather in zip(turn.scatter_ns, turn.send_ns, turn.gather_ns, strict=True):
-            taken[out] = max(now, taken.get(out, 0)) + round(scatter * factor)
-            taken[middle] = max(taken[out], taken.get(middle, 0)) + round(send * factor)
-            there = taken[middle] + round(turn.latency_ns * factor)
-            arrives = taken[entry] = max(there, taken.get(entry, 0)) + round(gather * factor)
+        for k, (scatter, send, gather) in enumerate(
+            zip(turn.scatter_ns, turn.send_ns, turn.gather_ns, strict=True)
+        ):
+            spread = max(now, taken.get(out, 0))
+            taken[out] = spread + round(scatter * factor)
+            leaves = max(taken[out], taken.get(middle, 0))
+            taken[middle] = leaves + round(send * factor)
+            there = max(taken[middle] + round(turn.latency_ns * factor), taken.get(entry, 0))
+            arrives = taken[entry] = there + round(gather * factor)
+            if self.sent is not None:
+                device = pipeline * stages + turn.stage
+                times = ((spread, taken[out]), (leaves, taken[middle]), (there, arrives))
+                self.sent.append(SentPiece(device, code, device - turn.stage + turn.to, link, k, *times))
         return pipeline * stages + turn.to, code, arrives
 
 
