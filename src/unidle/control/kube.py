@@ -17,7 +17,7 @@ from unidle.engine.kube.token_reviews import TokenReviews
 from unidle.errors import BadInput
 from unidle.fleet import HOSTS, Fleet, Node
 from unidle.hub.server import HubServer
-from unidle.kube.access import Access
+from unidle.kube.access import ClusterAccess
 from unidle.kube.client import ApiClient, open_client
 from unidle.kube.cluster_fleet import ClusterFleet
 from unidle.kube.kubeconfig import load_access
@@ -92,7 +92,7 @@ def kube_engine(hub: HubServer, wish: KubeWish, fleet: Fleet, by: KubeController
         raise
 
 
-def _access(wish: KubeWish) -> Access:
+def _access(wish: KubeWish) -> ClusterAccess:
     if wish.kubeconfig != IN_CLUSTER:
         return load_access(wish.kubeconfig, wish.context)
     named = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")

@@ -19,10 +19,10 @@ class HostWord:
         self._core = core
 
     def ends(self, link: BoxLink, because: Reason) -> None:
-        """Others end a box: no failure of the job. No new rank is started in it."""
+        """Others end a box: no failure of the job. No new rank is started in it; a gang that only waits for one waits on."""
         link.ending = True
         for gang in self._core.of_job.get(link.job, {}).values():
-            if gang.on(link.node):
+            if gang.risky(link.node):
                 self._core.out.seen.append(Disrupted(*gang.key, because))
 
     def ended(self, link: BoxLink, text: str) -> None:

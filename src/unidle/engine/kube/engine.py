@@ -23,7 +23,7 @@ from unidle.fleet import Fleet
 from unidle.hub.protocol import Hub
 from unidle.kube.cluster_fleet import FleetChanges
 from unidle.kube.objects import Pod
-from unidle.kube.protocol import Gone, Put
+from unidle.kube.protocol import Put, Vanished
 
 WRITE_NS: Final = 2 * S - S // 5
 """So long after the lease was found fresh, requests to the API server may last: the store's lease then still holds."""
@@ -125,7 +125,7 @@ class KubeEngine(HostsEngine):
                 if box.peer is None:
                     self._word.hopeless(box, f"node {link.node.id}: {link.trouble.text}")
 
-    def _take_pod(self, change: Put[Pod] | Gone[Pod]) -> None:
+    def _take_pod(self, change: Put[Pod] | Vanished[Pod]) -> None:
         pod = change.object
         place = place_of(self._settings, pod)
         if place is None:

@@ -32,11 +32,11 @@ from unidle.kube.protocol import (
     Delayed,
     Delete,
     Dropped,
+    KubeWriter,
     Patch,
-    Refused,
-    Writer,
+    WriteDone,
+    WriteRefused,
     WriteResult,
-    Written,
 )
 
 IDLE_NS: Final = 60 * S
@@ -79,7 +79,7 @@ class _Job:
 class PodBoxes:
     """A :class:`unidle.engine.hosts.box_maker.BoxMaker`. ``synced``: the watch has reported all pods that there are."""
 
-    def __init__(self, settings: PodSettings, writer: Writer, out: Outbox, nodes: KubeNodes) -> None:
+    def __init__(self, settings: PodSettings, writer: KubeWriter, out: Outbox, nodes: KubeNodes) -> None:
         self._settings, self._writer, self._out, self._nodes = settings, writer, out, nodes
         self.at: dict[Place, PodState] = {}
         self._jobs: dict[str, _Job] = {}
@@ -209,11 +209,11 @@ class PodBoxes:
     def written(self, result: WriteResult) -> tuple[Place, str] | None:
         """What became of a write; the place of a pod that cannot be created, and why. What was created, the watch shows."""
         if not isinstance(result.write, Create):
-            if isinstance(result, Refused | Dropped):
+            if isinstance(result, WriteRefused | Dropped):
                 self._take_back(result.write)
             return None
         name = _name_of(result.write)
-        if isinstance(result, Written) or name not in self._creating:
+        if isinstance(result, WriteDone) or name not in self._creating:
             return None
         place = self._creating[name][0]
         if isinstance(result, Delayed):

@@ -10,7 +10,7 @@ from typing import Final
 from unidle.kube import objects
 from unidle.kube.cluster_fleet import ClusterFleet, FleetChanges
 from unidle.kube.objects import Pod
-from unidle.kube.protocol import Behind, Gone, KubeError, Put, Watch, Writer
+from unidle.kube.protocol import Behind, KubeError, KubeWriter, Put, Vanished, Watch
 
 _STEP_S: Final = 0.02
 
@@ -19,14 +19,14 @@ _STEP_S: Final = 0.02
 class KubeSources:
     """``slices`` None: the cluster has no ResourceSlices. ``also_close``: what ends with the engine."""
 
-    nodes: Watch[objects.Node]
+    nodes: Watch[objects.KubeNode]
     pods: Watch[Pod]
     slices: Watch[objects.ResourceSlice] | None
-    writer: Writer
+    writer: KubeWriter
     fleet: ClusterFleet
     also_close: list[Callable[[], None]] = field(default_factory=list)
     out_of_service: dict[str, bool] = field(default_factory=dict)  # by node that came or changed
-    _pods_seen: list[Put[Pod] | Gone[Pod]] = field(default_factory=list)
+    _pods_seen: list[Put[Pod] | Vanished[Pod]] = field(default_factory=list)
 
     @property
     def wake_fds(self) -> list[int]:
@@ -46,7 +46,7 @@ class KubeSources:
             time.sleep(_STEP_S)
         self._look()
 
-    def poll(self) -> tuple[FleetChanges, list[Put[Pod] | Gone[Pod]]]:
+    def poll(self) -> tuple[FleetChanges, list[Put[Pod] | Vanished[Pod]]]:
         """What is new: of the fleet, and of pods in order. Never blocks."""
         self._look()
         pods, self._pods_seen = self._pods_seen, []
@@ -62,7 +62,7 @@ class KubeSources:
     def _look(self) -> KubeError | None:
         error = None
         for event in self.nodes.poll():
-            if isinstance(event, Put | Gone):
+            if isinstance(event, Put | Vanished):
                 self.fleet.see_node(event)
                 self.out_of_service[event.object.metadata.name] = isinstance(event, Put) and any(
                     taint.key == OUT_OF_SERVICE for taint in event.object.spec.taints
@@ -70,10 +70,10 @@ class KubeSources:
             elif isinstance(event, Behind):
                 error = event.error
         for slice_event in self.slices.poll() if self.slices is not None else ():
-            if isinstance(slice_event, Put | Gone):
+            if isinstance(slice_event, Put | Vanished):
                 self.fleet.see_slice(slice_event)
         for change in self.pods.poll():
-            if isinstance(change, Put | Gone):
+            if isinstance(change, Put | Vanished):
                 self.fleet.see_pod(change)
                 self._pods_seen.append(change)
             elif isinstance(change, Behind):

@@ -19,7 +19,7 @@ import msgspec
 
 from unidle.engine.kube.manifest import AUDIENCE, PodSettings, pod_name
 from unidle.hub import frames
-from unidle.kube.protocol import Client, KubeError, Request
+from unidle.kube.protocol import ApiRequest, Client, KubeError
 
 PATH: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 KEPT_S: Final = 60.0
@@ -123,7 +123,7 @@ class TokenReviews:
         }
         self.asked += 1
         try:
-            request = Request("create", "POST", PATH, "tokenreviews", body=msgspec.json.encode(body))
+            request = ApiRequest("create", "POST", PATH, "tokenreviews", body=msgspec.json.encode(body))
             answer = msgspec.json.decode(self._client.call(request, _TIMEOUT_S))
         except KubeError as error:
             return None if error.may_pass else TokenOwner(why=f"the cluster reviews no tokens: {error}")
