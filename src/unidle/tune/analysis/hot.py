@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from unidle.tune.analysis import tables
 from unidle.tune.analysis.rare import is_rare
-from unidle.tune.analysis.walk import FunctionFacts, LoopNode, Mark
+from unidle.tune.analysis.walk import BranchMark, FunctionFacts, LoopNode
 
 if TYPE_CHECKING:
     from unidle.tune.analysis.source import SourceFacts
@@ -28,7 +28,7 @@ class HotCode:
 
     def __init__(self, facts: SourceFacts, hot_names: tuple[str, ...] = ()) -> None:
         self._facts = facts
-        self._rare: dict[Mark, bool] = {}
+        self._rare: dict[BranchMark, bool] = {}
         self._known: dict[ast.stmt, bool] = {}
         self.loops: set[LoopNode] = set()
         self.step_functions: set[FunctionFacts] = set()
@@ -74,7 +74,7 @@ class HotCode:
                 return None
         return None
 
-    def rare(self, mark: Mark) -> bool:
+    def rare(self, mark: BranchMark) -> bool:
         """Whether what is in this branch runs in few rounds."""
         known = self._rare.get(mark)
         if known is None:
