@@ -125,7 +125,7 @@ def each_step(action: Callable[[nn.Module], object], every: int = 20, layers: in
 
 
 def printed() -> Pair:
-    sink = Path(os.devnull).open("w", buffering=1)
+    sink = Path(os.devnull).open("w", buffering=1)  # noqa: SIM115
     count = [0]
 
     def always(_m: object, _o: object, loss: torch.Tensor) -> None:

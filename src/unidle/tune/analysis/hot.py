@@ -69,7 +69,7 @@ class HotCode:
         """The innermost step loop around a node, with no rare branch between."""
         for mark in reversed(self._facts.path_of(node)):
             if mark.kind == "loop" and mark.node in self.loops:
-                return mark.node  # type: ignore[return-value]
+                return mark.node
             if self.rare(mark):
                 return None
         return None
@@ -110,7 +110,9 @@ class HotCode:
         facts = self._facts
         found: list[FunctionFacts] = []
         for owner in facts.walk.classes.values():
-            wanted = ("__getitem__", "__getitems__", "__iter__") if facts.is_dataset(owner) else ()
+            wanted: tuple[str, ...] = (
+                ("__getitem__", "__getitems__", "__iter__") if facts.is_dataset(owner) else ()
+            )
             if "collat" in owner.node.name.lower():
                 wanted = ("__call__", "torch_call")
             found += [owner.methods[name] for name in wanted if name in owner.methods]
