@@ -101,7 +101,7 @@ def peers(folder: str) -> dict[str, Places]:
     ruff = Path(sys.executable).with_name("ruff")
     if ruff.exists():
         words = [
-            ruff,
+            str(ruff),
             "check",
             "--isolated",
             "--select",
