@@ -90,7 +90,7 @@ def precision() -> Pair:
 def per_sample() -> Pair:
     model, x = small_model(64, 4), torch.randn(64, 64)
     return (
-        lambda: torch.stack([model(x[i : i + 1]).square().mean() for i in range(64)]).mean().backward()
+        lambda: torch.stack([model(x[i : i + 1]).square().mean() for i in range(64)]).mean().backward()  # type: ignore[no-untyped-call]
     ), (lambda: model(x).square().mean().backward())
 
 
@@ -101,7 +101,7 @@ def cells() -> Pair:
         h = c = torch.zeros(16, 64)
         for t in range(100):
             h, c = cell(x[:, t], (h, c))
-        h.sum().backward()
+        h.sum().backward()  # type: ignore[no-untyped-call]
 
     return slow, (lambda: whole(x)[0][:, -1].sum().backward())
 
@@ -161,7 +161,7 @@ def batches() -> Pair:
 
 def heads() -> Pair:
     one, many, x = nn.Linear(64, 8 * 64), [nn.Linear(64, 64) for _ in range(8)], torch.randn(16, 64)
-    return (lambda: torch.cat([head(x) for head in many], -1).sum().backward()), (
+    return (lambda: torch.cat([head(x) for head in many], -1).sum().backward()), (  # type: ignore[no-untyped-call]
         lambda: one(x).sum().backward()
     )
 
@@ -194,7 +194,7 @@ def averages() -> Pair:
 
     @torch.no_grad()
     def fast() -> None:
-        torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 0.001)  # type: ignore[call-overload]
+        torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 0.001)
 
     return slow, fast
 

@@ -101,7 +101,7 @@ def peers(folder: str) -> dict[str, Places]:
     ruff = Path(sys.executable).with_name("ruff")
     if ruff.exists():
         words = [
-            str(ruff),
+            ruff,
             "check",
             "--isolated",
             "--select",
@@ -110,7 +110,9 @@ def peers(folder: str) -> dict[str, Places]:
             "concise",
             folder,
         ]
-        found["ruff PERF"] = read(subprocess.run(words, capture_output=True, text=True, check=False).stdout)
+        found["ruff PERF"] = read(
+            subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False).stdout
+        )
     return found
 
 

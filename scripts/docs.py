@@ -31,9 +31,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     for path, page in PAGES.items():
         files.append(File.generated(config, path, content=page()))
-    for path in sorted(TUNE_PAGES.glob("UDL*.md")):
-        text = path.read_text(encoding="utf-8")
-        files.append(File.generated(config, f"tune/{path.name}", content=text))
+    for file in sorted(TUNE_PAGES.glob("UDL*.md")):
+        text = file.read_text(encoding="utf-8")
+        files.append(File.generated(config, f"tune/{file.name}", content=text))
     return files
 
 

@@ -30,7 +30,7 @@ def attention_by_hand(facts: SourceFacts) -> Iterator[ast.AST]:
         if not function.hot:
             continue
         scores = _made_by(function, lambda node: _is_scores(facts, node), set())
-        weights = _made_by(function, lambda node, known=scores: _softmax_of(facts, node, known), set())
+        weights = _made_by(function, _is_softmax(facts, scores), set())
         if not weights or _returned(function) & weights:
             continue
         for node in _products(facts, function):
@@ -129,6 +129,11 @@ def _is_transposed(facts: SourceFacts, node: ast.expr) -> bool:
         if node.func.attr == "permute":
             return len(node.args) == 4 and [literal(one) for one in node.args] in ([0, 1, 3, 2], [0, 2, 3, 1])
     return False
+
+
+def _is_softmax(facts: SourceFacts, scores: set[str]) -> Callable[[ast.expr], bool]:
+    """The test for a softmax of these scores."""
+    return lambda node: _softmax_of(facts, node, scores)
 
 
 def _softmax_of(facts: SourceFacts, node: ast.expr, scores: set[str]) -> bool:
