@@ -58,12 +58,18 @@ def quality(programs: list[TuneProgram], found: Places, others: dict[str, Places
     ):
         yield Row(what, "share", ours_, goal=goal, holds=holds, how=how)
         for name, figures in beside.items():
-            yield Row(what, "share", ours_, figures[place], name, how=f"{how}; {figures[3]} findings of the peer")
+            yield Row(
+                what, "share", ours_, figures[place], name, how=f"{how}; {figures[3]} findings of the peer"
+            )
 
 
 def judged(programs: list[TuneProgram], found: Places, *, codes: bool) -> tuple[float, float, float, int]:
     """Precision, recall, false alarms per line of a decoy, and the number of findings."""
-    truth = {(number, line, code if codes else "") for number, one in enumerate(programs) for line, code in one.slow.items()}
+    truth = {
+        (number, line, code if codes else "")
+        for number, one in enumerate(programs)
+        for line, code in one.slow.items()
+    }
     seen = {(number, line, code if codes else "") for number, line, code in found}
     decoys = {(number, line) for number, one in enumerate(programs) for line in one.decoys}
     alarms = {(number, line) for number, line, _ in seen} & decoys
@@ -87,11 +93,26 @@ def peers(folder: str) -> dict[str, Places]:
     """The findings of TorchFix and of ruff's rules for performance, where they are here."""
     found = {}
     if torchfix := peer_program("torchfix"):
-        found["TorchFix"] = read(subprocess.run([torchfix, "--select", "ALL", folder], capture_output=True, text=True, check=False).stdout)
+        found["TorchFix"] = read(
+            subprocess.run(
+                [torchfix, "--select", "ALL", folder], capture_output=True, text=True, check=False
+            ).stdout
+        )
     ruff = Path(sys.executable).with_name("ruff")
     if ruff.exists():
-        words = [ruff, "check", "--isolated", "--select", "PERF,NPY,FURB", "--output-format", "concise", folder]
-        found["ruff PERF"] = read(subprocess.run(words, capture_output=True, text=True, check=False).stdout)
+        words = [
+            ruff,
+            "check",
+            "--isolated",
+            "--select",
+            "PERF,NPY,FURB",
+            "--output-format",
+            "concise",
+            folder,
+        ]
+        found["ruff PERF"] = read(
+            subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False).stdout
+        )
     return found
 
 
@@ -116,7 +137,9 @@ def speed(folder: str) -> Row:
     times = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "unidle", "tune", "check", *files], capture_output=True, check=False)
+        subprocess.run(
+            [sys.executable, "-m", "unidle", "tune", "check", *files], capture_output=True, check=False
+        )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return Row(

@@ -41,7 +41,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def measured(slow: Callable[[], object], fast: Callable[[], object], pairs: int) -> tuple[list[float], float]:
-    """The ratios of all pairs, and the median time of the slow form in seconds. One run of each goes before."""
+    """The ratios of all pairs, and the median time of the slow form in seconds. Each form runs once first."""
     slow(), fast()
     ratios, times = [], []
     for number in range(pairs):
@@ -89,7 +89,7 @@ def write(code: str, what: str, ratio: float, bounds: tuple[float, float], pairs
     page = PAGES / f"{code}.md"
     low, high = map(figure, bounds)
     words = (
-        f"The slow form took {figure(ratio)} times as long as the fast one (95 %: {low} to {high}): {what}. "
+        f"The slow form took {figure(ratio)} times as long as the fast one (95 %: {low} to {high}). The program: {what}. "
         f"Measured on {datetime.now(UTC):%Y-%m-%d} on {os.cpu_count()} {platform.machine()} CPU cores with PyTorch {torch_version()}, {pairs} pairs in turn: "
         f"`python bench/tune_rules.py --only {code}`. The machine had other work."
     )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 ROOMS = Path(__file__).resolve().parent.parent / "src" / "unidle"
+TUNE_PAGES = ROOMS / "tune" / "pages"
 Schema = Mapping[str, Any]
 Command = Any  # click's classes; which copy of click they are from is typer's own affair
 Parameter = Any
@@ -30,6 +31,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     for path, page in PAGES.items():
         files.append(File.generated(config, path, content=page()))
+    for file in sorted(TUNE_PAGES.glob("UDL*.md")):
+        text = file.read_text(encoding="utf-8")
+        files.append(File.generated(config, f"tune/{file.name}", content=text))
     return files
 
 
@@ -175,6 +179,21 @@ def ledger_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def tune_page() -> str:
+    from unidle.tune.registry import rules
+
+    lines = [
+        "# Rules of slow code", "", "    unidle tune check train.py", "",
+        "[Find slow code](../how-to/tune.md) explains the command. Each rule has a page. *Fixable* means that a deterministic edit exists.", "",
+        "| code | name | message | fixable |", "|---|---|---|---|",
+    ]  # fmt: skip
+    lines += [
+        f"| [{one.code}]({one.code}.md) | {one.name} | {_cell(one.message)} | {'yes' if one.fixable else ''} |"
+        for one in rules().values()
+    ]
+    return "\n".join(lines) + "\n"
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/job-file.md": job_page,
     "reference/fleet-file.md": fleet_page,
@@ -184,6 +203,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/fill-file.md": fill_page,
     "reference/cli.md": cli_page,
     "reference/ledger.md": ledger_page,
+    "tune/index.md": tune_page,
 }
 
 

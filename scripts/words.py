@@ -25,7 +25,14 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "docs" / "words.md"
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "examples/**/*.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/**/*.md",
+    "examples/**/*.md",
+    "src/unidle/tune/pages/*.md",
+)
 CODE = ("src/**/*.py", "scripts/*.py", "examples/**/*.py", "bench/**/*.py")
 NOT_READ = ("docs/words.md", "docs/benchmarks.md")  # the list itself; written by the benchmarks
 HISTORY = ("CHANGELOG.md",)  # only the words that are errors everywhere

@@ -244,10 +244,8 @@ def test_directories_that_hold_the_code_of_others_are_left_out(tmp_path: Path) -
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_ends_of_lines_and_encodings(tmp_path: Path, end: str) -> None:
-    text = (
-        f"# coding: latin-1\n# é \x0c\nimport torch\ns = 'é'; model = torch.nn.DataParallel(net)\n".replace(
-            "\n", end
-        )
+    text = "# coding: latin-1\n# é \x0c\nimport torch\ns = 'é'; model = torch.nn.DataParallel(net)\n".replace(
+        "\n", end
     )
     (tmp_path / "a.py").write_bytes(text.encode("latin-1"))
     found = json.loads(check(tmp_path, "a.py", "--json").stdout)

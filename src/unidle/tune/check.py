@@ -75,7 +75,7 @@ def check_text(text: str, file: str = "code.py", settings: TuneSettings | None =
     source = SourceText(file, text, True)
     facts = facts_of(source, settings.hot_functions)
     if isinstance(facts, SkippedFile):
-        raise SyntaxError(facts.why)
+        raise SyntaxError(facts.why)  # noqa: TRY004
     chosen = [rules()[code] for code in settings.chosen(rules())]
     return sorted(_kept(source, facts, chosen, settings)) if facts is not None else []
 

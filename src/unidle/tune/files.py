@@ -123,7 +123,7 @@ def read_source(path: Path, named: bool) -> SourceText | SkippedFile:
 def shown(path: Path) -> str:
     """A path as findings have it: below the current directory without it."""
     text = os.path.normpath(path)
-    if os.path.isabs(text):
+    if path.is_absolute():
         below = os.path.relpath(text)
         text = text if below.startswith("..") else below
     return text.replace(os.sep, "/")

@@ -40,8 +40,8 @@ def read_notebook(raw: bytes) -> Cells | str:
             continue
         number += 1
         code = _without_magic(_source(cell))
-        if error := _syntax_error("\n".join(code)):
-            broken.append((number, error))
+        if problem := _syntax_error("\n".join(code)):
+            broken.append((number, problem))
             code = [""] * len(code)
         lines += code
         places += [(number, line) for line in range(1, len(code) + 1)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from unidle.tune.analysis import tables
 from unidle.tune.analysis.rare import is_rare
-from unidle.tune.analysis.walk import FunctionFacts, LoopNode, Mark
+from unidle.tune.analysis.walk import BranchMark, FunctionFacts, LoopNode
 
 if TYPE_CHECKING:
     from unidle.tune.analysis.source import SourceFacts
@@ -28,7 +28,7 @@ class HotCode:
 
     def __init__(self, facts: SourceFacts, hot_names: tuple[str, ...] = ()) -> None:
         self._facts = facts
-        self._rare: dict[Mark, bool] = {}
+        self._rare: dict[BranchMark, bool] = {}
         self._known: dict[ast.stmt, bool] = {}
         self.loops: set[LoopNode] = set()
         self.step_functions: set[FunctionFacts] = set()
@@ -69,12 +69,12 @@ class HotCode:
         """The innermost step loop around a node, with no rare branch between."""
         for mark in reversed(self._facts.path_of(node)):
             if mark.kind == "loop" and mark.node in self.loops:
-                return mark.node  # type: ignore[return-value]
+                return mark.node
             if self.rare(mark):
                 return None
         return None
 
-    def rare(self, mark: Mark) -> bool:
+    def rare(self, mark: BranchMark) -> bool:
         """Whether what is in this branch runs in few rounds."""
         known = self._rare.get(mark)
         if known is None:
@@ -110,7 +110,9 @@ class HotCode:
         facts = self._facts
         found: list[FunctionFacts] = []
         for owner in facts.walk.classes.values():
-            wanted = ("__getitem__", "__getitems__", "__iter__") if facts.is_dataset(owner) else ()
+            wanted: tuple[str, ...] = (
+                ("__getitem__", "__getitems__", "__iter__") if facts.is_dataset(owner) else ()
+            )
             if "collat" in owner.node.name.lower():
                 wanted = ("__call__", "torch_call")
             found += [owner.methods[name] for name in wanted if name in owner.methods]

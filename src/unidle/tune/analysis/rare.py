@@ -6,7 +6,7 @@ import ast
 import re
 from typing import Final
 
-from unidle.tune.analysis.walk import Mark
+from unidle.tune.analysis.walk import BranchMark
 
 _FLAG: Final = re.compile(
     r"debug|verbose|profil|dry_?run|should|is_last|(?:^|_)last|first|every|interval|(?:^|_)due|log|print|save|eval|"
@@ -18,7 +18,7 @@ _BROKEN: Final = frozenset({"isnan", "isinf"})
 _CLOCK: Final = frozenset({"time", "perf_counter", "monotonic", "process_time"})
 
 
-def is_rare(mark: Mark) -> bool:
+def is_rare(mark: BranchMark) -> bool:
     """Whether what has this mark around it runs in few rounds only."""
     if mark.kind == "handler":
         return True

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from unidle.tune.analysis import tables
+from unidle.tune.analysis.call_roles import ON_DEVICE, TENSORS
 from unidle.tune.analysis.hot import HotCode
 from unidle.tune.analysis.names import ImportedNames
-from unidle.tune.analysis.roles import ON_DEVICE, TENSORS, Roles
-from unidle.tune.analysis.walk import ClassFacts, FunctionFacts, LoopNode, Path, Walk
+from unidle.tune.analysis.roles import Roles
+from unidle.tune.analysis.walk import Binding, ClassFacts, FunctionFacts, LoopNode, Path, SourceWalk
 
 
 class SourceFacts:
@@ -23,7 +24,7 @@ class SourceFacts:
         self.path = path
         self.text = text
         self.tree = tree
-        self.walk = Walk(tree)
+        self.walk = SourceWalk(tree)
         top = {
             name: [b.value for b in found if b.how == "assign" and not b.index]
             for name, found in self.walk.top.bindings.items()
@@ -115,7 +116,7 @@ class SourceFacts:
 
     def training(self, node: ast.AST) -> bool:
         """Whether it runs in each training step, and is in no forward pass of a module."""
-        return self.hot_code.is_hot(node) and not self.function_of(node).name == "forward"
+        return self.hot_code.is_hot(node) and self.function_of(node).name != "forward"
 
     def in_sample(self, node: ast.AST) -> bool:
         """Whether it runs for each sample or batch of a dataset."""
@@ -233,43 +234,51 @@ class SourceFacts:
         if node in self._class_of:
             return self._class_of[node]
         self._class_of[node] = None
+        for binding in self._plain_bindings(node):
+            found = self.class_of(binding.value)
+            if found is not None:
+                self._class_of[node] = found
+                return found
+        return None
+
+    def _plain_bindings(self, node: ast.AST) -> Iterator[Binding]:
+        """What a name, or an attribute of ``self``, is assigned."""
+        several: list[list[Binding]] = []
         if isinstance(node, ast.Name):
-            for scope in self.function_of(node).chain():
-                for binding in scope.bindings.get(node.id, ()):
-                    if binding.how == "assign" and not binding.index:
-                        found = self.class_of(binding.value)
-                        if found is not None:
-                            self._class_of[node] = found
-                            return found
+            several = [scope.bindings.get(node.id, []) for scope in self.function_of(node).chain()]
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
             owner = self.owner_of(node)
-            for binding in owner.attributes.get(node.attr, ()) if owner is not None else ():
-                if binding.how == "assign" and not binding.index and (found := self.class_of(binding.value)):
-                    self._class_of[node] = found
-                    return found
-        return None
+            several = [owner.attributes.get(node.attr, [])] if owner is not None else []
+        for bindings in several:
+            yield from (one for one in bindings if one.how == "assign" and not one.index)
 
     def called(self, call: ast.Call) -> FunctionFacts | None:
         """The function of this file that a call runs, where that is clear."""
         function = call.func
         if isinstance(function, ast.Name):
-            for scope in self.function_of(call).chain():
-                if function.id in scope.functions:
-                    return scope.functions[function.id]
-                if function.id in scope.params:
-                    return None
-            owner = self.class_of(function) if function.id not in self.walk.classes else None
-            return (owner.methods.get("forward") or owner.methods.get("__call__")) if owner else None
+            return self._called_name(call, function)
         if not isinstance(function, ast.Attribute):
             return None
         if isinstance(function.value, ast.Name) and function.value.id == "self":
             own = self.owner_of(call)
             if own is not None and function.attr in own.methods:
                 return own.methods[function.attr]
-            other = self.class_of(function)
-            return (other.methods.get("forward") or other.methods.get("__call__")) if other else None
+            return self._applied(self.class_of(function))
         other = self.class_of(function.value)
         return other.methods.get(function.attr) if other is not None else None
+
+    def _called_name(self, call: ast.Call, name: ast.Name) -> FunctionFacts | None:
+        for scope in self.function_of(call).chain():
+            if name.id in scope.functions:
+                return scope.functions[name.id]
+            if name.id in scope.params:
+                return None
+        return self._applied(self.class_of(name)) if name.id not in self.walk.classes else None
+
+    @staticmethod
+    def _applied(owner: ClassFacts | None) -> FunctionFacts | None:
+        """What runs when an instance is called."""
+        return (owner.methods.get("forward") or owner.methods.get("__call__")) if owner is not None else None
 
     def callers(self, function: FunctionFacts) -> list[ast.Call]:
         """The calls of a function in this file."""

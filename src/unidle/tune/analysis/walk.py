@@ -15,7 +15,7 @@ BODIES: Final = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class BranchMark:
     """Something around a statement, in the same function. ``first``: it is in the first branch of an ``if``."""
 
     kind: Kind
@@ -23,7 +23,7 @@ class Mark:
     first: bool = True
 
 
-Path = tuple[Mark, ...]
+Path = tuple[BranchMark, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ClassFacts:
     attributes: dict[str, list[Binding]] = field(default_factory=dict)
 
 
-class Walk:
+class SourceWalk:
     """The facts of a tree that need no names. Errors: RecursionError for code that is nested too deeply."""
 
     def __init__(self, tree: ast.Module) -> None:
@@ -111,7 +111,7 @@ class Walk:
                 self._statement(statement, function, path, owner)
             if isinstance(statement, ast.If) and skips_rest(statement):
                 # what follows runs only where the test is false
-                path = (*path, Mark("if", statement, first=False))
+                path = (*path, BranchMark("if", statement, first=False))
 
     def _function(self, node: FunctionNode, around: FunctionFacts, owner: ClassFacts | None) -> None:
         arguments = node.args
@@ -163,22 +163,22 @@ class Walk:
     def _bodies(self, node: ast.stmt, function: FunctionFacts, path: Path, owner: ClassFacts | None) -> None:
         if isinstance(node, LoopNode):
             function.loops.append(node)
-            self._body(node.body, function, (*path, Mark("loop", node)), owner, node)
+            self._body(node.body, function, (*path, BranchMark("loop", node)), owner, node)
             self._body(node.orelse, function, path, owner, node)
         elif isinstance(node, ast.If):
-            self._body(node.body, function, (*path, Mark("if", node)), owner, node)
-            self._body(node.orelse, function, (*path, Mark("if", node, first=False)), owner, node)
+            self._body(node.body, function, (*path, BranchMark("if", node)), owner, node)
+            self._body(node.orelse, function, (*path, BranchMark("if", node, first=False)), owner, node)
         elif isinstance(node, ast.With | ast.AsyncWith):
-            self._body(node.body, function, (*path, Mark("with", node)), owner, node)
+            self._body(node.body, function, (*path, BranchMark("with", node)), owner, node)
         elif isinstance(node, ast.Try | ast.TryStar):
-            inside = (*path, Mark("try", node))
+            inside = (*path, BranchMark("try", node))
             for body in (node.body, node.orelse, node.finalbody):
                 self._body(body, function, inside, owner, node)
             for handler in node.handlers:
-                self._body(handler.body, function, (*path, Mark("handler", handler)), owner, node)
+                self._body(handler.body, function, (*path, BranchMark("handler", handler)), owner, node)
         elif isinstance(node, ast.Match):
             for case in node.cases:
-                self._body(case.body, function, (*path, Mark("if", case)), owner, node)
+                self._body(case.body, function, (*path, BranchMark("if", case)), owner, node)
 
     def _binds(self, node: ast.stmt, function: FunctionFacts, owner: ClassFacts | None) -> None:
         if isinstance(node, ast.Assign):

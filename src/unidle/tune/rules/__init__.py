@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unidle.tune.rules import (
+    attention,
     batching,
     data,
     distributed,
@@ -16,5 +17,5 @@ from unidle.tune.rules import (
 )
 
 __all__ = [
-    "batching", "data", "distributed", "inference", "kernels", "memory", "optimizer", "serving", "step_logs", "sync",
+    "attention", "batching", "data", "distributed", "inference", "kernels", "memory", "optimizer", "serving", "step_logs", "sync",
 ]  # fmt: skip

@@ -41,7 +41,7 @@ def sample_by_sample(facts: SourceFacts) -> Iterator[ast.AST]:
         if loop in facts.hot_code.loops or not (facts.hot(call) or facts.in_sample(call)):
             continue
         items = _items(facts, loop)
-        if items and _on_one(call.args[0], items) and not _carries(facts, loop, call):
+        if items and _on_one(call.args[0], items) and not _carries(loop, call):
             yield call
     for comprehension in facts.walk.comprehensions:
         yield from _in_comprehension(facts, comprehension)
@@ -110,7 +110,7 @@ def _on_one(given: ast.expr, items: set[str]) -> bool:
     return False
 
 
-def _carries(facts: SourceFacts, loop: ast.For, call: ast.Call) -> bool:
+def _carries(loop: ast.For, call: ast.Call) -> bool:
     """Whether the result of a round goes into the next one: a recurrence over time."""
     made = set()
     for one in ast.walk(loop):

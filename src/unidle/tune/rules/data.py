@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from unidle.tune.analysis.source import SourceFacts
-from unidle.tune.analysis.walk import ClassFacts, FunctionFacts
+from unidle.tune.analysis.walk import FunctionFacts
 from unidle.tune.registry import rule
 from unidle.tune.rules.common import (
     argument,
@@ -97,7 +97,7 @@ def whole_file_per_sample(facts: SourceFacts) -> Iterator[ast.AST]:
         for call in method.calls:
             if facts.name_of(call.func) not in WHOLE or not call.args or has_keyword(call, "mmap_mode"):
                 continue
-            if not names_in(call) & changing and not _is_lazy(facts, owner, method, call):
+            if not names_in(call) & changing and not _is_lazy(facts, call):
                 yield call
 
 
@@ -111,7 +111,7 @@ def _depends_on(function: FunctionFacts, start: list[str]) -> set[str]:
     return found
 
 
-def _is_lazy(facts: SourceFacts, owner: ClassFacts, method: FunctionFacts, call: ast.Call) -> bool:
+def _is_lazy(facts: SourceFacts, call: ast.Call) -> bool:
     """``if self.file is None: self.file = h5py.File(...)`` reads once in each worker."""
     return any(mark.kind == "if" for mark in facts.path_of(call))
 
@@ -145,9 +145,13 @@ def tensor_from_arrays(facts: SourceFacts) -> Iterator[ast.AST]:
 )
 def array_copied(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls("torch.tensor", "torch.FloatTensor", "torch.Tensor"):
-        if facts.in_sample(call) and len(call.args) == 1 and facts.role(call.args[0]) == "array":
-            if not isinstance(call.args[0], ast.Subscript):
-                yield call
+        if (
+            facts.in_sample(call)
+            and len(call.args) == 1
+            and facts.role(call.args[0]) == "array"
+            and not isinstance(call.args[0], ast.Subscript)
+        ):
+            yield call
 
 
 def _batch_moves(facts: SourceFacts) -> Iterator[ast.Call]:
@@ -245,9 +249,19 @@ def padded_to_max(facts: SourceFacts) -> Iterator[ast.AST]:
     if "torch.compile" in facts.named or "torch_xla" in facts.names.modules:
         return  # fixed shapes have their reason
     for call in facts.walk.calls:
-        if literal(keyword(call, "padding")) == "max_length" and facts.role(_callee(call)) == "tokenizer":
-            if facts.in_sample(call) or _in_mapped(facts, call):
-                yield call
+        if (
+            literal(keyword(call, "padding")) == "max_length"
+            and facts.role(_callee(call)) == "tokenizer"
+            and (facts.in_sample(call) or _in_mapped(facts, call))
+        ):
+            yield call
+
+
+_TOKENISES = ("encode_plus", "batch_encode_plus", "encode", "tokenizer", "__call__", "tokenize")
+
+
+def _tokenises(call: ast.Call) -> bool:
+    return not isinstance(call.func, ast.Attribute) or call.func.attr in _TOKENISES
 
 
 def _callee(call: ast.Call) -> ast.expr:
@@ -287,9 +301,8 @@ def iterator_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
                 and isinstance(inner.func, ast.Name)
                 and inner.func.id == "iter"
                 and inner.args
-            ):
-                if facts.role(inner.args[0]) == "loader":
-                    yield call
+            ) and facts.role(inner.args[0]) == "loader":
+                yield call
 
 
 @rule(
@@ -299,16 +312,13 @@ def iterator_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
 )
 def tokenised_in_step(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.walk.calls:
-        if facts.role(_callee(call)) == "tokenizer" and facts.training(call) and not facts.in_sample(call):
-            if not isinstance(call.func, ast.Attribute) or call.func.attr in (
-                "encode_plus",
-                "batch_encode_plus",
-                "encode",
-                "tokenizer",
-                "__call__",
-                "tokenize",
-            ):
-                yield call
+        if (
+            facts.role(_callee(call)) == "tokenizer"
+            and _tokenises(call)
+            and facts.training(call)
+            and not facts.in_sample(call)
+        ):
+            yield call
 
 
 @rule(

@@ -38,24 +38,20 @@ def data_parallel(facts: SourceFacts) -> Iterator[ast.AST]:
 def reduced_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls(*COLLECTIVES):
         if (
-            facts.training(call)
-            and not _of_gradient(facts, call)
-            and not is_true(call, "async_op")
-            and call.args
-        ):
-            if _is_metric(facts, call.args[0]):
-                yield call
+            facts.training(call) and not _of_gradient(call) and not is_true(call, "async_op") and call.args
+        ) and _is_metric(facts, call.args[0]):
+            yield call
 
 
 def _is_metric(facts: SourceFacts, node: ast.expr) -> bool:
-    """A loss, or a value made of one for the log: nothing that the step goes on with."""
+    """A loss, or a value made of one for the log: nothing that the step needs."""
     if facts.role(node) == "loss":
         return True
     names = ("loss", "metric", "acc", "correct", "total", "count", "stat")
     return isinstance(node, ast.Name) and any(word in node.id.lower() for word in names)
 
 
-def _of_gradient(facts: SourceFacts, call: ast.Call) -> bool:
+def _of_gradient(call: ast.Call) -> bool:
     return any(
         isinstance(one, ast.Attribute) and one.attr == "grad" for arg in call.args for one in ast.walk(arg)
     )
@@ -69,7 +65,7 @@ def _of_gradient(facts: SourceFacts, call: ast.Call) -> bool:
 )
 def gradients_one_by_one(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls("torch.distributed.all_reduce", "torch.distributed.reduce"):
-        if _of_gradient(facts, call) and parameter_loop(facts, call) is not None and facts.hot(call):
+        if _of_gradient(call) and parameter_loop(facts, call) is not None and facts.hot(call):
             yield call
 
 
@@ -169,9 +165,8 @@ def same_data(facts: SourceFacts) -> Iterator[ast.AST]:
             is_true(call, "shuffle")
             and not has_keyword(call, "sampler", "batch_sampler")
             and data is not None
-        ):
-            if not _split_by_rank(facts, data):
-                yield call
+        ) and not _split_by_rank(facts, data):
+            yield call
 
 
 def _split_by_rank(facts: SourceFacts, data: ast.expr) -> bool:
@@ -190,6 +185,10 @@ def _split_by_rank(facts: SourceFacts, data: ast.expr) -> bool:
 )
 def metric_synchronised(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("log", "log_dict"):
-        if is_true(call, "sync_dist") and facts.function_of(call).name == "training_step" and facts.hot(call):
-            if literal(keyword(call, "on_step")) is not False:
-                yield call
+        if (
+            is_true(call, "sync_dist")
+            and facts.function_of(call).name == "training_step"
+            and facts.hot(call)
+            and literal(keyword(call, "on_step")) is not False
+        ):
+            yield call

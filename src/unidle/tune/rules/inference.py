@@ -126,9 +126,8 @@ def _runs_on(facts: SourceFacts, loop: ast.AST, name: str) -> ast.Call | None:
             isinstance(one, ast.Assign)
             and names_in(one.value) & grown
             and not isinstance(one.value, ast.Call)
-        ):
-            if not _is_last(one.value):
-                grown |= names_in(*one.targets)
+        ) and not _is_last(one.value):
+            grown |= names_in(*one.targets)
     for one in ast.walk(loop):
         if (
             isinstance(one, ast.Call)

@@ -20,7 +20,7 @@ def _text(node: ast.AST) -> str:
     return ast.unparse(node)
 
 
-def _back_propagated(facts: SourceFacts, function: FunctionFacts, text: str) -> bool:
+def _back_propagated(function: FunctionFacts, text: str) -> bool:
     """Whether ``backward`` is called on this value, or on something made of it."""
     made = {text}
     for _ in range(3):
@@ -89,7 +89,7 @@ def graph_kept(facts: SourceFacts) -> Iterator[ast.AST]:
             loop.lineno < binding.line <= (loop.end_lineno or 0)
             for binding in function.bindings.get(text, ()) if text not in names_in(binding.value)
         )  # fmt: skip
-        if not inside and not _back_propagated(facts, function, text):
+        if not inside and not _back_propagated(function, text):
             yield statement
 
 

@@ -64,14 +64,15 @@ def updated_by_hand(facts: SourceFacts) -> Iterator[ast.AST]:
         if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Sub | ast.Add):
             target_is_grad = ".grad" in ast.unparse(statement.target)
             if (
-                not target_is_grad
-                and ".grad" in ast.unparse(statement.value)
-                and _loop_over_parameters(facts, statement)
+                (
+                    not target_is_grad
+                    and ".grad" in ast.unparse(statement.value)
+                    and _loop_over_parameters(facts, statement)
+                )
+                and isinstance(statement.target, ast.Name | ast.Attribute)
+                and facts.is_tensor(statement.target)
             ):
-                if isinstance(statement.target, ast.Name | ast.Attribute) and facts.is_tensor(
-                    statement.target
-                ):
-                    yield statement
+                yield statement
 
 
 @rule("UDL504", "foreach-off", "foreach=False runs one kernel for each parameter", fixable=True)
@@ -79,9 +80,11 @@ def foreach_off(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.walk.calls:
         if is_false(call, "foreach"):
             name = facts.name_of(call.func)
-            if name.startswith("torch.optim.") or name.startswith("torch.nn.utils.clip_grad"):
-                if literal(keyword(call, "fused")) is not True:
-                    yield call
+            if (
+                name.startswith(("torch.optim.", "torch.nn.utils.clip_grad"))
+                and literal(keyword(call, "fused")) is not True
+            ):
+                yield call
 
 
 @rule(

@@ -32,9 +32,13 @@ def saved_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
             yield call
     for call in facts.calls("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments"):
         every = literal(keyword(call, "save_steps"))
-        if isinstance(every, int) and not isinstance(every, bool) and 1 <= every < FEW_STEPS:
-            if literal(keyword(call, "save_strategy")) in (None, "steps"):
-                yield call
+        if (
+            isinstance(every, int)
+            and not isinstance(every, bool)
+            and 1 <= every < FEW_STEPS
+            and literal(keyword(call, "save_strategy")) in (None, "steps")
+        ):
+            yield call
 
 
 @rule("UDL213", "histogram-each-step", "a histogram or image is logged in each step; log it every N steps")

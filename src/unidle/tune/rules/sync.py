@@ -51,12 +51,16 @@ def item_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
             yield call
     for call in facts.walk.calls:
         if (
-            isinstance(call.func, ast.Name)
-            and call.func.id in ("float", "int", "bool")
-            and len(call.args) == 1
+            (
+                isinstance(call.func, ast.Name)
+                and call.func.id in ("float", "int", "bool")
+                and len(call.args) == 1
+            )
+            and facts.hot(call)
+            and _waits(facts, call.args[0])
+            and not in_print(facts, call)
         ):
-            if facts.hot(call) and _waits(facts, call.args[0]) and not in_print(facts, call):
-                yield call
+            yield call
 
 
 def _compiled(facts: SourceFacts, node: ast.AST) -> bool:
@@ -258,9 +262,13 @@ def made_on_host(facts: SourceFacts) -> Iterator[ast.AST]:
         if not isinstance(made, ast.Call) or not facts.hot(call) or facts.role(call) == "host":
             continue
         first, _, last = facts.name_of(made.func).rpartition(".")
-        if first == "torch" and last in tables.FACTORIES and not has_keyword(made, "device", "generator"):
-            if _names_device(facts, call):
-                yield call
+        if (
+            first == "torch"
+            and last in tables.FACTORIES
+            and not has_keyword(made, "device", "generator")
+            and _names_device(facts, call)
+        ):
+            yield call
 
 
 def _names_device(facts: SourceFacts, call: ast.Call) -> bool:
@@ -286,9 +294,8 @@ def module_moved(facts: SourceFacts) -> Iterator[ast.AST]:
             facts.training(call)
             and facts.role(receiver) == "module"
             and isinstance(receiver, ast.Name | ast.Attribute)
-        ):
-            if _names_device(facts, call):
-                yield call
+        ) and _names_device(facts, call):
+            yield call
 
 
 @rule(
