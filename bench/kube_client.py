@@ -23,8 +23,11 @@ from typing import Any
 
 import msgspec
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+
 from _kube_peers import PEERS, Peers
 from _table import Row, main
+from kube_cluster import assets
 from unidle.kube.access import ClusterAccess
 from unidle.kube.client import open_client
 from unidle.kube.kubeconfig import load_access
@@ -167,7 +170,9 @@ def rows(parsed: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="unidle-bench-kube.") as scratch:
         yield decoding(peers, parsed, Path(scratch), how)
         yield watching(peers, parsed, Path(scratch), how)
-        if not parsed.no_cluster:
+        if parsed.kubeconfig is None and not parsed.no_cluster and assets.complete() is None:
+            print("no cluster is built here (make kube-assets): no bindings", file=sys.stderr)
+        elif not parsed.no_cluster:
             with cluster(parsed.kubeconfig, Path(scratch)) as kubeconfig:
                 yield bindings(kubeconfig, peers, parsed, Path(scratch), how)
 
