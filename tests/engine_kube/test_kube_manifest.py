@@ -93,6 +93,12 @@ def test_jobs_whose_names_look_alike_have_pods_and_labels_of_their_own() -> None
     assert label_of("a b") != label_of("a-b")
 
 
+def test_shared_memory_is_not_bounded_by_64_mib() -> None:
+    spec = plans()["n1"].body["spec"]
+    [name] = [m["name"] for m in spec["containers"][0]["volumeMounts"] if m["mountPath"] == "/dev/shm"]
+    assert {"name": name, "emptyDir": {"medium": "Memory"}} in spec["volumes"]
+
+
 def test_what_the_job_file_asks_is_in_the_pod() -> None:
     wish = PodWish(
         image="own:2", image_pull_policy="Always", image_pull_secrets=("reg",),
@@ -116,6 +122,7 @@ def test_what_the_job_file_asks_is_in_the_pod() -> None:
     assert {"emptyDir": {"medium": "Memory", "sizeLimit": str(2**30)}}.items() <= next(
         v for v in spec["volumes"] if v["name"] == mounts["/dev/shm"]["name"]
     ).items()
+    assert sum(m["mountPath"] == "/dev/shm" for m in main["volumeMounts"]) == 1
     assert main["envFrom"] == [
         {"secretRef": {"name": "keys"}, "prefix": "K_"},
         {"configMapRef": {"name": "cfg"}},

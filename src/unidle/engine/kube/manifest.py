@@ -35,6 +35,7 @@ AUDIENCE: Final = "unidle-hub"
 PLACE: Final = "/unidle"
 _TOKENS: Final = "/var/run/secrets/unidle.dev"
 _TOKEN_S: Final = 3600
+_SHARED: Final = "/dev/shm"  # noqa: S108 - data loaders share tensors there, and a container has but 64 MiB of it
 _STOP_S: Final = 10  # for the box, after the grace of its ranks
 _RESOURCES: Final = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "ascend": "huawei.com/Ascend910"}
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -178,6 +179,9 @@ def _pod_spec(
         ],
     }  # fmt: skip
     found["containers"][0]["volumeMounts"] += mounts
+    if all(mount["mountPath"].rstrip("/") != _SHARED for mount in mounts):
+        found["volumes"].append({"name": "unidle-shm", "emptyDir": {"medium": "Memory"}})
+        found["containers"][0]["volumeMounts"].append({"name": "unidle-shm", "mountPath": _SHARED})
     optional: dict[str, Any] = {
         "imagePullSecrets": [{"name": name} for name in wish.image_pull_secrets],
         "serviceAccountName": wish.service_account,
