@@ -158,7 +158,10 @@ def rule(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the page of a rule: what it finds, slow and fast code, what it costs; or list all rules."""
+    """Print the page of a rule, or list all rules.
+
+    A page has what the rule finds, slow and fast code, and what it costs.
+    """
     from unidle.tune.pages import page_of
     from unidle.tune.registry import rules
 
