@@ -20,12 +20,14 @@ EVERY = [
     "bar.set_postfix(loss=loss.item())",
     "losses.append(float(loss))",
     "if step % 2 != 0:\n    total += loss.item()",
+    "if is_close(loss, args.limit):\n    total += loss.item()",
 ]
 SELDOM = [
     "if step % 100 == 0:\n    total += loss.item()",
     "if (step + 1) % args.log_every == 0 and rank == 0:\n    total += loss.item()",
     "if not step % 100:\n    total += loss.item()",
     "if step % 100:\n    continue\ntotal += loss.item()",
+    "if divides(self.step, self.save_and_sample_every):\n    total += loss.item()",
     "if step == 0:\n    total += loss.item()",
     "if step == len(train_loader) - 1:\n    total += loss.item()",
     "if step in (0, 10, 100):\n    total += loss.item()",

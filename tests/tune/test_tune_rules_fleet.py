@@ -47,6 +47,8 @@ NOT_FOUND = [
     SERVER + "import asyncio\n@app.post('/p')\nasync def f(q: str):\n    return await asyncio.to_thread(run, q)\n@torch.no_grad()\ndef run(q):\n    return model(q)\n",
     SERVER + "@app.on_event('startup')\ndef start():\n    global model\n    model = torch.jit.load('x')\n",
     "import torch\n@torch.no_grad()\ndef generate(model, idx, past):\n    for _ in range(9):\n        logits, past = model(idx[:, -1:], past_key_values=past)\n        idx = torch.cat([idx, logits.argmax(-1)], dim=1)\n    return idx\n",
+    "import torch\nclass U(torch.nn.Module):\n    def forward(self, x):\n        for block, up in self.ups:\n            x = torch.cat((x, self.skips.pop()), dim=1)\n            x = up(block(x))\n        return x\n",
+    "import torch\nclass V(torch.nn.Module):\n    def forward(self, x):\n        for k, block in enumerate(self.blocks):\n            if k == self.first:\n                x = torch.cat((self.token, x), dim=1)\n            x = block(x)\n        return x\n",
     LANGUAGE + "for batch in batches(texts, 8):\n    out = model.generate(**tok(batch))\n",
     LANGUAGE + "for _ in range(3):\n    out = model.generate(**ids)\n",
     LANGUAGE + "for i in range(0, len(texts), 8):\n    out = model.generate(**tok(texts[i : i + 8]))\n",

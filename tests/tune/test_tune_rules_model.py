@@ -61,6 +61,8 @@ FOUND = [
 ]  # fmt: skip
 
 NOT_FOUND = [
+    loop("loss, sample_size = criterion(model, batch)\nseen += sample_size"),
+    "import torch\nfor x in loader:\n    a = torch.nn.Parameter(x).to(device)\n    model(a).sum().backward()\n    opt.step()\n",
     loop("total += loss.item() if step % 9 == 0 else 0", before="total = 0").replace("loss.item()", "loss.detach()"),
     loop("total += loss.detach()\nhistory.append(loss.detach())", before="total = 0\nhistory = []"),
     "import torch\nfor x in train_loader:\n    loss = 0\n    for part in x:\n        loss += F.mse_loss(model(part.cuda()), part)\n    loss.backward()\n".replace("import torch", "import torch\nimport torch.nn.functional as F").replace("model(part.cuda())", "part.cuda()"),

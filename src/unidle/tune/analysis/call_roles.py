@@ -68,6 +68,8 @@ class CallRoles(ABC):
         first, _, last = name.rpartition(".")
         if name in tables.WRAPS and node.args:
             return self.of(node.args[0])
+        if last in ("Parameter", "Buffer") and first.startswith("torch.nn"):
+            return "tensor"
         if first == "torch.nn" and last[:1].isupper():
             return "loss_fn" if last.endswith("Loss") else "module"
         if first == "torch.optim" and last[:1].isupper():

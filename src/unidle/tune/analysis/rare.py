@@ -13,6 +13,7 @@ _FLAG: Final = re.compile(
     r"ckpt|checkpoint|plot|visuali|sample_now|report|sanity|elapsed|best|improved|valid|test|finished|(?:^|_)done",
     re.IGNORECASE,
 )
+_PERIOD: Final = re.compile(r"every|interval|freq|period", re.IGNORECASE)
 _COUNTER: Final = re.compile(r"^(?:i|it|n|idx|b?step|steps|batch|batch_?(?:idx|i|id|nb)|epoch|iter\w*|count\w*|\w+_(?:idx|step|steps|iter|iters|num|count))$")  # fmt: skip
 _BROKEN: Final = frozenset({"isnan", "isinf"})
 _CLOCK: Final = frozenset({"time", "perf_counter", "monotonic", "process_time"})
@@ -72,7 +73,8 @@ def _is_flag(node: ast.AST) -> bool:
         name = _last_name(node.func)
         if name in ("any", "all") and isinstance(node.func, ast.Attribute):
             return _is_flag(node.func.value)
-        return name in _BROKEN or name in _CLOCK or bool(_FLAG.search(name))
+        periodic = len(node.args) > 1 and any(_PERIOD.search(_last_name(one)) for one in node.args)
+        return periodic or name in _BROKEN or name in _CLOCK or bool(_FLAG.search(name))
     return bool(_FLAG.search(_last_name(node)))
 
 

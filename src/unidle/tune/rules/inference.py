@@ -108,6 +108,8 @@ def generated_without_cache(facts: SourceFacts) -> Iterator[ast.AST]:
         ):
             continue
         name = statement.targets[0].id
+        if _comes_from_a_layer(loops[-1], name, statement):
+            continue
         if (
             name in names_in(*call.args[0].elts[:1])
             and (found := _runs_on(facts, loops[-1], name)) is not None
@@ -116,6 +118,17 @@ def generated_without_cache(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("generate"):
         if is_false(call, "use_cache"):
             yield call
+
+
+def _comes_from_a_layer(loop: ast.AST, name: str, joined: ast.stmt) -> bool:
+    """Whether a call in the loop makes the tensor anew, as ``x = block(x)`` of layers that join skips: it does not grow by tokens."""
+    return any(
+        isinstance(one, ast.Assign)
+        and one is not joined
+        and isinstance(one.value, ast.Call)
+        and name in names_in(*one.targets)
+        for one in ast.walk(loop)
+    )
 
 
 def _runs_on(facts: SourceFacts, loop: ast.AST, name: str) -> ast.Call | None:

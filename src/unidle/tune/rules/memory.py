@@ -67,6 +67,9 @@ def _has_backward(facts: SourceFacts, node: ast.Name) -> bool:
     return False
 
 
+_COUNT = re.compile(r"size|count|num|^n_|tokens|words|correct", re.IGNORECASE)
+
+
 @rule(
     "UDL301",
     "graph-kept",
@@ -84,6 +87,8 @@ def graph_kept(facts: SourceFacts) -> Iterator[ast.AST]:
         function = facts.walk.function[statement]
         if loop is None or not _has_graph(facts, value) or without_gradient(facts, statement):
             continue
+        if isinstance(value, ast.Name) and _COUNT.search(value.id):
+            continue  # of what a criterion returns next to the loss
         text = _text(target)
         inside = any(
             loop.lineno < binding.line <= (loop.end_lineno or 0)
