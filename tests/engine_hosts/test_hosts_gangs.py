@@ -266,3 +266,25 @@ def test_a_host_that_ends_its_ranks_disrupts_the_gang_before_their_ends(hub: Scr
     hub.after(0)
     hub.receive(two, frames.Seen(wire.ENDS))
     assert not hub.after(0)  # none of its ranks lives
+
+
+def test_a_box_that_ends_before_its_ranks_were_started_disrupts_nothing_and_is_given_none(
+    hub: ScriptedHub,
+) -> None:
+    hub.join("n2")
+    one = hub.join("n1", "job")
+    hub.engine.start(gang_of())
+    hub.after(0)
+    hub.receive(one, frames.Seen(wire.ENDS))
+    assert not hub.after(0)
+    two = hub.join("n2", "job")
+    hub.after(0)
+    assert not hub.sent(one, frames.Prepare)
+    hub.leave(one)
+    again = hub.join("n1", "job")
+    hub.after(0)
+    hub.answer(again, frames.Prepare, port=4000, interface="eth7")
+    hub.answer(two, frames.Prepare, interface="eth8")
+    hub.after(0)
+    assert hub.sent(again, frames.Start)
+    assert hub.sent(two, frames.Start)

@@ -11,6 +11,7 @@ import pytest
 from engine_hosts.scripted_hub import ScriptedHub, fleet, node_of
 from unidle.engine.hosts.host_nodes import AGENT_GONE
 from unidle.engine.protocol import HealthChange, HostClock, NodesChanged
+from unidle.events.marks import Mark
 from unidle.hub import frames
 from unidle.hub.protocol import Joined
 
@@ -66,6 +67,17 @@ def test_a_node_whose_boxes_are_heard_is_not_down_but_takes_no_new_job(hub: Scri
     (put,) = hub.after(20, *boxes)
     assert isinstance(put, NodesChanged)
     assert put.put[0].taints == (AGENT_GONE,)
+
+
+def test_a_connection_on_which_nothing_comes_is_no_answer_of_a_node(hub: ScriptedHub) -> None:
+    (box,) = hub.running(1)
+    agent = hub.join("n1")
+    hub.after(0, box)
+    hub.marks(box, 0, 1, Mark("exit", 2, code=0))
+    hub.after(0, box)
+    hub.leave(agent)
+    found = hub.after(20)
+    assert [one.health for one in found if isinstance(one, HealthChange)] == ["fault"]
 
 
 def test_a_node_with_ranks_stays_until_they_have_ended(hub: ScriptedHub) -> None:
