@@ -15,7 +15,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from unidle.engine.local.ranks.cgroups import own_hierarchies
+from unidle.engine.local.ranks.cgroups import own_hierarchies, remove_probes
 
 TOKEN_VARIABLE = "UNIDLE_TEST_SESSION"
 _OF_A_RUN_ROOT = re.compile("unidle-[0-9a-f]{8}")
@@ -56,6 +56,10 @@ def find_own(before: Before, scratch: Path) -> list[str]:
 
 def find_of_machine(before: Before) -> list[str]:
     """The part that is found by comparison. While another session runs, the group of a run root may be of either."""
+    for path in _cgroups() - before.cgroups:
+        remove_probes(
+            str(path)
+        )  # of controllers that tests kill at any moment; the next start of the same would do so
     groups = sorted(_cgroups() - before.cgroups)
     if groups and _other_sessions(before):
         groups = [path for path in groups if not _OF_A_RUN_ROOT.fullmatch(path.name)]

@@ -74,7 +74,7 @@ def test_clocks_that_differ_are_corrected_and_how_well_each_is_known_is_shown(
         lab.delay("hub", "n2", DELAY_MS)
         for node, ahead_s in AHEAD_S.items():
             join = ("--join", address, "--token-file", f"{store}.d/hub/join", "--node", node)
-            own = ("--cpu-devices", 1, "--state", tmp_path / node)
+            own = ("--cpu-devices", 1, "--state", tmp_path / node, "--kernel-log", "off")
             started(stack, lab, tmp_path, node, "agent", *join, *own, ahead_s=ahead_s)
         wait_until(lambda: set(view_of(store).clocks) == set(AHEAD_S), 60)
         clocks_are_right(view_of(store))

@@ -43,7 +43,7 @@ def test_a_host_that_was_installed_again_joins_under_its_name_once_it_is_forgott
         fleet.agents["n1"].wait()
         shutil.rmtree(tmp_path / "n1")  # with the token of its own
         words = ("--join", f"127.0.0.1:{fleet.port}", "--token-file", f"{fleet.store}.d/hub/join")
-        own = ("--node", "n1", "--state", tmp_path / "n1", "--cpu-devices", 1)
+        own = ("--node", "n1", "--state", tmp_path / "n1", "--cpu-devices", 1, "--kernel-log", "off")
         refused = unidle("agent", *words, *own)
         assert refused.returncode == 2
         assert "a node of this name has joined already" in refused.stderr

@@ -217,7 +217,15 @@ class HostsRig(ProcessRig):
                 place,
             )
             self.agents[node] = self._begun(
-                node, place / "agent.err", "unidle", "agent", *words, "--cpu-devices", 4
+                node,
+                place / "agent.err",
+                "unidle",
+                "agent",
+                *words,
+                "--cpu-devices",
+                4,
+                "--kernel-log",
+                "off",
             )
 
     def box(self, node: str, job: str = "job") -> Path:

@@ -121,7 +121,7 @@ def generated_without_cache(facts: SourceFacts) -> Iterator[ast.AST]:
 
 
 def _comes_from_a_layer(loop: ast.AST, name: str, joined: ast.stmt) -> bool:
-    """Whether a call in the loop makes the tensor anew, as ``x = block(x)`` of layers that join skips: it does not grow by tokens."""
+    """Whether a call in the loop makes the tensor again, as ``x = block(x)`` of layers that join skips: it does not grow by tokens."""
     return any(
         isinstance(one, ast.Assign)
         and one is not joined

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CONTROLLERS = ("memory", "cpu", "cpuacct", "pids", "freezer")
+_PROBE = "probe"  # with the number of the process that looks
 V2_CONTROLLERS = ("memory", "cpu", "pids")
 CPU_PERIOD_US = 100_000
 
@@ -321,13 +322,27 @@ def _offers(directory: str, name: str, *, v2: bool) -> set[str] | None:
     # a process may be moved only by who may write to the closest group above both ends
     if v2 and not os.access(f"{directory}/cgroup.procs", os.W_OK):
         return None
-    probe = ControlGroup({"unified" if v2 else "v1": f"{directory}/{name}/probe{os.getpid()}"})
+    remove_probes(f"{directory}/{name}")
+    probe = ControlGroup({"unified" if v2 else "v1": f"{directory}/{name}/{_PROBE}{os.getpid()}"})
     try:
         if probe.create() or not os.access(f"{next(iter(probe.paths.values()))}/cgroup.procs", os.W_OK):
             return None
         return set(_read(f"{next(iter(probe.paths.values()))}/cgroup.controllers").split())
     finally:
         probe.remove()
+
+
+def remove_probes(directory: str) -> None:
+    """Remove what processes that were killed while they looked have left in ``directory``, and it where nothing else is in it."""
+    try:
+        left = [one for one in os.listdir(directory) if one.startswith(_PROBE)]
+    except OSError:
+        return
+    for one in left:
+        if not os.path.exists(f"/proc/{one[len(_PROBE) :]}"):
+            _rmdir(f"{directory}/{one}")
+    if left:
+        _rmdir(directory)
 
 
 def _inside(point: str, root: str, path: str) -> str:
