@@ -69,9 +69,8 @@ class KubeEngine(HostsEngine):
         ended, self._ended = self._ended, []
         self.pods.let_go(ended)
         changes, pods = self._sources.poll()
-        for (
-            change
-        ) in pods:  # a box that reports its end is asked why: the cluster may have shown that already
+        # before what boxes sent: one that reports its end is asked why, and the cluster may have shown that already
+        for change in pods:
             self.pods.note(change.object)
         seen = super().poll()
         now_ns = self._core.out.now_ns = self._clock.now_ns()
