@@ -54,7 +54,7 @@ class SlurmFleet:
         wait_until(reader.exists, 60)
         port = json.loads(reader.read_text())["addresses"][0][1]
         join = f"--join=127.0.0.1:{port}", f"--token-file={self.store}.d/hub/join"
-        self._agent = ["--ntasks-per-node=1", *UNIDLE, "agent", *join, "--cpu-devices=1"]
+        self._agent = ["--ntasks-per-node=1", *UNIDLE, "agent", *join, "--cpu-devices=1", "--kernel-log=off"]
 
     def agents(self, *options: str) -> list[str]:
         """The command that starts one agent on each node of an allocation."""

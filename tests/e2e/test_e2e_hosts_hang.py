@@ -49,7 +49,9 @@ def check_incident(fleet: Fleet, job: JobView, stopped_ns: int) -> None:
     assert (incident["kind"], incident["rank"], incident["attempt"]) == ("hang", 1, 1)
     assert incident["node"] == job.attempts[0].places[1].node
     assert abs(incident["onset_ns"] - stopped_ns) < S
-    assert incident["onset_ns"] <= incident["signal_ns"] < incident["verdict_ns"] < incident["resumed_ns"]
+    # moved from the clock of the host at two moments, between which its offset is measured better
+    assert incident["onset_ns"] <= incident["signal_ns"] + S // 1000
+    assert incident["signal_ns"] < incident["verdict_ns"] < incident["resumed_ns"]
     hung = sum(row["end_ns"] - row["start_ns"] for row in rows(fleet.store) if row["leaf"] == "hang")
     assert hung >= 2 * (incident["verdict_ns"] - incident["onset_ns"])
 
