@@ -50,14 +50,14 @@ def quality(programs: list[TuneProgram], found: Places, others: dict[str, Places
     """Precision and recall, next to those of each peer."""
     how = f"measured here, {len(programs)} scripts, {sum(len(one.slow) for one in programs)} slow-downs"
     precise, recalled, alarms, _ = judged(programs, found, codes=True)
-    beside = {name: judged(programs, places, codes=False) for name, places in others.items()}
+    by_others = {name: judged(programs, places, codes=False) for name, places in others.items()}
     for place, what, ours_, goal, holds in (
         (0, "precision", precise, ">= 0.95", precise >= 0.95),
         (1, "recall", recalled, ">= 0.90", recalled >= 0.90),
         (2, "false alarms per line of a decoy", alarms, "<= 0.02", alarms <= 0.02),
     ):
         yield Row(what, "share", ours_, goal=goal, holds=holds, how=how)
-        for name, figures in beside.items():
+        for name, figures in by_others.items():
             yield Row(
                 what, "share", ours_, figures[place], name, how=f"{how}; {figures[3]} findings of the peer"
             )
