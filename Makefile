@@ -43,7 +43,7 @@ test-slow: MARKED := slow and not nightly and not kube
 test-all: MARKED := not nightly and not kube
 test-nightly: MARKED := not kube
 test-nightly: export UNIDLE_NIGHTLY := 1
-test-nightly: THEN = && $(MAKE) --no-print-directory mutants ARGS= && $(MAKE) --no-print-directory fuzz SECONDS=60 JOBS=2 ARGS=
+test-nightly: THEN = && $(MAKE) --no-print-directory mutants ARGS= && $(MAKE) --no-print-directory fuzz SECONDS=600 JOBS=2 ARGS=
 # Thousands of processes import the same files: their byte code is kept, whatever the environment says.
 test test-slow test-all test-nightly: export PYTHONDONTWRITEBYTECODE :=
 test: ## Run the quick tests (ARGS="-k lease -x" goes to pytest; WORKERS=0: one after the other)

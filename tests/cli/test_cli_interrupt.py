@@ -44,5 +44,7 @@ def test_an_interrupt_at_any_moment_after_an_import_prints_no_traceback(module: 
                 break
         command.send_signal(signal.SIGINT)
         rest = [line for line in command.stderr if not line.startswith("import time:")]
-        # nothing is printed by a command that waits for its input already
-        assert (command.wait(), rest) in ((130, ["unidle: interrupted\n"]), (130, []))
+        # a command that waits for its input already prints nothing; where the signal came within exec() of a text, as dataclasses
+        # use it, Python ends itself by the signal in the end, which a shell shows as 130, too
+        assert command.wait() in (130, -signal.SIGINT)
+        assert rest in (["unidle: interrupted\n"], [])
