@@ -227,6 +227,21 @@ def test_ranks_that_train_serve_nobody_whatever_they_listen_for(tmp_path: Path) 
 
 
 @pytest.mark.slow
+def test_ranks_that_only_reduce_serve_nobody(tmp_path: Path) -> None:
+    with (
+        running("trainer.py", str(tmp_path / "store"), "reduce") as (ranks, _line),
+        watch([ranks.pid]) as watched,
+    ):
+        watched.run(1.5)
+        seen = watched.take()
+    assert any(c.kind == "collective" and c.count for c in seen.calls)
+    assert any(s.kind in ("recv", "ask", "get") and s.n_bytes for s in seen.spans)
+    view = view_of(seen)
+    assert view.serving is None
+    assert "collectives" in view.why_not
+
+
+@pytest.mark.slow
 def test_the_command_says_it_on_the_first_screen_in_json_and_on_the_page(tmp_path: Path) -> None:
     page, again = tmp_path / "page.html", tmp_path / "again.json"
     with running("server.py", *SIZE) as (server, line):

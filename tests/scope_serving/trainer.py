@@ -1,4 +1,7 @@
-"""Two ranks that train with gloo: each listens for its peers, for a store, and for whoever asks for its figures."""
+"""Ranks with gloo: two that train, each listens for its peers, for a store, and for whoever asks for its figures.
+
+With ``reduce`` three ranks that only run a model and reduce its output among them.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +46,22 @@ def train(rank: int, store: str) -> None:
         optimizer.step()
 
 
+def reduce(rank: int, store: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=3)
+    model = nn.Linear(256, 256)
+    if rank == 0:
+        print(0, flush=True)
+    with torch.no_grad():
+        while True:
+            dist.all_reduce(model(torch.ones(64, 256)))
+
+
 if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    ranks = [get_context("spawn").Process(target=train, args=(r, sys.argv[1]), daemon=True) for r in range(2)]
+    run, world = (reduce, 3) if sys.argv[2:] == ["reduce"] else (train, 2)
+    ranks = [
+        get_context("spawn").Process(target=run, args=(r, sys.argv[1]), daemon=True) for r in range(world)
+    ]
     for one in ranks:
         one.start()
     sys.stdin.read()

@@ -51,6 +51,20 @@ def outer_and_inner(
     return told(outer), told(sorted(inner))
 
 
+def without_collectives(spans: Iterable[Span], members: set[int] | frozenset[int]) -> list[Span]:
+    """The spans without the traffic of collectives: what processes ``members`` that run them say in another tongue than HTTP.
+
+    A server whose model is spread over ranks keeps its own connections: they speak HTTP.
+    """
+    listed = list(spans)
+    theirs: dict[tuple[int, str], list[Span]] = defaultdict(list)
+    for s in listed:
+        if s.pid in members and (s.kind in READS or s.kind in WRITES):
+            theirs[s.pid, s.name].append(s)
+    left_out = {key for key, events in theirs.items() if not is_http(events)}
+    return [s for s in listed if (s.pid, s.name) not in left_out]
+
+
 def _places(
     by_place: Mapping[str, Sequence[str]], connections: Mapping[str, Sequence[Span]], ports: frozenset[int]
 ) -> list[str]:

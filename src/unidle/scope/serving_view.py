@@ -13,7 +13,7 @@ from typing import Final
 from unidle.scope.memory import size
 from unidle.scope.model import Profile
 from unidle.scope.serving import Percentiles, Serving, serving
-from unidle.scope.serving_traffic import READS, WRITES, is_http, served
+from unidle.scope.serving_traffic import READS, WRITES, is_http, served, without_collectives
 from unidle.words import counted
 
 _TRAINS: Final = frozenset({"backward", "optimizer"})
@@ -49,6 +49,10 @@ def view_of(profile: Profile) -> ServingView:
         return ServingView(None, "it trains: the data on its connections are not requests to a model")
     if not any(s.kind in READS or s.kind in WRITES for s in spans):
         return ServingView(None, _nothing(profile))
+    asked = without_collectives(spans, {c.pid for c in profile.calls if c.kind == "collective" and c.count})
+    if not any(s.kind in READS or s.kind in WRITES for s in asked):
+        return ServingView(None, "its connections carry its collectives, not requests to a model")
+    spans = asked
     runs = {s.pid for s in spans if s.kind == "forward"}
     traffic = served(spans)
     spoken = any(is_http(events) for events in traffic.values())
