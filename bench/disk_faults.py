@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,13 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
     seeds = range(given.first, given.first + given.seeds)
     chosen = [seed for seed in seeds if of_seed(seed).words().startswith(given.only)]
     results = []
-    for result in runs.run_seeds(chosen, given.workers):
-        results.append(result)
-        if result.faults_found or given.verbose:
-            print(f"{result.line()} [{result.seconds:.1f} s]", file=sys.stderr, flush=True)
-        if result.faults_found:
-            print(result.output, file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as scratch, runs.programs_in(Path(scratch)) as programs:
+        for result in runs.run_seeds(chosen, programs, given.workers):
+            results.append(result)
+            if result.faults_found or given.verbose:
+                print(f"{result.line()} [{result.seconds:.1f} s]", file=sys.stderr, flush=True)
+            if result.faults_found:
+                print(result.output, file=sys.stderr, flush=True)
     wrong = [r.seed for r in results if r.faults_found]
     how = f"measured here, {len(results)} seeds from {given.first}"
     for what, found in zip(("faults", "outcome"), runs.counts(results), strict=True):

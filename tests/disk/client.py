@@ -1,13 +1,9 @@
-"""Submits and cancels jobs as a user's program does, and notes outside of the disk what was acknowledged.
-
-Arguments: the word "client", the store, the directory of notes.
-"""
+"""Submits and cancels jobs as a user's program does, and notes outside of the disk what was acknowledged."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import sys
 import time
 from pathlib import Path
 
@@ -58,7 +54,9 @@ def follow(store: Store, notes: Notes, seen: int) -> int:
     return seen
 
 
-def main(address: str, place: Path) -> None:
+def main(address: str, notes_at: str) -> None:
+    """A process of its own. Arguments: the store, the directory of notes."""
+    place = Path(notes_at)
     notes = Notes(place)
     with contextlib.suppress(UnidleError):
         open_store(address, create=True).close()
@@ -94,7 +92,3 @@ def ask(address: str, notes: Notes, kind: str, job: str, body: bytes) -> bool:
         notes.add("refused", kind, job, error)
         return False
     return True
-
-
-if __name__ == "__main__":
-    main(sys.argv[2], Path(sys.argv[3]))

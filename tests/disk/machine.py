@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import os
@@ -12,14 +11,14 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 from disk import client, model
 from disk.faults import Fault
-from unidle.drill.testbed import another_boot
+from disk.warm import Programs
 from unidle.engine.local.ranks import cgroups, process_tree
 from unidle.errors import UnidleError
 from unidle.store.open import open_store
@@ -84,7 +83,7 @@ class Machine:
     """A run in ``place``, which is empty: ``disk`` is simulated, ``notes`` are what is true. Close it in any case."""
 
     def __init__(
-        self, place: Path, library: Path, seed: int, fault: Fault | None, *, lies: bool = False
+        self, place: Path, programs: Programs, seed: int, fault: Fault | None, *, lies: bool = False
     ) -> None:
         self.place, self.seed, self.fault, self._lies = place, seed, fault, lies
         self.disk, self.notes = place / "disk", place / "notes"
@@ -94,9 +93,9 @@ class Machine:
         (place / "fleet.yaml").write_text(FLEET.replace("kernel.log", f"{place}/kernel.log"))
         (place / "kernel.log").touch()
         (place / "record").touch(0o600)
-        self.state = State(place / "state", library)
+        self.state = State(place / "state", programs.library)
         self._token = f"UNIDLE_DISK_RUN={secrets.token_hex(8)}"
-        self._library = library
+        self._programs = programs
         self._up: subprocess.Popen[bytes] | None = None
         self._client: subprocess.Popen[bytes] | None = None
         self.cut = False
@@ -107,9 +106,8 @@ class Machine:
 
     def break_it(self) -> None:
         """Run until all is done, the power is cut, or nothing more can come of it."""
-        words = [sys.executable, "-P", str(client.__file__), "client", str(self.store), str(self.notes)]
-        env = self._environment("client") | {"PYTHONPATH": _with_tests()}
-        self._client = self._start(words, env)
+        words = ["client", str(self.store), str(self.notes)]
+        self._client = self._start(words, self._environment("client"))
         self._wait(lambda: self._noted("ready") or self._client_gone(), FIRST_S, "the client's submissions")
         if self.fault is not None and self.fault.adopts and not self.state.cut:
             self._kill_one()
@@ -168,11 +166,13 @@ class Machine:
     def mend(self) -> None:
         """`unidle up` until nothing is left to do, on a disk that works."""
         self._catch_up()
-        command = self._command()
-        if self.cut:
-            command = another_boot(self.place / "boot_id", command)
         name, _, value = self._token.partition("=")
-        self._up = self._start(command, {**os.environ, name: value})
+        env = {**os.environ, name: value}
+        if self.cut:
+            boot = self.place / "boot_id"
+            boot.write_text(f"{uuid.uuid4()}\n")
+            env["UNIDLE_DISK_BOOT"] = str(boot)
+        self._up = self._start(self._command(), env)
         self._wait(
             lambda: self._up is None or self._up.poll() is not None, SECOND_S, "the second `unidle up`"
         )
@@ -207,23 +207,23 @@ class Machine:
                 self._wait(lambda path=f"{parent}/{name}": cgroups.remove_tree(path), 10, "groups to go")  # type: ignore[misc]
 
     def _command(self) -> list[str]:
-        command = [sys.executable, "-P", "-m", "unidle", "up", "--store", str(self.store), "--until-idle"]
+        command = ["up", "--store", str(self.store), "--until-idle"]
         return [*command, "--fleet", str(self.place / "fleet.yaml"), "--progress", "off"]
 
     def _environment(self, role: str) -> dict[str, str]:
         name, _, value = self._token.partition("=")
         found = {
-            **os.environ, name: value, "LD_PRELOAD": str(self._library), "UNIDLE_DISK_ROOT": str(self.disk),
+            **os.environ, name: value, "LD_PRELOAD": str(self._programs.library), "UNIDLE_DISK_ROOT": str(self.disk),
             "UNIDLE_DISK_NOTES": str(self.notes), "UNIDLE_DISK_STATE": str(self.place / "state"),
             "UNIDLE_DISK_RECORD": str(self.place / "record"), "UNIDLE_DISK_ROLE": role,
         }  # fmt: skip
         found |= {"UNIDLE_DISK_LIES": "1"} if self._lies else {}
         return found if self.fault is None else found | {"UNIDLE_DISK_FAULT": self.fault.words()}
 
-    def _start(self, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, words: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
         with (self.place / "said.txt").open("ab") as said:
-            return subprocess.Popen(
-                command, env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+            return self._programs.start(
+                words, env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
             )
 
     def _client_gone(self) -> bool:
@@ -247,17 +247,14 @@ class Machine:
 
     def _end_all(self) -> None:
         end = time.monotonic() + 20
+        ours = [process for process in (self._up, self._client) if process is not None]
+        for process in ours:  # their environment in /proc is that of the warm process
+            process.kill()
+            process.wait(60)
         while left := process_tree.with_environment(self._token):
             process_tree.send(left, signal.SIGKILL)
-            for process in (self._up, self._client):
-                if process is not None:
-                    process.poll()
             if time.monotonic() > end:
                 raise Hangs(f"processes {sorted(left)} do not die")
-        for process in (self._up, self._client):
-            if process is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(60)
 
 
 def store_opens(path: Path) -> str:
@@ -267,7 +264,3 @@ def store_opens(path: Path) -> str:
     except UnidleError as error:
         return error.line()
     return ""
-
-
-def _with_tests() -> str:
-    return os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))

@@ -90,7 +90,7 @@ static void find_role(void) {
     if (!mine) snprintf(role, sizeof role, "other"); /* started by one that has the role */
 }
 
-__attribute__((constructor)) static void begin(void) {
+static void begin(void) {
     const char *at = getenv("UNIDLE_DISK_ROOT"), *aside = getenv("UNIDLE_DISK_NOTES");
     const char *shared = getenv("UNIDLE_DISK_STATE"), *record = getenv("UNIDLE_DISK_RECORD");
     const char *fault = getenv("UNIDLE_DISK_FAULT");
@@ -103,7 +103,6 @@ __attribute__((constructor)) static void begin(void) {
     syscall(SYS_close, fd);
     if (mapped == MAP_FAILED) return;
     snprintf(record_path, sizeof record_path, "%s", record);
-    find_role();
     lies = getenv("UNIDLE_DISK_LIES") != NULL;
     if (fault) {
         char who[256], class[16];
@@ -112,6 +111,18 @@ __attribute__((constructor)) static void begin(void) {
                 if (!strcmp(class, CLASS_NAMES[c])) fault_class = c;
     }
     state = mapped;
+}
+
+__attribute__((constructor)) static void loaded(void) {
+    find_role();
+    begin();
+}
+
+/* For a process that was forked from one without a disk: it is the one that UNIDLE_DISK_ROLE names. */
+void simulated_disk_forked(void) {
+    const char *given = getenv("UNIDLE_DISK_ROLE");
+    snprintf(role, sizeof role, "%s", given ? given : "");
+    begin();
 }
 
 static void lock(void) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from disk import checks
 from disk.faults import Fault, of_seed
 from disk.machine import Hangs, Machine, build
+from disk.warm import Programs
 from unidle.errors import UnidleError
 from unidle.store.open import open_store
 
@@ -34,10 +36,10 @@ class Result:
         return f"seed {self.seed} ({self.fault.words()}): {'; '.join(self.faults_found) or self.outcome}"
 
 
-def run_seed(seed: int, place: Path, library: Path) -> Result:
+def run_seed(seed: int, place: Path, programs: Programs) -> Result:
     """One seed in an empty directory. Nothing of it runs when this returns."""
     since, result = time.monotonic(), Result(seed, of_seed(seed))
-    machine = Machine(place, library, seed, result.fault)
+    machine = Machine(place, programs, seed, result.fault)
     try:
         try:
             _run(machine, result)
@@ -88,15 +90,24 @@ def _outcome(machine: Machine, states: list[str], view: checks.View) -> str:
     return how + more
 
 
-def run_seeds(seeds: Sequence[int], workers: int = 1) -> Iterator[Result]:
+@contextlib.contextmanager
+def programs_in(scratch: Path) -> Iterator[Programs]:
+    """What the runs start, built in a directory."""
+    programs = Programs(build(scratch))
+    try:
+        yield programs
+    finally:
+        programs.close()
+
+
+def run_seeds(seeds: Sequence[int], programs: Programs, workers: int = 1) -> Iterator[Result]:
     """Each in a directory of its own, which is removed unless something is wrong."""
     scratch = Path(tempfile.mkdtemp(prefix="unidle-disk."))
-    library = build(scratch)
 
     def one(seed: int) -> Result:
         place = scratch / str(seed)
         place.mkdir()
-        result = run_seed(seed, place, library)
+        result = run_seed(seed, place, programs)
         if not result.faults_found:
             shutil.rmtree(place)
         return result

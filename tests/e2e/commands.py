@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from warm_commands import WARM, can_run
+from warm_commands import WARM, can_run, can_start
 
 UNIDLE = [sys.executable, "-m", "unidle"]
 
@@ -32,6 +32,8 @@ def start(*words: object, **more: Any) -> subprocess.Popen[bytes]:
     """Start a command without waiting for it."""
     more.setdefault("stdout", subprocess.DEVNULL)
     more.setdefault("stderr", subprocess.DEVNULL)
+    if can_start(more):
+        return WARM.start(list(map(str, words)), **more)
     return subprocess.Popen([*UNIDLE, *map(str, words)], **more)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from warm_commands import WARM, can_run
+from warm_commands import WARM, can_run, can_start
 
 
 def both(*words: str, **more: Any) -> list[tuple[int, str, str]]:
@@ -66,3 +67,21 @@ def test_what_python_reads_when_it_starts_needs_a_new_one() -> None:
     assert can_run({"env": {**os.environ, "NO_COLOR": "1"}})
     assert not can_run({"env": {**os.environ, "PYTHONUTF8": "0"}})
     assert not can_run({"preexec_fn": os.getpid})
+    assert not can_start({"env": {**os.environ, "LD_PRELOAD": "none"}})
+
+
+def test_one_that_is_started_is_as_a_process_of_subprocess(tmp_path: Path) -> None:
+    words = ["up", "--store", str(tmp_path / "s.db"), "--cpu-devices", "1", "--progress", "plain"]
+    both_ways = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with WARM.start(words, start_new_session=True, **both_ways) as up:
+        assert up.stdout is not None
+        assert up.stdout.readline()
+        assert os.getsid(up.pid) == up.pid
+        assert up.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            up.wait(0.01)
+        up.send_signal(signal.SIGKILL)
+        assert up.wait(60) == up.poll() == -signal.SIGKILL
+    done = WARM.start(["run", "none.yaml"], cwd=tmp_path, **both_ways)
+    assert "none.yaml" in done.communicate(timeout=60)[0]
+    assert done.returncode == 2
