@@ -1,7 +1,7 @@
 """The agents of a cluster, deploy/kubernetes/agent.yaml, from unidle.engine.kube.agent_manifest.
 
-    python scripts/kube_agent.py            fails where the file is not what the code gives
-    python scripts/kube_agent.py --write    writes it again
+python scripts/kube_agent.py            fails where the file is not what the code gives
+python scripts/kube_agent.py --write    writes it again
 """
 
 from __future__ import annotations

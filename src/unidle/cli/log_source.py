@@ -16,6 +16,9 @@ def log_source(source: str | None, field: str) -> str:
         return source or ""
     if not source or not source.isprintable():
         raise BadInput(
-            "is not a file's name", field=field, value=source, remedy="use kmsg, syslog, journal, off or a file"
+            "is not a file's name",
+            field=field,
+            value=source,
+            remedy="use kmsg, syslog, journal, off or a file",
         )
     return str(Path(source).absolute())

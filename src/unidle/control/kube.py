@@ -109,7 +109,13 @@ def _settings(hub: HubServer, wish: KubeWish, client: ApiClient) -> PodSettings:
         )  # fmt: skip
     name = hashlib.sha256(hub.box_token("", "kubernetes").encode()).hexdigest()[:10]
     return PodSettings(
-        wish.namespace or client.namespace, name, hubs, hub.authority, wish.box_image, wish.image, _account(wish)
+        wish.namespace or client.namespace,
+        name,
+        hubs,
+        hub.authority,
+        wish.box_image,
+        wish.image,
+        _account(wish),
     )
 
 

@@ -38,9 +38,13 @@ class KernelSyslog:
         self._last = b""  # the last line that was given out
         boot, _, stamp = position.rpartition(" @")
         known = stamp.isdigit() and boot == self._boot
-        self._after_us = int(stamp) if known else (0 if position else time.monotonic_ns() // 1000)
+        self._after_us = int(stamp) if known else 0
         # what is printed has more bytes than what is stored
         self._size = min(max(2 * self._ask(_SIZE, None, 0), _TAIL_BYTES), _MOST_BYTES)
+        if not position:  # from now on
+            stamped = [line for line in self._read(_TAIL_BYTES).split(b"\n") if _stamp_us(line) is not None]
+            self._last = stamped[-1] if stamped else b""
+            self._after_us = _stamp_us(self._last) or 0
 
     def poll(self) -> list[LogLine]:
         now_s = time.monotonic()
@@ -50,7 +54,7 @@ class KernelSyslog:
         found = []
         for line in self._fresh():
             stamp = _stamp_us(line)
-            if stamp is None or (not self._last and stamp <= self._after_us):
+            if stamp is None or (not self._last and self._after_us and stamp <= self._after_us):
                 continue
             self._last, self._after_us = line, max(stamp, self._after_us)
             self._number += 1
@@ -73,9 +77,7 @@ class KernelSyslog:
 
     def _ask(self, action: int, buffer: object, size: int) -> int:
         found: int = self._call(action, buffer, size)
-        self._why = (
-            None if found >= 0 else f"syslog: {os.strerror(ctypes.get_errno())}; it needs CAP_SYSLOG"
-        )
+        self._why = None if found >= 0 else f"syslog: {os.strerror(ctypes.get_errno())}; it needs CAP_SYSLOG"
         return found
 
     def why_not(self) -> str | None:

@@ -152,7 +152,7 @@ class PodBoxes:
                 continue
             with files.opened(self._pods, pod.uid, *VOLUME, _BOX, RUNS, pod.job, name) as at:
                 ranks = files.numbered(at, "rank")
-                released = rundir.RELEASED in os.listdir(at)
+                released = rundir.RELEASED in os.listdir(at)  # noqa: PTH208
             own = Path(rundir.attempt_dir(self.directory(pod.job) / RUNS, pod.job, attempt))
             if released:
                 pod.over.add(attempt)
@@ -160,9 +160,7 @@ class PodBoxes:
                 continue
             for rank, folder in ranks.items():
                 if (attempt, rank) not in pod.done:
-                    with files.opened(
-                        self._pods, pod.uid, *VOLUME, _BOX, RUNS, pod.job, name, folder
-                    ) as at:
+                    with files.opened(self._pods, pod.uid, *VOLUME, _BOX, RUNS, pod.job, name, folder) as at:
                         self._copy_rank(pod, (attempt, rank), at, own / folder)
 
     def _copy_rank(self, pod: _Pod, place: tuple[int, int], at: int, own: Path) -> None:

@@ -134,7 +134,9 @@ class HostsEngine:
     def has_agent(self, node: str) -> bool:
         """Whether an agent of the node is connected, or was until a moment ago."""
         link = self._core.nodes.at.get(node)
-        return link is not None and (link.peer is not None or self._clock.now_ns() < link.heard_ns + AGENT_AWAY_NS)
+        return link is not None and (
+            link.peer is not None or self._clock.now_ns() < link.heard_ns + AGENT_AWAY_NS
+        )
 
     def poll(self) -> list[Observation]:
         """What is new since the last poll. The time is taken before the hub is asked, so that what came by then counts."""

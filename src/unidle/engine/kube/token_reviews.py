@@ -99,7 +99,9 @@ class TokenReviews:
             agents = self._settings.agents or (self._settings.namespace, AGENT_ACCOUNT)
             if (owner.namespace, owner.account) != agents:
                 return f"the token is of service account {owner.namespace}/{owner.account}, and agents have {'/'.join(agents)}"
-            return "" if owner.node == hello.node else f"the token is of a pod on node {owner.node or 'unknown'}"
+            return (
+                "" if owner.node == hello.node else f"the token is of a pod on node {owner.node or 'unknown'}"
+            )
         wanted = pod_name(self._settings.controller, hello.job, hello.node)
         if (owner.namespace, owner.pod) != (self._settings.namespace, wanted):
             return f"the token is of pod {owner.namespace}/{owner.pod}, which is not the box of this job on this node"
