@@ -1,7 +1,7 @@
 """The boxes of a node that are pods: found, and never made. What is known of their ranks is kept as on a host.
 
 For each job there is a small copy of its run directory, with the numbers that processes have on the node. So all that
-looks at ranks (samples, stacks, profiles) works as on a host, and reads nothing that the pod can change meanwhile.
+observes ranks (samples, stacks, profiles) works as on a host, and reads nothing that the pod can change meanwhile.
 """
 
 from __future__ import annotations

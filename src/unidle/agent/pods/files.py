@@ -40,7 +40,7 @@ def head(name: str, at: int, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def json_object(name: str, at: int) -> dict[str, Any]:
-    """The object in a file; empty where there is none."""
+    """The object in a file; empty without one."""
     try:
         found = json.loads(head(name, at))
     except (OSError, ValueError, RecursionError):

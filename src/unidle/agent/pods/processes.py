@@ -1,6 +1,6 @@
 """Processes of pods, as the node's /proc shows them to a pod that shares its process namespace.
 
-A process in a pod knows itself by the number that it has in the pod. The start time is the same inside and outside, and
+A process in a pod has another number there. The start time is the same inside and outside, and
 the control group names the pod: so a pod cannot give out another process for its own.
 """
 
