@@ -14,12 +14,16 @@ from waiting import wait_until
 
 
 class LateVoucher:
-    """Knows nothing before :meth:`answer`. ``words``: by token."""
+    """Knows nothing before :meth:`answer`. ``words``: by token; ``kinds``: whose tokens it may know."""
 
-    def __init__(self) -> None:
+    def __init__(self, *kinds: str) -> None:
+        self._kinds = kinds or ("box",)
         self.words: dict[str, str] = {}
         self.asked: list[str] = []
         self._wakes: list[Callable[[], None]] = []
+
+    def knows(self, hello: frames.Hello) -> bool:
+        return hello.kind in self._kinds
 
     def refusal(self, hello: frames.Hello, wake: Callable[[], None]) -> str | None:
         self.asked.append(hello.token)
@@ -98,3 +102,13 @@ def test_only_boxes_are_vouched_for(tmp_path: Path) -> None:
         with RawClient(hub).tls() as agent:
             assert agent.hello("agent", token=join_token(tmp_path))["f"] == "welcome"
         assert voucher.asked == []
+
+
+def test_an_agent_that_others_vouch_for_is_welcome_and_gets_no_token_that_lasts(tmp_path: Path) -> None:
+    voucher = LateVoucher("agent")
+    voucher.words["a.b.c"] = ""
+    with running(tmp_path) as hub:
+        hub.vouched_by(voucher)
+        with RawClient(hub).tls() as agent:
+            found = agent.hello("agent", token="a.b.c")
+            assert (found["f"], found.get("token", "")) == ("welcome", "")

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from e2e.commands import UNIDLE, unidle
 from e2e.gangs import view_of
-from kube.cluster import IMAGE, ROOT, Cluster
+from kube.cluster import IMAGE, ROOT, Cluster, Layout, kube, traces
 from unidle.engine.local.ranks import process_tree
 from unidle.view.jobs import JobView
 from unidle.view.state import View
@@ -32,6 +34,22 @@ def pod_section(*places: Path, **more: object) -> dict[str, Any]:
     return {"image": IMAGE, "image_pull_policy": "Never", "volumes": volumes, **more}
 
 
+@contextmanager
+def cluster_of(folder: Path, nodes: int) -> Iterator[Cluster]:
+    """A cluster with so many nodes, and no trace of it afterwards. With UNIDLE_KUBE_DIR the one that runs there, which stays."""
+    if standing := os.environ.get("UNIDLE_KUBE_DIR"):
+        yield Cluster(Path(standing))
+        return
+    started = kube("up", "--nodes", nodes, "--dir", folder)
+    try:
+        assert started.returncode == 0, started.stderr
+        yield Cluster(folder)
+    finally:
+        ended = kube("down", "--dir", folder)
+    assert ended.returncode == 0, ended.stderr
+    assert traces(Layout(folder.resolve())) == []
+
+
 class KubeSite:
     """``place`` has the store and is in all pods."""
 
@@ -40,13 +58,14 @@ class KubeSite:
         self.up: subprocess.Popen[bytes] | None = None
         self.port = 0
 
-    def serve(self) -> None:
-        """Start the controller; a later one listens where the first did."""
+    def serve(self, *more: object) -> None:
+        """Start the controller, with ``more`` options; a later one listens where the first did."""
         reader = Path(f"{self.store}.d/hub/reader")
         reader.unlink(missing_ok=True)
         words = [
             *("up", "--store", self.store, "--kubeconfig", self.cluster.folder / "kubeconfig", "--progress", "off"),
             *("--listen", f"{self.cluster.host}:{self.port}", "--box-image", IMAGE, "--deadline", f"{DEADLINE_S}s"),
+            *more,
         ]  # fmt: skip
         with (self.place / "up.err").open("ab") as errors:
             self.up = subprocess.Popen([*UNIDLE, *map(str, words)], stdout=subprocess.DEVNULL, stderr=errors)

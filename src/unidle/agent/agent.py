@@ -16,6 +16,7 @@ from unidle import wire
 from unidle.agent.boxes import RUNS, Boxes, BoxOrder
 from unidle.agent.found_node import FoundNode
 from unidle.agent.orders import Orders
+from unidle.agent.pods.boxes import PodBoxes
 from unidle.agent.rank_files import read_part
 from unidle.agent.rank_looks import ORDERS, RankLooks
 from unidle.agent.signs import Signs
@@ -53,14 +54,15 @@ class Agent:
     """The agent of one node. ``find`` lists its devices; ``send`` takes a frame for the hub, while there is a connection.
 
     It returns the number of a pong: once the hub has acknowledged that one, it has received the frame. ``hooks``:
-    whether commands of the site run on this host.
+    whether commands of the site run on this host; ``pods``: boxes are pods of this node.
     """
 
     def __init__(
-        self, state: AgentState, hub: HubAddress, found: FoundNode, find: Find, send: Send, *, hooks: bool = False
+        self, state: AgentState, hub: HubAddress, found: FoundNode, find: Find, send: Send, *, hooks: bool = False,
+        pods: PodBoxes | None = None,
     ) -> None:  # fmt: skip
         self._state, self._hub, self.found, self._find, self._send = state, hub, found, find, send
-        self.boxes = Boxes(state.boxes)
+        self.boxes: Boxes | PodBoxes = pods or Boxes(state.boxes)
         self._signs = Signs(found.node, state.path / "watch.json")
         self._looks = RankLooks(found.node, state.boxes, RUNS)
         self._fence = 0  # the newest that was seen
@@ -179,7 +181,7 @@ class Agent:
             self.boxes.prune(time.time())
         for command, why, data in self._looks.answers() if self._looks.is_busy else ():
             self._done(command, why=why, data=data)
-        for seen in self._looks.reports(self.boxes.live, connected=self._connected):
+        for seen in self._looks.reports(self.boxes.live(), connected=self._connected):
             self._send(seen)
         if self._connected:
             for job in self.boxes.ended():

@@ -104,7 +104,6 @@ class Boxes:
             name for name in names if name not in self._begun and rundir.is_held(self._root / name / LOCK)
         ]
 
-    @property
     def live(self) -> list[str]:
         """Jobs of the boxes that ran at the last call of :meth:`ended`, or have come up since."""
         return sorted(self._live)

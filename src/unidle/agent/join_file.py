@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,10 +19,21 @@ _FIELD: Final = "--token-file"
 
 @dataclass(frozen=True, slots=True)
 class JoinFile:
-    """``authority``: certificates in PEM; empty where the site's own authorities are to be used."""
+    """``authority``: certificates in PEM; empty where the site's own authorities are to be used.
+
+    ``token_file``: where the token is read again for each connection, as a kubelet renews it.
+    """
 
     token: str
     authority: str
+    token_file: str = ""
+
+    def token_now(self) -> str:
+        """The token as it is now; the one that was read first, where the file cannot be read."""
+        if self.token_file:
+            with suppress(OSError):
+                return _text(self.token_file)
+        return self.token
 
 
 def read_join_file(path: str) -> JoinFile:
@@ -54,6 +66,24 @@ def read_join_file(path: str) -> JoinFile:
             "copy the file that `unidle up --listen` names; a token alone is not enough",
         )
     return JoinFile(token, authority)
+
+
+def read_pod_join(token_file: str, authority_file: str) -> JoinFile:
+    """The token that the kubelet keeps in a pod, and the certificate of the hub's authority. Errors: :class:`BadInput`."""
+    found = []
+    for field, path in ((_FIELD, token_file), ("--authority", authority_file)):
+        try:
+            found.append(_text(path))
+        except OSError as error:
+            raise BadInput(
+                f"cannot be read: {error.strerror}", field=field, value=path, remedy="see deploy/kubernetes/agent.yaml"
+            ) from None  # fmt: skip
+    return JoinFile(found[0], found[1] + "\n", token_file)
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read(_MOST_BYTES).strip()
 
 
 def _check(path: str, state: os.stat_result) -> None:

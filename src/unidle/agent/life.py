@@ -18,7 +18,8 @@ from unidle.agent import slurm
 from unidle.agent.agent import Agent, HubAddress
 from unidle.agent.dial_address import DialAddress, own_address, parse_join
 from unidle.agent.found_node import FoundNode, find_node
-from unidle.agent.join_file import JoinFile, read_join_file
+from unidle.agent.join_file import JoinFile, read_join_file, read_pod_join
+from unidle.agent.pods.boxes import PodBoxes
 from unidle.agent.state import AgentState, Membership
 from unidle.clock import boot_id
 from unidle.errors import BadInput, HubUnreachable
@@ -38,7 +39,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """As on the command line; empty texts where nothing was given. ``hooks``: whether commands of the site run here."""
+    """As on the command line; empty texts where nothing was given. ``hooks``: whether commands of the site run here.
+
+    ``pods``: the kubelet's directory of pods, where this agent is a pod itself; ``authority``: a file, then.
+    """
 
     join: str
     token_file: str
@@ -50,6 +54,8 @@ class AgentOptions:
     end_boxes: bool = False
     kernel_log: str = ""
     hooks: bool = False
+    pods: str = ""
+    authority: str = ""
 
 
 @dataclass(slots=True)
@@ -74,8 +80,12 @@ def run_agent(options: AgentOptions, data_dir: Path, say: Say) -> int:
         raise BadInput("cannot be the name of a node", field="--node", value=name, remedy="give a host name")
     state = AgentState(Path(options.state) if options.state else data_dir / "agent" / name)
     try:
-        member = _membership(state, name)
-        join = _join_file(options.token_file, member)
+        if options.pods:
+            join = read_pod_join(options.token_file, options.authority)
+            member: Membership | None = Membership(name, join.token, str(hub), join.authority)
+        else:
+            member = _membership(state, name)
+            join = _join_file(options.token_file, member)
         address = options.address or _address(hub, member)
         log = options.kernel_log
         found = find_node(name, address, options.labels, options.cpu_devices, log)
@@ -86,7 +96,7 @@ def run_agent(options: AgentOptions, data_dir: Path, say: Say) -> int:
             return find_node(name, address, options.labels, cpu_devices, log)
 
         with _signals() as (asked, bell):
-            life = _Life(state, hub, join, member, found, find, say, hooks=options.hooks)
+            life = _Life(state, hub, join, member, found, find, say, options)
             try:
                 life.serve(asked, bell, allocation)
                 life.leave(asked, bell, end_boxes=options.end_boxes or allocation is not None)
@@ -125,7 +135,7 @@ class _Life:
 
     def __init__(
         self, state: AgentState, hub: DialAddress, join: JoinFile, member: Membership | None, found: FoundNode,
-        find: Callable[[], FoundNode], say: Say, *, hooks: bool,
+        find: Callable[[], FoundNode], say: Say, options: AgentOptions,
     ) -> None:  # fmt: skip
         self._state, self._hub, self._join, self._say = state, hub, join, say
         self._member = member is not None
@@ -134,7 +144,8 @@ class _Life:
         self._until_s = time.monotonic() + JOIN_WITHIN_S
         self._left = False
         address = HubAddress(str(hub), join.authority)
-        self.agent = Agent(state, address, found, find, self._send, hooks=hooks)
+        pods = PodBoxes(Path(options.pods), state.boxes, join.authority) if options.pods else None
+        self.agent = Agent(state, address, found, find, self._send, hooks=options.hooks, pods=pods)
         try:
             self._client = client.HubClient(
                 (hub.host, hub.port), join.authority, self._hello, self._keep, _DIALLING
@@ -150,12 +161,15 @@ class _Life:
     # -- called in the thread of the client -------------------------------------------------------
 
     def _hello(self) -> frames.Hello:
+        token = self._join.token_now() if self._join.token_file else self._token
         return frames.Hello(
-            v=wire.VERSION, kind="agent", node=self.agent.found.node.id, token=self._token, boot=boot_id(),
+            v=wire.VERSION, kind="agent", node=self.agent.found.node.id, token=token, boot=boot_id(),
             agent=self.agent.held(),
         )  # fmt: skip
 
     def _keep(self, token: str) -> None:
+        if self._join.token_file:
+            return  # it is the kubelet that keeps the token of a pod
         node = self.agent.found.node.id
         self._state.keep(Membership(node, token, str(self._hub), self._join.authority))
         self._token = token
@@ -201,7 +215,7 @@ class _Life:
     def _lost(self, event: client.Lost) -> None:
         """The connection is over, or none came about. Errors: what the user has to change."""
         refused = event.refused
-        if refused is not None and _is_about_token(refused):
+        if refused is not None and _is_about_token(refused) and not self._join.token_file:
             if self._token == self._join.token:
                 raise BadInput(
                     f"the controller refuses it: {refused.why}", field="--token-file", remedy=refused.remedy

@@ -55,7 +55,7 @@ class AgentCommand:
     ] = None
     kernel_log: Annotated[
         str | None,
-        typer.Option("--kernel-log", metavar="SOURCE", show_default=False, help="Kernel log in which faults are looked for, also by checks: kmsg, journal, off, or a log file to follow. Default: that of this host."),
+        typer.Option("--kernel-log", metavar="SOURCE", show_default=False, help="Kernel log in which faults are looked for, also by checks: kmsg, syslog, journal, off, or a log file to follow. Default: that of this host."),
     ] = None
     hooks: Annotated[
         Literal["refuse", "allow"],
@@ -64,6 +64,14 @@ class AgentCommand:
     end_boxes: Annotated[
         bool, typer.Option("--end-boxes", help="On SIGTERM, end the ranks on this host, too.")
     ] = False
+    pods: Annotated[
+        str | None,
+        typer.Option("--pods", metavar="DIR", show_default=False, help="In a pod of a DaemonSet (deploy/kubernetes/agent.yaml): the kubelet's directory of pods. --token-file then has a token of the service account."),
+    ] = None
+    authority: Annotated[
+        str | None,
+        typer.Option("--authority", metavar="FILE", show_default=False, help="With --pods: certificate of the hub's authority in PEM."),
+    ] = None
     # fmt: on
 
 
@@ -80,6 +88,8 @@ def agent(options: AgentCommand) -> None:
     """
     from unidle.agent.life import AgentOptions, run_agent
 
+    if bool(options.pods) != bool(options.authority):
+        raise BadInput("--pods and --authority belong together", field="--pods", remedy="give both, or none")
     labels = dict(map(_label, options.label or ()))
     chosen = AgentOptions(
         join=options.join,
@@ -92,6 +102,8 @@ def agent(options: AgentCommand) -> None:
         end_boxes=options.end_boxes,
         kernel_log=log_source(options.kernel_log, "--kernel-log"),
         hooks=options.hooks == "allow",
+        pods=options.pods or "",
+        authority=options.authority or "",
     )
     sys.exit(run_agent(chosen, data_dir(), warn))
 

@@ -81,7 +81,7 @@ class CheckOptions:
     ] = None
     kernel_log: Annotated[
         str | None,
-        typer.Option("--kernel-log", metavar="SOURCE", show_default=False, help="Kernel log that is read: kmsg, journal, off, or a log file. Default: that of the node in the fleet file, else kmsg."),
+        typer.Option("--kernel-log", metavar="SOURCE", show_default=False, help="Kernel log that is read: kmsg, syslog, journal, off, or a log file. Default: that of the node in the fleet file, else kmsg."),
     ] = None
     as_json: JsonOption = False
     # fmt: on

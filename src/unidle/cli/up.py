@@ -112,6 +112,10 @@ class UpOptions:
         list[str] | None,
         typer.Option("--hub-address", metavar="HOST:PORT", show_default=False, help="On a cluster: where pods reach this controller; default: that of --listen. May be repeated: they are tried in turn."),
     ] = None
+    agent_account: Annotated[
+        str | None,
+        typer.Option("--agent-account", metavar="NAMESPACE/NAME", show_default=False, help="On a cluster: service account of the agents; default: unidle-agent in --namespace."),
+    ] = None
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False
     profile: ProfileOption = False
     progress: ProgressOption = "auto"
@@ -173,6 +177,7 @@ def _kube_of(options: UpOptions) -> KubeWish | None:
             "--image": options.image,
             "--box-image": options.box_image,
             "--hub-address": options.hub_address,
+            "--agent-account": options.agent_account,
         }
         if given := [name for name, value in named.items() if value]:
             raise BadInput("is for a Kubernetes cluster", field=given[0], remedy="add --kubeconfig FILE")
@@ -187,7 +192,7 @@ def _kube_of(options: UpOptions) -> KubeWish | None:
         )
     return KubeWish(
         options.box_image, options.image or "", options.kubeconfig, options.context, options.namespace or "",
-        tuple(options.hub_address or ()), options.cpu_devices or 0,
+        tuple(options.hub_address or ()), options.cpu_devices or 0, options.agent_account or "",
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +37,7 @@ from unidle.hub.protocol import Peer
 from unidle.hub.server import HubServer, SiteFiles, open_hub
 from unidle.probe.detector import Detection, DetectorStatus
 from unidle.store.protocol import Store
+from unidle.view.watching import NO_AGENT
 
 if TYPE_CHECKING:
     from unidle.control.gangs.host_profiler import HostProfiler
@@ -61,10 +62,13 @@ class HostsWish:
 
 
 class AgentSigns:
-    """What agents saw of faults, as the detectors of this machine report it (``unidle.probe.watcher.Watcher``)."""
+    """What agents saw of faults, as the detectors of this machine report it (``unidle.probe.watcher.Watcher``).
 
-    def __init__(self, clocks: PeerClocks) -> None:
-        self._clocks = clocks
+    ``there``: whether the agent of a node answers, where nothing else reports that it does not.
+    """
+
+    def __init__(self, clocks: PeerClocks, there: Callable[[str], bool] | None = None) -> None:
+        self._clocks, self._there = clocks, there
         self._heard: list[Detection] = []
         self._seeing: dict[tuple[str, str], DetectorStatus] = {}
 
@@ -92,7 +96,10 @@ class AgentSigns:
     def take(self, *, logged: bool) -> tuple[list[Detection], list[DetectorStatus]]:  # noqa: ARG002 - agents keep what was not received
         """What is new, and all that is known of who can see."""
         heard, self._heard = self._heard, []
-        return heard, list(self._seeing.values())
+        seeing = list(self._seeing.values())
+        if self._there is not None:
+            seeing = [one if self._there(one.node) else replace(one, why_not=NO_AGENT) for one in seeing]
+        return heard, seeing
 
     def close(self, *, logged: bool) -> None:
         """Nothing to do: agents keep what was not received."""
@@ -207,6 +214,7 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     except BaseException:
         hub.close()
         raise
-    hosts = OpenHosts(engine, hub, AgentSigns(hub), HostStorage(engine.ask_agent, hub))
+    signs = AgentSigns(hub, engine.has_agent if wish.kube is not None else None)
+    hosts = OpenHosts(engine, hub, signs, HostStorage(engine.ask_agent, hub))
     engine.on_seen = hosts.hear
     return hosts

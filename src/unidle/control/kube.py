@@ -40,7 +40,7 @@ class KubeWish:
     """Which cluster, and what its pods have. ``kubeconfig`` and ``context`` None: as kubectl finds them.
 
     ``hub_addresses``: each a ``HOST:PORT`` by which pods reach the controller; empty: where it listens. ``cpu_devices``: of each
-    node without GPUs.
+    node without GPUs. ``agents``: NAMESPACE/NAME of the agents' service account; empty: the usual name in ``namespace``.
     """
 
     box_image: str
@@ -50,6 +50,7 @@ class KubeWish:
     namespace: str = ""
     hub_addresses: tuple[str, ...] = ()
     cpu_devices: int = 0
+    agents: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +109,25 @@ def _settings(hub: HubServer, wish: KubeWish, client: ApiClient) -> PodSettings:
         )  # fmt: skip
     name = hashlib.sha256(hub.box_token("", "kubernetes").encode()).hexdigest()[:10]
     return PodSettings(
-        wish.namespace or client.namespace, name, hubs, hub.authority, wish.box_image, wish.image
+        wish.namespace or client.namespace,
+        name,
+        hubs,
+        hub.authority,
+        wish.box_image,
+        wish.image,
+        _account(wish),
     )
+
+
+def _account(wish: KubeWish) -> tuple[str, str] | None:
+    if not wish.agents:
+        return None
+    namespace, slash, name = wish.agents.partition("/")
+    if not (namespace and slash and name):
+        raise BadInput(
+            "is no service account", field="--agent-account", value=wish.agents, remedy="write NAMESPACE/NAME"
+        )
+    return namespace, name
 
 
 def _address(text: str) -> tuple[str, int]:

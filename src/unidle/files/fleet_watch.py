@@ -13,7 +13,7 @@ from unidle.files.values import END, PRINTABLE_PATTERN, PRINTABLE_SAYS
 from unidle.fleet.policies import WatchSources
 from unidle.words import counted
 
-_OWN: Final = ("kmsg", "journal", "off")
+_OWN: Final = ("kmsg", "syslog", "journal", "off")
 _FileName = Annotated[
     str, Meta(min_length=1, max_length=4096, pattern=PRINTABLE_PATTERN, extra={"says": PRINTABLE_SAYS})
 ]
@@ -32,7 +32,7 @@ class WatchPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     kernel_log: Annotated[
         _FileName | None,
         Meta(
-            description="Kernel log: kmsg, journal, off, or the path of a log file to follow. A range in the path is "
+            description="Kernel log: kmsg, syslog (the same by a system call, for containers), journal, off, or the path of a log file to follow. A range in the path is "
             "expanded in parallel with the range in id. Default: the log of this machine if the fleet has one "
             "node, otherwise none.",
             examples=["/var/log/remote/n[1-4].log"],

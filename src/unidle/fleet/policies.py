@@ -195,7 +195,7 @@ OVERLAY_VARIABLE: Final = "UNIDLE_NVML_OVERLAY"
 
 @dataclass(frozen=True, slots=True)
 class WatchSources:
-    """``kernel_log``: ``kmsg``, ``journal``, ``off`` or the path of a log that is followed.
+    """``kernel_log``: ``kmsg``, ``syslog``, ``journal``, ``off`` or the path of a log that is followed.
 
     Empty: this machine's own log where the node is the only one of its fleet, else nothing. ``pci`` are the PCI
     addresses of its devices in their order, for machines whose driver is not accessible. ``nvml`` is the path of

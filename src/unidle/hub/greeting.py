@@ -69,9 +69,9 @@ class Greeting:
             )
         hello = frames.from_client(payload)
         assert isinstance(hello, frames.Hello)
-        self._check(hello)
+        vouched = self._check(hello)
         # who only claims to have joined learns its own token; it is on the disk of the host before the first pong
-        own = self._tokens.agent(hello.node) if hello.kind == "agent" else ""
+        own = self._tokens.agent(hello.node) if hello.kind == "agent" and not vouched else ""
         welcome = frames.Welcome(
             min(version.v, wire.VERSION),
             self._fence,
@@ -88,17 +88,18 @@ class Greeting:
             version.v > wire.VERSION,
         )
 
-    def _check(self, hello: frames.Hello) -> None:
-        """Whether the token speaks for what the hello claims to be. Errors: HelloRefused, NotKnownYet."""
+    def _check(self, hello: frames.Hello) -> bool:
+        """Whether a voucher was needed for the token of a hello. Errors: HelloRefused, NotKnownYet."""
         try:
             self._tokens.check(hello)
         except BadToken as error:
-            if self.voucher is None or hello.kind != "box":
+            if self.voucher is None or not self.voucher.knows(hello):
                 raise HelloRefused("token", str(error), error.remedy) from None
         else:
-            return
+            return False
         why = self.voucher.refusal(hello, self._wake)
         if why is None:
             raise NotKnownYet
         if why:
             raise HelloRefused("token", why, "see the log of the controller")
+        return True

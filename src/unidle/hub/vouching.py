@@ -15,6 +15,10 @@ class NotKnownYet(Exception):
 class Voucher(Protocol):
     """Finds whose tokens are that an authority outside issued, such as a cluster."""
 
+    def knows(self, hello: frames.Hello) -> bool:
+        """Whether the token of a hello may be one of that authority."""
+        ...
+
     def refusal(self, hello: frames.Hello, wake: Callable[[], None]) -> str | None:
         """Why the token of a hello does not speak for what it claims to be; empty where it does.
 

@@ -16,6 +16,7 @@ from unidle.guard.log import NEEDLES, Finding, LogLine, Splitter, findings
 from unidle.guard.log.model import SPEAKERS, from_ns
 from unidle.probe.check.model import LogReading
 from unidle.probe.kernel_log import KernelLog, since_ns, stamp_now_ns
+from unidle.probe.kernel_syslog import KernelSyslog
 
 _S: Final = 1_000_000_000
 _DAY_NS: Final = 86_400 * _S
@@ -32,7 +33,7 @@ _Age = Callable[[], int]
 def read_log(source: str, age_s: float | None = None, since_s: float | None = None) -> LogReading:
     """Faults of this boot, of the last ``age_s`` seconds, or from ``since_s`` seconds after boot on.
 
-    ``source``: ``kmsg``, ``journal``, or the path of a log file. The ring of the kernel is as long as it is. Lines of a file
+    ``source``: ``kmsg``, ``syslog``, ``journal``, or the path of a log file. The ring of the kernel is as long as it is. Lines of a file
     count by their date and time of day: a time since boot may be of another boot, or of another machine.
     """
 
@@ -41,8 +42,10 @@ def read_log(source: str, age_s: float | None = None, since_s: float | None = No
 
     limited = age_s is not None or since_s is not None
     since = f"{age_ns() / _S:,.0f} s ago" if limited else ""
-    if source == "kmsg":
-        return _ring(age_ns if limited else None, since)
+    if source in ("kmsg", "syslog"):
+        begin = "an earlier boot 0"  # so it begins with the start of this one
+        ring = KernelLog(begin) if source == "kmsg" else KernelSyslog(begin, every_s=0.0)
+        return _ring(ring, age_ns if limited else None, since)
     if source == "journal":
         found, why_not = _journal()
         return LogReading(_dated(found, age_ns)[0] if limited else found, why_not, since)
@@ -51,8 +54,7 @@ def read_log(source: str, age_s: float | None = None, since_s: float | None = No
     return LogReading(dated, why_not, since, undated)
 
 
-def _ring(age_ns: _Age | None, since: str) -> LogReading:
-    log = KernelLog("an earlier boot 0")  # so it begins with the start of this one
+def _ring(log: KernelLog | KernelSyslog, age_ns: _Age | None, since: str) -> LogReading:
     lines: list[LogLine] = []
     while batch := log.poll():
         lines += batch

@@ -82,6 +82,10 @@ def source_of(kernel_log: str, position: str, end: End | None = None) -> LogSour
         from unidle.probe.journal import JournalSource
 
         return JournalSource(position)
+    if kernel_log == "syslog":
+        from unidle.probe.kernel_syslog import KernelSyslog
+
+        return KernelSyslog(position)
     from unidle.guard.log import NEEDLES
     from unidle.probe.followed_file import FollowedFile
 
@@ -119,7 +123,7 @@ class LogWatch:
         if source and source != self._source.name:
             self._source.close()
             self._source = source_of(kernel_log, "", end)
-        self._own = kernel_log in ("", "kmsg", "journal")
+        self._own = kernel_log in ("", "kmsg", "journal", "syslog")
         stamps = told.get("stamps")
         self._stamps = deque((str(s) for s in stamps) if isinstance(stamps, list) else (), _STAMPS_KEPT)
         self._reader: Reader | None = None

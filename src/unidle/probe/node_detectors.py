@@ -17,7 +17,7 @@ from unidle.probe.watcher import DetectorSpec
 if TYPE_CHECKING:
     from unidle.probe.followed_file import End
 
-OWN_LOGS: Final = ("/dev/kmsg", "journal")
+OWN_LOGS: Final = ("/dev/kmsg", "journal", "syslog")
 """Sources of kernel logs that are of the machine that reads them."""
 LOG, GPUS, MACHINE = "kernel log", "GPUs", "machine"
 LOG_EVERY_S: Final = 0.25
@@ -39,14 +39,14 @@ def detectors_of(
     names = DeviceNames(node)
     log = watch.kernel_log
     if (log or only) and log != "off":
-        end = _end_of(log) if log not in ("", "kmsg", "journal") else None
+        end = _end_of(log) if log not in ("", "kmsg", "journal", "syslog") else None
         yield DetectorSpec(
             node.id, LOG, lambda kept: _log(node, log, names, kept, offset_ns, end), LOG_EVERY_S
         )
     laid = watch.nvml or overlay
     if laid or any(d.kind == "gpu" and d.vendor == "nvidia" for d in node.devices):
         yield DetectorSpec(node.id, GPUS, lambda kept: _gpus(node, names, kept, laid), COUNTERS_EVERY_S)
-    if node.netns or only or log in ("kmsg", "journal"):
+    if node.netns or only or log in ("kmsg", "journal", "syslog"):
         yield DetectorSpec(node.id, MACHINE, lambda kept: _machine(node, kept, enter), COUNTERS_EVERY_S)
 
 

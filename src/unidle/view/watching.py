@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from unidle.events import types as ev
 from unidle.events.guard import IncidentKind
-from unidle.fleet import device_of
+from unidle.fleet import HOSTS, device_of
 from unidle.view.records import FaultView, WatchView
 from unidle.view.state import View
 
 FAULTS_KEPT: Final = 4096
 NO_CONTROLLER: Final = "no controller runs on the store (`unidle up`)"
 NO_SOURCE: Final = "the fleet file has no detector for it"
+NO_AGENT: Final = "no agent of it is connected"
 _STORAGE: Final = frozenset({"disk", "fs", "raid", "storage"})
 _NODE: Final = frozenset(
     {"nic", "mce", "pcie", "thermal", "power", "panic", "kernel_bug", "lockup", "hung_task", "oom", "silent"}
@@ -65,3 +66,14 @@ def not_watched(view: View, node: str) -> str:
     if not detectors:
         return NO_SOURCE
     return "; ".join(dict.fromkeys(told.why_not for _, told in sorted(detectors.items()) if told.why_not))
+
+
+def without_agent(view: View, nodes: Iterable[str]) -> list[str]:
+    """Those of the nodes of other hosts on which no agent watches anything; empty for nodes of this machine."""
+    if view.fleet.source != HOSTS:
+        return []
+    return [
+        node
+        for node in nodes
+        if all(told.why_not == NO_AGENT for told in view.watching.get(node, {}).values())
+    ]

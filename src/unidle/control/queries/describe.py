@@ -16,6 +16,7 @@ from unidle.view.host_clocks import clock_errors
 from unidle.view.jobs import AttemptView, JobView, in_full
 from unidle.view.ranks import RankView
 from unidle.view.state import View
+from unidle.view.watching import without_agent
 from unidle.words import counted, length
 
 if TYPE_CHECKING:
@@ -213,6 +214,7 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
         "size": job.resized.text if job.resized is not None else None,
         "silent": silence_text(line, view.time_ns) or None,
         "unmeasured": _unmeasured(job, view.time_ns),
+        "unwatched": _unwatched(view, job),
         "clock_errors_ns": clock_errors(view, job.attempts[-1]) if job.attempts else {},
         "predictions": [_prediction(check, view.fleet.currency) for check in checked(job, view)],
     }
@@ -223,6 +225,19 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
 
         result["waiting"] = waiting(view, job)
     return result
+
+
+def _unwatched(view: View, job: JobView) -> str | None:
+    """What is not seen of a running job, as no agent runs on its nodes; None where all have one."""
+    live = job.live
+    nodes = [] if live is None else without_agent(view, dict.fromkeys(place.node for place in live.places))
+    if not nodes:
+        return None
+    more = f" and {counted(len(nodes) - _NAMED, 'more node')}" if len(nodes) > _NAMED else ""
+    return (
+        f"no agent runs on {', '.join(nodes[:_NAMED])}{more}: faults of the nodes, hangs, stragglers and idle devices "
+        "are not found, and ranks there are not profiled"
+    )
 
 
 def _decisions_of(view: View, job: JobView, attempt: AttemptView) -> list[Plain]:

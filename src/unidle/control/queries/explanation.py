@@ -24,6 +24,8 @@ def story_lines(story: dict[str, Any]) -> list[str]:
         )
     if story["unmeasured"]:
         lines.append(f"  {story['unmeasured']}")
+    if story["unwatched"]:
+        lines.append(f"  {story['unwatched']}")
     if clocks := clock_text(story["clock_errors_ns"]):
         lines.append(f"  {clocks}")
     moments = [(decision["time_ns"], decision["what"], decision["text"]) for decision in story["decisions"]]

@@ -24,6 +24,8 @@ from unidle.hub.file_parts import RankFilePart
 from unidle.hub.protocol import Hub, Joined, Left, Peer, Received
 
 LONGEST_WAIT_NS: Final = 500_000_000
+AGENT_AWAY_NS: Final = 15_000_000_000
+"""So long after its last word an agent counts as connected: one that is started again is back by then."""
 READERS_ASK: Final = frozenset({wire.PROFILE})
 """Orders to agents that a reader may give."""
 
@@ -128,6 +130,13 @@ class HostsEngine:
         out = self._core.out
         out.tell(agent.id, frames.Run(out.ask(agent.id, answer), out.fence, what, body))
         self._flush()
+
+    def has_agent(self, node: str) -> bool:
+        """Whether an agent of the node is connected, or was until a moment ago."""
+        link = self._core.nodes.at.get(node)
+        return link is not None and (
+            link.peer is not None or self._clock.now_ns() < link.heard_ns + AGENT_AWAY_NS
+        )
 
     def poll(self) -> list[Observation]:
         """What is new since the last poll. The time is taken before the hub is asked, so that what came by then counts."""

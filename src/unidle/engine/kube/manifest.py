@@ -32,8 +32,10 @@ SHAPE: Final = "unidle.dev/shape"  # what cannot be changed in a pod that is the
 FINALIZER: Final = "unidle.dev/end-is-logged"
 CONTAINER: Final = "ranks"
 AUDIENCE: Final = "unidle-hub"
+AGENT_ACCOUNT: Final = "unidle-agent"
+"""Service account of the agents, in the namespace of the controller unless another is named."""
 PLACE: Final = "/unidle"
-_TOKENS: Final = "/var/run/secrets/unidle.dev"
+TOKENS: Final = "/var/run/secrets/unidle.dev"
 _TOKEN_S: Final = 3600
 _SHARED: Final = "/dev/shm"  # noqa: S108 - data loaders share tensors there, and a container has but 64 MiB of it
 _STOP_S: Final = 10  # for the box, after the grace of its ranks
@@ -46,7 +48,8 @@ class PodSettings:
     """What all pods of a controller have. ``controller`` names it: two controllers never mistake each other's pods.
 
     ``hubs`` are where boxes reach it, ``authority`` is the PEM text that they check its certificate by. ``box_image`` is
-    unidle's image; ``image`` the one of jobs that name none.
+    unidle's image; ``image`` the one of jobs that name none. ``agents``: namespace and name of the agents' service
+    account; None: :data:`AGENT_ACCOUNT` in ``namespace``.
     """
 
     namespace: str
@@ -55,6 +58,7 @@ class PodSettings:
     authority: str
     box_image: str
     image: str = ""
+    agents: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +177,7 @@ def _pod_spec(
         "containers": [_container(settings, wish, job, node) | {"resources": _resources(spec, ranks, held)}],
         "volumes": [
             {"name": "unidle", "emptyDir": {}},
-            {"name": "unidle-token", "projected": {"sources": [{"serviceAccountToken": {
-                "audience": AUDIENCE, "expirationSeconds": _TOKEN_S, "path": "token"}}]}},
+            token_volume(),
             *volumes,
         ],
     }  # fmt: skip
@@ -193,6 +196,12 @@ def _pod_spec(
     return found | {name: value for name, value in optional.items() if value}
 
 
+def token_volume() -> dict[str, Any]:
+    """The volume with the token by which a pod proves to the hub who it is, and which is good for nothing else."""
+    token = {"audience": AUDIENCE, "expirationSeconds": _TOKEN_S, "path": "token"}
+    return {"name": "unidle-token", "projected": {"sources": [{"serviceAccountToken": token}]}}
+
+
 def _box_copy(settings: PodSettings) -> dict[str, Any]:
     return {
         "name": "unidle-box",
@@ -207,7 +216,7 @@ def _container(settings: PodSettings, wish: PodWish, job: str, node: str) -> dic
     told = {
         "hub": [list(hub) for hub in settings.hubs],
         "authority": settings.authority,
-        "token_file": f"{_TOKENS}/token",
+        "token_file": f"{TOKENS}/token",
         "node": node,
         "job": job,
     }
@@ -218,7 +227,7 @@ def _container(settings: PodSettings, wish: PodWish, job: str, node: str) -> dic
         "env": [{"name": "UNIDLE_BOX", "value": json.dumps(told, sort_keys=True)}],
         "volumeMounts": [
             {"name": "unidle", "mountPath": PLACE},
-            {"name": "unidle-token", "mountPath": _TOKENS, "readOnly": True},
+            {"name": "unidle-token", "mountPath": TOKENS, "readOnly": True},
         ],
     }
     if wish.env_from:

@@ -1,7 +1,7 @@
 """Whose the token of a pod is: asked of the cluster by TokenReview, in a thread, and remembered for a while.
 
 The hub's thread calls :meth:`TokenReviews.refusal`, which never waits. A token speaks for the one box that its pod is:
-the pod's name follows from job and node.
+the pod's name follows from job and node. That of an agent speaks for the node of its pod, if it is of the agents' service account.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from unidle.engine.kube.manifest import AUDIENCE, PodSettings, pod_name
+from unidle.engine.kube.manifest import AGENT_ACCOUNT, AUDIENCE, PodSettings, pod_name
 from unidle.hub import frames
 from unidle.kube.protocol import ApiRequest, Client, KubeError
 
@@ -34,8 +34,9 @@ _EXTRA: Final = "authentication.kubernetes.io/"
 
 @dataclass(frozen=True, slots=True)
 class TokenOwner:
-    """Whose a token is, by the word of the cluster. ``why``: why it is no good."""
+    """Whose a token is, by the word of the cluster: of a pod with a service account. ``why``: why it is no good."""
 
+    account: str = ""
     pod: str = ""
     namespace: str = ""
     uid: str = ""
@@ -60,10 +61,12 @@ class TokenReviews:
         for thread in self._threads:
             thread.start()
 
+    def knows(self, hello: frames.Hello) -> bool:
+        """Whether a token may be that of a pod."""
+        return hello.kind == "box" or (hello.kind == "agent" and hello.token.count(".") == 2)
+
     def refusal(self, hello: frames.Hello, wake: Callable[[], None]) -> str | None:
-        """Why the token of a box is not good, empty where it is; None while that is asked. Called by the hub's thread."""
-        if hello.kind != "box":
-            return "a pod's token speaks for a box alone"
+        """Why the token of a box or an agent is not good, empty where it is; None while that is asked. Called by the hub's thread."""
         if hello.token.count(".") != 2:
             return "the token is neither of this hub nor of a service account"
         key = hashlib.sha256(hello.token.encode(errors="replace")).digest()
@@ -92,6 +95,13 @@ class TokenReviews:
         return found[0]
 
     def _differs(self, owner: TokenOwner, hello: frames.Hello) -> str:
+        if hello.kind == "agent":
+            agents = self._settings.agents or (self._settings.namespace, AGENT_ACCOUNT)
+            if (owner.namespace, owner.account) != agents:
+                return f"the token is of service account {owner.namespace}/{owner.account}, and agents have {'/'.join(agents)}"
+            return (
+                "" if owner.node == hello.node else f"the token is of a pod on node {owner.node or 'unknown'}"
+            )
         wanted = pod_name(self._settings.controller, hello.job, hello.node)
         if (owner.namespace, owner.pod) != (self._settings.namespace, wanted):
             return f"the token is of pod {owner.namespace}/{owner.pod}, which is not the box of this job on this node"
@@ -150,4 +160,4 @@ def owner_of(answer: Any) -> TokenOwner:
 
     if words[:2] != ["system", "serviceaccount"] or len(words) != 4 or not first("pod-name"):
         return TokenOwner(why="the token is not bound to a pod")
-    return TokenOwner(first("pod-name"), words[2], first("pod-uid"), first("node-name"))
+    return TokenOwner(words[3], first("pod-name"), words[2], first("pod-uid"), first("node-name"))

@@ -1,0 +1,135 @@
+"""The agents of a cluster: a DaemonSet, its service account, and what each privilege is for. Pure.
+
+``scripts/kube_agent.py`` writes ``deploy/kubernetes/agent.yaml`` of it. A ConfigMap that the site makes has where the hub
+is and the certificate of its authority: neither is secret. The agent has no rights at the API server: its token is for
+the hub alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from unidle.engine.kube.manifest import AGENT_ACCOUNT, TOKENS, token_volume
+
+HUB: Final = "unidle-hub"
+"""The ConfigMap with ``address`` (HOST:PORT) and ``authority`` (PEM)."""
+LABELS: Final = {"app.kubernetes.io/name": "unidle-agent", "app.kubernetes.io/part-of": "unidle"}
+ALWAYS: Final = {
+    "DAC_READ_SEARCH": "read what ranks of any user wrote: their process numbers and kernel limits",
+    "SYS_PTRACE": "see what ranks of any user do: their connections, what they wait for, and their stacks after a hang",
+    "SYSLOG": "read the kernel log, where faults of GPUs, memory and disks are",
+}
+"""Capabilities of each agent, and what each is for."""
+PROFILER: Final = {
+    "BPF": "load the profiler's programs into the kernel",
+    "PERFMON": "attach them to samples, scheduling and page faults",
+    "CHECKPOINT_RESTORE": "read the programs that ranks run from, to name their functions",
+}
+"""Those that only `unidle profile` and continuous profiles need."""
+_STATE: Final = "/var/lib/unidle"
+_AUTHORITY: Final = "/etc/unidle"
+_PODS: Final = "/var/lib/kubelet/pods"
+_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """``profile``: with the rights that profiles need; ``hooks``: whether commands of the fleet file run on nodes.
+
+    ``command`` is how the image starts unidle; ``pull`` when it is pulled.
+    """
+
+    namespace: str = "unidle"
+    image: str = "unidle:dev"
+    profile: bool = True
+    command: tuple[str, ...] = ("unidle",)
+    pull: str = "IfNotPresent"
+
+
+def agent_objects(settings: AgentSettings) -> list[dict[str, Any]]:
+    """The objects to apply, in this order."""
+    meta = {"name": AGENT_ACCOUNT, "namespace": settings.namespace, "labels": dict(LABELS)}
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": meta,
+        "automountServiceAccountToken": False,
+    }
+    spec = {
+        "selector": {"matchLabels": dict(LABELS)},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+        "template": {"metadata": {"labels": dict(LABELS)}, "spec": _pod(settings)},
+    }
+    return [account, {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": spec}]
+
+
+def _pod(settings: AgentSettings) -> dict[str, Any]:
+    return {
+        "serviceAccountName": AGENT_ACCOUNT,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostPID": True,  # ranks are processes of other pods: their numbers, states and stacks
+        "priorityClassName": "system-node-critical",  # a node without its agent is not checked
+        "tolerations": [{"operator": "Exists"}],  # also a node that is drained or has a fault is watched
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "terminationGracePeriodSeconds": 5,
+        "containers": [_container(settings)],
+        "volumes": [
+            {"name": "state", "emptyDir": {}},
+            token_volume(),
+            {"name": "hub", "configMap": {"name": HUB}},
+            {"name": "pods", "hostPath": {"path": _PODS, "type": "Directory"}},
+            {"name": "pod-resources", "hostPath": {"path": _RESOURCES, "type": "Directory"}},
+        ],
+    }
+
+
+def _container(settings: AgentSettings) -> dict[str, Any]:
+    rights = [*ALWAYS, *(PROFILER if settings.profile else ())]
+    return {
+        "name": "agent",
+        "image": settings.image,
+        "imagePullPolicy": settings.pull,
+        "command": list(settings.command),
+        "args": [
+            "agent",
+            "--join=$(UNIDLE_HUB)",
+            "--node=$(NODE_NAME)",
+            f"--token-file={TOKENS}/token",
+            f"--authority={_AUTHORITY}/authority",
+            f"--pods={_PODS}",
+            f"--state={_STATE}/agent",
+            "--kernel-log=syslog",
+        ],
+        "env": [
+            {"name": "HOME", "value": _STATE},  # on the node's disk, which is checked so
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "UNIDLE_HUB", "valueFrom": {"configMapKeyRef": {"name": HUB, "key": "address"}}},
+        ],
+        "securityContext": {
+            "runAsUser": 0,  # rights of a container's other users are lost at exec
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"], "add": rights},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "resources": {
+            "requests": {"cpu": "20m", "memory": "96Mi"},
+            "limits": {"memory": "1Gi"},  # for profiles: at rest it has less than 80 MB
+        },
+        "volumeMounts": [
+            {"name": "state", "mountPath": _STATE},
+            {"name": "state", "mountPath": "/tmp", "subPath": "tmp"},  # noqa: S108 - in its own volume
+            {"name": "unidle-token", "mountPath": TOKENS, "readOnly": True},
+            {"name": "hub", "mountPath": _AUTHORITY, "readOnly": True},
+            {"name": "pods", "mountPath": _PODS, "readOnly": True, "mountPropagation": "HostToContainer"},
+            {"name": "pod-resources", "mountPath": _RESOURCES, "readOnly": True},
+        ],
+    }
+
+
+def rights_of(settings: AgentSettings) -> Mapping[str, str]:
+    """Capability -> what it is for."""
+    return ALWAYS | (PROFILER if settings.profile else {})
