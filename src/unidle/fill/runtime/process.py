@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -98,8 +99,9 @@ class FillerProcess:
             "filler": self.order.filler, "arguments": self.order.arguments, "pid": self.rank.pid, "board": self.rank.board,
             "desk": self.desk.fd, "piece_ns": self.order.piece_ns, "memory_bytes": self.order.memory_bytes, "paced": self.order.paced,
         }  # fmt: skip
-        process.stdin.write(json.dumps(given).encode() + b"\n")
-        process.stdin.close()
+        with suppress(BrokenPipeError):  # it has ended, and the next look finds why
+            process.stdin.write(json.dumps(given).encode() + b"\n")
+            process.stdin.close()
 
     @property
     def pid(self) -> int:
@@ -162,8 +164,7 @@ class FillerProcess:
 
     def _over(self, code: int) -> None:
         """Its process has ended by itself."""
-        if self._group is not None:
-            end(self._group)
+        self.close()
         if code == 0:
             self.ended = "finished" if self.desk["state"] == FINISHED else "stopped"
             return
@@ -216,10 +217,18 @@ class FillerProcess:
         if self._group is not None:
             end(self._group)
         if self._process is not None:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_LEAVE_S)
-            except subprocess.TimeoutExpired:
-                pass
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    with suppress(BrokenPipeError):
+                        stream.close()
+
+    def release(self) -> None:
+        """What was shared with it, once it has ended and its sums were read."""
+        self.desk.close()
+        if self.board is not None:
+            self.board.close()
 
 
 def leave_s() -> float:

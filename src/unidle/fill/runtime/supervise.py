@@ -82,6 +82,8 @@ class FillSupervisor:
         finally:
             self._stop()
         summary = self._summary(why)
+        for filler in self.fillers:
+            filler.release()
         self._note("end", why=why, **summary.sums, forecast=summary.forecast, endings=list(summary.endings))
         return summary
 
