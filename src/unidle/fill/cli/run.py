@@ -187,6 +187,8 @@ class _Here:
             say(
                 f"Forecast of {error['waits']:,} waits: mean error {error['mean_error_ms']:.2f} ms, {error['ended_early']:,} ended early."
             )
+        if found["skipped"] > found["pieces"]:
+            say(f"{found['skipped']:,} times the next piece did not fit: make pieces shorter, or `piece_ms` longer.")
         for text in found["failed"]:
             say(f"failed: {text}")
         say(f"over: {found['ended']}")

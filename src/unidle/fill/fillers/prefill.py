@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
 
 import torch
 from torch import Tensor
 
 from unidle.errors import BadInput
 from unidle.fill.fillers.lengths import Lengths
-from unidle.fill.fillers.share import own_path, share
+from unidle.fill.fillers.results import Results
+from unidle.fill.fillers.share import share
 from unidle.fill.fillers.transformer import Caches, Shape, Transformer
 from unidle.fill.sliced import Piece, Room
 
@@ -54,12 +53,11 @@ class Prefill:
         self._chunk, self._seed, self._lengths = chunk, seed, Lengths()
         self._given = Path(prompts).read_bytes().splitlines() if prompts else None
         self._count, self._size = (len(self._given) if self._given is not None else count), tokens
-        self._path = Path(own_path(out))
-        self._done = {each["prompt"] for each in _lines(self._path)}
-        self._out: TextIO = self._path.open("a", encoding="utf-8")
+        self._out = Results(out, "prompt")
         self._numbers = self._left()
         self._next = next(self._numbers, None)
         self._at: _Prompt | None = None
+        self._warm_up()
 
     @property
     def finished(self) -> bool:
@@ -99,14 +97,20 @@ class Prefill:
         end = at.start + tokens
         if end == len(at.tokens):
             answer = {"prompt": at.number, "tokens": end, "next": self._model.next_token(at.x)}
-            self._out.write(json.dumps(answer) + "\n")
-            self._out.flush()
+            self._out.add(answer)
             self._at, self._next = None, next(self._numbers, None)
         at.start, at.layer, at.x = end, 0, None
 
+    def _warm_up(self) -> None:
+        """PyTorch's first calls take many times as long as later ones: they are made while the filler loads."""
+        for _ in range(3):
+            caches = self._model.caches()
+            x = self._model.layer(0, self._model.embed(torch.zeros(self._chunk, dtype=torch.int64), 0), caches)
+            self._model.layer(0, x, caches)
+
     def _left(self) -> Iterator[int]:
         index, count = share()
-        return (number for number in range(index, self._count, count) if number not in self._done)
+        return (number for number in range(index, self._count, count) if number not in self._out.done)
 
     def _begun(self, number: int) -> _Prompt:
         if self._given is not None:
@@ -115,16 +119,3 @@ class Prefill:
             chance = torch.Generator().manual_seed(self._seed * 1_000_003 + number)
             tokens = torch.randint(self._model.shape.vocabulary, (self._size,), generator=chance)
         return _Prompt(number, tokens, self._model.caches())
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Whole lines of an earlier run; a torn last one is made again."""
-    if not path.is_file():
-        return
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        with path.open("r+b") as file:
-            file.truncate(len(whole))
-    for line in whole.splitlines():
-        yield json.loads(line)

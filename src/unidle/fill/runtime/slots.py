@@ -71,6 +71,7 @@ class Slots:
         self._seen = board.waits
         self._debt = 0  # of work that was lost after it had counted as useful
         self._position, self._forecast_ns = -1, 0
+        self._over_ns = 0  # by how much the last paced piece took longer than stated: the next one is so much shorter
 
     def run(self) -> None:
         """Until the filler is finished, the supervisor ends it, or training is gone."""
@@ -177,13 +178,16 @@ class Slots:
         return total
 
     def _pace(self, begun: int, count: int, length_ns: int) -> int:
-        """Until the piece has had its stated time of waits, as on a device that computes it in that time."""
-        while (left := length_ns - self._within(begun, count)) > 0 and not self._desk["stop"]:
+        """Until the piece has had its stated time of waits, as on a device that computes it in that time; how much it had."""
+        wanted = max(length_ns - self._over_ns, 0)
+        while (left := wanted - self._within(begun, count)) > 0 and not self._desk["stop"]:
             if self._board.waiting_since_ns:
                 time.sleep(left / 1e9)
             elif not self._sleep():
                 break
-        return min(self._within(begun, count), length_ns)
+        had = self._within(begun, count) + self._over_ns
+        self._over_ns = max(had - length_ns, 0)
+        return min(had, length_ns)
 
     def _lose(self, lost_ns: int) -> None:
         """Work that had counted is lost: what follows counts as lost until that is made up for."""
