@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from unidle.fill.sliced import Piece, Room
 
@@ -22,7 +23,7 @@ class Counter:
     def __init__(self, out: str, units: int = 1_000_000, length_us: int = 200) -> None:
         self.out, self.units, self.seconds = out, units, length_us / 1e6
         self.length_ns, self.half = length_us * 1000, False
-        self.done = len(open(out).readlines()) if os.path.exists(out) else 0
+        self.done = len(Path(out).read_text().splitlines()) if Path(out).exists() else 0
 
     @property
     def finished(self) -> bool:
@@ -35,7 +36,7 @@ class Counter:
         spin(self.seconds)
         if self.half:
             self.done += 1
-            with open(self.out, "a") as file:
+            with Path(self.out).open("a") as file:
                 file.write(f"{self.done}\n")
         self.half = not self.half
 

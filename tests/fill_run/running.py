@@ -60,7 +60,9 @@ def supervised(
     end = time.monotonic() + seconds
 
     def interrupted() -> bool:
-        assert time.monotonic() < end, f"no end after {seconds} s: {told}, {[each.log.read_text() for each in fill.fillers]}"
+        assert time.monotonic() < end, (
+            f"no end after {seconds} s: {told}, {[each.log.read_text() for each in fill.fillers]}"
+        )
         return until(fill)
 
     return fill.run(interrupted), fill, told

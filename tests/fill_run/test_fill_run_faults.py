@@ -46,7 +46,10 @@ def test_one_that_failed_is_started_again_and_continues(tmp_path: Path) -> None:
 def test_one_that_ignores_its_flag_runs_only_while_the_rank_waits(how: str, tmp_path: Path) -> None:
     with training() as (process, rank):
         found, fill, _ = supervised(
-            order("Bad", tmp_path / "out", how=how), rank, tmp_path, lambda fill: bool(fill.fillers[0].frozen_when_busy)
+            order("Bad", tmp_path / "out", how=how),
+            rank,
+            tmp_path,
+            lambda fill: bool(fill.fillers[0].frozen_when_busy),
         )
         assert process.poll() is None
     assert not found.failed

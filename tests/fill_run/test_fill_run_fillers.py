@@ -12,11 +12,11 @@ import torch
 
 from unidle.errors import BadInput
 from unidle.fill.fillers.batch import BatchInference
+from unidle.fill.fillers.load import load
 from unidle.fill.fillers.prefill import Prefill
 from unidle.fill.fillers.preprocess import Preprocess
 from unidle.fill.fillers.training import SmallTraining
 from unidle.fill.fillers.transformer import Shape, Transformer
-from unidle.fill.runtime.load import load
 from unidle.fill.sliced import Room, Sliced
 
 MODEL = str(Path(__file__).parents[2] / "examples" / "span" / "model.py")
@@ -37,7 +37,9 @@ def through(filler: Sliced, most: int = 10_000, give_up: float = 0.0) -> None:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    return sorted((json.loads(line) for line in path.read_text().splitlines()), key=lambda row: next(iter(row.values())))
+    return sorted(
+        (json.loads(line) for line in path.read_text().splitlines()), key=lambda row: next(iter(row.values()))
+    )
 
 
 def prefill(out: Path) -> Prefill:
@@ -50,11 +52,13 @@ def evaluation(out: Path) -> BatchInference:
 
 def population(out: Path) -> SmallTraining:
     trials = [{"lr": rate, "width": 16, "blocks": 1, "heads": 2, "length": 8} for rate in (0.1, 0.01)]
-    return SmallTraining(f"{MODEL}:build", f"{__file__}:batch", f"{MODEL}:loss", str(out), trials, steps=3, microbatches=2)
+    return SmallTraining(
+        f"{MODEL}:build", f"{__file__}:batch", f"{MODEL}:loss", str(out), trials, steps=3, microbatches=2
+    )
 
 
 def layers() -> torch.nn.Sequential:
-    from unidle.fill.runtime.load import of_function
+    from unidle.fill.fillers.load import of_function
 
     made: torch.nn.Sequential = of_function(f"{MODEL}:build")(width=16, blocks=2, heads=2, length=8)
     return made
@@ -65,7 +69,7 @@ def item(number: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def batch(step: int, index: int, size: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    from unidle.fill.runtime.load import of_function
+    from unidle.fill.fillers.load import of_function
 
     x, target = of_function(f"{MODEL}:batch")(step, index, size, seed, length=8)
     return x, target
@@ -103,7 +107,9 @@ def test_prefill_gives_the_greedy_token_of_the_whole_prompt(tmp_path: Path) -> N
         assert caches.size_bytes == model.kv_bytes(40)
 
 
-def test_preprocessing_makes_each_line_once_whatever_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preprocessing_makes_each_line_once_whatever_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = tmp_path / "text"
     lines = [f"line {number} {'x' * (number % 50)}".encode() for number in range(3000)]
     text.write_bytes(b"\n".join(lines) + b"\n")
@@ -134,6 +140,8 @@ def upper(line: bytes) -> bytes:
         ("prefill", {"out": "/nowhere/out"}, "cannot be made"),
     ],
 )
-def test_a_filler_that_cannot_be_made_is_one_clear_error(name: str, arguments: dict[str, Any], problem: str) -> None:
+def test_a_filler_that_cannot_be_made_is_one_clear_error(
+    name: str, arguments: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(BadInput, match=problem):
         load(name, arguments)

@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 
 from fill_run.running import steps_of, training
-from waiting import wait_until
-
 from unidle.fill.runtime.desk import FINISHED, Desk
 from unidle.fill.runtime.slots import SlotRules, Slots
 from unidle.fill.sliced import Piece, Room
 from unidle.rank.waits import WAITS_KEPT, BoardReader, Wait, WaitBoard, boards_of
+from waiting import wait_until
 
 
 def read(board: WaitBoard) -> BoardReader:
@@ -123,7 +122,9 @@ os.wait()
 from unidle.rank.waits import made
 print(made().steps)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
+    )
     assert done.stdout == "1\n"
 
 
@@ -193,13 +194,13 @@ MS = 1_000_000
 def test_a_paced_piece_takes_its_stated_time_of_waits_only() -> None:
     board, desk = Clocked([(0, 20 * MS), (60 * MS, 100_000 * MS)], lives=True), Desk()
     desk["open"] = 1
-    filler = Pieces(4 * MS, 12)
+    filler = Pieces(2 * MS, 24)
     Slots(filler, board, desk, SlotRules(5 * MS, 100, paced=True)).run()
     # 48 ms of pieces, of which at most 20 ms ran in the first wait
     assert desk["state"] == FINISHED
     assert desk["filled_ns"] == board.entered[0] == 48 * MS
     first_end = board._waits[0][1]
-    assert sum(at < first_end for at in filler.ran) <= 6
+    assert sum(at < first_end for at in filler.ran) <= 11
     assert not any(first_end <= at < board._waits[1][0] for at in filler.ran)
     board.close()
     desk.close()
@@ -217,6 +218,23 @@ def test_pieces_that_do_not_fit_are_not_started() -> None:
             assert not filler.ran
         board.close()
         desk.close()
+
+
+def test_a_piece_of_more_than_2_ms_needs_a_forecast_that_holds_it() -> None:
+    board, desk = Clocked([(0, 30_000 * MS)], lives=True), Desk()
+    desk["open"] = 1
+    filler = Pieces(8 * MS, 1)
+    slots = Slots(filler, board, desk, SlotRules(10 * MS, 100))
+    assert slots._room_ns(board.waiting_since_ns) == 2 * MS
+    for _ in range(5):
+        slots.forecast.observe(0, 0, 0, 29_000 * MS)
+    board.position = 0
+    slots._position = -1
+    assert slots._room_ns(board.waiting_since_ns) == 10 * MS
+    slots.run()
+    assert desk["pieces"] == 1
+    board.close()
+    desk.close()
 
 
 def test_nothing_runs_while_fillers_are_shut_out() -> None:

@@ -46,7 +46,7 @@ class Sliced(Protocol):
         """Nothing will be left to do. A filler that serves requests is never finished."""
         ...
 
-    def next_piece(self, room: Room) -> Piece | None:
+    def next_piece(self, room: Room, /) -> Piece | None:
         """What :meth:`run` would run now; None where there is nothing at the moment (it is asked again). Must return at once.
 
         Without an effect: the same piece may be asked for again with less or more room, and then be a shorter or longer one.

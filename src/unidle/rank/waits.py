@@ -36,7 +36,12 @@ class Wait:
     __slots__ = ("begin_ns", "length_ns", "offset_ns", "position")
 
     def __init__(self, position: int, begin_ns: int, length_ns: int, offset_ns: int) -> None:
-        self.position, self.begin_ns, self.length_ns, self.offset_ns = position, begin_ns, length_ns, offset_ns
+        self.position, self.begin_ns, self.length_ns, self.offset_ns = (
+            position,
+            begin_ns,
+            length_ns,
+            offset_ns,
+        )
 
 
 class WaitBoard:
@@ -143,7 +148,9 @@ class BoardReader:
         self._words = memoryview(self._memory).cast("q")
         if self._words[_MAGIC] != MAGIC or self._words[_PID] != pid:
             raise ValueError("no board of waits")
-        self.pipe = os.open(f"/proc/{pid}/fd/{self._words[_PIPE]}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.pipe = os.open(
+            f"/proc/{pid}/fd/{self._words[_PIPE]}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        )
 
     @property
     def waiting_since_ns(self) -> int:

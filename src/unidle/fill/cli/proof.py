@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unidle.cli.common import JobArgument, JsonOption, StoreOption, data_dir, need_job, print_json, read_store, read_view, say
+from unidle.cli.common import (
+    JobArgument,
+    JsonOption,
+    StoreOption,
+    data_dir,
+    need_job,
+    print_json,
+    read_store,
+    read_view,
+    say,
+)
 from unidle.errors import BadInput
 from unidle.fill.cli.run import RECORDS
 
@@ -40,8 +50,17 @@ def proof(
     state = state_dir(opened, data_dir())
     records = list(_records(state / "runs" / filled.id / RECORDS))
     if not records:
-        raise BadInput("has no fillers", field="JOB", value=filled.id, remedy="`unidle fill run FILE --job JOB` starts them")
-    pairs = [BlockPair(each["filled_ns"], each["unfilled_ns"], each["first"]) for each in records if each["kind"] == "pair"]
+        raise BadInput(
+            "has no fillers",
+            field="JOB",
+            value=filled.id,
+            remedy="`unidle fill run FILE --job JOB` starts them",
+        )
+    pairs = [
+        BlockPair(each["filled_ns"], each["unfilled_ns"], each["first"])
+        for each in records
+        if each["kind"] == "pair"
+    ]
     found = slow_down(pairs)
     steps, equal = 0, None
     if against is not None:
@@ -50,20 +69,36 @@ def proof(
     if as_json:
         known = found.mean_pct if found.known else None
         print_json(
-            {"slowdown_pct": known, "low": found.low_pct, "high": found.high_pct, "pairs": found.pairs, "loss_equal": equal}
+            {
+                "slowdown_pct": known,
+                "low": found.low_pct,
+                "high": found.high_pct,
+                "pairs": found.pairs,
+                "loss_equal": equal,
+            }
         )
         return
     _show(found, steps, equal, against, records)
 
 
-def _show(found: SlowDown, steps: int, equal: bool | None, against: str | None, records: list[dict[str, Any]]) -> None:
+def _show(
+    found: SlowDown, steps: int, equal: bool | None, against: str | None, records: list[dict[str, Any]]
+) -> None:
     if found.low_pct is None:
         say(f"Slow-down of training: not known, from {found.pairs} pairs of blocks.")
     else:
         interval = f"{found.low_pct:.2f} to {found.high_pct:.2f} % (95 %), from {found.pairs} pairs of blocks"
-        say(f"Slow-down of training: {found.mean_pct:.2f} %, {interval}." if found.known else f"Slow-down of training: not known yet; {interval}.")
+        say(
+            f"Slow-down of training: {found.mean_pct:.2f} %, {interval}."
+            if found.known
+            else f"Slow-down of training: not known yet; {interval}."
+        )
     if equal is None:
-        say("Losses: not compared." if against is None else "Losses: not known; the jobs have no step with a loss in common.")
+        say(
+            "Losses: not compared."
+            if against is None
+            else "Losses: not known; the jobs have no step with a loss in common."
+        )
     else:
         say(f"Losses of {steps:,} steps: {'equal to the bit' if equal else 'NOT equal'}.")
     ends = [each for each in records if each["kind"] == "end"]

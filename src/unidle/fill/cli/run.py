@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, data_dir, need_job, print_json, read_store, read_view, say
+from unidle.cli.common import (
+    JsonOption,
+    StoreOption,
+    data_dir,
+    need_job,
+    print_json,
+    read_store,
+    read_view,
+    say,
+)
 from unidle.errors import BadInput, CannotRun
 
 if TYPE_CHECKING:
@@ -53,10 +62,7 @@ def run(
     tell: Callable[[str], None] = (lambda _: None) if as_json else say
     with caught() as signals:
         here = _Here(wanted, seed, wait_s, lambda: bool(signals.interrupts or signals.terminates), tell)
-        if pid:
-            code = here.of_processes(pid, Path(out or "."))
-        else:
-            code = here.of_job(job, store)
+        code = here.of_processes(pid, Path(out or ".")) if pid else here.of_job(job, store)
     if as_json:
         print_json(here.totals())
     else:
@@ -98,14 +104,22 @@ class _Here:
             if view.terminal:
                 if not self.done:
                     raise CannotRun(
-                        f"the job has {view.state}", field="--job", value=wanted, remedy="name a job that runs"
+                        f"the job has {view.state}",
+                        field="--job",
+                        value=wanted,
+                        remedy="name a job that runs",
                     )
                 break
             attempt = view.live
             pids = {k: rank.pid for k, rank in enumerate(attempt.ranks) if rank.pid} if attempt else {}
             if attempt is None or attempt.number == number or len(pids) < len(attempt.ranks):
                 if not number and time.monotonic() > until:
-                    raise CannotRun("no rank of the job runs", field="--job", value=wanted, remedy="wait until it has started")
+                    raise CannotRun(
+                        "no rank of the job runs",
+                        field="--job",
+                        value=wanted,
+                        remedy="wait until it has started",
+                    )
                 time.sleep(_LOOK_S)
                 continue
             number = attempt.number
@@ -123,7 +137,9 @@ class _Here:
         chosen = self.wanted.ranks if self.wanted.ranks is not None else tuple(pids)
         for number in chosen:
             if number not in pids:
-                raise BadInput("is no rank of it", field="ranks", value=number, remedy=f"0 to {len(pids) - 1}")
+                raise BadInput(
+                    "is no rank of it", field="ranks", value=number, remedy=f"0 to {len(pids) - 1}"
+                )
         if self.wanted.kernel:
             return [FilledRank(number, pids[number], None) for number in chosen]
         until = time.monotonic() + self.wait_s
@@ -144,10 +160,14 @@ class _Here:
         from unidle.fill.runtime.supervise import FillSupervisor
         from unidle.fill.runtime.trial import Trial
 
-        trial = Trial(seed=self.seed + (attempt or 0)) if self.wanted.trial and not self.wanted.kernel else None
+        trial = (
+            Trial(seed=self.seed + (attempt or 0)) if self.wanted.trial and not self.wanted.kernel else None
+        )
         name = self.wanted.order.filler
         self.tell(f"filler {name} next to {len(ranks)} ranks; records in {directory / RECORDS}")
-        found = FillSupervisor(self.wanted.order, ranks, directory, directory / RECORDS, trial, self.tell).run(self.interrupted)
+        found = FillSupervisor(
+            self.wanted.order, ranks, directory, directory / RECORDS, trial, self.tell
+        ).run(self.interrupted)
         self.done.append(found)
         return 1 if found.failed else 0
 
@@ -177,7 +197,11 @@ class _Here:
         found = self.totals()
         if not self.done:
             return
-        part = f", {100 * found['filled']:.1f} % of the waits of {found['waited_ns'] / 1e9:.2f} s" if found["filled"] is not None else ""
+        part = (
+            f", {100 * found['filled']:.1f} % of the waits of {found['waited_ns'] / 1e9:.2f} s"
+            if found["filled"] is not None
+            else ""
+        )
         say(
             f"{found['pieces']:,} pieces, {found['units']:,} units: {found['filled_ns'] / 1e9:.2f} s useful{part};"
             f" {found['discarded_ns'] / 1e9:.2f} s discarded"
@@ -188,7 +212,9 @@ class _Here:
                 f"Forecast of {error['waits']:,} waits: mean error {error['mean_error_ms']:.2f} ms, {error['ended_early']:,} ended early."
             )
         if found["skipped"] > found["pieces"]:
-            say(f"{found['skipped']:,} times the next piece did not fit: make pieces shorter, or `piece_ms` longer.")
+            say(
+                f"{found['skipped']:,} times the next piece did not fit: make pieces shorter, or `piece_ms` longer."
+            )
         for text in found["failed"]:
             say(f"failed: {text}")
         say(f"over: {found['ended']}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
@@ -13,7 +14,7 @@ from unidle.files.document import Bounds, Document
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.schema import schema_of
 from unidle.files.values import MEMORY_SAYS, MemoryText, memory_bytes
-from unidle.fill.runtime.load import OWN
+from unidle.fill.fillers.load import OWN
 from unidle.fill.runtime.process import FillerOrder
 
 _PATHS: Final = ("out", "prompts", "data", "model", "build", "function")  # arguments that name files
@@ -104,15 +105,17 @@ def _named(document: Document, name: str, base: str | os.PathLike[str]) -> str:
         )  # fmt: skip
     if not where.endswith(".py"):
         return name
-    path = os.path.abspath(os.path.join(base, where))
-    if not os.path.isfile(path):
-        raise document.error(("filler",), "names no file", value=name, remedy="give its path, relative to the filler file")
+    path = str((Path(base) / where).absolute())
+    if not Path(path).is_file():
+        raise document.error(
+            ("filler",), "names no file", value=name, remedy="give its path, relative to the filler file"
+        )
     return f"{path}:{attribute}"
 
 
 def _placed(key: str, value: Any, base: str | os.PathLike[str]) -> Any:
     """A path relative to the file as one that is so everywhere."""
-    return os.path.abspath(os.path.join(base, value)) if key in _PATHS and isinstance(value, str) else value
+    return str((Path(base) / value).absolute()) if key in _PATHS and isinstance(value, str) else value
 
 
 def filler_schema() -> dict[str, Any]:

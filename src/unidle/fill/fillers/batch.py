@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from unidle.errors import BadInput
 from unidle.fill.fillers.lengths import Lengths
+from unidle.fill.fillers.load import of_function
 from unidle.fill.fillers.results import Results
 from unidle.fill.fillers.share import share
-from unidle.fill.runtime.load import of_function
 from unidle.fill.sliced import Piece, Room
 
 
@@ -40,7 +40,12 @@ class BatchInference:
         model = of_function(build)(**(arguments or {}))
         layers = list(model.children()) if isinstance(model, nn.Sequential) else model
         if not isinstance(layers, list) or not all(isinstance(layer, nn.Module) for layer in layers):
-            raise BadInput("gives no list of layers", field="arguments.build", value=build, remedy="return an nn.Sequential")
+            raise BadInput(
+                "gives no list of layers",
+                field="arguments.build",
+                value=build,
+                remedy="return an nn.Sequential",
+            )
         self._model = nn.Sequential(*layers).eval()
         if weights is not None:
             self._model.load_state_dict(torch.load(weights, weights_only=True))
@@ -56,7 +61,7 @@ class BatchInference:
     def finished(self) -> bool:
         return not self._left
 
-    def next_piece(self, room: Room) -> Piece | None:
+    def next_piece(self, _room: Room) -> Piece | None:
         if not self._left:
             return None
         return Piece(self._lengths.of(self._layer), 0, int(self._layer == len(self._model) - 1))

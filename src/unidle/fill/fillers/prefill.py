@@ -48,7 +48,9 @@ class Prefill:
     ) -> None:
         torch.set_num_threads(1)
         if chunk < 1:
-            raise BadInput("must be at least 1", field="arguments.chunk", value=chunk, remedy="for instance 64")
+            raise BadInput(
+                "must be at least 1", field="arguments.chunk", value=chunk, remedy="for instance 64"
+            )
         self._model = Transformer(Shape(**(model or {})), seed)
         self._chunk, self._seed, self._lengths = chunk, seed, Lengths()
         self._given = Path(prompts).read_bytes().splitlines() if prompts else None
@@ -63,7 +65,7 @@ class Prefill:
     def finished(self) -> bool:
         return self._at is None and self._next is None
 
-    def next_piece(self, room: Room) -> Piece | None:
+    def next_piece(self, _room: Room) -> Piece | None:
         at = self._at
         if at is None:
             if self._next is None:
@@ -105,7 +107,9 @@ class Prefill:
         """PyTorch's first calls take many times as long as later ones: they are made while the filler loads."""
         for _ in range(3):
             caches = self._model.caches()
-            x = self._model.layer(0, self._model.embed(torch.zeros(self._chunk, dtype=torch.int64), 0), caches)
+            x = self._model.layer(
+                0, self._model.embed(torch.zeros(self._chunk, dtype=torch.int64), 0), caches
+            )
             self._model.layer(0, x, caches)
 
     def _left(self) -> Iterator[int]:

@@ -8,8 +8,8 @@ from typing import Any, BinaryIO, Final
 
 from unidle.atomic import replaced
 from unidle.errors import BadInput
+from unidle.fill.fillers.load import of_function
 from unidle.fill.fillers.share import own_path, share
-from unidle.fill.runtime.load import of_function
 from unidle.fill.sliced import Piece, Room
 
 _LINES_MOST: Final = 4096
@@ -26,7 +26,9 @@ class Preprocess:
         self._function: Any = of_function(function)
         index, count = share()
         if count > 1 and "{index}" not in out:
-            raise BadInput("is the same for all fillers", field="arguments.out", value=out, remedy="put {index} into it")
+            raise BadInput(
+                "is the same for all fillers", field="arguments.out", value=out, remedy="put {index} into it"
+            )
         self._path, self._data = Path(own_path(out)), Path(data)
         size = self._data.stat().st_size
         with self._data.open("rb") as file:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from unidle.fill.fillers.lengths import Lengths
+from unidle.fill.fillers.load import of_function
 from unidle.fill.fillers.results import Results
 from unidle.fill.fillers.share import share
-from unidle.fill.runtime.load import of_function
 from unidle.fill.sliced import Piece, Room
 
 
@@ -38,7 +38,9 @@ class SmallTraining:
         self._trials, self._steps, self._microbatches, self._size = trials, steps, microbatches, size
         self._out, self._lengths = Results(out, "trial"), Lengths()
         index, parts = share()
-        self._left = [number for number in range(index, len(trials), parts) if number not in self._out.done][::-1]
+        self._left = [number for number in range(index, len(trials), parts) if number not in self._out.done][
+            ::-1
+        ]
         self._model: nn.Module | None = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._step = self._microbatch = self._spent_ns = 0
@@ -48,7 +50,7 @@ class SmallTraining:
     def finished(self) -> bool:
         return not self._left
 
-    def next_piece(self, room: Room) -> Piece | None:
+    def next_piece(self, _room: Room) -> Piece | None:
         if not self._left:
             return None
         last = self._step == self._steps - 1 and self._kind() == "step_of"

@@ -38,7 +38,9 @@ WELL: Final = Verdict("well")
 def judge(use: PieceUse, resident_bytes: int, limit_bytes: int, children_ns: int) -> Verdict:
     """``children_ns``: what processes of its own computed in the last second."""
     if resident_bytes > limit_bytes:
-        return Verdict("end", f"it holds {resident_bytes:,} bytes of memory, and {limit_bytes:,} are permitted")
+        return Verdict(
+            "end", f"it holds {resident_bytes:,} bytes of memory, and {limit_bytes:,} are permitted"
+        )
     limit = OVER_TIMES * use.length_ns + OVER_NS
     length = f"{use.length_ns / 1e6:.1f} ms"
     if use.computed_ns > limit + END_NS:

@@ -40,7 +40,7 @@ class Desk:
     def clear(self) -> None:
         """What belongs to one process of the filler; sums stay."""
         for word in ("state", "piece_begun_ns", "piece_ns", "piece_cpu_ns", "unfinished_ns", "pacing"):
-            self[word] = 0  # type: ignore[index]
+            self[word] = 0
 
     def close(self) -> None:
         self._words.release()

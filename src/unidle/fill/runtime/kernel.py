@@ -71,7 +71,9 @@ def why_not(filler: Scheduling, training: Scheduling, idle_of: dict[str, str]) -
         branch = "/" + "/".join(mine[: common + 1])
         if idle_of.get(branch) == "1":
             return None
-        return f"its control group {branch} has no cpu.idle 1, so it would get a group's share of the processors"
+        return (
+            f"its control group {branch} has no cpu.idle 1, so it would get a group's share of the processors"
+        )
     if len(other) > common:
         return f"training is in the control group {training.group} below that of the filler"
     if filler.autogroup != training.autogroup:
@@ -102,7 +104,10 @@ def check_gives_way(filler: int, training: int, mount: str) -> None:
     reason = why_not(mine, other, idle_values([mine.group, other.group], mount))
     if reason is not None:
         raise CannotRun(
-            f"a filler would slow training down: {reason}", field="fill", value=f"process {training}", remedy=_REMEDY
+            f"a filler would slow training down: {reason}",
+            field="fill",
+            value=f"process {training}",
+            remedy=_REMEDY,
         )
 
 

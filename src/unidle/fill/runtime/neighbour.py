@@ -38,8 +38,8 @@ def main() -> int:
 
 def _work(order: Mapping[str, Any]) -> int:
     from unidle.errors import BadInput
+    from unidle.fill.fillers.load import load
     from unidle.fill.runtime.desk import Desk
-    from unidle.fill.runtime.load import load
     from unidle.fill.runtime.slots import AlwaysOpen, SlotRules, Slots
     from unidle.rank.waits import BoardReader
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from unidle.engine.local.ranks.cgroups import ControlGroup
-from unidle.errors import BadInput, CannotRun
+from unidle.errors import CannotRun
 from unidle.fill.runtime.conduct import PieceUse, Verdict, judge
 from unidle.fill.runtime.desk import FINISHED, Desk
 from unidle.fill.runtime.kernel import FillGroup, check_gives_way, end, read
@@ -145,13 +145,13 @@ class FillerProcess:
             ran, waited = computed - self._piece[1], delayed - self._piece[2]
             slept = 0 if self._frozen or self.frozen_when_busy else now - begun - ran - waited
             use = PieceUse(self.desk["piece_ns"], ran, slept)
-        return judge(use, self._resident(), self.order.memory_bytes, self._children_ns(now, computed))
+        return judge(use, self._resident(), self.order.memory_bytes, self._children_ns(now))
 
     def _resident(self) -> int:
         pages = read(f"/proc/{self.pid}/statm").split()
         return int(pages[1]) * os.sysconf("SC_PAGESIZE") if len(pages) > 1 else 0
 
-    def _children_ns(self, now: int, own: int) -> int:
+    def _children_ns(self, now: int) -> int:
         """What other processes of the group computed in the last second."""
         total = self._group.cpu_ns() if self._group is not None else None
         if total is None:
@@ -251,7 +251,7 @@ def _scheduled(pid: int) -> tuple[int, int]:
 def _threads_ns(pid: int) -> int:
     """What all its threads have computed."""
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
+        threads = [each.name for each in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return 0
     total = 0

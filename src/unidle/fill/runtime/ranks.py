@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from unidle.engine.local.ranks.process_tree import descendants, ticks_of
 from unidle.errors import BadInput
@@ -35,7 +36,7 @@ def check_pid(pid: int) -> None:
     """Errors: BadInput where there is no such process, or it belongs to another user."""
     if ticks_of(pid) is None:
         raise BadInput("no such process", field="--pid", value=pid, remedy="name a process that runs")
-    owner = os.stat(f"/proc/{pid}").st_uid
+    owner = Path(f"/proc/{pid}").stat().st_uid
     if os.geteuid() not in (0, owner):
         raise BadInput(
             "belongs to another user", field="--pid", value=pid, remedy="run `unidle fill` as that user"

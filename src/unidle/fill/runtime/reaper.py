@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 from unidle.engine.local.ranks.cgroups import ControlGroup
 
@@ -24,7 +25,7 @@ def main(given: list[str]) -> int:
     left = 0
     for text in given:
         paths = dict(each.split("=", 1) for each in text.split(","))
-        if any(os.path.isdir(path) for path in paths.values()):
+        if any(Path(path).is_dir() for path in paths.values()):
             left += not end(ControlGroup(paths))
     return 1 if left else 0
 

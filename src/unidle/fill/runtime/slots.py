@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -21,15 +22,15 @@ _ENDS_S: Final = 0.0005
 class Board(Protocol):
     """When the rank waits: :class:`unidle.rank.waits.BoardReader`, or :class:`AlwaysOpen`."""
 
-    pipe: int
-
+    @property
+    def pipe(self) -> int: ...
     @property
     def waiting_since_ns(self) -> int: ...
     @property
     def position(self) -> int: ...
     @property
     def waits(self) -> int: ...
-    def waits_from(self, count: int) -> list[Wait]: ...
+    def waits_from(self, count: int, /) -> Sequence[Wait]: ...
     def sleep(self) -> None: ...
     def account(self, filled_ns: int, discarded_ns: int) -> None: ...
 
@@ -42,7 +43,7 @@ class AlwaysOpen:
         self.position = self.waits = 0
         self.waiting_since_ns = time.monotonic_ns()
 
-    def waits_from(self, count: int) -> list[Wait]:
+    def waits_from(self, _count: int, /) -> Sequence[Wait]:
         return []
 
     def sleep(self) -> None:
@@ -71,7 +72,9 @@ class Slots:
         self._seen = board.waits
         self._debt = 0  # of work that was lost after it had counted as useful
         self._position, self._forecast_ns = -1, 0
-        self._over_ns = 0  # by how much the last paced piece took longer than stated: the next one is so much shorter
+        self._over_ns = (
+            0  # by how much the last paced piece took longer than stated: the next one is so much shorter
+        )
 
     def run(self) -> None:
         """Until the filler is finished, the supervisor ends it, or training is gone."""

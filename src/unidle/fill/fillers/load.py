@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, cast
 
 from unidle.errors import BadInput
@@ -37,14 +37,17 @@ def load(name: str, arguments: Mapping[str, Any]) -> Sliced:
         raise BadInput(
             f"has no {missing[0]}", field="filler", value=name, remedy="implement unidle.fill.sliced.Sliced"
         )
-    return cast(Sliced, made)
+    return cast("Sliced", made)
 
 
 def _class_of(name: str) -> Any:
     where, _, attribute = OWN.get(name, name).rpartition(":")
     if not where or not attribute:
         raise BadInput(
-            "is no filler", field="filler", value=name, remedy=f"one of {', '.join(OWN)}, module:Class or FILE.py:Class"
+            "is no filler",
+            field="filler",
+            value=name,
+            remedy=f"one of {', '.join(OWN)}, module:Class or FILE.py:Class",
         )
     try:
         module = _of_file(where) if where.endswith(".py") else importlib.import_module(where)
@@ -59,7 +62,7 @@ def _class_of(name: str) -> Any:
 
 
 def _of_file(path: str) -> Any:
-    sys.path.append(os.path.dirname(os.path.abspath(path)))  # what it imports from its own directory
+    sys.path.append(str(Path(path).absolute().parent))  # what it imports from its own directory
     spec = importlib.util.spec_from_file_location("_unidle_filler", path)
     assert spec is not None
     assert spec.loader is not None
