@@ -55,6 +55,7 @@ __all__ = [
     "restoring",
     "saved",
     "saving",
+    "show_waits",
     "step",
     "tell",
     "waiting",
@@ -274,6 +275,29 @@ def waiting() -> _Waiting:
     It works outside of unidle jobs, too. Steps are those of :func:`step`, and a wait is known by its number in the step.
     """
     return _Waiting()
+
+
+def show_waits() -> None:
+    """From now on every ``wait()`` of a ``torch.distributed`` operation is in :func:`waiting`: receives of pipelines, asynchronous collectives.
+
+    It covers ``torch.distributed.pipelining`` and other pipelines of Python. What waits inside C++, such as the collectives of DDP in the backward pass,
+    does not show; let fillers run by ``windows: kernel`` there. Without PyTorch it does nothing.
+    """
+    try:
+        from torch.distributed import Work
+
+        plain = Work.wait
+        if getattr(plain, "shows_waits", False):
+            return
+
+        def wait(self: object, *given: object, **named: object) -> object:
+            with waiting():
+                return plain(self, *given, **named)
+
+        wait.shows_waits = True  # type: ignore[attr-defined]
+        Work.wait = wait
+    except Exception:  # whatever is missing, training goes on
+        return
 
 
 def _step_of_board(board: WaitBoard, n: int | None) -> None:

@@ -140,8 +140,8 @@ class _Here:
                 raise BadInput(
                     "is no rank of it", field="ranks", value=number, remedy=f"0 to {len(pids) - 1}"
                 )
-        if self.wanted.kernel:
-            return [FilledRank(number, pids[number], None) for number in chosen]
+        if self.wanted.order.by_kernel:
+            return [rank_below(k, pids[k]) or FilledRank(k, pids[k], None) for k in chosen]
         until = time.monotonic() + self.wait_s
         while True:
             found = [rank for number in chosen if (rank := rank_below(number, pids[number])) is not None]
@@ -160,9 +160,8 @@ class _Here:
         from unidle.fill.runtime.supervise import FillSupervisor
         from unidle.fill.runtime.trial import Trial
 
-        trial = (
-            Trial(seed=self.seed + (attempt or 0)) if self.wanted.trial and not self.wanted.kernel else None
-        )
+        shown = any(rank.board is not None for rank in ranks)  # else there are no steps to compare
+        trial = Trial(seed=self.seed + (attempt or 0)) if self.wanted.trial and shown else None
         name = self.wanted.order.filler
         self.tell(f"filler {name} next to {len(ranks)} ranks; records in {directory / RECORDS}")
         found = FillSupervisor(

@@ -72,7 +72,6 @@ class FillerRequest(Struct, frozen=True):
 
     order: FillerOrder
     ranks: tuple[int, ...] | None
-    kernel: bool
     trial: bool
 
 
@@ -90,9 +89,9 @@ def _request(document: Document, base: str | os.PathLike[str]) -> FillerRequest:
     file = convert(document, FillerFile, what="filler")
     order = FillerOrder(
         _named(document, file.filler, base), {key: _placed(key, value, base) for key, value in file.arguments.items()},
-        round(file.piece_ms * 1e6), memory_bytes(file.memory), file.pace, file.restarts,
+        round(file.piece_ms * 1e6), memory_bytes(file.memory), file.pace, file.windows == "kernel", file.restarts,
     )  # fmt: skip
-    return FillerRequest(order, file.ranks, file.windows == "kernel", file.trial)
+    return FillerRequest(order, file.ranks, file.trial)
 
 
 def _named(document: Document, name: str, base: str | os.PathLike[str]) -> str:

@@ -29,13 +29,14 @@ _LAST_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class FillerOrder:
-    """What is run next to each rank. ``arguments``: of its class. ``restarts``: how often it is started again after it was ended."""
+    """What is run next to each rank. ``arguments``: of its class. ``by_kernel``: at any time, in what the kernel gives it. ``restarts``: how often it is started again after it was ended."""
 
     filler: str
     arguments: dict[str, Any]
     piece_ns: int
     memory_bytes: int
     paced: bool = False
+    by_kernel: bool = False
     restarts: int = 3
 
 
@@ -96,7 +97,8 @@ class FillerProcess:
             self.close()
             raise
         given = {
-            "filler": self.order.filler, "arguments": self.order.arguments, "pid": self.rank.pid, "board": self.rank.board,
+            "filler": self.order.filler, "arguments": self.order.arguments, "pid": self.rank.pid,
+            "board": None if self.order.by_kernel else self.rank.board,
             "desk": self.desk.fd, "piece_ns": self.order.piece_ns, "memory_bytes": self.order.memory_bytes, "paced": self.order.paced,
         }  # fmt: skip
         with suppress(BrokenPipeError):  # it has ended, and the next look finds why
@@ -124,8 +126,10 @@ class FillerProcess:
             self._end_process(verdict.reason)
         elif verdict.what == "freeze" and not self.frozen_when_busy:
             self.frozen_when_busy = verdict.reason
-        if self.frozen_when_busy and self.board is not None and self._group is not None:
-            busy = not self.board.waiting_since_ns or not self.desk["open"]
+        if self.frozen_when_busy and self._group is not None:
+            busy = not self.desk["open"]
+            if self.board is not None and not self.order.by_kernel:
+                busy = busy or not self.board.waiting_since_ns
             if busy and not self._frozen:
                 self._frozen = self._group.freeze(0.1)
             elif not busy and self._frozen:
