@@ -209,7 +209,7 @@ class BoardReader:
 
 
 def boards_of(pid: int) -> Iterator[int]:
-    """Descriptors of ``pid`` that may be boards. Nothing where it may not be looked at."""
+    """Descriptors of ``pid`` that may be boards. Nothing where this user may not list them."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:
