@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fill_run.running import HERE, left_of_this_process, order, supervised, training
-from unidle.cli.main import app
+from unidle.fill.cli.run import run
 from unidle.fill.runtime import supervise
 from unidle.fill.runtime.ranks import FilledRank
 from unidle.fill.runtime.trial import Trial
@@ -74,10 +74,7 @@ def test_a_job_is_filled_and_the_ledger_shows_it(
     with job(tmp_path, 400) as process:
         wait_until(lambda: json.loads(unidle("list", "--json", *store)[1] or "[]"))
         with pytest.raises(SystemExit) as ended:
-            app(
-                ["fill", "run", str(filler_file(tmp_path, trial=False)), *store, "--json"],
-                standalone_mode=False,
-            )
+            run(str(filler_file(tmp_path, trial=False)), store=store[1], as_json=True)
         assert process.wait() == 0
     assert not ended.value.code
     found = json.loads(capsys.readouterr().out)

@@ -32,7 +32,8 @@ class Prefill:
     """Prompts of a file, one a line (their bytes are the tokens), or ``count`` random ones of ``tokens`` tokens.
 
     ``out``: a line of JSON for each prompt, with its number and the greedy next token; ``{index}`` in it is the number of the filler. Prompts that it
-    has already are left out, so a filler continues where one before it was ended.
+    has already are left out, so a filler continues where one before it was ended. ``length_us``: how long a piece takes on the device that ``pace: true``
+    imitates; default: what it computes here.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Prefill:
         chunk: int = 64,
         model: dict[str, int] | None = None,
         seed: int = 0,
+        length_us: float | None = None,
     ) -> None:
         torch.set_num_threads(1)
         if chunk < 1:
@@ -52,6 +54,7 @@ class Prefill:
                 "must be at least 1", field="arguments.chunk", value=chunk, remedy="for instance 64"
             )
         self._model = Transformer(Shape(**(model or {})), seed)
+        self._stated_ns = None if length_us is None else round(length_us * 1000)
         self._chunk, self._seed, self._lengths = chunk, seed, Lengths()
         self._given = Path(prompts).read_bytes().splitlines() if prompts else None
         self._count, self._size = (len(self._given) if self._given is not None else count), tokens
@@ -74,7 +77,8 @@ class Prefill:
         tokens = min(self._chunk, len(at.tokens) - at.start)
         last = at.layer == self._model.shape.layers - 1 and at.start + tokens == len(at.tokens)
         memory = self._model.kv_bytes(at.start + tokens)
-        return Piece(self._lengths.of(self._kind(at, tokens)), memory, len(at.tokens) if last else 0)
+        length_ns = self._stated_ns or self._lengths.of(self._kind(at, tokens))
+        return Piece(length_ns, memory, len(at.tokens) if last else 0)
 
     def run(self) -> None:
         at = self._at
