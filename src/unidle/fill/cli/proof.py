@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -25,7 +26,11 @@ from unidle.fill.cli.run import RECORDS
 
 if TYPE_CHECKING:
     from unidle.fill.runtime.trial import SlowDown
-    from unidle.view.jobs import JobView
+
+_LOSS: Final = re.compile(
+    r"\b(?:step|iteration|iter)\W{0,3}(\d+)\b.*?\bloss\W{0,3}([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))",
+    re.IGNORECASE,
+)
 
 
 def proof(
@@ -65,7 +70,7 @@ def proof(
     steps, equal = 0, None
     if against is not None:
         other = need_job(view, against)
-        steps, equal = _compared(_losses(state, filled), _losses(state, other))
+        steps, equal = _compared(_losses(state, filled.id), _losses(state, other.id))
     if as_json:
         known = found.mean_pct if found.known else None
         print_json(
@@ -126,21 +131,24 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
             yield found
 
 
-def _losses(state: Path, job: JobView) -> dict[int, float]:
-    """By step: of a span run what its ranks recorded, in full; of others what they printed."""
-    found: dict[int, float] = {}
-    for path in sorted((state / "span" / job.id).glob("out-*/*.jsonl")):
+def _losses(state: Path, job: str) -> dict[int, str]:
+    """By step, as written: of a span run what its ranks recorded, in full; of others what they printed next to the number of a step."""
+    found: dict[int, str] = {}
+    for path in sorted((state / "span" / job).glob("out-*/*.jsonl")):
         for record in _records(path):
             if record["kind"] == "step" and "loss" in record:
-                found[int(record["step"])] = float(record["loss"])
-    if not found:
-        for attempt in job.attempts:
-            for rank in attempt.ranks:
-                found |= {step: loss for _, step, loss in rank.losses if loss is not None}
+                found[int(record["step"])] = repr(record["loss"])
+    for path in () if found else sorted((state / "runs" / job).glob("*/rank*/log*")):
+        if path.suffix == ".times":
+            continue
+        with path.open(errors="replace") as lines:
+            for line in lines:
+                if (match := _LOSS.search(line)) is not None:
+                    found[int(match[1])] = match[2]
     return found
 
 
-def _compared(one: dict[int, float], other: dict[int, float]) -> tuple[int, bool | None]:
+def _compared(one: dict[int, str], other: dict[int, str]) -> tuple[int, bool | None]:
     """How many steps both have, and whether all their losses are equal; None without any."""
     both = one.keys() & other.keys()
     return len(both), all(one[step] == other[step] for step in both) if both else None
