@@ -8,7 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from fill_run.running import steps_of, training
+from fill_run.running import HERE, steps_of, training
+from ports import block
 from unidle.fill.runtime.desk import FINISHED, Desk
 from unidle.fill.runtime.slots import SlotRules, Slots
 from unidle.fill.sliced import Piece, Room
@@ -126,6 +127,23 @@ print(made().steps)
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout == "1\n"
+
+
+def test_receives_of_torch_distributed_show_as_waits() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(block()),
+    ]
+    done = subprocess.run(
+        [*command, str(HERE / "pair.py"), "5"], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["5 0.0", "5 20.0"]  # a send is waited for, too
 
 
 class Clocked:

@@ -105,6 +105,11 @@ class WaitBoard:
         """Steps that were counted."""
         return self._words[_STEPS]
 
+    @property
+    def waits(self) -> int:
+        """Waits that ended."""
+        return self._words[_WAITS]
+
     def filled_ns(self) -> tuple[int, int]:
         """What a filler has written: nanoseconds of waits with useful work, and with work that was lost. Both only grow."""
         return max(self._words[_FILLED], 0), max(self._words[_DISCARDED], 0)
