@@ -132,6 +132,19 @@ def fill_page() -> str:
     )
 
 
+def filler_page() -> str:
+    from unidle.fill.files.filler_file import filler_schema
+
+    return schema_page(
+        "Filler file",
+        "    unidle fill run filler.yaml --job JOB\n\n"
+        "A filler file names work that runs while ranks of training wait;\n"
+        "[Run fillers next to training](../how-to/fill-run.md) explains it. This page is made from the schema, which\n"
+        "`unidle schema filler` prints:",
+        filler_schema(),
+    )
+
+
 def cli_page() -> str:
     import typer.main
 
@@ -201,6 +214,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/drill-file.md": drill_page,
     "reference/span-file.md": span_page,
     "reference/fill-file.md": fill_page,
+    "reference/filler-file.md": filler_page,
     "reference/cli.md": cli_page,
     "reference/ledger.md": ledger_page,
     "tune/index.md": tune_page,

@@ -73,6 +73,12 @@ def _fill(path: Path) -> object:
     return load_fill(path)
 
 
+def _filler(path: Path) -> object:
+    from unidle.fill.files.filler_file import load_filler
+
+    return load_filler(path)
+
+
 def _trace(path: Path) -> object:
     from unidle.files.trace import load_trace
 
@@ -319,6 +325,7 @@ TARGETS: dict[str, Callable[[Path], Run]] = {
     "clusters": _file(_clusters, "clusters.yaml"),
     "span": _file(_span, "span.yaml"),
     "fill": _file(_fill, "fill.yaml"),
+    "filler": _file(_filler, "filler.yaml"),
     "trace": _file(_trace, "trace.jsonl"),
     "fault_trace": _file(_fault_trace, "faults.jsonl"),
     "snapshot": _file(_snapshot, "snapshot.jsonl"),

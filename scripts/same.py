@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 _SPAN: Final = "examples/span/"
-SCHEMAS: Final = ("job", "fleet", "clusters", "drill", "span", "fill")
+SCHEMAS: Final = ("job", "fleet", "clusters", "drill", "span", "fill", "filler")
 RUNS: Final[dict[str, Sequence[str]]] = {
     **{f"schema-{kind}": ("schema", kind) for kind in SCHEMAS},
     "refusal-schema": ("schema", "nothing"),

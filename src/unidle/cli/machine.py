@@ -23,7 +23,7 @@ def schema(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="job|fleet|clusters|drill|span|fill", show_default=False, help="Kind of file."
+            metavar="job|fleet|clusters|drill|span|fill|filler", show_default=False, help="Kind of file."
         ),
     ],
 ) -> None:
@@ -35,7 +35,7 @@ def schema(
     makers: dict[str, Callable[[], Any]] = {
         "job": schemas.job_schema, "fleet": schemas.fleet_schema, "clusters": schemas.clusters_schema,
         "drill": schemas.drill_schema, "span": lambda: of_span("files.schema").span_schema(),
-        "fill": _fill_schema,
+        "fill": _fill_schema, "filler": _filler_schema,
     }  # fmt: skip
     if file not in makers:
         raise BadInput("has no schema", field="FILE", value=file, remedy=f"use one of {', '.join(makers)}")
@@ -46,6 +46,12 @@ def _fill_schema() -> Any:
     from unidle.cli.fill import of_fill
 
     return of_fill("files.schema").fill_schema()
+
+
+def _filler_schema() -> Any:
+    from unidle.cli.fill import of_fill
+
+    return of_fill("files.filler_file").filler_schema()
 
 
 def doctor(store: StoreOption = None, as_json: JsonOption = False) -> None:

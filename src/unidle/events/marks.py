@@ -48,7 +48,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
       with it (``text`` is ``loss nan`` or ``loss inf`` where that is no finite number)
     - ``span``: the rank spent ``[t, e)`` on ``w``: ``data``, ``eval``, ``save``, ``restore``, ``compile``,
       ``comm`` or ``wan`` (communication that nothing hides, inside a site or between sites), ``bubble`` (of a
-      pipeline) or ``again`` (activations made again)
+      pipeline), ``again`` (activations made again), ``fill`` or ``discarded`` (of a wait: useful and lost work of a filler)
     - ``begin``: it spends time on ``w`` since ``t``, and still does a second later
     - ``ready``: set-up is over, the first step begins
     - ``saved``: a checkpoint became durable at ``t``; ``n`` is its step and ``text`` its path where known

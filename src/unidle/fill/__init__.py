@@ -3,6 +3,7 @@
 | package | |
 |---|---|
 | ``model`` | what prefill costs: time of its pieces, keys and values, weights |
+| ``sliced`` | the protocol of a filler: its next piece, run it, give up |
 | ``policy`` | windows and their forecast, inference pipelines, admission: the same code simulated and live |
 | ``simulate`` | training with jitter, and what the policy makes of its waits |
 | ``files`` | the fill file, into the types of the above |

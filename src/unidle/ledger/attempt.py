@@ -72,7 +72,7 @@ class RankTrace(NamedTuple):
     ready_ns: int | None = None
     step_ns: Sequence[int] = ()
     step_n: Sequence[int] = ()
-    spans: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group held or step)
+    spans: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group held, step or fill)
     observer: str = ""
     down: Sequence[tuple[int, int, str]] = ()  # (start, end, leaf of group down)
     looks: Sequence[Look] = ()  # what was found by looking at it, in order of time
@@ -316,7 +316,7 @@ def _revoke(piece: CauseInterval, lost_from: int, fate: _Loss) -> Iterator[Cause
 
 
 _DOWN = frozenset({"fault", "repair", "maintenance", "quarantine", "boot"})
-_STEP = frozenset(GROUPS["step"])
+_STEP = frozenset(GROUPS["step"]) | frozenset(GROUPS["fill"])  # a filler runs in the waits of a step
 
 
 def _idle(pieces: Iterable[CauseInterval], start: int, end: int, how: How) -> Iterator[CauseInterval]:

@@ -17,7 +17,12 @@ and, if a script resumes from a checkpoint, the lost work::
 
     rank.restored(step)
 
-Outside of an unidle job every call does nothing, so the lines can stay in a script; where unidle
+A script that waits for others (a receive of a pipeline, a collective) can let fillers in meanwhile::
+
+    with rank.waiting():
+        work.wait()
+
+Outside of an unidle job every other call does nothing, so the lines can stay in a script; where unidle
 may not be installed, guard the import::
 
     try:
@@ -37,6 +42,10 @@ import stat
 import time
 from _thread import get_ident
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from unidle.rank.waits import WaitBoard
+
 __all__ = [
     "compiling",
     "data_wait",
@@ -46,8 +55,10 @@ __all__ = [
     "restoring",
     "saved",
     "saving",
+    "show_waits",
     "step",
     "tell",
+    "waiting",
 ]
 
 _PATH_CHARS = 512  # with escapes still below PIPE_BUF, so that a record is written whole or not at all
@@ -122,11 +133,17 @@ def _reporter() -> _Reporter:
 
 
 _self = _reporter()
+_board: WaitBoard | None = None
+_tried = False
+_filled = (0, 0)
 
 
 def step(n: int | None = None) -> None:
     """A training step is complete: step ``n``; without ``n``, steps are counted."""
     me = _self
+    board = _board
+    if board is not None:
+        _step_of_board(board, n)
     if me.fd < 0:
         return
     t_ns = _now_ns()
@@ -225,6 +242,78 @@ def restoring() -> _Wait:
 def compiling() -> _Wait:
     """``with compiling():`` around compilation and warm-up."""
     return _Wait("compile")
+
+
+class _Waiting:
+    """A wait in which a filler may run."""
+
+    __slots__ = ("_on",)
+
+    def __enter__(self) -> None:
+        global _board, _tried
+        self._on = False
+        if _board is None and not _tried:
+            _tried = True
+            try:
+                from unidle.rank import waits
+
+                _board = waits.board()
+            except Exception:  # whatever is missing, training goes on
+                return
+        if _board is not None and (_self.thread is None or _self.thread == get_ident()):
+            self._on = True
+            _board.begin()
+
+    def __exit__(self, *_: object) -> None:
+        if self._on and _board is not None:
+            _board.end()
+
+
+def waiting() -> _Waiting:
+    """``with waiting():`` around code that waits for other ranks: a filler next to this rank may run meanwhile.
+
+    It works outside of unidle jobs, too. Steps are those of :func:`step`, and a wait is known by its number in the step.
+    """
+    return _Waiting()
+
+
+def show_waits() -> None:
+    """From now on every ``wait()`` of a ``torch.distributed`` operation is in :func:`waiting`: receives of pipelines, asynchronous collectives.
+
+    It covers ``torch.distributed.pipelining`` and other pipelines of Python. What waits inside C++, such as the collectives of DDP in the backward pass,
+    does not show; let fillers run by ``windows: kernel`` there. Without PyTorch it does nothing.
+    """
+    try:
+        from torch.distributed import Work
+
+        plain = Work.wait
+        if getattr(plain, "shows_waits", False):
+            return
+
+        def wait(self: object, *given: object, **named: object) -> object:
+            with waiting():
+                return plain(self, *given, **named)
+
+        wait.shows_waits = True  # type: ignore[attr-defined]
+        Work.wait = wait
+    except Exception:  # whatever is missing, training goes on
+        return
+
+
+def _step_of_board(board: WaitBoard, n: int | None) -> None:
+    """A step for fillers, and what they did in it for the ledger."""
+    global _filled
+    number = _natural(n) if n is not None else None
+    board.step(board.steps + 1 if number is None else number)
+    filled = board.filled_ns()
+    if filled == _filled or _self.fd < 0:
+        return
+    end_ns = _now_ns()
+    for what, ns in (("discarded", filled[1] - _filled[1]), ("fill", filled[0] - _filled[0])):
+        if ns > 0:
+            _self.write(f'{{"k":"span","t":{max(end_ns - ns, 0)},"e":{end_ns},"w":"{what}"}}\n', end_ns)
+            end_ns = max(end_ns - ns, 0)
+    _filled = filled
 
 
 def tell(record: dict[str, object]) -> None:

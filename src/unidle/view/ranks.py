@@ -26,6 +26,8 @@ _SPAN_LEAF: Final = {
     "wan": "exposed_wan",
     "bubble": "bubble",
     "again": "recompute",
+    "fill": "filled",
+    "discarded": "discarded",
 }
 _WAITING_LEAF: Final = "data_stall"  # no sign of work, unlike the others
 

@@ -163,7 +163,7 @@ class _Told:
 
 
 def spans(step: dict[str, Any], rows: list[dict[str, Any]]) -> list[tuple[int, int, str]]:
-    """What of a step was no useful work: ``again`` (recompute), ``bubble`` and ``wan``, in nanoseconds.
+    """What of a step was no useful work: ``again`` (recompute), ``bubble``, ``wan``, and of these what a filler used, in nanoseconds.
 
     One stretch of each kind, back to back at the step's end: their lengths are measured, where they were is in the rows.
     Waits between operations are the step's ``exposed_wan_ns``, as far as it goes; what is left is the schedule's bubble.
@@ -176,8 +176,15 @@ def spans(step: dict[str, Any], rows: list[dict[str, Any]]) -> list[tuple[int, i
         free = max(free, int(row["end_ns"]))
     wan = int(step.get("exposed_wan_ns") or 0)
     wan = min(wan, waits) if rows else wan
+    bubble = waits - wan
+    used = []
+    for what, name in (("fill", "filled_ns"), ("discarded", "discarded_ns")):
+        length = min(int(step.get(name) or 0), max(bubble, 0) + wan)
+        of_bubble = min(length, max(bubble, 0))
+        bubble, wan = bubble - of_bubble, wan - (length - of_bubble)
+        used.append((length, what))
     found, at = [], end
-    for length, what in ((wan, "wan"), (waits - wan, "bubble"), (again, "again")):
+    for length, what in (*used, (wan, "wan"), (bubble, "bubble"), (again, "again")):
         if length > 0:
             found.append((max(at - length, begin), at, what))
             at = max(at - length, begin)

@@ -20,6 +20,7 @@ import torch.fx.experimental.symbolic_shapes  # else the first backward pass imp
 from torch import Tensor
 
 from unidle.errors import CannotRun
+from unidle.rank.waits import made as made_board
 from unidle.span.rank.checkpoint import CheckpointKeeper, Courier
 from unidle.span.rank.gradients import reduce
 from unidle.span.rank.mesh import Mesh
@@ -159,6 +160,7 @@ class Runner:
         self._later: dict[tuple[int, int], Values] = {}  # gradients that leave after W
         self._times = plan.pace.of(me.pipeline) if plan.pace else None
         self._step = 0
+        self._filled = (0, 0)
         self._saved = 0
         self._work = {"F": self._forward, "R": self._recompute, "B": self._backward, "W": self._weights}
 
@@ -199,10 +201,23 @@ class Runner:
             self._work[op.kind](op)
         self._update(step)
         told: dict[str, object] = {"loss": mean_loss(self._losses)} if self._losses else {}
+        told |= self._fill()
         self._records.write(
             "step", step=step, begin_ns=begun, end_ns=time.monotonic_ns(), **told, exposed_wan_ns=waits.exposed_wan_ns,
             wait_ns=waits.wait_ns, wan_bytes=waits.wan_bytes,
         )  # fmt: skip
+
+    def _fill(self) -> dict[str, object]:
+        """What a filler did in this step's waits, as the record of the step has it; and the step's end, for the filler."""
+        board = made_board()
+        if board is None:
+            return {}
+        board.step(self._step)
+        filled, before = board.filled_ns(), self._filled
+        self._filled = filled
+        if filled == before:
+            return {}
+        return {"filled_ns": filled[0] - before[0], "discarded_ns": filled[1] - before[1]}
 
     # -- operations ----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from torch import Tensor
 
+from unidle.rank import waiting
 from unidle.span.rank.mesh import Mesh, PeerWire
 from unidle.span.rank.model import Values
 from unidle.span.rank.plan import Op, PlanDevice, RunPlan
@@ -146,13 +147,15 @@ class Transfers:
         begun = time.monotonic_ns()
         if kind == "F" and ("F", part) not in self._shapes:
             data, came = self._headers.pop(part)
-            came.result()
+            with waiting():
+                came.result()
             self._shapes["F", part] = shapes_from(data)
         self._post()
         posted = self._posted.popleft()
         assert posted.need == need
-        for each in posted.futures:
-            each.result()
+        with waiting():
+            for each in posted.futures:
+                each.result()
         ended = time.monotonic_ns()
         self._ahead -= posted.size
         self.waits.wait_ns += ended - begun

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
     from .step_counter import Mark
 
-WAITS = frozenset({"data", "eval", "save", "restore", "compile", "wan", "bubble", "again"})
+WAITS = frozenset(
+    {"data", "eval", "save", "restore", "compile", "wan", "bubble", "again", "fill", "discarded"}
+)
 _RECORD_BYTES = 4096
 _LONG_NS = 1_000_000_000  # a wait that lasts longer is reported while it lasts
 _MOST = 2**63
