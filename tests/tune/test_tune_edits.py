@@ -96,7 +96,7 @@ def test_links_and_pipes_are_not_followed(tree: Path, tmp_path: Path, link: str)
         (tree / "linked").symlink_to(outside)
     else:
         os.mkfifo(tree / "linked.py")
-    with pytest.raises(EditRefused, match="link|regular"):
+    with pytest.raises(EditRefused, match=r"link|regular"):
         apply_edits(tree, [Edit("linked/train.py" if link == "folder" else "linked.py", "ones", "zeros")])
     assert (outside / "train.py").read_text() == LOOP
 
