@@ -110,7 +110,9 @@ def served(*replies: Reply, key: str = "", tls: ssl.SSLContext | None = None) ->
 
 def completion(content: object, reason: str = "stop") -> bytes:
     message = {"role": "assistant", "content": content}
-    return json.dumps({"object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": reason}]}).encode()
+    return json.dumps(
+        {"object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": reason}]}
+    ).encode()
 
 
 def says(content: object, reason: str = "stop") -> Reply:
@@ -125,9 +127,14 @@ def events(text: str, size: int = 7, done: bool = True, reason: str | None = "st
     """A stream as servers send it, with a comment and the usage at its end."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{"content": text[at : at + size]} for at in range(0, len(text), size)]
-    chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
+    ]
     if reason:
-        chunks += [{"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}, {"choices": [], "usage": {"total_tokens": 3}}]
+        chunks += [
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]},
+            {"choices": [], "usage": {"total_tokens": 3}},
+        ]
     body = ": keep-alive\n\n" + "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
     return (body + ("data: [DONE]\n\n" if done else "")).encode()
 
@@ -139,7 +146,9 @@ def streams(text: str, cut: int = 11, **how: Any) -> Reply:
 
 
 def fails(status: int, message: str = "busy", **headers: str) -> Reply:
-    return lambda request: request.send(status, json.dumps({"error": {"message": message}}).encode(), **headers)
+    return lambda request: request.send(
+        status, json.dumps({"error": {"message": message}}).encode(), **headers
+    )
 
 
 def resets(request: Served) -> None:

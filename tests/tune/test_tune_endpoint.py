@@ -13,8 +13,8 @@ from email.utils import formatdate
 from pathlib import Path
 
 import pytest
-from rank_wan.certificates import certificate
 
+from rank_wan.certificates import certificate
 from tune.endpoints import Reply, Served, completion, events, fails, hangs, resets, says, served, streams
 from unidle.errors import BadInput
 from unidle.tune.endpoint.body import MOST_BYTES, text_of_events
@@ -62,7 +62,12 @@ def test_a_busy_endpoint_is_tried_again_with_growing_waits(status: int) -> None:
 def test_the_wait_is_the_one_of_the_server() -> None:
     waits: list[float] = []
     soon = formatdate(usegmt=True)  # a date that has passed when it arrives
-    replies = fails(429, Retry_After="7"), fails(429, Retry_After=soon), fails(429, Retry_After="soon"), says("done")
+    replies = (
+        fails(429, Retry_After="7"),
+        fails(429, Retry_After=soon),
+        fails(429, Retry_After="soon"),
+        says("done"),
+    )
     with served(*replies) as model:
         assert client(model.url, waits).ask(ASK) == "done"
     assert waits == [7.0, 0.0, 4.0]
@@ -70,7 +75,10 @@ def test_the_wait_is_the_one_of_the_server() -> None:
 
 def test_a_wait_beyond_the_limit_is_not_waited_for() -> None:
     waits: list[float] = []
-    with served(fails(429, "quota", Retry_After="86400")) as model, pytest.raises(EndpointFailed, match=r"429: quota.*86400 s"):
+    with (
+        served(fails(429, "quota", Retry_After="86400")) as model,
+        pytest.raises(EndpointFailed, match=r"429: quota.*86400 s"),
+    ):
         client(model.url, waits).ask(ASK)
     assert not waits
     assert len(model.requests) == 1
@@ -78,7 +86,13 @@ def test_a_wait_beyond_the_limit_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize(
     ("status", "match"),
-    [(400, "no such parameter.*UNIDLE_TUNE_MODEL"), (401, "UNIDLE_TUNE_KEY"), (403, "UNIDLE_TUNE_KEY"), (404, "UNIDLE_TUNE_URL"), (413, "less text")],
+    [
+        (400, "no such parameter.*UNIDLE_TUNE_MODEL"),
+        (401, "UNIDLE_TUNE_KEY"),
+        (403, "UNIDLE_TUNE_KEY"),
+        (404, "UNIDLE_TUNE_URL"),
+        (413, "less text"),
+    ],
 )
 def test_a_refusal_is_final_and_names_the_remedy(status: int, match: str) -> None:
     with served(fails(status, "no such parameter")) as model, pytest.raises(EndpointFailed, match=match):
@@ -113,7 +127,10 @@ def cut_body(request: Served) -> None:
         (lambda request: request.send(200, b'{"choices": []}'), "no choices"),
         (lambda request: request.send(200, b'{"choices": [{"message": 3}]}'), "no message"),
         (lambda request: request.send(200, b'{"error": {"message": "overloaded"}}'), "overloaded"),
-        (lambda request: request.stream([b'data: {"error": {"message": "overloaded"}}\n\n', b""]), "overloaded"),
+        (
+            lambda request: request.stream([b'data: {"error": {"message": "overloaded"}}\n\n', b""]),
+            "overloaded",
+        ),
         (lambda request: request.stream([b"data: {oh\n\n", b""]), "no JSON"),
         (lambda request: request.send(200, b"", "text/event-stream"), "ends in the middle"),
         (lambda request: request.wfile.write(b"SSH-2.0-OpenSSH\r\n"), "connection failed"),
@@ -132,8 +149,14 @@ def test_a_broken_answer_is_tried_again_then_reported(reply: Reply, match: str) 
         (says("half", "length"), "limit of tokens"),
         (streams("half", reason="length"), "limit of tokens"),
         (says(None), "no text"),
-        (lambda request: request.send(302, b"", Location="http://127.0.0.1:9/v1"), "redirects are not followed"),
-        (lambda request: request.send(307, b"", Location="http://127.0.0.1:9/v1"), "redirects are not followed"),
+        (
+            lambda request: request.send(302, b"", Location="http://127.0.0.1:9/v1"),
+            "redirects are not followed",
+        ),
+        (
+            lambda request: request.send(307, b"", Location="http://127.0.0.1:9/v1"),
+            "redirects are not followed",
+        ),
     ],
 )
 def test_what_another_try_cannot_change_is_reported_at_once(reply: Reply, match: str) -> None:
@@ -176,7 +199,9 @@ def test_an_answer_that_drips_ends_with_the_time_of_the_request() -> None:
 def test_nothing_that_listens_is_one_clear_error() -> None:
     with served(says("")) as model:
         pass
-    with pytest.raises(EndpointFailed, match=r"UNIDLE_TUNE_URL: the connection failed: .*refused after 5 tries"):
+    with pytest.raises(
+        EndpointFailed, match=r"UNIDLE_TUNE_URL: the connection failed: .*refused after 5 tries"
+    ):
         client(model.url).ask(ASK)
 
 
@@ -203,7 +228,10 @@ def test_tls_to_a_server_without_it_fails_at_once() -> None:
 
 @pytest.mark.parametrize("status", [401, 500])
 def test_the_key_is_in_no_message(status: int) -> None:
-    with served(fails(status, f"wrong key {KEY}")) as model, pytest.raises(EndpointFailed, match=r"wrong key \[key\]") as error:
+    with (
+        served(fails(status, f"wrong key {KEY}")) as model,
+        pytest.raises(EndpointFailed, match=r"wrong key \[key\]") as error,
+    ):
         client(model.url).ask(ASK)
     assert KEY not in str(error.value) + repr(error.value) + json.dumps(error.value.to_json())
     assert KEY not in repr(client(model.url))
@@ -232,7 +260,9 @@ def test_a_wrong_variable_is_one_clear_error_without_the_key(environ: dict[str, 
 def test_variables_make_the_endpoint_and_none_is_none() -> None:
     assert endpoint_of({}) is None
     assert endpoint_of({"UNIDLE_TUNE_MODEL": "small", "UNIDLE_TUNE_KEY": KEY}) is None
-    found = endpoint_of({"UNIDLE_TUNE_URL": "http://h:1/v1/", "UNIDLE_TUNE_MODEL": "small", "UNIDLE_TUNE_KEY": f"{KEY}\n"})
+    found = endpoint_of(
+        {"UNIDLE_TUNE_URL": "http://h:1/v1/", "UNIDLE_TUNE_MODEL": "small", "UNIDLE_TUNE_KEY": f"{KEY}\n"}
+    )
     assert found == Endpoint("http://h:1/v1", "small", KEY)
     assert replace(found, key="").hide_key("text") == "text"
 

@@ -79,7 +79,9 @@ def patch(changes: Iterable[FileChange]) -> str:
     parts: list[str] = []
     for one in changes:
         lines = difflib.unified_diff(_lines(one.before), _lines(one.after), f"a/{one.file}", f"b/{one.file}")
-        parts += [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
+        parts += [
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+        ]
     return "".join(parts)
 
 

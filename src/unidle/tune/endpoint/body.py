@@ -117,7 +117,9 @@ def _checked(body: dict[str, Any], part: str) -> tuple[str, str]:
         raise BrokenAnswer(f"has no {part}")
     content = message.get("content")
     if isinstance(content, list):  # in parts
-        content = "".join(one["text"] for one in content if isinstance(one, dict) and isinstance(one.get("text"), str))
+        content = "".join(
+            one["text"] for one in content if isinstance(one, dict) and isinstance(one.get("text"), str)
+        )
     if content is None and part == "delta":
         content = ""
     if not isinstance(content, str):

@@ -116,7 +116,10 @@ class Client:
             problem = f"answers {error.code}, a redirect; redirects are not followed"
         failed = self._failed(problem, 1)
         return EndpointFailed(
-            failed.problem, field=URL, value=self.endpoint.url, remedy=_REMEDY.get(error.code, "check the address")
+            failed.problem,
+            field=URL,
+            value=self.endpoint.url,
+            remedy=_REMEDY.get(error.code, "check the address"),
         )
 
 
