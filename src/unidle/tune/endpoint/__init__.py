@@ -1,0 +1,1 @@
+"""A model behind an OpenAI-compatible endpoint that proposes edits. Nothing here is imported unless one is configured."""
