@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from unidle.fill.sliced import Piece, Room
+from unidle.fill.sliced import FillPiece, Room
 
 
 def spin(seconds: float) -> None:
@@ -29,8 +29,8 @@ class Counter:
     def finished(self) -> bool:
         return self.done >= self.units
 
-    def next_piece(self, room: Room) -> Piece | None:
-        return Piece(self.length_ns, 1000, int(self.half))
+    def next_piece(self, room: Room) -> FillPiece | None:
+        return FillPiece(self.length_ns, 1000, int(self.half))
 
     def run(self) -> None:
         spin(self.seconds)
@@ -96,7 +96,7 @@ class Bad(Counter):
 class Deaf(Counter):
     """Does not answer when it is asked for its next piece."""
 
-    def next_piece(self, room: Room) -> Piece | None:
+    def next_piece(self, room: Room) -> FillPiece | None:
         while True:
             pass
 
@@ -104,14 +104,14 @@ class Deaf(Counter):
 class TooLong(Counter):
     """Its pieces fit into no wait."""
 
-    def next_piece(self, room: Room) -> Piece | None:
-        return Piece(room.ns + 1)
+    def next_piece(self, room: Room) -> FillPiece | None:
+        return FillPiece(room.ns + 1)
 
 
 class Idle(Counter):
     """Has nothing to do at the moment."""
 
-    def next_piece(self, room: Room) -> Piece | None:
+    def next_piece(self, room: Room) -> FillPiece | None:
         return None
 
 

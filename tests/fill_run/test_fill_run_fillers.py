@@ -16,7 +16,7 @@ from unidle.fill.fillers.load import load
 from unidle.fill.fillers.prefill import Prefill
 from unidle.fill.fillers.preprocess import Preprocess
 from unidle.fill.fillers.training import SmallTraining
-from unidle.fill.fillers.transformer import Shape, Transformer
+from unidle.fill.fillers.transformer import Transformer, TransformerShape
 from unidle.fill.sliced import Room, Sliced
 
 MODEL = str(Path(__file__).parents[2] / "examples" / "span" / "model.py")
@@ -97,7 +97,7 @@ def test_a_filler_continues_where_one_before_it_was_killed(make: Any, tmp_path: 
 
 def test_prefill_gives_the_greedy_token_of_the_whole_prompt(tmp_path: Path) -> None:
     through(prefill(tmp_path / "out"))
-    model = Transformer(Shape(**SMALL))
+    model = Transformer(TransformerShape(**SMALL))
     for row in rows(tmp_path / "out"):
         tokens = torch.randint(256, (40,), generator=torch.Generator().manual_seed(row["prompt"]))
         caches, x = model.caches(), model.embed(tokens, 0)

@@ -12,8 +12,8 @@ from fill_run.running import HERE, steps_of, training
 from ports import block
 from unidle.fill.runtime.desk import FINISHED, Desk
 from unidle.fill.runtime.slots import SlotRules, Slots
-from unidle.fill.sliced import Piece, Room
-from unidle.rank.waits import WAITS_KEPT, BoardReader, Wait, WaitBoard, boards_of
+from unidle.fill.sliced import FillPiece, Room
+from unidle.rank.waits import WAITS_KEPT, BoardReader, RankWait, WaitBoard, boards_of
 from waiting import wait_until
 
 
@@ -175,8 +175,8 @@ class Clocked:
     def waits(self) -> int:
         return sum(end <= time.monotonic_ns() for _, end in self._waits)
 
-    def waits_from(self, count: int) -> list[Wait]:
-        return [Wait(0, begin, end - begin, begin) for begin, end in self._waits[count : self.waits]]
+    def waits_from(self, count: int) -> list[RankWait]:
+        return [RankWait(0, begin, end - begin, begin) for begin, end in self._waits[count : self.waits]]
 
     def sleep(self) -> None:
         pass
@@ -196,8 +196,8 @@ class Pieces:
     def finished(self) -> bool:
         return len(self.ran) >= self.count
 
-    def next_piece(self, room: Room) -> Piece | None:
-        return Piece(self.length_ns, 10, 1)
+    def next_piece(self, room: Room) -> FillPiece | None:
+        return FillPiece(self.length_ns, 10, 1)
 
     def run(self) -> None:
         self.ran.append(time.monotonic_ns())

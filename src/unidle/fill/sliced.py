@@ -26,7 +26,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FillPiece:
     """What is run next. ``length_ns``: how long it takes on an undisturbed device; a piece that takes much longer is stopped.
 
     ``memory_bytes``: what the filler holds while it runs, in all. ``units``: how many of what the filler counts it completes, such as
@@ -38,6 +38,9 @@ class Piece:
     units: int = 0
 
 
+Piece = FillPiece  # its short name, for fillers
+
+
 class Sliced(Protocol):
     """A filler. It is made in its process by calling its class with the arguments of the filler file, as keywords."""
 
@@ -46,7 +49,7 @@ class Sliced(Protocol):
         """Nothing will be left to do. A filler that serves requests is never finished."""
         ...
 
-    def next_piece(self, room: Room, /) -> Piece | None:
+    def next_piece(self, room: Room, /) -> FillPiece | None:
         """What :meth:`run` would run now; None where there is nothing at the moment (it is asked again). Must return at once.
 
         Without an effect: the same piece may be asked for again with less or more room, and then be a shorter or longer one.

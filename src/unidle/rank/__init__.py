@@ -284,9 +284,10 @@ def show_waits() -> None:
     does not show; let fillers run by ``windows: kernel`` there. Without PyTorch it does nothing.
     """
     try:
-        from torch.distributed import Work
+        from importlib import import_module
 
-        plain = Work.wait
+        work = import_module("torch.distributed").Work
+        plain = work.wait
         if getattr(plain, "shows_waits", False):
             return
 
@@ -295,7 +296,7 @@ def show_waits() -> None:
                 return plain(self, *given, **named)
 
         wait.shows_waits = True  # type: ignore[attr-defined]
-        Work.wait = wait
+        work.wait = wait
     except Exception:  # whatever is missing, training goes on
         return
 

@@ -30,7 +30,7 @@ WORDS = _STEP_RING + STEPS_KEPT * _STEP_WORDS
 SIZE = -(-WORDS * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-class Wait:
+class RankWait:
     """A wait that ended. ``position``: its number in the step. Times are ns: ``begin_ns`` of CLOCK_MONOTONIC."""
 
     __slots__ = ("begin_ns", "length_ns", "offset_ns", "position")
@@ -182,13 +182,13 @@ class BoardReader:
         """When the current step began."""
         return self._words[_STEP_NS]
 
-    def waits_from(self, count: int) -> Sequence[Wait]:
+    def waits_from(self, count: int) -> Sequence[RankWait]:
         """Waits that ended since there were ``count`` of them; of many the latest."""
         words, now = self._words, self._words[_WAITS]
         found = []
         for k in range(max(count, now - WAITS_KEPT + 1), now):
             at = _RINGS + k % WAITS_KEPT * _WAIT_WORDS
-            found.append(Wait(words[at], words[at + 1], words[at + 2], words[at + 3]))
+            found.append(RankWait(words[at], words[at + 1], words[at + 2], words[at + 3]))
         return found
 
     def steps_from(self, count: int) -> list[tuple[int, int]]:

@@ -53,14 +53,7 @@ def proof(
     view = read_view(opened)
     filled = need_job(view, job)
     state = state_dir(opened, data_dir())
-    records = list(_records(state / "runs" / filled.id / RECORDS))
-    if not records:
-        raise BadInput(
-            "has no fillers",
-            field="JOB",
-            value=filled.id,
-            remedy="`unidle fill run FILE --job JOB` starts them",
-        )
+    records = _records_of(state, filled.id)
     pairs = [
         BlockPair(each["filled_ns"], each["unfilled_ns"], each["first"])
         for each in records
@@ -69,21 +62,27 @@ def proof(
     found = slow_down(pairs)
     steps, equal = 0, None
     if against is not None:
-        other = need_job(view, against)
-        steps, equal = _compared(_losses(state, filled.id), _losses(state, other.id))
+        steps, equal = _compared(_losses(state, filled.id), _losses(state, need_job(view, against).id))
     if as_json:
-        known = found.mean_pct if found.known else None
-        print_json(
-            {
-                "slowdown_pct": known,
-                "low": found.low_pct,
-                "high": found.high_pct,
-                "pairs": found.pairs,
-                "loss_equal": equal,
-            }
+        print_json(_as_object(found, equal))
+    else:
+        _show(found, steps, equal, against, records)
+
+
+def _records_of(state: Path, job: str) -> list[dict[str, Any]]:
+    found = list(_records(state / "runs" / job / RECORDS))
+    if not found:
+        raise BadInput(
+            "has no fillers", field="JOB", value=job, remedy="`unidle fill run FILE --job JOB` starts them"
         )
-        return
-    _show(found, steps, equal, against, records)
+    return found
+
+
+def _as_object(found: SlowDown, equal: bool | None) -> dict[str, Any]:
+    return {
+        "slowdown_pct": found.mean_pct if found.known else None, "low": found.low_pct, "high": found.high_pct,
+        "pairs": found.pairs, "loss_equal": equal,
+    }  # fmt: skip
 
 
 def _show(

@@ -12,7 +12,7 @@ from unidle.fill.fillers.lengths import Lengths
 from unidle.fill.fillers.load import of_function
 from unidle.fill.fillers.results import Results
 from unidle.fill.fillers.share import share
-from unidle.fill.sliced import Piece, Room
+from unidle.fill.sliced import FillPiece, Room
 
 
 class BatchInference:
@@ -61,10 +61,10 @@ class BatchInference:
     def finished(self) -> bool:
         return not self._left
 
-    def next_piece(self, _room: Room) -> Piece | None:
+    def next_piece(self, _room: Room) -> FillPiece | None:
         if not self._left:
             return None
-        return Piece(self._lengths.of(self._layer), 0, int(self._layer == len(self._model) - 1))
+        return FillPiece(self._lengths.of(self._layer), 0, int(self._layer == len(self._model) - 1))
 
     def run(self) -> None:
         self._spent_ns += self._lengths.timed(self._layer, self._run)

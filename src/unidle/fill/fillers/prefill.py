@@ -13,8 +13,8 @@ from unidle.errors import BadInput
 from unidle.fill.fillers.lengths import Lengths
 from unidle.fill.fillers.results import Results
 from unidle.fill.fillers.share import share
-from unidle.fill.fillers.transformer import Caches, Shape, Transformer
-from unidle.fill.sliced import Piece, Room
+from unidle.fill.fillers.transformer import Caches, Transformer, TransformerShape
+from unidle.fill.sliced import FillPiece, Room
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Prefill:
             raise BadInput(
                 "must be at least 1", field="arguments.chunk", value=chunk, remedy="for instance 64"
             )
-        self._model = Transformer(Shape(**(model or {})), seed)
+        self._model = Transformer(TransformerShape(**(model or {})), seed)
         self._stated_ns = None if length_us is None else round(length_us * 1000)
         self._chunk, self._seed, self._lengths = chunk, seed, Lengths()
         self._given = Path(prompts).read_bytes().splitlines() if prompts else None
@@ -68,7 +68,7 @@ class Prefill:
     def finished(self) -> bool:
         return self._at is None and self._next is None
 
-    def next_piece(self, _room: Room) -> Piece | None:
+    def next_piece(self, _room: Room) -> FillPiece | None:
         at = self._at
         if at is None:
             if self._next is None:
@@ -78,7 +78,7 @@ class Prefill:
         last = at.layer == self._model.shape.layers - 1 and at.start + tokens == len(at.tokens)
         memory = self._model.kv_bytes(at.start + tokens)
         length_ns = self._stated_ns or self._lengths.of(self._kind(at, tokens))
-        return Piece(length_ns, memory, len(at.tokens) if last else 0)
+        return FillPiece(length_ns, memory, len(at.tokens) if last else 0)
 
     def run(self) -> None:
         at = self._at

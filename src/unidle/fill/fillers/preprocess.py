@@ -10,7 +10,7 @@ from unidle.atomic import replaced
 from unidle.errors import BadInput
 from unidle.fill.fillers.load import of_function
 from unidle.fill.fillers.share import own_path, share
-from unidle.fill.sliced import Piece, Room
+from unidle.fill.sliced import FillPiece, Room
 
 _LINES_MOST: Final = 4096
 
@@ -43,9 +43,9 @@ class Preprocess:
     def finished(self) -> bool:
         return self._at >= self._end
 
-    def next_piece(self, room: Room) -> Piece | None:
+    def next_piece(self, room: Room) -> FillPiece | None:
         self._lines = max(1, min(int(room.ns * 0.8 / self._line_ns), _LINES_MOST))
-        return Piece(int(self._lines * self._line_ns), 0, self._lines)
+        return FillPiece(int(self._lines * self._line_ns), 0, self._lines)
 
     def run(self) -> None:
         begun, done = time.process_time_ns(), 0

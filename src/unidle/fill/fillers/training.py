@@ -11,7 +11,7 @@ from unidle.fill.fillers.lengths import Lengths
 from unidle.fill.fillers.load import of_function
 from unidle.fill.fillers.results import Results
 from unidle.fill.fillers.share import share
-from unidle.fill.sliced import Piece, Room
+from unidle.fill.sliced import FillPiece, Room
 
 
 class SmallTraining:
@@ -50,11 +50,11 @@ class SmallTraining:
     def finished(self) -> bool:
         return not self._left
 
-    def next_piece(self, _room: Room) -> Piece | None:
+    def next_piece(self, _room: Room) -> FillPiece | None:
         if not self._left:
             return None
         last = self._step == self._steps - 1 and self._kind() == "step_of"
-        return Piece(self._lengths.of(self._kind()), 0, int(last))
+        return FillPiece(self._lengths.of(self._kind()), 0, int(last))
 
     def run(self) -> None:
         kind = self._kind()

@@ -11,7 +11,7 @@ from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_att
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TransformerShape:
     """``context``: the longest prompt, in tokens."""
 
     layers: int = 4
@@ -33,7 +33,7 @@ class Caches:
 class Transformer:
     """Weights from a seed: the same seed gives the same model everywhere."""
 
-    def __init__(self, shape: Shape, seed: int = 0) -> None:
+    def __init__(self, shape: TransformerShape, seed: int = 0) -> None:
         self.shape = shape
         chance = torch.Generator().manual_seed(seed)
 

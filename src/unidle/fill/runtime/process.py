@@ -69,22 +69,9 @@ class FillerProcess:
             self.board = BoardReader(self.rank.pid, self.rank.board)
         self.desk.clear()
         self._group = group = self.groups.add(f"{self.index}", 2 * self.order.memory_bytes)
-        env = os.environ | {
-            "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-            "UNIDLE_FILL_INDEX": str(self.index), "UNIDLE_FILL_COUNT": str(self.count),
-        }  # fmt: skip
-        env.pop("UNIDLE_RANK_FD", None)
-        command = [sys.executable, "-P", "-m", "unidle.fill.runtime.neighbour"]
-        with self.log.open("ab") as stderr:
-            self._process = process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, pass_fds=(self.desk.fd,),
-            )  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
+        self._process = process = self._spawned()
         try:
-            process.stdin.write(json.dumps(list(group.paths.values())).encode() + b"\n")
-            process.stdin.flush()
+            _write(process, list(group.paths.values()))
             here = _line(process, _START_S)
             if here != b"here\n":
                 raise CannotRun(
@@ -96,14 +83,26 @@ class FillerProcess:
         except (CannotRun, OSError):
             self.close()
             raise
+        order = self.order
         given = {
-            "filler": self.order.filler, "arguments": self.order.arguments, "pid": self.rank.pid,
-            "board": None if self.order.by_kernel else self.rank.board,
-            "desk": self.desk.fd, "piece_ns": self.order.piece_ns, "memory_bytes": self.order.memory_bytes, "paced": self.order.paced,
+            "filler": order.filler, "arguments": order.arguments, "pid": self.rank.pid,
+            "board": None if order.by_kernel else self.rank.board, "desk": self.desk.fd, "piece_ns": order.piece_ns,
+            "memory_bytes": order.memory_bytes, "paced": order.paced,
         }  # fmt: skip
         with suppress(BrokenPipeError):  # it has ended, and the next look finds why
-            process.stdin.write(json.dumps(given).encode() + b"\n")
-            process.stdin.close()
+            _write(process, given)
+
+    def _spawned(self) -> subprocess.Popen[bytes]:
+        env = os.environ | {
+            "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+            "UNIDLE_FILL_INDEX": str(self.index), "UNIDLE_FILL_COUNT": str(self.count),
+        }  # fmt: skip
+        env.pop("UNIDLE_RANK_FD", None)
+        command = [sys.executable, "-P", "-m", "unidle.fill.runtime.neighbour"]
+        with self.log.open("ab") as stderr:
+            return subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, pass_fds=(self.desk.fd,)
+            )  # fmt: skip
 
     @property
     def pid(self) -> int:
@@ -238,6 +237,12 @@ class FillerProcess:
 def leave_s() -> float:
     """How long fillers may take to leave."""
     return _LEAVE_S
+
+
+def _write(process: subprocess.Popen[bytes], value: object) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(value).encode() + b"\n")
+    process.stdin.flush()
 
 
 def _line(process: subprocess.Popen[bytes], seconds: float) -> bytes:

@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 from unidle.fill.policy.forecast import SHORT_HOLD_NS, ForecastRules, WaitForecast, quantile_for
 from unidle.fill.runtime.desk import FINISHED, READY, Desk
-from unidle.fill.sliced import Piece, Room, Sliced
-from unidle.rank.waits import Wait
+from unidle.fill.sliced import FillPiece, Room, Sliced
+from unidle.rank.waits import RankWait
 
 _LOOK_S: Final = 0.05  # while the rank works; a wait wakes at once
 _NOTHING_S: Final = 0.001
@@ -30,7 +30,7 @@ class Board(Protocol):
     def position(self) -> int: ...
     @property
     def waits(self) -> int: ...
-    def waits_from(self, count: int, /) -> Sequence[Wait]: ...
+    def waits_from(self, count: int, /) -> Sequence[RankWait]: ...
     def sleep(self) -> None: ...
     def account(self, filled_ns: int, discarded_ns: int) -> None: ...
 
@@ -43,7 +43,7 @@ class AlwaysOpen:
         self.position = self.waits = 0
         self.waiting_since_ns = time.monotonic_ns()
 
-    def waits_from(self, _count: int, /) -> Sequence[Wait]:
+    def waits_from(self, _count: int, /) -> Sequence[RankWait]:
         return []
 
     def sleep(self) -> None:
@@ -149,7 +149,7 @@ class Slots:
         if self._always:
             time.sleep(_LOOK_S)
 
-    def _run(self, piece: Piece) -> None:
+    def _run(self, piece: FillPiece) -> None:
         desk = self._desk
         begun, used, count = time.monotonic_ns(), time.process_time_ns(), self._board.waits
         desk["piece_ns"], desk["piece_cpu_ns"] = piece.length_ns, used
