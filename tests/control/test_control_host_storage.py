@@ -151,3 +151,20 @@ def test_a_report_that_is_not_as_agreed_is_passed_over(world: World, body: dict[
 def test_an_order_that_is_not_as_agreed_is_refused(world: World, paths: object) -> None:
     with pytest.raises(msgspec.ValidationError):
         world.agents["n0"].order({"paths": paths})
+
+
+def test_a_host_on_which_a_rank_lands_asks_for_its_directories_too(world: World, tmp_path: Path) -> None:
+    ordered: dict[str, object] = {}
+
+    def ask(node: str, what: str, body: dict[str, Any], answer: Callable[[frames.Done], None]) -> None:
+        ordered[node] = body["paths"]
+
+    world.storage._ask = ask
+    world.telling.submit("a", workdir=str(tmp_path)).place("a", "n0/0")
+    for agent in world.agents.values():
+        agent.close()
+    world.look(100)
+    assert ordered == {"n0": (str(tmp_path),), "n1": ()}
+    world.telling.tell(ev.RankLanded("a", 1, 0, "n1", ("n1/0",)))
+    world.look(101)
+    assert ordered == {"n0": (), "n1": (str(tmp_path),)}

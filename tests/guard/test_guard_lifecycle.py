@@ -350,3 +350,38 @@ def test_a_gang_that_hangs_is_stopped_if_it_may_restart_only_once() -> None:
     spec = Story(ranks=1, restart=Restart(1, 1.0, ("any",))).job.spec
     assert acts_on_hang(spec, None)
     assert not acts_on_hang(replace(spec, restart=Restart(0, 1.0, ("any",))), None)
+
+
+def refused_at(story: Story, at_s: float) -> list[ev.Event]:
+    """An attempt for which no rank is started: its host refuses it."""
+    story.place(at_s)
+    for rank in range(story.job.spec.ranks):
+        story.mark(at_s, rank, "lost", text="no room", info={"refused": True})
+    return story.decide(at_s)
+
+
+def test_a_gang_that_its_host_refuses_waits_again_at_once_and_uses_no_restart():
+    story = Story()
+    assert kinds(refused_at(story, 1)) == ["AttemptEnded", "Requeued"]
+    assert (story.job.state, story.job.retries) == ("queued", 0)
+
+
+def test_a_gang_that_is_refused_again_on_the_same_devices_waits_longer_each_time_until_its_restarts_are_used():
+    story = Story(restart=Restart(max=3, backoff_s=2))
+    refused_at(story, 1)
+    waits = []
+    for at_s in (10, 100, 200):
+        ended, planned = refused_at(story, at_s)
+        assert isinstance(planned, ev.RetryPlanned) and "no room" in planned.because.text
+        waits.append((planned.not_before_ns - 1) / S - at_s)
+    assert waits == [2, 4, 8]
+    assert kinds(refused_at(story, 300)) == ["AttemptEnded", "JobEnded"]
+    assert story.job.because is not None and story.job.state == "failed"
+    assert story.job.because.text == "no room; 3 of 3 restarts used" and len(story.job.attempts) == 5
+
+
+def test_a_gang_that_is_refused_on_other_devices_each_time_is_placed_again_at_once():
+    story = Story(ranks=1)
+    refused_at(story, 1)
+    story.tell(2, ev.HealthSet("n/0", "quarantine", Reason("x", "sick")))
+    assert kinds(refused_at(story, 3)) == ["AttemptEnded", "Requeued"]

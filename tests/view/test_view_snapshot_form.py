@@ -14,7 +14,7 @@ from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.fold import FOLD_VERSION
 from unidle.view.host_clocks import AttemptClock, ClockView
 from unidle.view.jobs import AttemptView, JobView
-from unidle.view.node_health import Care, CareView, CheckView, Cordon, Sign, Strike, Window
+from unidle.view.node_health import Care, CareView, CheckView, Cordon, LinksView, Sign, Strike, Window
 from unidle.view.ranks import RankView, Watched
 from unidle.view.records import (
     FaultView,
@@ -35,10 +35,10 @@ from view.telling import Telling
 
 KEPT = (
     View, JobView, AttemptView, RankView, UseView, IdleNotice, VerdictView, BadCheckpoint, StacksTaken, RankStack, Predicted, Prediction, Usage, QueueUse, Known, SpeedRun, Book,
-    SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, Sign, Strike, Window, Look, Watched, Removal, Rest, TakenView, RankLanding,
+    SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, LinksView, Sign, Strike, Window, Look, Watched, Removal, Rest, TakenView, RankLanding,
     ClockView, AttemptClock,
 )  # fmt: skip
-FORM = (18, 2353457324)
+FORM = (19, 1350892682)
 
 
 def form() -> int:

@@ -1,6 +1,6 @@
 """Checks and hooks that the controller orders for this host: processes of their own, each name once.
 
-A check is always unidle's own. A hook is a command of the site, and runs only where this host's operator allows that.
+A check, of the host or of links to other hosts, is always unidle's own. A hook is a command of the site, and runs only where this host's operator allows that.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from unidle.engine.local.commands.runner import CommandRunner, check_words
-from unidle.engine.node_commands import NodeCheck
+from unidle.engine.local.commands.runner import CommandRunner, check_words, link_words
+from unidle.engine.node_commands import LinkCheck, NodeCheck
+from unidle.fleet.policies import Between, LinkMethod
 from unidle.hub import frames
 
 NO_HOOKS: Final = "this agent runs no hooks: start it with --hooks allow"
@@ -39,6 +40,35 @@ class HookOrder(msgspec.Struct, frozen=True):
     words: Annotated[tuple[_Word, ...], msgspec.Meta(min_length=1, max_length=256)]
 
 
+_Address = Annotated[str, msgspec.Meta(max_length=255, pattern=r"\A[^\0]*\Z")]
+
+
+class LinkPolicy(msgspec.Struct, frozen=True):
+    """As :class:`unidle.fleet.policies.Between`."""
+
+    least_mbps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None = None
+    measure_ns: Annotated[int, msgspec.Meta(ge=50_000_000, le=600_000_000_000)] = Between().measure_ns
+    method: LinkMethod = "tcp"
+
+
+class LinksOrder(msgspec.Struct, frozen=True):
+    """Body of ``run what=links``: this host's part of a check between nodes, see :class:`LinkCheck`."""
+
+    name: _Name
+    limit_ns: frames.TimeNs
+    rank: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+    world: Annotated[int, msgspec.Meta(ge=2, le=1_000_000)]
+    address: _Address
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    secret: Annotated[str, msgspec.Meta(max_length=256, pattern=r"\A[^\0]*\Z")]
+    policy: LinkPolicy = LinkPolicy()
+
+
+_FORMS: Final[dict[str, type[CheckOrder | HookOrder | LinksOrder]]] = {
+    "check": CheckOrder, "hook": HookOrder, "links": LinksOrder,
+}  # fmt: skip
+
+
 class Orders:
     """``root`` has a directory for each name. Orders outlive the agent: the next one finds them there.
 
@@ -54,12 +84,9 @@ class Orders:
     def take(self, command: int, what: str, body: dict[str, Any]) -> str:
         """Run an order, or find that it runs or has ended: :meth:`ended` answers the command. Else why it is not run."""
         try:
-            if what == "check":
-                order: CheckOrder | HookOrder = msgspec.convert(body, CheckOrder)
-            elif what == "hook":
-                order = msgspec.convert(body, HookOrder)
-            else:
+            if what not in _FORMS:
                 return f"{what!r} is unknown to this release"
+            order = msgspec.convert(body, _FORMS[what])
         except msgspec.ValidationError as error:
             return f"the order is not as agreed: {error}"
         if not self._runner.knows(order.name):
@@ -67,16 +94,22 @@ class Orders:
                 return NO_HOOKS
             if len(self._running) >= _MOST_RUNNING:
                 return f"{_MOST_RUNNING} orders run already"
-            self._runner.begin(order.name, self._words(order), order.limit_ns)
+            words, env = self._words(order)
+            self._runner.begin(order.name, words, order.limit_ns, env)
         self._running.add(order.name)
         self._awaited[command] = order.name
         return ""
 
-    def _words(self, order: CheckOrder | HookOrder) -> tuple[str, ...]:
+    def _words(self, order: CheckOrder | HookOrder | LinksOrder) -> tuple[tuple[str, ...], dict[str, str]]:
         if isinstance(order, HookOrder):
-            return order.words
+            return order.words, {}
+        if isinstance(order, LinksOrder):
+            terms = order.policy
+            policy = Between(terms.least_mbps, terms.measure_ns, terms.method)
+            there = (order.address, order.port, order.secret)
+            return link_words(self._node, LinkCheck(order.rank, order.world, *there, policy))
         what = NodeCheck(order.tier, order.log_since_ns, order.used, self._kernel_log)
-        return check_words(self._node, what, 0)
+        return check_words(self._node, what, 0), {}
 
     @property
     def is_busy(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from unidle.fleet.policies import Between
+
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
@@ -21,6 +23,22 @@ class NodeCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkCheck:
+    """The part of one node in a check between ``world`` nodes (:mod:`unidle.probe.check.between`).
+
+    Rank 0 leads, at ``address`` and ``port`` of its node; its outcome is that of the check. All ranks have one
+    ``secret``, by which the leader knows them. ``policy``: what is measured.
+    """
+
+    rank: int
+    world: int
+    address: str
+    port: int
+    secret: str
+    policy: Between
+
+
+@dataclass(frozen=True, slots=True)
 class NodeCommand:
     """Run ``what`` on the machine of a node, at most ``limit_ns``: a check, or the words of a command of the site.
 
@@ -30,7 +48,7 @@ class NodeCommand:
 
     name: str
     node: str
-    what: NodeCheck | tuple[str, ...]
+    what: NodeCheck | LinkCheck | tuple[str, ...]
     limit_ns: int
     netns: str = ""
 

@@ -135,6 +135,21 @@ class NodeChecked(Base, frozen=True, omit_defaults=True):
     because: str = ""
 
 
+class LinksChecked(Base, frozen=True, omit_defaults=True):
+    """A check between nodes ended; ``fit`` is None if it is undecided.
+
+    ``bad``: nodes to take out of service, so that no bad link is left between the others. ``by``: who asked for it,
+    where it was not for a gang; ``request`` is then the id of that request.
+    """
+
+    nodes: tuple[str, ...]
+    fit: bool | None
+    bad: tuple[str, ...] = ()
+    because: str = ""
+    by: str = ""
+    request: str = ""
+
+
 class PreflightEnded(Base, frozen=True, omit_defaults=True):
     """The nodes of an attempt were checked before it starts; without ``ok`` it does not start."""
 

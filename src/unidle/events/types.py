@@ -13,6 +13,7 @@ from unidle.events import Base
 from unidle.events.guard import CheckpointBad as CheckpointBad
 from unidle.events.guard import CordonSet as CordonSet
 from unidle.events.guard import FaultSeen as FaultSeen
+from unidle.events.guard import LinksChecked as LinksChecked
 from unidle.events.guard import MaintenanceSet as MaintenanceSet
 from unidle.events.guard import NodeChecked as NodeChecked
 from unidle.events.guard import PreflightEnded as PreflightEnded
@@ -168,6 +169,7 @@ Event: TypeAlias = (
     | SparesSet
     | MaintenanceSet
     | NodeChecked
+    | LinksChecked
     | PreflightEnded
     | UtilisationSeen
     | IdleTold
@@ -218,6 +220,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "spares_set": SparesSet,
     "maintenance_set": MaintenanceSet,
     "node_checked": NodeChecked,
+    "links_checked": LinksChecked,
     "preflight_ended": PreflightEnded,
     "utilisation_seen": UtilisationSeen,
     "idle_told": IdleTold,

@@ -67,13 +67,31 @@ class Lemon:
     within_ns: int = 30 * 24 * HOUR_NS
 
 
+LinkMethod = Literal["tcp", "gloo", "nccl"]
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """The check between the nodes of a gang before it starts.
+
+    Each pair has to reach ``least_mbps`` (Mbit/s), by default nearly what the better half of the pairs does. Pairs are
+    measured for ``measure_ns`` by ``method``: TCP, or an all-reduce of PyTorch. The check ends within ``timeout_ns``.
+    """
+
+    least_mbps: int | None = None
+    measure_ns: int = _S // 2
+    method: LinkMethod = "tcp"
+    timeout_ns: int = 2 * MINUTE_NS
+
+
 @dataclass(frozen=True, slots=True)
 class GuardPolicy:
     """See ``docs/how-to/sick-nodes.md``. ``prove`` is the check after a remedy, ``quick`` the one before a gang.
 
     With ``accept_unknown`` an undecided check after a remedy that finds no problem counts as passed. ``spares``:
     so many nodes of each kind, or ``spare_nodes``: these, are kept for gangs that lost something to a fault;
-    filler that is in their way has at most ``spare_grace_ns`` to stop.
+    filler that is in their way has at most ``spare_grace_ns`` to stop. ``between``: how links between the nodes of a
+    gang are checked; None: they are not.
     """
 
     remedies: dict[Rung, Hook] = field(default_factory=dict)
@@ -95,6 +113,7 @@ class GuardPolicy:
     spare_nodes: tuple[str, ...] = ()
     spare_grace_ns: int = 2 * _S
     probation_work: ProbationWork = "none"
+    between: Between | None = None
 
     @property
     def keeps_spares(self) -> bool:

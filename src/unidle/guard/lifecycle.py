@@ -6,6 +6,7 @@ from collections.abc import Container
 from typing import Final, Literal
 
 from unidle.events import types as ev
+from unidle.fleet import device_of
 from unidle.guard.exit_codes import signal_name
 from unidle.guard.failure import (
     cannot_start,
@@ -147,7 +148,7 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
             ev.JobEnded(job.id, "cancelled", because),
         ]
     if (refused := _refused(attempt)) is not None:
-        return [ended(job.id, attempt.number, "failed", refused), ev.Requeued(job.id, refused)]
+        return [ended(job.id, attempt.number, "failed", refused), _after_refusal(job, attempt, refused, now_ns)]
     if attempt.disrupted is not None and (stop is None or stop.why in _OVERRULED):
         then = by_policy(job, "evict", attempt.disrupted, now_ns)
         left = ended(job.id, attempt.number, "preempted", attempt.disrupted)
@@ -193,6 +194,23 @@ def _refused(attempt: AttemptView) -> Reason | None:
     if rank is None or any(r.spawn_ns is not None for r in attempt.ranks):
         return None
     return Reason(CUT_REFUSED, rank.notes[-1][1] if rank.notes else "the part cannot be made")
+
+
+def _after_refusal(job: JobView, attempt: AttemptView, why: Reason, now_ns: int) -> ev.Event:
+    """Placed elsewhere at once, which uses no restart. Where the same devices were refused before, placement does not
+    avoid them: then the back-off and the number of restarts bound how often that is tried."""
+    before = [
+        _devices(one)
+        for one in job.attempts[: attempt.number - 1]
+        if one.why is not None and one.why.code == CUT_REFUSED
+    ]
+    if any(_devices(attempt) <= devices for devices in before):
+        return _again_or_fail(job, why, now_ns)
+    return ev.Requeued(job.id, why)
+
+
+def _devices(attempt: AttemptView) -> frozenset[str]:
+    return frozenset(device_of(slice_id) for place in attempt.places for slice_id in place.slices)
 
 
 def _done(attempt: AttemptView) -> Reason:

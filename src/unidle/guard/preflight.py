@@ -15,6 +15,8 @@ Tier = Literal["quick", "standard", "burn-in"]
 Action = Literal["start", "again", "elsewhere", "taint"]
 _RANK: Final[dict[Tier, int]] = {"quick": 0, "standard": 1, "burn-in": 2}
 _S: Final = 1_000_000_000
+FIT: Final = "fit by an earlier check"
+"""The reason where nothing speaks against the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def decide(
     """What to do with a node that a gang is to start on."""
     tier = tier_needed(results, changed_ns, now_ns, rules)
     if tier is None:
-        return Decision("start", node, "fit by an earlier check")
+        return Decision("start", node, FIT)
     started_ns = -1 if changed_ns is None else changed_ns
     latest = max((r for r in results if r.at_ns > started_ns), key=lambda r: r.at_ns, default=None)
     if latest is not None and latest.fit is False:
@@ -91,7 +93,7 @@ def decide(
         return Decision("again", node, says, tier, silent[-1].at_ns + rules.pause_ns)
     says = f"{len(silent)} {tier} checks were undecided: {silent[-1].because or 'no reason given'}"
     if tier == "quick":  # the thorough proof still stands
-        return Decision("start", node, f"{says}; fit by an earlier check")
+        return Decision("start", node, f"{says}; {FIT}")
     return Decision("elsewhere", node, f"{says}; no earlier check found it fit")
 
 

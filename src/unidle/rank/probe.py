@@ -29,6 +29,8 @@ BLOCK = 1 << 20
 SETTLE = 0.25  # part of a flow that is not counted: connections find their rate
 PINGS = 50
 WAIT_S = 120.0
+SECRET_VARIABLE = "UNIDLE_BETWEEN_SECRET"  # noqa: S105 - the name of a variable
+"""What the ranks of a check between nodes have in common, so that rank 0 does not take a stranger for one of them."""
 _HEAD = struct.Struct("!cI")  # what it is (d: data, p: ping), and the flow's number
 
 
@@ -84,8 +86,8 @@ class RankLink:
     def send(self, what: dict[str, Any]) -> None:
         self.link.sendall(json.dumps(what).encode() + b"\n")
 
-    def receive(self) -> dict[str, Any]:
-        text = self._file.readline()
+    def receive(self, most_chars: int = -1) -> dict[str, Any]:
+        text = self._file.readline(most_chars)
         if not text:
             raise Failed("a rank ended before the end of the measurement")
         found = json.loads(text)
@@ -225,8 +227,8 @@ def _follow(given: argparse.Namespace, leader: tuple[str, int], rank: int) -> No
             line.send({"ways": send(order, given.seconds, given.streams)})
 
 
-def connected(leader: tuple[str, int]) -> socket.socket:
-    end = time.monotonic() + WAIT_S
+def connected(leader: tuple[str, int], wait_s: float = WAIT_S) -> socket.socket:
+    end = time.monotonic() + wait_s
     while True:
         try:
             return socket.create_connection(leader, timeout=5)

@@ -21,7 +21,7 @@ from unidle.view import host_clocks, profiler_events, remedies, watching
 from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.state import View
 
-FOLD_VERSION: Final = 18
+FOLD_VERSION: Final = 19
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 
@@ -113,6 +113,7 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.SparesSet: of_fleet.spares_set,
     ev.MaintenanceSet: remedies.maintenance_set,
     ev.NodeChecked: remedies.node_checked,
+    ev.LinksChecked: remedies.links_checked,
     ev.PreflightEnded: of_jobs.preflight_ended,
     ev.UtilisationSeen: of_jobs.utilisation_seen,
     ev.IdleTold: of_jobs.idle_told,

@@ -178,7 +178,7 @@ def verdict_reached(view: View, event: ev.VerdictReached, now: int) -> None:
 def preflight_ended(view: View, event: ev.PreflightEnded, now: int) -> None:
     attempt = attempt_of(view, job_of(view, event.job), event.attempt)
     if attempt.live:
-        attempt.checked_ns = now
+        attempt.checked_ns, attempt.checked = now, event.because
 
 
 def verdict_over(view: View, event: ev.VerdictOver, now: int) -> None:

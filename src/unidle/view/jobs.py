@@ -42,6 +42,7 @@ class AttemptView(msgspec.Struct, array_like=True):
     landings: list[RankLanding] = []  # ranks that got other slices than were placed
     since: dict[str, int] = {}  # these slices, each with when the attempt got it
     clocks: dict[str, AttemptClock] = {}  # of nodes with a clock of their own
+    checked: Reason | None = None  # what the check of its nodes found
 
     @property
     def verdict(self) -> VerdictView | None:

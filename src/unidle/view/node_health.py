@@ -10,13 +10,22 @@ from typing import Final
 
 import msgspec
 
-from unidle.events.guard import CareState, CordonSet, FaultSeen, MaintenanceSet, NodeChecked, RemedySet
+from unidle.events.guard import (
+    CareState,
+    CordonSet,
+    FaultSeen,
+    LinksChecked,
+    MaintenanceSet,
+    NodeChecked,
+    RemedySet,
+)
 from unidle.fleet.policies import STEP_OF
 from unidle.jobs import Reason
 
 _HOUR_NS: Final = 3_600_000_000_000
 _KEPT: Final = 64
 _CHECKS_KEPT: Final = 16
+_LINKS_KEPT: Final = 255
 TAKES_OUT: Final = frozenset(STEP_OF)
 """Actions of a fault after which a node, or a device of it, has no work for a while."""
 
@@ -82,6 +91,16 @@ class CheckView(msgspec.Struct, array_like=True, frozen=True):
     because: str
 
 
+class LinksView(msgspec.Struct, array_like=True, frozen=True):
+    """A check between nodes, see :class:`unidle.events.guard.LinksChecked`."""
+
+    at_ns: int
+    nodes: tuple[str, ...]
+    fit: bool | None
+    bad: tuple[str, ...]
+    because: str
+
+
 class Strike(msgspec.Struct, array_like=True, frozen=True):
     """A gang hung or was disconnected because of the node."""
 
@@ -95,7 +114,7 @@ class Strike(msgspec.Struct, array_like=True, frozen=True):
 class Care:
     """``pending``: evidence that nothing was decided on yet, by target; ``offences``: when what bears this identity
     was taken out for a fault; ``falls``: when which node had a fault, for the breaker; ``returned``: when a node came
-    back, or was reported again."""
+    back, or was reported again; ``links``: the last checks between nodes."""
 
     targets: dict[str, CareView] = field(default_factory=dict)
     pending: dict[str, list[Sign]] = field(default_factory=dict)
@@ -107,6 +126,7 @@ class Care:
     windows: dict[str, Window] = field(default_factory=dict)
     checks: dict[str, list[CheckView]] = field(default_factory=dict)
     returned: dict[str, int] = field(default_factory=dict)
+    links: list[LinksView] = field(default_factory=list)
 
     @property
     def idle(self) -> bool:
@@ -191,3 +211,8 @@ def maintenance_set(care: Care, event: MaintenanceSet) -> None:
 def node_checked(care: Care, event: NodeChecked, now_ns: int) -> None:
     said = CheckView(now_ns, event.tier, event.fit, event.because)
     care.checks[event.node] = [*care.checks.get(event.node, ())[-_CHECKS_KEPT:], said]
+
+
+def links_checked(care: Care, event: LinksChecked, now_ns: int) -> None:
+    said = LinksView(now_ns, event.nodes, event.fit, event.bad, event.because)
+    care.links = [*care.links[-_LINKS_KEPT:], said]

@@ -33,6 +33,10 @@ def node_checked(view: View, event: ev.NodeChecked, now: int) -> None:
     of.node_checked(view.care, event, now)
 
 
+def links_checked(view: View, event: ev.LinksChecked, now: int) -> None:
+    of.links_checked(view.care, event, now)
+
+
 def device_of(view: View, target: str) -> Device | None:
     """The device of this name; None where it is a node's, or unknown."""
     if "/" not in target:

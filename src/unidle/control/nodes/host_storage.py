@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ from unidle.events import types as ev
 from unidle.hub import frames
 from unidle.hub.protocol import Peer
 from unidle.hub.refusals import printable
+from unidle.jobs import RankPlace
 from unidle.probe.mount_table import Mount
 from unidle.probe.mount_watch import MountState
 from unidle.view.state import View
@@ -57,11 +58,18 @@ class _Host:
     asked: dict[str, tuple[Mount, MountState]] | None = None
 
 
+_Key: TypeAlias = tuple[tuple[str, int, tuple[RankPlace, ...]], ...]
+"""Of live attempts: job, number and places. Where nothing changed the places are the same objects, and compare at once."""
+
+
 @dataclass(slots=True)
 class _LiveJobs:
-    """Attempts that are live (``key``), their directories and hosts; and the directories by host."""
+    """Attempts that are live (``key``), their directories and hosts; and the directories by host.
 
-    key: tuple[tuple[str, int], ...] = ()
+    The places are part of the key: a rank may land on another host than it was placed on.
+    """
+
+    key: _Key = ()
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     wanted: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -179,18 +187,17 @@ class HostStorage:
                 yield ev.WatchSet(node, STORAGE, why.get(node, ""))
 
 
-def _key_of(view: View) -> tuple[tuple[str, int], ...]:
+def _key_of(view: View) -> _Key:
     live = ((job, view.jobs.open[job].live) for job in sorted(view.live))
-    return tuple((job, attempt.number) for job, attempt in live if attempt is not None)
+    return tuple((job, attempt.number, attempt.places) for job, attempt in live if attempt is not None)
 
 
-def _live_jobs(view: View, key: tuple[tuple[str, int], ...]) -> _LiveJobs:
+def _live_jobs(view: View, key: _Key) -> _LiveJobs:
     made = _LiveJobs(key)
     wanted: dict[str, set[str]] = {}
-    for job, number in key:
-        known = view.jobs.open[job]
-        made.paths[job] = directories_of(known.spec)
-        made.nodes[job] = tuple(sorted({place.node for place in known.attempts[number - 1].places}))
+    for job, _, places in key:
+        made.paths[job] = directories_of(view.jobs.open[job].spec)
+        made.nodes[job] = tuple(sorted({place.node for place in places}))
         for node in made.nodes[job]:
             wanted.setdefault(node, set()).update(
                 path for path in made.paths[job] if len(path) <= _MOST_CHARS

@@ -95,6 +95,16 @@ class NodeMaintenance:
 
 
 def is_checked(view: View, job: JobView, attempt: AttemptView) -> bool:
+    """Whether the nodes of an attempt, or links between them, are to be checked before it starts."""
+    return links_are_checked(view, attempt) or nodes_are_checked(view, job, attempt)
+
+
+def links_are_checked(view: View, attempt: AttemptView) -> bool:
+    """Whether links between the nodes of an attempt are to be checked before it starts."""
+    return view.fleet.guard.between is not None and len({place.node for place in attempt.places}) > 1
+
+
+def nodes_are_checked(view: View, job: JobView, attempt: AttemptView) -> bool:
     """Whether the nodes of an attempt are to be checked before it starts."""
     wish = view.fleet.guard.preflight
     if wish != "auto":

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from unidle.control.nodes.link_checks import LinkChecks
+from unidle.control.nodes.maintenance import links_are_checked, nodes_are_checked
 from unidle.control.nodes.remedies import FIT_OF, judged, order_of
 from unidle.control.nodes.used_directories import UsedDirectories
 from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeCommands
 from unidle.events import types as ev
 from unidle.fleet import Node
-from unidle.guard.preflight import Decision, PreflightResult, PreflightRules, Tier, decide_gang
+from unidle.guard.links import LinksDecision
+from unidle.guard.preflight import FIT, Decision, PreflightResult, PreflightRules, Tier, decide_gang
 from unidle.jobs import Reason
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.node_health import CheckView
 from unidle.view.state import View
-from unidle.words import counted
+from unidle.words import age, counted
 
 LOOK_EVERY_NS: Final = 50_000_000
 _STANDARD_NS: Final = 30 * 86_400_000_000_000
@@ -34,6 +37,7 @@ class Preflight:
         self._name = name  # of this controller: what it begins nobody else looks for
         self._held: dict[tuple[str, int], None] = {}
         self._running: dict[str, tuple[NodeCommand, Tier]] = {}  # by machine
+        self._links = LinkChecks(commands, name)
         self._told: dict[str, int] = {}  # node -> the check that was held against it
         self._count = 0
         self._next_ns: int | None = None
@@ -55,9 +59,10 @@ class Preflight:
     def look(self, view: View, now_ns: int) -> Iterator[ev.Event]:
         """What follows now; an attempt that may start has a :class:`PreflightEnded`."""
         self._next_ns = None
-        if not (self._held or self._running):
+        if not (self._held or self._running or self._links.busy):
             return
         yield from self._results()
+        yield from self._links.results()
         used = _Used(view, self._commands)
         for name, number in list(self._held):
             job = view.jobs.open.get(name)
@@ -71,13 +76,14 @@ class Preflight:
                 yield ev.StopAsked(name, number, "node_sick", 0, Reason("host_silent", why))
             else:
                 yield from self._gang(view, job, attempt, used, now_ns)
-        if self._running:
+        if self._running or self._links.busy:
             self._wake(now_ns + LOOK_EVERY_NS)
 
     def act(self) -> None:
         """Begin the checks that were decided on."""
         for order, _ in self._running.values():
             self._commands.begin(order)
+        self._links.act()
 
     def _wake(self, at_ns: int) -> None:
         self._next_ns = at_ns if self._next_ns is None else min(self._next_ns, at_ns)
@@ -101,43 +107,81 @@ class Preflight:
         self, view: View, job: JobView, attempt: AttemptView, used: _Used, now_ns: int
     ) -> Iterator[ev.Event]:
         policy = view.fleet.guard
+        tries = 1 if policy.preflight == "auto" else policy.quick.tries  # nobody asked to be kept waiting
+        rules = PreflightRules(policy.preflight_age_ns, _STANDARD_NS, tries, policy.quick.pause_ns)
+        each: tuple[Decision, ...] = ()
+        if nodes_are_checked(view, job, attempt):
+            each, bad = self._nodes(view, attempt, rules, used, now_ns)
+            if bad or any(one.action == "again" for one in each):
+                yield from bad
+                return
+        links = LinksDecision("start")
+        if links_are_checked(view, attempt):
+            links = self._links.decide(view, attempt, rules, now_ns)
+            if links.action == "measure":
+                self._wake(max(links.not_before_ns, now_ns + LOOK_EVERY_NS))
+                return
+            text = f"links: {links.because}"
+            if bad := list(self._held_against(view, links.bad, links.at_ns, text)):
+                self._wake(now_ns + 1)
+                yield from bad
+                return
+        yield self._start(view, job, attempt, each, links, now_ns)
+
+    def _nodes(
+        self, view: View, attempt: AttemptView, rules: PreflightRules, used: _Used, now_ns: int
+    ) -> tuple[tuple[Decision, ...], list[ev.Event]]:
+        """The decisions on its nodes, and what is new against any of them; checks that are due begin."""
+        policy = view.fleet.guard
         names = {place.node for place in attempt.places}
         nodes = {node.id: node for node in view.fleet.nodes if node.id in names}
         known = {name: (self._known(view, node), _changed_ns(view, name)) for name, node in nodes.items()}
-        tries = 1 if policy.preflight == "auto" else policy.quick.tries  # nobody asked to be kept waiting
-        rules = PreflightRules(policy.preflight_age_ns, _STANDARD_NS, tries, policy.quick.pause_ns)
         if policy.preflight != "standard":
             known = {name: (_as_thorough(results), None) for name, (results, _) in known.items()}
         _, each = decide_gang(known, now_ns, rules)
-        waits = False
+        bad: list[ev.Event] = []
         for one in each:
             tier = one.tier
             if one.action == "again" and tier is not None:
-                waits = True
                 chosen = tier if policy.preflight == "standard" else "quick"
                 self._check(view, nodes[one.node], chosen, one, used, now_ns)
-            elif _may_taint(view, one) and (at_ns := known[one.node][0][-1].at_ns) != self._told.get(
-                one.node
-            ):
-                self._told[one.node] = at_ns
-                waits = True
-                self._wake(now_ns + 1)
-                because = Reason("unfit", f"node {one.node} is {one.because}")
-                yield ev.FaultSeen(one.node, "preflight", "drain", at_ns, at_ns, because)
-        if not waits:
-            yield self._start(view, job, attempt, each)
+            elif one.action == "taint":
+                at_ns = known[one.node][0][-1].at_ns
+                bad += self._held_against(view, (one.node,), at_ns, f"node {one.node} is {one.because}")
+        if bad:
+            self._wake(now_ns + 1)
+        return each, bad
 
-    def _start(self, view: View, job: JobView, attempt: AttemptView, each: tuple[Decision, ...]) -> ev.Event:
+    def _held_against(
+        self, view: View, nodes: tuple[str, ...], at_ns: int, because: str
+    ) -> Iterator[ev.FaultSeen]:
+        """Evidence against nodes, once for each result. A fleet of one node has no other one to go to: what is wrong
+        with it is reported, and it is used."""
+        if len(view.fleet.nodes) == 1 and view.fleet.guard.preflight == "auto":
+            return
+        for node in nodes:
+            if node in view.nodes and at_ns != self._told.get(node):
+                self._told[node] = at_ns
+                yield ev.FaultSeen(node, "preflight", "drain", at_ns, at_ns, Reason("unfit", because))
+
+    def _start(
+        self, view: View, job: JobView, attempt: AttemptView, each: tuple[Decision, ...], links: LinksDecision, now_ns: int
+    ) -> ev.Event:  # fmt: skip
         """All that can be known is known; a node that may not be taken out is used all the same."""
         del self._held[job.id, attempt.number]
-        doubts = [one for one in each if one.because != "proved fit"]
-        text = f"{counted(len(each), 'node')} checked"
-        if doubts:
+        parts = []
+        if each:
+            parts.append(f"{counted(len(each), 'node')} checked")
+        if doubts := [one for one in each if one.because != FIT]:
             one = doubts[0]
-            here = view.care.targets.get(one.node)
-            more = f"; {here.because.text}" if one.action == "taint" and here is not None else ""
-            text += f"; {one.node}: {one.because}{more}; the job starts nevertheless"
-        return ev.PreflightEnded(job.id, attempt.number, True, Reason("checked", text))
+            parts.append(f"{one.node}: {one.because}{_why_used(view, one.node, one.action == 'taint')}")
+        if links.because:
+            parts.append(f"{links.because}, {age(now_ns - links.at_ns)} ago")
+            if links.action == "taint":
+                parts[-1] += _why_used(view, links.bad[0], True)
+        if doubts or links.action == "taint" or not links.fit:
+            parts.append("the job starts nevertheless")
+        return ev.PreflightEnded(job.id, attempt.number, True, Reason("checked", "; ".join(parts)))
 
     def _check(
         self, view: View, node: Node, tier: Tier, decision: Decision, used: _Used, now_ns: int
@@ -192,9 +236,10 @@ def _log_of(node: Node) -> str:
     return node.watch.kernel_log if node.watch is not None else ""
 
 
-def _may_taint(view: View, decision: Decision) -> bool:
-    """A fleet of one node has no other one to go to: what is wrong with it is reported, and it is used."""
-    return decision.action == "taint" and (len(view.fleet.nodes) > 1 or view.fleet.guard.preflight != "auto")
+def _why_used(view: View, node: str, bad: bool) -> str:
+    """Why a node that is bad is used nevertheless."""
+    here = view.care.targets.get(node)
+    return f"; {here.because.text}" if bad and here is not None else ""
 
 
 def _result(name: str, check: CheckView) -> PreflightResult:

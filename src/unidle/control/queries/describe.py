@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from unidle.control.nodes.maintenance import is_checked
+from unidle.control.nodes.maintenance import is_checked, links_are_checked
 from unidle.events.types import StopAsked
 from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended
 from unidle.guard.failure_words import others_in_words
@@ -255,8 +255,11 @@ def _decisions_of(view: View, job: JobView, attempt: AttemptView) -> list[Plain]
     if _waits_for_check(view, job, attempt):
         nodes = list(dict.fromkeys(place.node for place in attempt.places))
         more = f" and {counted(len(nodes) - _NAMED, 'more node')}" if len(nodes) > _NAMED else ""
-        text = f"its nodes, before its ranks start: {', '.join(nodes[:_NAMED])}{more}"
+        what = "its nodes and the links between them" if links_are_checked(view, attempt) else "its nodes"
+        text = f"{what}, before its ranks start: {', '.join(nodes[:_NAMED])}{more}"
         decisions.append(_decision(attempt.placed_ns, "checking", text))
+    if attempt.checked is not None:
+        decisions.append(_decision(attempt.checked_ns, "checked", attempt.checked.text, attempt.checked))
     for notice in attempt.notices:
         decisions.append(_decision(notice.at_ns, "idle notice", notice.because.text, notice.because))
         if notice.over is not None:

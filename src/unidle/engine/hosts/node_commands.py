@@ -15,7 +15,7 @@ import msgspec
 from unidle.clock import Clock
 from unidle.engine.hosts.core import HostsCore
 from unidle.engine.hosts.timing import S
-from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeOutcome
+from unidle.engine.node_commands import LinkCheck, NodeCheck, NodeCommand, NodeOutcome
 from unidle.hub import frames
 from unidle.hub.protocol import ClockOffset
 from unidle.hub.refusals import printable
@@ -104,7 +104,7 @@ class HostCommands:
         one.peer = agent.id
         out = self._core.out
         number = out.ask(agent.id, lambda done: self._answered(one, done))
-        what = "check" if isinstance(order.what, NodeCheck) else "hook"
+        what = {NodeCheck: "check", LinkCheck: "links"}.get(type(order.what), "hook")
         out.tell(
             agent.id, frames.Run(number, out.fence, what, _body(self._name, order, max(left_ns, S), offset))
         )
@@ -130,6 +130,9 @@ def _body(fleet: str, order: NodeCommand, limit_ns: int, offset: ClockOffset | N
         if since_ns is not None and offset is not None:  # rather a line too many
             since_ns = max(since_ns - offset.offset_ns - offset.error_ns, 0)
         return body | {"tier": what.tier, "log_since_ns": since_ns, "used": what.used}
+    if isinstance(what, LinkCheck):
+        part: dict[str, Any] = msgspec.to_builtins(what)
+        return body | part
     return body | {"words": what}
 
 

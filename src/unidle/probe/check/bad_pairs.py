@@ -42,6 +42,17 @@ def first_round(nodes: Sequence[str]) -> tuple[Wave, ...]:
     return tuple(waves)
 
 
+def all_pairs(nodes: Sequence[str]) -> tuple[Wave, ...]:
+    """Waves in which every two nodes meet once: what two rounds leave out is the link of two nodes that are good."""
+    seats: list[str | None] = [*nodes] if len(nodes) % 2 == 0 else [*nodes, None]
+    count, waves = len(seats), []
+    for _ in range(count - 1):
+        pairs = ((seats[k], seats[count - 1 - k]) for k in range(count // 2))
+        waves.append(tuple((min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None))
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return tuple(waves)
+
+
 def second_round(nodes: Sequence[str], did_well: Mapping[Pair, bool | None]) -> tuple[Wave, ...]:
     """Pairs each suspect with two proven good nodes that are new to it; without proven nodes, with other suspects.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hmac
 import json
 import os
 import socket
@@ -20,11 +21,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from unidle.probe.check.bad_pairs import BadPairs, Pair, Wave, first_round, judged, second_round, verdict
+from unidle.probe.check.bad_pairs import BadPairs, Pair, Wave, all_pairs, first_round, judged, second_round, verdict
 from unidle.probe.check.model import Check, NodeReport
-from unidle.rank.probe import Failed, RankLink, Receiver, connected, send
+from unidle.rank.probe import SECRET_VARIABLE, Failed, RankLink, Receiver, connected, send
 
-_JOIN_S: Final = 60.0
+_HELLO_S: Final = 5.0
+_HELLO_BYTES: Final = 4096
+_MOST_SLOW: Final = 256  # pairs in a brief answer
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--collective", choices=("gloo", "nccl"), help="an all-reduce of PyTorch instead of TCP"
     )
     parser.add_argument("--bytes", type=int, default=64 << 20, help="size of the all-reduce")
+    parser.add_argument(
+        "--join", type=float, default=60.0, help="seconds that rank 0 waits for the others, and they for it"
+    )
+    parser.add_argument(
+        "--complete", type=int, default=2, help="with at most so many nodes each pair is measured"
+    )
+    parser.add_argument(
+        "--brief", action="store_true", help="print what is bad only, and the numbers of absent ranks"
+    )
     given = parser.parse_args(argv)
     try:
         _checked(given)
@@ -56,10 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if rank:
             _follow(given, leader, rank)
             return 0
-        report, found = _lead(given, leader, world)
+        report, found, brief = _lead(given, leader, world)
     except (Failed, OSError) as error:
         print(f"unidle check: {error}", file=sys.stderr)
         return 3
+    if given.brief:
+        print(json.dumps(brief))
+        return report.exit_code
     told = {"node": None, "ok": report.ok, "checks": [check._asdict() for check in report.checks]}
     print(
         json.dumps(
@@ -74,6 +89,7 @@ def _checked(given: argparse.Namespace) -> None:
         ("seconds", 0.05, 600),
         ("streams", 1, 256),
         ("wait", 0.1, 3600),
+        ("join", 0.1, 3600),
         ("bytes", 4096, 1 << 34),
     ):
         if not low <= getattr(given, name) <= high:
@@ -86,9 +102,10 @@ def _checked(given: argparse.Namespace) -> None:
 
 
 def _follow(given: argparse.Namespace, leader: tuple[str, int], rank: int) -> None:
-    line = RankLink(connected(leader))
+    line = RankLink(connected(leader, given.join))
     receiver = Receiver()
-    line.send({"rank": rank, "node": given.node, "host": line.link.getsockname()[0], "port": receiver.port})
+    hello = {"rank": rank, "node": given.node, "host": line.link.getsockname()[0], "port": receiver.port}
+    line.send({**hello, "secret": os.environ.get(SECRET_VARIABLE, "")})
     line.link.settimeout(None)  # waves of others may take long; a leader that dies closes the connection
     while not (order := line.receive()).get("end"):
         line.send(_obey(order, receiver, given))
@@ -145,23 +162,39 @@ class _Nodes:
         self.lines: dict[str, RankLink | _Own] = {}
         self.seats = {own: {"rank": 0, "node": own, "host": leader[0], "port": receiver.port}}
         self.lost: dict[str, None] = {}
-        self._given, self._flow = given, 0
+        self._given, self._flow, self.join_s = given, 0, given.join
         self.bar_gbps: float | None = given.gbps
-        until = time.monotonic() + _JOIN_S
+        until = time.monotonic() + given.join
         with socket.create_server(("", leader[1]), backlog=world) as server:
             while len(self.seats) < world and time.monotonic() < until:
                 server.settimeout(max(until - time.monotonic(), 0.1))
                 with contextlib.suppress(TimeoutError):
-                    line = RankLink(server.accept()[0])
-                    hello = line.receive()
-                    line.link.settimeout(2 * given.wait + given.seconds + (60 if given.collective else 0))
-                    if hello["node"] in self.seats:
-                        raise Failed(
-                            f"two ranks have the node name {hello['node']}: start one rank on each node"
-                        )
-                    self.seats[str(hello["node"])], self.lines[str(hello["node"])] = hello, line
-        self.missing = world - len(self.seats)
+                    self._take(server.accept()[0])
+        here = {seat["rank"] for seat in self.seats.values()}
+        self.absent = tuple(rank for rank in range(world) if rank not in here)
         self.lines[own] = _Own(given, receiver)  # last: it does its part only when it is its turn to answer
+
+    def _take(self, link: socket.socket) -> None:
+        """A rank that connected; anything else is not answered."""
+        line = RankLink(link)
+        link.settimeout(min(self._given.join, _HELLO_S))
+        try:
+            hello = line.receive(_HELLO_BYTES)
+            node, rank = str(hello["node"]), int(hello["rank"])
+            known = hmac.compare_digest(
+                str(hello.get("secret", "")).encode(), os.environ.get(SECRET_VARIABLE, "").encode()
+            )
+            host, port = str(hello["host"]), int(hello["port"])
+        except (OSError, Failed, ValueError, KeyError, TypeError, AssertionError):
+            known = False
+        if not known:
+            link.close()
+            return
+        if node in self.seats:
+            raise Failed(f"two ranks have the node name {node}: start one rank on each node")
+        link.settimeout(2 * self._given.wait + self._given.seconds + (60 if self._given.collective else 0))
+        self.seats[node] = {"rank": rank, "node": node, "host": host, "port": port}
+        self.lines[node] = line
 
     def ask(self, orders: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """Orders to nodes at the same time; the answers of those that gave one."""
@@ -246,19 +279,42 @@ class _Nodes:
             del self.lines[node]
 
 
-def _lead(given: argparse.Namespace, leader: tuple[str, int], world: int) -> tuple[NodeReport, BadPairs]:
+def _lead(
+    given: argparse.Namespace, leader: tuple[str, int], world: int
+) -> tuple[NodeReport, BadPairs, dict[str, Any]]:
+    """The report, what is bad, and that in brief (:class:`unidle.guard.links.LinksReport`)."""
     nodes = _Nodes(given, leader, world)
     names = sorted(nodes.seats)
     rates: dict[Pair, float | None] = {}
     least = given.gbps * 1e9 / 8 if given.gbps else None
     try:
-        rates = _measured(nodes, first_round(names), rates, least)
+        first = all_pairs(names) if len(names) <= given.complete else first_round(names)
+        rates = _measured(nodes, first, rates, least)
         rates = _measured(nodes, second_round(names, judged(rates, least)), rates, least)
     finally:
         nodes.end()
     results = judged(rates, least)
     found = verdict(names, results)
-    return NodeReport("", tuple(_checks(nodes, rates, results, found)), ()), found
+    return (
+        NodeReport("", tuple(_checks(nodes, rates, results, found)), ()),
+        found,
+        _brief(nodes, rates, results, found),
+    )
+
+
+def _brief(
+    nodes: _Nodes, rates: dict[Pair, float | None], results: dict[Pair, bool | None], found: BadPairs
+) -> dict[str, Any]:
+    """Without what is well: the answer of a check of thousands of nodes is short."""
+    slow = [[a, b, _gbps(rates[a, b])] for (a, b), well in results.items() if well is False]
+    told = [rate for rate in rates.values() if rate is not None]
+    return {
+        "bad_nodes": found.bad_nodes,
+        "bad_links": found.bad_links,
+        "slow": slow[:_MOST_SLOW],
+        "absent": nodes.absent,
+        "least_gbps": _gbps(min(told, default=None)),
+    }
 
 
 def _measured(
@@ -279,8 +335,9 @@ def _measured(
 def _checks(
     nodes: _Nodes, rates: dict[Pair, float | None], results: dict[Pair, bool | None], found: BadPairs
 ) -> Iterator[Check]:
-    if nodes.missing:
-        yield Check("nodes", False, len(nodes.seats), "nodes", len(nodes.seats) + nodes.missing, f"{nodes.missing} did not connect within {_JOIN_S:.0f} s")  # fmt: skip
+    if nodes.absent:
+        missing = len(nodes.absent)
+        yield Check("nodes", False, len(nodes.seats), "nodes", len(nodes.seats) + missing, f"{missing} did not connect within {nodes.join_s:.0f} s")  # fmt: skip
     for node in sorted(nodes.seats):
         own = {pair: rate for pair, rate in rates.items() if node in pair}
         best = max((rate for rate in own.values() if rate is not None), default=None)

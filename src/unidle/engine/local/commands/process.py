@@ -1,6 +1,6 @@
 """The process that runs one remedy or check, and outlives the controller that began it. Standard library only.
 
-Its directory holds ``order.json`` (``words``, ``limit_s``), ``lock``, which it holds while it lives, and at the end
+Its directory holds ``order.json`` (``words``, ``limit_s``, ``env``: more variables), ``lock``, which it holds while it lives, and at the end
 ``result.json``: ``code`` (None where it had to be killed), ``late``, ``text`` (the end of what it printed).
 """
 
@@ -22,7 +22,7 @@ LET_GO_S = 2.0
 def main(directory: str) -> None:
     with open(f"{directory}/order.json") as file:
         order = json.load(file)
-    result = run(order["words"], float(order["limit_s"]))
+    result = run(order["words"], float(order["limit_s"]), order.get("env", {}))
     path = f"{directory}/result.json"
     with open(f"{path}.new", "w") as file:
         json.dump(result, file)
@@ -31,12 +31,17 @@ def main(directory: str) -> None:
     os.replace(f"{path}.new", path)
 
 
-def run(words: list[str], limit_s: float) -> dict[str, object]:
+def run(words: list[str], limit_s: float, env: dict[str, str]) -> dict[str, object]:
     """Run the command, at most so long; nothing that it started in its process group stays when it was late."""
     until = time.monotonic() + limit_s
     try:
         child = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+            env={**os.environ, **env},
         )
     except (OSError, ValueError) as error:
         return {"code": 127, "late": False, "text": f"cannot be started: {error}"}

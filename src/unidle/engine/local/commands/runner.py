@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -18,9 +18,11 @@ from typing import Final
 from unidle.clock import boot_id
 from unidle.engine.local.commands import process
 from unidle.engine.local.ranks import rundir
-from unidle.engine.node_commands import NodeCheck, NodeCommand, NodeOutcome
+from unidle.engine.node_commands import LinkCheck, NodeCheck, NodeCommand, NodeOutcome
+from unidle.rank.probe import SECRET_VARIABLE
 
 _KEPT: Final = 200
+LINKS_COMPLETE: Final = 16  # nodes between which each pair is measured: at half a second about 10 s
 
 
 class CommandRunner:
@@ -30,14 +32,25 @@ class CommandRunner:
         self._root = root
         self._children: list[int] = []
 
-    def begin(self, name: str, words: Sequence[str], limit_ns: int) -> None:
-        """Start it, unless it was started before. Where there is no room, the caller's time limit shows it."""
+    def begin(
+        self, name: str, words: Sequence[str], limit_ns: int, env: Mapping[str, str] | None = None
+    ) -> None:
+        """Start it, unless it was started before. Where there is no room, the caller's time limit shows it.
+
+        ``env``: more variables. They are in a file of this user alone, and in no argument.
+        """
         directory = self._root / name
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             directory.mkdir()
-            order = {"words": list(words), "limit_s": limit_ns / 1e9, "boot": boot_id()}
-            (directory / "order.json").write_text(json.dumps(order))
+            order = {
+                "words": list(words),
+                "limit_s": limit_ns / 1e9,
+                "boot": boot_id(),
+                "env": dict(env or {}),
+            }
+            with open(directory / "order.json", "w", opener=_private) as file:
+                json.dump(order, file)
             with open(directory / "lock", "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 self._children.append(_spawn(str(directory), lock.fileno()))
@@ -76,6 +89,18 @@ def check_words(node: str, check: NodeCheck, offset_ns: int) -> tuple[str, ...]:
     return (*words, *(f"--used={path}" for path in check.used))
 
 
+def link_words(node: str, check: LinkCheck) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The command of one node's part in a check between nodes, and its variables."""
+    policy = check.policy
+    words = [sys.executable, "-P", "-m", "unidle.probe.check.between", "--node", node, "--brief"]
+    words += ["--complete", str(LINKS_COMPLETE)]
+    words += ["--join", "20", "--wait", "5", "--seconds", f"{policy.measure_ns / 1e9:.3f}"]
+    words += ["--gbps", f"{policy.least_mbps / 1000:.3f}"] if policy.least_mbps is not None else []
+    words += ["--collective", policy.method] if policy.method != "tcp" else []
+    env = {"RANK": str(check.rank), "WORLD_SIZE": str(check.world), SECRET_VARIABLE: check.secret}
+    return tuple(words), env | {"MASTER_ADDR": check.address, "MASTER_PORT": str(check.port)}
+
+
 class LocalCommands:
     """:class:`unidle.engine.node_commands.NodeCommands` where all nodes are parts of this machine.
 
@@ -92,17 +117,27 @@ class LocalCommands:
 
     def begin(self, order: NodeCommand) -> None:
         """A check runs in the network namespace of its node, where that has one."""
-        words = order.what
-        if isinstance(words, NodeCheck):
-            words = check_words(order.node, words, self._offset_ns)
-            words = ("ip", "netns", "exec", order.netns, *words) if order.netns else words
-        self._runner.begin(order.name, words, order.limit_ns)
+        what = order.what
+        env: dict[str, str] = {}
+        if isinstance(what, NodeCheck):
+            words = check_words(order.node, what, self._offset_ns)
+        elif isinstance(what, LinkCheck):
+            words, env = link_words(order.node, what)
+        else:
+            words = what
+        if order.netns and not isinstance(what, tuple):
+            words = ("ip", "netns", "exec", order.netns, *words)
+        self._runner.begin(order.name, words, order.limit_ns, env)
 
     def look(self, name: str) -> NodeOutcome | None:
         return self._runner.look(name)
 
     def forget(self, name: str) -> None:
         """Nothing to do: what is on the disk is pruned."""
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _spawn(directory: str, lock_fd: int) -> int:
