@@ -13,6 +13,7 @@ import typer
 from unidle.cli.common import JsonOption, cannot_write, print_json, say, say_whole, show_table, warn
 from unidle.cli.help import Commands
 from unidle.cli.option_set import with_options
+from unidle.cli.tune_words import PathsArgument, check_paths_exist, tune_settings
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -26,6 +27,9 @@ tune_app = Commands(help="Find code that makes training slower than it has to be
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
+    from unidle.cli import tune_fix
+
+    tune_app.command("fix")(tune_fix.fix)
     app.add_typer(tune_app, name="tune")
 
 
@@ -56,12 +60,6 @@ class TuneCheckOptions:
     # fmt: on
 
 
-PathsArgument = Annotated[
-    list[str],
-    typer.Argument(metavar="PATH", show_default=False, help="Python files, notebooks or directories."),
-]
-
-
 @tune_app.command("check")
 @with_options(options=TuneCheckOptions)
 def check(paths: PathsArgument, options: TuneCheckOptions) -> None:
@@ -74,10 +72,8 @@ def check(paths: PathsArgument, options: TuneCheckOptions) -> None:
 
     if options.write_baseline and options.baseline is None:
         raise BadInput("needs a file", field="--write-baseline", remedy="add --baseline FILE")
-    for path in paths:
-        if not Path(path).exists() and not Path(path).is_symlink():
-            raise BadInput("does not exist", field="PATH", value=path, remedy="name files or directories")
-    settings = _settings(paths, options)
+    check_paths_exist(paths)
+    settings = tune_settings(paths, options.select, options.ignore, options.exclude)
     accepted = (
         read_baseline(Path(options.baseline)) if options.baseline and not options.write_baseline else None
     )
@@ -95,23 +91,6 @@ def check(paths: PathsArgument, options: TuneCheckOptions) -> None:
     for one in result.skipped:
         warn(f"{one.file}{f':{one.line}' if one.line else ''} {one.why}; not checked")
     raise typer.Exit(2 if any(one.named for one in result.skipped) else 1 if found else 0)
-
-
-def _settings(paths: Sequence[str], options: TuneCheckOptions) -> TuneSettings:
-    from unidle.tune.registry import rules
-    from unidle.tune.settings import check_codes, read_settings, with_options
-
-    known = list(rules())
-    first = Path(paths[0])
-    settings = read_settings(first if first.is_dir() else first.parent, known)
-    select, ignore, exclude = (_words(one) for one in (options.select, options.ignore, options.exclude))
-    check_codes(select, "--select", known)
-    check_codes(ignore, "--ignore", known)
-    return with_options(settings, select, ignore, exclude)
-
-
-def _words(given: str | None) -> list[str]:
-    return [one.strip() for one in (given or "").split(",") if one.strip()]
 
 
 def _show(

@@ -42,6 +42,20 @@ def check_paths(paths: Sequence[str], settings: TuneSettings) -> CheckResult:
 
 def _checked(paths: Sequence[str], settings: TuneSettings) -> CheckResult:
     chosen = [rules()[code] for code in settings.chosen(rules())]
+    sources, skipped, count = linked_sources(paths, settings)
+    found: list[CodeFinding] = []
+    for source, facts in sources:
+        try:
+            found += _kept(source, facts, chosen, settings)
+        except RecursionError:
+            skipped.append(SkippedFile(source.file, "is nested too deeply", source.named))
+    return CheckResult(tuple(sorted(found)), tuple(skipped), count)
+
+
+def linked_sources(
+    paths: Sequence[str], settings: TuneSettings
+) -> tuple[list[tuple[SourceText, SourceFacts]], list[SkippedFile], int]:
+    """The files of a run with their facts, those that cannot be read, and the number of files that can."""
     sources: list[tuple[SourceText, SourceFacts]] = []
     skipped: list[SkippedFile] = []
     count = 0
@@ -60,13 +74,7 @@ def _checked(paths: Sequence[str], settings: TuneSettings) -> CheckResult:
         if facts is not None:
             sources.append((source, facts))
     Project(facts for _, facts in sources).link()
-    found: list[CodeFinding] = []
-    for source, facts in sources:
-        try:
-            found += _kept(source, facts, chosen, settings)
-        except RecursionError:
-            skipped.append(SkippedFile(source.file, "is nested too deeply", source.named))
-    return CheckResult(tuple(sorted(found)), tuple(skipped), count)
+    return sources, skipped, count
 
 
 def check_text(text: str, file: str = "code.py", settings: TuneSettings | None = None) -> list[CodeFinding]:
@@ -101,19 +109,25 @@ def _kept(
     source: SourceText, facts: SourceFacts, chosen: Sequence[TuneRule], settings: TuneSettings
 ) -> list[CodeFinding]:
     """Findings that no comment and no setting leaves out, with the cells of a notebook."""
-    silenced = silenced_in_file(facts.text)
-    if silenced is None:
+    if silenced_in_file(facts.text) is None:
         return []
     kept = []
     for one in findings(facts, chosen):
-        if (
-            one.code in silenced
-            or settings.ignored_in(source.file, one.code)
-            or is_silenced(one, facts.lines)
-        ):
+        if is_left_out(one, source, facts, settings):
             continue
         kept.append(_in_cell(one, source) if source.cells else one)
     return kept
+
+
+def is_left_out(one: CodeFinding, source: SourceText, facts: SourceFacts, settings: TuneSettings) -> bool:
+    """Whether a comment or a setting leaves a finding out."""
+    silenced = silenced_in_file(facts.text)
+    return (
+        silenced is None
+        or one.code in silenced
+        or settings.ignored_in(source.file, one.code)
+        or is_silenced(one, facts.lines)
+    )
 
 
 def _in_cell(one: CodeFinding, source: SourceText) -> CodeFinding:

@@ -20,14 +20,20 @@ Find = Callable[["SourceFacts"], Iterable[ast.AST]]
 
 @dataclass(frozen=True, slots=True)
 class TuneRule:
-    """One rule. ``severity`` is the level in SARIF; ``fixable``: a deterministic edit exists."""
+    """One rule. ``severity`` is the level in SARIF."""
 
     code: str
     name: str
     message: str
     severity: Severity
-    fixable: bool
     find: Find
+
+    @property
+    def fixable(self) -> bool:
+        """Whether a deterministic edit exists, for some of the places at least."""
+        from unidle.tune.fixes.registry import fixes
+
+        return self.code in fixes()
 
     @property
     def url(self) -> str:
@@ -56,15 +62,13 @@ class CodeFinding:
 _RULES: dict[str, TuneRule] = {}
 
 
-def rule(
-    code: str, name: str, message: str, *, severity: Severity = "warning", fixable: bool = False
-) -> Callable[[Find], Find]:
+def rule(code: str, name: str, message: str, *, severity: Severity = "warning") -> Callable[[Find], Find]:
     """Register a function that yields the nodes of a file to report."""
 
     def add(find: Find) -> Find:
         if code in _RULES or not re.fullmatch(r"UDL[1-7]\d\d", code):
             raise ValueError(f"rule {code} is registered twice, or is no code")
-        _RULES[code] = TuneRule(code, name, message, severity, fixable, find)
+        _RULES[code] = TuneRule(code, name, message, severity, find)
         return find
 
     return add
@@ -77,8 +81,8 @@ def rules() -> dict[str, TuneRule]:
     return dict(sorted(_RULES.items()))
 
 
-def findings(facts: SourceFacts, chosen: Iterable[TuneRule]) -> Iterator[CodeFinding]:
-    """What the rules find in one file; each rule reports a place once."""
+def places(facts: SourceFacts, chosen: Iterable[TuneRule]) -> Iterator[tuple[TuneRule, ast.AST]]:
+    """The nodes that the rules find in one file; each rule reports a place once."""
     for one in chosen:
         seen: set[tuple[int, int]] = set()
         for node in one.find(facts):
@@ -86,10 +90,19 @@ def findings(facts: SourceFacts, chosen: Iterable[TuneRule]) -> Iterator[CodeFin
             if (line, column) in seen or facts.in_test(node):
                 continue
             seen.add((line, column))
-            end = getattr(node, "end_lineno", None) or line
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.For | ast.While):
-                end = line  # the heading, not the body
-            yield CodeFinding(
-                facts.path, 0, line, facts.column(line, column), one.code, end,
-                one.message, one.fixable, one.url, one.severity, facts.line(line).strip(),
-            )  # fmt: skip
+            yield one, node
+
+
+def findings(facts: SourceFacts, chosen: Iterable[TuneRule]) -> Iterator[CodeFinding]:
+    """What the rules find in one file."""
+    from unidle.tune.fixes.registry import plan_for
+
+    for one, node in places(facts, chosen):
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        end = getattr(node, "end_lineno", None) or line
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.For | ast.While):
+            end = line  # the heading, not the body
+        yield CodeFinding(
+            facts.path, 0, line, facts.column(line, column), one.code, end,
+            one.message, plan_for(facts, one.code, node) is not None, one.url, one.severity, facts.line(line).strip(),
+        )  # fmt: skip

@@ -18,7 +18,6 @@ PRODUCTS = frozenset({"torch.matmul", "torch.bmm", "torch.einsum", "torch.baddbm
     "UDL403",
     "attention-by-hand",
     "softmax(q @ k) @ v stores all scores; F.scaled_dot_product_attention does not",
-    fixable=True,
 )
 def attention_by_hand(facts: SourceFacts) -> Iterator[ast.AST]:
     if (

@@ -69,7 +69,6 @@ def _reads(facts: SourceFacts, function: FunctionFacts, deep: int) -> bool:
     "UDL101",
     "loader-without-workers",
     "the loader reads files in the training process; set num_workers",
-    fixable=True,
 )
 def loader_without_workers(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls(LOADER):
@@ -120,7 +119,6 @@ def _is_lazy(facts: SourceFacts, call: ast.Call) -> bool:
     "UDL103",
     "tensor-from-arrays",
     "a tensor is made from a list of arrays, element by element; stack the arrays first",
-    fixable=True,
 )
 def tensor_from_arrays(facts: SourceFacts) -> Iterator[ast.AST]:
     makers = (
@@ -141,7 +139,6 @@ def tensor_from_arrays(facts: SourceFacts) -> Iterator[ast.AST]:
     "array-copied-per-sample",
     "torch.tensor copies the array of each sample; torch.from_numpy shares it",
     severity="note",
-    fixable=True,
 )
 def array_copied(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls("torch.tensor", "torch.FloatTensor", "torch.Tensor"):
@@ -168,7 +165,6 @@ def _batch_moves(facts: SourceFacts) -> Iterator[ast.Call]:
     "UDL105",
     "copy-without-pinned-memory",
     "non_blocking copies wait unless the loader has pin_memory=True",
-    fixable=True,
 )
 def copy_without_pinned(facts: SourceFacts) -> Iterator[ast.AST]:
     loaders = [call for call in facts.calls(LOADER) if _trained_on(facts, call)]
@@ -185,7 +181,6 @@ def copy_without_pinned(facts: SourceFacts) -> Iterator[ast.AST]:
     "UDL106",
     "blocking-copy-of-pinned-batch",
     "the batch is in pinned memory, but the copy waits; pass non_blocking=True",
-    fixable=True,
 )
 def blocking_copy(facts: SourceFacts) -> Iterator[ast.AST]:
     loaders = [call for call in facts.calls(LOADER) if _trained_on(facts, call)]
@@ -201,7 +196,6 @@ def blocking_copy(facts: SourceFacts) -> Iterator[ast.AST]:
     "workers-restarted",
     "workers are started again in each epoch; set persistent_workers=True",
     severity="note",
-    fixable=True,
 )
 def workers_restarted(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls(LOADER):
@@ -243,7 +237,6 @@ def _holds(loop: ast.AST, facts: SourceFacts) -> bool:
     "UDL109",
     "padded-to-longest-possible",
     "each sample is padded to max_length; pad each batch to its longest sample",
-    fixable=True,
 )
 def padded_to_max(facts: SourceFacts) -> Iterator[ast.AST]:
     if "torch.compile" in facts.named or "torch_xla" in facts.names.modules:
@@ -335,7 +328,6 @@ def file_read_in_step(facts: SourceFacts) -> Iterator[ast.AST]:
     "UDL113",
     "map-not-batched",
     "the tokenizer is applied to one text at a time; use map(..., batched=True)",
-    fixable=True,
 )
 def map_not_batched(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("map"):

@@ -73,7 +73,6 @@ def gradients_one_by_one(facts: SourceFacts) -> Iterator[ast.AST]:
     "UDL604",
     "barrier-each-step",
     "a barrier makes all ranks wait for the slowest in each step; gradients synchronise them already",
-    fixable=True,
 )
 def barrier_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
     yield from (call for call in facts.calls("torch.distributed.barrier") if facts.hot(call))
@@ -112,7 +111,6 @@ def reduced_while_accumulating(facts: SourceFacts) -> Iterator[ast.AST]:
     "UDL606",
     "unused-parameters-searched",
     "the graph is searched for unused parameters in each step, and forward has no branch",
-    fixable=True,
 )
 def unused_searched(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls(DDP):
@@ -181,7 +179,6 @@ def _split_by_rank(facts: SourceFacts, data: ast.expr) -> bool:
     "UDL609",
     "metric-synchronised-each-step",
     "sync_dist=True reduces the metric over all ranks in each training step",
-    fixable=True,
 )
 def metric_synchronised(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("log", "log_dict"):

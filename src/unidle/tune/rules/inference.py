@@ -17,7 +17,6 @@ DEBUG = {"CUDA_LAUNCH_BLOCKING": ("1",), "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "
     "debug-environment",
     "a variable for debugging is set, and slows each kernel or message",
     severity="error",
-    fixable=True,
 )
 def debug_environment(facts: SourceFacts) -> Iterator[ast.AST]:
     for statement in facts.walk.statements:
@@ -51,7 +50,6 @@ def _rare(facts: SourceFacts, node: ast.AST) -> bool:
     "UDL702",
     "profiler-left-on",
     "the profiler records all steps; give it a schedule, or take it out",
-    fixable=False,
 )
 def profiler_left_on(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls(
@@ -199,9 +197,7 @@ def _is_batch(facts: SourceFacts, loop: ast.For) -> bool:
     return "batch" in words or "chunk" in words or any(isinstance(one, ast.Slice) for one in ast.walk(over))
 
 
-@rule(
-    "UDL707", "slow-tokenizer", "use_fast=False takes the tokenizer that is written in Python", fixable=True
-)
+@rule("UDL707", "slow-tokenizer", "use_fast=False takes the tokenizer that is written in Python")
 def slow_tokenizer(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("from_pretrained"):
         if is_false(call, "use_fast") and facts.role(call) == "tokenizer":
@@ -212,7 +208,6 @@ def slow_tokenizer(facts: SourceFacts) -> Iterator[ast.AST]:
     "UDL709",
     "cache-turned-off",
     "use_cache=False makes each new token run the model on all tokens before it",
-    fixable=True,
 )
 def cache_turned_off(facts: SourceFacts) -> Iterator[ast.AST]:
     if (

@@ -71,7 +71,6 @@ def cell_in_loop(facts: SourceFacts) -> Iterator[ast.AST]:
     "UDL404",
     "constant-made-each-step",
     "a constant table is made again in each forward pass; keep it in a buffer",
-    fixable=True,
 )
 def constant_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in (*facts.calls("torch.tril", "torch.triu"), *facts.method_calls("tril", "triu")):
@@ -130,7 +129,6 @@ def _is_table(facts: SourceFacts, call: ast.Call) -> bool:
     "UDL406",
     "one-hot-product",
     "a product with a one-hot matrix reads all rows; index the rows, as nn.Embedding does",
-    fixable=True,
 )
 def one_hot_product(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls("torch.nn.functional.one_hot"):
@@ -153,7 +151,6 @@ def one_hot_product(facts: SourceFacts) -> Iterator[ast.AST]:
     "UDL407",
     "log-of-softmax",
     "log(softmax(x)) takes two passes and loses digits; use log_softmax",
-    fixable=True,
 )
 def log_of_softmax(facts: SourceFacts) -> Iterator[ast.AST]:
     def is_softmax(node: ast.expr) -> bool:

@@ -75,7 +75,6 @@ _COUNT = re.compile(r"size|count|num|^n_|tokens|words|correct", re.IGNORECASE)
     "graph-kept",
     "the sum or list keeps the graph of each step in memory; add loss.detach()",
     severity="error",
-    fixable=True,
 )
 def graph_kept(facts: SourceFacts) -> Iterator[ast.AST]:
     for statement in facts.walk.statements:
@@ -121,7 +120,6 @@ def _kept(statement: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
     "UDL302",
     "evaluated-with-graph",
     "evaluation builds graphs for backward; use torch.inference_mode() or torch.no_grad()",
-    fixable=True,
 )
 def evaluated_with_graph(facts: SourceFacts) -> Iterator[ast.AST]:
     for function in functions(facts):
@@ -169,7 +167,6 @@ def _runs_module(facts: SourceFacts, call: ast.Call) -> bool:
     "anomaly-detection-on",
     "anomaly detection checks each gradient and records stacks; use it to debug only",
     severity="error",
-    fixable=True,
 )
 def anomaly_detection(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls(
@@ -201,7 +198,6 @@ def is_false_mode(call: ast.Call) -> bool:
     "UDL304",
     "concatenated-in-loop",
     "cat in a loop copies all of the tensor in each round; append to a list and cat once",
-    fixable=True,
 )
 def concatenated_in_loop(facts: SourceFacts) -> Iterator[ast.AST]:
     yield from _grown(
@@ -213,7 +209,6 @@ def concatenated_in_loop(facts: SourceFacts) -> Iterator[ast.AST]:
     "UDL305",
     "array-grown-in-loop",
     "the array is copied in each round of the loop; append to a list and make the array once",
-    fixable=True,
 )
 def array_grown(facts: SourceFacts) -> Iterator[ast.AST]:
     yield from _grown(facts, ("np.append", "np.concatenate", "np.vstack", "np.hstack", "pandas.concat"))
@@ -260,7 +255,6 @@ def _used_apart(loop: ast.AST, statement: ast.stmt, text: str) -> bool:
     "UDL306",
     "double-precision",
     "float64 is many times slower than float32 on a GPU, and twice on a CPU",
-    fixable=True,
 )
 def double_precision(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("double"):
@@ -321,7 +315,6 @@ def item_per_parameter(facts: SourceFacts) -> Iterator[ast.AST]:
     "UDL309",
     "gradients-zeroed-one-by-one",
     "gradients are set to zero one by one; use optimizer.zero_grad()",
-    fixable=True,
 )
 def zeroed_one_by_one(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("zero_"):

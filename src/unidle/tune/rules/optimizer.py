@@ -17,7 +17,6 @@ MANY_PARAMETERS = ("torch.nn.Embedding", "torch.nn.TransformerEncoder", "torch.n
     "optimizer-not-fused",
     "Adam updates a model with an embedding or attention in many kernels; pass fused=True",
     severity="note",
-    fixable=True,
 )
 def optimizer_not_fused(facts: SourceFacts) -> Iterator[ast.AST]:
     large = any(name in facts.named for name in MANY_PARAMETERS)
@@ -54,7 +53,6 @@ def _loop_over_parameters(facts: SourceFacts, node: ast.AST) -> bool:
     "UDL503",
     "updated-by-hand",
     "each parameter is updated in a kernel of its own; an optimizer of torch.optim groups them",
-    fixable=False,
 )
 def updated_by_hand(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("add_", "sub_", "addcmul_", "addcdiv_"):
@@ -75,7 +73,7 @@ def updated_by_hand(facts: SourceFacts) -> Iterator[ast.AST]:
                 yield statement
 
 
-@rule("UDL504", "foreach-off", "foreach=False runs one kernel for each parameter", fixable=True)
+@rule("UDL504", "foreach-off", "foreach=False runs one kernel for each parameter")
 def foreach_off(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.walk.calls:
         if is_false(call, "foreach"):
@@ -91,7 +89,6 @@ def foreach_off(facts: SourceFacts) -> Iterator[ast.AST]:
     "UDL505",
     "average-one-by-one",
     "the moving average updates one parameter at a time; use torch._foreach_lerp_ or AveragedModel",
-    fixable=False,
 )
 def average_one_by_one(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("mul_", "lerp_", "copy_"):
@@ -118,7 +115,6 @@ def _averages(call: ast.Call) -> bool:
     "UDL506",
     "clipped-one-by-one",
     "gradients are clipped for one parameter at a time; pass all parameters in one call",
-    fixable=False,
 )
 def clipped_one_by_one(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_"):
@@ -130,7 +126,6 @@ def clipped_one_by_one(facts: SourceFacts) -> Iterator[ast.AST]:
     "UDL507",
     "scaler-with-bfloat16",
     "bfloat16 needs no GradScaler, and its check for infinities waits in each step",
-    fixable=True,
 )
 def scaler_with_bfloat16(facts: SourceFacts) -> Iterator[ast.AST]:
     contexts = [*facts.calls("torch.autocast", "torch.amp.autocast", "torch.cpu.amp.autocast")]

@@ -74,7 +74,6 @@ def _runs(facts: SourceFacts, call: ast.Call) -> bool:
     "UDL704",
     "served-with-graph",
     "the answer is computed with a graph for backward; use torch.inference_mode()",
-    fixable=True,
 )
 def served_with_graph(facts: SourceFacts) -> Iterator[ast.AST]:
     if "torch" not in facts.names.modules or any(name.endswith("set_grad_enabled") for name in facts.named):

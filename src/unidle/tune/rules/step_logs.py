@@ -53,7 +53,7 @@ def histogram_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
             yield call
 
 
-@rule("UDL214", "logged-each-step", "the trainer logs each step; raise its logging interval", fixable=True)
+@rule("UDL214", "logged-each-step", "the trainer logs each step; raise its logging interval")
 def logged_each_step(facts: SourceFacts) -> Iterator[ast.AST]:
     trainers = {
         "transformers.TrainingArguments": "logging_steps",

@@ -117,7 +117,6 @@ def _shows_tensor(facts: SourceFacts, node: ast.expr) -> bool:
     "UDL204",
     "synchronised-each-step",
     "synchronize() waits for all work of the device in each step",
-    fixable=True,
 )
 def synchronised(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls(
@@ -150,7 +149,6 @@ def _timed(facts: SourceFacts, call: ast.Call) -> bool:
     "cache-emptied-each-step",
     "empty_cache() in each step frees memory that the next step allocates again",
     severity="error",
-    fixable=True,
 )
 def cache_emptied(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.calls("torch.cuda.empty_cache", "torch.mps.empty_cache", "torch.xpu.empty_cache"):
@@ -158,7 +156,7 @@ def cache_emptied(facts: SourceFacts) -> Iterator[ast.AST]:
             yield call
 
 
-@rule("UDL206", "collected-each-step", "gc.collect() walks all objects in each step", fixable=True)
+@rule("UDL206", "collected-each-step", "gc.collect() walks all objects in each step")
 def collected(facts: SourceFacts) -> Iterator[ast.AST]:
     yield from (call for call in facts.calls("gc.collect") if facts.hot(call))
 
@@ -244,7 +242,6 @@ def size_from_values(facts: SourceFacts) -> Iterator[ast.AST]:
     "UDL210",
     "made-on-host-then-moved",
     "the tensor is made on the host and copied in each step; pass device= where it is made",
-    fixable=True,
 )
 def made_on_host(facts: SourceFacts) -> Iterator[ast.AST]:
     if not facts.accelerated:
@@ -285,7 +282,6 @@ def _names_device(facts: SourceFacts, call: ast.Call) -> bool:
     "UDL211",
     "module-moved-each-step",
     "the module is moved in each step; move it once before the loop",
-    fixable=True,
 )
 def module_moved(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("to", "cuda"):
@@ -302,7 +298,6 @@ def module_moved(facts: SourceFacts) -> Iterator[ast.AST]:
     "UDL212",
     "same-tensor-moved-each-step",
     "the same tensor is copied to the device in each step; copy it once before the loop",
-    fixable=True,
 )
 def same_tensor_moved(facts: SourceFacts) -> Iterator[ast.AST]:
     for call in facts.method_calls("to", "cuda"):

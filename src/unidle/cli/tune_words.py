@@ -1,0 +1,46 @@
+"""What the commands of ``unidle tune`` share: paths and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unidle.errors import BadInput
+
+if TYPE_CHECKING:
+    from unidle.tune.settings import TuneSettings
+
+PathsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="PATH", show_default=False, help="Python files, notebooks or directories."),
+]
+
+
+def check_paths_exist(paths: Sequence[str]) -> None:
+    """Errors: BadInput for the first path that does not exist."""
+    for path in paths:
+        if not Path(path).exists() and not Path(path).is_symlink():
+            raise BadInput("does not exist", field="PATH", value=path, remedy="name files or directories")
+
+
+def tune_settings(
+    paths: Sequence[str], select: str | None, ignore: str | None, exclude: str | None
+) -> TuneSettings:
+    """The settings of pyproject.toml with those of options. Errors: BadInput."""
+    from unidle.tune.registry import rules
+    from unidle.tune.settings import check_codes, read_settings, with_options
+
+    known = list(rules())
+    first = Path(paths[0])
+    settings = read_settings(first if first.is_dir() else first.parent, known)
+    chosen, left_out, excluded = (_words(one) for one in (select, ignore, exclude))
+    check_codes(chosen, "--select", known)
+    check_codes(left_out, "--ignore", known)
+    return with_options(settings, chosen, left_out, excluded)
+
+
+def _words(given: str | None) -> list[str]:
+    return [one.strip() for one in (given or "").split(",") if one.strip()]
