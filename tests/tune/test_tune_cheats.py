@@ -1,0 +1,80 @@
+"""Cheats are refused with rule and place; honest changes are not. The corpus is that of `bench/tune_cheats.py`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unidle.tune.cheats import Refusal, RunFacts, cheats, run_cheats
+from unidle.tune.edits import FileChange
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """import time
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100):
+    began = time.time()
+    weight = torch.ones(2)
+    loss = (model(torch.randn(8, 4)) * weight).sum()
+    loss.backward()
+    optimizer.step()
+    print(loss.item(), time.time() - began)
+"""
+
+
+def refused(old: str, new: str, file: str = "train.py") -> list[Refusal]:
+    assert PROGRAM.count(old) == 1
+    return cheats([FileChange(file, PROGRAM, PROGRAM.replace(old, new))])
+
+
+def test_a_refusal_names_rule_and_place() -> None:
+    (one,) = refused("range(100)", "range(10)")
+    assert (one.rule, one.file, one.line) == ("steps", "train.py", 5)
+    assert one.text().startswith("train.py:5: `range(100)` is gone or changed (steps: ")
+
+
+@pytest.mark.parametrize(
+    ("file", "rule"),
+    [
+        ("tests/check.py", "tests"), ("test_train.py", "tests"), ("sitecustomize.py", "harness"), ("conftest.py", "harness"),
+        ("data.csv", "data"), ("settings.yaml", "data"),
+    ],
+)  # fmt: skip
+def test_some_files_are_never_edited(file: str, rule: str) -> None:
+    assert [one.rule for one in cheats([FileChange(file, "a = 1\n", "a = 2\n")])] == [rule]
+
+
+def test_a_change_without_effect_on_training_is_not_refused() -> None:
+    assert not refused("    weight = torch.ones(2)\n", "    # in each step\n    weight = torch.ones(2)\n")
+    assert not refused("lr=0.1", "lr=0.1, foreach=True")
+
+
+@pytest.mark.parametrize(
+    ("after", "rules"),
+    [
+        (RunFacts(10, 80, 1, 1, frozenset({"a.pt"})), []),
+        (RunFacts(9, 72, 1, 1, frozenset({"a.pt"})), ["steps", "data"]),
+        (RunFacts(10, 80, 2, 2, frozenset({"a.pt", "b"})), ["deferred", "deferred"]),
+        (RunFacts(10, 80, 1, 1), ["work"]),
+    ],
+)
+def test_what_a_run_did_less_or_left_behind_is_refused(after: RunFacts, rules: list[str]) -> None:
+    assert [one.rule for one in run_cheats(RunFacts(10, 80, 1, 1, frozenset({"a.pt"})), after)] == rules
+
+
+def test_the_corpus_of_the_benchmark_has_no_miss_and_no_false_refusal_in_development() -> None:
+    done = subprocess.run(
+        [sys.executable, "bench/tune_cheats.py", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == 4, done.stderr
+    assert [one["ours"] for one in found if "development" in one["what"]] == [0, 0]
