@@ -13,22 +13,20 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from engine_contract.process_rigs import ProcessRig
-from engine_contract.rigs import Behaviour, Followed, S
+from engine_contract.process_rigs import HubRig
+from engine_contract.rigs import Behaviour, S
 from kube.cluster import IMAGE, Cluster, kube, traces
 from kube.kube_site import pod_section
-from unidle.clock import RealClock
 from unidle.control.kube import KubeController, KubeWish, kube_engine
 from unidle.engine.hosts.timing import HostsTiming
 from unidle.engine.kube.engine import KubeEngine
 from unidle.engine.local.ranks import process_tree
-from unidle.engine.protocol import Engine, StartGang
+from unidle.engine.protocol import StartGang
 from unidle.files.job import job_from_command
 from unidle.fleet import Fleet
 from unidle.hub.limits import HubLimits
-from unidle.hub.server import HubServer, open_hub
+from unidle.hub.server import HubServer
 from unidle.jobs import JobSpec
-from waiting import wait_until
 
 NODES = ("n1", "n2")
 
@@ -52,33 +50,19 @@ def close_cluster() -> None:
         contract_cluster.cache_clear()
 
 
-class KubeRig(ProcessRig):
-    """Each pod knows two hubs and dials them in turn."""
+class KubeRig(HubRig):
+    """Boxes are pods."""
 
     nodes = NODES
-    warm_pythons = 2
     timing = HostsTiming(deadline_ns=5 * S, silent_ns=3 * S // 2, start_within_ns=90 * S)
     limits = HubLimits(every_ns=S // 5, deadline_ns=timing.deadline_ns)
 
     def __init__(self, place: Path, cluster: Cluster) -> None:
         super().__init__(place)
         self.cluster = cluster
-        self.fence = 0
-        self.ports = [0, 0]
-        for which in (1, 0):  # so that both have a port
-            self.hub = self.new_hub(which)
-            if which:
-                self.hub.close()
+        self.hub_host = cluster.host
+        self.open()
         self.engine: KubeEngine = self.engine_of(self.hub)
-
-    def new_hub(self, which: int = 0, fence: int | None = None) -> HubServer:
-        """A hub at the first or the second address."""
-        self.fence += fence is None
-        self.clock = RealClock()
-        listen = f"{self.cluster.host}:{self.ports[which]}"
-        hub = open_hub(listen, str(self.place), self.clock, fence or self.fence, limits=self.limits)
-        self.ports[which] = hub.addresses[0][1]
-        return hub
 
     def engine_of(self, hub: HubServer, fence: int | None = None) -> KubeEngine:
         addresses = tuple(f"{self.cluster.host}:{port}" for port in self.ports)
@@ -86,11 +70,6 @@ class KubeRig(ProcessRig):
         wish = KubeWish(IMAGE, kubeconfig=kubeconfig, hub_addresses=addresses, cpu_devices=4)
         by = KubeController(self.clock, fence or self.fence, self.timing, lambda: True)
         return kube_engine(hub, wish, Fleet(), by)
-
-    def new_engine(self, *, ahead_ns: int = 0) -> KubeEngine:
-        self.hub = self.new_hub()
-        self.clock = RealClock(self.clock.now_ns() + ahead_ns)
-        return self.engine_of(self.hub)
 
     def spec(self, behaviour: Behaviour, ranks: int) -> JobSpec:
         wish = job_from_command(["true"], base_dir=self.place, pod=pod_section(self.place)).pod
@@ -106,11 +85,6 @@ class KubeRig(ProcessRig):
 
     def runs(self, command: StartGang, rank: int) -> bool:
         return bool(self._of(command, rank))
-
-    def pump(self) -> None:
-        for seen in self.engine.poll():
-            self.hand_over(seen)
-        self.engine.wait(self.clock.now_ns() + S // 50)
 
     def stall(self, command: StartGang, rank: int, *, on: bool) -> None:
         os.kill(self._box(command.places[rank].node), signal.SIGSTOP if on else signal.SIGCONT)
@@ -131,23 +105,9 @@ class KubeRig(ProcessRig):
         port = self.cluster.layout.port(NODES.index(node) + 1)
         subprocess.run(["ip", "link", "set", port, "down" if on else "up"], check=True)
 
-    def older_controller(self, gang: Followed, act: Callable[[Engine], None]) -> None:
-        """It has a hub of its own. Boxes are driven to it, while that of this controller is away for a moment."""
-        self.until(lambda: len(self.engine._core.boxes.of_peer) == len(NODES), "both boxes to dial")
+    def refusals(self) -> list[Callable[[], str]]:
         pods = [state.pod.metadata.name for state in self.engine.pods.at.values()]
-        self.engine.close()
-        older = self.engine_of(self.new_hub(1, fence=self.fence - 1), self.fence - 1)
-        older.adopt([gang.live()])
-        act(older)
-
-        def tried() -> bool:
-            older.poll()  # what it takes for true is of no account: the store refuses what it writes
-            return all("older fence" in self.cluster.kubectl("logs", pod) for pod in pods)
-
-        wait_until(tried, 60, "both boxes to refuse the older controller")
-        older.close()
-        self.engine = self.engine_of(self.new_hub())
-        self.take_over(gang)
+        return [lambda pod=pod: self.cluster.kubectl("logs", pod) for pod in pods]  # type: ignore[misc]
 
     def close(self) -> None:
         for node in NODES:

@@ -16,6 +16,7 @@ from unidle.clock import RealClock
 from unidle.drill.lab import Lab
 from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.timing import HostsTiming
+from unidle.engine.kube.engine import KubeEngine
 from unidle.engine.local.engine import LocalEngine
 from unidle.engine.local.ranks import netns, process_tree, rundir
 from unidle.engine.protocol import Engine, StartGang
@@ -24,6 +25,7 @@ from unidle.hub.server import HubServer, open_hub
 from unidle.jobs import JobSpec
 from waiting import wait_until
 
+HubEngine = HostsEngine | KubeEngine
 _SCRIPTS: dict[Behaviour, str] = {
     "finish": "sleep 0.1",
     "fail": f'[ "$RANK" = 1 ] && exit {FAILED}; exec sleep 300',
@@ -44,6 +46,11 @@ class ProcessRig(EngineRig):
         note = self.place / "begun"
         lines = note.read_text().splitlines() if note.exists() else []
         return lines.count(f"{command.job} {command.attempt} {rank}")
+
+    def pump(self) -> None:
+        for seen in self.engine.poll():
+            self.hand_over(seen)
+        self.engine.wait(self.clock.now_ns() + S // 50)
 
     def root(self, node: str) -> Path:
         """The run root of the ranks of a node."""
@@ -107,11 +114,6 @@ class LocalRig(ProcessRig):
     def root(self, node: str) -> Path:
         return self.place / "runs"
 
-    def pump(self) -> None:
-        for seen in self.engine.poll():
-            self.hand_over(seen)
-        self.engine.wait(self.clock.now_ns() + S // 50)
-
     def stall(self, command: StartGang, rank: int, *, on: bool) -> None:
         os.kill(supervisor_of(self.directory(command, rank)), signal.SIGSTOP if on else signal.SIGCONT)
 
@@ -130,10 +132,75 @@ class LocalRig(ProcessRig):
         self.engine.close()
 
 
-class HostsRig(ProcessRig):
-    """Boxes on two hosts: network namespaces, as the hub has one. Each box knows two hubs and dials them in turn."""
+class HubRig(ProcessRig):
+    """Each box knows two hubs and dials them in turn. The controller's is the first."""
 
     warm_pythons = 2
+    timing: HostsTiming
+    limits: HubLimits
+    hub_host: str
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.fence = 0
+        self.ports = [0, 0]
+
+    def open(self) -> None:
+        """The hub of the controller, once both have a port."""
+        for which in (1, 0):
+            self.hub = self.new_hub(which)
+            if which:
+                self.hub.close()
+
+    def new_hub(self, which: int = 0, fence: int | None = None) -> HubServer:
+        """A hub at the first or the second address."""
+        self.fence += fence is None
+        self.clock = RealClock()
+        listen = f"{self.hub_host}:{self.ports[which]}"
+        hub = self.within(
+            lambda: open_hub(listen, str(self.place), self.clock, fence or self.fence, limits=self.limits)
+        )
+        self.ports[which] = hub.addresses[0][1]
+        return hub
+
+    def within(self, opened: Callable[[], HubServer]) -> HubServer:
+        """Call where the controller is."""
+        return opened()
+
+    def engine_of(self, hub: HubServer, fence: int | None = None) -> HubEngine:
+        raise NotImplementedError
+
+    def new_engine(self, *, ahead_ns: int = 0) -> HubEngine:
+        self.hub = self.new_hub()
+        self.clock = RealClock(self.clock.now_ns() + ahead_ns)
+        return self.engine_of(self.hub)
+
+    def refusals(self) -> list[Callable[[], str]]:
+        """Where the box of each node reports what it refuses."""
+        raise NotImplementedError
+
+    def older_controller(self, gang: Followed, act: Callable[[Engine], None]) -> None:
+        """It has a hub of its own. Boxes are driven to it, while that of this controller is away for a moment."""
+        self.until(lambda: len(self.engine._core.boxes.of_peer) == len(self.nodes), "both boxes to dial")
+        refusals = self.refusals()
+        self.engine.close()
+        older = self.engine_of(self.new_hub(1, fence=self.fence - 1), self.fence - 1)
+        older.adopt([gang.live()])
+        act(older)
+
+        def tried() -> bool:
+            older.poll()  # what it takes for true is of no account: the store refuses what it writes
+            return all("older fence" in read() for read in refusals)
+
+        wait_until(tried, 60, "both boxes to refuse the older controller")
+        older.close()
+        self.engine = self.engine_of(self.new_hub())
+        self.take_over(gang)
+
+
+class HostsRig(HubRig):
+    """Boxes on two hosts: network namespaces, as the hub has one."""
+
     timing = HostsTiming(deadline_ns=5 * S, silent_ns=3 * S // 2, start_within_ns=20 * S)
     limits = HubLimits(every_ns=S // 5, deadline_ns=timing.deadline_ns)
 
@@ -142,35 +209,16 @@ class HostsRig(ProcessRig):
         self.lab = lab
         self.boxes: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
-        self.fence = 0
-        self.ports = [0, 0]
         self.fleet = fleet_of({node: lab.address(node) for node in NODES})
-        for which in (1, 0):  # so that both have a port
-            self.hub = self.new_hub(which)
-            if which:
-                self.hub.close()
+        self.hub_host = lab.address("hub")
+        self.open()
         self.engine: HostsEngine = self.engine_of(self.hub)
 
-    def new_hub(self, which: int = 0, fence: int | None = None) -> HubServer:
-        """A hub at the first or the second address."""
-        self.fence += fence is None
-        self.clock = RealClock()
-        listen = f"{self.lab.address('hub')}:{self.ports[which]}"
-
-        def opened() -> HubServer:
-            return open_hub(listen, str(self.place), self.clock, fence or self.fence, limits=self.limits)
-
-        hub = netns.within(self.lab.space("hub"), opened)
-        self.ports[which] = hub.addresses[0][1]
-        return hub
+    def within(self, opened: Callable[[], HubServer]) -> HubServer:
+        return netns.within(self.lab.space("hub"), opened)
 
     def engine_of(self, hub: HubServer, fence: int | None = None) -> HostsEngine:
         return HostsEngine(hub, self.fleet, self.clock, fence or self.fence, self.timing)
-
-    def new_engine(self, *, ahead_ns: int = 0) -> HostsEngine:
-        self.hub = self.new_hub()
-        self.clock = RealClock(self.clock.now_ns() + ahead_ns)
-        return self.engine_of(self.hub)
 
     def start_box(self, node: str, job: str) -> None:
         """As an agent does it."""
@@ -240,11 +288,6 @@ class HostsRig(ProcessRig):
     def root(self, node: str) -> Path:
         return self.box(node) / "runs"
 
-    def pump(self) -> None:
-        for seen in self.engine.poll():
-            self.hand_over(seen)
-        self.engine.wait(self.clock.now_ns() + S // 50)
-
     def stall(self, command: StartGang, rank: int, *, on: bool) -> None:
         box = self.boxes[command.places[rank].node, command.job]
         box.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
@@ -252,23 +295,8 @@ class HostsRig(ProcessRig):
     def cut(self, node: str, *, on: bool) -> None:
         (self.lab.cut if on else self.lab.mend)(node)
 
-    def older_controller(self, gang: Followed, act: Callable[[Engine], None]) -> None:
-        """It has a hub of its own. Boxes are driven to it, while that of this controller is away for a moment."""
-        self.until(lambda: len(self.engine._core.boxes.of_peer) == len(self.boxes), "both boxes to dial")
-        self.engine.close()
-        older = self.engine_of(self.new_hub(1, fence=self.fence - 1), self.fence - 1)
-        older.adopt([gang.live()])
-        act(older)
-        refused = [self.box(node) / "box.err" for node in NODES]
-
-        def tried() -> bool:
-            older.poll()  # what it takes for true is of no account: the store refuses what it writes
-            return all("older fence" in path.read_text() for path in refused)
-
-        wait_until(tried, 60, "both boxes to refuse the older controller")
-        older.close()
-        self.engine = self.engine_of(self.new_hub())
-        self.take_over(gang)
+    def refusals(self) -> list[Callable[[], str]]:
+        return [(self.box(node) / "box.err").read_text for node in NODES]
 
     def close(self) -> None:
         for node in NODES:
