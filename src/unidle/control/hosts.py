@@ -29,6 +29,7 @@ from unidle.control.session import (
 )
 from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.timing import HostsTiming
+from unidle.engine.node_marks import NodeMarks
 from unidle.fleet import HOSTS, Fleet
 from unidle.hub import frames
 from unidle.hub.limits import HubLimits
@@ -126,6 +127,7 @@ class OpenHosts:
     hub: HubServer
     signs: AgentSigns
     storage: HostStorage
+    marks: NodeMarks | None = None
 
     def hear(self, peer: Peer, seen: frames.Seen) -> None:
         """Take one observation of an agent."""
@@ -151,7 +153,7 @@ def take_up_hosts(
         try:
             view, clock = held.view, held.clock
             services = ControllerServices(
-                NodeMaintenance(lambda: hosts.engine.commands, name_of_controller(view)),
+                NodeMaintenance(lambda: hosts.engine.commands, name_of_controller(view), hosts.marks),
                 forecaster=Forecaster.of(view),
                 notices=dispatcher(held, senders),
                 detectors=hosts.detectors(fleet, held.state / "watch.json", clock.offset_ns),
@@ -200,6 +202,7 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     )
     try:
         engine: HostsEngine
+        marks: NodeMarks | None = None
         nodes = view.fleet.nodes if view.fleet.source == HOSTS else ()  # else those of this machine
         if wish.kube is not None:
             from unidle.control.kube import KubeController, kube_engine, timing_of
@@ -207,7 +210,7 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
             by = KubeController(
                 clock, lease.token, timing_of(wish.deadline_ns), lambda: held.store.is_fresh(lease), nodes
             )
-            engine = kube_engine(hub, wish.kube, fleet, by)
+            engine = marks = kube_engine(hub, wish.kube, fleet, by)
         else:
             known = replace(fleet, nodes=nodes, source=HOSTS)
             engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
@@ -215,6 +218,6 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
         hub.close()
         raise
     signs = AgentSigns(hub, engine.has_agent if wish.kube is not None else None)
-    hosts = OpenHosts(engine, hub, signs, HostStorage(engine.ask_agent, hub))
+    hosts = OpenHosts(engine, hub, signs, HostStorage(engine.ask_agent, hub), marks)
     engine.on_seen = hosts.hear
     return hosts

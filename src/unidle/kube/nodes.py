@@ -15,6 +15,10 @@ from unidle.kube.tiers import ROOT_KIND, Way, way_of
 
 _KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
 _CORDONED: Final = "node.kubernetes.io/unschedulable"
+UNFIT: Final = "unidle.dev/unfit"
+"""Taint of a node that unidle itself has taken out of use, for all others."""
+CORDONED_BY: Final = "unidle.dev/cordoned-by"
+"""Annotation of a node that unidle has cordoned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +104,14 @@ def health_of(node: objects.KubeNode) -> tuple[Health, Reason]:
 
 
 def _taints(node: objects.KubeNode) -> dict[str, str]:
-    """Keys of the taints that keep pods off, each with its source."""
+    """Keys of the taints that keep pods off, each with its source. Those that unidle made follow from its log."""
+    own = {UNFIT, _CORDONED} if CORDONED_BY in node.metadata.annotations else {UNFIT}
     found = {
         taint.key: f"{taint.key}: {taint.effect}{f' ({taint.value})' if taint.value else ''}"
         for taint in sorted(node.spec.taints, key=lambda taint: (taint.key, taint.effect, taint.value))
-        if taint.effect in _KEEPS_OFF
+        if taint.effect in _KEEPS_OFF and taint.key not in own
     }
-    if node.spec.unschedulable:
+    if node.spec.unschedulable and _CORDONED not in own:
         found.setdefault(_CORDONED, f"{_CORDONED}: the node is cordoned")
     return dict(sorted(found.items()))
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unidle.control.nodes.preflight import Preflight
     from unidle.control.nodes.remedies import RemedyWatch
     from unidle.engine.node_commands import NodeCommands
+    from unidle.engine.node_marks import NodeMark, NodeMarks
 _KEEPING: tuple[str, ...] = ("", "unidle")
 """Placement policies that keep spares."""
 
@@ -27,11 +28,17 @@ _KEEPING: tuple[str, ...] = ("", "unidle")
 class NodeMaintenance:
     """``commands`` makes what carries out remedies and checks; without it nothing is repaired, proved or held back.
 
-    ``name``: of this controller, for the checks that it begins.
+    ``name``: of this controller, for the checks that it begins; ``marks``: an engine whose nodes others use, too.
     """
 
-    def __init__(self, commands: Callable[[], NodeCommands] | None = None, name: str = "") -> None:
-        self._make, self._name = commands, name
+    def __init__(
+        self,
+        commands: Callable[[], NodeCommands] | None = None,
+        name: str = "",
+        marks: NodeMarks | None = None,
+    ) -> None:
+        self._make, self._name, self._marks = commands, name, marks
+        self._marked: dict[str, NodeMark] | None = None
         self._commands: NodeCommands | None = None
         self._remedies: RemedyWatch | None = None
         self._preflight: Preflight | None = None
@@ -76,6 +83,15 @@ class NodeMaintenance:
             self._mender().act(view)
         if self._preflight is not None:
             self._preflight.act()
+        if self._marks is not None:
+            self._show(view, self._marks)
+
+    def _show(self, view: View, marks: NodeMarks) -> None:
+        from unidle.control.nodes.marks import marks_of
+
+        if (wanted := marks_of(view)) != self._marked:
+            self._marked = wanted
+            marks.mark(wanted)
 
     def excuse(self, view: View, job: JobView, event: ev.Event) -> ev.Event:
         """A gang that failed on a node which is being taken out waits again: it was not the job's fault."""

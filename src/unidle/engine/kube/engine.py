@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from unidle.boot import boottime_ns
@@ -14,10 +14,12 @@ from unidle.engine.hosts.host_nodes import HostNode, HostNodes
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.hosts.timing import HostsTiming, S
 from unidle.engine.kube.manifest import PodSettings, place_of
+from unidle.engine.kube.node_marks import KubeMarks
 from unidle.engine.kube.nodes import KubeNodes
 from unidle.engine.kube.pod_reading import disrupted, end_text, has_terminated, never_started
 from unidle.engine.kube.pods import PodBoxes, PodState
 from unidle.engine.kube.sources import OUT_OF_SERVICE, KubeSources
+from unidle.engine.node_marks import NodeMark
 from unidle.engine.protocol import Observation, Taken
 from unidle.fleet import Fleet
 from unidle.hub.protocol import Hub
@@ -52,6 +54,7 @@ class KubeEngine(HostsEngine):
         assert isinstance(pods, PodBoxes)
         assert isinstance(nodes, KubeNodes)
         self.pods, self._nodes, self._word = pods, nodes, self._core.host_word
+        self._marks = KubeMarks(sources.writer, lambda pod: place_of(settings, pod) is not None)
         self._ended: list[Place] = []  # whose ends are reported, and in the log by the next poll
         for node in fleet.nodes:
             if sources.fleet.node(node.id) is None:
@@ -62,6 +65,9 @@ class KubeEngine(HostsEngine):
     def release(self, job: str, attempt: int) -> None:
         super().release(job, attempt)
         self.pods.released(job)
+
+    def mark(self, marks: Mapping[str, NodeMark]) -> None:
+        self._marks.wanted = marks
 
     def poll(self) -> list[Observation]:
         if self._may_write():
@@ -83,6 +89,10 @@ class KubeEngine(HostsEngine):
         for place, why in self.pods.hopeless(now_ns):
             self._word.hopeless(self._core.boxes.get(*place), why)
         self.pods.tidy(now_ns)
+        nodes_seen, self._sources.nodes_seen = self._sources.nodes_seen, []
+        for node in nodes_seen:
+            self._marks.see(node.object, gone=isinstance(node, Vanished))
+        self._marks.act(self._sources.pods.objects.values, now_ns)
         if not self.pods.synced:
             self.pods.synced = True
             self._word.listed()

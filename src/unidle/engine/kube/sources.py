@@ -9,7 +9,7 @@ from typing import Final
 
 from unidle.kube import objects
 from unidle.kube.cluster_fleet import ClusterFleet, FleetChanges
-from unidle.kube.objects import Pod
+from unidle.kube.objects import KubeNode, Pod
 from unidle.kube.protocol import Behind, KubeError, KubeWriter, Put, Vanished, Watch
 
 _STEP_S: Final = 0.02
@@ -19,13 +19,14 @@ _STEP_S: Final = 0.02
 class KubeSources:
     """``slices`` None: the cluster has no ResourceSlices. ``also_close``: what ends with the engine."""
 
-    nodes: Watch[objects.KubeNode]
+    nodes: Watch[KubeNode]
     pods: Watch[Pod]
     slices: Watch[objects.ResourceSlice] | None
     writer: KubeWriter
     fleet: ClusterFleet
     also_close: list[Callable[[], None]] = field(default_factory=list)
     out_of_service: dict[str, bool] = field(default_factory=dict)  # by node that came or changed
+    nodes_seen: list[Put[KubeNode] | Vanished[KubeNode]] = field(default_factory=list)  # until they are taken
     _pods_seen: list[Put[Pod] | Vanished[Pod]] = field(default_factory=list)
 
     @property
@@ -64,6 +65,7 @@ class KubeSources:
         for event in self.nodes.poll():
             if isinstance(event, Put | Vanished):
                 self.fleet.see_node(event)
+                self.nodes_seen.append(event)
                 self.out_of_service[event.object.metadata.name] = isinstance(event, Put) and any(
                     taint.key == OUT_OF_SERVICE for taint in event.object.spec.taints
                 )
