@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from unidle.span.rank.member import spans
@@ -18,7 +20,7 @@ def lengths(exposed: int, filled: int, discarded: int) -> dict[str, int]:
     }
     rows = [{"op": "F", "start_ns": 0, "end_ns": 30}, {"op": "B", "start_ns": 80, "end_ns": 100}]
     found = spans(step, rows)
-    assert all(one[1] == other[0] for one, other in zip(found, found[1:], strict=False))
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(found))
     assert all(0 <= start < end <= 100 for start, end, _ in found)
     return {what: end - start for start, end, what in found}
 
