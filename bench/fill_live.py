@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
@@ -102,13 +103,15 @@ def _ddp(place: Path, arguments: argparse.Namespace) -> Iterator[Row]:
 
 def _rows(what: str, found: Outcome, least: float | None) -> Iterator[Row]:
     proof, run = found.proof, found.run
-    how = f"measured here, {proof['pairs']} pairs of blocks, 95 % interval {proof['low']:.2f} to {proof['high']:.2f} %"
-    if proof["slowdown_pct"] is None:
-        how += ", wider than 1 %: not known"
-    known = proof["slowdown_pct"] is not None
+    known, high = proof["slowdown_pct"] is not None, proof["high"]
+    how = f"measured here, {proof['pairs']} pairs of blocks"
+    if high is not None:
+        how += f", 95 % interval {proof['low']:.2f} to {high:.2f} %"
+    if not known:
+        how += ": too few or too wide, not known"
     yield Row(
-        f"{what}: slow-down of training, upper bound", "%", proof["high"], goal=f"at most {SLOWER_MOST:g} %",
-        holds=known and proof["high"] <= SLOWER_MOST, how=how,
+        f"{what}: slow-down of training, upper bound", "%", math.inf if high is None else high,
+        goal=f"at most {SLOWER_MOST:g} %", holds=known and high <= SLOWER_MOST, how=how,
     )  # fmt: skip
     yield Row(
         f"{what}: steps whose loss differs from the unfilled run", "steps", 0 if proof["loss_equal"] else 1, goal="0",

@@ -22,6 +22,7 @@ from unidle.cli.common import (
     say,
 )
 from unidle.errors import BadInput, CannotRun
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.fill.files.filler_file import FillerRequest
@@ -163,7 +164,7 @@ class _Here:
         shown = any(rank.board is not None for rank in ranks)  # else there are no steps to compare
         trial = Trial(seed=self.seed + (attempt or 0)) if self.wanted.trial and shown else None
         name = self.wanted.order.filler
-        self.tell(f"filler {name} next to {len(ranks)} ranks; records in {directory / RECORDS}")
+        self.tell(f"filler {name} next to {counted(len(ranks), 'rank')}; records in {directory / RECORDS}")
         found = FillSupervisor(
             self.wanted.order, ranks, directory, directory / RECORDS, trial, self.tell
         ).run(self.interrupted)

@@ -164,7 +164,7 @@ class FillGroup:
         return gone
 
 
-def end(group: ControlGroup, tries: int = 200) -> bool:
+def end(group: ControlGroup, tries: int = 2000) -> bool:
     """Kill what is in a group, also what was frozen, and remove it."""
     import time
 
