@@ -21,7 +21,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from unidle.probe.check.bad_pairs import BadPairs, Pair, Wave, all_pairs, first_round, judged, second_round, verdict
+from unidle.probe.check.bad_pairs import (
+    BadPairs,
+    Pair,
+    Wave,
+    all_pairs,
+    first_round,
+    judged,
+    second_round,
+    verdict,
+)
 from unidle.probe.check.model import Check, NodeReport
 from unidle.rank.probe import SECRET_VARIABLE, Failed, RankLink, Receiver, connected, send
 
