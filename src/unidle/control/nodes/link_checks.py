@@ -51,7 +51,7 @@ class _Run:
 
 
 class LinkChecks:
-    """``commands`` run them; ``name`` is of this controller: what it begins nobody else looks for."""
+    """``commands`` run them; ``name`` is of this controller: what it begins no other controller looks for."""
 
     def __init__(self, commands: NodeCommands, name: str) -> None:
         self._commands, self._name = commands, name
@@ -157,7 +157,7 @@ class LinkChecks:
 
 
 def _judged(nodes: tuple[str, ...], outcome: NodeOutcome) -> tuple[bool | None, tuple[str, ...], str]:
-    """What the leader's outcome says: whether the links are fit, which nodes are bad, and why."""
+    """The outcome of the leader: whether the links are fit, which nodes are bad, and why."""
     last = (outcome.text.strip().splitlines() or [""])[-1]
     if outcome.late:
         return None, (), f"the check of links led by {nodes[0]} did not end in time"

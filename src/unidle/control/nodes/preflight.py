@@ -57,7 +57,7 @@ class Preflight:
         return True
 
     def asked(self, view: View, nodes: tuple[str, ...], by: str, request: str) -> Iterator[ev.Event]:
-        """A person wants the links between these nodes checked. Nothing is held against a node for the result alone."""
+        """Check the links between these nodes, as a person requested. Nothing is held against a node for the result alone."""
         if why := self._links.ask(view, nodes, by, request):
             yield ev.RequestRefused("guard", Reason("refused", f"{why} [{request}]"))
 
