@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import needs
-from e2e.commands import ask
+from e2e.commands import ask, unidle
 from e2e.gangs import submit
 from e2e.host_fleets import Fleet, opened
 from unidle.drill.lab import Lab
@@ -135,3 +135,25 @@ def test_two_hosts_alone_start_although_their_link_is_slow_and_it_is_said(tmp_pa
         assert text.startswith("which end is bad is not known: n1 and n2: 0.0")
         assert text.endswith("the job starts nevertheless")
         assert len(job.attempts) == 1
+
+
+@needs.root
+@needs.shaping
+@needs.own_mounts
+def test_the_links_of_a_running_fleet_are_checked_on_request_and_nothing_is_drained(tmp_path: Path) -> None:
+    with fleet_of(tmp_path, FOUR[:3]) as (fleet, lab):
+        words = ("check", "--between", "n[1-3]", "--store", fleet.store)
+        good = unidle(*words, timeout_s=150)
+        assert (good.returncode, good.stderr) == (0, "") and good.stdout.startswith(
+            "fit: links between 3 nodes, "
+        )
+        lab.limit("n1", "n3", SLOW_BITS)
+        bad = unidle(*words, "--json", timeout_s=150)
+        told = json.loads(bad.stdout)
+        assert (bad.returncode, told["ok"], told["bad"]) == (1, False, ["n3"])
+        assert "n3: n1 0.0" in told["because"]
+        assert not fleet.view().health
+        unknown = unidle("check", "--between", "n1,n9", "--store", fleet.store)
+        assert unknown.returncode == 2 and "no such node" in unknown.stderr
+        alone = unidle("check", "--between", "n1", "--store", fleet.store)
+        assert alone.returncode == 2 and "needs two nodes or more" in alone.stderr

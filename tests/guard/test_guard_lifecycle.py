@@ -371,7 +371,7 @@ def test_a_gang_that_is_refused_again_on_the_same_devices_waits_longer_each_time
     refused_at(story, 1)
     waits = []
     for at_s in (10, 100, 200):
-        ended, planned = refused_at(story, at_s)
+        _, planned = refused_at(story, at_s)
         assert isinstance(planned, ev.RetryPlanned) and "no room" in planned.because.text
         waits.append((planned.not_before_ns - 1) / S - at_s)
     assert waits == [2, 4, 8]

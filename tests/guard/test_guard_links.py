@@ -10,12 +10,18 @@ RULES = PreflightRules(quick_ns=60 * S, again=2, pause_ns=5 * S)
 FOUR = ("n1", "n2", "n3", "n4")
 
 
-def result(fit: bool | None, at_s: int, nodes: tuple[str, ...] = FOUR, bad: tuple[str, ...] = ()) -> LinksResult:
+def result(
+    fit: bool | None, at_s: int, nodes: tuple[str, ...] = FOUR, bad: tuple[str, ...] = ()
+) -> LinksResult:
     return LinksResult(frozenset(nodes), fit, bad, at_s * S, "why")
 
 
 def test_links_that_are_good_are_said_with_the_least_rate():
-    assert judged(LinksReport(FOUR, least_gbps=9.41)) == (True, (), "links between 4 nodes, 9.41 Gbit/s or more")
+    assert judged(LinksReport(FOUR, least_gbps=9.41)) == (
+        True,
+        (),
+        "links between 4 nodes, 9.41 Gbit/s or more",
+    )
 
 
 def test_a_bad_node_is_taken_out_with_its_rates():

@@ -121,3 +121,29 @@ def stubborn(rig: Rig, dice: random.Random, number: int) -> str:
     rig.lab.mend(node)
     rig.joined()
     return finished(rig, name, job)
+
+
+def changed_address(rig: Rig, node: str, before: str, after: str) -> None:
+    """The host has another address on its network from now on; connections from the old one break without a word."""
+    for what in (f"addr del {before}/24", f"addr add {after}/24"):
+        subprocess.run(["ip", "-n", rig.lab.space(node), *what.split(), "dev", INTERFACE], check=True)
+
+
+def host_moves(rig: Rig, dice: random.Random, number: int) -> str:
+    """The address of a host of the gang changes while it trains, as by DHCP, and later changes back."""
+    name = f"moves-{number}"
+    job = rig.submit(name)
+    rig.trains(job)
+    node = dice.choice(nodes_of(rig, job))
+    old = rig.lab.address(node)
+    new = f"{old.rpartition('.')[0]}.{100 + rig.lab.names.index(node)}"
+    for before, after in ((old, new), (new, old)):
+        changed_address(rig, node, before, after)
+        rig.until(lambda: has_address(rig, node, after), f"{node} to be known at {after}")  # noqa: B023 - waited for here
+    rig.joined()
+    return finished(rig, name, job)
+
+
+def has_address(rig: Rig, node: str, address: str) -> bool:
+    found = rig.view().node(node)
+    return found is not None and found.address == address and not found.taints

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from unidle import wire
@@ -83,6 +83,11 @@ class Agent:
         from unidle import __version__
 
         return frames.AgentHeld(self.found.to_json(), self.boxes.running(), __version__)
+
+    def at_address(self, address: str) -> None:
+        """The host is reached at this address now."""
+        if address != self.found.node.address:
+            self.found = replace(self.found, node=replace(self.found.node, address=address))
 
     def connected(self, fence: int) -> None:
         """The hub welcomed it."""
@@ -223,8 +228,6 @@ class Agent:
         try:
             found.append(self._find())
         except UnidleError:  # no device is left: it has none
-            from dataclasses import replace
-
             found.append(replace(self.found, node=replace(self.found.node, devices=()), links=None))
 
     # -- the end ---------------------------------------------------------------------------------

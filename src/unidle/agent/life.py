@@ -92,11 +92,17 @@ def run_agent(options: AgentOptions, data_dir: Path, say: Say) -> int:
         has_gpus = any(device.kind == "gpu" for device in found.node.devices)
         cpu_devices = 0 if has_gpus else options.cpu_devices  # a host that loses its GPUs has no others
 
+        def address_now() -> str:
+            with suppress(HubUnreachable):  # else it stays the last one
+                return options.address or own_address(hub)
+            return life.agent.found.node.address
+
         def find() -> FoundNode:
-            return find_node(name, address, options.labels, cpu_devices, log)
+            return find_node(name, address_now(), options.labels, cpu_devices, log)
 
         with _signals() as (asked, bell):
             life = _Life(state, hub, join, member, found, find, say, options)
+            life.address_now = address_now
             try:
                 life.serve(asked, bell, allocation)
                 life.leave(asked, bell, end_boxes=options.end_boxes or allocation is not None)
@@ -141,6 +147,7 @@ class _Life:
         self._member = member is not None
         self._token = member.token if member is not None else join.token
         self._told = ""
+        self.address_now: Callable[[], str] = lambda: found.node.address
         self._until_s = time.monotonic() + JOIN_WITHIN_S
         self._left = False
         address = HubAddress(str(hub), join.authority)
@@ -161,6 +168,8 @@ class _Life:
     # -- called in the thread of the client -------------------------------------------------------
 
     def _hello(self) -> frames.Hello:
+        """Each connection may be from another address: peers of a gang use the one of the last."""
+        self.agent.at_address(self.address_now())
         token = self._join.token_now() if self._join.token_file else self._token
         return frames.Hello(
             v=wire.VERSION, kind="agent", node=self.agent.found.node.id, token=token, boot=boot_id(),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from unidle.cli.common import JsonOption, data_dir, print_json, say, show_table
+from unidle.cli.common import JsonOption, StoreOption, data_dir, print_json, say, show_table
 from unidle.cli.log_source import log_source
 from unidle.cli.option_set import with_options
 from unidle.cli.times import duration_option
@@ -83,15 +83,24 @@ class CheckOptions:
         str | None,
         typer.Option("--kernel-log", metavar="SOURCE", show_default=False, help="Kernel log that is read: kmsg, syslog, journal, off, or a log file. Default: that of the node in the fleet file, else kmsg."),
     ] = None
+    between: Annotated[
+        str | None,
+        typer.Option("--between", metavar="NODE[,..]|all", show_default=False, help="Check the links between these nodes of a running fleet instead: n1,n[3-6]."),
+    ] = None
+    store: StoreOption = None
     as_json: JsonOption = False
     # fmt: on
 
 
 @with_options(options=CheckOptions)
 def check(options: CheckOptions) -> None:
-    """Check that this node is fit to run a job.
+    """Check that this node is fit to run a job; or, with --between, the links between nodes of a fleet.
 
     Exit codes: 0 fit, 1 unfit, 2 bad input, 3 undecided."""
+    if options.between is not None:
+        from unidle.cli.check_links import check_links
+
+        raise typer.Exit(check_links(options.store, options.between, as_json=options.as_json))
     from unidle.probe.check import Context, check_node, chosen, load_thresholds, shipped
 
     if options.log_age is not None and options.log_since is not None:

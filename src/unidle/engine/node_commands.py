@@ -27,7 +27,7 @@ class LinkCheck:
     """The part of one node in a check between ``world`` nodes (:mod:`unidle.probe.check.between`).
 
     Rank 0 leads, at ``address`` and ``port`` of its node; its outcome is that of the check. All ranks have one
-    ``secret``, by which the leader knows them. ``policy``: what is measured.
+    ``secret``, by which the leader recognises them. ``policy``: what is measured.
     """
 
     rank: int

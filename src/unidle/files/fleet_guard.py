@@ -8,14 +8,14 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from unidle.files.document import Document, Path
+from unidle.files.fleet_between import BetweenPart, between_as_data, between_of
 from unidle.files.values import DurationBounds, DurationText, duration_field, duration_text, expand
 from unidle.fleet import Node
-from unidle.fleet.policies import RUNGS, Between, Breaker, GuardPolicy, Hook, Lemon, Out, Rung
+from unidle.fleet.policies import RUNGS, Breaker, GuardPolicy, Hook, Lemon, Out, Rung
 from unidle.fleet.spares import alike_nodes
 from unidle.words import are, counted
 
 _TIMES: Final = DurationBounds(10_000_000, 365 * 86_400 * 1_000_000_000, "0.01 s to 365 days", "10m")
-_MEASURES: Final = DurationBounds(50_000_000, 600 * 1_000_000_000, "0.05 s to 10 minutes", "1s")
 _MOST_NODES: Final = 200_000
 PLACES: Final = ("node", "device", "address")
 _USUAL: Final = GuardPolicy()
@@ -112,30 +112,6 @@ class LemonPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     times: Annotated[int, Meta(ge=2, le=1000, description="Number of failures.")] = 3
     within: Annotated[
         DurationText | None, duration_field("Period of the failures.", _USUAL.lemon.within_ns)
-    ] = None
-
-
-class BetweenPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Check of the links between the nodes of a gang, before it starts."""
-
-    gbps: Annotated[
-        Annotated[float, Meta(ge=0.001, le=1e6)] | None,
-        Meta(
-            description="Rate that each two nodes must reach, in Gbit/s and in both directions at once. Default: 70 % of the "
-            "better half of the pairs."
-        ),
-    ] = None
-    measure: Annotated[
-        DurationText | None, duration_field("Length of each measurement.", Between().measure_ns)
-    ] = None
-    method: Annotated[
-        Literal["tcp", "gloo", "nccl"],
-        Meta(
-            description="How links are measured. tcp: TCP connections. gloo, nccl: an all-reduce of PyTorch."
-        ),
-    ] = "tcp"
-    timeout: Annotated[
-        DurationText | None, duration_field("Time limit of the check.", Between().timeout_ns)
     ] = None
 
 
@@ -260,21 +236,9 @@ def guard_of(document: Document, part: GuardPart | None, nodes: Sequence[Node]) 
         spares=_spare_count(document, part, nodes),
         spare_nodes=_spare_nodes(document, part, nodes),
         probation_work=part.probation_work,
-        between=_between(document, part.between),
+        between=between_of(document, part.between),
         **times,
     )  # fmt: skip
-
-
-def _between(document: Document, part: BetweenPart | None) -> Between | None:
-    if part is None:
-        return None
-    path: Path = ("guard", "between")
-    return Between(
-        None if part.gbps is None else round(part.gbps * 1000),
-        _duration(document, part.measure, Between().measure_ns, (*path, "measure"), _MEASURES),
-        part.method,
-        _duration(document, part.timeout, Between().timeout_ns, (*path, "timeout")),
-    )
 
 
 def _spare_count(document: Document, part: GuardPart, nodes: Sequence[Node]) -> int:
@@ -342,10 +306,8 @@ def _hook(document: Document, part: HookPart, usual: Hook, path: Path) -> Hook:
     )
 
 
-def _duration(
-    document: Document, text: str | None, usual_ns: int, path: Path, bounds: DurationBounds = _TIMES
-) -> int:
-    return usual_ns if text is None else bounds.ns(document, path, text)
+def _duration(document: Document, text: str | None, usual_ns: int, path: Path) -> int:
+    return usual_ns if text is None else _TIMES.ns(document, path, text)
 
 
 def guard_as_data(policy: GuardPolicy) -> dict[str, object] | None:
@@ -366,7 +328,7 @@ def guard_as_data(policy: GuardPolicy) -> dict[str, object] | None:
     if policy.accept_unknown:
         found["accept_unknown"] = True
     if policy.between is not None:
-        found["between"] = _between_as_data(policy.between)
+        found["between"] = between_as_data(policy.between)
     found |= _kept_back_as_data(policy)
     out, breaker, lemon = policy.out, policy.breaker, policy.lemon
     if out != usual.out:
@@ -382,19 +344,6 @@ def guard_as_data(policy: GuardPolicy) -> dict[str, object] | None:
         found["breaker"] = {"nodes": breaker.nodes, "percent": breaker.ppm / 1e4, "within": within}
     if lemon != usual.lemon:
         found["lemon"] = {"times": lemon.times, "within": duration_text(lemon.within_ns)}
-    return found
-
-
-def _between_as_data(policy: Between) -> dict[str, object]:
-    found: dict[str, object] = {}
-    if policy.least_mbps is not None:
-        found["gbps"] = policy.least_mbps / 1000
-    if policy.measure_ns != Between().measure_ns:
-        found["measure"] = duration_text(policy.measure_ns)
-    if policy.method != Between().method:
-        found["method"] = policy.method
-    if policy.timeout_ns != Between().timeout_ns:
-        found["timeout"] = duration_text(policy.timeout_ns)
     return found
 
 

@@ -148,7 +148,10 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
             ev.JobEnded(job.id, "cancelled", because),
         ]
     if (refused := _refused(attempt)) is not None:
-        return [ended(job.id, attempt.number, "failed", refused), _after_refusal(job, attempt, refused, now_ns)]
+        return [
+            ended(job.id, attempt.number, "failed", refused),
+            _after_refusal(job, attempt, refused, now_ns),
+        ]
     if attempt.disrupted is not None and (stop is None or stop.why in _OVERRULED):
         then = by_policy(job, "evict", attempt.disrupted, now_ns)
         left = ended(job.id, attempt.number, "preempted", attempt.disrupted)

@@ -51,7 +51,7 @@ class _Run:
 
 
 class LinkChecks:
-    """``commands`` run them; ``name`` is of this controller: what it begins nobody else looks for."""
+    """``commands`` run them; ``name`` is of this controller: what it begins no other controller looks for."""
 
     def __init__(self, commands: NodeCommands, name: str) -> None:
         self._commands, self._name = commands, name
@@ -79,11 +79,19 @@ class LinkChecks:
         return found
 
     def ask(self, view: View, nodes: Sequence[str], by: str, request: str) -> str:
-        """Measure for a person; why that is not possible, else empty. The result has the id of the request."""
+        """Measure for a person; why that is not possible, else empty. The result has the name of the request."""
         wanted = tuple(sorted(set(nodes)))
+        if len(wanted) < 2:
+            return "a check of links needs two nodes"
+        if unknown := [node for node in wanted if node not in view.nodes]:
+            return f"the fleet has no such node: {unknown[0]}"
+        if away := next((why for node in wanted if (why := self._commands.away(node))), ""):
+            return away
         if not self._apart(view, wanted):
-            return "these nodes share one network namespace: there is no link between them"
-        return "" if self._begin(view, wanted, view.fleet.guard.between or Between(), by, request) else "busy"
+            return "these nodes share one network: there is no link between them"
+        if not self._begin(view, wanted, view.fleet.guard.between or Between(), by, request):
+            return "links of one of these nodes are being checked: try again when that has ended"
+        return ""
 
     def results(self) -> Iterator[ev.LinksChecked]:
         """Those that have ended, each once."""
@@ -149,7 +157,7 @@ class LinkChecks:
 
 
 def _judged(nodes: tuple[str, ...], outcome: NodeOutcome) -> tuple[bool | None, tuple[str, ...], str]:
-    """What the leader's outcome says: whether the links are fit, which nodes are bad, and why."""
+    """The outcome of the leader: whether the links are fit, which nodes are bad, and why."""
     last = (outcome.text.strip().splitlines() or [""])[-1]
     if outcome.late:
         return None, (), f"the check of links led by {nodes[0]} did not end in time"

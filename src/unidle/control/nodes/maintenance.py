@@ -56,17 +56,16 @@ class NodeMaintenance:
 
         from unidle.control.nodes.remedies import GuardRequest
 
-        return self._mender().asked(view, msgspec.json.decode(body, type=GuardRequest), now_ns)
+        request = msgspec.json.decode(body, type=GuardRequest)
+        if request.verb == "links" and self._make is not None:
+            return self._checks(self._make).asked(view, request.nodes, request.by, request.text)
+        return self._mender().asked(view, request, now_ns)
 
     def holds(self, view: View, job: JobView, attempt: AttemptView) -> bool:
         """Whether the attempt is not to start yet: its nodes are checked first."""
         if self._make is None or not is_checked(view, job, attempt):
             return False
-        if self._preflight is None:
-            from unidle.control.nodes.preflight import Preflight
-
-            self._preflight = Preflight(self._shared(self._make), self._name)
-        return self._preflight.holds(job, attempt)
+        return self._checks(self._make).holds(job, attempt)
 
     def look(self, view: View, now_ns: int) -> Iterator[ev.Event]:
         """What follows now; each event is to be applied to the view before the next is asked for."""
@@ -96,6 +95,13 @@ class NodeMaintenance:
     def excuse(self, view: View, job: JobView, event: ev.Event) -> ev.Event:
         """A gang that failed on a node which is being taken out waits again: it was not the job's fault."""
         return self._mender().excuse(view, job, event) if view.care.targets else event
+
+    def _checks(self, make: Callable[[], NodeCommands]) -> Preflight:
+        if self._preflight is None:
+            from unidle.control.nodes.preflight import Preflight
+
+            self._preflight = Preflight(self._shared(make), self._name)
+        return self._preflight
 
     def _mender(self) -> RemedyWatch:
         if self._remedies is None:

@@ -56,6 +56,11 @@ class Preflight:
         self._held[job.id, attempt.number] = None
         return True
 
+    def asked(self, view: View, nodes: tuple[str, ...], by: str, request: str) -> Iterator[ev.Event]:
+        """Check the links between these nodes, as a person requested. Nothing is held against a node for the result alone."""
+        if why := self._links.ask(view, nodes, by, request):
+            yield ev.RequestRefused("guard", Reason("refused", f"{why} [{request}]"))
+
     def look(self, view: View, now_ns: int) -> Iterator[ev.Event]:
         """What follows now; an attempt that may start has a :class:`PreflightEnded`."""
         self._next_ns = None

@@ -40,9 +40,12 @@ _TEXT: Final = 200
 
 
 class GuardRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Body of an inbox request of kind ``guard``: a command or report of an operator or a site's monitor about a node."""
+    """Body of an inbox request of kind ``guard``: a command or report of an operator or a site's monitor about a node.
 
-    verb: str  # drain, return, maintain, cordon, uncordon, report
+    ``links`` is a check between ``nodes``; ``text`` is its name, by which its result is found in the log.
+    """
+
+    verb: str  # drain, return, maintain, cordon, uncordon, report, links
     target: str
     by: str
     text: str = ""
@@ -52,6 +55,7 @@ class GuardRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     unproved: bool = False
     kind: str = ""
     action: str = ""
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

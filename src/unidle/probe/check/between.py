@@ -21,7 +21,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from unidle.probe.check.bad_pairs import BadPairs, Pair, Wave, all_pairs, first_round, judged, second_round, verdict
+from unidle.probe.check.bad_pairs import (
+    BadPairs,
+    Pair,
+    Wave,
+    all_pairs,
+    first_round,
+    judged,
+    second_round,
+    verdict,
+)
 from unidle.probe.check.model import Check, NodeReport
 from unidle.rank.probe import SECRET_VARIABLE, Failed, RankLink, Receiver, connected, send
 
@@ -32,30 +41,7 @@ _MOST_SLOW: Final = 256  # pairs in a brief answer
 
 def main(argv: Sequence[str] | None = None) -> int:
     """One rank; see the module."""
-    parser = argparse.ArgumentParser(prog="python -m unidle.probe.check.between", description=__doc__)
-    parser.add_argument("--node", default=os.environ.get("UNIDLE_NODE") or socket.gethostname())
-    parser.add_argument(
-        "--gbps", type=float, help="what each pair must reach; default: nearly what the better half does"
-    )
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of each measurement")
-    parser.add_argument("--streams", type=int, default=4, help="TCP connections for each")
-    parser.add_argument(
-        "--wait", type=float, default=10.0, help="seconds after which a silent node counts as such"
-    )
-    parser.add_argument(
-        "--collective", choices=("gloo", "nccl"), help="an all-reduce of PyTorch instead of TCP"
-    )
-    parser.add_argument("--bytes", type=int, default=64 << 20, help="size of the all-reduce")
-    parser.add_argument(
-        "--join", type=float, default=60.0, help="seconds that rank 0 waits for the others, and they for it"
-    )
-    parser.add_argument(
-        "--complete", type=int, default=2, help="with at most so many nodes each pair is measured"
-    )
-    parser.add_argument(
-        "--brief", action="store_true", help="print what is bad only, and the numbers of absent ranks"
-    )
-    given = parser.parse_args(argv)
+    given = _parser().parse_args(argv)
     try:
         _checked(given)
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -82,6 +68,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     )
     return report.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m unidle.probe.check.between", description=__doc__)
+    parser.add_argument("--node", default=os.environ.get("UNIDLE_NODE") or socket.gethostname())
+    parser.add_argument(
+        "--gbps", type=float, help="what each pair must reach; default: nearly what the better half does"
+    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of each measurement")
+    parser.add_argument("--streams", type=int, default=4, help="TCP connections for each")
+    parser.add_argument(
+        "--wait", type=float, default=10.0, help="seconds after which a silent node counts as such"
+    )
+    parser.add_argument(
+        "--collective", choices=("gloo", "nccl"), help="an all-reduce of PyTorch instead of TCP"
+    )
+    parser.add_argument("--bytes", type=int, default=64 << 20, help="size of the all-reduce")
+    parser.add_argument(
+        "--join", type=float, default=60.0, help="seconds that rank 0 waits for the others, and they for it"
+    )
+    parser.add_argument(
+        "--complete", type=int, default=2, help="with at most so many nodes each pair is measured"
+    )
+    parser.add_argument(
+        "--brief", action="store_true", help="print what is bad only, and the numbers of absent ranks"
+    )
+    return parser
 
 
 def _checked(given: argparse.Namespace) -> None:
