@@ -31,6 +31,9 @@ gc.disable()  # until all tests are collected: what is imported and collected st
 # Commands fold lines and cells to this width, and tests look for whole sentences.
 os.environ["COLUMNS"] = "200"
 
+# Some tests shut file systems down. The kernel logs it for the machine, and controllers of others would act on it.
+os.environ["UNIDLE_KERNEL_LOG"] = "off"
+
 # A slow machine is no finding: what has to be fast is measured in bench/.
 # In CI a change is judged, not what dice found: there, examples are the same each time.
 settings.register_profile(

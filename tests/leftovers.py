@@ -162,7 +162,7 @@ def _netns() -> frozenset[str]:
 
 def _of_others(name: str, before: Before) -> bool:
     """Whether a process that is not of this session made the namespace, and lives: its number is in the name."""
-    made_by = re.match(r"ud(\d+)-", name)
+    made_by = re.match(r"(?:ud|hf)(\d+)-", name)  # of labs, and of tests.host_faults
     if made_by is None or int(made_by[1]) == os.getpid():
         return False
     place = Path("/proc", made_by[1])

@@ -13,6 +13,7 @@ from unidle.control.nodes.detectors import SAME_NS, SETTLE_NS, Detectors, wanted
 from unidle.events import types as ev
 from unidle.files.fleet import fleet_from_mapping
 from unidle.fleet import Fleet
+from unidle.fleet.policies import KERNEL_LOG_VARIABLE
 from unidle.guard.log import LogLine, Reader
 from unidle.guard.log.model import Finding
 from unidle.jobs import Reason
@@ -283,7 +284,15 @@ def detectors_of(*nodes: dict[str, object]) -> dict[str, list[str]]:
 CPU = {"count": 1, "kind": "cpu"}
 
 
-def test_the_machines_own_signs_belong_to_its_only_node_or_to_whom_the_file_gives_them() -> None:
+def test_the_machines_own_signs_belong_to_its_only_node_or_to_whom_the_file_gives_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = {"id": "a", "devices": CPU}
+    monkeypatch.setenv(KERNEL_LOG_VARIABLE, "off")
+    assert detectors_of(one) == {"a": [MACHINE, f"{LOG}: kernel log: switched off by {KERNEL_LOG_VARIABLE}"]}
+    assert detectors_of({**one, "watch": {"kernel_log": "a.log"}}) == {"a": [LOG, MACHINE]}
+    assert detectors_of(one, {"id": "b", "devices": CPU}) == {}
+    monkeypatch.delenv(KERNEL_LOG_VARIABLE)
     assert detectors_of({"id": "a", "devices": CPU}) == {"a": [LOG, MACHINE]}
     assert detectors_of({"id": "a", "devices": CPU}, {"id": "b", "devices": CPU}) == {}
     assert detectors_of(

@@ -20,6 +20,7 @@ from e2e.commands import start, unidle
 from e2e.gangs import submit, view_of, wait_for_state
 from unidle.drill.disk import Disk
 from unidle.engine.local.ranks import process_tree
+from unidle.fleet.policies import KERNEL_LOG_VARIABLE
 from unidle.probe.node_detectors import LOG
 from unidle.store.open import open_store
 from waiting import wait_until
@@ -31,6 +32,11 @@ GUARD = {
     "probation_work": "none",
 }  # fmt: skip
 PROVE = {"tries": 9, "pause": "1s"}  # a check that a busy machine leaves undecided is made again
+
+
+@pytest.fixture(autouse=True)
+def log_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KERNEL_LOG_VARIABLE)
 
 
 @pytest.fixture

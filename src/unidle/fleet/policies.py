@@ -211,12 +211,15 @@ class RetentionPolicy:
 OVERLAY_VARIABLE: Final = "UNIDLE_NVML_OVERLAY"
 """The environment variable with a file that replaces what NVML reports, for nodes without one of their own."""
 
+KERNEL_LOG_VARIABLE: Final = "UNIDLE_KERNEL_LOG"
+"""The environment variable with the kernel log of a node that is alone on its machine and has none of its own in the fleet."""
+
 
 @dataclass(frozen=True, slots=True)
 class WatchSources:
     """``kernel_log``: ``kmsg``, ``syslog``, ``journal``, ``off`` or the path of a log that is followed.
 
-    Empty: this machine's own log where the node is the only one of its fleet, else nothing. ``pci`` are the PCI
+    Empty: this machine's own log (or :data:`KERNEL_LOG_VARIABLE`) where the node is the only one of its fleet, else nothing. ``pci`` are the PCI
     addresses of its devices in their order, for machines whose driver is not accessible. ``nvml`` is the path of
     a JSON file whose readings override those of NVML, for drills.
     """

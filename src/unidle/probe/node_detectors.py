@@ -5,11 +5,12 @@ Each detector is imported where it is made, in its own thread: a run that is sho
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from unidle.fleet import Node
-from unidle.fleet.policies import WatchSources
+from unidle.fleet.policies import KERNEL_LOG_VARIABLE, WatchSources
 from unidle.probe.detector import FaultDetector
 from unidle.probe.device_names import DeviceNames
 from unidle.probe.watcher import DetectorSpec
@@ -37,7 +38,7 @@ def detectors_of(
     """
     watch = node.watch or WatchSources()
     names = DeviceNames(node)
-    log = watch.kernel_log
+    log = log_of(node, only=only)
     if (log or only) and log != "off":
         end = _end_of(log) if log not in ("", "kmsg", "journal", "syslog") else None
         yield DetectorSpec(
@@ -48,6 +49,12 @@ def detectors_of(
         yield DetectorSpec(node.id, GPUS, lambda kept: _gpus(node, names, kept, laid), COUNTERS_EVERY_S)
     if node.netns or only or log in ("kmsg", "journal", "syslog"):
         yield DetectorSpec(node.id, MACHINE, lambda kept: _machine(node, kept, enter), COUNTERS_EVERY_S)
+
+
+def log_of(node: Node, *, only: bool) -> str:
+    """The source of a node's kernel log, as :class:`WatchSources` has it; ``only`` as in :func:`detectors_of`."""
+    own = node.watch.kernel_log if node.watch is not None else ""
+    return own or (os.environ.get(KERNEL_LOG_VARIABLE, "") if only else "")
 
 
 def _end_of(log: str) -> End:

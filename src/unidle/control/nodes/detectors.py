@@ -17,11 +17,11 @@ from unidle.control.nodes.storage_watch import StorageWatch, directories_of
 from unidle.engine.local.ranks.netns import enter
 from unidle.events import types as ev
 from unidle.fleet import Fleet
-from unidle.fleet.policies import OVERLAY_VARIABLE
+from unidle.fleet.policies import KERNEL_LOG_VARIABLE, OVERLAY_VARIABLE
 from unidle.jobs import Reason
 from unidle.probe.detector import Detection, DetectorStatus
 from unidle.probe.file_system_use import used_at
-from unidle.probe.node_detectors import LOG, OWN_LOGS, detectors_of
+from unidle.probe.node_detectors import LOG, OWN_LOGS, detectors_of, log_of
 from unidle.probe.watcher import DetectorSpec, Watcher
 from unidle.view.node_health import TAKES_OUT
 from unidle.view.state import View
@@ -273,14 +273,17 @@ def wanted_of(
     wanted: list[DetectorSpec] = []
     static: list[DetectorStatus] = []
     for node in fleet.nodes:
-        own = list(detectors_of(node, offset_ns, enter, overlay=overlay, only=len(fleet.nodes) == 1))
+        only = len(fleet.nodes) == 1
+        own = list(detectors_of(node, offset_ns, enter, overlay=overlay, only=only))
         wanted += own
         if not any(one.name == LOG for one in own):
-            off = node.watch is not None and node.watch.kernel_log == "off"
+            off = log_of(node, only=only) == "off"
             if own or off:
-                static.append(
-                    DetectorStatus(
-                        node.id, LOG, "kernel log: switched off in the fleet file" if off else NO_SOURCE
-                    )
+                by = (
+                    "in the fleet file"
+                    if node.watch and node.watch.kernel_log
+                    else f"by {KERNEL_LOG_VARIABLE}"
                 )
+                why_not = f"kernel log: switched off {by}" if off else NO_SOURCE
+                static.append(DetectorStatus(node.id, LOG, why_not))
     return tuple(wanted), tuple(static)
