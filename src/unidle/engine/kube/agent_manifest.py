@@ -31,15 +31,11 @@ PROFILER: Final = {
 _STATE: Final = "/var/lib/unidle"
 _AUTHORITY: Final = "/etc/unidle"
 _PODS: Final = "/var/lib/kubelet/pods"
-_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """``profile``: with the rights that profiles need; ``hooks``: whether commands of the fleet file run on nodes.
-
-    ``command`` is how the image starts unidle; ``pull`` when it is pulled.
-    """
+    """``profile``: with the rights that profiles need; ``command``: how the image starts unidle; ``pull``: when it is pulled."""
 
     namespace: str = "unidle"
     image: str = "unidle:dev"
@@ -81,7 +77,6 @@ def _pod(settings: AgentSettings) -> dict[str, Any]:
             token_volume(),
             {"name": "hub", "configMap": {"name": HUB}},
             {"name": "pods", "hostPath": {"path": _PODS, "type": "Directory"}},
-            {"name": "pod-resources", "hostPath": {"path": _RESOURCES, "type": "Directory"}},
         ],
     }
 
@@ -125,7 +120,6 @@ def _container(settings: AgentSettings) -> dict[str, Any]:
             {"name": "unidle-token", "mountPath": TOKENS, "readOnly": True},
             {"name": "hub", "mountPath": _AUTHORITY, "readOnly": True},
             {"name": "pods", "mountPath": _PODS, "readOnly": True, "mountPropagation": "HostToContainer"},
-            {"name": "pod-resources", "mountPath": _RESOURCES, "readOnly": True},
         ],
     }
 
