@@ -103,25 +103,33 @@ def _container(settings: AgentSettings) -> dict[str, Any]:
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             {"name": "UNIDLE_HUB", "valueFrom": {"configMapKeyRef": {"name": HUB, "key": "address"}}},
         ],
-        "securityContext": {
-            "runAsUser": 0,  # rights of a container's other users are lost at exec
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"], "add": rights},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": _rights(rights),
         "resources": {
             "requests": {"cpu": "20m", "memory": "96Mi"},
             "limits": {"memory": "1Gi"},  # for profiles: at rest it has less than 80 MB
         },
-        "volumeMounts": [
-            {"name": "state", "mountPath": _STATE},
-            {"name": "state", "mountPath": "/tmp", "subPath": "tmp"},  # noqa: S108 - in its own volume
-            {"name": "unidle-token", "mountPath": TOKENS, "readOnly": True},
-            {"name": "hub", "mountPath": _AUTHORITY, "readOnly": True},
-            {"name": "pods", "mountPath": _PODS, "readOnly": True, "mountPropagation": "HostToContainer"},
-        ],
+        "volumeMounts": _mounts(),
     }
+
+
+def _rights(capabilities: list[str]) -> dict[str, Any]:
+    return {
+        "runAsUser": 0,  # rights of a container's other users are lost at exec
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": capabilities},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _mounts() -> list[dict[str, Any]]:
+    return [
+        {"name": "state", "mountPath": _STATE},
+        {"name": "state", "mountPath": "/tmp", "subPath": "tmp"},  # noqa: S108 - in its own volume
+        {"name": "unidle-token", "mountPath": TOKENS, "readOnly": True},
+        {"name": "hub", "mountPath": _AUTHORITY, "readOnly": True},
+        {"name": "pods", "mountPath": _PODS, "readOnly": True, "mountPropagation": "HostToContainer"},
+    ]
 
 
 def rights_of(settings: AgentSettings) -> Mapping[str, str]:
