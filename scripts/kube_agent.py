@@ -23,7 +23,6 @@ HEAD: Final = """\
 # Privileges, and what each is for:
 #   hostPID: ranks are processes of other pods
 #   hostPath {pods}: read only: which process is which rank
-#   hostPath pod-resources: the kubelet's word on which devices a pod has
 """
 
 

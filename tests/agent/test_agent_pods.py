@@ -16,7 +16,7 @@ import needs
 from unidle.agent.boxes import RUNS
 from unidle.agent.held_ranks import HeldRanks
 from unidle.agent.pods import files, processes
-from unidle.agent.pods.boxes import VOLUME, PodBoxes
+from unidle.agent.pods.boxes import VOLUME, BoxesInPods
 from unidle.engine.local.ranks.spawned import live_pid
 from waiting import wait_until
 
@@ -81,7 +81,7 @@ pytestmark = [
 
 def test_a_rank_in_a_pod_is_found_with_its_number_on_the_node(pod: Pod, tmp_path: Path) -> None:
     pod(1, "train-1")
-    boxes = PodBoxes(tmp_path / "pods", tmp_path / "copies", "ours\n")
+    boxes = BoxesInPods(tmp_path / "pods", tmp_path / "copies", "ours\n")
     assert boxes.live() == boxes.running() == ["train-1"]
     ranks = HeldRanks(tmp_path / "copies", RUNS)
     ranks.look(boxes.live())
@@ -96,12 +96,12 @@ def test_a_rank_in_a_pod_is_found_with_its_number_on_the_node(pod: Pod, tmp_path
 
 def test_pods_of_another_controller_are_left_alone(pod: Pod, tmp_path: Path) -> None:
     pod(1, "train-1", authority="theirs")
-    assert PodBoxes(tmp_path / "pods", tmp_path / "copies", "ours").running() == []
+    assert BoxesInPods(tmp_path / "pods", tmp_path / "copies", "ours").running() == []
 
 
 def test_a_released_attempt_and_a_pod_that_has_gone_are_forgotten(pod: Pod, tmp_path: Path) -> None:
     place, process = pod(1, "train-1")
-    boxes = PodBoxes(tmp_path / "pods", tmp_path / "copies", "ours")
+    boxes = BoxesInPods(tmp_path / "pods", tmp_path / "copies", "ours")
     assert boxes.running() == ["train-1"]
     attempt = boxes.directory("train-1") / RUNS / "train-1" / "3"
     assert attempt.exists()
@@ -121,7 +121,7 @@ def test_a_pod_cannot_give_out_a_process_of_another_for_its_own(pod: Pod, tmp_pa
     theirs = processes.box_of(UID.format(2))
     assert theirs is not None
     journal.write_text(json.dumps({"k": "spawn", "t": 1, "pid": 1, "ticks": theirs.ticks}) + "\n")
-    boxes = PodBoxes(tmp_path / "pods", tmp_path / "copies", "ours")
+    boxes = BoxesInPods(tmp_path / "pods", tmp_path / "copies", "ours")
     assert boxes.running() == ["other-1", "train-1"]
     assert not (boxes.directory("train-1") / RUNS / "train-1" / "3" / "rank1").exists()
 
@@ -131,7 +131,7 @@ def test_links_in_a_pod_are_not_followed(pod: Pod, tmp_path: Path) -> None:
     rank = place / RUNS / "train-1" / "3" / "rank1"
     rank.rename(tmp_path / "elsewhere")
     rank.symlink_to(tmp_path / "elsewhere")
-    boxes = PodBoxes(tmp_path / "pods", tmp_path / "copies", "ours")
+    boxes = BoxesInPods(tmp_path / "pods", tmp_path / "copies", "ours")
     assert boxes.running() == ["train-1"]
     assert not (boxes.directory("train-1") / RUNS / "train-1" / "3" / "rank1").exists()
     with files.opened(str(tmp_path)) as at:
@@ -144,6 +144,6 @@ def test_links_in_a_pod_are_not_followed(pod: Pod, tmp_path: Path) -> None:
 def test_boxes_are_not_made_by_an_agent_in_a_pod(tmp_path: Path) -> None:
     from unidle.agent.boxes import BoxOrder
 
-    boxes = PodBoxes(tmp_path / "pods", tmp_path / "copies", "ours")
+    boxes = BoxesInPods(tmp_path / "pods", tmp_path / "copies", "ours")
     with pytest.raises(ValueError, match="the controller makes them"):
         boxes.begin(BoxOrder("h", "a", "n", "j", "t"), {})

@@ -85,7 +85,8 @@ def test_an_agent_has_no_rights_at_the_api_server(site: KubeSite) -> None:
     assert "kube-api-access" not in volumes
 
 
-def test_a_pod_of_another_account_is_not_taken_for_an_agent(site: KubeSite) -> None:
+def stranger(site: KubeSite) -> dict[str, object]:
+    """A pod with an agent and the service account of everyone."""
     reader = json.loads(Path(f"{site.store}.d/hub/reader").read_text())
     host, port = reader["addresses"][0]
     authority = site.place / "authority.pem"
@@ -117,17 +118,23 @@ def test_a_pod_of_another_account_is_not_taken_for_an_agent(site: KubeSite) -> N
             {"name": "token", "mountPath": "/token"},
         ],
     }
+    return with_token(container, section["volumes"])
+
+
+def with_token(container: dict[str, object], mounts: list[dict[str, str]]) -> dict[str, object]:
+    """The pod of a container, with a token for the hub."""
     token = {"serviceAccountToken": {"audience": "unidle-hub", "path": "token"}}
-    volumes = [
-        {"name": f"v{i}", "hostPath": {"path": v["host_path"]}} for i, v in enumerate(section["volumes"])
-    ]
-    spec = {
+    volumes = [{"name": f"v{i}", "hostPath": {"path": v["host_path"]}} for i, v in enumerate(mounts)]
+    return {
         "nodeName": "n1",
         "containers": [container],
         "volumes": [*volumes, {"name": "token", "projected": {"sources": [token]}}],
         "terminationGracePeriodSeconds": 1,
     }
-    apply(site, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stranger"}, "spec": spec})
+
+
+def test_a_pod_of_another_account_is_not_taken_for_an_agent(site: KubeSite) -> None:
+    apply(site, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stranger"}, "spec": stranger(site)})
 
     def refused() -> bool:
         done = site.cluster.tried("logs", "stranger")

@@ -16,7 +16,7 @@ from unidle import wire
 from unidle.agent.boxes import RUNS, Boxes, BoxOrder
 from unidle.agent.found_node import FoundNode
 from unidle.agent.orders import Orders
-from unidle.agent.pods.boxes import PodBoxes
+from unidle.agent.pods.boxes import BoxesInPods
 from unidle.agent.rank_files import read_part
 from unidle.agent.rank_looks import ORDERS, RankLooks
 from unidle.agent.signs import Signs
@@ -59,10 +59,10 @@ class Agent:
 
     def __init__(
         self, state: AgentState, hub: HubAddress, found: FoundNode, find: Find, send: Send, *, hooks: bool = False,
-        pods: PodBoxes | None = None,
+        pods: BoxesInPods | None = None,
     ) -> None:  # fmt: skip
         self._state, self._hub, self.found, self._find, self._send = state, hub, found, find, send
-        self.boxes: Boxes | PodBoxes = pods or Boxes(state.boxes)
+        self.boxes: Boxes | BoxesInPods = pods or Boxes(state.boxes)
         self._signs = Signs(found.node, state.path / "watch.json")
         self._looks = RankLooks(found.node, state.boxes, RUNS)
         self._fence = 0  # the newest that was seen

@@ -19,7 +19,7 @@ from unidle.agent.agent import Agent, HubAddress
 from unidle.agent.dial_address import DialAddress, own_address, parse_join
 from unidle.agent.found_node import FoundNode, find_node
 from unidle.agent.join_file import JoinFile, read_join_file, read_pod_join
-from unidle.agent.pods.boxes import PodBoxes
+from unidle.agent.pods.boxes import BoxesInPods
 from unidle.agent.state import AgentState, Membership
 from unidle.clock import boot_id
 from unidle.errors import BadInput, HubUnreachable
@@ -151,7 +151,7 @@ class _Life:
         self._until_s = time.monotonic() + JOIN_WITHIN_S
         self._left = False
         address = HubAddress(str(hub), join.authority)
-        pods = PodBoxes(Path(options.pods), state.boxes, join.authority) if options.pods else None
+        pods = BoxesInPods(Path(options.pods), state.boxes, join.authority) if options.pods else None
         self.agent = Agent(state, address, found, find, self._send, hooks=options.hooks, pods=pods)
         try:
             self._client = client.HubClient(

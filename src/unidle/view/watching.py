@@ -72,8 +72,12 @@ def without_agent(view: View, nodes: Iterable[str]) -> list[str]:
     """Those of the nodes of other hosts on which no agent watches anything; empty for nodes of this machine."""
     if view.fleet.source != HOSTS:
         return []
-    return [
-        node
-        for node in nodes
-        if all(told.why_not == NO_AGENT for told in view.watching.get(node, {}).values())
-    ]
+    return [node for node in nodes if _has_no_agent(view, node)]
+
+
+def _has_no_agent(view: View, node: str) -> bool:
+    """By what detectors report; before they do, by whether an agent has shown its clock."""
+    detectors = view.watching.get(node)
+    if not detectors:
+        return node not in view.clocks
+    return all(told.why_not == NO_AGENT for told in detectors.values())

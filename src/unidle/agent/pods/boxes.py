@@ -41,7 +41,7 @@ class _Pod:
     over: set[int] = field(default_factory=set)  # attempts that were released
 
 
-class PodBoxes:
+class BoxesInPods:
     """``pods`` is the kubelet's directory of pods, ``root`` the agent's own for copies; ``authority`` names the controller
     whose pods are meant. ``find`` finds the box of a pod: see :func:`unidle.agent.pods.processes.box_of`.
     """

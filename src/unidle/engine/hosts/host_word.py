@@ -25,6 +25,12 @@ class HostWord:
             if gang.risky(link.node):
                 self._core.out.seen.append(Disrupted(*gang.key, because))
 
+    def no_room(self, link: BoxLink, because: Reason) -> None:
+        """A box cannot be where gangs wait for it, as others have the room: no failure of the job, which is placed again."""
+        for gang in self._core.of_job.get(link.job, {}).values():
+            if gang.unsettled and gang.on(link.node):
+                self._core.out.seen.append(Disrupted(*gang.key, because))
+
     def ended(self, link: BoxLink, text: str) -> None:
         """No process of a box is alive: its ranks are lost, whatever its lease."""
         link.ending = False

@@ -31,15 +31,11 @@ PROFILER: Final = {
 _STATE: Final = "/var/lib/unidle"
 _AUTHORITY: Final = "/etc/unidle"
 _PODS: Final = "/var/lib/kubelet/pods"
-_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """``profile``: with the rights that profiles need; ``hooks``: whether commands of the fleet file run on nodes.
-
-    ``command`` is how the image starts unidle; ``pull`` when it is pulled.
-    """
+    """``profile``: with the rights that profiles need; ``command``: how the image starts unidle; ``pull``: when it is pulled."""
 
     namespace: str = "unidle"
     image: str = "unidle:dev"
@@ -81,7 +77,6 @@ def _pod(settings: AgentSettings) -> dict[str, Any]:
             token_volume(),
             {"name": "hub", "configMap": {"name": HUB}},
             {"name": "pods", "hostPath": {"path": _PODS, "type": "Directory"}},
-            {"name": "pod-resources", "hostPath": {"path": _RESOURCES, "type": "Directory"}},
         ],
     }
 
@@ -108,26 +103,33 @@ def _container(settings: AgentSettings) -> dict[str, Any]:
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             {"name": "UNIDLE_HUB", "valueFrom": {"configMapKeyRef": {"name": HUB, "key": "address"}}},
         ],
-        "securityContext": {
-            "runAsUser": 0,  # rights of a container's other users are lost at exec
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"], "add": rights},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": _rights(rights),
         "resources": {
             "requests": {"cpu": "20m", "memory": "96Mi"},
             "limits": {"memory": "1Gi"},  # for profiles: at rest it has less than 80 MB
         },
-        "volumeMounts": [
-            {"name": "state", "mountPath": _STATE},
-            {"name": "state", "mountPath": "/tmp", "subPath": "tmp"},  # noqa: S108 - in its own volume
-            {"name": "unidle-token", "mountPath": TOKENS, "readOnly": True},
-            {"name": "hub", "mountPath": _AUTHORITY, "readOnly": True},
-            {"name": "pods", "mountPath": _PODS, "readOnly": True, "mountPropagation": "HostToContainer"},
-            {"name": "pod-resources", "mountPath": _RESOURCES, "readOnly": True},
-        ],
+        "volumeMounts": _mounts(),
     }
+
+
+def _rights(capabilities: list[str]) -> dict[str, Any]:
+    return {
+        "runAsUser": 0,  # rights of a container's other users are lost at exec
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": capabilities},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _mounts() -> list[dict[str, Any]]:
+    return [
+        {"name": "state", "mountPath": _STATE},
+        {"name": "state", "mountPath": "/tmp", "subPath": "tmp"},  # noqa: S108 - in its own volume
+        {"name": "unidle-token", "mountPath": TOKENS, "readOnly": True},
+        {"name": "hub", "mountPath": _AUTHORITY, "readOnly": True},
+        {"name": "pods", "mountPath": _PODS, "readOnly": True, "mountPropagation": "HostToContainer"},
+    ]
 
 
 def rights_of(settings: AgentSettings) -> Mapping[str, str]:

@@ -23,6 +23,7 @@ from unidle.engine.node_marks import NodeMark
 from unidle.engine.protocol import Observation, Taken
 from unidle.fleet import Fleet
 from unidle.hub.protocol import Hub
+from unidle.jobs import Reason
 from unidle.kube.cluster_fleet import FleetChanges
 from unidle.kube.objects import Pod
 from unidle.kube.protocol import Put, Vanished
@@ -162,6 +163,9 @@ class KubeEngine(HostsEngine):
         self._ended.append(place)
         text = end_text(pod)
         self._word.ended(link, text)
-        unlucky = because is not None or pod.status.reason.startswith("OutOf")
+        no_room = pod.status.reason.startswith("OutOf")
+        if no_room and self.pods.refused_again(place):
+            self._word.no_room(link, Reason("pod_no_room", f"node {place[0]}: {text}", {"node": place[0]}))
+        unlucky = because is not None or no_room
         if not state.met and not state.ours and not unlucky:
             self._word.hopeless(link, f"node {place[0]}: {text}")

@@ -6,6 +6,7 @@ whose node does not answer, may still run.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from unidle.engine.kube.manifest import CONTAINER
@@ -23,6 +24,7 @@ _OTHERS: Final = {
     "TerminationByKubelet": ("pod_evicted", "the kubelet ends it"),
 }
 _NO_PYTHON: Final = "python3"
+_SLACK_S: Final = 5.0  # between the clocks of node and controller
 
 
 def ranks_container(pod: Pod) -> ContainerStatus | None:
@@ -89,6 +91,22 @@ def disrupted(pod: Pod) -> Reason | None:
     if pod.metadata.deletion_timestamp:
         return Reason("pod_deleted", f"{name} was deleted by others", evidence)
     return None
+
+
+def past_deadline(pod: Pod, now_s: float) -> Reason | None:
+    """Whether a pod that is stopped has had its time, at ``now_s`` since 1970: its ranks end before its status shows that."""
+    try:
+        start_s = datetime.fromisoformat(pod.status.start_time).timestamp()
+    except ValueError:
+        return None
+    if (
+        pod.spec.active_deadline_seconds is None
+        or now_s < start_s + pod.spec.active_deadline_seconds - _SLACK_S
+    ):
+        return None
+    evidence: dict[str, int | float | str] = {"pod": pod.metadata.name, "node": pod.spec.node_name}
+    text = f"pod {pod.metadata.name} on node {pod.spec.node_name}: its activeDeadlineSeconds are over"
+    return Reason("pod_deadline", text, evidence)
 
 
 def waits_because(pod: Pod) -> tuple[str, str]:

@@ -6,6 +6,7 @@ job and node, so that a pod that is made twice is one, and what an earlier contr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,7 +23,7 @@ from unidle.engine.kube.manifest import (
     pod_plans,
 )
 from unidle.engine.kube.nodes import KubeNodes
-from unidle.engine.kube.pod_reading import HOPELESS, disrupted, waits_because
+from unidle.engine.kube.pod_reading import HOPELESS, disrupted, past_deadline, waits_because
 from unidle.engine.protocol import StartGang
 from unidle.jobs import Reason
 from unidle.jobs.pod import PodWish
@@ -85,6 +86,9 @@ class PodBoxes:
         self._jobs: dict[str, _Job] = {}
         self._creating: dict[str, tuple[Place, int]] = {}  # by name of the pod: and when that was asked for
         self._trouble: dict[Place, str] = {}
+        self._refusals: dict[
+            Place, int
+        ] = {}  # by the kubelet, as the node has no room, for the present attempt
         self._open: set[str] | None = None
         self.synced = False
 
@@ -101,6 +105,8 @@ class PodBoxes:
         plans = pod_plans(self._settings, command, devices)
         job = self._jobs.setdefault(command.job, _Job())
         job.plans, job.idle_ns = {plan.node: plan for plan in plans}, None
+        for place in [place for place in self._refusals if place[1] == command.job]:
+            del self._refusals[place]
         for place, state in list(self.at.items()):
             if place[1] == command.job:
                 state.trouble_ns = None
@@ -140,7 +146,7 @@ class PodBoxes:
 
     def ended_by(self, link: BoxLink) -> Reason:
         state = self.at.get(link.place)
-        because = None if state is None else disrupted(state.pod)
+        because = None if state is None else disrupted(state.pod) or past_deadline(state.pod, time.time())
         text = f"the pod of job {link.job} on node {link.node} is deleted or stopped by others"
         return because or Reason("pod_deleted", text, {"node": link.node})
 
@@ -157,6 +163,8 @@ class PodBoxes:
         if self._open is not None:
             self._open.discard(job)
         self._jobs.pop(job, None)
+        for place in [place for place in self._refusals if place[1] == job]:
+            del self._refusals[place]
         for place, state in list(self.at.items()):
             if place[1] == job:
                 self._delete(state)
@@ -194,6 +202,11 @@ class PodBoxes:
             state.trouble_ns = None
         self._adjust(place, state)
         return state
+
+    def refused_again(self, place: Place) -> bool:
+        """The kubelet had no room for a pod. Once is by chance, as one that ends may still count; whether it was so before."""
+        count = self._refusals[place] = self._refusals.get(place, 0) + 1
+        return count > 1
 
     def gone(self, place: Place, pod: Pod) -> None:
         state = self.at.get(place)
