@@ -24,7 +24,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class ComputedTrace:
     """The records of a run; ``whole``: the program came to its end, and nothing was left out."""
 
     records: tuple[tuple[str, Any], ...]
@@ -41,25 +41,25 @@ class Trace:
         return self.whole and any(kind in TRAINS for kind, _ in self.records)
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> ComputedTrace:
     """A trace; an empty one that is not whole if there is none."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:
-        return Trace((), False)
+        return ComputedTrace((), False)
     records: list[tuple[str, Any]] = []
     for line in lines:
         try:
             kind, value = json.loads(line)
         except ValueError:
-            return Trace(tuple(records), False)
+            return ComputedTrace(tuple(records), False)
         if kind == "end":
-            return Trace(tuple(records), value <= MOST_RECORDS)
+            return ComputedTrace(tuple(records), value <= MOST_RECORDS)
         records.append((kind, value))
-    return Trace(tuple(records), False)
+    return ComputedTrace(tuple(records), False)
 
 
-def compare(before: Trace, after: Trace, tolerance: float) -> Difference:
+def compare(before: ComputedTrace, after: ComputedTrace, tolerance: float) -> Difference:
     """Record by record, in order. Evidence that is missing or in another order is a difference."""
     largest = 0.0
     for number, (one, other) in enumerate(zip(before.records, after.records, strict=False)):

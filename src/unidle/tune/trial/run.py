@@ -15,7 +15,7 @@ from unidle.tune.edits import EditRefused, apply_edits, patch, planned
 from unidle.tune.fixes.changes import TuneChange, planned_changes
 from unidle.tune.settings import TuneSettings
 from unidle.tune.trial.child import TrialRun, run_child
-from unidle.tune.trial.evidence import NATIVE, SHADOW, Trace, compare, read_trace
+from unidle.tune.trial.evidence import NATIVE, SHADOW, ComputedTrace, compare, read_trace
 from unidle.tune.trial.measure import SpeedUp, measured
 from unidle.tune.trial.tree_copy import copy_tree, tree_hash
 
@@ -61,7 +61,7 @@ class Workshop:
     end: float
     limit_s: float = 3600.0
     count: int = 0
-    traces: dict[str, Trace] = field(default_factory=dict)
+    traces: dict[str, ComputedTrace] = field(default_factory=dict)
 
     def copy(self, changes: Sequence[TuneChange]) -> Path:
         """A new copy with these changes, each planned in the unchanged tree. Errors: EditRefused."""
@@ -80,7 +80,9 @@ class Workshop:
         limit = max(1.0, min(self.limit_s, self.end - time.monotonic()))
         return run_child(words, folder, self.scratch, limit, more)
 
-    def observed(self, changes: Sequence[TuneChange], options: dict[str, str]) -> tuple[Trace, TrialRun]:
+    def observed(
+        self, changes: Sequence[TuneChange], options: dict[str, str]
+    ) -> tuple[ComputedTrace, TrialRun]:
         """What a changed program computes."""
         folder = self.copy(changes)
         trace = self.scratch / f"t{self.count}" / "trace"
@@ -120,7 +122,7 @@ def verify(shop: Workshop, changes: Sequence[TuneChange]) -> tuple[Verdict, str]
     return verdict or ("kept", "")
 
 
-def _reference(shop: Workshop, what: str, options: dict[str, str]) -> Trace:
+def _reference(shop: Workshop, what: str, options: dict[str, str]) -> ComputedTrace:
     if what not in shop.traces:
         shop.traces[what] = shop.observed((), options)[0]
     return shop.traces[what]
@@ -129,7 +131,7 @@ def _reference(shop: Workshop, what: str, options: dict[str, str]) -> Trace:
 def _against(
     shop: Workshop,
     changes: Sequence[TuneChange],
-    before: Trace,
+    before: ComputedTrace,
     what: str,
     options: dict[str, str],
     most: float,

@@ -23,7 +23,7 @@ MORE_BATCH = int(os.environ.get("TUNE_TRIAL_MORE_BATCH", "0"))
 MOST_RECORDS = 200_000
 
 
-class Recorder:
+class TensorRecorder:
     """Writes records of tensors. ``torch`` is the imported package."""
 
     def __init__(self, torch: Any) -> None:
@@ -86,7 +86,7 @@ class Recorder:
 
 def install(torch: Any) -> None:
     """Hook the places where training computes, reads and saves."""
-    recorder = Recorder(torch)
+    recorder = TensorRecorder(torch)
     seed_all(torch)
     if FLOAT64:
         use_float64(torch)
@@ -119,7 +119,7 @@ def seed_all(torch: Any) -> None:
 
 
 def use_float64(torch: Any) -> None:
-    """What asks for single precision gets double precision."""
+    """What requests single precision gets double precision."""
     double = torch.float64
     torch.set_default_dtype(double)
     torch.set_default_dtype = lambda _kind: None
@@ -141,7 +141,7 @@ def widened(make: Any, single: Any, double: Any) -> Any:
     return inner
 
 
-def hook_optimizers(recorder: Recorder) -> None:
+def hook_optimizers(recorder: TensorRecorder) -> None:
     """Gradients before each step, parameters and state after it."""
     optimizer = importlib.import_module("torch.optim.optimizer")
 
@@ -165,7 +165,7 @@ def sorted_state(state: Any) -> dict[str, Any]:
     return {str(name): state[name] for name in sorted(state, key=str)}
 
 
-def hook_backward(torch: Any, recorder: Recorder) -> None:
+def hook_backward(torch: Any, recorder: TensorRecorder) -> None:
     """Each loss, and each batch of a loader."""
     plain = torch.autograd.backward
 
@@ -194,7 +194,7 @@ def hook_backward(torch: Any, recorder: Recorder) -> None:
         loaders.DataLoader.__init__ = made
 
 
-def hook_modules(recorder: Recorder) -> None:
+def hook_modules(recorder: TensorRecorder) -> None:
     """The outputs of outermost modules, in training and in evaluation."""
     module = importlib.import_module("torch.nn.modules.module")
     plain = module.Module.__call__
@@ -212,7 +212,7 @@ def hook_modules(recorder: Recorder) -> None:
     module.Module.__call__ = call
 
 
-def hook_saves(torch: Any, recorder: Recorder) -> None:
+def hook_saves(torch: Any, recorder: TensorRecorder) -> None:
     """The contents of checkpoints."""
     plain = torch.save
 
