@@ -27,9 +27,10 @@ tune_app = Commands(help="Find code that makes training slower than it has to be
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
-    from unidle.cli import tune_fix
+    from unidle.cli import tune_fix, tune_run
 
     tune_app.command("fix")(tune_fix.fix)
+    tune_app.command("run")(tune_run.run)
     app.add_typer(tune_app, name="tune")
 
 

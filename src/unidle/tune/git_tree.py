@@ -33,7 +33,7 @@ class GitTree:
         ]
 
     def branch(self) -> str:
-        """The name of the branch, or the commit where there is none."""
+        """The name of the branch, or the commit of a detached head."""
         done = _git(self.top, "symbolic-ref", "--quiet", "--short", "HEAD")
         return done.stdout.strip() or self._run("rev-parse", "HEAD").strip()
 

@@ -27,7 +27,7 @@ def operand(facts: SourceFacts, node: ast.expr) -> str:
 def spelled(facts: SourceFacts, full: str) -> tuple[str, list[Operation]]:
     """How this file writes a full name such as ``torch.no_grad``; with an import where it has none.
 
-    ``np`` stands for NumPy, as everywhere in the facts.
+    ``np`` is NumPy, as everywhere in the facts.
     """
     found = dict(_top_imports(facts.tree))
     parts = full.split(".")

@@ -1,0 +1,118 @@
+"""``unidle tune run``: which edits make a program faster and change nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unidle.cli.common import JsonOption, print_json, say, say_whole, warn
+from unidle.cli.option_set import with_options
+from unidle.cli.tune_words import tune_settings
+from unidle.errors import BadInput
+from unidle.words import counted
+
+if TYPE_CHECKING:
+    from unidle.tune.trial.measure import SpeedUp
+    from unidle.tune.trial.run import TuneRun
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRunOptions:
+    """Options of a run, in the order of the help."""
+
+    # fmt: off
+    minutes: Annotated[
+        float, typer.Option("--minutes", metavar="N", min=0.01, max=1440, help="Budget of time; what is not shown by then is inconclusive.")
+    ] = 10
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe-fixes", help="Also edits that change precision or what is printed. They have to compute the same in float64.")
+    ] = False
+    select: Annotated[
+        str | None, typer.Option("--select", metavar="CODE[,..]", show_default=False, help="Rules or beginnings of codes, such as UDL2; default: all.")
+    ] = None
+    patch: Annotated[
+        str | None, typer.Option("--patch", metavar="FILE", show_default=False, help="Write the patch of all that is kept to this file.")
+    ] = None
+    as_json: JsonOption = False
+    # fmt: on
+
+
+@with_options(options=TuneRunOptions)
+def run(context: typer.Context, options: TuneRunOptions) -> None:
+    """Try each edit of a program in the current directory, and keep what is faster and computes the same.
+
+    The program follows `--`, as in `unidle tune run -- python train.py`. It runs in copies of the directory. The directory itself is not changed; `git apply` takes the patch.
+
+    Exit codes: 0 something was kept, or nothing was to be won; 1 the program fails; 2 bad input.
+    """
+    from unidle.tune.fixes.rewrite import need_libcst
+    from unidle.tune.trial.run import tune_run
+
+    command: tuple[str, ...] | None = context.obj
+    if not command:
+        raise BadInput(
+            "needs a program", field="COMMAND", remedy="unidle tune run --minutes 10 -- python train.py"
+        )
+    need_libcst()
+    here = Path.cwd()
+    if here in (Path("/"), Path.home()):
+        raise BadInput(
+            "is not the directory of a program", field="directory", value=str(here), remedy="cd to it"
+        )
+    settings = tune_settings(["."], options.select, None, None)
+    found = tune_run(here, command, options.minutes, settings, unsafe=options.unsafe, progress=warn)
+    if options.patch is not None:
+        from unidle.cli.common import cannot_write
+
+        try:
+            Path(options.patch).write_text(found.patch, encoding="utf-8")
+        except OSError as error:
+            raise cannot_write("--patch", options.patch, error) from error
+    if options.as_json:
+        print_json(_document(found))
+    else:
+        _show(found)
+
+
+def _document(found: TuneRun) -> dict[str, Any]:
+    return {
+        "baseline": {
+            "wall_s": round(found.baseline.wall_s, 3), "cpu_s": round(found.baseline.cpu_s, 3), "steps": found.steps,
+            "control": _speed(found.control),
+        },
+        "tried": [
+            {
+                "code": one.change.code, "file": one.change.file, "line": one.change.line, "class": one.change.kind,
+                "patch": one.patch, "verdict": one.verdict, "why": one.why, **_speed(one.speedup),
+            }
+            for one in found.tried
+        ],
+        "stack": {**_speed(found.speedup), "patch": found.patch},
+    }  # fmt: skip
+
+
+def _speed(one: SpeedUp | None) -> dict[str, float | None]:
+    if one is None:
+        return {"speedup": None, "low": None, "high": None}
+    return {"speedup": round(one.ratio, 3), "low": round(one.low, 3), "high": round(one.high, 3)}
+
+
+def _show(found: TuneRun) -> None:
+    for one in found.tried:
+        fast = (
+            f" {one.speedup.ratio:.2f}x [{one.speedup.low:.2f}, {one.speedup.high:.2f}]"
+            if one.speedup
+            else ""
+        )
+        say_whole(f"{one.verdict}: {one.change.file}:{one.change.line} {one.change.code}{fast} {one.why}")
+    if found.speedup is not None:
+        say(
+            f"{counted(len(found.stack), 'change')} together: {found.speedup.ratio:.2f}x "
+            f"[{found.speedup.low:.2f}, {found.speedup.high:.2f}] in {counted(found.speedup.pairs, 'pair')} of runs"
+        )
+        say_whole(found.patch.rstrip("\n"))
+    else:
+        say("nothing is kept" if found.tried else "nothing to try")

@@ -1,0 +1,109 @@
+"""One run of the program as a child: what it cost, what it printed, and nothing left running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_SECRET: Final = re.compile(
+    r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|_AUTH|AUTH_|^AWS_|^AZURE_|^GOOGLE_|^UNIDLE_|^SSH_|_PROXY$",
+    re.IGNORECASE,
+)
+_MARK: Final = "TUNE_TRIAL_MARK"
+_STARTER: Final = Path(__file__).with_name("contained.py")
+_POLL_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRun:
+    """``code`` is the exit code, negative for a signal. Times in seconds; CPU time is that of all waited-for processes."""
+
+    code: int
+    wall_s: float
+    cpu_s: float
+    output: str
+    errors: str
+    timed_out: bool = False
+
+    @property
+    def failed(self) -> str:
+        """Why the run counts as failed; empty if it does not."""
+        if self.timed_out:
+            return "did not end in its time"
+        if self.code:
+            last = next((line for line in reversed(self.errors.splitlines()) if line.strip()), "")
+            ended = f"ended with {self.code}" if self.code > 0 else f"was killed by signal {-self.code}"
+            return f"{ended}: {last.strip()[:200]}" if last else ended
+        return ""
+
+
+def run_child(
+    command: Sequence[str], folder: Path, scratch: Path, limit_s: float, more: Mapping[str, str] | None = None
+) -> TrialRun:
+    """Run a command in a folder, with no input. Whatever it started is killed at the end. Errors: OSError."""
+    mark = secrets.token_hex(12)
+    environment = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    environment |= {_MARK: mark, "PYTHONDONTWRITEBYTECODE": "1", **(more or {})}
+    words = [sys.executable, "-I", "-S", str(_STARTER), str(max(1, int(limit_s * 8))), *command]
+    with open(scratch / f"{mark}.out", "wb+") as out, open(scratch / f"{mark}.err", "wb+") as err:
+        begin = time.monotonic()
+        process = subprocess.Popen(
+            words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+        )  # fmt: skip
+        try:
+            code, usage, late = _waited(process, begin + limit_s)
+            wall = time.monotonic() - begin
+        finally:
+            _kill_all(process.pid, mark)
+        process.returncode = code
+        printed, errors = _text(out), _text(err)
+    for stream in (out, err):
+        Path(stream.name).unlink()
+    return TrialRun(code, wall, usage, printed, errors, late)
+
+
+def _waited(process: subprocess.Popen[bytes], end: float) -> tuple[int, float, bool]:
+    """The exit code, the CPU seconds, and whether it had to be killed."""
+    late = False
+    while True:
+        found, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, late
+        if not late and time.monotonic() > end:
+            late = True
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        time.sleep(_POLL_S)
+
+
+def _kill_all(group: int, mark: str) -> None:
+    """The group of the child, and processes elsewhere that have the mark in their environment."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+    wanted = f"{_MARK}={mark}".encode()
+    for _ in range(5):
+        found = False
+        for one in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if wanted in one.read_bytes().split(b"\0"):
+                    os.kill(int(one.parent.name), signal.SIGKILL)
+                    found = True
+        if not found:
+            return
+
+
+def _text(stream: object) -> str:
+    assert hasattr(stream, "seek")
+    assert hasattr(stream, "read")
+    stream.seek(0)
+    return bytes(stream.read(4 << 20)).decode("utf-8", "replace")

@@ -1,0 +1,251 @@
+"""Loaded by Python at its start in runs that are observed: records what training computes, without a change of the script.
+
+Each line of the trace is JSON: the kind, then for each tensor its size and three sums that depend on order. Nothing here draws a
+random number.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import random
+import sys
+from typing import Any
+
+TRACE = os.environ.get("TUNE_TRIAL_TRACE", "")
+FLOAT64 = os.environ.get("TUNE_TRIAL_FLOAT64") == "1"
+SEED = int(os.environ.get("TUNE_TRIAL_SEED", "0"))
+MORE_BATCH = int(os.environ.get("TUNE_TRIAL_MORE_BATCH", "0"))
+MOST_RECORDS = 200_000
+
+
+class TensorRecorder:
+    """Writes records of tensors. ``torch`` is the imported package."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.double = torch.float64
+        self.weights: dict[int, Any] = {}
+        self.file = open(TRACE, "w", encoding="utf-8")  # noqa: SIM115
+        self.count = 0
+        self.depth = 0
+        self.pid = os.getpid()
+        self.busy = False
+
+    def write(self, kind: str, value: Any) -> None:
+        """A record, unless this is a worker of a loader, or a record is being made."""
+        if self.busy or os.getpid() != self.pid or self.count > MOST_RECORDS:
+            return
+        self.busy = True
+        try:
+            with self.torch.no_grad():
+                found: list[Any] = []
+                self.collect(value, found, 0)
+            self.count += 1
+            self.file.write(json.dumps([kind, found]) + "\n")
+        finally:
+            self.busy = False
+
+    def collect(self, value: Any, found: list[Any], deep: int) -> None:
+        """The sums of all tensors in nested containers, and plain numbers and texts."""
+        torch = self.torch
+        if isinstance(value, torch.Tensor):
+            found.append(self.sums(value))
+        elif isinstance(value, dict) and deep < 8:
+            for key in value:
+                if isinstance(key, str):
+                    found.append(key)
+                self.collect(value[key], found, deep + 1)
+        elif isinstance(value, list | tuple) and deep < 8:
+            for one in value:
+                self.collect(one, found, deep + 1)
+        elif value is None or isinstance(value, str | int | float | bool):
+            found.append(value)
+        elif hasattr(value, "__dataclass_fields__") and deep < 8:
+            self.collect(vars(value), found, deep + 1)
+
+    def sums(self, tensor: Any) -> list[float]:
+        """Size, sum of absolute values, and two sums with weights that depend on the place."""
+        flat = tensor.detach()
+        if flat.is_sparse or flat.is_quantized:
+            flat = flat.to_dense() if flat.is_sparse else flat.dequantize()
+        if flat.is_complex():
+            flat = self.torch.view_as_real(flat)
+        flat = flat.to("cpu", self.double).reshape(-1)
+        count = flat.numel()
+        if count not in self.weights:
+            places = self.torch.arange(1, count + 1, dtype=self.double)
+            self.weights[count] = ((places * 0.6180339887).cos(), (places * 1.4142135623).sin())
+        one, other = self.weights[count]
+        return [count, float(flat.abs().sum()), float(flat.dot(one)), float(flat.dot(other))]
+
+
+def install(torch: Any) -> None:
+    """Hook the places where training computes, reads and saves."""
+    recorder = TensorRecorder(torch)
+    seed_all(torch)
+    if FLOAT64:
+        use_float64(torch)
+    hook_optimizers(recorder)
+    hook_backward(torch, recorder)
+    hook_modules(recorder)
+    hook_saves(torch, recorder)
+
+    def at_end() -> None:
+        if os.getpid() == recorder.pid:
+            recorder.write("random", torch.get_rng_state())
+            recorder.file.write(json.dumps(["end", recorder.count]) + "\n")
+            recorder.file.close()
+
+    atexit.register(at_end)
+
+
+def seed_all(torch: Any) -> None:
+    """Seeds of a program that sets none; those that it sets are moved by the same amount."""
+    random.seed(1000 + SEED)
+    torch.manual_seed(1000 + SEED)
+    given, plain = torch.manual_seed, random.seed
+    torch.manual_seed = lambda seed: given(int(seed) + SEED)
+    random.seed = lambda a=None, version=2: plain(a + SEED if isinstance(a, int) else a, version)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(1000 + SEED)
+        set_numpy = numpy.random.seed
+        numpy.random.seed = lambda seed=None: set_numpy(seed + SEED if isinstance(seed, int) else seed)
+
+
+def use_float64(torch: Any) -> None:
+    """What requests single precision gets double precision."""
+    double = torch.float64
+    torch.set_default_dtype(double)
+    torch.set_default_dtype = lambda _kind: None
+    torch.Tensor.float = lambda tensor, **_more: tensor.double()
+    torch.float32 = torch.float = double
+    single = torch.zeros(1).numpy().astype("float32")
+    kind = torch.from_numpy(single).dtype
+    for name in ("from_numpy", "tensor", "as_tensor"):
+        setattr(torch, name, widened(getattr(torch, name), kind, double))
+
+
+def widened(make: Any, single: Any, double: Any) -> Any:
+    """A factory whose tensors of single precision become those of double precision."""
+
+    def inner(*given: Any, **more: Any) -> Any:
+        made = make(*given, **more)
+        return made.to(double) if made.dtype == single else made
+
+    return inner
+
+
+def hook_optimizers(recorder: TensorRecorder) -> None:
+    """Gradients before each step, parameters and state after it."""
+    optimizer = importlib.import_module("torch.optim.optimizer")
+
+    def parameters(one: Any) -> list[Any]:
+        return [each for group in one.param_groups for each in group["params"]]
+
+    def before(one: Any, _args: Any, _kwargs: Any) -> None:
+        recorder.write("gradients", [each.grad for each in parameters(one)])
+
+    def after(one: Any, _args: Any, _kwargs: Any) -> None:
+        every = parameters(one)
+        recorder.write("parameters", [each.detach() for each in every])
+        recorder.write("state", [sorted_state(one.state.get(each, {})) for each in every])
+
+    optimizer.register_optimizer_step_pre_hook(before)
+    optimizer.register_optimizer_step_post_hook(after)
+
+
+def sorted_state(state: Any) -> dict[str, Any]:
+    """The state of one parameter, by name; numbers and tensors of one number are the same."""
+    return {str(name): state[name] for name in sorted(state, key=str)}
+
+
+def hook_backward(torch: Any, recorder: TensorRecorder) -> None:
+    """Each loss, and each batch of a loader."""
+    plain = torch.autograd.backward
+
+    def backward(tensors: Any, *given: Any, **more: Any) -> Any:
+        recorder.write("loss", tensors)
+        return plain(tensors, *given, **more)
+
+    torch.autograd.backward = backward
+    loaders = importlib.import_module("torch.utils.data.dataloader")
+    iterator_class = vars(loaders)["_BaseDataLoaderIter"]
+    following = iterator_class.__next__
+
+    def batch(iterator: Any) -> Any:
+        found = following(iterator)
+        recorder.write("batch", found)
+        return found
+
+    iterator_class.__next__ = batch
+    if MORE_BATCH:
+        make = loaders.DataLoader.__init__
+
+        def made(self: Any, dataset: Any, batch_size: Any = 1, *given: Any, **more: Any) -> None:
+            larger = batch_size + MORE_BATCH if isinstance(batch_size, int) and batch_size > 1 else batch_size
+            make(self, dataset, larger, *given, **more)
+
+        loaders.DataLoader.__init__ = made
+
+
+def hook_modules(recorder: TensorRecorder) -> None:
+    """The outputs of outermost modules, in training and in evaluation."""
+    module = importlib.import_module("torch.nn.modules.module")
+    plain = module.Module.__call__
+
+    def call(self: Any, *given: Any, **more: Any) -> Any:
+        recorder.depth += 1
+        try:
+            made = plain(self, *given, **more)
+        finally:
+            recorder.depth -= 1
+        if recorder.depth == 0:
+            recorder.write("output" if self.training else "evaluation", made)
+        return made
+
+    module.Module.__call__ = call
+
+
+def hook_saves(torch: Any, recorder: TensorRecorder) -> None:
+    """The contents of checkpoints."""
+    plain = torch.save
+
+    def save(value: Any, *given: Any, **more: Any) -> Any:
+        recorder.write("checkpoint", value)
+        return plain(value, *given, **more)
+
+    torch.save = save
+
+
+class TorchFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Installs the hooks when the program has imported torch."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        self.spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if self.spec is None or self.spec.loader is None:
+            return self.spec
+        self.loader = self.spec.loader
+        self.spec.loader = self
+        return self.spec
+
+    def create_module(self, spec: Any) -> Any:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        install(module)
+
+
+if TRACE:
+    os.environ.pop("TUNE_TRIAL_TRACE")
+    sys.meta_path.insert(0, TorchFinder())
