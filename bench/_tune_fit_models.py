@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from unidle.tune.fit.model import Decoder
 
@@ -58,11 +58,16 @@ class Layer(nn.Module):
             again = self.model.heads // self.model.kv_heads
             if again > 1:
                 k, v = k.repeat_interleave(again, 1), v.repeat_interleave(again, 1)
-        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        a = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(a.transpose(1, 2).reshape(b, t, -1))
         y = self.norm2(x)
-        inner = F.silu(self.gate(y)) * self.up(y) if self.gate is not None else F.gelu(self.up(y))
-        return x + self.down(inner)
+        inner = (
+            functional.silu(self.gate(y)) * self.up(y)
+            if self.gate is not None
+            else functional.gelu(self.up(y))
+        )
+        result: Tensor = x + self.down(inner)
+        return result
 
 
 class Language(nn.Module):
@@ -90,7 +95,8 @@ class Language(nn.Module):
                 x = torch.utils.checkpoint.checkpoint(layer, x, self.cos, self.sin, use_reentrant=False)
             else:
                 x = layer(x, self.cos, self.sin)
-        return self.head(self.norm(x))
+        logits: Tensor = self.head(self.norm(x))
+        return logits
 
 
 def measured(model: Decoder, batch: int, sequence: int, recompute: bool) -> tuple[int, int]:
@@ -102,8 +108,8 @@ def measured(model: Decoder, batch: int, sequence: int, recompute: bool) -> tupl
 
     def step() -> None:
         logits = program(tokens[:, :-1], recompute)
-        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
+        loss = functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        torch.autograd.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
 
