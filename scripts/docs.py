@@ -106,6 +106,18 @@ def drill_page() -> str:
     )
 
 
+def model_page() -> str:
+    from unidle.files.schema import model_schema
+
+    return schema_page(
+        "Model file",
+        "    unidle tune fit model.yaml\n\n"
+        "A model file has the shape of a decoder. `unidle tune fit` also reads the `config.json` of Hugging Face;\n"
+        "[Find slow code](../how-to/tune.md) explains it. This page is made from the schema, which `unidle schema model` prints:",
+        model_schema(),
+    )
+
+
 def span_page() -> str:
     from unidle.span.files.schema import span_schema
 
@@ -212,6 +224,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/fleet-file.md": fleet_page,
     "reference/clusters-file.md": clusters_page,
     "reference/drill-file.md": drill_page,
+    "reference/model-file.md": model_page,
     "reference/span-file.md": span_page,
     "reference/fill-file.md": fill_page,
     "reference/filler-file.md": filler_page,

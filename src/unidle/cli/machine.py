@@ -23,7 +23,9 @@ def schema(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="job|fleet|clusters|drill|span|fill|filler", show_default=False, help="Kind of file."
+            metavar="job|fleet|clusters|drill|model|span|fill|filler",
+            show_default=False,
+            help="Kind of file.",
         ),
     ],
 ) -> None:
@@ -34,7 +36,7 @@ def schema(
 
     makers: dict[str, Callable[[], Any]] = {
         "job": schemas.job_schema, "fleet": schemas.fleet_schema, "clusters": schemas.clusters_schema,
-        "drill": schemas.drill_schema, "span": lambda: of_span("files.schema").span_schema(),
+        "drill": schemas.drill_schema, "model": schemas.model_schema, "span": lambda: of_span("files.schema").span_schema(),
         "fill": _fill_schema, "filler": _filler_schema,
     }  # fmt: skip
     if file not in makers:

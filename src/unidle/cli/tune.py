@@ -13,6 +13,7 @@ import typer
 from unidle.cli.common import JsonOption, cannot_write, print_json, say, say_whole, show_table, warn
 from unidle.cli.help import Commands
 from unidle.cli.option_set import with_options
+from unidle.cli.tune_fit import fit
 from unidle.cli.tune_words import PathsArgument, check_paths_exist, tune_settings
 from unidle.errors import BadInput
 from unidle.words import counted
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from unidle.tune.settings import TuneSettings
 
 tune_app = Commands(help="Find code that makes training slower than it has to be.")
+tune_app.command("fit")(fit)
 
 
 def register(app: typer.Typer) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from unidle.files.clusters import ClustersFile
+from unidle.files.decoder_file import DecoderFile
 from unidle.files.drill import DrillFile
 from unidle.files.fleet_file import FleetFile
 from unidle.files.job_file import JobFile
@@ -53,6 +54,11 @@ _DRILL_EXAMPLE = {
 }
 
 
+_MODEL_EXAMPLE = {
+    "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "intermediate": 14336, "vocabulary": 128256,
+}  # fmt: skip
+
+
 def job_schema() -> dict[str, Any]:
     """The JSON Schema of the job file."""
     return schema_of(JobFile, "unidle job file", _JOB_EXAMPLE)
@@ -71,6 +77,11 @@ def clusters_schema() -> dict[str, Any]:
 def drill_schema() -> dict[str, Any]:
     """The JSON Schema of the drill file."""
     return schema_of(DrillFile, "unidle drill file", _DRILL_EXAMPLE)
+
+
+def model_schema() -> dict[str, Any]:
+    """The JSON Schema of the model file."""
+    return schema_of(DecoderFile, "unidle model file", _MODEL_EXAMPLE)
 
 
 def schema_of(kind: type, title: str, example: dict[str, Any]) -> dict[str, Any]:

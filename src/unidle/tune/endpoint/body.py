@@ -128,7 +128,7 @@ def _checked(body: dict[str, Any], part: str) -> tuple[str, str]:
 
 
 def error_text(body: object) -> str:
-    """What an error of the endpoint says, in at most 300 characters."""
+    """What an error of the endpoint reports, in at most 300 characters."""
     if isinstance(body, dict):
         inner = body.get("error", body.get("message", body.get("detail", "")))
         if isinstance(inner, dict):

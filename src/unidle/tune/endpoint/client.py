@@ -41,7 +41,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Asks one endpoint. ``wait`` and ``clock`` are those of the machine."""
+    """Sends requests to one endpoint. ``wait`` and ``clock`` are those of the machine."""
 
     endpoint: Endpoint
     patience: Patience = Patience()
