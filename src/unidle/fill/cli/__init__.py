@@ -9,11 +9,13 @@ from unidle.cli.help import Commands
 
 def register(app: typer.Typer) -> None:
     """Add this package's commands."""
+    from unidle.fill.cli.serve import serve
     from unidle.fill.cli.simulate import simulate
 
     fill = Commands(help="Run prefill of an inference service in the bubbles of training.")
     fill.callback()(_group)
     fill.command("simulate")(simulate)
+    fill.command("serve")(serve)
     app.add_typer(fill, name="fill")
 
 
