@@ -157,6 +157,6 @@ def test_a_directory_without_a_model_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(BadInput, match=r"has no model\.safetensors"):
         load_model(tmp_path)
+    write_model(tmp_path, "gpt2")
     with pytest.raises(BadInput, match="is not a device"):
-        write_model(tmp_path, "gpt2")
         load_model(tmp_path, "cuda:99")

@@ -96,7 +96,8 @@ class BubblePrefill:
         """Write what decoding needs, and report it. The front door removes the file of a request that was cancelled."""
         submit = self._prompts.popleft()
         self._current = None
-        assert submit.handoff is not None and current.logits is not None
+        assert submit.handoff is not None
+        assert current.logits is not None
         with torch.inference_mode():
             kv = self._cache.read(self._table, len(submit.tokens)).cpu().contiguous()
         save_file({KV: kv, LOGITS: current.logits.cpu()}, submit.handoff)

@@ -141,9 +141,8 @@ class Door:
                 ticket.times.begun = ticket.times.begun or now_s
         tickets = self._tickets
         for token in message.tokens:
-            if (ticket := tickets.get(token.id)) is not None:
-                if ticket.feed(token, now_s):
-                    link.send(Cancel(ticket.id, token.sample))
+            if (ticket := tickets.get(token.id)) is not None and ticket.feed(token, now_s):
+                link.send(Cancel(ticket.id, token.sample))
         for request, why in message.failed:
             if (ticket := tickets.get(request)) is not None:
                 ticket.fail(

@@ -53,7 +53,7 @@ class WorkerLink(asyncio.Protocol):
         self.greeted = True
         (self._door.bubbles if greeting.kind == "bubbles" else self._door.dedicated).append(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of asyncio
         self._transport = None
         if self.greeted:
             self._door.lost(self)
