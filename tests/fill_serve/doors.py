@@ -54,7 +54,20 @@ class Door:
 
 @contextlib.contextmanager
 def door(model: Path, log: Path, *options: str) -> Iterator[Door]:
-    words = [sys.executable, "-m", "unidle", "fill", "serve", "--model", str(model), "--port", "0", "--threads", "1", *options]
+    words = [
+        sys.executable,
+        "-m",
+        "unidle",
+        "fill",
+        "serve",
+        "--model",
+        str(model),
+        "--port",
+        "0",
+        "--threads",
+        "1",
+        *options,
+    ]
     with open(log, "wb") as out:
         process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     try:

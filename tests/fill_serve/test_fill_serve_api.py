@@ -53,7 +53,8 @@ def greedy(reference: Any, place: Path, prompt: str, count: int) -> tuple[str, l
         )  # fmt: skip
     answer = found.sequences[0, len(tokens) :].tolist()
     logged = [
-        float(torch.log_softmax(row[0].float(), -1)[token]) for row, token in zip(found.logits, answer, strict=True)
+        float(torch.log_softmax(row[0].float(), -1)[token])
+        for row, token in zip(found.logits, answer, strict=True)
     ]
     return tokenizer.decode(answer), answer, logged
 
@@ -77,7 +78,9 @@ def test_a_completion_is_the_reference_s(
 
 
 def test_a_stream_has_the_text_of_the_whole_answer(client: openai.OpenAI) -> None:
-    whole = client.completions.create(model="tiny", prompt=PROMPT, max_tokens=20, temperature=0.8, seed=5, n=3)
+    whole = client.completions.create(
+        model="tiny", prompt=PROMPT, max_tokens=20, temperature=0.8, seed=5, n=3
+    )
     parts = ["", "", ""]
     ends, usage = {}, None
     for chunk in client.completions.create(
@@ -107,10 +110,16 @@ def test_a_chat_has_roles_stops_and_log_probabilities(client: openai.OpenAI) -> 
     assert logged is not None and logged.content and all(len(one.top_logprobs) == 2 for one in logged.content)
     assert b"".join(bytes(one.bytes or []) for one in logged.content).decode("utf-8", "replace") == text
     stop = text[len(text) // 2 :][:2]
-    cut = client.chat.completions.create(model="tiny", messages=messages, max_tokens=12, temperature=0, stop=[stop])
-    assert cut.choices[0].message.content == text[: text.index(stop)] and cut.choices[0].finish_reason == "stop"
+    cut = client.chat.completions.create(
+        model="tiny", messages=messages, max_tokens=12, temperature=0, stop=[stop]
+    )
+    assert (
+        cut.choices[0].message.content == text[: text.index(stop)] and cut.choices[0].finish_reason == "stop"
+    )
     streamed = list(
-        client.chat.completions.create(model="tiny", messages=messages, max_tokens=12, temperature=0, stream=True)
+        client.chat.completions.create(
+            model="tiny", messages=messages, max_tokens=12, temperature=0, stream=True
+        )
     )
     assert streamed[0].choices[0].delta.role == "assistant"
     assert "".join(one.choices[0].delta.content or "" for one in streamed) == text
@@ -118,7 +127,9 @@ def test_a_chat_has_roles_stops_and_log_probabilities(client: openai.OpenAI) -> 
 
 def test_several_prompts_texts_and_tokens(client: openai.OpenAI, place: Path) -> None:
     tokens = Tokenizer.from_file(str(place / "tiny" / "tokenizer.json")).encode(PROMPT).ids
-    both = client.completions.create(model="tiny", prompt=[PROMPT, "a bubble"], max_tokens=5, temperature=0, echo=True)
+    both = client.completions.create(
+        model="tiny", prompt=[PROMPT, "a bubble"], max_tokens=5, temperature=0, echo=True
+    )
     alone = client.completions.create(model="tiny", prompt=[tokens], max_tokens=5, temperature=0)
     assert both.choices[0].text == PROMPT + alone.choices[0].text
     assert both.choices[1].index == 1 and both.choices[1].text.startswith("a bubble")
@@ -175,7 +186,9 @@ def test_an_unknown_url_is_an_error_in_openai_s_form(served: Door) -> None:
 
 def test_a_client_that_disconnects_leaves_nothing(served: Door) -> None:
     before = served.metric("requests_total")
-    body = json.dumps({"model": "tiny", "prompt": PROMPT, "max_tokens": 200, "n": 8, "stream": True, "temperature": 2}).encode()
+    body = json.dumps(
+        {"model": "tiny", "prompt": PROMPT, "max_tokens": 200, "n": 8, "stream": True, "temperature": 2}
+    ).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
     for _ in range(4):
         with socket.create_connection(("127.0.0.1", served.port)) as link:
@@ -188,9 +201,11 @@ def test_a_client_that_disconnects_leaves_nothing(served: Door) -> None:
 
 
 def test_requests_that_would_wait_too_long_are_refused(place: Path, reference: Any) -> None:
-    with door(place / "tiny", place / "log2", "--batch", "1", "--most-waiting", "0") as full:
-        status, answer = full.post("/v1/completions", {"model": "tiny", "prompt": "a"})
+    with door(place / "tiny", place / "log2", "--batch", "1", "--most-waiting", "1") as full:
+        status, answer = full.post("/v1/completions", {"model": "tiny", "prompt": ["a", "b"]})
         assert status == 429 and answer["error"]["type"] == "rate_limit_error"
+        assert full.metric("rejected_total") == 1
+        assert full.post("/v1/completions", {"model": "tiny", "prompt": "a"})[0] == 200
 
 
 def test_a_worker_that_is_killed_is_replaced(place: Path, reference: Any) -> None:

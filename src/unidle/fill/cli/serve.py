@@ -50,7 +50,7 @@ ChunkOption = Annotated[
     int, typer.Option("--chunk-tokens", metavar="N", min=1, help="Tokens of a chunk of prefill.")
 ]
 QueueOption = Annotated[
-    int, typer.Option("--most-waiting", metavar="N", min=0, help="Requests that may wait; more are refused.")
+    int, typer.Option("--most-waiting", metavar="N", min=1, help="Requests that may wait; more are refused.")
 ]
 SloOption = Annotated[
     float, typer.Option("--slo-ttft", metavar="SECONDS", min=0.001, help="Limit of the time to the first token, for the choice of a route."),

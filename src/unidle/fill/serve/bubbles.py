@@ -85,6 +85,10 @@ class BubblePrefill:
         lost, self._spent_ns, self._current = self._spent_ns, 0, None
         return lost
 
+    def close(self) -> None:
+        """Leave the door."""
+        self._door.close()
+
     def _begun(self) -> Prefill:
         if self._current is None:
             self._current = Prefill(

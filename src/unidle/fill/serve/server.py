@@ -7,7 +7,7 @@ import contextlib
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -156,7 +156,7 @@ async def _serve(
 
 
 @contextlib.contextmanager
-def _signals(server: _Server) -> contextlib.AbstractContextManager[None]:  # type: ignore[misc]
+def _signals(server: _Server) -> Iterator[None]:
     """Signals before uvicorn handles them: while the model is loaded."""
     before = {sig: signal.signal(sig, server.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -24,6 +24,7 @@ from unidle.fill.serve.text.tokenizer import TextTokenizer
 from unidle.fill.serve.ticket import Part, Ticket
 
 _BODY_S: Final = 30.0
+_DROPPED: Final = 16
 _LONG: Final = 32 * 1024
 """Bodies from this size on are read in a thread: cutting them into tokens takes milliseconds."""
 
@@ -96,21 +97,24 @@ class Api:
 
     async def _body(self, request: Request) -> bytes:
         """The body. Errors: :class:`ApiError` for one that is too long, or does not arrive in time."""
-        found = bytearray()
+        found, length = bytearray(), 0
         try:
             async with asyncio.timeout(_BODY_S):
                 async for part in request.stream():
-                    found += part
-                    if len(found) > self._most_bytes:
-                        raise ApiError(
-                            413,
-                            f"The body is too long: at most {self._most_bytes} bytes are read.",
-                            code="body_too_long",
-                        )
+                    length += len(part)
+                    # what is too long is read and dropped: a client that still sends would lose the answer
+                    if length <= self._most_bytes:
+                        found += part
+                    elif length > _DROPPED * self._most_bytes:
+                        break
         except TimeoutError:
             raise ApiError(408, f"The body did not arrive within {_BODY_S:g} s.", code="timeout") from None
         except ClientDisconnect:
             raise bad("The client disconnected.") from None
+        if length > self._most_bytes:
+            raise ApiError(
+                413, f"The body is too long: at most {self._most_bytes} bytes are read.", code="body_too_long"
+            )
         return bytes(found)
 
     def _described(self) -> dict[str, Any]:
