@@ -9,6 +9,7 @@ from unidle.cli.help import Commands
 
 def register(app: typer.Typer) -> None:
     """Add this package's commands."""
+    from unidle.fill.cli.bench import bench
     from unidle.fill.cli.serve import serve
     from unidle.fill.cli.simulate import simulate
 
@@ -16,6 +17,7 @@ def register(app: typer.Typer) -> None:
     fill.callback()(_group)
     fill.command("simulate")(simulate)
     fill.command("serve")(serve)
+    fill.command("bench")(bench)
     app.add_typer(fill, name="fill")
 
 
