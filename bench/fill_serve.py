@@ -20,7 +20,7 @@ from pathlib import Path
 
 from _table import Row, main
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "fill_serve"))
 STREAMS, TOKENS, LIMIT_US = 1000, 64, 60.0
 
 
@@ -30,7 +30,7 @@ def cpu_s(pid: int) -> float:
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
-    from fill_serve.models import write_model  # type: ignore[import-not-found]
+    from models import write_model  # type: ignore[import-not-found]
 
     with tempfile.TemporaryDirectory(prefix="unidle-bench-serve-") as folder:
         model, log = Path(folder) / "tiny", Path(folder) / "log"
