@@ -37,8 +37,15 @@ class BubblePrefill:
     """Prompts in the order of arrival. Errors: :class:`unidle.errors.BadInput` for a model that cannot be loaded, OSError without a door."""
 
     def __init__(
-        self, model: str, door: str, chunk_tokens: int = 256, device: str = "cpu", dtype: str | None = None
+        self,
+        model: str,
+        door: str,
+        chunk_tokens: int = 256,
+        device: str = "cpu",
+        dtype: str | None = None,
+        threads: int = 1,
     ) -> None:
+        torch.set_num_threads(threads)
         self._model = load_model(Path(model), device, dtype)
         config = self._model.config
         self._tokens = chunk_tokens

@@ -154,16 +154,11 @@ class Door:
         for ticket in list(self._tickets.values()):
             ticket.fail(error)
 
-    def drop_unread(self, now_s: float) -> list[Ticket]:
-        """Requests whose clients have not read for long: they fail, and are returned."""
-        found = [
-            one
-            for one in self._tickets.values()
-            if one.unread_since and now_s - one.unread_since > _NOT_READ_S
-        ]
-        for ticket in found:
-            ticket.fail(ApiError(408, "The client does not read."))
-        return found
+    def drop_unread(self, now_s: float) -> None:
+        """Cancel requests whose clients have not read for long: what sends the answer waits for them, and closes the connection."""
+        for ticket in self._tickets.values():
+            if ticket.reader and ticket.unread_since and now_s - ticket.unread_since > _NOT_READ_S:
+                ticket.reader.cancel()
 
     def _to_dedicated(self, ticket: Ticket) -> None:
         if not self.dedicated:

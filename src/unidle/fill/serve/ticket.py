@@ -53,6 +53,7 @@ class Ticket:
         self.tokens = 0
         self.worker_left = submit.samples  # samples that the worker has not completed
         self.unread_since = 0.0
+        self.reader: asyncio.Task[object] | None = None  # what sends the answer
         self._samples = [_Sample(stream, stops) for stream, stops in samples]
         self._parts = list[Part]()
         self._error: ApiError | None = None

@@ -160,6 +160,8 @@ class _Generation(Response):
             self._door.open(tokens, wanted.most, wanted.samples, _seeded(wanted, at), wanted.stops)
             for at, tokens in enumerate(wanted.prompts)
         ]
+        for ticket in self._tickets:
+            ticket.reader = asyncio.current_task()
         outcome = "failed"
         watcher = asyncio.create_task(self._watch(receive))
         try:
