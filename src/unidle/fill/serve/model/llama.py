@@ -55,7 +55,8 @@ class Llama:
         qkv = functional.linear(self._normed(state.x, own.before), own.qkv, own.qkv_bias).view(
             tokens, -1, config.head_dim
         )
-        q, k, v = qkv.split((config.heads, config.kv_heads, config.kv_heads), dim=1)
+        heads, both = config.heads, config.heads + config.kv_heads
+        q, k, v = qkv[:, :heads], qkv[:, heads:both], qkv[:, both:]
         seen = attend(index, turned(q, state.turn), turned(k, state.turn), v)
         x = state.x + functional.linear(seen.reshape(tokens, -1), own.out, own.out_bias)
         gate, up = functional.linear(self._normed(x, own.after), own.gate_up, own.gate_up_bias).chunk(
