@@ -119,7 +119,7 @@ wheels: setup ## Build the wheels and source archives of unidle and its native p
 	@scripts/wheels.sh dist
 
 lock: setup ## Write requirements.lock again (ARGS=--upgrade takes newer versions)
-	UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile pyproject.toml --group dev --extra hosts --extra polars --extra postgres --extra train --extra tune \
+	UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile pyproject.toml --group dev --extra hosts --extra polars --extra postgres --extra serve --extra train --extra tune \
 	  --universal --python-version 3.11 --generate-hashes --quiet --output-file requirements.lock $(ARGS)
 
 clean: ## Remove .venv, caches and what was built

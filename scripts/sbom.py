@@ -32,6 +32,7 @@ CARGO_LOCK = ROOT / "native" / "Cargo.lock"
 EXTRAS = (
     "polars",
     "postgres",
+    "serve",
     "train",
 )  # those that `make lock` locks; the extras scope and span are wheels of their own
 _PIN = re.compile(r"([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)(?:\s*;\s*([^\\]+?))?\s*\\?$")

@@ -1,0 +1,81 @@
+"""``unidle fill bench``: load on an endpoint, and the times of its answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from unidle.cli.common import JsonOption, print_json, say
+from unidle.errors import BadInput, JobFailed
+
+UrlArgument = Annotated[
+    str, typer.Argument(metavar="URL", show_default=False, help="Endpoint, such as http://127.0.0.1:8000/v1.")
+]
+ModelOption = Annotated[
+    str, typer.Option("--model", metavar="NAME", show_default=False, help="Model to request.")
+]
+RequestsOption = Annotated[int, typer.Option("--requests", metavar="N", min=1, help="Requests in all.")]
+StreamsOption = Annotated[
+    int, typer.Option("--streams", metavar="N", min=1, help="Requests at a time (closed loop).")
+]
+RateOption = Annotated[
+    float | None,
+    typer.Option("--rate", metavar="N", min=0.001, show_default=False, help="Requests a second that arrive at random (open loop)."),
+]  # fmt: skip
+TokensOption = Annotated[
+    int, typer.Option("--max-tokens", metavar="N", min=1, help="Most tokens of each answer.")
+]
+PromptOption = Annotated[str, typer.Option("--prompt", metavar="TEXT", help="Prompt of each request.")]
+
+
+def bench(
+    url: UrlArgument,
+    model: ModelOption,
+    requests: RequestsOption = 100,
+    streams: StreamsOption = 10,
+    rate: RateOption = None,
+    max_tokens: TokensOption = 32,
+    prompt: PromptOption = "The quick brown fox",
+    as_json: JsonOption = False,
+) -> None:
+    """Send streaming completions to an endpoint of OpenAI's form, and print times to the first token and per token."""
+    import asyncio
+
+    from unidle.fill.cli.output import quantile_ns
+    from unidle.fill.serve.load import Load, run_load
+
+    if not url.startswith("http://"):
+        raise BadInput(
+            "must begin with http://",
+            field="URL",
+            value=url,
+            remedy="name the endpoint's base, such as http://127.0.0.1:8000/v1",
+        )
+    found = asyncio.run(run_load(Load(url, model, prompt, requests, max_tokens, streams, rate)))
+    times: dict[str, Any] = {}
+    for name, values in (("ttft_ms", found.ttft_s), ("tpot_ms", found.tpot_s)):
+        whole = [int(value * 1e9) for value in values]
+        parts = {part: quantile_ns(whole, int(part[1:]) / 100) for part in ("p50", "p90", "p99")}
+        times[name] = {part: None if ns is None else ns / 1e6 for part, ns in parts.items()}
+    shown = {
+        **times, "answered": len(found.ttft_s), "failed": len(found.errors), "tokens": found.tokens, "seconds": found.seconds,
+        "tokens_per_s": found.tokens / found.seconds,
+    }  # fmt: skip
+    if as_json:
+        print_json(shown | {"errors": found.errors[:10]})
+    else:
+        say(
+            f"{len(found.ttft_s):,} answered, {len(found.errors):,} failed; {found.tokens:,} tokens in {found.seconds:,.2f} s"
+        )
+        for name, what in (("ttft_ms", "Time to first token"), ("tpot_ms", "Time per token")):
+            say(
+                f"{what}: "
+                + ", ".join(
+                    f"{part} {value:,.2f} ms" for part, value in times[name].items() if value is not None
+                )
+            )
+    if found.errors:
+        raise JobFailed(
+            f"{len(found.errors)} requests failed", value=found.errors[0], remedy="see the server's log"
+        )

@@ -1,0 +1,1 @@
+"""The API of OpenAI over HTTP: requests, answers, errors, streams."""

@@ -1,0 +1,1 @@
+"""Keys and values in blocks: whose block each is, and attention over them."""

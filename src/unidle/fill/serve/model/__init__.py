@@ -1,0 +1,1 @@
+"""Language models as directories of Hugging Face have them: configuration, weights, layers."""
