@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,7 +17,7 @@ from unidle.cli.common import (
     CpuDevicesOption,
     FleetOption,
     StoreModeOption,
-    StoreOption,
+    LocalStoreOption,
     clock_time,
     data_dir,
     mode_of,
@@ -37,7 +38,7 @@ from unidle.words import counted, does
 
 if TYPE_CHECKING:
     from unidle.cli.live import Live
-    from unidle.control.hosts import HostsWish
+    from unidle.control.hosts import HostsSession, HostsWish
     from unidle.control.kube import KubeWish
     from unidle.control.session import ControllerSession
     from unidle.files.fleet_notices import NoticeChannel
@@ -61,7 +62,7 @@ class UpOptions:
     """Options of the command, in the order of its help."""
 
     # fmt: off
-    store: StoreOption = None
+    store: LocalStoreOption = None
     fleet: FleetOption = None
     cpu_devices: CpuDevicesOption = None
     listen: Annotated[
@@ -111,6 +112,10 @@ class UpOptions:
     hub_address: Annotated[
         list[str] | None,
         typer.Option("--hub-address", metavar="HOST:PORT", show_default=False, help="On a cluster: where pods reach this controller; default: that of --listen. May be repeated: they are tried in turn."),
+    ] = None
+    commands: Annotated[
+        str | None,
+        typer.Option("--commands", metavar="HOST:PORT", show_default=False, help="On a cluster: where the API server reaches this controller, for commands with --context."),
     ] = None
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False
     profile: ProfileOption = False
@@ -173,6 +178,7 @@ def _kube_of(options: UpOptions) -> KubeWish | None:
             "--image": options.image,
             "--box-image": options.box_image,
             "--hub-address": options.hub_address,
+            "--commands": options.commands,
         }
         if given := [name for name, value in named.items() if value]:
             raise BadInput("is for a Kubernetes cluster", field=given[0], remedy="add --kubeconfig FILE")
@@ -210,7 +216,8 @@ def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
     fleet, channels = _fleet_of_hosts(options.fleet)
     fleet = looked_at(fleet) if options.profile else fleet
     live, store, address = _opened(options)
-    with caught() as signals, take_up_hosts(store, fleet, data_dir(), wish, channels, address) as hosts:
+    taken = take_up_hosts(store, fleet, data_dir(), wish, channels, address)
+    with caught() as signals, taken as hosts, ExitStack() as stack:
         host, port = hosts.address
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if wish.kube is not None:
@@ -218,12 +225,24 @@ def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
             live.hint(
                 f"serving {address} on {nodes} of the cluster; pods dial {where} (pid {os.getpid()}); Ctrl-C stops"
             )
+            _serve_commands(stack, options, hosts, address, wish.kube)
         else:
             live.hint(f"serving {address} on the hosts that join {where} (pid {os.getpid()}); Ctrl-C stops")
             live.hint(f"on each host: unidle agent --join {where} --token-file COPY_OF {hosts.join_file}")
         _serve(hosts.session, signals, live, options.until_idle, address)
     store.close()
     return 130 if signals.interrupts else 0
+
+
+def _serve_commands(
+    stack: ExitStack, options: UpOptions, hosts: HostsSession, address: str, wish: KubeWish
+) -> None:
+    """Serve commands of the cluster's users until the stack ends, where that is wanted."""
+    if options.commands is None:
+        return
+    from unidle.gateway.open import open_gateway
+
+    stack.callback(open_gateway(options.commands, address, hosts, wish).close)
 
 
 def _fleet_of_hosts(file: str | None) -> tuple[Fleet, tuple[NoticeChannel, ...]]:

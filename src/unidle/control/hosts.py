@@ -39,6 +39,8 @@ from unidle.probe.detector import Detection, DetectorStatus
 from unidle.store.protocol import Store
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from unidle.control.gangs.host_profiler import HostProfiler
     from unidle.control.kube import KubeWish
     from unidle.files.fleet_notices import NoticeChannel
@@ -104,11 +106,16 @@ def _moved(one: Detection, node: str, offset_ns: int) -> Detection:
 
 @dataclass(frozen=True, slots=True)
 class HostsSession:
-    """A session, where its hub listens, and the file with which agents join."""
+    """A session, where its hub listens, and the file with which agents join. ``state``: the directory of the store."""
 
     session: ControllerSession
     address: tuple[str, int]
-    join_file: Path
+    state: Path
+    tls: SSLContext
+
+    @property
+    def join_file(self) -> Path:
+        return self.state / FOLDER / JOIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +159,7 @@ def take_up_hosts(
                 stacks=GangStacks(HostStacks(hosts.engine.ask_agent)),
             )
             with driven(held, hosts.engine, services) as session:
-                yield HostsSession(session, hosts.hub.addresses[0], held.state / FOLDER / JOIN)
+                yield HostsSession(session, hosts.hub.addresses[0], held.state, hosts.hub.tls())
         finally:
             hosts.hub.close()
 

@@ -69,7 +69,7 @@ def timing_of(deadline_ns: int) -> HostsTiming:
 
 def kube_engine(hub: HubServer, wish: KubeWish, fleet: Fleet, by: KubeController) -> KubeEngine:
     """The engine. ``fleet`` has queues and policies. Errors: BadInput, KubeError where the cluster does not answer."""
-    client = open_client(_access(wish), agent="unidle-controller")
+    client = open_client(access_of(wish), agent="unidle-controller")
     try:
         settings = _settings(hub, wish, client)
         sources = _sources(client, settings, wish)
@@ -92,7 +92,8 @@ def kube_engine(hub: HubServer, wish: KubeWish, fleet: Fleet, by: KubeController
         raise
 
 
-def _access(wish: KubeWish) -> ClusterAccess:
+def access_of(wish: KubeWish) -> ClusterAccess:
+    """Errors: BadInput."""
     if wish.kubeconfig != IN_CLUSTER:
         return load_access(wish.kubeconfig, wish.context)
     named = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
