@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("jobs", "Explain why a job waits, runs where it does, or ended."),
     "cancel": ("jobs", "Cancel a job."),
     "logs": ("logs", "Print the standard output and error of a job's ranks."),
+    "exec": ("exec", "Run a command next to a rank, with its environment and in its directory."),
     "rm": ("remove", "Remove jobs that have ended, with their logs and reports."),
     "prune": ("remove", "Remove all jobs that ended long ago, as `unidle rm` does."),
     "keep": ("keep", "Keep the files of jobs, whatever the fleet's retention is."),
@@ -42,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """By name, the module of this package and the first sentence of the help. The order is that of the reference page."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Jobs": ("run", "submit", "list", "logs", "cancel", "rm", "prune", "keep"),
+    "Jobs": ("run", "submit", "list", "logs", "exec", "cancel", "rm", "prune", "keep"),
     "Insight": ("show", "explain", "progress", "ledger", "report", "profile", "tune", "predict"),
     "Fleet and queues": ("up", "agent", "fleet", "queue", "place", "clusters", "replay"),
     "Faults": ("check", "guard", "checkpoint", "drill"),

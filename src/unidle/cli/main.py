@@ -67,9 +67,9 @@ def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...] | None]:
 
 def _only_where_it_belongs(arguments: Sequence[str], command: tuple[str, ...] | None) -> None:
     name = next((word for word in arguments if not word.startswith("-")), "")
-    if command is not None and name not in ("run", "submit"):
+    if command is not None and name not in ("run", "submit", "exec"):
         raise BadInput(
-            "only `unidle run` and `unidle submit` accept a command", field="--", value=" ".join(command),
+            "only `unidle run`, `unidle submit` and `unidle exec` accept a command", field="--", value=" ".join(command),
             remedy="leave it out",
         )  # fmt: skip
 

@@ -82,7 +82,7 @@ class Calls:
             asked.files.close()
 
     def _hello(self, user: User, _given: Mapping[str, Any]) -> Any:
-        return {"user": user.name, "release": __version__}
+        return {"user": user.name, "release": __version__, "namespace": self._identities.namespace}
 
     def _query(self, user: User, given: Mapping[str, Any]) -> Any:
         statement, params = given.get("statement"), given.get("params")

@@ -63,7 +63,7 @@ class Identities:
     """For several threads. ``namespace``: of the jobs. ``client`` is closed by whoever made it."""
 
     def __init__(self, client: Client, namespace: str) -> None:
-        self._client, self._namespace = client, namespace
+        self._client, self.namespace = client, namespace
         self._lock = threading.Lock()
         self._tickets: OrderedDict[str, tuple[User, str, float]] = OrderedDict()
         self._rights: OrderedDict[tuple[str, tuple[str, ...], Right], tuple[str, float]] = OrderedDict()
@@ -102,7 +102,7 @@ class Identities:
                 raise NotAllowed("Forbidden", why, self._remedy(right))
 
     def _remedy(self, right: Right) -> str:
-        within = f" in namespace {self._namespace}" if right.namespaced else ""
+        within = f" in namespace {self.namespace}" if right.namespaced else ""
         return f"have `{right}` granted to you{within}, such as by the ClusterRole unidle-user or unidle-operator"
 
     def _read(self, name: str) -> tuple[User, str]:
@@ -136,7 +136,7 @@ class Identities:
         resource, _, sub = right.resource.partition("/")
         attributes = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": sub}
         if right.namespaced:
-            attributes["namespace"] = self._namespace
+            attributes["namespace"] = self.namespace
         spec = {
             "user": user.name,
             "uid": user.uid,
@@ -152,7 +152,7 @@ class Identities:
         status: Mapping[str, Any] = answer.get("status") or {}
         if status.get("allowed") is True and not status.get("denied"):
             return ""
-        within = f" in namespace {self._namespace}" if right.namespaced else ""
+        within = f" in namespace {self.namespace}" if right.namespaced else ""
         return f"user {user.name} may not {right}{within}"
 
 
