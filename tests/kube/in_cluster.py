@@ -106,7 +106,7 @@ class Release:
         return json.loads(self.run(*words, "--json", kubeconfig=kubeconfig))
 
     def state(self, job: str) -> str:
-        found: list[Mapping[str, Any]] = self.json("list", "--all")["jobs"]
+        found: list[Mapping[str, Any]] = self.json("list", "--all")
         return next((str(one["state"]) for one in found if one["job"] == job), "")
 
     def becomes(self, job: str, *states: str, timeout_s: float = 180) -> str:

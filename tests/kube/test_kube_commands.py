@@ -87,7 +87,9 @@ def test_a_job_is_submitted_followed_and_shown_as_on_one_machine(release: Releas
 def test_output_is_followed_to_the_end_of_the_job(release: Release) -> None:
     script = "import os\nprint('first', flush=True)\nprint('last', os.environ['RANK'], flush=True)\n"
     job = release.json("submit", job_file(release, "follow", ranks=1, script=script))["job"]
+    release.becomes(job, "running", "succeeded", "failed")
     out = release.run("logs", job, "-f")
+    assert release.state(job) == "succeeded", release.run("explain", job)
     assert out.splitlines()[-2:] == ["first", "last 0"]
 
 

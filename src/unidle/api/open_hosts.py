@@ -79,7 +79,7 @@ class HostsOfCluster:
 
     def ask(self, node: str, what: str, body: dict[str, Any]) -> int:
         """Give the agent of a host an order."""
-        self._asked.append(self._calls.call("ask", node=node, what=what, body=body))
+        self._asked.append(self._calls.call("ask", node=node, order=what, body=body))
         return len(self._asked)
 
     def answer(self, number: int, within_s: float = _WITHIN_S) -> Done | None:

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from unidle.cli.live import Live
     from unidle.control.hosts import HostsSession, HostsWish
     from unidle.control.kube import KubeWish
+    from unidle.control.kube_objects import KubeObjects
     from unidle.control.session import ControllerSession
+    from unidle.events.types import Event
     from unidle.files.fleet_notices import NoticeChannel
     from unidle.fleet import Fleet
     from unidle.hub.server import SiteFiles
@@ -229,7 +231,7 @@ def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
         else:
             live.hint(f"serving {address} on the hosts that join {where} (pid {os.getpid()}); Ctrl-C stops")
             live.hint(f"on each host: unidle agent --join {where} --token-file COPY_OF {hosts.join_file}")
-        _serve(hosts.session, signals, live, options.until_idle, address)
+        _serve(hosts.session, signals, live, options.until_idle, address, hosts.objects)
     store.close()
     return 130 if signals.interrupts else 0
 
@@ -288,13 +290,29 @@ def _up(fleet: Fleet, channels: tuple[NoticeChannel, ...], options: UpOptions) -
     return 130 if signals.interrupts else 0
 
 
-def _serve(session: ControllerSession, signals: Signals, live: Live, until_idle: bool, address: str) -> None:
+def _serve(
+    session: ControllerSession, signals: Signals, live: Live, until_idle: bool, address: str,
+    objects: KubeObjects | None = None,
+) -> None:  # fmt: skip
     controller = session.controller
-    controller.watch(lambda event, _time: live.tell(controller.view, event))
+
+    def tell(event: Event, _time: int) -> None:
+        live.tell(controller.view, event)
+        if objects is not None:
+            objects.heard(event)
+
+    controller.watch(tell)
     for line in adopted(controller.view):
         live.hint(line)
     with told_what_is_left(controller, live, address):
-        controller.run(_serving(session, signals, live, until_idle))
+        done = _serving(session, signals, live, until_idle)
+
+        def after_turn() -> bool:
+            if objects is not None:
+                objects.turn(controller, session.clock.now_ns())
+            return done()
+
+        controller.run(after_turn)
 
 
 def adopted(view: View) -> Iterator[str]:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from unidle.control.gangs.host_profiler import HostProfiler
     from unidle.control.kube import KubeWish
+    from unidle.control.kube_objects import KubeObjects
     from unidle.files.fleet_notices import NoticeChannel
 
 DEADLINE_NS: Final = 30_000_000_000
@@ -112,6 +113,7 @@ class HostsSession:
     address: tuple[str, int]
     state: Path
     tls: SSLContext
+    objects: KubeObjects | None = None
 
     @property
     def join_file(self) -> Path:
@@ -126,6 +128,7 @@ class OpenHosts:
     hub: HubServer
     signs: AgentSigns
     storage: HostStorage
+    objects: KubeObjects | None = None
 
     def hear(self, peer: Peer, seen: frames.Seen) -> None:
         """Take one observation of an agent."""
@@ -159,8 +162,10 @@ def take_up_hosts(
                 stacks=GangStacks(HostStacks(hosts.engine.ask_agent)),
             )
             with driven(held, hosts.engine, services) as session:
-                yield HostsSession(session, hosts.hub.addresses[0], held.state, hosts.hub.tls())
+                yield HostsSession(session, hosts.hub.addresses[0], held.state, hosts.hub.tls(), hosts.objects)
         finally:
+            if hosts.objects is not None:
+                hosts.objects.close()
             hosts.hub.close()
 
 
@@ -200,6 +205,7 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     )
     try:
         engine: HostsEngine
+        objects: KubeObjects | None = None
         nodes = view.fleet.nodes if view.fleet.source == HOSTS else ()  # else those of this machine
         if wish.kube is not None:
             from unidle.control.kube import KubeController, kube_engine, timing_of
@@ -207,13 +213,13 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
             by = KubeController(
                 clock, lease.token, timing_of(wish.deadline_ns), lambda: held.store.is_fresh(lease), nodes
             )
-            engine = kube_engine(hub, wish.kube, fleet, by)
+            engine, objects = kube_engine(hub, wish.kube, fleet, by)
         else:
             known = replace(fleet, nodes=nodes, source=HOSTS)
             engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
     except BaseException:
         hub.close()
         raise
-    hosts = OpenHosts(engine, hub, AgentSigns(hub), HostStorage(engine.ask_agent, hub))
+    hosts = OpenHosts(engine, hub, AgentSigns(hub), HostStorage(engine.ask_agent, hub), objects)
     engine.on_seen = hosts.hear
     return hosts

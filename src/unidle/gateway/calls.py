@@ -122,8 +122,8 @@ class Calls:
 
     def _ask(self, user: User, given: Mapping[str, Any]) -> Any:
         self._identities.need(user, PROFILE)
-        if given.get("what") != wire.PROFILE or not isinstance(given.get("body"), dict):
-            raise BadInput("is nothing that hosts are asked", field="ask", value=given.get("what"))
+        if given.get("order") != wire.PROFILE or not isinstance(given.get("body"), dict):
+            raise BadInput("is nothing that hosts are asked", field="ask", value=given.get("order"))
         self._forget_old()
         with self._lock:
             if len(self._asked) >= _MOST_WAITING:

@@ -54,7 +54,7 @@ class CommandServer:
             user = self._identities.user(call.ticket, call.secret)
             return msgspec.msgpack.encode({"value": self._calls.carry_out(user, call.call, call.more)})
         except msgspec.DecodeError as error:
-            told = {"kind": "BadInput", "problem": f"the call cannot be read: {error}"}
+            told: dict[str, Any] = {"kind": "BadInput", "problem": f"the call cannot be read: {error}"}
         except NotAllowed as error:
             told = {"kind": error.kind, "problem": str(error), "remedy": error.remedy}
         except KubeError as error:

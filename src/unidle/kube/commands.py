@@ -135,10 +135,12 @@ class CommandCalls:
 
     def _explained(self, error: KubeError) -> KubeError:
         """The API server's refusal, with what to do about it."""
-        if error.reason == "NotFound":
-            remedy = "install unidle there (`unidle kube install`), or name its Service: UNIDLE_KUBE_SERVICE=NAMESPACE/NAME"
-        elif error.reason == "ServiceUnavailable":
-            remedy = "see whether the controller runs: kubectl get pods -n " + self._service.partition("/")[0]
+        if error.reason in ("NotFound", "ServiceUnavailable"):
+            within = self._service.partition("/")[0]
+            remedy = (
+                f"see whether its pod is ready (kubectl get pods -n {within}), install unidle (`unidle kube install`), or "
+                "name another Service: UNIDLE_KUBE_SERVICE=NAMESPACE/NAME"
+            )
         elif error.reason == "Forbidden":
             remedy = "have the ClusterRole unidle-user bound to you"
         else:

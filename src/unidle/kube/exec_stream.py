@@ -89,11 +89,8 @@ class ExecStream:
 
     def _copy(self, write: Callable[[int, bytes], None]) -> None:
         stdin = self._order.stdin
-        while not self._ended:
-            self._take(write)
+        while not self._is_over(write):
             self._resize()
-            if self._ended:
-                return
             fds = [self._socket] if stdin is None else [self._socket, stdin]
             pending = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
             ready = [self._socket] if pending else select.select(fds, [], [], _WAIT_S)[0]
@@ -106,8 +103,12 @@ class ExecStream:
                     stdin = None
             if self._socket in ready:
                 found = self._socket.recv(_CHUNK)
-                self._ended = not found
                 self._bytes += found
+                self._ended = not found
+
+    def _is_over(self, write: Callable[[int, bytes], None]) -> bool:
+        self._take(write)
+        return self._ended
 
     def _take(self, write: Callable[[int, bytes], None]) -> None:
         """Whole frames that have come."""
