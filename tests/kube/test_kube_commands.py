@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import needs
+from e2e.commands import UNIDLE, unidle
 from kube.cluster import Cluster
 from kube.in_cluster import Release, grant, released, user
 from kube.kube_site import pod_section
@@ -74,7 +76,7 @@ def test_a_job_is_submitted_followed_and_shown_as_on_one_machine(release: Releas
     assert explained["job"] == job
     for words in (
         ("list",), ("queue",), ("guard", "nodes"), ("guard", "incidents"), ("ledger",), ("ledger", "--job", job),
-        ("place", release.place / "plain.json"), ("fleet",),
+        ("place", "--job", release.place / "plain.json"), ("fleet",),
     ):  # fmt: skip
         assert release.json(*words, kubeconfig=alice) is not None, words
     stop(release, "plain")
@@ -85,12 +87,29 @@ def test_a_job_is_submitted_followed_and_shown_as_on_one_machine(release: Releas
 
 
 def test_output_is_followed_to_the_end_of_the_job(release: Release) -> None:
-    script = "import os\nprint('first', flush=True)\nprint('last', os.environ['RANK'], flush=True)\n"
-    job = release.json("submit", job_file(release, "follow", ranks=1, script=script))["job"]
-    release.becomes(job, "running", "succeeded", "failed")
-    out = release.run("logs", job, "-f")
-    assert release.state(job) == "succeeded", release.run("explain", job)
-    assert out.splitlines()[-2:] == ["first", "last 0"]
+    job = release.json("submit", job_file(release, "follow", ranks=1))["job"]
+    release.becomes(job, "running")
+    copy = release.place / "follow.out"
+    with copy.open("wb") as out:
+        words = ("logs", job, "-f", "--kubeconfig", release.cluster.folder / "kubeconfig")
+        logs = subprocess.Popen([*UNIDLE, *map(str, words)], stdout=out, stderr=subprocess.PIPE, env=release.env())
+    wait_until(lambda: "step 5 " in copy.read_text(), 120, "lines of the job")
+    stop(release, "follow")
+    _, errors = logs.communicate(timeout=120)
+    assert logs.returncode == 0, errors
+    lines = copy.read_text().splitlines()
+    assert lines[:2] == ["rank 0 of 1", "step 1 loss 0.5"]
+    assert release.state(job) == "succeeded"
+
+
+def test_run_submits_and_prints_the_result(release: Release) -> None:
+    path = job_file(release, "run", ranks=1)
+    stop(release, "run")
+    done = release.tried("run", path, "--progress", "off", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["state"], found["exit_codes"], found["attempts"]) == ("succeeded", [0], 1)
+    assert release.state(found["job"]) == "succeeded"
 
 
 def test_a_command_runs_with_the_environment_of_a_rank(release: Release) -> None:
@@ -150,10 +169,9 @@ def test_a_store_and_a_cluster_exclude_each_other(release: Release) -> None:
 
 
 def test_a_cluster_without_unidle_is_one_clear_error(release: Release, tmp_path: Path) -> None:
-    from e2e.commands import unidle
-
     env = release.env() | {"UNIDLE_KUBE_SERVICE": "default/none"}
     done = unidle("list", "--kubeconfig", str(release.cluster.folder / "kubeconfig"), env=env)
     assert done.returncode == 4
+    assert "no endpoints available" in done.stderr
     assert "unidle kube install" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "span": ("span", "Plan, simulate and run training across data centres."),
     "fill": ("fill", "Run prefill of an inference service in the bubbles of training."),
     "checkpoint": ("checkpoint", "List, verify and prune checkpoints of any framework."),
+    "kube": ("kube", "Install, remove and look at unidle on a Kubernetes cluster."),
     "store": ("store", "Check, repair, export, import and compact a store."),
     "fleet": ("fleet", "Show the devices of a store, a fleet file or this machine."),
 }
@@ -48,7 +49,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Fleet and queues": ("up", "agent", "fleet", "queue", "place", "clusters", "replay"),
     "Faults": ("check", "guard", "checkpoint", "drill"),
     "Data centres": ("span", "fill"),
-    "Store": ("store", "doctor", "schema"),
+    "Store": ("store", "kube", "doctor", "schema"),
 }
 """The commands in the order of the help."""
 

@@ -26,6 +26,7 @@ from unidle.cli.common import (
     fitted,
     mode_of,
     named_store,
+    not_both,
     print_json,
     printable,
     say,
@@ -117,6 +118,16 @@ def run(
 
         library()  # the reason why there is none is an error here, and a miss of the profile elsewhere
     spec = read_job(job, context.obj, described)
+    if store_address(store).startswith("kubernetes://"):
+        from unidle.cli.run_on_cluster import ClusterRun, run_on_cluster
+
+        for option in ("fleet", "cpu_devices", "profile"):
+            not_both(context, option, kubeconfig="")
+        ranks = shown_ranks(options.logs, spec.ranks, options.as_json)
+        wanted = ClusterRun(
+            store_address(store), spec, described.user, ranks, progress_of(options.progress), options.report, options.as_json
+        )  # fmt: skip
+        sys.exit(run_on_cluster(wanted))
     found, channels = find_fleet_and_channels(fleet, cpu_devices, 0 if spec.device == "gpu" else spec.devices)
     refuse_impossible(spec, found)
     _warn_of_many(spec)
@@ -334,14 +345,15 @@ def _print_end(store: Store, job: JobView, report: str | None, given: _Given) ->
     """The result, even if standard output is closed: the exit code is the job's."""
     try:
         if given.as_json:
-            _print_json_end(job, report, given.address)
+            print_json_end(job, report, given.address)
         else:
             _print_summary(store, job, report, given.address)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _print_json_end(job: JobView, report: str | None, address: str) -> None:
+def print_json_end(job: JobView, report: str | None, address: str) -> None:
+    """The result of `unidle run --json`."""
     from unidle.control.queries.describe import exit_codes
     from unidle.guard.failure import failure_of_job
 

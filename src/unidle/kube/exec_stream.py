@@ -66,6 +66,7 @@ class ExecStream:
         headers = {
             "Connection": "Upgrade",
             "Upgrade": "websocket",
+            "Accept": "*/*",
             "Sec-WebSocket-Key": key,
             "Sec-WebSocket-Version": "13",
             "Sec-WebSocket-Protocol": PROTOCOL,
