@@ -34,7 +34,16 @@ metadata:
 
 def rendered() -> str:
     """Errors: CannotRun without helm."""
-    words = [assets.helm(), "template", "unidle", str(CHART), "--namespace", NAMESPACE, "--kube-version", "1.37.0"]
+    words = [
+        assets.helm(),
+        "template",
+        "unidle",
+        str(CHART),
+        "--namespace",
+        NAMESPACE,
+        "--kube-version",
+        "1.37.0",
+    ]
     return HEAD + subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
@@ -54,7 +63,10 @@ def main() -> int:
         return 0
     wrong = [path for path, text in wanted().items() if not path.exists() or path.read_text() != text]
     for path in wrong:
-        print(f"{path.relative_to(ROOT)} is not current; run python scripts/kube_install.py --write", file=sys.stderr)
+        print(
+            f"{path.relative_to(ROOT)} is not current; run python scripts/kube_install.py --write",
+            file=sys.stderr,
+        )
     return 1 if wrong else 0
 
 

@@ -31,9 +31,7 @@ def values(store: Path, **more: Any) -> dict[str, Any]:
     """Of the chart, for an image that is the user space of this machine. ``store``: the directory of the store."""
     places = user_space()
     volumes = [{"name": f"host-{k}", "hostPath": {"path": path}} for k, path in enumerate(places)]
-    mounts = [
-        {"name": f"host-{k}", "mountPath": path, "readOnly": True} for k, path in enumerate(places)
-    ]
+    mounts = [{"name": f"host-{k}", "mountPath": path, "readOnly": True} for k, path in enumerate(places)]
     controller = {
         "command": [str(ROOT / ".venv" / "bin" / "unidle")],
         "runAsUser": 0,
@@ -48,7 +46,6 @@ def values(store: Path, **more: Any) -> dict[str, Any]:
         "deadline": "8s",
         "store": {"hostPath": str(store)},
         "controller": controller,
-        "crds": {"install": True},
         **more,
     }
 
@@ -85,9 +82,15 @@ class Release:
 
     def env(self, **more: str) -> dict[str, str]:
         """For commands: the Service, and no cache of the user's."""
-        home = {"HOME": str(self.place), "XDG_CACHE_HOME": str(self.place / "cache"), "XDG_DATA_HOME": str(self.place / "data")}
+        home = {
+            "HOME": str(self.place),
+            "XDG_CACHE_HOME": str(self.place / "cache"),
+            "XDG_DATA_HOME": str(self.place / "data"),
+        }
         service = {"UNIDLE_KUBE_SERVICE": f"{self.namespace}/{self.name}"}
-        kept = {name: value for name, value in os.environ.items() if name not in ("KUBECONFIG", "UNIDLE_STORE")}
+        kept = {
+            name: value for name, value in os.environ.items() if name not in ("KUBECONFIG", "UNIDLE_STORE")
+        }
         return {**kept, **home, **service, **more}
 
     def tried(self, *words: object, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -110,7 +113,11 @@ class Release:
         return next((str(one["state"]) for one in found if one["job"] == job), "")
 
     def becomes(self, job: str, *states: str, timeout_s: float = 180) -> str:
-        return str(wait_until(lambda: (found := self.state(job)) in states and found, timeout_s, f"{job} is {states}"))
+        return str(
+            wait_until(
+                lambda: (found := self.state(job)) in states and found, timeout_s, f"{job} is {states}"
+            )
+        )
 
 
 def user(release: Release, name: str, *roles: str) -> Path:
@@ -125,7 +132,15 @@ def user(release: Release, name: str, *roles: str) -> Path:
 
 
 def grant(release: Release, name: str, role: str) -> None:
-    words = ("create", "rolebinding", f"{name}-{role}", "-n", release.namespace, f"--clusterrole={role}", f"--user={name}")
+    words = (
+        "create",
+        "rolebinding",
+        f"{name}-{role}",
+        "-n",
+        release.namespace,
+        f"--clusterrole={role}",
+        f"--user={name}",
+    )
     release.cluster.kubectl(*words)
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import needs
 from e2e.commands import UNIDLE, unidle
-from kube.cluster import Cluster
-from kube.in_cluster import Release, grant, released, user
+from kube.in_cluster import Release, grant, user
 from kube.kube_site import pod_section
 from waiting import wait_until
 
@@ -28,15 +26,6 @@ for step in range(1, 100000):
     if os.path.exists(os.environ["STOP"]):
         break
 """
-
-
-@pytest.fixture(scope="module")
-def release(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
-    place = tmp_path_factory.mktemp("release")
-    shared_cluster.kubectl("create", "namespace", "commands")
-    with released(shared_cluster, "commands", place) as found:
-        yield found
-    shared_cluster.kubectl("delete", "namespace", "commands", "--wait=false")
 
 
 def job_file(release: Release, name: str, ranks: int = 2, script: str = STEPS, **more: object) -> Path:
@@ -92,7 +81,9 @@ def test_output_is_followed_to_the_end_of_the_job(release: Release) -> None:
     copy = release.place / "follow.out"
     with copy.open("wb") as out:
         words = ("logs", job, "-f", "--kubeconfig", release.cluster.folder / "kubeconfig")
-        logs = subprocess.Popen([*UNIDLE, *map(str, words)], stdout=out, stderr=subprocess.PIPE, env=release.env())
+        logs = subprocess.Popen(
+            [*UNIDLE, *map(str, words)], stdout=out, stderr=subprocess.PIPE, env=release.env()
+        )
     wait_until(lambda: "step 5 " in copy.read_text(), 120, "lines of the job")
     stop(release, "follow")
     _, errors = logs.communicate(timeout=120)
@@ -115,11 +106,13 @@ def test_run_submits_and_prints_the_result(release: Release) -> None:
 def test_a_command_runs_with_the_environment_of_a_rank(release: Release) -> None:
     job = release.json("submit", job_file(release, "exec"))["job"]
     release.becomes(job, "running")
-    wait_until(lambda: release.tried("exec", job, "--rank", 1, "--", "true").returncode == 0, 120, "rank 1 runs")
+    wait_until(
+        lambda: release.tried("exec", job, "--rank", 1, "--", "true").returncode == 0, 120, "rank 1 runs"
+    )
     out = release.run("exec", job, "--rank", 1, "--", "/bin/sh", "-c", "echo $RANK $UNIDLE_JOB; pwd")
     assert out.splitlines() == [f"1 {job}", str(release.place)]
     done = release.tried("exec", job, "--", "/bin/sh", "-c", "echo oops >&2; exit 7")
-    assert (done.returncode, done.stderr.strip()) == (7, "oops")
+    assert (done.returncode, done.stderr.strip()) == (7, "oops"), done.stderr
     assert release.tried("exec", job, "--", "no-such-program").returncode == 127
     cancelled = release.json("cancel", job)
     assert cancelled["state"] == "cancelled"
@@ -129,7 +122,7 @@ def test_rights_are_those_of_kubernetes(release: Release) -> None:
     nobody = user(release, "nobody-yet")
     refused = release.tried("list", kubeconfig=nobody)
     assert refused.returncode == 4
-    assert "user nobody-yet may not list jobs.unidle.dev in namespace commands" in refused.stderr
+    assert "user nobody-yet may not list jobs.unidle.dev in namespace unidle-test" in refused.stderr
     assert "unidle-user" in refused.stderr
     grant(release, "nobody-yet", "unidle-viewer")
     wait_until(lambda: release.tried("list", kubeconfig=nobody).returncode == 0, 60, "the right is seen")
@@ -159,7 +152,11 @@ def test_a_ticket_is_no_good_with_another_secret_or_once_it_is_denied(release: R
     release.run("list", kubeconfig=carol)  # takes a new one
     assert json.loads(kept.read_text())[0] != name
     release.cluster.kubectl("certificate", "deny", json.loads(kept.read_text())[0])
-    wait_until(lambda: (release.run("list", kubeconfig=carol), json.loads(kept.read_text()))[1][0] != name, 60, "another")
+    wait_until(
+        lambda: (release.run("list", kubeconfig=carol), json.loads(kept.read_text()))[1][0] != name,
+        60,
+        "another",
+    )
 
 
 def test_a_store_and_a_cluster_exclude_each_other(release: Release) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import needs
-from kube.cluster import Cluster
-from kube.in_cluster import Release, released
+from kube.in_cluster import Release
 from kube.kube_site import pod_section
 from waiting import wait_until
 
@@ -20,15 +18,6 @@ pytestmark = [pytest.mark.kube, needs.root]
 
 KIND = "jobs.unidle.dev"
 WAITS = "import os, time\nwhile not os.path.exists(os.environ['STOP']):\n    time.sleep(0.05)\n"
-
-
-@pytest.fixture(scope="module")
-def release(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
-    place = tmp_path_factory.mktemp("objects")
-    shared_cluster.kubectl("create", "namespace", "objects")
-    with released(shared_cluster, "objects", place) as found:
-        yield found
-    shared_cluster.kubectl("delete", "namespace", "objects", "--wait=false")
 
 
 def job_object(release: Release, name: str, ranks: int = 2, **more: Any) -> dict[str, Any]:

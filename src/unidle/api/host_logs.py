@@ -19,7 +19,7 @@ from unidle.view.jobs import AttemptView
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unidle.api.open_hosts import OpenHosts
+    from unidle.api.open_hosts import HostsOfStore
 
 _FILES_MOST: Final = 64
 _TRIES: Final = 5
@@ -31,7 +31,7 @@ class HostLogs:
     ``connect``: to the hosts. Errors: CannotRun where no controller answers.
     """
 
-    def __init__(self, connect: Callable[[], OpenHosts], job: str) -> None:
+    def __init__(self, connect: Callable[[], HostsOfStore], job: str) -> None:
         self._job = job
         self._directory = tempfile.TemporaryDirectory(prefix="unidle-logs-")
         self.root = Path(self._directory.name)

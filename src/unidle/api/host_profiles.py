@@ -18,7 +18,7 @@ from unidle import wire
 from unidle.errors import BadInput, CannotRun
 
 if TYPE_CHECKING:
-    from unidle.api.open_hosts import OpenHosts
+    from unidle.api.open_hosts import HostsOfStore
     from unidle.scope.model import Profile
     from unidle.store.protocol import Store
     from unidle.view.jobs import JobView
@@ -34,7 +34,7 @@ _MOST_BYTES: Final = 1 << 30  # of one profile, unpacked
 class HostRanks:
     """Ranks of the live attempt of a job, by the host that they are on. ``connect``: to these."""
 
-    connect: Callable[[], OpenHosts]
+    connect: Callable[[], HostsOfStore]
     job: str
     attempt: int
     ranks: dict[str, tuple[int, ...]]
@@ -93,7 +93,7 @@ def _order(
 
 
 def _collected(
-    files: OpenHosts, asked: dict[str, int], name: str, seconds: float, goes_on: Callable[[], bool]
+    files: HostsOfStore, asked: dict[str, int], name: str, seconds: float, goes_on: Callable[[], bool]
 ) -> tuple[dict[str, Profile], dict[str, str]]:
     """Profiles by host, and why others have none."""
     found: dict[str, Profile] = {}
@@ -124,7 +124,7 @@ def _collected(
     return found, missing
 
 
-def _fetched(files: OpenHosts, node: str, name: str, size: object) -> bytes:
+def _fetched(files: HostsOfStore, node: str, name: str, size: object) -> bytes:
     """The file of a host, in parts. Errors: CannotRun."""
     data = b""
     while isinstance(size, int) and len(data) < size:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from unidle.api.stores import data_dir
 from unidle.hub.file_parts import NotThere, RankFilePart
-from unidle.kube.commands import Refused
+from unidle.kube.commands import CallFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ _PART_BYTES: Final = 256 << 10
 _WITHIN_S: Final = 10.0
 
 
-class OpenHosts(Protocol):
+class HostsOfStore(Protocol):
     """As :class:`unidle.hub.reader.HostFiles`, whose methods these are."""
 
     def __enter__(self) -> Self: ...
@@ -62,7 +62,7 @@ class HostsOfCluster:
             data, size, inode = self._calls.call(
                 "part", node=node, place=list(place), file=file, offset=offset, bytes=most_bytes
             )
-        except Refused as error:
+        except CallFailed as error:
             if error.kind == NotThere.__name__:
                 raise NotThere(error.problem) from None
             raise
@@ -105,13 +105,13 @@ class LocalHosts:
     def __init__(self, state: Path) -> None:
         self.state = state
 
-    def __call__(self) -> OpenHosts:
+    def __call__(self) -> HostsOfStore:
         from unidle.hub.reader import HostFiles
 
         return HostFiles(self.state)
 
 
-def hosts_of(store: Store) -> Callable[[], OpenHosts] | None:
+def hosts_of(store: Store) -> Callable[[], HostsOfStore] | None:
     """What connects to the hosts of a store; None where its ranks run on this machine. Errors: those of the call."""
     from unidle.control.store_files import state_dir
     from unidle.hub.place import has_hosts
@@ -123,6 +123,6 @@ def hosts_of(store: Store) -> Callable[[], OpenHosts] | None:
     return LocalHosts(state) if has_hosts(state) else None
 
 
-def hosts_of_job(store: Store, runs: Path, job: str) -> Callable[[], OpenHosts] | None:
+def hosts_of_job(store: Store, runs: Path, job: str) -> Callable[[], HostsOfStore] | None:
     """As :func:`hosts_of`; None also where ``runs`` has the job's directory."""
     return None if (runs / job).exists() else hosts_of(store)

@@ -49,9 +49,13 @@ def in_rank(job: JobView, rank: int, words: tuple[str, ...]) -> InRank:
     """Errors: BadInput for a job that does not run, or has no such rank."""
     live = job.live
     if live is None:
-        raise BadInput("does not run now", field="JOB", value=job.id, remedy="`unidle list` shows jobs that do")
+        raise BadInput(
+            "does not run now", field="JOB", value=job.id, remedy="`unidle list` shows jobs that do"
+        )
     if not 0 <= rank < len(live.places):
-        raise BadInput("the job has no such rank", field="--rank", value=rank, remedy=f"0 to {len(live.places) - 1}")
+        raise BadInput(
+            "the job has no such rank", field="--rank", value=rank, remedy=f"0 to {len(live.places) - 1}"
+        )
     return InRank(job.id, live.number, rank, live.places[rank].node, words)
 
 
@@ -69,7 +73,9 @@ def run_in_rank(store: Store, wanted: InRank, terminal: Terminal) -> int:
         )  # fmt: skip
     sys.stdout.flush()
     return subprocess.run(
-        [sys.executable, *wanted.python], stdin=None if terminal.stdin or terminal.tty else subprocess.DEVNULL, check=False
+        [sys.executable, *wanted.python],
+        stdin=None if terminal.stdin or terminal.tty else subprocess.DEVNULL,
+        check=False,
     ).returncode
 
 
@@ -92,7 +98,7 @@ def _in_pod(calls: CommandCalls, wanted: InRank, terminal: Terminal) -> int:
 
 
 def _pod_of(calls: CommandCalls, namespace: str, wanted: InRank) -> str:
-    """The name of the rank's pod. Errors: CannotRun where there is none."""
+    """The name of the rank's pod. Errors: CannotRun without one."""
     from unidle.engine.kube.manifest import JOB, JOB_NAME, NODE, label_of
     from unidle.kube.objects import PODS
     from unidle.kube.protocol import Selected
@@ -102,4 +108,6 @@ def _pod_of(calls: CommandCalls, namespace: str, wanted: InRank) -> str:
         meta = pod.metadata
         if (meta.annotations.get(JOB_NAME), meta.annotations.get(NODE)) == (wanted.job, wanted.node):
             return meta.name
-    raise CannotRun("the rank has no pod now", field="--rank", value=wanted.rank, remedy="`unidle explain` shows why")
+    raise CannotRun(
+        "the rank has no pod now", field="--rank", value=wanted.rank, remedy="`unidle explain` shows why"
+    )

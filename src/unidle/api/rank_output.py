@@ -16,7 +16,7 @@ from unidle.report.rank_output import NoOutput, RankOutput, UnknownOutput
 from unidle.view.jobs import JobView
 
 if TYPE_CHECKING:
-    from unidle.api.open_hosts import OpenHosts
+    from unidle.api.open_hosts import HostsOfStore
     from unidle.store.protocol import Store
 
 
@@ -44,9 +44,9 @@ class LocalOutput:
 class HostOutput:
     """Of jobs on hosts, by way of their controller; of those that ran on this machine ``local``."""
 
-    def __init__(self, connect: Callable[[], OpenHosts], local: LocalOutput) -> None:
+    def __init__(self, connect: Callable[[], HostsOfStore], local: LocalOutput) -> None:
         self._connect, self._local = connect, local
-        self._files: OpenHosts | None = None
+        self._files: HostsOfStore | None = None
         self._why_not = ""
 
     def end(self, job: JobView, attempt: int, rank: int, most_bytes: int) -> tuple[bytes, int]:
@@ -65,7 +65,7 @@ class HostOutput:
             raise NoOutput(self._why_not) from error
         return part.data, part.size_bytes
 
-    def _opened(self) -> OpenHosts:
+    def _opened(self) -> HostsOfStore:
         if self._why_not:
             raise CannotRun(self._why_not)
         if self._files is None:
@@ -96,7 +96,9 @@ def rank_output(store: Store, data_dir: Path | None, job: str | None) -> Iterato
     if calls is None and not has_hosts(state):
         yield local
         return
-    connect: Callable[[], OpenHosts] = LocalHosts(state) if calls is None else partial(HostsOfCluster, calls)
+    connect: Callable[[], HostsOfStore] = (
+        LocalHosts(state) if calls is None else partial(HostsOfCluster, calls)
+    )
     hosts = HostOutput(connect, local)
     try:
         yield hosts

@@ -40,7 +40,9 @@ def exec_(
     from unidle.store.cluster import calls_of
 
     if not context.obj:
-        raise BadInput("there is no command", field="--", remedy="unidle exec JOB --rank K -- COMMAND [ARGUMENT...]")
+        raise BadInput(
+            "there is no command", field="--", remedy="unidle exec JOB --rank K -- COMMAND [ARGUMENT...]"
+        )
     opened = read_store(store)
     wanted = in_rank(need_job(read_view(opened), job, live=True, started=True), rank, tuple(context.obj))
     if tty and not sys.stdin.isatty():

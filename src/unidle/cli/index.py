@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "span": ("span", "Plan, simulate and run training across data centres."),
     "fill": ("fill", "Run prefill of an inference service in the bubbles of training."),
     "checkpoint": ("checkpoint", "List, verify and prune checkpoints of any framework."),
-    "kube": ("kube", "Install, remove and look at unidle on a Kubernetes cluster."),
+    "kube": ("kube", "Install, remove and check unidle on a Kubernetes cluster."),
     "store": ("store", "Check, repair, export, import and compact a store."),
     "fleet": ("fleet", "Show the devices of a store, a fleet file or this machine."),
 }

@@ -1,9 +1,10 @@
-"""``unidle kube``: unidle on a cluster installed, removed and looked at."""
+"""``unidle kube``: installs and removes unidle on a cluster, and checks it."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,21 +12,32 @@ import typer
 
 from unidle.cli.common import JsonOption, print_json, say, say_whole
 from unidle.cli.help import Commands
+from unidle.cli.option_set import with_options
 from unidle.errors import BadInput, CannotRun, UnidleError
 
 if TYPE_CHECKING:
     from unidle.doctor.check import DoctorCheck
 
-kube_app = Commands(help="Install, remove and look at unidle on a Kubernetes cluster.")
+kube_app = Commands(help="Install, remove and check unidle on a Kubernetes cluster.")
 _CHART: Final = Path(__file__).parents[3] / "deploy" / "kubernetes" / "chart"
 
 KubeconfigOption = Annotated[
     str | None,
-    typer.Option("--kubeconfig", metavar="FILE", show_default=False, help="Of the cluster; default: as found by kubectl."),
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        show_default=False,
+        help="Of the cluster; default: as found by kubectl.",
+    ),
 ]
 ContextOption = Annotated[
     str | None,
-    typer.Option("--context", metavar="NAME", show_default=False, help="Context of the kubeconfig; default: its current one."),
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        show_default=False,
+        help="Context of the kubeconfig; default: its current one.",
+    ),
 ]
 NamespaceOption = Annotated[
     str, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the controller.")
@@ -38,38 +50,51 @@ def register(app: typer.Typer) -> None:
     app.add_typer(kube_app, name="kube")
 
 
+@dataclass(frozen=True, slots=True)
+class InstallOptions:
+    """What is installed, in the order of the help."""
+
+    # fmt: off
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="IMAGE", show_default=False, help="unidle's own image.")
+    ] = None
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--values", "-f", metavar="FILE", show_default=False, help="Values of the chart; may be repeated."),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", show_default=False, help="One value of the chart; may be repeated."),
+    ] = None
+    chart: Annotated[
+        str | None,
+        typer.Option("--chart", metavar="DIR", show_default=False, help="The chart; default: that of this checkout."),
+    ] = None
+    # fmt: on
+
+
 @kube_app.command("install")
+@with_options(options=InstallOptions)
 def install(
+    options: InstallOptions,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     namespace: NamespaceOption = "unidle-system",
     name: NameOption = "unidle",
-    image: Annotated[
-        str | None, typer.Option("--image", metavar="IMAGE", show_default=False, help="unidle's own image.")
-    ] = None,
-    values: Annotated[
-        list[str] | None,
-        typer.Option("--values", "-f", metavar="FILE", show_default=False, help="Values of the chart; may be repeated."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", show_default=False, help="One value of the chart; may be repeated."),
-    ] = None,
-    chart: Annotated[
-        str | None,
-        typer.Option("--chart", metavar="DIR", show_default=False, help="The chart; default: that of this checkout."),
-    ] = None,
 ) -> None:
     """Install unidle by its Helm chart, or upgrade what is there, and wait until it is ready. Needs the program helm."""
-    folder = Path(chart) if chart is not None else _CHART
+    folder = Path(options.chart) if options.chart is not None else _CHART
     if not (folder / "Chart.yaml").exists():
         raise BadInput(
-            "is no chart", field="--chart", value=str(folder), remedy="name deploy/kubernetes/chart of unidle's source"
+            "is no chart",
+            field="--chart",
+            value=str(folder),
+            remedy="name deploy/kubernetes/chart of unidle's source",
         )
     words = ["upgrade", "--install", name, str(folder), "--namespace", namespace, "--create-namespace"]
-    words += [word for path in values or () for word in ("--values", path)]
-    words += [word for one in settings or () for word in ("--set", one)]
-    words += ["--set-string", f"image={image}"] if image else []
+    words += [word for path in options.values or () for word in ("--values", path)]
+    words += [word for one in options.settings or () for word in ("--set", one)]
+    words += ["--set-string", f"image={options.image}"] if options.image else []
     _helm([*words, "--wait", "--timeout", "5m"], kubeconfig, context)
     say(f"{name} is installed in namespace {namespace}")
     say_whole(f"next: unidle kube doctor{_at(kubeconfig, context, namespace, name)}")
@@ -137,4 +162,6 @@ def _helm(words: list[str], kubeconfig: str | None, context: str | None) -> None
     done = subprocess.run([helm, *words, *more], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        raise UnidleError(f"helm failed: {last}", field=f"helm {words[0]}", remedy="see kubectl get pods and events there")
+        raise UnidleError(
+            f"helm failed: {last}", field=f"helm {words[0]}", remedy="see kubectl get pods and events there"
+        )

@@ -26,7 +26,6 @@ from unidle.cli.common import (
     fitted,
     mode_of,
     named_store,
-    not_both,
     print_json,
     printable,
     say,
@@ -119,15 +118,9 @@ def run(
         library()  # the reason why there is none is an error here, and a miss of the profile elsewhere
     spec = read_job(job, context.obj, described)
     if store_address(store).startswith("kubernetes://"):
-        from unidle.cli.run_on_cluster import ClusterRun, run_on_cluster
+        from unidle.cli.run_on_cluster import run_on_cluster
 
-        for option in ("fleet", "cpu_devices", "profile"):
-            not_both(context, option, kubeconfig="")
-        ranks = shown_ranks(options.logs, spec.ranks, options.as_json)
-        wanted = ClusterRun(
-            store_address(store), spec, described.user, ranks, progress_of(options.progress), options.report, options.as_json
-        )  # fmt: skip
-        sys.exit(run_on_cluster(wanted))
+        sys.exit(run_on_cluster(context, store_address(store), spec, described.user, options))
     found, channels = find_fleet_and_channels(fleet, cpu_devices, 0 if spec.device == "gpu" else spec.devices)
     refuse_impossible(spec, found)
     _warn_of_many(spec)

@@ -7,8 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from unidle.cli.common import data_dir, fitted, printable, read_view, say, say_whole, show
-from unidle.cli.run import Signals, caught, print_json_end
+import typer
+
+from unidle.cli.common import data_dir, fitted, not_both, printable, read_view, say, say_whole, show
+from unidle.cli.run import JobRunOptions, Signals, caught, print_json_end, progress_of, shown_ranks
 
 if TYPE_CHECKING:
     from unidle.api.job_watch import JobWatch
@@ -33,7 +35,18 @@ class ClusterRun:
     as_json: bool
 
 
-def run_on_cluster(wanted: ClusterRun) -> int:
+def run_on_cluster(
+    context: typer.Context, address: str, spec: JobSpec, user: str | None, options: JobRunOptions
+) -> int:
+    """The exit code. Errors: BadInput for an option that is for this machine."""
+    for option in ("fleet", "cpu_devices", "profile"):
+        not_both(context, option, kubeconfig="")
+    ranks = shown_ranks(options.logs, spec.ranks, options.as_json)
+    progress = progress_of(options.progress)
+    return _run(ClusterRun(address, spec, user, ranks, progress, options.report, options.as_json))
+
+
+def _run(wanted: ClusterRun) -> int:
     """The exit code. A first Ctrl-C or SIGTERM cancels the job; a second one leaves it to the controller."""
     from unidle.api.job_watch import JobWatch
     from unidle.cli.live import Live
@@ -114,7 +127,7 @@ def _followed(wanted: ClusterRun, watch: JobWatch, live: Live, signals: Signals)
 
 
 def _report(store: Store, job_id: str, report: str | None) -> str | None:
-    """The report's path, where one is wanted."""
+    """The report's path; None without --report."""
     if report is None:
         return None
     from pathlib import Path

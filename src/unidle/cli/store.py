@@ -12,8 +12,8 @@ import typer
 from unidle.cli import store_repair
 from unidle.cli.common import (
     JsonOption,
-    ModeOption,
     LocalStoreOption,
+    ModeOption,
     data_dir,
     mode_of,
     print_json,

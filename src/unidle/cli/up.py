@@ -16,8 +16,8 @@ from unidle.api.stores import make_parent
 from unidle.cli.common import (
     CpuDevicesOption,
     FleetOption,
-    StoreModeOption,
     LocalStoreOption,
+    StoreModeOption,
     clock_time,
     data_dir,
     mode_of,
@@ -239,7 +239,7 @@ def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
 def _serve_commands(
     stack: ExitStack, options: UpOptions, hosts: HostsSession, address: str, wish: KubeWish
 ) -> None:
-    """Serve commands of the cluster's users until the stack ends, where that is wanted."""
+    """Serve commands of the cluster's users until the stack ends, with --commands."""
     if options.commands is None:
         return
     from unidle.gateway.open import open_gateway

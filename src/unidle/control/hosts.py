@@ -162,7 +162,9 @@ def take_up_hosts(
                 stacks=GangStacks(HostStacks(hosts.engine.ask_agent)),
             )
             with driven(held, hosts.engine, services) as session:
-                yield HostsSession(session, hosts.hub.addresses[0], held.state, hosts.hub.tls(), hosts.objects)
+                yield HostsSession(
+                    session, hosts.hub.addresses[0], held.state, hosts.hub.tls(), hosts.objects
+                )
         finally:
             if hosts.objects is not None:
                 hosts.objects.close()

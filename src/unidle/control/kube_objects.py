@@ -65,7 +65,7 @@ class KubeObjects:
         return found
 
     def heard(self, event: ev.Event) -> None:
-        """An event of the log: the job that it is about is looked at again."""
+        """An event of the log: the job that it is about is read again."""
         job = getattr(event, "job", None)
         if isinstance(job, str) and job in self._objects:
             self._dirty.add(self._objects[job])
@@ -96,7 +96,12 @@ class KubeObjects:
     def _put(self, found: RawObject) -> Iterator[JobArrived]:
         uid = found.metadata.uid
         self._dirty.add(uid)
-        if uid in self._ids or uid in self._arrived or uid in self._refused or found.metadata.deletion_timestamp:
+        if (
+            uid in self._ids
+            or uid in self._arrived
+            or uid in self._refused
+            or found.metadata.deletion_timestamp
+        ):
             return
         try:
             spec = spec_of(found)
@@ -142,7 +147,9 @@ class KubeObjects:
         job = view.jobs.get(self._ids.get(uid, ""))
         if job is None and uid not in self._refused:
             return
-        status = refused_status(self._refused[uid], found) if job is None else job_status(job, meta.generation)
+        status = (
+            refused_status(self._refused[uid], found) if job is None else job_status(job, meta.generation)
+        )
         if any(found.status.get(name) != value for name, value in status.items()):
             body = {"status": status}
             self._writer.write(Patch(UNIDLE_JOBS, meta.namespace, meta.name, body, uid=uid, sub="status"))
@@ -230,7 +237,9 @@ def events_of(found: RawObject, job: JobView | None, refused: str) -> Iterator[E
         if attempt.why is not None:
             failed = attempt.outcome not in ("succeeded", None)
             text = f"Attempt {attempt.number}: {attempt.why.text}"
-            yield Emit(about, camel(attempt.why.code), text, f"ended {attempt.number}", action="Run", warning=failed)
+            yield Emit(
+                about, camel(attempt.why.code), text, f"ended {attempt.number}", action="Run", warning=failed
+            )
     if job.terminal and job.because is not None:
         warning = job.state == "failed"
         yield Emit(about, job.state.capitalize(), job.because.text, "ended", action="Run", warning=warning)

@@ -16,7 +16,12 @@ from unidle.kube.protocol import ApiRequest, KubeError
 LEAST_VERSION: Final = (1, 30)
 _REVIEW: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _KINDS: Final = ("jobs", "queues", "topologies", "fleetpolicies")
-_RIGHTS: Final = (("list", "jobs", ""), ("create", "jobs", ""), ("get", "jobs", "log"), ("create", "jobs", "profile"))
+_RIGHTS: Final = (
+    ("list", "jobs", ""),
+    ("create", "jobs", ""),
+    ("get", "jobs", "log"),
+    ("create", "jobs", "profile"),
+)
 _DEVICES: Final = ("nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")
 INSTALL: Final = "run `unidle kube install`"
 
@@ -60,7 +65,9 @@ def _kinds(calls: CommandCalls) -> DoctorCheck:
         return DoctorCheck("custom resources", "missing", f"unidle.dev: {error.problem}", needed, INSTALL)
     served = {one["name"] for one in told.get("resources", ())}
     if missing := [kind for kind in _KINDS if kind not in served]:
-        return DoctorCheck("custom resources", "missing", f"not served: {', '.join(missing)}", needed, INSTALL)
+        return DoctorCheck(
+            "custom resources", "missing", f"not served: {', '.join(missing)}", needed, INSTALL
+        )
     return DoctorCheck("custom resources", "ok", ", ".join(_KINDS), needed, "")
 
 
@@ -70,7 +77,11 @@ def _nodes(calls: CommandCalls) -> DoctorCheck:
         nodes = calls.client.list_all(NODES).items
     except KubeError as error:
         return DoctorCheck("nodes", "limited", f"not known: {error.problem}", needed, "ask an administrator")
-    ready = [node for node in nodes if any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)]
+    ready = [
+        node
+        for node in nodes
+        if any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+    ]
     devices = sum(int(node.status.allocatable.get(name, "0")) for node in ready for name in _DEVICES)
     detail = f"{len(ready)} of {len(nodes)} Ready, {devices} GPUs"
     if not ready:
@@ -92,12 +103,17 @@ def _controller(calls: CommandCalls, target: CommandTarget) -> list[DoctorCheck]
     return [DoctorCheck("controller", state, detail, needed, remedy), _rights(calls, namespace)]
 
 
-
 def _rights(calls: CommandCalls, namespace: str) -> DoctorCheck:
     needed = "submitting, output and profiles of jobs"
     missing = []
     for verb, resource, sub in _RIGHTS:
-        attributes = {"namespace": namespace, "verb": verb, "group": "unidle.dev", "resource": resource, "subresource": sub}
+        attributes = {
+            "namespace": namespace,
+            "verb": verb,
+            "group": "unidle.dev",
+            "resource": resource,
+            "subresource": sub,
+        }
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
                 "spec": {"resourceAttributes": attributes}}  # fmt: skip
         request = ApiRequest(
@@ -106,7 +122,9 @@ def _rights(calls: CommandCalls, namespace: str) -> DoctorCheck:
         try:
             answer = msgspec.json.decode(calls.client.call(request))
         except KubeError as error:
-            return DoctorCheck("rights", "limited", f"not known: {error.problem}", needed, "ask an administrator")
+            return DoctorCheck(
+                "rights", "limited", f"not known: {error.problem}", needed, "ask an administrator"
+            )
         if not (answer.get("status") or {}).get("allowed"):
             missing.append(f"{verb} {resource}{f'/{sub}' if sub else ''}")
     if missing:

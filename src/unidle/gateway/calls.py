@@ -68,7 +68,7 @@ class Calls:
         }
 
     def carry_out(self, user: User, what: str, given: Mapping[str, Any]) -> Any:
-        """The value. Errors: NotAllowed, BadInput, StoreError, CannotRun, NotThere."""
+        """The value. Errors: CallForbidden, BadInput, StoreError, CannotRun, NotThere."""
         call = self._known.get(what)
         if call is None:
             raise BadInput("is no call of this controller", field="call", value=what, remedy=_release())
@@ -87,7 +87,7 @@ class Calls:
     def _query(self, user: User, given: Mapping[str, Any]) -> Any:
         statement, params = given.get("statement"), given.get("params")
         if statement not in READING or not isinstance(params, list):
-            raise BadInput("is no statement that this controller knows", field="query", remedy=_release())
+            raise BadInput("is no statement of this controller", field="query", remedy=_release())
         self._identities.need(user, READ)
         with self._store() as store:
             return store.database.query(statement, [_param(one) for one in params])
@@ -117,7 +117,9 @@ class Calls:
         job, attempt, rank = given["place"]
         place = (str(job), int(attempt), int(rank))
         with self._reader() as files:
-            part = files.part(str(given["node"]), place, str(given["file"]), int(given["offset"]), int(given["bytes"]))
+            part = files.part(
+                str(given["node"]), place, str(given["file"]), int(given["offset"]), int(given["bytes"])
+            )
         return [part.data, part.size_bytes, part.inode]
 
     def _ask(self, user: User, given: Mapping[str, Any]) -> Any:
@@ -130,14 +132,16 @@ class Calls:
                 raise CannotRun("too many profiles are being made", remedy="try again later")
         files = HostFiles(self._state)
         number = secrets.token_hex(8)
-        self._asked[number] = _Asked(files, files.ask(str(given["node"]), wire.PROFILE, given["body"]), user.name)
+        self._asked[number] = _Asked(
+            files, files.ask(str(given["node"]), wire.PROFILE, given["body"]), user.name
+        )
         return number
 
     def _answer(self, user: User, given: Mapping[str, Any]) -> Any:
         number = str(given.get("number"))
         asked = self._asked.get(number)
         if asked is None or asked.user != user.name:
-            raise CannotRun("the controller knows no such order any more", remedy="try again")
+            raise CannotRun("the controller has no such order any more", remedy="try again")
         with asked.lock:
             asked.used_s = time.monotonic()
             done = asked.files.answer(asked.number, min(float(given.get("within_s", 0.0)), _WAIT_S))
@@ -208,7 +212,7 @@ def _param(value: Any) -> int | str | bytes | None:
 
 
 def _signed(kind: str, body: bytes, user: User) -> bytes:
-    """The request under the user's own name, whatever it says. Errors: BadInput for a job of another user."""
+    """The request under the user's own name, whatever it has. Errors: BadInput for a job of another user."""
     try:
         found = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError) as error:

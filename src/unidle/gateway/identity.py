@@ -28,7 +28,7 @@ _MOST_KEPT: Final = 2000
 _TIMEOUT_S: Final = 10.0
 
 
-class NotAllowed(Exception):
+class CallForbidden(Exception):
     """``kind`` is the word for the client; the text is the reason. ``remedy``: what the user does about it."""
 
     def __init__(self, kind: str, why: str, remedy: str = "") -> None:
@@ -38,7 +38,7 @@ class NotAllowed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the cluster, as the API server knows them."""
+    """A user of the cluster, as the API server has them."""
 
     name: str
     uid: str = ""
@@ -60,7 +60,7 @@ class Right:
 
 
 class Identities:
-    """For several threads. ``namespace``: of the jobs. ``client`` is closed by whoever made it."""
+    """For several threads. ``namespace``: of the jobs. ``client`` is not closed here."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client, self.namespace = client, namespace
@@ -69,7 +69,7 @@ class Identities:
         self._rights: OrderedDict[tuple[str, tuple[str, ...], Right], tuple[str, float]] = OrderedDict()
 
     def user(self, name: str, secret: str) -> User:
-        """Whose ticket it is. Errors: NotAllowed; KubeError where the API server does not answer."""
+        """Whose ticket it is. Errors: CallForbidden; KubeError where the API server does not answer."""
         if not _NAME.fullmatch(name):
             raise _no_ticket("it has no name of a ticket")
         with self._lock:
@@ -86,7 +86,7 @@ class Identities:
         return user
 
     def need(self, user: User, *rights: Right) -> None:
-        """Errors: NotAllowed, with the first right that is missing; KubeError."""
+        """Errors: CallForbidden, with the first right that is missing; KubeError."""
         for right in rights:
             key = (user.name, user.groups, right)
             with self._lock:
@@ -99,7 +99,7 @@ class Identities:
                     while len(self._rights) > _MOST_KEPT:
                         self._rights.popitem(last=False)
             if why:
-                raise NotAllowed("Forbidden", why, self._remedy(right))
+                raise CallForbidden("Forbidden", why, self._remedy(right))
 
     def _remedy(self, right: Right) -> str:
         within = f" in namespace {self.namespace}" if right.namespaced else ""
@@ -126,7 +126,9 @@ class Identities:
         if time.time() - created_s > TICKET_S + _SKEW_S:
             raise _no_ticket("it is over")
         extra = {str(key): tuple(values) for key, values in (spec.get("extra") or {}).items()}
-        user = User(str(spec.get("username", "")), str(spec.get("uid", "")), tuple(spec.get("groups") or ()), extra)
+        user = User(
+            str(spec.get("username", "")), str(spec.get("uid", "")), tuple(spec.get("groups") or ()), extra
+        )
         if not user.name:
             raise _no_ticket("its object names no creator")
         return user, _common_name(str(spec.get("request", "")))
@@ -156,10 +158,10 @@ class Identities:
         return f"user {user.name} may not {right}{within}"
 
 
-def _no_ticket(why: str) -> NotAllowed:
+def _no_ticket(why: str) -> CallForbidden:
     from unidle.kube.commands import NO_TICKET
 
-    return NotAllowed(NO_TICKET, f"the ticket is not good: {why}", "try again")
+    return CallForbidden(NO_TICKET, f"the ticket is not good: {why}", "try again")
 
 
 def _common_name(request: str) -> str:

@@ -1,4 +1,4 @@
-"""The gateway of one controller: its client, what it knows of users, and its server."""
+"""The gateway of one controller: its client, its users, and its server."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import msgspec
 
 from unidle.errors import UnidleError
 from unidle.gateway.calls import Calls, told_of
-from unidle.gateway.identity import Identities, NotAllowed
+from unidle.gateway.identity import CallForbidden, Identities
 from unidle.hub.file_parts import NotThere
 from unidle.hub.listening import listening
 from unidle.kube.commands import VERSION
@@ -28,9 +28,7 @@ _IDLE_S: Final = 60.0
 class CommandServer:
     """Serves until it is closed. ``context``: of TLS; the API server does not verify it."""
 
-    def __init__(
-        self, listen: str, context: ssl.SSLContext, calls: Calls, identities: Identities
-    ) -> None:
+    def __init__(self, listen: str, context: ssl.SSLContext, calls: Calls, identities: Identities) -> None:
         self._calls, self._identities, self._context = calls, identities, context
         self._sockets = listening(listen)
         for each in self._sockets:
@@ -55,10 +53,10 @@ class CommandServer:
             return msgspec.msgpack.encode({"value": self._calls.carry_out(user, call.call, call.more)})
         except msgspec.DecodeError as error:
             told: dict[str, Any] = {"kind": "BadInput", "problem": f"the call cannot be read: {error}"}
-        except NotAllowed as error:
+        except CallForbidden as error:
             told = {"kind": error.kind, "problem": str(error), "remedy": error.remedy}
         except KubeError as error:
-            told = {"kind": "CannotRun", "problem": f"the controller asks the API server in vain: {error.problem}",
+            told = {"kind": "CannotRun", "problem": f"the API server does not answer the controller: {error.problem}",
                     "field": error.field, "remedy": error.remedy}  # fmt: skip
         except (UnidleError, NotThere) as error:
             told = told_of(error)
@@ -93,7 +91,9 @@ class CommandServer:
                 return
             with self._lock:
                 self._open.add(accepted)
-            threading.Thread(target=self._serve, args=(accepted, address), name="unidle-command", daemon=True).start()
+            threading.Thread(
+                target=self._serve, args=(accepted, address), name="unidle-command", daemon=True
+            ).start()
 
     def _serve(self, accepted: socket.socket, address: Any) -> None:
         try:
@@ -131,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = f"unidle-commands/{VERSION}"
     timeout = _IDLE_S
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
         if self.path.partition("?")[0] != "/v1":
             self._send(HTTPStatus.NOT_FOUND, b"")
@@ -142,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
             gateway: Any = self.server
             self._send(HTTPStatus.OK, gateway.answer(self.rfile.read(int(length))))
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         """For probes of the kubelet."""
         self._send(HTTPStatus.OK if self.path == "/healthz" else HTTPStatus.NOT_FOUND, b"")
 

@@ -167,7 +167,9 @@ class ApiClient:
             yield from self._lines(request, response)
 
     @contextmanager
-    def upgraded(self, request: ApiRequest, headers: Mapping[str, str], within_s: float) -> Iterator[Upgraded]:
+    def upgraded(
+        self, request: ApiRequest, headers: Mapping[str, str], within_s: float
+    ) -> Iterator[Upgraded]:
         """A connection that speaks another protocol from now on, which the server agreed to within ``within_s``."""
         credential = self.access.credentials.now()
         with self._pool.connection(credential.pair, None) as connection:

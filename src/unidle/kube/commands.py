@@ -2,7 +2,7 @@
 
 The API server passes requests on to the controller's Service, without saying whose they are. So the command first creates a
 CertificateSigningRequest, in which the API server itself writes who created it. Its subject has the hash of a secret that
-only the command has: name and secret together are the ticket. The controller reads the object, and asks the API server what
+only the command has: name and secret together are the ticket. The controller reads the object, and the API server has what
 its creator may do. No credential of the user leaves for the controller, and nothing is ever signed.
 """
 
@@ -61,7 +61,7 @@ class CommandTarget:
     service: str = SERVICE
 
 
-class Refused(UnidleError):
+class CallFailed(UnidleError):
     """The controller refused a call: ``kind`` is its word."""
 
     exit_code = 4
@@ -93,7 +93,9 @@ class CommandCalls:
         self._service = target.service
         self._path = f"/api/v1/namespaces/{namespace}/services/https:{name}:{PORT}/proxy/v1"
         self._cache = cache or _cache_dir()
-        self._file = hashlib.sha256(f"{access.server}\0{access.source}\0{target.service}".encode()).hexdigest()[:24]
+        self._file = hashlib.sha256(
+            f"{access.server}\0{access.source}\0{target.service}".encode()
+        ).hexdigest()[:24]
         self._ticket: Ticket | None = None
 
     def call(self, what: str, **more: Any) -> Any:
@@ -103,7 +105,7 @@ class CommandCalls:
             self._ticket = self._kept() or self._new()
         try:
             return self._sent(self._ticket, what, more)
-        except Refused as error:
+        except CallFailed as error:
             if error.kind != NO_TICKET or not fresh:
                 raise
         self._ticket = self._new()  # that of the cache was withdrawn
@@ -212,7 +214,7 @@ def _cache_dir() -> Path:
 
 
 def _signing_request(common_name: str) -> bytes:
-    """A certificate request in PEM, by a key that nobody keeps."""
+    """A certificate request in PEM, by a key that is not kept."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
@@ -232,4 +234,4 @@ def _error_of(told: Mapping[str, Any]) -> UnidleError:
     kind, problem = str(told.get("kind", "")), str(told.get("problem", ""))
     if (found := _ERRORS.get(kind)) is not None:
         return found(problem, **more)
-    return Refused(kind, problem, **more)
+    return CallFailed(kind, problem, **more)

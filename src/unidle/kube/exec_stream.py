@@ -44,7 +44,9 @@ class ExecOrder:
 class ExecStream:
     """One command, from its start to its end. ``size``: rows and columns of the terminal, asked whenever something came."""
 
-    def __init__(self, client: ApiClient, order: ExecOrder, size: Callable[[], tuple[int, int]] | None = None) -> None:
+    def __init__(
+        self, client: ApiClient, order: ExecOrder, size: Callable[[], tuple[int, int]] | None = None
+    ) -> None:
         self._client, self._order, self._size = client, order, size
         self._shown: tuple[int, int] | None = None
         self._bytes = b""  # that came, and are no whole frame yet

@@ -1,6 +1,6 @@
 """The store of a cluster's controller, read through the API server: ``kubernetes://CONTEXT``.
 
-Statements go to the controller, which carries out those that read, and knows each by its text. Requests go to its inbox under
+Statements go to the controller, which carries out those that read, each found by its text. Requests go to its inbox under
 the user's name in the cluster. Nothing else can be changed from here.
 """
 

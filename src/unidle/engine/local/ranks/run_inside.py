@@ -14,7 +14,7 @@ NO_RANK = 125
 
 def start_of(pid):
     # type: (str) -> int
-    with open("/proc/%s/stat" % pid, "rb") as file:
+    with open(f"/proc/{pid}/stat", "rb") as file:
         data = file.read()
     fields = data[data.rfind(b")") + 2 :].split()
     if fields[0] in (b"Z", b"X"):
@@ -30,7 +30,7 @@ def found(entries):
         if not pid.isdigit() or int(pid) == os.getpid():
             continue
         try:
-            with open("/proc/%s/environ" % pid, "rb") as file:
+            with open(f"/proc/{pid}/environ", "rb") as file:
                 if entries <= set(file.read().split(b"\0")):
                     this = (start_of(pid), int(pid))
                     best = this if best is None else min(best, this)
@@ -42,25 +42,37 @@ def found(entries):
 def main(words):
     # type: (list[str]) -> int
     job, attempt, rank, command = words[0], words[1], words[2], words[3:]
-    pid = found({b"UNIDLE_JOB=" + os.fsencode(job), b"UNIDLE_ATTEMPT=" + os.fsencode(attempt), b"UNIDLE_RANK=" + os.fsencode(rank)})
+    pid = found(
+        {
+            b"UNIDLE_JOB=" + os.fsencode(job),
+            b"UNIDLE_ATTEMPT=" + os.fsencode(attempt),
+            b"UNIDLE_RANK=" + os.fsencode(rank),
+        }
+    )
     if pid is None:
-        sys.stderr.write("unidle: rank %s of %s does not run here, or its processes belong to another user\n" % (rank, job))
+        sys.stderr.write(
+            f"unidle: rank {rank} of {job} does not run here, or its processes belong to another user\n"
+        )
         return NO_RANK
     try:
-        with open("/proc/%s/environ" % pid, "rb") as file:
+        with open(f"/proc/{pid}/environ", "rb") as file:
             pairs = [entry.partition(b"=") for entry in file.read().split(b"\0")]
-        os.chdir("/proc/%s/cwd" % pid)
+        os.chdir(f"/proc/{pid}/cwd")
         os.chdir(os.getcwd())
     except OSError as error:
-        sys.stderr.write("unidle: rank %s has just ended: %s\n" % (rank, error.strerror))
+        sys.stderr.write(f"unidle: rank {rank} has just ended: {error.strerror}\n")
         return NO_RANK
-    environment = {name: value for name, separator, value in pairs if separator and not name.startswith(b"UNIDLE_RANK_FD")}
+    environment = {
+        name: value
+        for name, separator, value in pairs
+        if separator and not name.startswith(b"UNIDLE_RANK_FD")
+    }
     if "TERM" in os.environ:
         environment[b"TERM"] = os.fsencode(os.environ["TERM"])
     try:
-        os.execvpe(command[0], command, environment)
+        os.execvpe(command[0], command, environment)  # noqa: S606 - it is what was asked for
     except OSError as error:
-        sys.stderr.write("unidle: %s: %s\n" % (command[0], error.strerror))
+        sys.stderr.write(f"unidle: {command[0]}: {error.strerror}\n")
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
