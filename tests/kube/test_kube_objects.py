@@ -129,9 +129,9 @@ def test_a_job_that_cannot_be_read_says_why(release: Release) -> None:
 
 
 def test_a_field_that_is_wrong_is_refused_by_the_server(release: Release) -> None:
-    done = release.cluster.tried("apply", "-f", "-", told=job_object(release, "bad", ranks=0))
+    done = release.cluster.tried("apply", "-f", "-", told=job_object(release, "bad", devices_per_rank=-1))
     assert done.returncode != 0
-    assert "spec.ranks" in done.stderr
+    assert "spec.devices_per_rank" in done.stderr
 
 
 def test_what_was_deleted_and_applied_without_a_controller_is_seen_at_its_start(release: Release) -> None:

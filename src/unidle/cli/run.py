@@ -112,10 +112,7 @@ def run(
     """
     _check_report(options.report)
     store_mode = mode_of(options.mode)
-    if described.kernels:
-        from unidle.engine.local.injection import library
-
-        library()  # the reason why there is none is an error here, and a miss of the profile elsewhere
+    _need_kernels(described)
     spec = read_job(job, context.obj, described)
     if store_address(store).startswith("kubernetes://"):
         from unidle.cli.run_on_cluster import run_on_cluster
@@ -134,6 +131,14 @@ def run(
     except StoreHeld as held:
         remedy = "`unidle submit` puts the job into its queue; or name another store (--store)"
         raise StoreHeld(held.problem, field=held.field, remedy=remedy) from held
+
+
+def _need_kernels(described: JobOptions) -> None:
+    """The reason why there is no library for them is an error here, and a miss of the profile elsewhere."""
+    if described.kernels:
+        from unidle.engine.local.injection import library
+
+        library()
 
 
 def _warn_of_many(spec: JobSpec) -> None:
