@@ -54,7 +54,7 @@ def stop(release: Release, name: str) -> None:
 
 def test_a_job_is_submitted_followed_and_shown_as_on_one_machine(release: Release) -> None:
     alice = user(release, "alice", "unidle-user")
-    submitted = release.json("submit", job_file(release, "plain"), kubeconfig=alice)
+    submitted = release.json("submit", job_file(release, "shown"), kubeconfig=alice)
     job = submitted["job"]
     assert (submitted["state"], submitted["user"], submitted["submitted_by"]) == ("queued", "alice", "alice")
     release.becomes(job, "running")
@@ -65,10 +65,10 @@ def test_a_job_is_submitted_followed_and_shown_as_on_one_machine(release: Releas
     assert explained["job"] == job
     for words in (
         ("list",), ("queue",), ("guard", "nodes"), ("guard", "incidents"), ("ledger",), ("ledger", "--job", job),
-        ("place", "--job", release.place / "plain.json"), ("fleet",),
+        ("place", "--job", release.place / "shown.json"), ("fleet",),
     ):  # fmt: skip
         assert release.json(*words, kubeconfig=alice) is not None, words
-    stop(release, "plain")
+    stop(release, "shown")
     release.becomes(job, "succeeded")
     report = release.place / "report.html"
     release.run("report", job, "-o", report, kubeconfig=alice)
