@@ -13,7 +13,19 @@ from waiting import wait_until
 def test_a_command_sees_what_a_rank_sees(tmp_path: Path) -> None:
     store, work = tmp_path / "a.db", tmp_path / "work"
     work.mkdir()
-    words = ("run", "--store", store, "--cpu-devices", 2, "--ranks", 2, "--workdir", work, "--progress", "off")
+    words = (
+        "run",
+        "--store",
+        store,
+        "--cpu-devices",
+        2,
+        "--ranks",
+        2,
+        "--workdir",
+        work,
+        "--progress",
+        "off",
+    )
     running = start(*words, "--", sys.executable, "-c", "import time\nwhile True: time.sleep(0.1)")
 
     def run(*command: str, rank: int = 1) -> tuple[int, str, str]:

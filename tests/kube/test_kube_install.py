@@ -56,8 +56,13 @@ def test_a_release_is_upgraded_rolled_back_and_removed(release: Release, tmp_pat
     second.ready()
     wait_until(lambda: second.json("fleet")["devices"] == [], 60, "no devices again")
     helm(cluster, "uninstall", "unidle", "-n", "second", "--wait")
-    left = cluster.get("all,serviceaccounts,roles,rolebindings,networkpolicies", "-n", "second")["items"]
-    assert [one["metadata"]["name"] for one in left if "unidle" in one["metadata"]["name"]] == []
+
+    def left() -> list[str]:
+        """Its pod ends after that of helm."""
+        found = cluster.get("all,serviceaccounts,roles,rolebindings,networkpolicies", "-n", "second")["items"]
+        return [one["metadata"]["name"] for one in found if "unidle" in one["metadata"]["name"]]
+
+    wait_until(lambda: left() == [], 120, "nothing of the release is left")
     assert "second-unidle" not in cluster.kubectl("get", "clusterroles,clusterrolebindings", "-o", "name")
     assert release.state("none") == ""  # the first one is as before
     cluster.kubectl("delete", "namespace", "second", "--wait=false")
@@ -75,7 +80,7 @@ def test_the_controller_has_no_other_rights(release: Release) -> None:
     ):
         assert may(*allowed), allowed
     for refused in (
-        ("get", "secrets", "-A"), ("create", "pods", "-n", "kube-system"), ("create", "pods/exec", "-n", release.namespace),
+        ("get", "secrets", "-A"), ("create", "pods", "-n", "kube-system"), ("create", "pods", "--subresource=exec", "-n", release.namespace),
         ("delete", "nodes"), ("create", "clusterrolebindings"), ("approve", "certificatesigningrequests"),
         ("impersonate", "users"), ("delete", "jobs.unidle.dev", "-n", release.namespace),
     ):  # fmt: skip
