@@ -29,7 +29,7 @@ def exec_(
     ] = False,
     tty: Annotated[bool, typer.Option("--tty", "-t", help="Give the command a terminal.")] = False,
 ) -> None:
-    """Run a command next to a rank, with its environment and in its directory.
+    """Run a command in the environment of a rank.
 
     unidle exec JOB --rank 2 -- nvidia-smi
 

@@ -16,7 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("jobs", "Explain why a job waits, runs where it does, or ended."),
     "cancel": ("jobs", "Cancel a job."),
     "logs": ("logs", "Print the standard output and error of a job's ranks."),
-    "exec": ("exec", "Run a command next to a rank, with its environment and in its directory."),
+    "exec": ("exec", "Run a command in the environment of a rank."),
     "rm": ("remove", "Remove jobs that have ended, with their logs and reports."),
     "prune": ("remove", "Remove all jobs that ended long ago, as `unidle rm` does."),
     "keep": ("keep", "Keep the files of jobs, whatever the fleet's retention is."),
