@@ -82,7 +82,10 @@ def install(
     namespace: NamespaceOption = "unidle-system",
     name: NameOption = "unidle",
 ) -> None:
-    """Install unidle by its Helm chart, or upgrade what is there, and wait until it is ready. Needs the program helm."""
+    """Install unidle by its Helm chart, or upgrade it.
+
+    The command waits until the controller is ready. It needs the program helm.
+    """
     folder = Path(options.chart) if options.chart is not None else _CHART
     if not (folder / "Chart.yaml").exists():
         raise BadInput(
@@ -107,7 +110,9 @@ def uninstall(
     namespace: NamespaceOption = "unidle-system",
     name: NameOption = "unidle",
 ) -> None:
-    """Remove the controller and its rights. Custom resources, the volume of the store and the namespace of jobs stay.
+    """Remove the controller and its rights.
+
+    Custom resources, the volume of the store and the namespace of jobs stay.
 
     Cancel the jobs before: their pods have a finalizer that only a controller removes."""
     _helm(["uninstall", name, "--namespace", namespace, "--wait", "--timeout", "5m"], kubeconfig, context)
@@ -122,7 +127,9 @@ def doctor(
     name: NameOption = "unidle",
     as_json: JsonOption = False,
 ) -> None:
-    """Show what the cluster has for unidle, and what is missing. The exit code is 1 if something is missing."""
+    """Show what the cluster has for unidle.
+
+    The exit code is 1 if something is missing."""
     from unidle.doctor.cluster import checks
     from unidle.kube.commands import CommandTarget
 
