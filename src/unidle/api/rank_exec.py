@@ -73,7 +73,7 @@ def run_in_rank(store: Store, wanted: InRank, terminal: Terminal) -> int:
         )  # fmt: skip
     sys.stdout.flush()
     return subprocess.run(
-        [sys.executable, *wanted.python],
+        [sys.executable, "-P", *wanted.python],
         stdin=None if terminal.stdin or terminal.tty else subprocess.DEVNULL,
         check=False,
     ).returncode
