@@ -61,6 +61,7 @@ def run(given: argparse.Namespace) -> int:
         from kube_cluster import assets
 
         assets.build()
+        assets.build_helm()
     elif given.command == "up":
         from kube_cluster.up import up
 

@@ -61,6 +61,8 @@ PROGRAMS: Final = (
     Program("etcd", "kubernetes", "go.etcd.io/etcd/server/v3"),
     Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 )
+HELM: Final = Program("helm", "helm", "helm.sh/helm/v3/cmd/helm")
+"""Installs the chart in tests. It is built apart, so that another version of it leaves the cluster's programs alone."""
 STAGES: Final = (
     "node/fast/node-initialize.yaml",
     "node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
@@ -121,6 +123,36 @@ def needed() -> Assets:
             remedy="run make kube-assets (10 minutes on two cores, once)",
         )
     return found
+
+
+def helm() -> str:
+    """The program. Errors: CannotRun where it is not built."""
+    path = _helm_folder() / HELM.name
+    if not path.exists():
+        raise CannotRun("helm is not built", value=str(path), remedy="run make kube-assets")
+    return str(path)
+
+
+def _helm_folder() -> Path:
+    told = hashlib.sha256(repr((platform.machine(), FLAGS, HELM)).encode())
+    for name in ("go.mod", "go.sum"):
+        told.update((MODULES / HELM.module / name).read_bytes())
+    return cache_folder() / f"helm-{told.hexdigest()[:16]}"
+
+
+def build_helm() -> None:
+    """Build helm where it is missing. Errors: as of :func:`build`."""
+    folder = _helm_folder()
+    if (folder / HELM.name).exists():
+        return
+    _check_go()
+    folder.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    target = folder / f".{HELM.name}.{os.getpid()}.new"
+    words = ["go", "build", *FLAGS, "-ldflags", "-s -w", "-o", str(target), HELM.package]
+    _go(words, HELM.module, "build of helm")
+    target.rename(folder / HELM.name)
+    _tell(f"built helm in {time.monotonic() - begun:.0f} s")
 
 
 def version_of(module: str, required: str) -> str:

@@ -130,7 +130,7 @@ def test_words_that_no_command_knows(tmp_path: Path) -> None:
         ): "--logs: the job has no such rank (got 4)",
         ("logs", "--store", store, job, "--grep", "("): "--grep: is not a regular expression",
         ("run", "--store", store, "--progress", "loud", "--", "true"): "--progress: is not a kind",
-        ("list", "--store", store, "--", "true"): "only `unidle run`, `unidle submit` and `unidle tune run` accept a command",
+        ("list", "--store", store, "--", "true"): "only `unidle run`, `submit`, `exec` and `tune run` accept a command",
         ("list", "--store", store, "--state", "lost"): "--state: is not a state of a job",
         ("show", "--store", store, "nobody"): "JOB: no such job in this store",
         ("cancel", "--store", store, "nobody"): "JOB: no such job in this store",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kube.cluster import Cluster, kube, traces
+from kube.in_cluster import Release, released
 from waiting import wait_until
 
 SHARED_NODES = 2
@@ -27,6 +28,15 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
         ended = kube("down", "--dir", folder)
     assert ended.returncode == 0, ended.stderr
     assert traces(found.layout) == []
+
+
+@pytest.fixture(scope="session")
+def release(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    """unidle in a pod of the shared cluster, by its chart, with its jobs in the same namespace."""
+    place = tmp_path_factory.mktemp("release")
+    shared_cluster.kubectl("create", "namespace", "unidle-test")
+    with released(shared_cluster, "unidle-test", place) as found:
+        yield found
 
 
 @pytest.fixture

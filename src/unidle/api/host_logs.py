@@ -9,12 +9,17 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from unidle.engine.local.ranks import rundir
 from unidle.hub.file_parts import NotThere, RankFilePart
-from unidle.hub.reader import HostFiles, RankFiles
+from unidle.hub.reader import RankFiles
 from unidle.view.jobs import AttemptView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unidle.api.open_hosts import HostsOfStore
 
 _FILES_MOST: Final = 64
 _TRIES: Final = 5
@@ -23,10 +28,10 @@ _TRIES: Final = 5
 class HostLogs:
     """The logs of one job, copied from its hosts into a directory of this process.
 
-    ``state``: the store's directory. Errors: CannotRun where no controller answers.
+    ``connect``: to the hosts. Errors: CannotRun where no controller answers.
     """
 
-    def __init__(self, state: Path, job: str) -> None:
+    def __init__(self, connect: Callable[[], HostsOfStore], job: str) -> None:
         self._job = job
         self._directory = tempfile.TemporaryDirectory(prefix="unidle-logs-")
         self.root = Path(self._directory.name)
@@ -34,7 +39,7 @@ class HostLogs:
         self.missing: dict[int, str] = {}
         """Why nothing can be read of a rank now, by rank."""
         try:
-            self._files = HostFiles(state)
+            self._files = connect()
         except BaseException:
             self._directory.cleanup()
             raise

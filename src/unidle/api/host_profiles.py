@@ -10,7 +10,6 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,7 +18,7 @@ from unidle import wire
 from unidle.errors import BadInput, CannotRun
 
 if TYPE_CHECKING:
-    from unidle.hub.reader import HostFiles
+    from unidle.api.open_hosts import HostsOfStore
     from unidle.scope.model import Profile
     from unidle.store.protocol import Store
     from unidle.view.jobs import JobView
@@ -33,9 +32,9 @@ _MOST_BYTES: Final = 1 << 30  # of one profile, unpacked
 
 @dataclass(frozen=True, slots=True)
 class HostRanks:
-    """Ranks of the live attempt of a job, by the host that they are on. ``state``: the directory of the store."""
+    """Ranks of the live attempt of a job, by the host that they are on. ``connect``: to these."""
 
-    state: Path
+    connect: Callable[[], HostsOfStore]
     job: str
     attempt: int
     ranks: dict[str, tuple[int, ...]]
@@ -43,12 +42,12 @@ class HostRanks:
 
 def ranks_on_hosts(store: Store, job: JobView, chosen: Sequence[int] | None) -> HostRanks | None:
     """None for a job that runs on this machine, or does not run. Errors: BadInput."""
+    from unidle.api.open_hosts import hosts_of_job
     from unidle.api.stores import data_dir
-    from unidle.control.store_files import run_root, state_dir
-    from unidle.hub.place import on_hosts
+    from unidle.control.store_files import run_root
 
-    state = state_dir(store, data_dir())
-    if job.live is None or not on_hosts(state, run_root(store, data_dir()), job.id):
+    connect = None if job.live is None else hosts_of_job(store, run_root(store, data_dir()), job.id)
+    if job.live is None or connect is None:
         return None
     places = job.live.places
     for rank in chosen or ():
@@ -57,7 +56,7 @@ def ranks_on_hosts(store: Store, job: JobView, chosen: Sequence[int] | None) -> 
     found: dict[str, list[int]] = {}
     for rank in range(len(places)) if chosen is None else chosen:
         found.setdefault(places[rank].node, []).append(rank)
-    return HostRanks(state, job.id, job.live.number, {node: tuple(ranks) for node, ranks in found.items()})
+    return HostRanks(connect, job.id, job.live.number, {node: tuple(ranks) for node, ranks in found.items()})
 
 
 def look_on_hosts(
@@ -67,12 +66,10 @@ def look_on_hosts(
 
     Errors: BadInput; CannotRun where no host has a profile, or no controller answers.
     """
-    from unidle.hub.reader import HostFiles
-
     if seconds > LONGEST_S:
         raise BadInput("is longer than a profile of ranks on hosts may be", field="--seconds", value=seconds, remedy=f"at most {LONGEST_S:.0f}")  # fmt: skip
     name = secrets.token_hex(16)
-    with HostFiles(wanted.state) as files:
+    with wanted.connect() as files:
         asked = {
             node: files.ask(
                 node, wire.PROFILE, _order(wanted, name, ranks, seconds, {**how, "follow": follow})
@@ -96,7 +93,7 @@ def _order(
 
 
 def _collected(
-    files: HostFiles, asked: dict[str, int], name: str, seconds: float, goes_on: Callable[[], bool]
+    files: HostsOfStore, asked: dict[str, int], name: str, seconds: float, goes_on: Callable[[], bool]
 ) -> tuple[dict[str, Profile], dict[str, str]]:
     """Profiles by host, and why others have none."""
     found: dict[str, Profile] = {}
@@ -127,7 +124,7 @@ def _collected(
     return found, missing
 
 
-def _fetched(files: HostFiles, node: str, name: str, size: object) -> bytes:
+def _fetched(files: HostsOfStore, node: str, name: str, size: object) -> bytes:
     """The file of a host, in parts. Errors: CannotRun."""
     data = b""
     while isinstance(size, int) and len(data) < size:

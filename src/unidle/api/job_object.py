@@ -219,11 +219,9 @@ class Job(Generic[ResultT]):
         chosen = None if rank is None else [rank]
         with closing(opened):
             job = find_job(view, self.id)
-            hosts = ranks_on_hosts(opened, job, chosen)
-            target = None if hosts is not None else ranks_of(opened, job, chosen)
-        if hosts is not None:
-            return Profiled.of(look_on_hosts(hosts, seconds, hz=hz), None)
-        assert target is not None
+            if (hosts := ranks_on_hosts(opened, job, chosen)) is not None:
+                return Profiled.of(look_on_hosts(hosts, seconds, hz=hz), None)
+            target = ranks_of(opened, job, chosen)
         return Profiled.of(*look(target, seconds, hz=hz))
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:

@@ -25,7 +25,7 @@ class JobWatch:
 
     def __init__(self, address: str, job: str) -> None:
         self.store: Store = read_store(address)
-        self._address, self._job = address, job
+        self._address, self.job = address, job
         self._view: View | None = None
         self._asked_s = float("-inf")
         self._free_since_s: float | None = None
@@ -47,7 +47,7 @@ class JobWatch:
             self._view = load_view(self.store)
         else:
             fold(self._view, self.store.read(after=self._view.seq))
-        return self._view.jobs.get(self._job)
+        return self._view.jobs.get(self.job)
 
     @property
     def view(self) -> View:
@@ -65,7 +65,7 @@ class JobWatch:
         self.is_free()
         if self._free_since_s is not None and time.monotonic() - self._free_since_s > _UNSERVED_S:
             raise CannotRun(
-                "no controller runs on this job's store, so it cannot start or end", field=self._job,
+                "no controller runs on this job's store, so it cannot start or end", field=self.job,
                 remedy=f"start a controller: `unidle up --store {without_password(self._address)}`",
             )  # fmt: skip
         return None

@@ -189,16 +189,16 @@ def log_root(store: Store, job: str) -> tuple[Path, HostLogs | None]:
 
     Errors: CannotRun where they are, and no controller answers.
     """
+    from unidle.api.open_hosts import hosts_of_job
     from unidle.control.retention.archive import runs_of
-    from unidle.control.store_files import state_dir
-    from unidle.hub.place import on_hosts
 
-    root, state = runs_of(store, data_dir(), job), state_dir(store, data_dir())
-    if not on_hosts(state, root, job):
+    root = runs_of(store, data_dir(), job)
+    connect = hosts_of_job(store, root, job)
+    if connect is None:
         return root, None
     from unidle.api.host_logs import HostLogs
 
-    hosts = HostLogs(state, job)
+    hosts = HostLogs(connect, job)
     return hosts.root, hosts
 
 

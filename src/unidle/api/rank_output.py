@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from unidle.report.rank_output import NoOutput, RankOutput, UnknownOutput
 from unidle.view.jobs import JobView
 
 if TYPE_CHECKING:
-    from unidle.hub.reader import HostFiles
+    from unidle.api.open_hosts import HostsOfStore
     from unidle.store.protocol import Store
 
 
@@ -43,9 +44,9 @@ class LocalOutput:
 class HostOutput:
     """Of jobs on hosts, by way of their controller; of those that ran on this machine ``local``."""
 
-    def __init__(self, state: Path, local: LocalOutput) -> None:
-        self._state, self._local = state, local
-        self._files: HostFiles | None = None
+    def __init__(self, connect: Callable[[], HostsOfStore], local: LocalOutput) -> None:
+        self._connect, self._local = connect, local
+        self._files: HostsOfStore | None = None
         self._why_not = ""
 
     def end(self, job: JobView, attempt: int, rank: int, most_bytes: int) -> tuple[bytes, int]:
@@ -64,13 +65,11 @@ class HostOutput:
             raise NoOutput(self._why_not) from error
         return part.data, part.size_bytes
 
-    def _opened(self) -> HostFiles:
-        from unidle.hub.reader import HostFiles
-
+    def _opened(self) -> HostsOfStore:
         if self._why_not:
             raise CannotRun(self._why_not)
         if self._files is None:
-            self._files = HostFiles(self._state)
+            self._files = self._connect()
         return self._files
 
     def close(self) -> None:
@@ -81,20 +80,26 @@ class HostOutput:
 @contextmanager
 def rank_output(store: Store, data_dir: Path | None, job: str | None) -> Iterator[RankOutput]:
     """For a report of one job, which may be archived, or of all. ``data_dir``: see :func:`unidle.report.write.write_report`."""
+    from unidle.api.open_hosts import HostsOfCluster, LocalHosts
     from unidle.control.retention.archive import runs_of
     from unidle.control.store_files import run_root, state_dir
     from unidle.hub.place import has_hosts
+    from unidle.store.cluster import calls_of
 
-    if not data_dir and not store.url.startswith("sqlite:///"):
+    calls = calls_of(store)
+    if not data_dir and calls is None and not store.url.startswith("sqlite:///"):
         yield UnknownOutput()
         return
     place = data_dir or Path()
     local = LocalOutput(runs_of(store, place, job) if job else run_root(store, place))
     state = state_dir(store, place)
-    if not has_hosts(state):
+    if calls is None and not has_hosts(state):
         yield local
         return
-    hosts = HostOutput(state, local)
+    connect: Callable[[], HostsOfStore] = (
+        LocalHosts(state) if calls is None else partial(HostsOfCluster, calls)
+    )
+    hosts = HostOutput(connect, local)
     try:
         yield hosts
     finally:

@@ -40,6 +40,14 @@ StoreOption = Annotated[
         help="SQLite file or postgresql:// URL; default: store.db in the user's data directory.",
     ),
 ]  # fmt: skip
+LocalStoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store", "-s", metavar="PATH_OR_URL", envvar="UNIDLE_STORE", show_default=False,
+        help="SQLite file or postgresql:// URL; default: store.db in the user's data directory.",
+    ),
+]  # fmt: skip
+"""Of commands that are not for a cluster: see :mod:`unidle.cli.cluster_options`."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 JobsArgument = Annotated[
     list[str],

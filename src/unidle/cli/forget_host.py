@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from unidle.cli import complete
-from unidle.cli.common import StoreOption, data_dir, read_store, say
+from unidle.cli.common import LocalStoreOption, data_dir, read_store, say
 
 
 def register(app: typer.Typer) -> None:
@@ -20,7 +20,7 @@ def forget_host(
         str,
         typer.Argument(metavar="NODE", show_default=False, autocompletion=complete.nodes, help="Name of the host."),
     ],
-    store: StoreOption = None,
+    store: LocalStoreOption = None,
 ) -> None:  # fmt: skip
     """Take a host out of the fleet that does not answer.
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from unidle.cli.cluster_options import with_cluster
 from unidle.cli.conversion import QuickConversion
 
 _KIND: Final = re.compile(r" (?:<[^>]*>|INTEGER|FLOAT|TEXT)(?: RANGE)?$")
@@ -119,4 +120,10 @@ class Commands(typer.Typer):
 
     def command(self, name: str | None = None, **more: Any) -> Callable[[Any], Any]:
         """As typer's, with :class:`Command`."""
-        return super().command(name, **{"cls": Command, **more})
+        add = super().command(name, **{"cls": Command, **more})
+        return lambda command: add(with_cluster(command))
+
+    def callback(self, **more: Any) -> Callable[[Any], Any]:
+        """As typer's, with the options of a cluster."""
+        add = super().callback(**more)
+        return lambda command: add(with_cluster(command))

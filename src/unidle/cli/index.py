@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("jobs", "Explain why a job waits, runs where it does, or ended."),
     "cancel": ("jobs", "Cancel a job."),
     "logs": ("logs", "Print the standard output and error of a job's ranks."),
+    "exec": ("exec", "Run a command in the environment of a rank."),
     "rm": ("remove", "Remove jobs that have ended, with their logs and reports."),
     "prune": ("remove", "Remove all jobs that ended long ago, as `unidle rm` does."),
     "keep": ("keep", "Keep the files of jobs, whatever the fleet's retention is."),
@@ -36,18 +37,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "span": ("span", "Plan, simulate and run training across data centres."),
     "fill": ("fill", "Run prefill of an inference service in the bubbles of training."),
     "checkpoint": ("checkpoint", "List, verify and prune checkpoints of any framework."),
+    "kube": ("kube", "Install, remove and check unidle on a Kubernetes cluster."),
     "store": ("store", "Check, repair, export, import and compact a store."),
     "fleet": ("fleet", "Show the devices of a store, a fleet file or this machine."),
 }
 """By name, the module of this package and the first sentence of the help. The order is that of the reference page."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Jobs": ("run", "submit", "list", "logs", "cancel", "rm", "prune", "keep"),
+    "Jobs": ("run", "submit", "list", "logs", "exec", "cancel", "rm", "prune", "keep"),
     "Insight": ("show", "explain", "progress", "ledger", "report", "profile", "tune", "predict"),
     "Fleet and queues": ("up", "agent", "fleet", "queue", "place", "clusters", "replay"),
     "Faults": ("check", "guard", "checkpoint", "drill"),
     "Data centres": ("span", "fill"),
-    "Store": ("store", "doctor", "schema"),
+    "Store": ("store", "kube", "doctor", "schema"),
 }
 """The commands in the order of the help."""
 

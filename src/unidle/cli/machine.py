@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, data_dir, print_json, say, store_address
+from unidle.cli.common import JsonOption, LocalStoreOption, data_dir, print_json, say, store_address
 from unidle.cli.span import of_span
 from unidle.errors import BadInput
 
@@ -56,7 +56,7 @@ def _filler_schema() -> Any:
     return of_fill("files.filler_file").filler_schema()
 
 
-def doctor(store: StoreOption = None, as_json: JsonOption = False) -> None:
+def doctor(store: LocalStoreOption = None, as_json: JsonOption = False) -> None:
     """Show what this machine can do, and what is missing."""
     from unidle.doctor import checks
 

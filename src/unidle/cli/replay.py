@@ -9,7 +9,7 @@ import typer
 
 from unidle.cli.common import (
     JsonOption,
-    StoreOption,
+    LocalStoreOption,
     print_json,
     read_store,
     read_view,
@@ -95,7 +95,7 @@ class ReplayStoreOptions:
 
     # fmt: off
     policy: PolicyOption
-    store: StoreOption = None
+    store: LocalStoreOption = None
     fleet: Annotated[
         str | None, typer.Option("--fleet", metavar="FILE", show_default=False, help="Fleet file; default: the fleet of the store.")
     ] = None

@@ -112,11 +112,12 @@ def run(
     """
     _check_report(options.report)
     store_mode = mode_of(options.mode)
-    if described.kernels:
-        from unidle.engine.local.injection import library
-
-        library()  # the reason why there is none is an error here, and a miss of the profile elsewhere
+    _need_kernels(described)
     spec = read_job(job, context.obj, described)
+    if store_address(store).startswith("kubernetes://"):
+        from unidle.cli.run_on_cluster import run_on_cluster
+
+        sys.exit(run_on_cluster(context, store_address(store), spec, described.user, options))
     found, channels = find_fleet_and_channels(fleet, cpu_devices, 0 if spec.device == "gpu" else spec.devices)
     refuse_impossible(spec, found)
     _warn_of_many(spec)
@@ -130,6 +131,14 @@ def run(
     except StoreHeld as held:
         remedy = "`unidle submit` puts the job into its queue; or name another store (--store)"
         raise StoreHeld(held.problem, field=held.field, remedy=remedy) from held
+
+
+def _need_kernels(described: JobOptions) -> None:
+    """The reason why there is no library for them is an error here, and a miss of the profile elsewhere."""
+    if described.kernels:
+        from unidle.engine.local.injection import library
+
+        library()
 
 
 def _warn_of_many(spec: JobSpec) -> None:
@@ -334,14 +343,15 @@ def _print_end(store: Store, job: JobView, report: str | None, given: _Given) ->
     """The result, even if standard output is closed: the exit code is the job's."""
     try:
         if given.as_json:
-            _print_json_end(job, report, given.address)
+            print_json_end(job, report, given.address)
         else:
             _print_summary(store, job, report, given.address)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _print_json_end(job: JobView, report: str | None, address: str) -> None:
+def print_json_end(job: JobView, report: str | None, address: str) -> None:
+    """The result of `unidle run --json`."""
     from unidle.control.queries.describe import exit_codes
     from unidle.guard.failure import failure_of_job
 

@@ -12,8 +12,8 @@ import typer
 from unidle.cli import store_repair
 from unidle.cli.common import (
     JsonOption,
+    LocalStoreOption,
     ModeOption,
-    StoreOption,
     data_dir,
     mode_of,
     print_json,
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 
 @store_app.command("check")
-def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
+def check(store: LocalStoreOption = None, as_json: JsonOption = False) -> None:
     """Read all of a store once, and report damage.
 
     Attempts that have files but are not in the log are reported on stderr; they are not damage, and the exit code is 0.
@@ -96,7 +96,7 @@ store_app.command("repair")(store_repair.repair)
 @store_app.command("export")
 def export(
     file: File = "-",
-    store: StoreOption = None,
+    store: LocalStoreOption = None,
     salvage: Annotated[
         bool,
         typer.Option("--salvage", help="Export what is whole in a damaged store, with a placeholder for each lost event."),
@@ -131,7 +131,7 @@ def _refuse_own_files(file: str, address: str) -> None:
 
 @store_app.command("import")
 def import_(
-    file: File = "-", store: StoreOption = None, mode: ModeOption = "0600", as_json: JsonOption = False
+    file: File = "-", store: LocalStoreOption = None, mode: ModeOption = "0600", as_json: JsonOption = False
 ) -> None:
     """Import an export into an empty store, completely or not at all."""
     from unidle.api.stores import make_parent
@@ -164,7 +164,7 @@ def _readable(file: str) -> AbstractContextManager[BinaryIO]:
 
 
 @store_app.command("compact")
-def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
+def compact(store: LocalStoreOption = None, as_json: JsonOption = False) -> None:
     """Return unused disk space of a store to the file system. A new snapshot is written and final ledger rows are sealed; no event is dropped."""
     from unidle.store import tools
     from unidle.store.open import open_store

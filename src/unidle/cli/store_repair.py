@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from unidle.cli.common import JsonOption, StoreOption, print_json, say, say_whole, store_address, warn
+from unidle.cli.common import JsonOption, LocalStoreOption, print_json, say, say_whole, store_address, warn
 from unidle.errors import BadInput, StoreHeld
 from unidle.words import counted, does
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def repair(
-    store: StoreOption = None,
+    store: LocalStoreOption = None,
     to: Annotated[
         str | None,
         typer.Option(

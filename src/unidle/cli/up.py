@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,8 +16,8 @@ from unidle.api.stores import make_parent
 from unidle.cli.common import (
     CpuDevicesOption,
     FleetOption,
+    LocalStoreOption,
     StoreModeOption,
-    StoreOption,
     clock_time,
     data_dir,
     mode_of,
@@ -37,9 +38,11 @@ from unidle.words import counted, does
 
 if TYPE_CHECKING:
     from unidle.cli.live import Live
-    from unidle.control.hosts import HostsWish
+    from unidle.control.hosts import HostsSession, HostsWish
     from unidle.control.kube import KubeWish
+    from unidle.control.kube_objects import KubeObjects
     from unidle.control.session import ControllerSession
+    from unidle.events.types import Event
     from unidle.files.fleet_notices import NoticeChannel
     from unidle.fleet import Fleet
     from unidle.hub.server import SiteFiles
@@ -61,7 +64,7 @@ class UpOptions:
     """Options of the command, in the order of its help."""
 
     # fmt: off
-    store: StoreOption = None
+    store: LocalStoreOption = None
     fleet: FleetOption = None
     cpu_devices: CpuDevicesOption = None
     listen: Annotated[
@@ -115,6 +118,10 @@ class UpOptions:
     agent_account: Annotated[
         str | None,
         typer.Option("--agent-account", metavar="NAMESPACE/NAME", show_default=False, help="On a cluster: service account of the agents; default: unidle-agent in --namespace."),
+    ] = None
+    commands: Annotated[
+        str | None,
+        typer.Option("--commands", metavar="HOST:PORT", show_default=False, help="On a cluster: where the API server reaches this controller, for commands with --context."),
     ] = None
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False
     profile: ProfileOption = False
@@ -178,6 +185,7 @@ def _kube_of(options: UpOptions) -> KubeWish | None:
             "--box-image": options.box_image,
             "--hub-address": options.hub_address,
             "--agent-account": options.agent_account,
+            "--commands": options.commands,
         }
         if given := [name for name, value in named.items() if value]:
             raise BadInput("is for a Kubernetes cluster", field=given[0], remedy="add --kubeconfig FILE")
@@ -215,7 +223,8 @@ def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
     fleet, channels = _fleet_of_hosts(options.fleet)
     fleet = looked_at(fleet) if options.profile else fleet
     live, store, address = _opened(options)
-    with caught() as signals, take_up_hosts(store, fleet, data_dir(), wish, channels, address) as hosts:
+    taken = take_up_hosts(store, fleet, data_dir(), wish, channels, address)
+    with caught() as signals, taken as hosts, ExitStack() as stack:
         host, port = hosts.address
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if wish.kube is not None:
@@ -223,12 +232,24 @@ def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
             live.hint(
                 f"serving {address} on {nodes} of the cluster; pods dial {where} (pid {os.getpid()}); Ctrl-C stops"
             )
+            _serve_commands(stack, options, hosts, address, wish.kube)
         else:
             live.hint(f"serving {address} on the hosts that join {where} (pid {os.getpid()}); Ctrl-C stops")
             live.hint(f"on each host: unidle agent --join {where} --token-file COPY_OF {hosts.join_file}")
-        _serve(hosts.session, signals, live, options.until_idle, address)
+        _serve(hosts.session, signals, live, options.until_idle, address, hosts.objects)
     store.close()
     return 130 if signals.interrupts else 0
+
+
+def _serve_commands(
+    stack: ExitStack, options: UpOptions, hosts: HostsSession, address: str, wish: KubeWish
+) -> None:
+    """Serve commands of the cluster's users until the stack ends, with --commands."""
+    if options.commands is None:
+        return
+    from unidle.gateway.open import open_gateway
+
+    stack.callback(open_gateway(options.commands, address, hosts, wish).close)
 
 
 def _fleet_of_hosts(file: str | None) -> tuple[Fleet, tuple[NoticeChannel, ...]]:
@@ -274,13 +295,29 @@ def _up(fleet: Fleet, channels: tuple[NoticeChannel, ...], options: UpOptions) -
     return 130 if signals.interrupts else 0
 
 
-def _serve(session: ControllerSession, signals: Signals, live: Live, until_idle: bool, address: str) -> None:
+def _serve(
+    session: ControllerSession, signals: Signals, live: Live, until_idle: bool, address: str,
+    objects: KubeObjects | None = None,
+) -> None:  # fmt: skip
     controller = session.controller
-    controller.watch(lambda event, _time: live.tell(controller.view, event))
+
+    def tell(event: Event, _time: int) -> None:
+        live.tell(controller.view, event)
+        if objects is not None:
+            objects.heard(event)
+
+    controller.watch(tell)
     for line in adopted(controller.view):
         live.hint(line)
     with told_what_is_left(controller, live, address):
-        controller.run(_serving(session, signals, live, until_idle))
+        done = _serving(session, signals, live, until_idle)
+
+        def after_turn() -> bool:
+            if objects is not None:
+                objects.turn(controller, session.clock.now_ns())
+            return done()
+
+        controller.run(after_turn)
 
 
 def adopted(view: View) -> Iterator[str]:

@@ -135,6 +135,17 @@ def arrival(view: View, seen: JobArrived) -> str | None:
     return None
 
 
+def known_id(view: View, seen: JobArrived) -> str | None:
+    """The id that such a job has in the view; None where it is not there."""
+    for job in _ids(seen):
+        known = view.jobs.get(job)
+        if known is None:
+            return None
+        if (known.source, known.identity) == (seen.source, seen.identity):
+            return job
+    return None
+
+
 def _ids(seen: JobArrived) -> Iterator[str]:
     """Ids for the job, the best first: another may have one only by chance, or on purpose."""
     name = seen.name[:_NAME_MOST] if is_job_id(seen.name[:_NAME_MOST]) else "job"

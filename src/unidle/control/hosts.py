@@ -41,8 +41,11 @@ from unidle.store.protocol import Store
 from unidle.view.watching import NO_AGENT
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from unidle.control.gangs.host_profiler import HostProfiler
     from unidle.control.kube import KubeWish
+    from unidle.control.kube_objects import KubeObjects
     from unidle.files.fleet_notices import NoticeChannel
 
 DEADLINE_NS: Final = 30_000_000_000
@@ -112,11 +115,17 @@ def _moved(one: Detection, node: str, offset_ns: int) -> Detection:
 
 @dataclass(frozen=True, slots=True)
 class HostsSession:
-    """A session, where its hub listens, and the file with which agents join."""
+    """A session, where its hub listens, and the file with which agents join. ``state``: the directory of the store."""
 
     session: ControllerSession
     address: tuple[str, int]
-    join_file: Path
+    state: Path
+    tls: SSLContext
+    objects: KubeObjects | None = None
+
+    @property
+    def join_file(self) -> Path:
+        return self.state / FOLDER / JOIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,7 @@ class OpenHosts:
     signs: AgentSigns
     storage: HostStorage
     marks: NodeMarks | None = None
+    objects: KubeObjects | None = None
 
     def hear(self, peer: Peer, seen: frames.Seen) -> None:
         """Take one observation of an agent."""
@@ -161,8 +171,12 @@ def take_up_hosts(
                 stacks=GangStacks(HostStacks(hosts.engine.ask_agent)),
             )
             with driven(held, hosts.engine, services) as session:
-                yield HostsSession(session, hosts.hub.addresses[0], held.state / FOLDER / JOIN)
+                yield HostsSession(
+                    session, hosts.hub.addresses[0], held.state, hosts.hub.tls(), hosts.objects
+                )
         finally:
+            if hosts.objects is not None:
+                hosts.objects.close()
             hosts.hub.close()
 
 
@@ -203,6 +217,7 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     try:
         engine: HostsEngine
         marks: NodeMarks | None = None
+        objects: KubeObjects | None = None
         nodes = view.fleet.nodes if view.fleet.source == HOSTS else ()  # else those of this machine
         if wish.kube is not None:
             from unidle.control.kube import KubeController, kube_engine, timing_of
@@ -210,7 +225,8 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
             by = KubeController(
                 clock, lease.token, timing_of(wish.deadline_ns), lambda: held.store.is_fresh(lease), nodes
             )
-            engine = marks = kube_engine(hub, wish.kube, fleet, by)
+            engine, objects = kube_engine(hub, wish.kube, fleet, by)
+            marks = engine
         else:
             known = replace(fleet, nodes=nodes, source=HOSTS)
             engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
@@ -218,6 +234,6 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
         hub.close()
         raise
     signs = AgentSigns(hub, engine.has_agent if wish.kube is not None else None)
-    hosts = OpenHosts(engine, hub, signs, HostStorage(engine.ask_agent, hub), marks)
+    hosts = OpenHosts(engine, hub, signs, HostStorage(engine.ask_agent, hub), marks, objects)
     engine.on_seen = hosts.hear
     return hosts

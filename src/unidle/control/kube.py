@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from unidle.clock import Clock
+from unidle.clock import Clock, boottime_ns
+from unidle.control.kube_objects import KubeObjects
 from unidle.engine.hosts.timing import HostsTiming, S
-from unidle.engine.kube.engine import KubeEngine
+from unidle.engine.kube.engine import WRITE_NS, KubeEngine
 from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.sources import KubeSources
 from unidle.engine.kube.token_reviews import TokenReviews
@@ -22,8 +23,8 @@ from unidle.kube.client import ApiClient, open_client
 from unidle.kube.cluster_fleet import ClusterFleet
 from unidle.kube.kubeconfig import load_access
 from unidle.kube.nodes import FleetRules
-from unidle.kube.objects import NODES, PODS, RESOURCE_SLICES
-from unidle.kube.protocol import EVERYTHING, KubeError
+from unidle.kube.objects import NODES, PODS, RESOURCE_SLICES, UNIDLE_JOBS
+from unidle.kube.protocol import EVERYTHING, KubeError, KubeWriter, Selected
 from unidle.kube.reflector import follow
 from unidle.kube.writer import open_writer
 
@@ -68,9 +69,11 @@ def timing_of(deadline_ns: int) -> HostsTiming:
     return HostsTiming(deadline_ns=deadline_ns, start_within_ns=START_WITHIN_NS)
 
 
-def kube_engine(hub: HubServer, wish: KubeWish, fleet: Fleet, by: KubeController) -> KubeEngine:
-    """The engine. ``fleet`` has queues and policies. Errors: BadInput, KubeError where the cluster does not answer."""
-    client = open_client(_access(wish), agent="unidle-controller")
+def kube_engine(
+    hub: HubServer, wish: KubeWish, fleet: Fleet, by: KubeController
+) -> tuple[KubeEngine, KubeObjects | None]:
+    """The engine, and jobs as objects where the cluster has their definition. ``fleet`` has queues and policies. Errors: BadInput, KubeError where the cluster does not answer."""
+    client = open_client(access_of(wish), agent="unidle-controller")
     try:
         settings = _settings(hub, wish, client)
         sources = _sources(client, settings, wish)
@@ -85,15 +88,41 @@ def kube_engine(hub: HubServer, wish: KubeWish, fleet: Fleet, by: KubeController
         sources.also_close.append(reviews.close)
         hub.vouched_by(reviews)
         known = _known(by.nodes, fleet, sources.fleet.fleet())
-        return KubeEngine(
+        engine = KubeEngine(
             hub, known, by.clock, by.fence, by.timing, sources, settings, may_write=by.may_write
         )
+        return engine, _objects(client, settings, engine, by)
     except BaseException:
         sources.close()
         raise
 
 
-def _access(wish: KubeWish) -> ClusterAccess:
+def _objects(
+    client: ApiClient, settings: PodSettings, engine: KubeEngine, by: KubeController
+) -> KubeObjects | None:
+    """None where the cluster does not serve jobs of unidle, or this controller may not read them. Errors: KubeError."""
+    which = Selected(settings.namespace)
+    try:
+        client.page(UNIDLE_JOBS, which, size=1)
+    except KubeError as error:
+        if error.status in (403, 404):
+            return None
+        raise
+
+    def allow(writer: KubeWriter) -> None:
+        if by.may_write():
+            writer.allow_until(boottime_ns() + WRITE_NS)
+
+    writer = open_writer(client, timeout_s=_WRITE_S)
+    objects = KubeObjects(follow(client, UNIDLE_JOBS, which), writer, settings.namespace, allow)
+    engine.arrivals = objects.arrivals
+    for fd in objects.wake_fds:
+        engine.also_wake(fd)
+    return objects
+
+
+def access_of(wish: KubeWish) -> ClusterAccess:
+    """Errors: BadInput."""
     if wish.kubeconfig != IN_CLUSTER:
         return load_access(wish.kubeconfig, wish.context)
     named = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")

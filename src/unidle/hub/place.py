@@ -13,8 +13,3 @@ READER: Final = "reader"
 def has_hosts(state: Path) -> bool:
     """Whether a controller of hosts was on the store with this directory."""
     return (state / FOLDER / READER).exists()
-
-
-def on_hosts(state: Path, runs: Path, job: str) -> bool:
-    """Whether the ranks of a job are or were on hosts. ``runs`` would have its directory if they were on this machine."""
-    return has_hosts(state) and not (runs / job).exists()

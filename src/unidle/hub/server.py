@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -91,6 +92,10 @@ class HubServer:
 
     def forget(self, node: str) -> bool:
         return self._tokens.forget(node)
+
+    def tls(self) -> ssl.SSLContext:
+        """The hub's certificate as it is now, for another server of this process."""
+        return self._identity.context(time.time())
 
     def vouched_by(self, voucher: Voucher) -> None:
         """Tokens that are none of this hub are good where ``voucher`` has them. It is called in the hub's thread."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import http.client
 import random
+import socket
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Generic, TypeVar
+from contextlib import contextmanager, suppress
+from email.message import Message
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -27,6 +30,7 @@ PAGE: Final = 500  # objects: as much as kubectl asks for at once
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _READ_BYTES: Final = 1 << 16
+_PEEK_S: Final = 0.001
 _LOOPBACK: Final = ("localhost", "127.", "::1")
 T = TypeVar("T", bound=HasMetadata)
 D = TypeVar("D")
@@ -54,6 +58,14 @@ def open_client(
             remedy="give an address with https://",
         )
     return ApiClient(access, timeout_s, patience_s, f"{agent}/{__version__}")
+
+
+class Upgraded(NamedTuple):
+    """``socket`` has timeouts of its own; ``rest`` came before what it gives next."""
+
+    socket: socket.socket
+    headers: Message
+    rest: bytes
 
 
 class ApiClient:
@@ -154,6 +166,25 @@ class ApiClient:
             yield []
             yield from self._lines(request, response)
 
+    @contextmanager
+    def upgraded(
+        self, request: ApiRequest, headers: Mapping[str, str], within_s: float
+    ) -> Iterator[Upgraded]:
+        """A connection that speaks another protocol from now on, which the server agreed to within ``within_s``."""
+        credential = self.access.credentials.now()
+        with self._pool.connection(credential.pair, None) as connection:
+            response = self._sent(
+                connection, request, credential, time.monotonic() + within_s, None, more=headers
+            )
+            if response.status != 101:
+                raise self._refusal(request, response, self._body(request, response))
+            connection.timed.deadline_s, connection.timed.silent_s = None, _PEEK_S
+            rest = b""
+            with suppress(TimeoutError):
+                # what came with the head is in the reader; an empty one waits for its next read
+                rest = response.fp.read(len(response.fp.peek()))
+            yield Upgraded(connection.timed.under, response.headers, rest)
+
     def break_off(self) -> None:
         """Break every request that runs, from any thread; each raises :class:`KubeError`. Later ones are as before."""
         self._pool.break_off()
@@ -201,9 +232,10 @@ class ApiClient:
         credential: Credential,
         deadline_s: float | None,
         silent_s: float | None,
+        more: Mapping[str, str] | None = None,
     ) -> http.client.HTTPResponse:
         """The answer's head."""
-        headers = dict(self._headers)
+        headers = {**self._headers, **(more or {})}
         if credential.token:
             headers["Authorization"] = f"Bearer {credential.token}"
         if request.body is not None:

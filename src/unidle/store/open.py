@@ -14,12 +14,14 @@ from unidle.store.sql import SqlStore
 
 
 def open_store(url_or_path: str, *, create: bool, read_only: bool = False, mode: int = PRIVATE) -> SqlStore:
-    """The store at a path, ``sqlite:///PATH`` or ``postgresql://...``.
+    """The store at a path, ``sqlite:///PATH`` or ``postgresql://...``; that of a cluster's controller, ``kubernetes://CONTEXT``.
 
     ``create``: create it if it does not exist. ``read_only`` works on a store that may not be written and next to
     a writer. ``mode``: of a file that is made; one that exists keeps its own. Errors: :class:`BadInput` for an address of another kind, :class:`StoreDamaged`, else
     :class:`StoreError`.
     """
+    if url_or_path.startswith("kubernetes://"):
+        return _of_cluster(url_or_path)
     database = _connect(url_or_path, create=create, read_only=read_only, mode=mode)
     try:
         _ready(database, create=create and not read_only, read_only=read_only)
@@ -27,6 +29,18 @@ def open_store(url_or_path: str, *, create: bool, read_only: bool = False, mode:
         database.close()
         raise
     return SqlStore(database, read_only=read_only)
+
+
+def _of_cluster(address: str) -> SqlStore:
+    from unidle.store.cluster import ClusterDatabase, ClusterStore
+
+    database = ClusterDatabase(address)
+    try:
+        _ready(database, create=False, read_only=True)
+    except BaseException:
+        database.close()
+        raise
+    return ClusterStore(database)
 
 
 def _connect(address: str, *, create: bool, read_only: bool, mode: int) -> Database:
@@ -49,7 +63,7 @@ def _connect(address: str, *, create: bool, read_only: bool, mode: int) -> Datab
         "is not an address of a store",
         field="store",
         value=f"{scheme}://",
-        remedy="give a path, sqlite:///PATH or postgresql://HOST/DATABASE",
+        remedy="give a path, sqlite:///PATH, postgresql://HOST/DATABASE or kubernetes://CONTEXT",
     )
 
 

@@ -223,15 +223,17 @@ class SqlStore:
     def is_waiting(self, request_id: int) -> bool:
         return bool(self._db.query(sql.REQUEST_IS, (request_id,)))
 
-    def keep_request(self, request: Request) -> None:
-        """Put a request of another store into the inbox, with its time and, where a file keeps that, its sender."""
+    def keep_request(self, request: Request) -> int:
+        """Put a request of another store or user into the inbox, with its time and, where a file keeps that, its sender.
+
+        Its id here.
+        """
         time_ns, kind, body = request[1:4]
         crc = blob_crc(body, time_ns, kind)
         with self.transaction():
             if self._db.signs_requests:
-                self._db.insert(sql.ADD_REQUEST, (time_ns, kind, body, crc))
-            else:
-                self._db.insert(sql.ADD_SIGNED_REQUEST, (time_ns, kind, body, crc, request.sender))
+                return self._db.insert(sql.ADD_REQUEST, (time_ns, kind, body, crc))
+            return self._db.insert(sql.ADD_SIGNED_REQUEST, (time_ns, kind, body, crc, request.sender))
 
     def requests(self, limit: int | None = None) -> list[Request]:
         return self._steady.run(lambda: self._requests(_ALL if limit is None else limit))

@@ -20,7 +20,7 @@ from unidle.engine.kube.pod_reading import disrupted, end_text, has_terminated, 
 from unidle.engine.kube.pods import PodBoxes, PodState
 from unidle.engine.kube.sources import OUT_OF_SERVICE, KubeSources
 from unidle.engine.node_marks import NodeMark
-from unidle.engine.protocol import Observation, Taken
+from unidle.engine.protocol import JobArrived, Observation, Taken
 from unidle.fleet import Fleet
 from unidle.hub.protocol import Hub
 from unidle.jobs import Reason
@@ -56,6 +56,8 @@ class KubeEngine(HostsEngine):
         assert isinstance(nodes, KubeNodes)
         self.pods, self._nodes, self._word = pods, nodes, self._core.host_word
         self._marks = KubeMarks(sources.writer, lambda pod: place_of(settings, pod) is not None)
+        self.arrivals: Callable[[], list[JobArrived]] = list
+        """Jobs that are submitted in the cluster; asked with each poll."""
         self._ended: list[Place] = []  # whose ends are reported, and in the log by the next poll
         for node in fleet.nodes:
             if sources.fleet.node(node.id) is None:
@@ -99,7 +101,7 @@ class KubeEngine(HostsEngine):
             self._word.listed()
         self._flush()
         more, self._core.out.seen = self._core.out.seen, []
-        return seen + more
+        return [*seen, *more, *self.arrivals()]
 
     def close(self) -> None:
         """Let go of the cluster and the hub; what runs continues within the leases of its boxes."""
