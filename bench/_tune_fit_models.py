@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unidle.tune.fit.model import Decoder
+from unidle.tune.fit.model import DecoderModel
 
 
 class RMSNorm(nn.Module):
@@ -24,7 +24,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Layer(nn.Module):
-    def __init__(self, model: Decoder) -> None:
+    def __init__(self, model: DecoderModel) -> None:
         super().__init__()
         self.model = model
         h, q, kv, i = (
@@ -71,7 +71,7 @@ class Layer(nn.Module):
 
 
 class Language(nn.Module):
-    def __init__(self, model: Decoder, sequence: int) -> None:
+    def __init__(self, model: DecoderModel, sequence: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(model.vocabulary, model.hidden)
         self.where = nn.Embedding(model.positions, model.hidden) if model.positions else None
@@ -99,7 +99,7 @@ class Language(nn.Module):
         return logits
 
 
-def measured(model: Decoder, batch: int, sequence: int, recompute: bool) -> tuple[int, int]:
+def measured(model: DecoderModel, batch: int, sequence: int, recompute: bool) -> tuple[int, int]:
     """Parameters, and the most bytes in use in the second step of AdamW: what stays, and what the allocator counted in the step."""
     torch.manual_seed(0)
     program = Language(model, sequence)

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from _table import Row, main
 from _tune_cheats import CHEATS, HONEST, Change
-from unidle.tune.cheats import Refusal, cheats
+from unidle.tune.cheats import CheatRefusal, cheats
 from unidle.tune.edits import FileChange
 
 
-def refusals(change: Change) -> list[Refusal]:
+def refusals(change: Change) -> list[CheatRefusal]:
     """What is refused of it. Each old text occurs once."""
     text = change.program
     for old, new in change.edits:

@@ -14,7 +14,7 @@ from unidle.errors import BadInput
 from unidle.fill.serve.kv.cache import DecodeAttention, PagedCache
 from unidle.fill.serve.model.causal import CausalModel
 from unidle.fill.serve.model.load import load_model
-from unidle.fill.serve.prefill import Prefill
+from unidle.fill.serve.prefill import PromptPrefill
 
 FORMS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),
@@ -37,7 +37,7 @@ def cache_of(model: CausalModel, blocks: int = 40, size: int = 8) -> PagedCache:
 def prefilled(
     model: CausalModel, cache: PagedCache, blocks: list[int], tokens: list[int], chunk: int
 ) -> torch.Tensor:
-    run = Prefill(model, cache, blocks, tokens, chunk)
+    run = PromptPrefill(model, cache, blocks, tokens, chunk)
     while not run.done:
         run.run()
     assert run.logits is not None
@@ -88,8 +88,8 @@ def test_bits_depend_on_the_chunk_plan_and_not_on_blocks_pauses_or_other_prompts
     alone = prefilled(model, cache_of(model), list(range(8)), tokens, 16)
     cache = cache_of(model)
     cache.kv.fill_(3.0)  # what others left
-    first = Prefill(model, cache, [30, 7, 22, 1, 16, 3, 9, 12], tokens, 16)
-    second = Prefill(model, cache, [31, 8, 23, 2], tokens[:30], 8)
+    first = PromptPrefill(model, cache, [30, 7, 22, 1, 16, 3, 9, 12], tokens, 16)
+    second = PromptPrefill(model, cache, [31, 8, 23, 2], tokens[:30], 8)
     while not first.done:
         first.run()
         if not second.done:

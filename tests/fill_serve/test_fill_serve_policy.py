@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unidle.fill.serve.batching import Batcher, Chunk, Decode, Sizes
+from unidle.fill.serve.batching import Batcher, Decode, PromptChunk, Sizes
 from unidle.fill.serve.kv.pool import BlockPool
 from unidle.fill.serve.piece_times import PieceTimes
 from unidle.fill.serve.router import Router
@@ -51,8 +51,8 @@ def test_every_request_is_answered_in_order_and_no_block_is_left(
         assert batcher.running <= 4
         if step is None:
             break
-        if isinstance(step, Chunk):
-            assert not isinstance(last, Chunk) or not any(
+        if isinstance(step, PromptChunk):
+            assert not isinstance(last, PromptChunk) or not any(
                 one for one in left if one[0] in begun and chunks[one[0]] == 0
             )
             number = step.request.id

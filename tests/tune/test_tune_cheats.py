@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unidle.tune.cheats import Refusal, RunFacts, cheats, run_cheats
+from unidle.tune.cheats import CheatRefusal, RunFacts, cheats, run_cheats
 from unidle.tune.edits import FileChange
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ for step in range(100):
 """
 
 
-def refused(old: str, new: str, file: str = "train.py") -> list[Refusal]:
+def refused(old: str, new: str, file: str = "train.py") -> list[CheatRefusal]:
     assert PROGRAM.count(old) == 1
     return cheats([FileChange(file, PROGRAM, PROGRAM.replace(old, new))])
 

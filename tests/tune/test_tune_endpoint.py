@@ -18,16 +18,16 @@ from rank_wan.certificates import certificate
 from tune.endpoints import Reply, Served, completion, events, fails, hangs, resets, says, served, streams
 from unidle.errors import BadInput
 from unidle.tune.endpoint.body import MOST_BYTES, text_of_events
-from unidle.tune.endpoint.client import Client, EndpointFailed, Patience
-from unidle.tune.endpoint.settings import Endpoint, endpoint_of
+from unidle.tune.endpoint.client import EndpointFailed, ModelClient, Patience
+from unidle.tune.endpoint.settings import ModelEndpoint, endpoint_of
 
 KEY = "sk-secret-0123456789"
 ASK = [{"role": "user", "content": "faster?"}]
 
 
-def client(url: str, waits: list[float] | None = None, patience: Patience | None = None) -> Client:
+def client(url: str, waits: list[float] | None = None, patience: Patience | None = None) -> ModelClient:
     found: list[float] = [] if waits is None else waits
-    return Client(Endpoint(url, "small", KEY), patience or Patience(), wait=found.append)
+    return ModelClient(ModelEndpoint(url, "small", KEY), patience or Patience(), wait=found.append)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_variables_make_the_endpoint_and_none_is_none() -> None:
     found = endpoint_of(
         {"UNIDLE_TUNE_URL": "http://h:1/v1/", "UNIDLE_TUNE_MODEL": "small", "UNIDLE_TUNE_KEY": f"{KEY}\n"}
     )
-    assert found == Endpoint("http://h:1/v1", "small", KEY)
+    assert found == ModelEndpoint("http://h:1/v1", "small", KEY)
     assert replace(found, key="").hide_key("text") == "text"
 
 

@@ -13,14 +13,14 @@ import pytest
 
 from e2e.commands import unidle
 from unidle.tune.fit.memory import largest_batch, memory_of
-from unidle.tune.fit.model import Cut, Decoder, Use
+from unidle.tune.fit.model import DecoderModel, ShardedOver, Use
 
 ROOT = Path(__file__).resolve().parents[2]
 LLAMA3_8B = {
     "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
     "intermediate_size": 14336, "vocab_size": 128256, "rope_scaling": None,
 }  # fmt: skip
-MODEL = Decoder(32, 4096, 32, 8, 128, 14336, 128256)
+MODEL = DecoderModel(32, 4096, 32, 8, 128, 14336, 128256)
 
 
 def fit(tmp_path: Path, config: object, *words: str, name: str = "config.json") -> dict:
@@ -81,16 +81,16 @@ def test_bad_input_is_one_clear_error(tmp_path: Path, config: object, words: lis
 
 def test_each_level_of_sharding_and_recomputation_needs_less() -> None:
     use = Use(4, 4096)
-    sharded = [memory_of(MODEL, use, Cut(data=8, zero=zero)) for zero in range(4)]
+    sharded = [memory_of(MODEL, use, ShardedOver(data=8, zero=zero)) for zero in range(4)]
     sums = [one.weights + one.gradients + one.optimizer for one in sharded]
     assert sums == sorted(set(sums), reverse=True)
     assert memory_of(MODEL, replace(use, recompute=True)).peak < memory_of(MODEL, use).peak
-    for cut in (Cut(tensor=2), Cut(pipeline=2)):
+    for cut in (ShardedOver(tensor=2), ShardedOver(pipeline=2)):
         assert memory_of(MODEL, use, cut).weights < memory_of(MODEL, use).weights
 
 
 def test_the_largest_batch_fits_and_the_next_does_not() -> None:
-    cut, size = Cut(data=8, zero=3), 80 << 30
+    cut, size = ShardedOver(data=8, zero=3), 80 << 30
     most = largest_batch(MODEL, Use(), cut, size)
     room = (size - (1 << 30)) * 0.95
     assert (

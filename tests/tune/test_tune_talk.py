@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tune.endpoints import edits, says, served, streams
 from unidle.tune.edits import Edit, apply_edits
 from unidle.tune.endpoint.answer import UnusableAnswer, edits_of
-from unidle.tune.endpoint.client import Client
-from unidle.tune.endpoint.settings import Endpoint
-from unidle.tune.endpoint.talk import MOST_CODE, HotLine, Judged, Try, messages, talk
+from unidle.tune.endpoint.client import ModelClient
+from unidle.tune.endpoint.settings import ModelEndpoint
+from unidle.tune.endpoint.talk import MOST_CODE, HotLine, JudgedEdits, TriedEdits, messages, talk
 
 PROGRAM = "import torch\n\nfor step in range(9):\n    loss = torch.ones(2).sum()\n    print(loss.item())\n"
 ONE = {"file": "train.py", "old": "ones", "new": "zeros", "why": "w"}
@@ -29,16 +29,16 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "tree"
 
 
-def run(url: str, tree: Path, outcomes: list[Judged], rounds: int = 8) -> list[Try]:
+def run(url: str, tree: Path, outcomes: list[JudgedEdits], rounds: int = 8) -> list[TriedEdits]:
     """A judge that applies what it keeps, as `unidle tune` does."""
 
-    def judge(change: tuple[Edit, ...]) -> Judged:
+    def judge(change: tuple[Edit, ...]) -> JudgedEdits:
         judged = outcomes.pop(0)
         if judged.outcome == "kept":
             apply_edits(tree, change)
         return judged
 
-    return talk(Client(Endpoint(url, "small")), tree, lambda: HOT, judge, rounds=rounds)
+    return talk(ModelClient(ModelEndpoint(url, "small")), tree, lambda: HOT, judge, rounds=rounds)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,9 @@ def test_no_answer_fails_in_another_way(text: str) -> None:
 def test_the_model_sees_why_a_try_was_rejected_and_the_code_after_one_was_kept(tree: Path) -> None:
     other = {**ONE, "old": "range(9)", "new": "range(10)"}
     with served(edits(ONE), streams(json.dumps({"edits": [other]})), edits()) as model:
-        tries = run(model.url, tree, [Judged("kept", "1.4x"), Judged("rejected", "losses differ at step 3")])
+        tries = run(
+            model.url, tree, [JudgedEdits("kept", "1.4x"), JudgedEdits("rejected", "losses differ at step 3")]
+        )
     assert [one.judged.outcome for one in tries] == ["kept", "rejected"]
     assert "61.0 % train.py:4 built in each step" in model.seen(0)
     assert "torch.ones(2)" in model.seen(0)
@@ -109,7 +111,7 @@ def test_an_answer_that_cannot_be_applied_is_a_rejected_round_that_the_model_see
         edits({**ONE, "new": "(("}), edits(ONE), edits(ONE), edits(),
     ]  # fmt: skip
     with served(*answers) as model:
-        tries = run(model.url, tree, [Judged("rejected", "slower")])
+        tries = run(model.url, tree, [JudgedEdits("rejected", "slower")])
     reasons = [one.judged.why for one in tries]
     assert [one.judged.outcome for one in tries] == ["rejected"] * 6
     for reason, part in zip(

@@ -67,7 +67,11 @@ def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...] | None]:
 
 def _only_where_it_belongs(arguments: Sequence[str], command: tuple[str, ...] | None) -> None:
     words = [word for word in arguments if not word.startswith("-")]
-    if command is not None and words[:1] not in (["run"], ["submit"], ["exec"]) and words[:2] != ["tune", "run"]:
+    if (
+        command is not None
+        and words[:1] not in (["run"], ["submit"], ["exec"])
+        and words[:2] != ["tune", "run"]
+    ):
         raise BadInput(
             "only `unidle run`, `submit`, `exec` and `tune run` accept a command", field="--", value=" ".join(command),
             remedy="leave it out",

@@ -13,7 +13,7 @@ from unidle.errors import BadInput
 
 if TYPE_CHECKING:
     from unidle.files.decoder_file import DecoderFile
-    from unidle.tune.fit.model import Decoder
+    from unidle.tune.fit.model import DecoderModel
 
 _MOST = 1 << 20
 
@@ -59,7 +59,7 @@ def fit(
     """
     from unidle.files.decoder_file import load_decoder
     from unidle.tune.fit.memory import DEVICES, largest_batch, memory_of
-    from unidle.tune.fit.model import Cut, Use
+    from unidle.tune.fit.model import ShardedOver, Use
 
     if not options.serve and options.precision in ("int8", "int4"):
         raise BadInput(
@@ -92,7 +92,7 @@ def fit(
         options.optimizer,
         options.recompute,
     )
-    cut = Cut(options.tensor, options.pipeline, options.data, options.zero)
+    cut = ShardedOver(options.tensor, options.pipeline, options.data, options.zero)
     memory = memory_of(model, use, cut)
     fits = [(name, largest_batch(model, use, cut, int(size * 2**30))) for name, size in DEVICES.items()]
     if options.as_json:
@@ -109,11 +109,11 @@ def fit(
     )
 
 
-def _decoder(file: DecoderFile) -> Decoder:
-    from unidle.tune.fit.model import Decoder
+def _decoder(file: DecoderFile) -> DecoderModel:
+    from unidle.tune.fit.model import DecoderModel
 
     gated = file.form == "llama"
-    return Decoder(
+    return DecoderModel(
         file.layers, file.hidden, file.heads, file.kv_heads or file.heads, file.head_dim or file.hidden // file.heads,
         file.intermediate or 4 * file.hidden, file.vocabulary, file.positions, gated, not gated if file.bias is None else file.bias, file.tied,
     )  # fmt: skip

@@ -44,7 +44,7 @@ _ERRORS: Final[dict[str, type[UnidleError]]] = {
 }
 
 
-class Ticket(NamedTuple):
+class CommandTicket(NamedTuple):
     """``name`` of the object, and what its hash is in it. ``until_s``: seconds since the epoch."""
 
     name: str
@@ -96,7 +96,7 @@ class CommandCalls:
         self._file = hashlib.sha256(
             f"{access.server}\0{access.source}\0{target.service}".encode()
         ).hexdigest()[:24]
-        self._ticket: Ticket | None = None
+        self._ticket: CommandTicket | None = None
 
     def call(self, what: str, **more: Any) -> Any:
         """The value that the controller returns."""
@@ -114,7 +114,7 @@ class CommandCalls:
     def close(self) -> None:
         self.client.close()
 
-    def _sent(self, ticket: Ticket, what: str, more: Mapping[str, Any]) -> Any:
+    def _sent(self, ticket: CommandTicket, what: str, more: Mapping[str, Any]) -> Any:
         body = msgspec.msgpack.encode(
             {"v": VERSION, "ticket": ticket.name, "secret": ticket.secret, "call": what, "with": more}
         )
@@ -151,19 +151,19 @@ class CommandCalls:
             error.problem, verb=error.verb, target=error.target, status=error.status, reason=error.reason, remedy=remedy
         )  # fmt: skip
 
-    def _kept(self) -> Ticket | None:
+    def _kept(self) -> CommandTicket | None:
         """The ticket of an earlier command, while it is good for some minutes."""
         try:
             folder = private.open_folder(str(self._cache))
             try:
-                found = Ticket(*json.loads(private.read(self._file, folder, 4096)))
+                found = CommandTicket(*json.loads(private.read(self._file, folder, 4096)))
             finally:
                 os.close(folder)
         except (OSError, ValueError, TypeError, UnidleError):
             return None
         return found if found.until_s - _EARLIER_S > time.time() else None
 
-    def _new(self) -> Ticket:
+    def _new(self) -> CommandTicket:
         """Errors: KubeError; CannotRun without ``cryptography``."""
         secret, name = secrets.token_hex(32), f"unidle-{secrets.token_hex(8)}"
         body = {
@@ -185,11 +185,11 @@ class CommandCalls:
             self.client.call(request)
         except KubeError as error:
             raise self._explained(error) from None
-        ticket = Ticket(name, secret, time.time() + TICKET_S)
+        ticket = CommandTicket(name, secret, time.time() + TICKET_S)
         self._keep(ticket)
         return ticket
 
-    def _keep(self, ticket: Ticket) -> None:
+    def _keep(self, ticket: CommandTicket) -> None:
         """A ticket that cannot be kept serves this command all the same."""
         try:
             self._cache.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

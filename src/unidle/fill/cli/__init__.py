@@ -9,9 +9,9 @@ from unidle.cli.help import Commands
 
 def register(app: typer.Typer) -> None:
     """Add this package's commands."""
+    from unidle.fill.cli.bench import bench
     from unidle.fill.cli.proof import proof
     from unidle.fill.cli.run import run
-    from unidle.fill.cli.bench import bench
     from unidle.fill.cli.serve import serve
     from unidle.fill.cli.simulate import simulate
 

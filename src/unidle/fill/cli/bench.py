@@ -43,7 +43,7 @@ def bench(
     import asyncio
 
     from unidle.fill.cli.output import quantile_ns
-    from unidle.fill.serve.load import Load, run_load
+    from unidle.fill.serve.load import EndpointLoad, run_load
 
     if not url.startswith("http://"):
         raise BadInput(
@@ -52,7 +52,7 @@ def bench(
             value=url,
             remedy="name the endpoint's base, such as http://127.0.0.1:8000/v1",
         )
-    found = asyncio.run(run_load(Load(url, model, prompt, requests, max_tokens, streams, rate)))
+    found = asyncio.run(run_load(EndpointLoad(url, model, prompt, requests, max_tokens, streams, rate)))
     times: dict[str, Any] = {}
     for name, values in (("ttft_ms", found.ttft_s), ("tpot_ms", found.tpot_s)):
         whole = [int(value * 1e9) for value in values]

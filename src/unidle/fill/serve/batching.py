@@ -35,7 +35,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class PromptChunk:
     """Prefill the next chunk of this request."""
 
     request: Begun
@@ -105,13 +105,13 @@ class Batcher:
             started.append(begun)
         return started
 
-    def next_step(self) -> Chunk | Decode | None:
+    def next_step(self) -> PromptChunk | Decode | None:
         """The next step; None if there is nothing to do."""
         prompts = next((one for one in self._begun.values() if not one.decoding), None)
         rows = [(one, sample) for one in self._begun.values() if one.decoding for sample in sorted(one.live)]
         if prompts is not None and not (rows and self._chunk_last):
             self._chunk_last = True
-            return Chunk(prompts)
+            return PromptChunk(prompts)
         self._chunk_last = False
         return Decode(rows) if rows else NOTHING
 

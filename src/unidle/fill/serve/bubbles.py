@@ -25,8 +25,8 @@ from unidle.fill.serve.kv.cache import PagedCache
 from unidle.fill.serve.kv.pool import blocks_for
 from unidle.fill.serve.model.load import load_model
 from unidle.fill.serve.piece_times import PieceTimes
-from unidle.fill.serve.prefill import Prefill
-from unidle.fill.serve.wire import Cancel, Frames, Greeting, Prefilled, Submit, ToWorker, frame
+from unidle.fill.serve.prefill import PromptPrefill
+from unidle.fill.serve.wire import Cancel, Frames, Prefilled, Submit, ToWorker, WorkerGreeting, frame
 from unidle.fill.serve.worker import digest
 from unidle.fill.sliced import Piece, Room
 
@@ -55,14 +55,14 @@ class BubblePrefill:
         self._table = list(range(blocks))
         self._held_bytes = self._model.weight_bytes + self._cache.kv.numel() * self._cache.kv.element_size()
         self._prompts = deque[Submit]()
-        self._current: Prefill | None = None
+        self._current: PromptPrefill | None = None
         self._spent_ns = 0
         self._times = PieceTimes()
         self._calibrate()
         self._door = socket.socket(socket.AF_UNIX)
         self._door.connect(door)
         self._frames = Frames(ToWorker)
-        self._door.sendall(frame(Greeting("bubbles", digest(config), os.getpid(), blocks, _BLOCK, 1)))
+        self._door.sendall(frame(WorkerGreeting("bubbles", digest(config), os.getpid(), blocks, _BLOCK, 1)))
 
     @property
     def finished(self) -> bool:
@@ -96,14 +96,14 @@ class BubblePrefill:
         """Leave the door."""
         self._door.close()
 
-    def _begun(self) -> Prefill:
+    def _begun(self) -> PromptPrefill:
         if self._current is None:
-            self._current = Prefill(
+            self._current = PromptPrefill(
                 self._model, self._cache, self._table, self._prompts[0].tokens, self._tokens
             )
         return self._current
 
-    def _leave(self, current: Prefill) -> None:
+    def _leave(self, current: PromptPrefill) -> None:
         """Write what decoding needs, and report it. The front door removes the file of a request that was cancelled."""
         submit = self._prompts.popleft()
         self._current = None
@@ -139,7 +139,7 @@ class BubblePrefill:
             chunks = [(0, self._tokens), (context - self._tokens, context)]
         for begin, end in chunks:
             for _ in range(2):
-                run = Prefill(self._model, self._cache, self._table, [0] * end, self._tokens)
+                run = PromptPrefill(self._model, self._cache, self._table, [0] * end, self._tokens)
                 run.begin = begin
                 while not run.done and run.begin == begin:
                     place = (run.begin, run.end, run.kind)

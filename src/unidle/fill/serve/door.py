@@ -16,18 +16,18 @@ from unidle.fill.serve.metrics import Metrics
 from unidle.fill.serve.router import ROUTES, Router
 from unidle.fill.serve.text.stops import StopFilter
 from unidle.fill.serve.text.tokenizer import TextTokenizer
-from unidle.fill.serve.ticket import Ticket
-from unidle.fill.serve.wire import Cancel, Greeting, Prefilled, Report, Sampling, Submit
+from unidle.fill.serve.ticket import OpenRequest
+from unidle.fill.serve.wire import Cancel, Prefilled, Report, Sampling, Submit, WorkerGreeting
 
 _NOT_READ_S: Final = 60.0
 
 
-class Link(Protocol):
+class WorkerSeat(Protocol):
     """A connected worker. ``report``: its last one; ``sent``: requests that it has."""
 
-    greeting: Greeting
+    greeting: WorkerGreeting
     report: Report
-    sent: dict[int, Ticket]
+    sent: dict[int, OpenRequest]
 
     def send(self, message: Submit | Cancel) -> None: ...
 
@@ -46,13 +46,13 @@ class Door:
 
     def __init__(self, tokenizer: TextTokenizer, router: Router, rules: DoorRules) -> None:
         self.metrics = Metrics()
-        self.dedicated = list[Link]()
-        self.bubbles = list[Link]()
+        self.dedicated = list[WorkerSeat]()
+        self.bubbles = list[WorkerSeat]()
         self.draining = False
         self._tokenizer = tokenizer
         self._router = router
         self._rules = rules
-        self._tickets = dict[int, Ticket]()
+        self._tickets = dict[int, OpenRequest]()
         self._timers = dict[int, asyncio.TimerHandle]()
         self._ids = itertools.count(1)
 
@@ -91,12 +91,12 @@ class Door:
 
     def open(
         self, tokens: list[int], most: int, samples: int, sampling: Sampling, stops: Sequence[str]
-    ) -> Ticket:
+    ) -> OpenRequest:
         """Send a prompt to a worker."""
         submit = Submit(next(self._ids), tokens, most, samples, sampling, list(self._rules.stop_tokens))
         route = self._router.choose(len(tokens), bubbles=bool(self.bubbles))
         made = [(self._tokenizer.stream(tokens), StopFilter(stops)) for _ in range(samples)]
-        ticket = Ticket(submit, made, route)
+        ticket = OpenRequest(submit, made, route)
         self._tickets[ticket.id] = ticket
         if route == "bubbles":
             self._to_bubbles(ticket)
@@ -104,7 +104,7 @@ class Door:
             self._to_dedicated(ticket)
         return ticket
 
-    def close(self, ticket: Ticket, outcome: str) -> None:
+    def close(self, ticket: OpenRequest, outcome: str) -> None:
         """The client has all that it will get: what is left of the request is cancelled. A second call does nothing."""
         if self._tickets.pop(ticket.id, None) is None:
             return
@@ -114,7 +114,7 @@ class Door:
                 link.send(Cancel(ticket.id))
         self._count(ticket, outcome)
 
-    def lost(self, link: Link) -> None:
+    def lost(self, link: WorkerSeat) -> None:
         """A worker ended: its requests fail, or go to dedicated devices from the bubbles."""
         if link in self.bubbles:
             self.bubbles.remove(link)
@@ -129,7 +129,7 @@ class Door:
             )
         link.sent.clear()
 
-    def received(self, link: Link, message: Report | Prefilled) -> None:
+    def received(self, link: WorkerSeat, message: Report | Prefilled) -> None:
         """What a worker sent."""
         if isinstance(message, Prefilled):
             self._prefilled(link, message)
@@ -160,7 +160,7 @@ class Door:
             if ticket.reader and ticket.unread_since and now_s - ticket.unread_since > _NOT_READ_S:
                 ticket.reader.cancel()
 
-    def _to_dedicated(self, ticket: Ticket) -> None:
+    def _to_dedicated(self, ticket: OpenRequest) -> None:
         if not self.dedicated:
             ticket.fail(unavailable("No worker is connected. Please retry later."))
             return
@@ -168,7 +168,7 @@ class Door:
         link.sent[ticket.id] = ticket
         link.send(ticket.submit)
 
-    def _to_bubbles(self, ticket: Ticket) -> None:
+    def _to_bubbles(self, ticket: OpenRequest) -> None:
         link = min(self.bubbles, key=lambda one: len(one.sent))
         ticket.submit.handoff = str(self._rules.handoffs / f"{ticket.id}.safetensors")
         link.sent[ticket.id] = ticket
@@ -178,14 +178,14 @@ class Door:
         )
         link.send(ticket.submit)
 
-    def _spill(self, ticket: Ticket) -> None:
+    def _spill(self, ticket: OpenRequest) -> None:
         """It waited in the bubbles too long, or they are gone."""
         if self._withdraw(ticket) and ticket.id in self._tickets:
             self.metrics.count("spilled_total")
             ticket.route = "dedicated"
             self._to_dedicated(ticket)
 
-    def _withdraw(self, ticket: Ticket, *, prefilled: bool = False) -> bool:
+    def _withdraw(self, ticket: OpenRequest, *, prefilled: bool = False) -> bool:
         """Take it out of the bubbles, if it is there; the file that may have been written goes, too."""
         held = [link for link in (*self.bubbles,) if ticket.id in link.sent]
         timer = self._timers.pop(ticket.id, None)
@@ -202,7 +202,7 @@ class Door:
             ticket.submit.handoff = None
         return True
 
-    def _prefilled(self, link: Link, message: Prefilled) -> None:
+    def _prefilled(self, link: WorkerSeat, message: Prefilled) -> None:
         ticket = link.sent.get(message.id)
         if ticket is None or not self._withdraw(ticket, prefilled=True):
             _remove(str(self._rules.handoffs / Path(message.file).name))
@@ -210,7 +210,7 @@ class Door:
         ticket.times.begun = time.monotonic()
         self._to_dedicated(ticket)
 
-    def _count(self, ticket: Ticket, outcome: str) -> None:
+    def _count(self, ticket: OpenRequest, outcome: str) -> None:
         labels, times, metrics = f'route="{ticket.route}"', ticket.times, self.metrics
         metrics.count("requests_total", f'{labels},outcome="{outcome}"')
         metrics.count("prompt_tokens_total", labels, len(ticket.submit.tokens))
@@ -241,7 +241,7 @@ class Door:
         return found
 
 
-def _blocks(greeting: Greeting, tokens: int) -> int:
+def _blocks(greeting: WorkerGreeting, tokens: int) -> int:
     return -(-tokens // greeting.block_tokens)
 
 

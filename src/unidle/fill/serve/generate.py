@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from unidle.errors import BadInput
-from unidle.fill.serve.batching import Batcher, Begun, Chunk, Decode, Sizes
+from unidle.fill.serve.batching import Batcher, Begun, Decode, PromptChunk, Sizes
 from unidle.fill.serve.kv.cache import DecodeAttention, PagedCache
 from unidle.fill.serve.kv.pool import BlockPool
 from unidle.fill.serve.model.causal import CausalModel
-from unidle.fill.serve.prefill import Prefill
-from unidle.fill.serve.sampling import Choice, choose
+from unidle.fill.serve.prefill import PromptPrefill
+from unidle.fill.serve.sampling import ChosenToken, choose
 from unidle.fill.serve.wire import Report, Submit, Token
 
 LOGITS: Final = "logits"
@@ -24,7 +24,7 @@ KV: Final = "kv"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WorkerLimits:
     """``blocks`` of ``block_tokens`` in the cache, ``batch`` sequences at a time, ``chunk_tokens`` of the chunk plan."""
 
     blocks: int
@@ -51,13 +51,15 @@ class _Sample:
 class _Request:
     submit: Submit
     samples: list[_Sample]
-    prefill: Prefill | None = None
+    prefill: PromptPrefill | None = None
 
 
 class Generator:
     """``submit`` and ``cancel`` requests; ``step`` does one step and returns what happened. One thread."""
 
-    def __init__(self, model: CausalModel, limits: Limits, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, model: CausalModel, limits: WorkerLimits, device: torch.device, dtype: torch.dtype
+    ) -> None:
         self.limits = limits
         self._model = model
         self._device = device
@@ -101,7 +103,7 @@ class Generator:
         begun = self.batcher.begin()
         tokens = list[Token]()
         match self.batcher.next_step():
-            case Chunk(request):
+            case PromptChunk(request):
                 self._guarded(request, tokens)
             case Decode(rows):
                 tokens = self._decode(rows)
@@ -134,7 +136,7 @@ class Generator:
             logits = self._taken(request, own.submit)
         else:
             if own.prefill is None:
-                own.prefill = Prefill(
+                own.prefill = PromptPrefill(
                     self._model, self._cache, request.tables[0], own.submit.tokens, self.limits.chunk_tokens
                 )
             own.prefill.run_chunk()
@@ -191,7 +193,7 @@ class Generator:
             for (request, sample), choice in zip(rows, chosen, strict=True)
         ]
 
-    def _took(self, request: Begun, sample: int, choice: Choice) -> Token:
+    def _took(self, request: Begun, sample: int, choice: ChosenToken) -> Token:
         own = self._requests[request.id]
         answer = own.samples[sample].answer
         answer.append(choice.token)

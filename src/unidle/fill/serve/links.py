@@ -7,8 +7,17 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from unidle.fill.serve.door import Door
-from unidle.fill.serve.ticket import Ticket
-from unidle.fill.serve.wire import Cancel, Frames, FromWorker, Greeting, Prefilled, Report, Submit, frame
+from unidle.fill.serve.ticket import OpenRequest
+from unidle.fill.serve.wire import (
+    Cancel,
+    Frames,
+    FromWorker,
+    Prefilled,
+    Report,
+    Submit,
+    WorkerGreeting,
+    frame,
+)
 
 _UNREAD_BYTES: Final = 256 << 20
 
@@ -16,13 +25,13 @@ _UNREAD_BYTES: Final = 256 << 20
 class WorkerLink(asyncio.Protocol):
     """One worker. ``model``: the digest that it must greet with, None for the first one; ``gone``: called at its end with whether it greeted."""
 
-    greeting: Greeting
+    greeting: WorkerGreeting
 
     def __init__(
-        self, door: Door, accepted: Callable[[Greeting], bool], gone: Callable[[WorkerLink], None]
+        self, door: Door, accepted: Callable[[WorkerGreeting], bool], gone: Callable[[WorkerLink], None]
     ) -> None:
         self.report = Report()
-        self.sent = dict[int, Ticket]()
+        self.sent = dict[int, OpenRequest]()
         self.greeted = False
         self._door = door
         self._accepted = accepted
@@ -40,12 +49,12 @@ class WorkerLink(asyncio.Protocol):
             self.close()
             return
         for message in messages:
-            if isinstance(message, Greeting):
+            if isinstance(message, WorkerGreeting):
                 self._greet(message)
             elif self.greeted and isinstance(message, (Report, Prefilled)):
                 self._door.received(self, message)
 
-    def _greet(self, greeting: Greeting) -> None:
+    def _greet(self, greeting: WorkerGreeting) -> None:
         if self.greeted or not self._accepted(greeting):
             self.close()
             return

@@ -20,7 +20,7 @@ _TIMEOUT_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class EndpointLoad:
     """``streams``: requests at a time (closed loop), or ``rate_per_s``: arrivals of a Poisson process (open loop)."""
 
     url: str
@@ -59,7 +59,7 @@ class LoadResult:
     seconds: float = 0.0
 
 
-async def run_load(load: Load) -> LoadResult:
+async def run_load(load: EndpointLoad) -> LoadResult:
     """Send all requests. Errors of single ones are in the result."""
     result = LoadResult()
     begin = time.perf_counter()
@@ -74,12 +74,12 @@ async def run_load(load: Load) -> LoadResult:
     return result
 
 
-async def _worker(load: Load, numbers: Iterator[int], result: LoadResult) -> None:
+async def _worker(load: EndpointLoad, numbers: Iterator[int], result: LoadResult) -> None:
     for number in numbers:
         await _one(load, number, result)
 
 
-async def _open_loop(load: Load, rate: float, result: LoadResult) -> None:
+async def _open_loop(load: EndpointLoad, rate: float, result: LoadResult) -> None:
     drawn = random.Random(load.seed)
     at = begin = time.perf_counter()
     tasks = []
@@ -91,7 +91,7 @@ async def _open_loop(load: Load, rate: float, result: LoadResult) -> None:
     await asyncio.gather(*tasks)
 
 
-async def _one(load: Load, number: int, result: LoadResult) -> None:
+async def _one(load: EndpointLoad, number: int, result: LoadResult) -> None:
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             await _request(load, number, result)
@@ -99,7 +99,7 @@ async def _one(load: Load, number: int, result: LoadResult) -> None:
         result.errors.append(str(error) or type(error).__name__)
 
 
-async def _request(load: Load, number: int, result: LoadResult) -> None:
+async def _request(load: EndpointLoad, number: int, result: LoadResult) -> None:
     where = urlsplit(load.url)
     begin = time.perf_counter()
     reader, writer = await asyncio.open_connection(where.hostname, where.port or 80)

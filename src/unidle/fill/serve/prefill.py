@@ -15,7 +15,7 @@ from unidle.fill.serve.model.causal import Activations, CausalModel
 from unidle.fill.serve.piece_times import PieceKind
 
 
-class Prefill:
+class PromptPrefill:
     """A prompt on its way through the model. ``run`` is called until ``done``; then ``logits`` has those of the next token.
 
     State between pieces is in this object: a piece leaves no mode, generator or thread behind.

@@ -10,7 +10,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenToken:
     """A token, its log probability, and the most probable tokens with theirs where ``top`` of them were requested."""
 
     token: int
@@ -30,7 +30,7 @@ class Drawn(Protocol):
         ...
 
 
-def choose(logits: torch.Tensor, wanted: Sequence[Drawn]) -> list[Choice]:
+def choose(logits: torch.Tensor, wanted: Sequence[Drawn]) -> list[ChosenToken]:
     """A token for each row of ``logits`` [sequences, vocabulary].
 
     Log probabilities are of the model: before temperature and ``top_p``. A token depends on its row and its sequence's numbers alone.
@@ -42,15 +42,15 @@ def choose(logits: torch.Tensor, wanted: Sequence[Drawn]) -> list[Choice]:
     listed: list[int] = tokens.tolist()
     counts = [one.top for one in wanted if one.top is not None]
     if not counts:
-        return [Choice(token) for token in listed]
+        return [ChosenToken(token) for token in listed]
     logged = torch.log_softmax(logits, dim=-1)
     own = logged.gather(1, tokens[:, None])[:, 0].tolist()
     most = min(max(counts), logits.shape[-1])
     values, indices = (part.tolist() for part in logged.topk(most, dim=-1))
     return [
-        Choice(listed[row])
+        ChosenToken(listed[row])
         if one.top is None
-        else Choice(
+        else ChosenToken(
             listed[row], own[row], tuple(zip(indices[row][: one.top], values[row][: one.top], strict=True))
         )
         for row, one in enumerate(wanted)

@@ -17,7 +17,7 @@ _HIDDEN_END: Final = "stop"
 
 
 @dataclass(slots=True)
-class Part:
+class AnswerPart:
     """What a token adds to a sample: text that can be shown, the token where log probabilities were requested, and the end."""
 
     sample: int
@@ -43,7 +43,7 @@ class Times:
     last: float = 0.0
 
 
-class Ticket:
+class OpenRequest:
     """One request. ``feed`` is called for each of its tokens; one reader awaits ``parts``."""
 
     def __init__(self, submit: Submit, samples: list[tuple[TokenStream, StopFilter]], route: Route) -> None:
@@ -55,7 +55,7 @@ class Ticket:
         self.unread_since = 0.0
         self.reader: asyncio.Task[object] | None = None  # what sends the answer
         self._samples = [_Sample(stream, stops) for stream, stops in samples]
-        self._parts = list[Part]()
+        self._parts = list[AnswerPart]()
         self._error: ApiError | None = None
         self._wake: asyncio.Future[None] | None = None
 
@@ -90,7 +90,7 @@ class Ticket:
         sample.ended = bool(end)
         self.worker_left -= sample.ended
         if text or shown or end:
-            self._parts.append(Part(token.sample, text, shown, end))
+            self._parts.append(AnswerPart(token.sample, text, shown, end))
             self._notify(now_s)
         return sample.ended and not token.end
 
@@ -100,7 +100,7 @@ class Ticket:
             self._error = error
             self._notify(time.monotonic())
 
-    async def parts(self) -> list[Part]:
+    async def parts(self) -> list[AnswerPart]:
         """All parts that are there, at least one; empty at the end. Errors: the :class:`ApiError` of the request."""
         while not self._parts:
             if self._error is not None:

@@ -1,6 +1,6 @@
 """Frames between the front door and its workers, over a Unix socket: 4 bytes of length, then MessagePack of one struct.
 
-A worker greets with ``Greeting``. The front door sends ``Submit`` and ``Cancel``; the worker answers with ``Report``, one for each step, and
+A worker greets with ``WorkerGreeting``. The front door sends ``Submit`` and ``Cancel``; the worker answers with ``Report``, one for each step, and
 a filler in bubbles with ``Prefilled``. Both ends are processes of one user on one host.
 """
 
@@ -43,7 +43,7 @@ class Cancel(msgspec.Struct, tag="cancel", array_like=True):
     sample: int | None = None
 
 
-class Greeting(msgspec.Struct, tag="greeting", array_like=True):
+class WorkerGreeting(msgspec.Struct, tag="greeting", array_like=True):
     """What a worker is. ``kind``: ``dedicated`` or ``bubbles``; ``model``: a digest of the configuration, equal for all of a door."""
 
     kind: str
@@ -85,7 +85,7 @@ class Prefilled(msgspec.Struct, tag="prefilled", array_like=True):
 
 
 ToWorker = Submit | Cancel
-FromWorker = Greeting | Report | Prefilled
+FromWorker = WorkerGreeting | Report | Prefilled
 
 _encoder: Final = msgspec.msgpack.Encoder()
 

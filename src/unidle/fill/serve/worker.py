@@ -17,10 +17,10 @@ import msgspec
 import torch
 
 from unidle.errors import UnidleError
-from unidle.fill.serve.generate import Generator, Limits
+from unidle.fill.serve.generate import Generator, WorkerLimits
 from unidle.fill.serve.model.config import ModelConfig
 from unidle.fill.serve.model.load import load_model
-from unidle.fill.serve.wire import Cancel, Frames, Greeting, Report, Submit, ToWorker, frame
+from unidle.fill.serve.wire import Cancel, Frames, Report, Submit, ToWorker, WorkerGreeting, frame
 
 
 def digest(config: ModelConfig) -> str:
@@ -87,12 +87,12 @@ def main() -> int:
     except UnidleError as error:
         sys.stderr.write(f"unidle: {error}\n")
         return error.exit_code
-    limits = Limits(given.blocks, given.block_tokens, given.batch, given.chunk_tokens)
+    limits = WorkerLimits(given.blocks, given.block_tokens, given.batch, given.chunk_tokens)
     dtype = getattr(torch, given.dtype or model.config.dtype)
     generator = Generator(model, limits, torch.device(given.device), dtype)
     try:
         line.send(
-            Greeting(
+            WorkerGreeting(
                 "dedicated",
                 digest(model.config),
                 os.getpid(),

@@ -13,7 +13,7 @@ from typing import Final
 from unidle.errors import CannotRun
 from unidle.fill.serve.door import Door
 from unidle.fill.serve.links import WorkerLink
-from unidle.fill.serve.wire import Greeting
+from unidle.fill.serve.wire import WorkerGreeting
 
 _PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 10.0
@@ -55,7 +55,7 @@ class Workers:
         self.ready = asyncio.Event()
         self.failed: CannotRun | None = None
 
-    def accepts(self, greeting: Greeting) -> bool:
+    def accepts(self, greeting: WorkerGreeting) -> bool:
         """It runs the same model as the others."""
         self._model = self._model or greeting.model
         if greeting.kind == "dedicated":

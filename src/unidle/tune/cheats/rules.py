@@ -11,7 +11,7 @@ from unidle.tune.analysis.source import SourceFacts
 from unidle.tune.cheats import words
 from unidle.tune.cheats.caching import cached
 from unidle.tune.cheats.timed import moved_out
-from unidle.tune.cheats.words import Refusal
+from unidle.tune.cheats.words import CheatRefusal
 
 _Place = dict[tuple[str, str, str], list[int]]
 _USUAL_METHODS: Final = frozenset({"__init__", "__len__", "__getitem__", "__call__", "__iter__"})
@@ -21,19 +21,19 @@ _READERS: Final = frozenset({
 _TRANSFORMS: Final = ("transform", "transforms", "augment", "collate_fn")
 
 
-def refused_in(file: str, before: SourceFacts, after: SourceFacts) -> list[Refusal]:
+def refused_in(file: str, before: SourceFacts, after: SourceFacts) -> list[CheatRefusal]:
     """All refusals of one file."""
     gone, new = _difference(_noted(before), _noted(after))
     found = [
-        Refusal(rule, file, line, f"`{text[:80]}` is gone or changed")
+        CheatRefusal(rule, file, line, f"`{text[:80]}` is gone or changed")
         for (rule, kind, text), lines in gone.items() if kind in ("both", "gone") for line in lines
     ]  # fmt: skip
     found += [
-        Refusal(rule, file, line, f"`{text[:80]}` is new or changed")
+        CheatRefusal(rule, file, line, f"`{text[:80]}` is new or changed")
         for (rule, kind, text), lines in new.items() if kind in ("both", "new") for line in lines
     ]  # fmt: skip
-    found += [Refusal("timed", file, line, message) for line, message in moved_out(before, after)]
-    found += [Refusal("cached", file, line, message) for line, message in cached(before, after)]
+    found += [CheatRefusal("timed", file, line, message) for line, message in moved_out(before, after)]
+    found += [CheatRefusal("cached", file, line, message) for line, message in cached(before, after)]
     return found
 
 

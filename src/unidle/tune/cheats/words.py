@@ -22,7 +22,7 @@ RULES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class CheatRefusal:
     """A change breaks ``rule`` at a line of the file: after the change, or before it where something is gone. Line 0: in the run."""
 
     rule: str

@@ -19,14 +19,14 @@ class BrokenAnswer(Exception):
         super().__init__(problem)
 
 
-class Stream(Protocol):
+class AnswerStream(Protocol):
     """What is read; ``read1`` returns what there is, and nothing at the end."""
 
     def read1(self, size: int, /) -> bytes:
         """At most ``size`` bytes."""
 
 
-def pieces(stream: Stream, left_s: Callable[[], float]) -> Iterator[bytes]:
+def pieces(stream: AnswerStream, left_s: Callable[[], float]) -> Iterator[bytes]:
     """What arrives, until the end, the limit of size, or the end of time. Errors: BrokenAnswer, TimeoutError, OSError."""
     size = 0
     while piece := stream.read1(_ENOUGH):

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from unidle.errors import UnidleError
 from unidle.tune.endpoint.body import BrokenAnswer, error_text, pieces, text_of_events, text_of_json
-from unidle.tune.endpoint.settings import KEY, MODEL, URL, Endpoint
+from unidle.tune.endpoint.settings import KEY, MODEL, URL, ModelEndpoint
 
 _AGAIN: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _REMEDY: Final = {
@@ -40,10 +40,10 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ModelClient:
     """Sends requests to one endpoint. ``wait`` and ``clock`` are those of the machine."""
 
-    endpoint: Endpoint
+    endpoint: ModelEndpoint
     patience: Patience = Patience()
     wait: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic

@@ -19,7 +19,7 @@ _LEAST_KEY: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ModelEndpoint:
     """``url``: the base, such as ``http://127.0.0.1:8000/v1``. ``key``: sent as bearer token; empty: none is sent."""
 
     url: str
@@ -31,7 +31,7 @@ class Endpoint:
         return text.replace(self.key, _HIDDEN) if len(self.key) >= _LEAST_KEY else text
 
 
-def endpoint_of(environ: Mapping[str, str] = os.environ) -> Endpoint | None:
+def endpoint_of(environ: Mapping[str, str] = os.environ) -> ModelEndpoint | None:
     """The endpoint that the environment has; None without one. Errors: :class:`BadInput`, without the key."""
     url, model, key = (environ.get(name, "").strip() for name in (URL, MODEL, KEY))
     if not url:
@@ -49,4 +49,4 @@ def endpoint_of(environ: Mapping[str, str] = os.environ) -> Endpoint | None:
         raise BadInput("is missing", field=MODEL, remedy="name the model of the endpoint")
     if not (key.isascii() and key.isprintable()):
         raise BadInput("has characters that no HTTP header has", field=KEY, remedy="copy the key again")
-    return Endpoint(url.rstrip("/"), model, key)
+    return ModelEndpoint(url.rstrip("/"), model, key)

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from unidle.tune.edits import Edit, EditRefused, planned
 from unidle.tune.endpoint.answer import UnusableAnswer, edits_of
-from unidle.tune.endpoint.client import Client
+from unidle.tune.endpoint.client import ModelClient
 
 Outcome = Literal["kept", "rejected", "inconclusive"]
 
@@ -39,7 +39,7 @@ class HotLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedEdits:
     """What became of a change, and why."""
 
     outcome: Outcome
@@ -47,23 +47,23 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class TriedEdits:
     """One round: what was proposed, and what became of it. No ``edits``: the answer could not be read."""
 
     round: int
     edits: tuple[Edit, ...]
-    judged: Judged
+    judged: JudgedEdits
 
 
 def talk(
-    client: Client, tree: Path, profile: Callable[[], Sequence[HotLine]], judge: Callable[[tuple[Edit, ...]], Judged], *, rounds: int,
-) -> list[Try]:  # fmt: skip
+    client: ModelClient, tree: Path, profile: Callable[[], Sequence[HotLine]], judge: Callable[[tuple[Edit, ...]], JudgedEdits], *, rounds: int,
+) -> list[TriedEdits]:  # fmt: skip
     """Up to ``rounds`` proposals for ``tree``. ``profile`` is called for each: a kept change moves the lines.
 
     ``judge`` gets edits that can be applied, and decides. The talk ends when the model proposes none.
     Errors: :class:`unidle.tune.endpoint.client.EndpointFailed`.
     """
-    tries: list[Try] = []
+    tries: list[TriedEdits] = []
     for number in range(1, rounds + 1):
         text = client.ask(messages(tree, profile(), tries))
         edits: tuple[Edit, ...] = ()
@@ -74,23 +74,23 @@ def talk(
             planned(tree, edits)
             judged = _known(edits, tries) or judge(edits)
         except UnusableAnswer as error:
-            judged = Judged("rejected", f"the answer cannot be read: {error}")
+            judged = JudgedEdits("rejected", f"the answer cannot be read: {error}")
         except EditRefused as error:
-            judged = Judged("rejected", error.line())
-        tries.append(Try(number, edits, judged))
+            judged = JudgedEdits("rejected", error.line())
+        tries.append(TriedEdits(number, edits, judged))
     return tries
 
 
-def _known(edits: tuple[Edit, ...], tries: Sequence[Try]) -> Judged | None:
+def _known(edits: tuple[Edit, ...], tries: Sequence[TriedEdits]) -> JudgedEdits | None:
     """A change that was rejected is not tried twice."""
     change = {(one.file, one.old, one.new) for one in edits}
     for one in tries:
         if one.judged.outcome != "kept" and {(edit.file, edit.old, edit.new) for edit in one.edits} == change:
-            return Judged("rejected", f"the same change as in round {one.round}: {one.judged.why}")
+            return JudgedEdits("rejected", f"the same change as in round {one.round}: {one.judged.why}")
     return None
 
 
-def messages(tree: Path, hot: Sequence[HotLine], tries: Sequence[Try]) -> list[dict[str, str]]:
+def messages(tree: Path, hot: Sequence[HotLine], tries: Sequence[TriedEdits]) -> list[dict[str, str]]:
     """What the model is sent: instructions, then profile, code and tries."""
     parts = ["Where a step spends its time:"]
     parts += [f"- {one.share_pct:.1f} % {one.file}:{one.line} {one.message}" for one in hot]

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from unidle.tune.fit.model import GROUP, VALUE_BYTES, WEIGHT_BITS, Cut, Decoder, Use
+from unidle.tune.fit.model import GROUP, VALUE_BYTES, WEIGHT_BITS, DecoderModel, ShardedOver, Use
 
 _STATES: Final = {"adamw": 8, "momentum": 4, "sgd": 0}
 """Bytes for each parameter, in FP32."""
@@ -27,7 +27,7 @@ MOST_BATCH: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryFit:
     """Bytes on the fullest device. ``peak``: the most at one moment. ``arithmetic``: a line for each part."""
 
     weights: int
@@ -47,9 +47,9 @@ class Memory:
         }
 
 
-def memory_of(model: Decoder, use: Use, cut: Cut | None = None) -> Memory:
+def memory_of(model: DecoderModel, use: Use, cut: ShardedOver | None = None) -> MemoryFit:
     """Bytes on the fullest device of those that the model is cut over."""
-    cut = cut or Cut()
+    cut = cut or ShardedOver()
     layers = math.ceil(model.layers / cut.pipeline)
     own = math.ceil((layers * model.layer_parameters + model.embedding_parameters) / cut.tensor)
     lines = [
@@ -88,10 +88,10 @@ def memory_of(model: Decoder, use: Use, cut: Cut | None = None) -> Memory:
             moments["first layer computed again"] = static + kept + layer + logits + largest // shards[1]
         peak = max(moments.values())
         lines += [f"{moment}: {size:,} B" for moment, size in moments.items()]
-    return Memory(weights, gradients, optimizer, activations, kv, other, peak, tuple(lines))
+    return MemoryFit(weights, gradients, optimizer, activations, kv, other, peak, tuple(lines))
 
 
-def largest_batch(model: Decoder, use: Use, cut: Cut, device_bytes: int) -> int:
+def largest_batch(model: DecoderModel, use: Use, cut: ShardedOver, device_bytes: int) -> int:
     """The most sequences that fit a device; 0 where not one does."""
     room = (device_bytes - RESERVED_BYTES) * USABLE
 
@@ -117,7 +117,9 @@ def _weights(own: int, use: Use, shards: int, lines: list[str]) -> int:
     return weights
 
 
-def _activations(model: Decoder, use: Use, cut: Cut, layers: int, lines: list[str]) -> tuple[int, int]:
+def _activations(
+    model: DecoderModel, use: Use, cut: ShardedOver, layers: int, lines: list[str]
+) -> tuple[int, int]:
     """What is kept until the backward pass, and what one layer needs then."""
     tokens, size = use.batch * use.sequence, VALUE_BYTES[use.precision]
     if not use.training:
@@ -137,7 +139,7 @@ def _activations(model: Decoder, use: Use, cut: Cut, layers: int, lines: list[st
     return total, layer
 
 
-def _kv(model: Decoder, use: Use, cut: Cut, layers: int, lines: list[str]) -> int:
+def _kv(model: DecoderModel, use: Use, cut: ShardedOver, layers: int, lines: list[str]) -> int:
     heads, size = (
         math.ceil(model.kv_heads / cut.tensor),
         1 if use.precision == "fp8" else 2 if use.precision != "fp32" else 4,
@@ -149,7 +151,7 @@ def _kv(model: Decoder, use: Use, cut: Cut, layers: int, lines: list[str]) -> in
     return kv
 
 
-def _loss(model: Decoder, use: Use, cut: Cut, lines: list[str]) -> int:
+def _loss(model: DecoderModel, use: Use, cut: ShardedOver, lines: list[str]) -> int:
     """Logits; in training also their logarithm, and both gradients, in FP32."""
     values = math.ceil(model.vocabulary / cut.tensor)
     if not use.training:
@@ -163,7 +165,7 @@ def _loss(model: Decoder, use: Use, cut: Cut, lines: list[str]) -> int:
     return size
 
 
-def _gathered(model: Decoder, use: Use, cut: Cut, lines: list[str]) -> int:
+def _gathered(model: DecoderModel, use: Use, cut: ShardedOver, lines: list[str]) -> int:
     """With sharded weights, two layers are whole at one moment: the one that computes, and the next."""
     if cut.zero < 3 or cut.data == 1 or not use.training:
         return 0
@@ -174,5 +176,5 @@ def _gathered(model: Decoder, use: Use, cut: Cut, lines: list[str]) -> int:
     return size
 
 
-def _largest(model: Decoder, cut: Cut) -> int:
+def _largest(model: DecoderModel, cut: ShardedOver) -> int:
     return math.ceil(max(model.vocabulary * model.hidden, model.hidden * model.intermediate) / cut.tensor)

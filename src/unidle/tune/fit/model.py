@@ -16,7 +16,7 @@ GROUP: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Decoder:
+class DecoderModel:
     """A decoder in the form of GPT-2, or with ``gated`` in that of Llama (RMSNorm, rotary positions, gated MLP)."""
 
     layers: int
@@ -89,7 +89,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ShardedOver:
     """Over how many devices. ``zero``: 0 none, 1 optimizer, 2 gradients too, 3 weights too (as FSDP), over ``data`` devices."""
 
     tensor: int = 1

@@ -11,7 +11,7 @@ import msgspec
 
 from unidle.fill.serve.http.wanted import Wanted
 from unidle.fill.serve.text.tokenizer import TextTokenizer
-from unidle.fill.serve.ticket import Part
+from unidle.fill.serve.ticket import AnswerPart
 from unidle.fill.serve.wire import Token
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -47,7 +47,7 @@ class Answer:
         self._begin = b"data: " + _encode(self.head)[:-1] + b',"choices":[{"index":'
         self._usage = b',"usage":null}\n\n' if wanted.include_usage else b"}\n\n"
 
-    def take(self, index: int, part: Part) -> None:
+    def take(self, index: int, part: AnswerPart) -> None:
         """Add a part to a choice."""
         choice = self._choices[index]
         choice.text.append(part.text)
@@ -86,7 +86,7 @@ class Answer:
                 found.append(self._chunk(index, b'"text":' + _encode(echo), b"null", b"null"))
         return b"".join(found)
 
-    def chunk(self, index: int, part: Part) -> bytes:
+    def chunk(self, index: int, part: AnswerPart) -> bytes:
         """One part of a stream."""
         logged = b"null" if part.token is None else _encode(self._logged(index, [part.token]))
         end = _encode(part.end) if part.end else b"null"

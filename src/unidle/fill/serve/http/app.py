@@ -21,7 +21,7 @@ from unidle.fill.serve.http.answers import Answer
 from unidle.fill.serve.http.errors import ApiError, bad
 from unidle.fill.serve.http.wanted import RequestReader, Wanted
 from unidle.fill.serve.text.tokenizer import TextTokenizer
-from unidle.fill.serve.ticket import Part, Ticket
+from unidle.fill.serve.ticket import AnswerPart, OpenRequest
 
 _BODY_S: Final = 30.0
 _DROPPED: Final = 16
@@ -152,7 +152,7 @@ class _Generation(Response):
         self._door = door
         self._wanted = wanted
         self._answer = answer
-        self._tickets = list[Ticket]()
+        self._tickets = list[OpenRequest]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         wanted = self._wanted
@@ -185,7 +185,7 @@ class _Generation(Response):
         for ticket in self._tickets:
             ticket.fail(_Gone())
 
-    async def _parts(self) -> AsyncIterator[list[tuple[int, Part]]]:
+    async def _parts(self) -> AsyncIterator[list[tuple[int, AnswerPart]]]:
         """Parts with the index of their choice, of all prompts as they arrive."""
         samples = self._wanted.samples
         if len(self._tickets) == 1:

@@ -26,7 +26,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     include_obfuscation: bool = False
 
 
-class Shared(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class SharedBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What both kinds of request have. Penalties are known, and refused above 0."""
 
     model: str
@@ -43,7 +43,7 @@ class Shared(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     user: str | None = None
 
 
-class CompletionBody(Shared, forbid_unknown_fields=True, kw_only=True):
+class CompletionBody(SharedBody, forbid_unknown_fields=True, kw_only=True):
     """``POST /v1/completions``. ``prompt``: text, tokens, or a list of either."""
 
     prompt: Any = None
@@ -57,16 +57,16 @@ class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
     text: str
 
 
-class Message(msgspec.Struct, forbid_unknown_fields=True):
+class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
     role: str
     content: str | list[ContentPart]
     name: str | None = None
 
 
-class ChatBody(Shared, forbid_unknown_fields=True, kw_only=True):
+class ChatBody(SharedBody, forbid_unknown_fields=True, kw_only=True):
     """``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: _Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from unidle.fill.serve.http.bodies import MOST_SAMPLES, MOST_STOPS, ChatBody, CompletionBody, Shared, decoded
+from unidle.fill.serve.http.bodies import (
+    MOST_SAMPLES,
+    MOST_STOPS,
+    ChatBody,
+    CompletionBody,
+    SharedBody,
+    decoded,
+)
 from unidle.fill.serve.http.errors import ApiError, bad
 from unidle.fill.serve.text.chat import ChatTemplate
 from unidle.fill.serve.text.tokenizer import TextTokenizer
@@ -94,7 +101,7 @@ class RequestReader:
         return self._wanted(body, [tokens], [""], most, (body.top_logprobs or 0) if body.logprobs else None)
 
     def _wanted(
-        self, body: Shared, prompts: list[list[int]], echo: list[str], most: int, top: int | None
+        self, body: SharedBody, prompts: list[list[int]], echo: list[str], most: int, top: int | None
     ) -> Wanted:
         temperature = 1.0 if body.temperature is None else body.temperature
         if body.stream_options is not None and not body.stream:
