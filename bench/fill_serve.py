@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from _table import Row, main
 
@@ -29,62 +30,48 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def _run(model: Path, log: Path, requests: int) -> tuple[float, dict[str, Any]]:
+    """CPU seconds of the front door, and what `unidle fill bench` printed."""
+    words = [sys.executable, "-m", "unidle", "fill"]
+    options = {
+        "--port": 0,
+        "--threads": 1,
+        "--batch": STREAMS,
+        "--kv-tokens": STREAMS * 96,
+        "--most-waiting": STREAMS,
+    }
+    load = {"--model": "tiny", "--requests": requests, "--streams": STREAMS, "--max-tokens": TOKENS}
+    with open(log, "wb") as out:
+        server = subprocess.Popen(
+            [*words, "serve", "--model", str(model), *_flat(options)], stdout=out, stderr=out
+        )
+    try:
+        while not (found := re.search(r"http://\S+/v1", log.read_text())):
+            if server.poll() is not None:
+                raise RuntimeError(log.read_text())
+            time.sleep(0.1)
+        before = cpu_s(server.pid)
+        done = subprocess.run(
+            [*words, "bench", found[0], *_flat(load), "--json"], capture_output=True, text=True, check=False
+        )
+        return cpu_s(server.pid) - before, json.loads(done.stdout)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _flat(options: Mapping[str, object]) -> list[str]:
+    return [str(word) for pair in options.items() for word in pair]
+
+
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     from models import write_model  # type: ignore[import-not-found]
 
     with tempfile.TemporaryDirectory(prefix="unidle-bench-serve-") as folder:
-        model, log = Path(folder) / "tiny", Path(folder) / "log"
-        write_model(
-            model,
-            "llama",
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-        )
-        words = [sys.executable, "-m", "unidle", "fill"]
-        options = [
-            "--port",
-            "0",
-            "--threads",
-            "1",
-            "--batch",
-            str(STREAMS),
-            "--kv-tokens",
-            str(STREAMS * 96),
-            "--most-waiting",
-            str(STREAMS),
-        ]
-        with open(log, "wb") as out:
-            server = subprocess.Popen(
-                [*words, "serve", "--model", str(model), *options], stdout=out, stderr=out
-            )
-        try:
-            while not (found := re.search(r"http://\S+/v1", log.read_text())):
-                if server.poll() is not None:
-                    raise RuntimeError(log.read_text())
-                time.sleep(0.1)
-            before = cpu_s(server.pid)
-            load = [
-                "--model",
-                "tiny",
-                "--requests",
-                str(arguments.requests),
-                "--streams",
-                str(STREAMS),
-                "--max-tokens",
-                str(TOKENS),
-                "--json",
-            ]
-            done = subprocess.run(
-                [*words, "bench", found[0], *load], capture_output=True, text=True, check=False
-            )
-            spent = cpu_s(server.pid) - before
-            result = json.loads(done.stdout)
-        finally:
-            server.terminate()
-            server.wait()
+        model = Path(folder) / "tiny"
+        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+        write_model(model, "llama", **sizes, num_attention_heads=2, num_key_value_heads=1)
+        spent, result = _run(model, Path(folder) / "log", arguments.requests)
     how = f"measured here, 1 run: {result['answered']} answers, {result['tokens']} tokens in {result['seconds']:.1f} s"
     failed = result["failed"]
     yield Row("errors of 1,000 concurrent streams", "errors", failed, goal="0", holds=failed == 0, how=how)

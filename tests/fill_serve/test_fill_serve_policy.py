@@ -29,6 +29,15 @@ def test_a_block_is_given_back_once() -> None:
     assert pool.used == 0 and pool.free == 4
 
 
+def take_tokens(batcher: Batcher, step: Decode, left: dict[tuple[int, int], int]) -> None:
+    """One token of each row of a step; ``left``: tokens that each sample still needs."""
+    for request, sample in step.rows:
+        left[request.id, sample] -= 1
+        if not left[request.id, sample]:
+            del left[request.id, sample]
+            batcher.ended(request.id, sample)
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20), st.integers(1, 3)), max_size=12), st.randoms()
 )
@@ -61,11 +70,7 @@ def test_every_request_is_answered_in_order_and_no_block_is_left(
                 batcher.prefilled(number)
         else:
             assert isinstance(step, Decode)
-            for request, sample in step.rows:
-                left[request.id, sample] -= 1
-                if not left[request.id, sample]:
-                    del left[request.id, sample]
-                    batcher.ended(request.id, sample)
+            take_tokens(batcher, step, left)
         if begun and chance.random() < 0.05:
             gone = chance.choice(begun)
             batcher.cancel(gone)

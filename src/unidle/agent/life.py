@@ -80,12 +80,7 @@ def run_agent(options: AgentOptions, data_dir: Path, say: Say) -> int:
         raise BadInput("cannot be the name of a node", field="--node", value=name, remedy="give a host name")
     state = AgentState(Path(options.state) if options.state else data_dir / "agent" / name)
     try:
-        if options.pods:
-            join = read_pod_join(options.token_file, options.authority)
-            member: Membership | None = Membership(name, join.token, str(hub), join.authority)
-        else:
-            member = _membership(state, name)
-            join = _join_file(options.token_file, member)
+        join, member = _joining(options, state, name, hub)
         address = options.address or _address(hub, member)
         log = options.kernel_log
         found = find_node(name, address, options.labels, options.cpu_devices, log)
@@ -111,6 +106,17 @@ def run_agent(options: AgentOptions, data_dir: Path, say: Say) -> int:
     finally:
         state.close()
     return 0
+
+
+def _joining(
+    options: AgentOptions, state: AgentState, name: str, hub: DialAddress
+) -> tuple[JoinFile, Membership | None]:
+    """What proves who this agent is: in a pod the token that the kubelet keeps there, else the join file or what a join left."""
+    if options.pods:
+        join = read_pod_join(options.token_file, options.authority)
+        return join, Membership(name, join.token, str(hub), join.authority)
+    member = _membership(state, name)
+    return _join_file(options.token_file, member), member
 
 
 def _membership(state: AgentState, name: str) -> Membership | None:

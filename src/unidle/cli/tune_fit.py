@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 _MOST = 1 << 20
 
 
+FileArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE", show_default=False, help="Model file (`unidle schema model`), or a config.json of Hugging Face."
+    ),
+]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class TuneFitOptions:
     """Options in the order of the help."""
@@ -43,14 +51,7 @@ class TuneFitOptions:
 
 @with_options(options=TuneFitOptions)
 def fit(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            show_default=False,
-            help="Model file (`unidle schema model`), or a config.json of Hugging Face.",
-        ),
-    ],
+    file: FileArgument,
     options: TuneFitOptions,
 ) -> None:
     """Predict the memory of a model in training or inference, and the largest batch of each device.
@@ -61,37 +62,10 @@ def fit(
     from unidle.tune.fit.memory import DEVICES, largest_batch, memory_of
     from unidle.tune.fit.model import ShardedOver, Use
 
-    if not options.serve and options.precision in ("int8", "int4"):
-        raise BadInput(
-            "is for inference",
-            field="--precision",
-            value=options.precision,
-            remedy="add --serve, or use bf16",
-        )
     model = _decoder(load_decoder(file))
-    for name, value, most in (
-        ("--tensor", options.tensor, model.heads),
-        ("--pipeline", options.pipeline, model.layers),
-    ):
-        if value > most:
-            raise BadInput(
-                "is more than the model has", field=name, value=value, remedy=f"use at most {most}"
-            )
-    if model.positions and options.sequence > model.positions:
-        raise BadInput(
-            "is longer than the positions of the model",
-            field="--sequence",
-            value=options.sequence,
-            remedy=f"use at most {model.positions}",
-        )
-    use = Use(
-        options.batch,
-        options.sequence,
-        options.precision,
-        not options.serve,
-        options.optimizer,
-        options.recompute,
-    )
+    _check(options, model)
+    shape = (options.batch, options.sequence, options.precision)
+    use = Use(*shape, not options.serve, options.optimizer, options.recompute)
     cut = ShardedOver(options.tensor, options.pipeline, options.data, options.zero)
     memory = memory_of(model, use, cut)
     fits = [(name, largest_batch(model, use, cut, int(size * 2**30))) for name, size in DEVICES.items()]
@@ -107,6 +81,28 @@ def fit(
     show_table(
         ["device", "largest batch"], [[name, str(batch) if batch else "does not fit"] for name, batch in fits]
     )
+
+
+def _check(options: TuneFitOptions, model: DecoderModel) -> None:
+    """Errors: BadInput for options that do not belong together, or are not for this model."""
+    if not options.serve and options.precision in ("int8", "int4"):
+        raise BadInput(
+            "is for inference",
+            field="--precision",
+            value=options.precision,
+            remedy="add --serve, or use bf16",
+        )
+    most_of = {"--tensor": (options.tensor, model.heads), "--pipeline": (options.pipeline, model.layers)}
+    for name, (value, most) in most_of.items():
+        if value > most:
+            raise BadInput(
+                "is more than the model has", field=name, value=value, remedy=f"use at most {most}"
+            )
+    if model.positions and options.sequence > model.positions:
+        raise BadInput(
+            "is longer than the positions of the model", field="--sequence", value=options.sequence,
+            remedy=f"use at most {model.positions}",
+        )  # fmt: skip
 
 
 def _decoder(file: DecoderFile) -> DecoderModel:

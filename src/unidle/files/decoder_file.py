@@ -76,12 +76,9 @@ def _of_config(source: str, config: Mapping[str, Any]) -> DecoderFile:
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
             raise BadFile(
-                source,
-                f"must be a number from 1 to {_MOST}",
-                field=name,
-                value=value,
+                source, f"must be a number from 1 to {_MOST}", field=name, value=value,
                 remedy="give the config.json of the model",
-            )
+            )  # fmt: skip
         return value
 
     if kind == "gpt2":
@@ -94,11 +91,8 @@ def _of_config(source: str, config: Mapping[str, Any]) -> DecoderFile:
     elif kind in _LLAMA:
         if config.get("num_local_experts"):
             raise BadFile(
-                source,
-                "has experts, which are not supported",
-                field="num_local_experts",
-                value=config["num_local_experts"],
-            )
+                source, "has experts, which are not supported", field="num_local_experts", value=config["num_local_experts"]
+            )  # fmt: skip
         heads = number("num_attention_heads")
         found = DecoderFile(
             layers=number("num_hidden_layers"), hidden=number("hidden_size"), heads=heads, vocabulary=number("vocab_size"),
@@ -107,12 +101,9 @@ def _of_config(source: str, config: Mapping[str, Any]) -> DecoderFile:
         )  # fmt: skip
     else:
         raise BadFile(
-            source,
-            "is not supported",
-            field="model_type",
-            value=kind,
+            source, "is not supported", field="model_type", value=kind,
             remedy=f"use one of gpt2, {', '.join(_LLAMA)}, or a YAML file (`unidle schema model`)",
-        )
+        )  # fmt: skip
     _check(found, source)
     return found
 

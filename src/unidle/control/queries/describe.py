@@ -229,15 +229,13 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
 
 def _unwatched(view: View, job: JobView) -> str | None:
     """What is not seen of a running job, as no agent runs on its nodes; None where all have one."""
-    live = job.live
-    nodes = [] if live is None else without_agent(view, dict.fromkeys(place.node for place in live.places))
+    places = () if job.live is None else job.live.places
+    nodes = without_agent(view, dict.fromkeys(place.node for place in places))
     if not nodes:
         return None
     more = f" and {counted(len(nodes) - _NAMED, 'more node')}" if len(nodes) > _NAMED else ""
-    return (
-        f"no agent runs on {', '.join(nodes[:_NAMED])}{more}: faults of the nodes, hangs, stragglers and idle devices "
-        "are not found, and ranks there are not profiled"
-    )
+    lost = "faults of the nodes, hangs, stragglers and idle devices are not found, and ranks there are not profiled"
+    return f"no agent runs on {', '.join(nodes[:_NAMED])}{more}: {lost}"
 
 
 def _decisions_of(view: View, job: JobView, attempt: AttemptView) -> list[Plain]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -29,6 +30,15 @@ TokensOption = Annotated[
 PromptOption = Annotated[str, typer.Option("--prompt", metavar="TEXT", help="Prompt of each request.")]
 
 
+def _percentiles(seconds: Sequence[float]) -> dict[str, float | None]:
+    """In milliseconds; None where there is nothing."""
+    from unidle.fill.cli.output import quantile_ns
+
+    whole = [int(value * 1e9) for value in seconds]
+    parts = {part: quantile_ns(whole, int(part[1:]) / 100) for part in ("p50", "p90", "p99")}
+    return {part: None if ns is None else ns / 1e6 for part, ns in parts.items()}
+
+
 def bench(
     url: UrlArgument,
     model: ModelOption,
@@ -42,22 +52,13 @@ def bench(
     """Send streaming completions to an endpoint of OpenAI's form, and print times to the first token and per token."""
     import asyncio
 
-    from unidle.fill.cli.output import quantile_ns
     from unidle.fill.serve.load import EndpointLoad, run_load
 
     if not url.startswith("http://"):
-        raise BadInput(
-            "must begin with http://",
-            field="URL",
-            value=url,
-            remedy="name the endpoint's base, such as http://127.0.0.1:8000/v1",
-        )
+        remedy = "name the endpoint's base, such as http://127.0.0.1:8000/v1"
+        raise BadInput("must begin with http://", field="URL", value=url, remedy=remedy)
     found = asyncio.run(run_load(EndpointLoad(url, model, prompt, requests, max_tokens, streams, rate)))
-    times: dict[str, Any] = {}
-    for name, values in (("ttft_ms", found.ttft_s), ("tpot_ms", found.tpot_s)):
-        whole = [int(value * 1e9) for value in values]
-        parts = {part: quantile_ns(whole, int(part[1:]) / 100) for part in ("p50", "p90", "p99")}
-        times[name] = {part: None if ns is None else ns / 1e6 for part, ns in parts.items()}
+    times = {"ttft_ms": _percentiles(found.ttft_s), "tpot_ms": _percentiles(found.tpot_s)}
     shown = {
         **times, "answered": len(found.ttft_s), "failed": len(found.errors), "tokens": found.tokens, "seconds": found.seconds,
         "tokens_per_s": found.tokens / found.seconds,
@@ -69,12 +70,8 @@ def bench(
             f"{len(found.ttft_s):,} answered, {len(found.errors):,} failed; {found.tokens:,} tokens in {found.seconds:,.2f} s"
         )
         for name, what in (("ttft_ms", "Time to first token"), ("tpot_ms", "Time per token")):
-            say(
-                f"{what}: "
-                + ", ".join(
-                    f"{part} {value:,.2f} ms" for part, value in times[name].items() if value is not None
-                )
-            )
+            parts = [f"{part} {value:,.2f} ms" for part, value in times[name].items() if value is not None]
+            say(f"{what}: {', '.join(parts)}")
     if found.errors:
         raise JobFailed(
             f"{len(found.errors)} requests failed", value=found.errors[0], remedy="see the server's log"

@@ -2,97 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unidle.cli.option_set import with_options
 from unidle.errors import BadInput, CannotRun
 
 if TYPE_CHECKING:
     from unidle.fill.serve.server import ServeOptions
 
-ModelOption = Annotated[
-    Path,
-    typer.Option("--model", metavar="DIR", show_default=False, help="Model in the form of Hugging Face: Llama or GPT-2, safetensors."),
-]  # fmt: skip
-PortOption = Annotated[
-    int, typer.Option("--port", metavar="P", min=0, max=65535, help="TCP port; 0: any free one.")
-]
-HostOption = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
-NameOption = Annotated[
-    str | None,
-    typer.Option("--name", metavar="NAME", show_default=False, help="Name of the model in requests; default: that of its directory."),
-]  # fmt: skip
-DeviceOption = Annotated[
-    list[str] | None,
-    typer.Option("--device", metavar="DEVICE", show_default=False, help="Dedicated device: cpu, cuda:0. Repeat it for more; default: cpu."),
-]  # fmt: skip
-DtypeOption = Annotated[
-    str | None,
-    typer.Option("--dtype", metavar="TYPE", show_default=False, help="float32, bfloat16 or float16; default: the model's own."),
-]  # fmt: skip
-ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", metavar="N", min=1, show_default=False, help="CPU threads of each worker."),
-]  # fmt: skip
-BubblesOption = Annotated[
-    Path | None,
-    typer.Option("--bubbles", metavar="SOCKET", show_default=False, help="Unix socket for fillers that prefill in bubbles of training."),
-]  # fmt: skip
-BlocksOption = Annotated[
-    int | None,
-    typer.Option("--kv-tokens", metavar="N", min=16, show_default=False, help="Tokens in the cache of each device; default: 8 contexts."),
-]  # fmt: skip
-BatchOption = Annotated[
-    int, typer.Option("--batch", metavar="N", min=1, help="Most answers generated at a time, on each device.")
-]
-ChunkOption = Annotated[
-    int, typer.Option("--chunk-tokens", metavar="N", min=1, help="Tokens of a chunk of prefill.")
-]
-QueueOption = Annotated[
-    int, typer.Option("--most-waiting", metavar="N", min=1, help="Requests that may wait; more are refused.")
-]
-SloOption = Annotated[
-    float, typer.Option("--slo-ttft", metavar="SECONDS", min=0.001, help="Limit of the time to the first token, for the choice of a route."),
-]  # fmt: skip
-DrainOption = Annotated[
-    float,
-    typer.Option("--drain", metavar="SECONDS", min=0, help="Time for requests that run, after SIGTERM."),
-]
-KeyOption = Annotated[
-    Path | None,
-    typer.Option("--api-key-file", metavar="FILE", show_default=False, help="File with the key that clients must send; default: no check."),
-]  # fmt: skip
-
 _BLOCK = 16
 
 
-def serve(
-    model: ModelOption,
-    port: PortOption = 8000,
-    host: HostOption = "127.0.0.1",
-    name: NameOption = None,
-    device: DeviceOption = None,
-    dtype: DtypeOption = None,
-    threads: ThreadsOption = None,
-    bubbles: BubblesOption = None,
-    kv_tokens: BlocksOption = None,
-    batch: BatchOption = 64,
-    chunk_tokens: ChunkOption = 256,
-    most_waiting: QueueOption = 1024,
-    slo_ttft: SloOption = 3.0,
-    drain: DrainOption = 30.0,
-    api_key_file: KeyOption = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class ServeCommand:
+    """Options in the order of the help."""
+
+    # fmt: off
+    model: Annotated[
+        Path, typer.Option("--model", metavar="DIR", show_default=False, help="Model in the form of Hugging Face: Llama or GPT-2, safetensors.")
+    ]
+    port: Annotated[int, typer.Option("--port", metavar="P", min=0, max=65535, help="TCP port; 0: any free one.")] = 8000
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1"
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", show_default=False, help="Name of the model in requests; default: that of its directory.")
+    ] = None
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", metavar="DEVICE", show_default=False, help="Dedicated device: cpu, cuda:0. Repeat it for more; default: cpu."),
+    ] = None
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", metavar="TYPE", show_default=False, help="float32, bfloat16 or float16; default: the model's own.")
+    ] = None
+    threads: Annotated[int | None, typer.Option("--threads", metavar="N", min=1, show_default=False, help="CPU threads of each worker.")] = None
+    bubbles: Annotated[
+        Path | None,
+        typer.Option("--bubbles", metavar="SOCKET", show_default=False, help="Unix socket for fillers that prefill in bubbles of training."),
+    ] = None
+    kv_tokens: Annotated[
+        int | None,
+        typer.Option("--kv-tokens", metavar="N", min=16, show_default=False, help="Tokens in the cache of each device; default: 8 contexts."),
+    ] = None
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Most answers generated at a time, on each device.")] = 64
+    chunk_tokens: Annotated[int, typer.Option("--chunk-tokens", metavar="N", min=1, help="Tokens of a chunk of prefill.")] = 256
+    most_waiting: Annotated[int, typer.Option("--most-waiting", metavar="N", min=1, help="Requests that may wait; more are refused.")] = 1024
+    slo_ttft: Annotated[
+        float, typer.Option("--slo-ttft", metavar="SECONDS", min=0.001, help="Limit of the time to the first token, for the choice of a route.")
+    ] = 3.0
+    drain: Annotated[float, typer.Option("--drain", metavar="SECONDS", min=0, help="Time for requests that run, after SIGTERM.")] = 30.0
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option("--api-key-file", metavar="FILE", show_default=False, help="File with the key that clients must send; default: no check."),
+    ] = None
+    # fmt: on
+
+
+@with_options(options=ServeCommand)
+def serve(options: ServeCommand) -> None:
     """Serve a model by OpenAI's API: completions, chat, models. Prompts are prefilled in bubbles of training where fillers are
     connected and in time, else on dedicated devices, which also generate the answers."""
-    _check(model, dtype)
-    given: dict[str, Any] = locals()
-    options = _options(given)
+    _check(options.model, options.dtype)
+    found = _options(options)
     from unidle.cli.common import say
     from unidle.fill.serve.server import serve as serve_model
 
-    serve_model(options, say)
+    serve_model(found, say)
 
 
 def _check(model: Path, dtype: str | None) -> None:
@@ -115,26 +92,20 @@ def _check(model: Path, dtype: str | None) -> None:
         raise CannotRun(f"the server needs {error.name}", remedy="pip install 'unidle[fill]'") from error
 
 
-def _options(given: dict[str, Any]) -> ServeOptions:
+def _options(given: ServeCommand) -> ServeOptions:
     from unidle.fill.serve.model.config import read_config
     from unidle.fill.serve.server import ServeOptions
     from unidle.fill.serve.workers import WorkerOptions
 
-    model: Path = given["model"]
-    tokens = given["kv_tokens"] or 8 * read_config(model).context
+    tokens = given.kv_tokens or 8 * read_config(given.model).context
+    blocks = max(tokens // _BLOCK, 1)
     worker = WorkerOptions(
-        model,
-        given["dtype"],
-        given["threads"],
-        max(tokens // _BLOCK, 1),
-        _BLOCK,
-        given["batch"],
-        given["chunk_tokens"],
+        given.model, given.dtype, given.threads, blocks, _BLOCK, given.batch, given.chunk_tokens
     )
     return ServeOptions(
-        name=given["name"] or model.resolve().name, host=given["host"], port=given["port"], devices=given["device"] or ["cpu"],
-        worker=worker, most_waiting=given["most_waiting"], slo_s=given["slo_ttft"], drain_s=given["drain"],
-        bubbles=given["bubbles"], key=_key(given["api_key_file"]),
+        name=given.name or given.model.resolve().name, host=given.host, port=given.port, devices=given.device or ["cpu"],
+        worker=worker, most_waiting=given.most_waiting, slo_s=given.slo_ttft, drain_s=given.drain,
+        bubbles=given.bubbles, key=_key(given.api_key_file),
     )  # fmt: skip
 
 

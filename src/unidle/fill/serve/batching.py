@@ -1,6 +1,6 @@
 """What a worker does next: which requests have blocks, whose chunk is prefilled, which sequences are decoded. Pure.
 
-- Requests begin in the order in which they arrived. One that does not fit waits, and so do those behind it: none is overtaken for ever.
+- Requests begin in the order in which they arrived. One that does not fit waits, and so do those behind it: none is overtaken.
 - A request gets all the blocks that it can ever need when it begins, so that nothing that runs is stopped for lack of memory.
 - Chunks and steps of decoding alternate while there are both: a long prompt delays each token of others by one chunk at most.
 """

@@ -1,4 +1,4 @@
-"""Keys and values of a prompt that was prefilled elsewhere, as a file in memory (tmpfs where there is one)."""
+"""Keys and values of a prompt that was prefilled elsewhere, as a file in memory (in tmpfs if the host has it)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from unidle.tune.cheats.rules import refused_in
 from unidle.tune.cheats.words import CheatRefusal
 from unidle.tune.edits import FileChange
 
-__all__ = ["Refusal", "RunFacts", "cheats", "run_cheats"]
+__all__ = ["CheatRefusal", "RunFacts", "cheats", "run_cheats"]
 
 
 @dataclass(frozen=True, slots=True)

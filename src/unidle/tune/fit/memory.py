@@ -74,18 +74,15 @@ def memory_of(model: DecoderModel, use: Use, cut: ShardedOver | None = None) -> 
     other = logits + _gathered(model, use, cut, lines)
     peak = weights + activations + kv + other
     if use.training:
-        logits, largest = other - 3 * (logits // 4), 4 * _largest(model, cut)
-        static = weights + optimizer
+        static, left, largest = weights + optimizer, other - 3 * (logits // 4), 4 * _largest(model, cut)
+        update = static + gradients + left + 2 * largest // shards[0]
         moments = {
             "begin of the backward pass (no gradients yet)": static + kept + other,
-            "its last layer (gradients, one layer, logits)": static + gradients + layer + logits,
-            "update (gradients, logits, two copies of the largest tensor)": static
-            + gradients
-            + logits
-            + 2 * largest // shards[0],
+            "its last layer (gradients, one layer, logits)": static + gradients + layer + left,
+            "update (gradients, logits, two copies of the largest tensor)": update,
         }
         if use.recompute:
-            moments["first layer computed again"] = static + kept + layer + logits + largest // shards[1]
+            moments["first layer computed again"] = static + kept + layer + left + largest // shards[1]
         peak = max(moments.values())
         lines += [f"{moment}: {size:,} B" for moment, size in moments.items()]
     return MemoryFit(weights, gradients, optimizer, activations, kv, other, peak, tuple(lines))
