@@ -33,6 +33,11 @@ OF_TWO_KINDS = {
     "--gantt": "an SVG file", "--perfetto": "a JSON file",
     "--compare": "a switch that is on by default in one command, off in another, with its own opposite",
     "--check": "a switch that is on by default in one command, off in another",
+    "--pods": "a directory of the kubelet (`agent`), a file of a trace (`replay openb`)",
+    "--wait": "a switch where the end is awaited, a time where a rank's beginning is (`fill run`)",
+    "--out": "the directory of a filler's results (`fill run`), a file elsewhere",
+    "--dtype": "types that can be measured, and that can be served",
+    "--model": "a directory where it is loaded, a name where it is requested",
     "--against": "what a result is compared with: other windows, files, or other ways to run",
 }  # fmt: skip
 """Options whose value is written differently in two commands although they mean the same thing, and why."""

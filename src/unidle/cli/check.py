@@ -94,8 +94,9 @@ class CheckOptions:
 
 @with_options(options=CheckOptions)
 def check(options: CheckOptions) -> None:
-    """Check that this node is fit to run a job; or, with --between, the links between nodes of a fleet.
+    """Check that this node is fit to run a job.
 
+    With --between, check the links between nodes of a fleet instead.
     Exit codes: 0 fit, 1 unfit, 2 bad input, 3 undecided."""
     if options.between is not None:
         from unidle.cli.check_links import check_links

@@ -36,12 +36,12 @@ class TuneFitOptions:
     precision: Annotated[
         Literal["fp32", "bf16", "fp8", "int8", "int4"], typer.Option("--precision", help="Of weights and products; int8 and int4 only with --serve.")
     ] = "bf16"
-    optimizer: Annotated[Literal["adamw", "momentum", "sgd"], typer.Option("--optimizer", help="Whose state is kept, in FP32.")] = "adamw"
+    optimizer: Annotated[Literal["adamw", "momentum", "sgd"], typer.Option("--optimizer", metavar="NAME", help="adamw, momentum or sgd: whose state is kept, in FP32.")] = "adamw"
     recompute: Annotated[bool, typer.Option("--recompute", help="Keep only the inputs of layers, and compute the rest again.")] = False
     serve: Annotated[bool, typer.Option("--serve", help="Inference with a KV cache instead of training.")] = False
     tensor: Annotated[int, typer.Option("--tensor", metavar="N", min=1, max=_MOST, help="Devices that share each layer.")] = 1
     pipeline: Annotated[int, typer.Option("--pipeline", metavar="N", min=1, max=_MOST, help="Stages of layers.")] = 1
-    data: Annotated[int, typer.Option("--data", metavar="N", min=1, max=_MOST, help="Replicas, over which --zero shards.")] = 1
+    replicas: Annotated[int, typer.Option("--replicas", metavar="N", min=1, max=_MOST, help="Replicas, over which --zero shards.")] = 1
     zero: Annotated[
         int, typer.Option("--zero", metavar="0-3", min=0, max=3, help="1: optimizer sharded, 2: gradients too, 3: weights too, as FSDP.")
     ] = 0
@@ -54,9 +54,9 @@ def fit(
     file: FileArgument,
     options: TuneFitOptions,
 ) -> None:
-    """Predict the memory of a model in training or inference, and the largest batch of each device.
+    """Predict the memory of a model, and its largest batch.
 
-    Activations are those of PyTorch with fused attention. Exit codes: 0, 2 bad input.
+    Of training or inference, on each of several devices. Activations are those of PyTorch with fused attention. Exit codes: 0, 2 bad input.
     """
     from unidle.files.decoder_file import load_decoder
     from unidle.tune.fit.memory import DEVICES, largest_batch, memory_of
@@ -66,7 +66,7 @@ def fit(
     _check(options, model)
     shape = (options.batch, options.sequence, options.precision)
     use = Use(*shape, not options.serve, options.optimizer, options.recompute)
-    cut = ShardedOver(options.tensor, options.pipeline, options.data, options.zero)
+    cut = ShardedOver(options.tensor, options.pipeline, options.replicas, options.zero)
     memory = memory_of(model, use, cut)
     fits = [(name, largest_batch(model, use, cut, int(size * 2**30))) for name, size in DEVICES.items()]
     if options.as_json:

@@ -25,7 +25,7 @@ class ServeCommand:
     model: Annotated[
         Path, typer.Option("--model", metavar="DIR", show_default=False, help="Model in the form of Hugging Face: Llama or GPT-2, safetensors.")
     ]
-    port: Annotated[int, typer.Option("--port", metavar="P", min=0, max=65535, help="TCP port; 0: any free one.")] = 8000
+    port: Annotated[int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="TCP port; 0: any free one.")] = 8000
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1"
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", show_default=False, help="Name of the model in requests; default: that of its directory.")
