@@ -75,6 +75,10 @@ class State:
         struct.pack_into("=i", self._map, self._at + 4, 1)
         struct.pack_into("=2i", self._map, self._at + 12, 0, 0)
 
+    def rearm(self) -> None:
+        """One more fault may happen."""
+        struct.pack_into("=2i", self._map, self._at + 4, 0, 0)
+
     def close(self) -> None:
         self._map.close()
 
