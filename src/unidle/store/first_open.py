@@ -2,7 +2,7 @@
 
 A sync that fails leaves changes in the log that the disk does not have, though the kernel takes them for written. SQLite
 reads them as committed when it makes the log's index again, and its next sync succeeds without writing them. A power cut
-while they are moved into the store's file would then leave it torn, and a log that cannot mend it.
+while they are moved into the store's file would then leave it torn, and a log that cannot repair it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PART_BYTES: Final = 1 << 20
 _REFUSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-class Place:
+class OpenLocks:
     """The locks of one connection. They are locks of a descriptor, not of the process: threads count as processes do."""
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class Place:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """While the block opens a connection and calls :meth:`mend`. Errors: :class:`StoreError`.
+        """While the block opens a connection and calls :meth:`rewrite_log`. Errors: :class:`StoreError`.
 
         No other process opens the store meanwhile. A connection that is closed, here or elsewhere, leaves the log alone.
         """
@@ -62,7 +62,7 @@ class Place:
             self._lock(_SQLITE, fcntl.F_UNLCK)
             self._lock(_OPENING, fcntl.F_UNLCK)
 
-    def mend(self, connection: sqlite3.Connection, wal: Path) -> None:
+    def rewrite_log(self, connection: sqlite3.Connection, wal: Path) -> None:
         """Write the log again and sync it, where no other process had the store open before ``connection``.
 
         Of those that had it open one did this, and SQLite keeps the log's index as long as one is there. Errors: OSError.

@@ -19,7 +19,7 @@ from unidle.errors import StoreDamaged, StoreError
 from unidle.login import login_name
 from unidle.store import shared_directory as shared_place
 from unidle.store.database import Params, RowTuple, foreign, no_store
-from unidle.store.first_open import Place
+from unidle.store.first_open import OpenLocks
 from unidle.store.open_files import OpenFiles
 from unidle.store.schema import VERSION_TABLE
 
@@ -64,13 +64,14 @@ class SqliteDatabase:
         self._wall_ns = wall_ns
         self._depth = 0
         self._immutable = False
+        self._kept = shared_place.Kept()
         _check_place(path, create=create and not read_only)
         shared_place.refuse_planted(self.path)
         if create and not read_only:
             _make_file(self.path, mode)
         self._files = OpenFiles(self.path)
         try:
-            self._place = Place(self.path)
+            self._locks = OpenLocks(self.path)
             self._open(create=create, read_only=read_only)
         except OSError as error:
             raise _os_error(path, error) from error
@@ -80,22 +81,21 @@ class SqliteDatabase:
         try:
             with (
                 self.translated(),
-                self._place.opening(),
+                self._locks.opening(),
                 shared_place.held(self.path, self._connect) as self._kept,
             ):
                 self._connection = (
                     self._open_for_reading() if read_only else self._open_for_writing(create=create)
                 )
                 try:
-                    self._place.mend(self._connection, self._wal())
+                    self._locks.rewrite_log(self._connection, self._wal())
                     self._files.opened()
                 except BaseException:
                     self._connection.close()
                     raise
         except BaseException:
-            if hasattr(self, "_kept"):
-                self._kept.release()
-            self._place.left()
+            self._kept.release()
+            self._locks.left()
             raise
 
     def _open_for_reading(self) -> sqlite3.Connection:
@@ -244,10 +244,10 @@ class SqliteDatabase:
         """Nothing to do: BEGIN IMMEDIATE keeps every other writer out."""
 
     def close(self) -> None:
-        self._place.leave()
+        self._locks.leave()
         self._connection.close()
         self._kept.release()
-        self._place.left()
+        self._locks.left()
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -309,9 +309,8 @@ def _sync_directory(path: Path) -> None:
         fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         os.fsync(fd)
     except OSError as error:
-        if (
-            error.errno == errno.EIO
-        ):  # others: a directory that may not be read, a file system without such a sync
+        # Others: a directory that may not be read, a file system without such a sync.
+        if error.errno == errno.EIO:
             raise _io_error(str(path), str(error.strerror)) from error
     finally:
         if fd >= 0:
