@@ -76,8 +76,8 @@ class State:
         struct.pack_into("=2i", self._map, self._at + 12, 0, 0)
 
     def rearm(self) -> None:
-        """One more fault may happen."""
-        struct.pack_into("=2i", self._map, self._at + 4, 0, 0)
+        """The power is on, and one more fault may happen."""
+        struct.pack_into("=5i", self._map, self._at, 0, 0, 0, 0, 0)
 
     def close(self) -> None:
         self._map.close()

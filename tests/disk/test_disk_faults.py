@@ -162,14 +162,30 @@ def test_a_request_whose_directory_sync_failed_is_refused_or_survives_a_power_cu
         command, env=machine._environment("writer"), capture_output=True, text=True, timeout=60
     )
     for seed in nightly.every(10, SEEDS, first=number) if done.stdout else ():
-        for path in machine.disk.iterdir():
-            path.unlink()
-        found = after_cut(parse((tmp_path / "record").read_bytes()), str(machine.disk), random.Random(seed))
-        for name, content in found.items():
-            Path(name).write_bytes(content or b"")
+        restore(machine, seed)
         store = open_store(str(machine.store), create=True)
         assert len(store.requests(2)) == 1, seed
         store.close()
+
+
+def test_a_store_whose_making_was_cut_off_opens(
+    tmp_path: Path, programs: Programs, machines: list[Machine]
+) -> None:
+    machine = Machine(tmp_path, programs, 0, None)
+    machines.append(machine)
+    cuts = 0
+    for number in range(3, 9):
+        machine.fault = Fault("writer", "open", number, "cut")
+        script_on(machine, REQUESTS, "writer")
+        cuts += machine.state.cut
+        for seed in range(number, 200, 40) if machine.state.cut else ():
+            restore(machine, seed)
+            open_store(str(machine.store), create=True).close()
+        machine.state.rearm()
+        (tmp_path / "record").write_bytes(b"")
+        for path in machine.disk.iterdir():
+            path.unlink()
+    assert cuts == 6
 
 
 REFUSED = """
@@ -188,6 +204,15 @@ import sys
 from unidle.store.open import open_store
 open_store(sys.argv[2], create=False, read_only=sys.argv[1] == "reader").close()
 """
+
+
+def restore(machine: Machine, seed: int) -> None:
+    """The disk as it may be after the power cut."""
+    for path in machine.disk.iterdir():
+        path.unlink()
+    record = (machine.place / "record").read_bytes()
+    for name, content in after_cut(parse(record), str(machine.disk), random.Random(seed)).items():
+        Path(name).write_bytes(content or b"")
 
 
 def script_on(machine: Machine, text: str, role: str) -> subprocess.CompletedProcess[str]:
@@ -217,12 +242,8 @@ def test_a_commit_whose_sync_failed_tears_nothing_when_a_later_process_moves_it_
         machine.state.rearm()
         script_on(machine, OPENED, "reader")
     assert machine.state.cut
-    record = (tmp_path / "record").read_bytes()
     for seed in nightly.every(10, SEEDS, first=number):
-        for path in machine.disk.iterdir():
-            path.unlink()
-        for name, content in after_cut(parse(record), str(machine.disk), random.Random(seed)).items():
-            Path(name).write_bytes(content or b"")
+        restore(machine, seed)
         store = open_store(str(machine.store), create=False)
         assert not tools.check(store).problems, seed
         assert store.requests(3)[0].body == b"job", seed

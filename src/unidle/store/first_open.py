@@ -52,7 +52,7 @@ class OpenLocks:
         try:
             self._wait(_OPENING, fcntl.F_WRLCK)
             self._wait(_OPEN, fcntl.F_RDLCK)
-            if os.pread(self._fd, 2, _WAL_VERSIONS[0]) == _WAL_VERSIONS[1]:
+            if os.pread(self._fd, 2, _WAL_VERSIONS[0]) == _WAL_VERSIONS[1] and not self._is_half_made():
                 self._wait(_SQLITE, fcntl.F_RDLCK)
             yield
         except BaseException:
@@ -61,6 +61,10 @@ class OpenLocks:
         finally:
             self._lock(_SQLITE, fcntl.F_UNLCK)
             self._lock(_OPENING, fcntl.F_UNLCK)
+
+    def _is_half_made(self) -> bool:
+        """The process that made it was killed before it had a log: SQLite needs the file for itself to undo that."""
+        return _has_content(self._path.with_name(f"{self._path.name}-journal"))
 
     def rewrite_log(self, connection: sqlite3.Connection, wal: Path) -> None:
         """Write the log again and sync it, where no other process had the store open before ``connection``.
