@@ -287,4 +287,6 @@ def test_disk_faults_lose_no_acknowledged_event_and_double_no_rank(first: int, p
     results = list(run_seeds(range(first, first + 10), programs, workers=2))
     wrong = [result.line() + "\n" + result.output for result in results if result.faults_found]
     assert not wrong, "\n".join(wrong)
-    assert sum(result.happened for result in results) >= 1, counts(results)  # call numbers depend on timing
+    assert sum(result.happened for result in results) >= 3, counts(
+        results
+    )  # 4 to 7; call numbers depend a little on timing
