@@ -75,6 +75,10 @@ class State:
         struct.pack_into("=i", self._map, self._at + 4, 1)
         struct.pack_into("=2i", self._map, self._at + 12, 0, 0)
 
+    def rearm(self) -> None:
+        """The power is on, and one more fault may happen."""
+        struct.pack_into("=5i", self._map, self._at, 0, 0, 0, 0, 0)
+
     def close(self) -> None:
         self._map.close()
 

@@ -19,6 +19,7 @@ from disk.machine import Machine
 from disk.model import Op, after_cut, parse
 from disk.run import counts, programs_in, run_seeds
 from disk.warm import Programs
+from unidle.store import tools
 from unidle.store.open import open_store
 
 ROOT = "/disk"
@@ -161,13 +162,91 @@ def test_a_request_whose_directory_sync_failed_is_refused_or_survives_a_power_cu
         command, env=machine._environment("writer"), capture_output=True, text=True, timeout=60
     )
     for seed in nightly.every(10, SEEDS, first=number) if done.stdout else ():
-        for path in machine.disk.iterdir():
-            path.unlink()
-        found = after_cut(parse((tmp_path / "record").read_bytes()), str(machine.disk), random.Random(seed))
-        for name, content in found.items():
-            Path(name).write_bytes(content or b"")
+        restore(machine, seed)
         store = open_store(str(machine.store), create=True)
         assert len(store.requests(2)) == 1, seed
+        store.close()
+
+
+def test_a_store_whose_making_was_cut_off_opens(
+    tmp_path: Path, programs: Programs, machines: list[Machine]
+) -> None:
+    machine = Machine(tmp_path, programs, 0, None)
+    machines.append(machine)
+    cuts = 0
+    for number in range(3, 9):
+        machine.fault = Fault("writer", "open", number, "cut")
+        script_on(machine, REQUESTS, "writer")
+        cuts += machine.state.cut
+        for seed in range(number, 200, 40) if machine.state.cut else ():
+            restore(machine, seed)
+            open_store(str(machine.store), create=True).close()
+        machine.state.rearm()
+        (tmp_path / "record").write_bytes(b"")
+        for path in machine.disk.iterdir():
+            path.unlink()
+    assert cuts == 6
+
+
+REFUSED = """
+import os, sys
+from unidle.errors import UnidleError
+from unidle.store.open import open_store
+store = open_store(sys.argv[2], create=False)
+try:
+    store.request("submit", bytes(9000))  # several pages
+except UnidleError:
+    print("refused", flush=True)
+os._exit(0)  # killed: nothing is closed
+"""
+OPENED = """
+import sys
+from unidle.store.open import open_store
+open_store(sys.argv[2], create=False, read_only=sys.argv[1] == "reader").close()
+"""
+
+
+def restore(machine: Machine, seed: int) -> None:
+    """The disk as it may be after the power cut."""
+    for path in machine.disk.iterdir():
+        path.unlink()
+    record = (machine.place / "record").read_bytes()
+    for name, content in after_cut(parse(record), str(machine.disk), random.Random(seed)).items():
+        Path(name).write_bytes(content or b"")
+
+
+def script_on(machine: Machine, text: str, role: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", text, role, str(machine.store)]
+    return subprocess.run(command, env=machine._environment(role), capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("role", ["reader", "writer"])
+@pytest.mark.parametrize(
+    ("call", "number", "kind"),
+    [*(("write", number, "cut-after") for number in (1, 2, 3, 4)), ("sync", 1, "eio9"), ("sync", 1, "eio"), ("sync", 2, "eio9")],
+)  # fmt: skip
+def test_a_commit_whose_sync_failed_tears_nothing_when_a_later_process_moves_it_into_the_store(
+    tmp_path: Path, programs: Programs, machines: list[Machine], role: str, call: str, number: int, kind: str
+) -> None:
+    """The kernel holds the log's pages for clean that the disk does not have. The next process finds the commit in them."""
+    machine = Machine(tmp_path, programs, 0, Fault("killed", "sync", 4, "eio"))
+    machines.append(machine)
+    assert script_on(machine, REQUESTS.replace("os._exit(0)", "store.close()"), "first").returncode == 0
+    assert script_on(machine, REFUSED, "killed").stdout == "refused\n"
+    machine.state.rearm()
+    machine.fault = Fault(role, call, number, kind)
+    script_on(machine, OPENED, role)
+    assert machine.state.happened
+    if not machine.state.cut:
+        machine.fault = Fault("reader", "write", 2, "cut-after")
+        machine.state.rearm()
+        script_on(machine, OPENED, "reader")
+    assert machine.state.cut
+    for seed in nightly.every(10, SEEDS, first=number):
+        restore(machine, seed)
+        store = open_store(str(machine.store), create=False)
+        assert not tools.check(store).problems, seed
+        assert store.requests(3)[0].body == b"job", seed
         store.close()
 
 
@@ -200,17 +279,14 @@ def test_a_rank_that_runs_twice_is_found(tmp_path: Path) -> None:
     assert "('job', 1, 0) was started again after the cut" in again
 
 
-WRONG = (44,)
-"""What is open: docs/faults.md."""
-FIFTY = [seed for seed in range(50 + len(WRONG)) if seed not in WRONG]
-
-
 @pytest.mark.slow
 @needs.root
 @needs.own_mounts
-@pytest.mark.parametrize("first", range(0, len(FIFTY), 10))
+@pytest.mark.parametrize("first", range(0, 50, 10))
 def test_disk_faults_lose_no_acknowledged_event_and_double_no_rank(first: int, programs: Programs) -> None:
-    results = list(run_seeds(FIFTY[first : first + 10], programs, workers=2))
+    results = list(run_seeds(range(first, first + 10), programs, workers=2))
     wrong = [result.line() + "\n" + result.output for result in results if result.faults_found]
     assert not wrong, "\n".join(wrong)
-    assert sum(result.happened for result in results) >= 1, counts(results)  # call numbers depend on timing
+    assert sum(result.happened for result in results) >= 3, counts(
+        results
+    )  # 4 to 7; call numbers depend a little on timing

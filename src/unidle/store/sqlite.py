@@ -19,6 +19,7 @@ from unidle.errors import StoreDamaged, StoreError
 from unidle.login import login_name
 from unidle.store import shared_directory as shared_place
 from unidle.store.database import Params, RowTuple, foreign, no_store
+from unidle.store.first_open import OpenLocks
 from unidle.store.open_files import OpenFiles
 from unidle.store.schema import VERSION_TABLE
 
@@ -63,21 +64,38 @@ class SqliteDatabase:
         self._wall_ns = wall_ns
         self._depth = 0
         self._immutable = False
+        self._kept = shared_place.Kept()
         _check_place(path, create=create and not read_only)
         shared_place.refuse_planted(self.path)
         if create and not read_only:
             _make_file(self.path, mode)
         self._files = OpenFiles(self.path)
-        with self.translated(), shared_place.held(self.path, self._connect) as self._kept:
-            self._connection = (
-                self._open_for_reading() if read_only else self._open_for_writing(create=create)
-            )
-            self._connection.create_function("unidle_now_ns", 0, wall_ns)
         try:
-            self._files.opened()
+            self._locks = OpenLocks(self.path)
+            self._open(create=create, read_only=read_only)
+        except OSError as error:
+            raise _os_error(path, error) from error
+        self._connection.create_function("unidle_now_ns", 0, wall_ns)
+
+    def _open(self, *, create: bool, read_only: bool) -> None:
+        try:
+            with (
+                self.translated(),
+                self._locks.opening(),
+                shared_place.held(self.path, self._connect) as self._kept,
+            ):
+                self._connection = (
+                    self._open_for_reading() if read_only else self._open_for_writing(create=create)
+                )
+                try:
+                    self._locks.rewrite_log(self._connection, self._wal())
+                    self._files.opened()
+                except BaseException:
+                    self._connection.close()
+                    raise
         except BaseException:
-            self._connection.close()
             self._kept.release()
+            self._locks.left()
             raise
 
     def _open_for_reading(self) -> sqlite3.Connection:
@@ -226,8 +244,10 @@ class SqliteDatabase:
         """Nothing to do: BEGIN IMMEDIATE keeps every other writer out."""
 
     def close(self) -> None:
+        self._locks.leave()
         self._connection.close()
         self._kept.release()
+        self._locks.left()
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -279,11 +299,7 @@ def _check_place(path: Path, *, create: bool) -> None:
                 "its directory does not exist", field=str(path), remedy=f"mkdir -p {path.parent}"
             )
     except OSError as error:
-        if error.errno == errno.EIO:
-            raise _io_error(str(path), str(error.strerror)) from error
-        raise StoreError(
-            f"cannot be read: {error.strerror}", field=str(path), remedy="check its owner and mode"
-        ) from error
+        raise _os_error(path, error) from error
 
 
 def _sync_directory(path: Path) -> None:
@@ -293,9 +309,8 @@ def _sync_directory(path: Path) -> None:
         fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         os.fsync(fd)
     except OSError as error:
-        if (
-            error.errno == errno.EIO
-        ):  # others: a directory that may not be read, a file system without such a sync
+        # Others: a directory that may not be read, a file system without such a sync.
+        if error.errno == errno.EIO:
             raise _io_error(str(path), str(error.strerror)) from error
     finally:
         if fd >= 0:
@@ -340,6 +355,12 @@ def _read_only_error(path: Path) -> StoreError:
         field=str(path),
         remedy="check the owner and mode of the file and its directory",
     )
+
+
+def _os_error(path: Path, error: OSError) -> StoreError:
+    if error.errno == errno.EIO:
+        return _io_error(str(path), str(error.strerror))
+    return StoreError(f"cannot be read: {error.strerror}", field=str(path), remedy="check its owner and mode")
 
 
 def _io_error(field: str, text: str) -> StoreError:
