@@ -61,7 +61,7 @@ def test_a_loop_that_fills_rows_may_become_one_call_and_a_loop_of_steps_may_not(
     after = "import torch\ndef scale(x):\n    y = torch.zeros_like(x)\n    y[:] = x * 2\n    return y\n"
     assert not cheats([FileChange("train.py", ROWS, after)])
     steps = ROWS.replace("y[k] = x[k] * 2", "y[k] = x[k] * 2\n        update(y)")
-    assert [one.rule for one in cheats([FileChange("train.py", steps, after)])] == ["steps"]
+    assert "steps" in {one.rule for one in cheats([FileChange("train.py", steps, after)])}
 
 
 @pytest.mark.parametrize(
