@@ -56,10 +56,15 @@ CASES = (  # name, model, batch, sequence, recompute
 )
 
 
-def rows(_: argparse.Namespace) -> Iterator[Row]:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The option of this benchmark."""
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th shape")
+
+
+def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     """One row for each shape."""
     torch.set_num_threads(1)
-    for name, model, batch, sequence, recompute in CASES:
+    for name, model, batch, sequence, recompute in CASES[:: arguments.every]:
         parameters, peak = measured(model, batch, sequence, recompute)
         assert parameters == model.parameters, (name, parameters, model.parameters)
         wanted = memory_of(model, Use(batch, sequence, "fp32", recompute=recompute)).peak
@@ -71,4 +76,4 @@ def rows(_: argparse.Namespace) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    main("tune_fit", rows)
+    main("tune_fit", rows, add_arguments)

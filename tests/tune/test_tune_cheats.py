@@ -54,6 +54,16 @@ def test_a_change_without_effect_on_training_is_not_refused() -> None:
     assert not refused("lr=0.1", "lr=0.1, foreach=True")
 
 
+ROWS = "import torch\ndef scale(x):\n    y = torch.zeros_like(x)\n    for k in range(x.size(0)):\n        y[k] = x[k] * 2\n    return y\n"
+
+
+def test_a_loop_that_fills_rows_may_become_one_call_and_a_loop_of_steps_may_not() -> None:
+    after = "import torch\ndef scale(x):\n    y = torch.zeros_like(x)\n    y[:] = x * 2\n    return y\n"
+    assert not cheats([FileChange("train.py", ROWS, after)])
+    steps = ROWS.replace("y[k] = x[k] * 2", "y[k] = x[k] * 2\n        update(y)")
+    assert "steps" in {one.rule for one in cheats([FileChange("train.py", steps, after)])}
+
+
 @pytest.mark.parametrize(
     ("after", "rules"),
     [

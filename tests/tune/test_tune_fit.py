@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import nightly
 from e2e.commands import unidle
 from unidle.tune.fit.memory import largest_batch, memory_of
 from unidle.tune.fit.model import DecoderModel, ShardedOver, Use
@@ -100,9 +101,14 @@ def test_the_largest_batch_fits_and_the_next_does_not() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
 def test_the_predicted_peak_is_within_5_percent_of_what_the_allocator_of_pytorch_counts() -> None:
+    every = nightly.rounds(1, else_=4)
     done = subprocess.run(
-        [sys.executable, "bench/tune_fit.py", "--json"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "bench/tune_fit.py", "--json", "--every", str(every)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(rows) == 14, done.stderr
+    assert len(rows) == len(range(0, 14, every)), done.stderr
     assert all(abs(one["ours"]) <= 5 for one in rows), rows

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import nightly
 from unidle.tune.edits import Edit
 from unidle.tune.fixes.changes import TuneChange
 from unidle.tune.trial.run import Workshop, verify
@@ -65,7 +66,7 @@ def test_change_that_computes_the_same_is_kept(shop: Workshop) -> None:
     assert verify(shop, [change("    gc.collect()\n", "")]) == ("kept", "")
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", nightly.sweep(MUTANTS, always=["dropout", "order"]))
 def test_change_of_what_is_computed_is_rejected(shop: Workshop, name: str) -> None:
     verdict, why = verify(shop, [change(*MUTANTS[name])])
     assert verdict == "rejected", why
@@ -81,6 +82,7 @@ def test_end_without_a_trace_is_inconclusive(shop: Workshop) -> None:
     assert (verdict, why) == ("inconclusive", "the changed program cannot be observed in float64")
 
 
+@pytest.mark.nightly
 def test_random_losses_are_inconclusive(tmp_path: Path, shop: Workshop) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()

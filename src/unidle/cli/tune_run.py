@@ -16,7 +16,7 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.tune.trial.measure import SpeedUp
-    from unidle.tune.trial.run import TuneRun
+    from unidle.tune.trial.run import ModelRounds, TriedChange, TuneRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,9 @@ class TuneRunOptions:
     select: Annotated[
         str | None, typer.Option("--select", metavar="CODE[,..]", show_default=False, help="Rules or beginnings of codes, such as UDL2; default: all.")
     ] = None
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", min=0, max=100, help="Proposals of the model that UNIDLE_TUNE_URL names.")
+    ] = 5
     patch: Annotated[
         str | None, typer.Option("--patch", metavar="FILE", show_default=False, help="Write the patch of all that is kept to this file.")
     ] = None
@@ -63,7 +66,10 @@ def run(context: typer.Context, options: TuneRunOptions) -> None:
             "is not the directory of a program", field="directory", value=str(here), remedy="cd to it"
         )
     settings = tune_settings(["."], options.select, None, None)
-    found = tune_run(here, command, options.minutes, settings, unsafe=options.unsafe, progress=warn)
+    model = _model(options.rounds)
+    found = tune_run(
+        here, command, options.minutes, settings, unsafe=options.unsafe, progress=warn, model=model
+    )
     if options.patch is not None:
         from unidle.cli.common import cannot_write
 
@@ -77,6 +83,20 @@ def run(context: typer.Context, options: TuneRunOptions) -> None:
         _show(found)
 
 
+def _model(rounds: int) -> ModelRounds | None:
+    """The model of the environment; None without one, which is reported once. Errors: BadInput."""
+    from unidle.tune.endpoint.settings import NO_ENDPOINT, endpoint_of
+
+    endpoint = endpoint_of()
+    if endpoint is None:
+        warn(NO_ENDPOINT)
+        return None
+    from unidle.tune.endpoint.client import ModelClient
+    from unidle.tune.trial.run import ModelRounds
+
+    return ModelRounds(ModelClient(endpoint), rounds) if rounds else None
+
+
 def _document(found: TuneRun) -> dict[str, Any]:
     return {
         "baseline": {
@@ -85,7 +105,7 @@ def _document(found: TuneRun) -> dict[str, Any]:
         },
         "tried": [
             {
-                "code": one.change.code, "file": one.change.file, "line": one.change.line, "class": one.change.kind,
+                **_proposer(one, found), "file": one.change.file, "line": one.change.line, "class": one.change.kind,
                 "patch": one.patch, "verdict": one.verdict, "why": one.why, **_speed(one.speedup),
             }
             for one in found.tried
@@ -94,10 +114,19 @@ def _document(found: TuneRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _proposer(one: TriedChange, found: TuneRun) -> dict[str, str]:
+    """The code of the rule, or the model."""
+    return {"agent": found.model} if one.change.code == "agent" else {"code": one.change.code}
+
+
 def _speed(one: SpeedUp | None) -> dict[str, float | None]:
     if one is None:
         return {"speedup": None, "low": None, "high": None}
     return {"speedup": round(one.ratio, 3), "low": round(one.low, 3), "high": round(one.high, 3)}
+
+
+def _place(one: TriedChange) -> str:
+    return f"{one.change.file}:{one.change.line}" if one.change.line else one.change.file
 
 
 def _show(found: TuneRun) -> None:
@@ -107,7 +136,7 @@ def _show(found: TuneRun) -> None:
             if one.speedup
             else ""
         )
-        say_whole(f"{one.verdict}: {one.change.file}:{one.change.line} {one.change.code}{fast} {one.why}")
+        say_whole(f"{one.verdict}: {_place(one)} {one.change.code}{fast} {one.why}")
     if found.speedup is not None:
         say(
             f"{counted(len(found.stack), 'change')} together: {found.speedup.ratio:.2f}x "

@@ -74,6 +74,16 @@ def apply_edits(tree: Path, edits: Sequence[Edit]) -> tuple[FileChange, ...]:
     return changes
 
 
+def differences(before: Path, after: Path, files: Iterable[str]) -> tuple[FileChange, ...]:
+    """What differs between two trees in these files, for :func:`patch`. Errors: :class:`EditRefused`."""
+    found = []
+    for file in sorted(files):
+        (old, encoding), (new, _) = _read(before, file), _read(after, file)
+        if old != new:
+            found.append(FileChange(file, old, new, encoding))
+    return tuple(found)
+
+
 def patch(changes: Iterable[FileChange]) -> str:
     """A unified diff that ``git apply`` and ``patch -p1`` accept."""
     parts: list[str] = []

@@ -129,10 +129,23 @@ def _call(facts: SourceFacts, call: ast.Call) -> Iterator[tuple[str, str, str]]:
             yield "work", "both", settings
     if plain == "range":
         up = facts.walk.parent.get(call)
-        if isinstance(up, ast.For) or (
-            isinstance(up, ast.Call) and isinstance(facts.walk.parent.get(up), ast.For)
-        ):
+        loop = facts.walk.parent.get(up) if isinstance(up, ast.Call) else up
+        if isinstance(loop, ast.For) and not _fills_rows(loop):
             yield "steps", "gone", text
+
+
+def _fills_rows(loop: ast.For) -> bool:
+    """Whether all that a loop does is to write the row of its number: one call for all rows may take its place."""
+    number = loop.target.id if isinstance(loop.target, ast.Name) else ""
+    return bool(number) and all(
+        isinstance(one, ast.Assign)
+        and all(
+            isinstance(target, ast.Subscript)
+            and any(isinstance(part, ast.Name) and part.id == number for part in ast.walk(target.slice))
+            for target in one.targets
+        )
+        for one in loop.body
+    )
 
 
 def _leaves_out(facts: SourceFacts, call: ast.Call, plain: str) -> bool:

@@ -1,1 +1,1 @@
-"""A model behind an OpenAI-compatible endpoint that proposes edits. Nothing here is imported unless one is configured."""
+"""A model behind an OpenAI-compatible endpoint that proposes edits. Only its settings are read unless one is configured."""

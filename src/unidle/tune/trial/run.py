@@ -6,18 +6,22 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from unidle.errors import UnidleError
-from unidle.tune.edits import EditRefused, apply_edits, patch, planned
+from unidle.tune.cheats import cheats
+from unidle.tune.edits import EditRefused, apply_edits, differences, patch, planned
 from unidle.tune.fixes.changes import TuneChange, planned_changes
 from unidle.tune.settings import TuneSettings
 from unidle.tune.trial.child import TrialRun, run_child
 from unidle.tune.trial.evidence import NATIVE, SHADOW, ComputedTrace, compare, read_trace
 from unidle.tune.trial.measure import SpeedUp, measured
 from unidle.tune.trial.tree_copy import copy_tree, tree_hash
+
+if TYPE_CHECKING:
+    from unidle.tune.endpoint.client import ModelClient
 
 Verdict = Literal["kept", "rejected", "inconclusive"]
 INJECT: Final = Path(__file__).with_name("inject")
@@ -40,7 +44,7 @@ class TriedChange:
 
 @dataclass(frozen=True, slots=True)
 class TuneRun:
-    """``control`` is the ratio of two equal programs. ``stack`` has the changes that are kept together."""
+    """``control`` is the ratio of two equal programs. ``stack`` has the changes that are kept together; ``model`` proposed those of the code ``agent``."""
 
     baseline: TrialRun
     steps: int
@@ -49,6 +53,20 @@ class TuneRun:
     stack: tuple[TuneChange, ...]
     speedup: SpeedUp | None
     patch: str
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRounds:
+    """The model that proposes changes, and in how many rounds at most."""
+
+    client: ModelClient
+    rounds: int
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        return self.client.endpoint.model
 
 
 @dataclass(slots=True)
@@ -96,6 +114,12 @@ SHADOWS: Final = (
     ("in float64", {"TUNE_TRIAL_FLOAT64": "1"}),
     ("in float64 with another seed and batch size", {"TUNE_TRIAL_FLOAT64": "1", "TUNE_TRIAL_SEED": "7919", "TUNE_TRIAL_MORE_BATCH": "1"}),
 )  # fmt: skip
+
+
+def refusal(shop: Workshop, changes: Sequence[TuneChange]) -> str:
+    """Why a change is refused as a cheat, with place and rule; empty if it is not. Errors: EditRefused."""
+    found = cheats(planned(shop.tree, [edit for one in changes for edit in one.edits]))
+    return "; ".join(one.text() for one in found[:3])
 
 
 def verify(shop: Workshop, changes: Sequence[TuneChange]) -> tuple[Verdict, str]:
@@ -149,13 +173,13 @@ def _against(
 
 def tune_run(
     tree: Path, command: Sequence[str], minutes: float, settings: TuneSettings, *, unsafe: bool,
-    progress: Callable[[str], None] = lambda _text: None,
+    progress: Callable[[str], None] = lambda _text: None, model: ModelRounds | None = None,
 ) -> TuneRun:  # fmt: skip
     """Try all edits of a program below ``tree``. The tree is not changed. Errors: ProgramFails, BadInput, CannotRun, OSError."""
     before = tree_hash(tree)
     with tempfile.TemporaryDirectory(prefix="unidle-tune-") as scratch:
         shop = Workshop(tree.resolve(), tuple(command), Path(scratch), time.monotonic() + minutes * 60)
-        found = _tried(shop, settings, unsafe, progress)
+        found = _tried(shop, settings, unsafe, progress, model)
     if tree_hash(tree) != before:
         raise ProgramFails(
             "changed files of the tree while it ran in a copy", field="command", remedy="write below the current directory"
@@ -163,7 +187,9 @@ def tune_run(
     return found
 
 
-def _tried(shop: Workshop, settings: TuneSettings, unsafe: bool, progress: Callable[[str], None]) -> TuneRun:
+def _tried(
+    shop: Workshop, settings: TuneSettings, unsafe: bool, progress: Callable[[str], None], model: ModelRounds | None
+) -> TuneRun:  # fmt: skip
     progress("the program as it is")
     plain = shop.copy(())
     baseline = shop.run(plain)
@@ -178,18 +204,47 @@ def _tried(shop: Workshop, settings: TuneSettings, unsafe: bool, progress: Calla
         one for one in planned_changes(shop.tree, [str(shop.tree)], settings).changes
         if (one.is_safe or unsafe) and one.kind != "order"
     ]  # fmt: skip
-    if not changes:
+    if not changes and model is None:
         return TuneRun(baseline, 0, None, (), (), None, "")
-    share = max(0.0, shop.end - time.monotonic()) / (len(changes) + 2)
+    share = max(0.0, shop.end - time.monotonic()) / (len(changes) + 2 + (model.rounds if model else 0))
     progress("two equal programs, as a control")
     control = _speed(shop, plain, shop.copy(()), share)
-    tried = [_one(shop, plain, control, one, share, progress) for one in changes]
-    steps = next((trace.steps for trace in shop.traces.values()), 0)
+    tried = [tried_change(shop, plain, control, one, share, progress) for one in changes]
     kept = [one for one in tried if one.verdict == "kept"]
     kept.sort(key=lambda one: -(one.speedup.ratio if one.speedup else 1))
-    stack, total = _stacked(shop, plain, control, kept, progress)
+    together = shop.end if model is None else min(shop.end, time.monotonic() + 2 * share)
+    stack, total = _stacked(shop, plain, control, kept, progress, together)
     text = patch(planned(shop.tree, [edit for one in stack for edit in one.edits])) if stack else ""
-    return TuneRun(baseline, steps, control, tuple(tried), stack, total, text)
+    found = TuneRun(baseline, 0, control, tuple(tried), stack, total, text, model.name if model else "")
+    if model is not None:
+        found = _with_model(shop, plain, found, share, model, progress)
+    return replace(found, steps=next((trace.steps for trace in shop.traces.values()), 0))
+
+
+def _with_model(
+    shop: Workshop, plain: Path, found: TuneRun, share: float, model: ModelRounds, progress: Callable[[str], None]
+) -> TuneRun:  # fmt: skip
+    """The run with what the model proposes on top of the stack. All together is measured next to the unchanged program."""
+    from unidle.tune.trial.proposals import proposed
+
+    tried, base = proposed(shop, found.stack, found.control, share, model, progress)
+    kept = tuple(one.change for one in tried if one.verdict == "kept")
+    if not kept or found.control is None:
+        return replace(found, tried=(*found.tried, *tried))
+    progress("all changes together")
+    speed = _speed(shop, plain, base, max(share, shop.end - time.monotonic()))
+    if speed is None or not speed.is_real(found.control):
+        why = "all changes together could not be shown to be faster in the time that was left"
+        tried = [
+            replace(one, verdict="inconclusive", why=why) if one.verdict == "kept" else one for one in tried
+        ]
+        return replace(found, tried=(*found.tried, *tried))
+    text = patch(
+        differences(shop.tree, base, {edit.file for one in (*found.stack, *kept) for edit in one.edits})
+    )
+    return replace(
+        found, tried=(*found.tried, *tried), stack=(*found.stack, *kept), speedup=speed, patch=text
+    )
 
 
 def _speed(shop: Workshop, plain: Path, changed: Path, share: float) -> SpeedUp | None:
@@ -197,13 +252,16 @@ def _speed(shop: Workshop, plain: Path, changed: Path, share: float) -> SpeedUp 
     return measured(lambda: shop.run(plain).wall_s, lambda: shop.run(changed).wall_s, end)
 
 
-def _one(
+def tried_change(
     shop: Workshop, plain: Path, control: SpeedUp | None, change: TuneChange, share: float, progress: Callable[[str], None]
 ) -> TriedChange:  # fmt: skip
+    """Whether a change is no cheat, computes the same, and is faster; ``share``: seconds for it. Errors: EditRefused."""
     text = patch(planned(shop.tree, change.edits))
-    name = f"{change.code} {change.file}:{change.line}"
+    name = f"{change.code} {change.file}{f':{change.line}' if change.line else ''}"
     if time.monotonic() > shop.end:
         return TriedChange(change, text, "inconclusive", "there was no time left")
+    if why := refusal(shop, [change]):
+        return TriedChange(change, text, "rejected", f"refused: {why}")
     progress(f"{name}: does it compute the same?")
     begin = time.monotonic()
     verdict, why = verify(shop, [change])
@@ -226,7 +284,8 @@ def _judged(change: TuneChange, text: str, speed: SpeedUp | None, control: Speed
 
 
 def _stacked(
-    shop: Workshop, plain: Path, control: SpeedUp | None, kept: Sequence[TriedChange], progress: Callable[[str], None]
+    shop: Workshop, plain: Path, control: SpeedUp | None, kept: Sequence[TriedChange], progress: Callable[[str], None],
+    end: float,
 ) -> tuple[tuple[TuneChange, ...], SpeedUp | None]:  # fmt: skip
     """The best change first; each further one stays if all together still compute the same."""
     if not kept or control is None:
@@ -242,12 +301,9 @@ def _stacked(
         stack.append(one.change)
     while len(stack) > 1:
         progress(f"{len(stack)} changes together")
-        verdict, _ = verify(shop, stack)
-        speed = (
-            _speed(shop, plain, shop.copy(stack), max(0.0, shop.end - time.monotonic()))
-            if verdict == "kept"
-            else None
-        )
+        speed = None
+        if not refusal(shop, stack) and verify(shop, stack)[0] == "kept":
+            speed = _speed(shop, plain, shop.copy(stack), max(0.0, end - time.monotonic()))
         if speed is not None and speed.is_real(control):
             return tuple(stack), speed
         stack.pop()

@@ -17,6 +17,7 @@ import sys
 from typing import Any
 
 TRACE = os.environ.get("TUNE_TRIAL_TRACE", "")
+PROFILE = os.environ.pop("TUNE_TRIAL_PROFILE", "")
 FLOAT64 = os.environ.get("TUNE_TRIAL_FLOAT64") == "1"
 SEED = int(os.environ.get("TUNE_TRIAL_SEED", "0"))
 MORE_BATCH = int(os.environ.get("TUNE_TRIAL_MORE_BATCH", "0"))
@@ -249,3 +250,5 @@ class TorchFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 if TRACE:
     os.environ.pop("TUNE_TRIAL_TRACE")
     sys.meta_path.insert(0, TorchFinder())
+elif PROFILE:
+    importlib.import_module("tune_sampler").install(PROFILE)
