@@ -99,7 +99,7 @@ class FillSupervisor:
             log = self.directory / f"filler-{rank.number}.log"
             filler = FillerProcess(self.order, rank, self._groups, k, count, log)
             self.fillers.append(filler)
-            filler.desk["open"] = self.trial.open if self.trial is not None else 1
+            filler.counters["open"] = self.trial.open if self.trial is not None else 1
             filler.start()
         self._note(
             "begin", filler=self.order.filler, ranks=[rank.number for rank in self.ranks], piece_ns=self.order.piece_ns, paced=self.order.paced
@@ -137,7 +137,7 @@ class FillSupervisor:
         ended = board.steps_from(self._steps)
         missed = count - self._steps > len(ended) and self._steps
         self._steps = count
-        if missed or not all(filler.running and filler.desk["state"] for filler in self.fillers):
+        if missed or not all(filler.running and filler.counters["state"] for filler in self.fillers):
             self.trial.missed()
             return
         for _, end_ns in ended:
@@ -152,7 +152,7 @@ class FillSupervisor:
             )
             self.trial = None
         for filler in self.fillers:
-            filler.desk["open"] = 1 if self.trial is None else int(self.trial.open)
+            filler.counters["open"] = 1 if self.trial is None else int(self.trial.open)
 
     def _stop(self) -> None:
         for filler in self.fillers:
@@ -172,8 +172,8 @@ class FillSupervisor:
             self._reaper.wait()
 
     def _summary(self, why: str) -> FillSummary:
-        sums = {word: sum(filler.desk[word] for filler in self.fillers) for word in _PIECE_SUMS}
-        forecast = {word: sum(filler.desk[word] for filler in self.fillers) for word in _FORECAST_SUMS}
+        sums = {word: sum(filler.counters[word] for filler in self.fillers) for word in _PIECE_SUMS}
+        forecast = {word: sum(filler.counters[word] for filler in self.fillers) for word in _FORECAST_SUMS}
         failed = tuple(f"rank {each.rank.number}: {each.ended}" for each in self.fillers if each.failed)
         endings = tuple(f"rank {each.rank.number}: {text}" for each in self.fillers for text in each.endings)
         return FillSummary(sums, forecast, len(self.fillers), failed, endings, why)
