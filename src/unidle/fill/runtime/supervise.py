@@ -119,10 +119,19 @@ class FillSupervisor:
                     self.tell(f"filler of rank {filler.rank.number} was ended: {reason}; {again}")
                 told[k] = len(filler.endings)
             if not any(filler.running for filler in self.fillers):
-                return "all fillers ended"
+                return self._why_none_runs()
             self._try()
             frozen = any(filler.frozen_when_busy and filler.running for filler in self.fillers)
             time.sleep(_FROZEN_TURN_S if frozen else _TURN_S)
+
+    def _why_none_runs(self) -> str:
+        """A filler that stopped saw its rank go; the rank's process may take a moment more to end."""
+        until = time.monotonic() + leave_s()
+        while (trains := self._trains()) and any(each.ended == "stopped" for each in self.fillers):
+            if time.monotonic() > until:
+                break
+            time.sleep(_TURN_S)
+        return "all fillers ended" if trains else "training ended"
 
     def _trains(self) -> bool:
         """Whether any rank lives: the same process, and not merely not reaped."""
