@@ -103,6 +103,27 @@ def test_a_later_agent_finds_a_box_and_hears_of_its_end(root: Path, wait_until) 
     assert boxes.running() == []
 
 
+def test_boxes_that_run_are_pointed_at_a_hub_of_their_authority_with_their_own_token(
+    root: Path, wait_until
+) -> None:
+    begun(Boxes(root, STUB), "job-1", wait_until)
+    boxes, file = Boxes(root, STUB), root / "job-1" / "box.json"
+    before = json.loads(file.read_text())
+    assert boxes.point("[::1]:8000", "of another fleet") == []
+    assert json.loads(file.read_text()) == before
+    assert boxes.point("[::1]:8000", "PEM") == []
+    assert json.loads(file.read_text()) == {**before, "hub": "[::1]:8000"}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    number = file.stat().st_ino
+    assert boxes.point("[::1]:8000", "PEM") == []
+    assert file.stat().st_ino == number  # not written again
+    for torn in ('{"hub": "[::', "[]"):
+        file.write_text(torn)
+        [why] = boxes.point("[::1]:9000", "PEM")
+        assert why.startswith("the box of job-1 was not given the address of the controller: ")
+        assert file.read_text() == torn
+
+
 def test_a_box_that_was_only_just_begun_is_ended_too(root: Path, wait_until) -> None:
     boxes = Boxes(root, STUB)
     boxes.begin(order(), {})

@@ -55,6 +55,26 @@ def test_a_box_outlives_its_agent_and_the_next_one_finds_it(hub: TestHub, host: 
         assert hub.seen("left").body == {"job": "job-1"}
 
 
+def test_a_box_finds_a_hub_that_moved_without_an_order_for_it(hub: TestHub, host: Host) -> None:
+    with host.agent(hub) as first:
+        assert hub.box(hub.joined(), "job-1").ok
+        hub.joined("box")
+        pid = pid_of(host)
+        first.kill()
+        first.wait()
+    before = hub.address
+    moved = TestHub(hub.place, "127.0.0.2:0", fence=4)
+    try:
+        hub.close()
+        with host.agent(moved):
+            box = moved.joined("box")
+            assert (box.node, box.job) == ("n1", "job-1")
+            assert pid_of(host) == pid
+            assert moved.address != before
+    finally:
+        moved.close()
+
+
 def test_sigterm_leaves_boxes_and_end_boxes_ends_them(hub: TestHub, host: Host) -> None:
     with host.agent(hub) as first:
         assert hub.box(hub.joined(), "job-1").ok

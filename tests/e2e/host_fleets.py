@@ -33,14 +33,11 @@ class Fleet:
     ) -> None:  # fmt: skip
         self.place, self.store, self._stack = place, place / "fleet.db", stack
         self.hosts, self._file, self._lab = hosts, file, lab
+        self.address = "127.0.0.1" if lab is None else lab.address("hub")  # of the next controller
         self.port = 0
         self.up: subprocess.Popen[bytes] | None = None
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         stack.callback(self.close)
-
-    @property
-    def _address(self) -> str:
-        return "127.0.0.1" if self._lab is None else self._lab.address("hub")
 
     def _start(self, node: str, *words: object) -> subprocess.Popen[bytes]:
         inside = [] if self._lab is None else ["nsenter", f"--net=/run/netns/{self._lab.space(node)}"]
@@ -54,7 +51,7 @@ class Fleet:
         reader = Path(f"{self.store}.d/hub/reader")
         reader.unlink(missing_ok=True)
         file = () if self._file is None else ("--fleet", self._file)
-        where = f"{self._address}:{self.port}"
+        where = f"{self.address}:{self.port}"
         self.up = self._start(
             "hub", "up", "--store", self.store, "--listen", where, "--progress", "off", *file, *more
         )
@@ -63,7 +60,7 @@ class Fleet:
 
     def join(self, node: str, *more: object) -> None:
         """Start the agent of a host. It does not look at the kernel log of this machine, in which other tests leave faults."""
-        words = ("--join", f"{self._address}:{self.port}", "--token-file", f"{self.store}.d/hub/join")
+        words = ("--join", f"{self.address}:{self.port}", "--token-file", f"{self.store}.d/hub/join")
         own = ("--node", node, "--state", self.place / node, "--cpu-devices", 1, "--kernel-log", "off")
         self.agents[node] = self._start(node, "agent", *words, *own, *more)
 
@@ -105,11 +102,12 @@ def opened(
     *more: object,
     file: Path | None = None,
     lab: Lab | None = None,
+    serve: tuple[str, ...] = (),
 ) -> Iterator[Fleet]:
-    """``more``: options of the agents."""
+    """``more``: options of the agents; ``serve``: those of the controller."""
     with ExitStack() as stack:
         fleet = Fleet(place, stack, hosts, file, lab)
-        fleet.serve()
+        fleet.serve(*serve)
         for node in hosts:
             fleet.join(node, *more)
         fleet.joined()

@@ -99,6 +99,34 @@ def test_a_controller_and_an_agent_that_are_killed_are_followed_by_others_and_th
         ]
 
 
+@pytest.mark.slow
+def test_boxes_find_a_controller_that_moved_and_the_gang_does_not_notice(tmp_path: Path) -> None:
+    with opened(tmp_path, serve=("--deadline", "10m")) as fleet:
+        job = submit(
+            fleet.store, tmp_path / "waits.json", WAITS, ranks=2, device="cpu", workdir=str(tmp_path)
+        )
+        wait_until(
+            lambda: (
+                (found := fleet.job(job)) is not None and found.live is not None and found.live.all_spawned
+            ),
+            60,
+        )
+        boxes = sorted(fleet.boxes())
+        assert fleet.up is not None
+        for process in (fleet.up, *fleet.agents.values()):
+            process.kill()
+            process.wait()
+        fleet.address, fleet.port = "127.0.0.2", 0
+        fleet.serve("--deadline", "10m")
+        for node in HOSTS:
+            fleet.join(node)
+        (tmp_path / "GO").touch()
+        ended(fleet, job)
+        assert len(fleet.view().jobs[job].attempts) == 1
+        assert len(lines_of(fleet, job)) == 2 * len(boxes) == 4
+        wait_until(lambda: not fleet.boxes(), 60)  # they heard that their job is over
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

@@ -147,3 +147,23 @@ def host_moves(rig: Rig, dice: random.Random, number: int) -> str:
 def has_address(rig: Rig, node: str, address: str) -> bool:
     found = rig.view().node(node)
     return found is not None and found.address == address and not found.taints
+
+
+def controller_moves(rig: Rig, dice: random.Random, number: int) -> str:
+    """The controller is started again at another address, and so are the agents, with that address to join."""
+    name = f"relocated-{number}"
+    job = rig.submit(name)
+    rig.trains(job)
+    old = rig.lab.address("hub")
+    rig.kill_controller()
+    for node in HOSTS:
+        rig.kill_agent(node)
+    new = f"{old.rpartition('.')[0]}.{150 + number}"
+    changed_address(rig, "hub", rig.join_address.rpartition(":")[0], new)
+    time.sleep(dice.choice((0, 3, rig.deadline_s + 5)))
+    rig.listens_at, rig.join_address = new, f"{new}:{rig.port}"
+    rig.take_over()
+    for node in HOSTS:
+        rig.join(node)
+    rig.joined()
+    return finished(rig, name, job)

@@ -50,7 +50,7 @@ class Rig:
         self._joins: dict[str, int] = {}
         self.prefix: dict[str, list[str]] = {}
         self.env: dict[str, dict[str, str]] = {}
-        self.port = PORT  # of the next controller
+        self.port, self.listens_at = PORT, self.lab.address("hub")  # of the next controller
         self.proxy: Any = None  # between hosts and controllers, where there is one
         self.join_address, self.join_file = f"{self.lab.address('hub')}:{PORT}", self.state / "hub" / "join"
 
@@ -77,7 +77,7 @@ class Rig:
         if wait:
             (self.state / "hub" / "reader").unlink(missing_ok=True)
         process = self.start(
-            "hub", "up", "--store", self.store, "--listen", f"{self.lab.address('hub')}:{self.port}", "--deadline",
+            "hub", "up", "--store", self.store, "--listen", f"{self.listens_at}:{self.port}", "--deadline",
             f"{self.deadline_s}s", "--progress", "off", *more,
         )  # fmt: skip
         self.controllers.append(process)

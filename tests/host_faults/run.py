@@ -69,6 +69,7 @@ FAULTS: Final[tuple[Fault | LineKills, ...]] = (
     Fault("half-open: one direction lost", network_faults.half_open, 8),
     Fault("half-open: host gone without a word", network_faults.host_gone, 6),
     Fault("address of a host changes", network_faults.host_moves, 3),
+    Fault("controller moves to another address", network_faults.controller_moves, 3),
     Fault("box killed and host cut within the grace of a stop", network_faults.stubborn, 3),
     Fault("box, agent or controller killed", process_faults.killed, 12),
     LineKills("box killed at a line of its start", line_kills.box_start, 60),

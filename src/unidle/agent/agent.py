@@ -89,11 +89,12 @@ class Agent:
         if address != self.found.node.address:
             self.found = replace(self.found, node=replace(self.found.node, address=address))
 
-    def connected(self, fence: int) -> None:
-        """The hub welcomed it."""
+    def connected(self, fence: int) -> list[str]:
+        """The hub welcomed it: boxes find it there, too. Why some of them cannot know that."""
         self._connected = True
         if fence > self._fence:  # another controller, whose commands have these numbers, too
             self._fence, self._starting = fence, {}
+        return self.boxes.point(self._hub.address, self._hub.authority)
 
     def disconnected(self) -> None:
         """The connection is over. Boxes, checks and hooks continue."""

@@ -28,6 +28,7 @@ KEPT_S: Final = 7 * 86_400.0
 """So long the directory of a box that has ended stays, for its logs."""
 _UP_WITHIN_S: Final = 20.0
 _QUOTED: Final = 300
+_MOST_BYTES: Final = 1024 * 1024  # of what a box is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +68,34 @@ class Boxes:
         private.make_directory(directory)
         at = private.open_folder(str(directory), private=True)
         try:
-            with replaced(FILE, at=at, durable=True) as file:
-                text = {name: getattr(order, name) for name in BoxOrder.__slots__}
-                file.write(json.dumps(text).encode())
+            _write(at, {name: getattr(order, name) for name in BoxOrder.__slots__})
             if order.job not in self._begun and not rundir.is_held(directory / LOCK):
                 self._begun[order.job] = _Begun(
                     self._spawn(directory, at, env), time.monotonic() + _UP_WITHIN_S
                 )
+        finally:
+            os.close(at)
+
+    def point(self, hub: str, authority: str) -> list[str]:
+        """Have all boxes that run dial ``hub`` once they have no connection; why some could not get it.
+
+        The controller may have moved, and orders no box for ranks that run or jobs that are over. The token is that of their order,
+        so a box whose order was of another authority is left as it is.
+        """
+        failed = []
+        for job in self.running():
+            try:
+                self._point(self.directory(job), hub, authority)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                failed.append(f"the box of {job} was not given the address of the controller: {error!r:.200}")
+        return failed
+
+    def _point(self, directory: Path, hub: str, authority: str) -> None:
+        at = private.open_folder(str(directory), private=True)
+        try:
+            given = json.loads(private.read(FILE, at, _MOST_BYTES))
+            if given["authority"] == authority and given["hub"] != hub:
+                _write(at, {**given, "hub": hub})
         finally:
             os.close(at)
 
@@ -184,3 +206,8 @@ class Boxes:
         except OSError:
             lines = []
         return f": {lines[-1][:_QUOTED]}" if lines else ""
+
+
+def _write(at: int, given: Mapping[str, str]) -> None:
+    with replaced(FILE, at=at, durable=True) as file:
+        file.write(json.dumps(given).encode())

@@ -213,7 +213,8 @@ class _Life:
         if isinstance(event, client.Welcomed):
             self._say(f"{self.agent.found.node.id} has joined {self._hub}")
             self._member, self._told = True, ""
-            self.agent.connected(event.welcome.fence)
+            for why in self.agent.connected(event.welcome.fence):
+                self._say(why)
         elif isinstance(event, client.Acknowledged):
             self.agent.acknowledged(event.n)
         elif isinstance(event, client.Lost):

@@ -33,7 +33,7 @@ class HubTalk:
         self._settings, self._lease, self._attempts = settings, lease, attempts
         self._poller = poller
         self._polled = (-1, 0)  # descriptor and events that the poller has
-        self._dialler = Dialler(settings.hubs, settings.name, tls_context(settings.authority))
+        self._dialler = _dialler(settings)
         self._link: HubLink | None = None
         self._greeted = False  # the hello was sent
         self._welcomed = False
@@ -147,7 +147,25 @@ class HubTalk:
         self._greeted = self._welcomed = self._announced = False
         self._frames = []
         self._attempts.hush()
-        self._dialler.failed(boottime_ns(), wrong_name=wrong_name)
+        if not self._renew():
+            self._dialler.failed(boottime_ns(), wrong_name=wrong_name)
+
+    def _renew(self) -> bool:
+        """Whether the settings are others now, as for a hub that has moved: it is dialled at once."""
+        found = self._settings.renewed()
+        if found is None:
+            return False
+        try:
+            self._dialler = _dialler(found)
+        except ValueError:  # no authority: the file is not used
+            return False
+        self._settings, self._why = found, ""
+        host, port = found.hubs[0]
+        os.write(
+            2,
+            f"unidle box: its settings have changed: it dials {host} port {port}\n".encode(errors="replace"),
+        )
+        return True
 
     def _poll(self) -> None:
         if self._link is None:
@@ -219,3 +237,8 @@ class HubTalk:
             self._leave_poller()
             self._link.close()
             self._link = None
+
+
+def _dialler(settings: BoxSettings) -> Dialler:
+    """Errors: ValueError for an authority that is no PEM."""
+    return Dialler(settings.hubs, settings.name, tls_context(settings.authority))

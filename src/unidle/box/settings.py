@@ -34,6 +34,7 @@ class BoxSettings:
     """
 
     def __init__(self, directory: str, content: dict[str, Any], source: str = FILE) -> None:
+        self._source = source
         token = "token_file" if "token_file" in content else "token"
         for field in (*_TEXTS, token):
             if not isinstance(content.get(field), str) or not content[field]:
@@ -65,6 +66,25 @@ class BoxSettings:
     def job_directory(self) -> str:
         return os.path.join(self.runs, self.job)
 
+    def renewed(self) -> BoxSettings | None:
+        """As the file has them now, with the checks of the start: the hub may be at another address, or give another token.
+
+        None where they are as before, cannot be used, are of another box, or are from the environment, which does not change.
+        """
+        if self._source == VARIABLE:
+            return None
+        try:
+            found = _of_file(self.directory)
+        except (BadSettings, OSError):
+            return None
+        mine = (found.node, found.job, found.runs) == (self.node, self.job, self.runs)
+        return found if mine and found.reach != self.reach else None
+
+    @property
+    def reach(self) -> tuple[Any, ...]:
+        """All that decides how the hub is reached."""
+        return self.hubs, self.name, self.authority, self._token, self._in_file
+
 
 def read(directory: str) -> BoxSettings:
     """The settings of a directory, or of the environment. Errors: BadSettings, also for a link and for a file that others own or may read."""
@@ -72,6 +92,10 @@ def read(directory: str) -> BoxSettings:
     given = os.environ.pop(VARIABLE, None)  # the ranks have no use for it
     if given is not None:
         return BoxSettings(directory, _object(given, VARIABLE), VARIABLE)
+    return _of_file(directory)
+
+
+def _of_file(directory: str) -> BoxSettings:
     path = os.path.join(directory, FILE)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -83,7 +107,11 @@ def read(directory: str) -> BoxSettings:
             raise BadSettings(f"{path} is not a file of this user; make it again as this user")
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise BadSettings(f"{path} can be read by others, and holds a token; run chmod 600 {path}")
-        return BoxSettings(directory, _object(file.read(_MOST_BYTES), path))
+        try:
+            text = file.read(_MOST_BYTES)
+        except UnicodeDecodeError as error:
+            raise BadSettings(f"{path} is no UTF-8: {error}") from None
+        return BoxSettings(directory, _object(text, path), path)
 
 
 def _object(text: str, source: str) -> dict[str, Any]:
