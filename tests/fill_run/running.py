@@ -84,9 +84,19 @@ def steps_of(rank: FilledRank) -> int:
         reader.close()
 
 
+def groups_of(pid: int) -> list[str]:
+    """Control groups that a supervisor with this process number made. Groups of others may go meanwhile."""
+    return [
+        f"{place}/{name}"
+        for place, names, _ in os.walk("/sys/fs/cgroup")
+        for name in names
+        if name.startswith(f"unidle-fill-{pid}-")
+    ]
+
+
 def left_of_this_process() -> list[str]:
     """Control groups and processes of fillers that this process started and that are still there."""
-    groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/unidle-fill-{os.getpid()}-*")]
+    groups = groups_of(os.getpid())
     commands = []
     for pid in descendants(os.getpid()):
         try:

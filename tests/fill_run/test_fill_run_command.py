@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fill_run.running import HERE, left_of_this_process, order, supervised, training
+from fill_run.running import HERE, groups_of, left_of_this_process, order, supervised, training
+from unidle.errors import BadInput, CannotRun
 from unidle.fill.cli.run import run
 from unidle.fill.runtime import supervise
 from unidle.fill.runtime.ranks import FilledRank
@@ -131,27 +133,27 @@ def test_losses_of_two_runs_are_compared_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words", "problem"),
+    ("content", "options", "problem"),
     [
-        ({"filler": "nothing"}, ["--pid", "1"], "is no filler"),
-        ({"filler": "missing.py:Class"}, ["--pid", "1"], "names no file"),
-        ({"piece_ms": 0}, ["--pid", "1"], "piece_ms"),
-        ({"surprise": 1}, ["--pid", "1"], "surprise"),
-        ({"memory": "much"}, ["--pid", "1"], "memory"),
-        ({"windows": "never"}, ["--pid", "1"], "windows"),
-        ({}, ["--pid", "4194304"], "no such process"),
-        ({}, ["--pid", "1", "--job", "x"], "cannot be used together"),
-        ({}, ["--out", "x"], "is for processes"),
-        ({"ranks": [3]}, ["--pid", str(os.getpid())], "is no rank of it"),
+        ({"filler": "nothing"}, {"pid": [1]}, "is no filler"),
+        ({"filler": "missing.py:Class"}, {"pid": [1]}, "names no file"),
+        ({"piece_ms": 0}, {"pid": [1]}, "piece_ms"),
+        ({"surprise": 1}, {"pid": [1]}, "surprise"),
+        ({"memory": "much"}, {"pid": [1]}, "memory"),
+        ({"windows": "never"}, {"pid": [1]}, "windows"),
+        ({}, {"pid": [4194304]}, "no such process"),
+        ({}, {"pid": [1], "job": "x"}, "cannot be used together"),
+        ({}, {"out": "x"}, "is for processes"),
+        ({"ranks": [3]}, {"pid": [os.getpid()]}, "is no rank of it"),
     ],
 )
 def test_bad_input_is_one_clear_error(
-    content: dict[str, object], words: list[str], problem: str, tmp_path: Path
-) -> None:
-    code, out, error = unidle("fill", "run", str(filler_file(tmp_path, **content)), *words)
-    assert code == 2
-    assert problem in error
-    assert not out
+    content: dict[str, object], options: dict[str, Any], problem: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=problem):
+        run(str(filler_file(tmp_path, **content)), **options)
 
 
 def test_a_process_that_shows_no_waits_is_named_with_what_to_do(tmp_path: Path) -> None:
@@ -175,18 +177,16 @@ supervised(order("Bad", place / "out", how="fork"), FilledRank(0, int(sys.argv[1
 """
     with training() as (process, rank):
         supervisor = subprocess.Popen([sys.executable, "-c", program, str(rank.pid), str(rank.board)])
-        groups = lambda: list(Path("/sys/fs/cgroup").glob(f"**/unidle-fill-{supervisor.pid}-*"))  # noqa: E731
         wait_until(lambda: (tmp_path / "out").exists())
-        assert groups()
+        assert groups_of(supervisor.pid)
         supervisor.kill()
         supervisor.wait()
-        wait_until(lambda: not groups())
+        wait_until(lambda: not groups_of(supervisor.pid))
         assert process.poll() is None
 
 
 @pytest.mark.usefixtures("groups")
 def test_a_filler_that_would_not_give_way_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unidle.errors import CannotRun
     from unidle.fill.runtime.kernel import FillGroup
 
     plain = FillGroup.add

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -40,11 +39,11 @@ class Door:
             with error:
                 return error.code, json.loads(error.read())
 
-    def metric(self, name: str) -> float:
-        """A value of ``/metrics``, summed over its labels."""
+    def metric(self, name: str, labels: str = "") -> float:
+        """A value of ``/metrics``, summed over the lines that have ``labels``."""
         with urllib.request.urlopen(self.url + "/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
-        found = [line for line in lines if re.match(rf"unidle_fill_{name}[ {{]", line)]
+        found = [line for line in lines if re.match(rf"unidle_fill_{name}[ {{]", line) and labels in line]
         return sum(float(line.rpartition(" ")[2]) for line in found)
 
     def at_rest(self) -> bool:
@@ -91,8 +90,3 @@ def door(model: Path, log: Path, *options: str) -> Iterator[Door]:
 
 def children(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def kill_worker(pid: int) -> None:
-    (worker,) = children(pid)
-    os.kill(worker, signal.SIGKILL)

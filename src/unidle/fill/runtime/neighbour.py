@@ -39,11 +39,11 @@ def main() -> int:
 def _work(order: Mapping[str, Any]) -> int:
     from unidle.errors import BadInput
     from unidle.fill.fillers.load import load
-    from unidle.fill.runtime.desk import Desk
+    from unidle.fill.runtime.shared_counters import SharedCounters
     from unidle.fill.runtime.slots import AlwaysOpen, SlotRules, Slots
     from unidle.rank.waits import BoardReader
 
-    desk = Desk(order["desk"])
+    counters = SharedCounters(order["counters"])
     try:
         board = BoardReader(order["pid"], order["board"]) if order["board"] is not None else AlwaysOpen()
     except (OSError, ValueError):
@@ -56,7 +56,7 @@ def _work(order: Mapping[str, Any]) -> int:
     gc.collect()
     gc.freeze()
     rules = SlotRules(order["piece_ns"], order["memory_bytes"], order["paced"])
-    Slots(filler, board, desk, rules).run()
+    Slots(filler, board, counters, rules).run()
     return 0
 
 

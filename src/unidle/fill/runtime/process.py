@@ -17,9 +17,9 @@ from typing import Any, Final
 from unidle.engine.local.ranks.cgroups import ControlGroup
 from unidle.errors import CannotRun
 from unidle.fill.runtime.conduct import PieceUse, Verdict, judge
-from unidle.fill.runtime.desk import FINISHED, Desk
 from unidle.fill.runtime.kernel import FillGroup, check_gives_way, end, read
 from unidle.fill.runtime.ranks import FilledRank
+from unidle.fill.runtime.shared_counters import FINISHED, SharedCounters
 from unidle.rank.waits import BoardReader
 
 _START_S: Final = 60.0
@@ -50,7 +50,7 @@ class FillerProcess:
     index: int
     count: int
     log: Path
-    desk: Desk = field(default_factory=Desk)
+    counters: SharedCounters = field(default_factory=SharedCounters)
     board: BoardReader | None = None
     ended: str = ""
     failed: bool = False
@@ -67,7 +67,7 @@ class FillerProcess:
         """Start it in its group; it runs once the kernel's settings were found to give way. Errors: CannotRun."""
         if self.rank.board is not None and self.board is None:
             self.board = BoardReader(self.rank.pid, self.rank.board)
-        self.desk.clear()
+        self.counters.clear()
         self._group = group = self.groups.add(f"{self.index}", 2 * self.order.memory_bytes)
         self._process = process = self._spawned()
         try:
@@ -86,7 +86,7 @@ class FillerProcess:
         order = self.order
         given = {
             "filler": order.filler, "arguments": order.arguments, "pid": self.rank.pid,
-            "board": None if order.by_kernel else self.rank.board, "desk": self.desk.fd, "piece_ns": order.piece_ns,
+            "board": None if order.by_kernel else self.rank.board, "counters": self.counters.fd, "piece_ns": order.piece_ns,
             "memory_bytes": order.memory_bytes, "paced": order.paced,
         }  # fmt: skip
         with suppress(BrokenPipeError):  # it has ended, and the next look finds why
@@ -101,7 +101,7 @@ class FillerProcess:
         command = [sys.executable, "-P", "-m", "unidle.fill.runtime.neighbour"]
         with self.log.open("ab") as stderr:
             return subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, pass_fds=(self.desk.fd,)
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, pass_fds=(self.counters.fd,)
             )  # fmt: skip
 
     @property
@@ -126,7 +126,7 @@ class FillerProcess:
         elif verdict.what == "freeze" and not self.frozen_when_busy:
             self.frozen_when_busy = verdict.reason
         if self.frozen_when_busy and self._group is not None:
-            busy = not self.desk["open"]
+            busy = not self.counters["open"]
             if self.board is not None and not self.order.by_kernel:
                 busy = busy or not self.board.waiting_since_ns
             if busy and not self._frozen:
@@ -136,10 +136,10 @@ class FillerProcess:
                 self._frozen = False
 
     def _verdict(self) -> Verdict:
-        now, begun = time.monotonic_ns(), self.desk["piece_begun_ns"]
+        now, begun = time.monotonic_ns(), self.counters["piece_begun_ns"]
         computed, delayed = _scheduled(self.pid)
         use = PieceUse()
-        if not begun or self.desk["pacing"]:
+        if not begun or self.counters["pacing"]:
             self._piece = (0, 0, 0)
         elif begun != self._piece[0]:
             self._piece = (begun, computed, delayed)
@@ -147,7 +147,7 @@ class FillerProcess:
             # of this look on: it may have begun shortly before
             ran, waited = computed - self._piece[1], delayed - self._piece[2]
             slept = 0 if self._frozen or self.frozen_when_busy else now - begun - ran - waited
-            use = PieceUse(self.desk["piece_ns"], ran, slept)
+            use = PieceUse(self.counters["piece_ns"], ran, slept)
         return judge(use, self._resident(), self.order.memory_bytes, self._children_ns(now))
 
     def _resident(self) -> int:
@@ -169,7 +169,7 @@ class FillerProcess:
         """Its process has ended by itself."""
         self.close()
         if code == 0:
-            self.ended = "finished" if self.desk["state"] == FINISHED else "stopped"
+            self.ended = "finished" if self.counters["state"] == FINISHED else "stopped"
             return
         last = self.last_line()
         why = f"signal {-code}" if code < 0 else f"code {code}"
@@ -181,9 +181,9 @@ class FillerProcess:
 
     def _again(self, reason: str, *, retry: bool) -> None:
         """Start it again, or give up. What it had begun is lost."""
-        lost = self.desk["unfinished_ns"]
-        self.desk.add("discarded_ns", lost)
-        self.desk.add("filled_ns", -lost)
+        lost = self.counters["unfinished_ns"]
+        self.counters.add("discarded_ns", lost)
+        self.counters.add("filled_ns", -lost)
         self.endings.append(reason)
         self.frozen_when_busy, self._frozen, self._piece = "", False, (0, 0, 0)
         self._cpu.clear()
@@ -210,7 +210,7 @@ class FillerProcess:
     def stop(self) -> None:
         """Let it give up what it has begun, and leave; it is not started again."""
         self._leaving = True
-        self.desk["stop"] = 1
+        self.counters["stop"] = 1
         if self._frozen and self._group is not None:
             self._group.thaw()
             self._frozen = False
@@ -229,7 +229,7 @@ class FillerProcess:
 
     def release(self) -> None:
         """What was shared with it, once it has ended and its sums were read."""
-        self.desk.close()
+        self.counters.close()
         if self.board is not None:
             self.board.close()
 

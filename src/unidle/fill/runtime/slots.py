@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from unidle.fill.policy.forecast import SHORT_HOLD_NS, ForecastRules, WaitForecast, quantile_for
-from unidle.fill.runtime.desk import FINISHED, READY, Desk
+from unidle.fill.runtime.shared_counters import FINISHED, READY, SharedCounters
 from unidle.fill.sliced import FillPiece, Room, Sliced
 from unidle.rank.waits import RankWait
 
@@ -65,8 +65,8 @@ class SlotRules:
 class Slots:
     """Drives one filler. ``alive``: whether training still runs."""
 
-    def __init__(self, filler: Sliced, board: Board, desk: Desk, rules: SlotRules) -> None:
-        self._filler, self._board, self._desk, self._rules = filler, board, desk, rules
+    def __init__(self, filler: Sliced, board: Board, counters: SharedCounters, rules: SlotRules) -> None:
+        self._filler, self._board, self._desk, self._rules = filler, board, counters, rules
         self._always = isinstance(board, AlwaysOpen)
         self.forecast = WaitForecast(ForecastRules(quantile_for(rules.piece_ns)))
         self._seen = board.waits
@@ -110,14 +110,14 @@ class Slots:
         """Enter waits that ended."""
         if self._board.waits == self._seen:
             return
-        desk, error = self._desk, self.forecast.error
+        counters, error = self._desk, self.forecast.error
         for wait in self._board.waits_from(self._seen):
             self.forecast.observe(0, wait.position, wait.offset_ns, wait.length_ns)
-            if desk["open"]:
-                desk.add("waited_ns", wait.length_ns)
+            if counters["open"]:
+                counters.add("waited_ns", wait.length_ns)
         self._seen, self._position = self._board.waits, -1
-        desk["waits"], desk["early"] = error.waits, error.early
-        desk["early_ns"], desk["unused_ns"] = error.early_ns, error.unused_ns
+        counters["waits"], counters["early"] = error.waits, error.early
+        counters["early_ns"], counters["unused_ns"] = error.early_ns, error.unused_ns
 
     def _room_ns(self, since: int) -> int:
         """How long a piece may be: up to the forecast end of the wait, and always so short that the kernel's giving way is enough."""
@@ -150,26 +150,26 @@ class Slots:
             time.sleep(_LOOK_S)
 
     def _run(self, piece: FillPiece) -> None:
-        desk = self._desk
+        counters = self._desk
         begun, used, count = time.monotonic_ns(), time.process_time_ns(), self._board.waits
-        desk["piece_ns"], desk["piece_cpu_ns"] = piece.length_ns, used
-        desk["piece_begun_ns"] = begun
+        counters["piece_ns"], counters["piece_cpu_ns"] = piece.length_ns, used
+        counters["piece_begun_ns"] = begun
         self._filler.run()
         used = time.process_time_ns() - used
         if self._rules.paced:
-            desk["pacing"] = 1
+            counters["pacing"] = 1
             filled = self._pace(begun, count, piece.length_ns)
-            desk["pacing"] = 0
+            counters["pacing"] = 0
         else:
             filled = used if self._always else min(used, self._within(begun, count))
-        desk["piece_begun_ns"] = 0
-        desk.add("pieces", 1)
-        desk.add("units", piece.units)
-        desk["unfinished_ns"] = 0 if piece.units else desk["unfinished_ns"] + filled
+        counters["piece_begun_ns"] = 0
+        counters.add("pieces", 1)
+        counters.add("units", piece.units)
+        counters["unfinished_ns"] = 0 if piece.units else counters["unfinished_ns"] + filled
         lost = min(self._debt, filled)
         self._debt -= lost
-        desk.add("filled_ns", filled - lost)
-        desk.add("discarded_ns", lost)
+        counters.add("filled_ns", filled - lost)
+        counters.add("discarded_ns", lost)
         self._board.account(filled - lost, lost)
 
     def _within(self, begun: int, count: int) -> int:

@@ -99,7 +99,7 @@ class FillSupervisor:
             log = self.directory / f"filler-{rank.number}.log"
             filler = FillerProcess(self.order, rank, self._groups, k, count, log)
             self.fillers.append(filler)
-            filler.desk["open"] = self.trial.open if self.trial is not None else 1
+            filler.counters["open"] = self.trial.open if self.trial is not None else 1
             filler.start()
         self._note(
             "begin", filler=self.order.filler, ranks=[rank.number for rank in self.ranks], piece_ns=self.order.piece_ns, paced=self.order.paced
@@ -119,10 +119,19 @@ class FillSupervisor:
                     self.tell(f"filler of rank {filler.rank.number} was ended: {reason}; {again}")
                 told[k] = len(filler.endings)
             if not any(filler.running for filler in self.fillers):
-                return "all fillers ended"
+                return self._why_none_runs()
             self._try()
             frozen = any(filler.frozen_when_busy and filler.running for filler in self.fillers)
             time.sleep(_FROZEN_TURN_S if frozen else _TURN_S)
+
+    def _why_none_runs(self) -> str:
+        """A filler that stopped saw its rank go; the rank's process may take a moment more to end."""
+        until = time.monotonic() + leave_s()
+        while (trains := self._trains()) and any(each.ended == "stopped" for each in self.fillers):
+            if time.monotonic() > until:
+                break
+            time.sleep(_TURN_S)
+        return "all fillers ended" if trains else "training ended"
 
     def _trains(self) -> bool:
         """Whether any rank lives: the same process, and not merely not reaped."""
@@ -137,7 +146,7 @@ class FillSupervisor:
         ended = board.steps_from(self._steps)
         missed = count - self._steps > len(ended) and self._steps
         self._steps = count
-        if missed or not all(filler.running and filler.desk["state"] for filler in self.fillers):
+        if missed or not all(filler.running and filler.counters["state"] for filler in self.fillers):
             self.trial.missed()
             return
         for _, end_ns in ended:
@@ -152,7 +161,7 @@ class FillSupervisor:
             )
             self.trial = None
         for filler in self.fillers:
-            filler.desk["open"] = 1 if self.trial is None else int(self.trial.open)
+            filler.counters["open"] = 1 if self.trial is None else int(self.trial.open)
 
     def _stop(self) -> None:
         for filler in self.fillers:
@@ -172,8 +181,8 @@ class FillSupervisor:
             self._reaper.wait()
 
     def _summary(self, why: str) -> FillSummary:
-        sums = {word: sum(filler.desk[word] for filler in self.fillers) for word in _PIECE_SUMS}
-        forecast = {word: sum(filler.desk[word] for filler in self.fillers) for word in _FORECAST_SUMS}
+        sums = {word: sum(filler.counters[word] for filler in self.fillers) for word in _PIECE_SUMS}
+        forecast = {word: sum(filler.counters[word] for filler in self.fillers) for word in _FORECAST_SUMS}
         failed = tuple(f"rank {each.rank.number}: {each.ended}" for each in self.fillers if each.failed)
         endings = tuple(f"rank {each.rank.number}: {text}" for each in self.fillers for text in each.endings)
         return FillSummary(sums, forecast, len(self.fillers), failed, endings, why)
