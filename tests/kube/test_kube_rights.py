@@ -28,8 +28,8 @@ Right = tuple[str, str, str]
 def role(release: Release, kind: str) -> dict[str, Any]:
     """One of the two roles of the controller."""
     if kind == "clusterrole":
-        return release.cluster.get(kind, f"{release.namespace}-{release.name}-controller")
-    return release.cluster.get(kind, f"{release.name}-controller", "-n", release.namespace)
+        return dict(release.cluster.get(kind, f"{release.namespace}-{release.name}-controller"))
+    return dict(release.cluster.get(kind, f"{release.name}-controller", "-n", release.namespace))
 
 
 def granted(release: Release, kind: str) -> set[Right]:
@@ -91,7 +91,7 @@ def other(release: Release) -> Iterator[str]:
     apply(release, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": chosen})
     wait_until(lambda: where(release) == {node}, 120, "the pod of others")
     yield node
-    release.run("guard", "return", node, "--unproved")
+    release.tried("guard", "return", node, "--unproved")  # which the test did, unless it failed
     release.cluster.kubectl("delete", "deployment/of-others")
 
 
@@ -143,7 +143,8 @@ def test_a_right_that_is_missing_is_said_once_and_used_once_it_is_there(release:
             "auth",
             "can-i",
             "patch",
-            "nodes/status",
+            "nodes",
+            "--subresource=status",
             f"--as=system:serviceaccount:{release.namespace}:{release.name}-controller",
         )
         wait_until(lambda: cluster.tried(*may).stdout.strip() == "no", 60, "the right to go")
