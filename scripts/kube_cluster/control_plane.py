@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from kube_cluster import pki
@@ -16,6 +17,19 @@ GATES: Final = "GenericWorkload=true"
 GROUPS: Final = "scheduling.k8s.io/v1beta1=true"
 _MANY_KWOK: Final = 200
 _ETCD: Final = "http://127.0.0.1:2379"
+
+
+AUDIT: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+        {"level": "None"},
+    ],
+}
+"""What the API server writes down: requests by service accounts, for tests of which rights are used."""
 
 
 def identities(layout: Layout) -> pki.Authority:
@@ -51,6 +65,7 @@ def start_api(starter: Starter, assets: Assets) -> None:
         "log-level": "warn",
     }
     starter.start("etcd", MASTER, [assets.program("etcd"), *_options(etcd)])
+    (layout.master / "audit.json").write_text(json.dumps(AUDIT))
     starter.start(
         "kube-apiserver", MASTER, [assets.program("kube-apiserver"), *_options(_api_options(layout))]
     )
@@ -84,6 +99,10 @@ def _api_options(layout: Layout) -> dict[str, Any]:
         "requestheader-username-headers": "X-Remote-User",
         "proxy-client-cert-file": own / "proxy.crt",
         "proxy-client-key-file": own / "proxy.key",
+        "audit-policy-file": layout.master / "audit.json",
+        "audit-log-path": layout.audit,
+        "audit-log-maxsize": 100,
+        "audit-log-maxbackup": 1,
         "feature-gates": GATES,
         "runtime-config": GROUPS,
     }

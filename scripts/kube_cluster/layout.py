@@ -107,6 +107,11 @@ class Layout:
     def node(self, name: str) -> Path:
         return self.folder / "nodes" / name
 
+    @property
+    def audit(self) -> Path:
+        """One line of JSON for each request of a service account."""
+        return self.folder / "logs" / "audit.log"
+
     def log(self, process: str) -> Path:
         return self.folder / "logs" / f"{process.replace('/', '-')}.log"
 

@@ -186,3 +186,33 @@ def test_whatever_a_host_answers_the_log_can_have_it(text: str) -> None:
     assert isinstance(found, RemedyResult) and found.answer == "failed"
     assert found.text.isprintable() and 0 < len(found.text) <= 200
     msgspec.json.encode(found)
+
+
+def test_a_check_that_could_not_tell_counts_for_the_gang_that_asked_and_for_a_moment() -> None:
+    fleet = FLEET | {
+        "guard": {"preflight": "auto"},
+        "nodes": [{"id": "n1", "devices": {"count": 1, "kind": "gpu"}}, {"id": "n2"}],
+    }
+    job = {"ranks": 1, "devices_per_rank": 1, "does": {"work_s": 5, "step_s": 1}}
+    world = RemedyWorld(fleet, {"a": job, "b": job, "c": job}, {"quick": [{"code": 3}, {"code": 0}]})
+    assert world.commands is not None
+    world.commands.elsewhere = True
+    begun: list[str] = []
+    begin = world.commands.begin
+
+    def noted(order: NodeCommand) -> None:
+        if order.name not in begun:
+            begun.append(order.name)
+        begin(order)
+
+    world.commands.begin = noted  # type: ignore[method-assign]
+    world.submit("a")
+    world.until(3)
+    assert (world.job("a").state, len(begun)) == ("running", 1)
+    world.until(15)
+    world.submit("b")
+    world.until(30)
+    assert (world.job("b").state, len(begun)) == ("succeeded", 2)  # checked, now that it can be
+    world.submit("c")
+    world.until(45)
+    assert (world.job("c").state, len(begun)) == ("succeeded", 2)

@@ -18,7 +18,7 @@ from unidle.kube.objects import (
     PodSpec,
     Taint,
 )
-from unidle.kube.protocol import Evict, Patch, Write
+from unidle.kube.protocol import Evict, KubeError, Patch, Write, WriteDone, WriteRefused
 
 FAULT = NodeMark("out", "a fan stands still")
 DRAINED = NodeMark("out", "drained by ann", by_hand=True, leave=True)
@@ -39,10 +39,14 @@ class Writes:
         return found
 
 
+SAID: list[str] = []
+
+
 def made() -> tuple[KubeMarks, Writes]:
     writes = Writes()
     writer: Any = writes
-    return KubeMarks(writer, lambda pod: pod.metadata.name.startswith("ours")), writes
+    SAID.clear()
+    return KubeMarks(writer, lambda pod: pod.metadata.name.startswith("ours"), SAID.append), writes
 
 
 def node(version: str = "1", *, unschedulable: bool = False, cordoned: bool = False, **more: Any) -> KubeNode:
@@ -132,3 +136,40 @@ def test_own_marks_are_not_read_back_as_taints_of_the_node() -> None:
     assert read.node.taints == ()
     theirs = read_node(node(unschedulable=True, taints=own), [], FleetRules())
     assert theirs.node.taints == ("node.kubernetes.io/unschedulable",)
+
+
+def test_a_right_that_is_missing_is_said_once_and_tried_again_later() -> None:
+    marks, writes = made()
+    marks.wanted = {"n1": FAULT}
+    marks.see(node(), gone=False)
+    marks.act(list, S)
+    refused = KubeError("no", verb="patch", target="nodes n1", status=403, reason="Forbidden")
+    taint, status = writes.taken()
+    for write in (taint, status, taint):
+        marks.written(WriteRefused(write, refused), S)
+    assert [line.split("grant the controller ")[1].split(" in ")[0] for line in SAID] == [
+        '"patch nodes"',
+        '"patch nodes/status"',
+    ]
+    marks.act(list, 30 * S)
+    assert writes.taken() == []
+    marks.act(list, 31 * S)
+    assert len(writes.taken()) == 2
+    marks.written(WriteDone(taint), 32 * S)
+    marks.written(WriteRefused(taint, refused), 33 * S)
+    assert len(SAID) == 3  # it was there meanwhile
+
+
+def test_an_eviction_that_is_not_allowed_is_tried_again() -> None:
+    marks, writes = made()
+    marks.wanted = {"n1": DRAINED}
+    marks.see(node(unschedulable=True, cordoned=True), gone=False)
+    marks.act(lambda: [pod("other")], S)
+    [evict] = [write for write in writes.taken() if isinstance(write, Evict)]
+    refused = KubeError("no", verb="create", target="pods/eviction d/other", status=403, reason="Forbidden")
+    marks.written(WriteRefused(evict, refused), S)
+    assert "create pods/eviction" in SAID[0]
+    marks.act(lambda: [pod("other")], 30 * S)
+    assert evict not in writes.taken()
+    marks.act(lambda: [pod("other")], 31 * S)
+    assert evict in writes.taken()

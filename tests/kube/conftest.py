@@ -9,6 +9,7 @@ import pytest
 
 from kube.cluster import Cluster, kube, traces
 from kube.in_cluster import Release, released
+from kube.kube_site import cluster_of
 from waiting import wait_until
 
 SHARED_NODES = 2
@@ -28,6 +29,13 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
         ended = kube("down", "--dir", folder)
     assert ended.returncode == 0, ended.stderr
     assert traces(found.layout) == []
+
+
+@pytest.fixture(scope="session")
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Nodes n1 and n2, for a controller of the test's own: one after the other, as each marks nodes."""
+    with cluster_of(tmp_path_factory.mktemp("own") / "cluster", 2) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Agents in pods of a DaemonSet: what nodes are checked for, and what is seen of ranks in pods, on real nodes.
 
-All tests of this file use one cluster and one controller, in this order; only `make test-kube` runs them.
+All tests of this file use one controller, in this order; only `make test-kube` runs them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import pytest
 
 import needs
 from e2e.commands import ask, unidle
-from kube.cluster import IMAGE, ROOT
+from kube.cluster import IMAGE, ROOT, Cluster
 from kube.kube_agents import agent_pods, agents_output, apply, deploy_agents, kernel_log
-from kube.kube_site import KubeSite, cluster_of, pod_section
+from kube.kube_site import KubeSite, pod_section
 from kube.test_kube_jobs import WAITS, go
 from waiting import wait_until
 
@@ -30,15 +30,14 @@ WORKS = "def train_it():\n  while True: sum(range(1000))\ntrain_it()"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeSite]:
-    with cluster_of(tmp_path_factory.mktemp("kube") / "cluster", len(NODES)) as cluster:
-        found = KubeSite(cluster, tmp_path_factory.mktemp("site"))
-        try:
-            found.serve("--cpu-devices", 2)
-            yield found
-        finally:
-            found.close()
-            cluster.tried("delete", "daemonset,configmap,serviceaccount", "unidle-agent", "unidle-hub")
+def site(own_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeSite]:
+    found = KubeSite(own_cluster, tmp_path_factory.mktemp("site"))
+    try:
+        found.serve("--cpu-devices", 2)
+        yield found
+    finally:
+        found.close()
+        own_cluster.tried("delete", "daemonset,configmap,serviceaccount", "unidle-agent", "unidle-hub")
 
 
 def shell(site: KubeSite, name: str, ranks: int = 2) -> str:
@@ -48,6 +47,11 @@ def shell(site: KubeSite, name: str, ranks: int = 2) -> str:
 def ends_well(site: KubeSite, job: str) -> None:
     assert site.ends(job).state == "succeeded", site.explained(job)
     wait_until(lambda: not site.pods(job), 120, "no pod of the job")
+
+
+def watched(site: KubeSite, node: str) -> set[str]:
+    """What an agent says that it watches; it joins before it says so."""
+    return set(site.view().watching.get(node, ()))
 
 
 def test_without_agents_a_job_runs_and_what_is_not_watched_is_said(site: KubeSite) -> None:
@@ -71,8 +75,11 @@ def test_with_agents_nodes_are_checked_and_watched(site: KubeSite) -> None:
         120,
     )
     assert "no agent runs" not in site.explained(job)
-    watched = {node: set(site.view().watching[node]) for node in NODES}
-    assert all({"kernel log", "machine"} <= found for found in watched.values()), watched
+    wait_until(
+        lambda: all(watched(site, node) >= {"kernel log", "machine"} for node in NODES),
+        60,
+        "both agents to watch",
+    )
     go(site, job)
     ends_well(site, job)
 

@@ -1,6 +1,6 @@
 """Ends of pods that others bring about, on a real cluster: each is a cause in the log, and no failure of the job.
 
-All tests of this file use one cluster and one controller; only `make test-kube` runs them.
+All tests of this file use one controller; only `make test-kube` runs them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import needs
-from kube.cluster import pod
-from kube.kube_site import KubeSite, cluster_of
+from kube.cluster import Cluster, pod
+from kube.kube_site import KubeSite
 from kube.test_kube_jobs import WAITS, go
 from unidle.engine.kube.sources import OUT_OF_SERVICE
 from waiting import wait_until
@@ -23,14 +23,13 @@ NODES = ("n1", "n2")
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeSite]:
-    with cluster_of(tmp_path_factory.mktemp("kube") / "cluster", len(NODES)) as cluster:
-        found = KubeSite(cluster, tmp_path_factory.mktemp("site"))
-        try:
-            found.serve("--deadline", "20s")
-            yield found
-        finally:
-            found.close()
+def site(own_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeSite]:
+    found = KubeSite(own_cluster, tmp_path_factory.mktemp("site"))
+    try:
+        found.serve("--deadline", "20s")
+        yield found
+    finally:
+        found.close()
 
 
 def running(site: KubeSite, name: str, ranks: int = 1) -> tuple[str, str]:

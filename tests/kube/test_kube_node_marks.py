@@ -1,6 +1,6 @@
 """Nodes that unidle takes out of use, as others see them at the API server: conditions, taints, cordons, evictions.
 
-All tests of this file use one cluster and one controller, in this order; only `make test-kube` runs them.
+All tests of this file use one controller, in this order; only `make test-kube` runs them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 import needs
 from e2e.commands import unidle
 from kube.cluster import Cluster, pod
-from kube.kube_site import KubeSite, cluster_of
+from kube.kube_site import KubeSite
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.kube, needs.own_mounts]
@@ -22,14 +22,13 @@ HEALTHY, UNFIT = "unidle.dev/Healthy", "unidle.dev/unfit"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeSite]:
-    with cluster_of(tmp_path_factory.mktemp("kube") / "cluster", 2) as cluster:
-        found = KubeSite(cluster, tmp_path_factory.mktemp("site"))
-        try:
-            found.serve()
-            yield found
-        finally:
-            found.close()
+def site(own_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeSite]:
+    found = KubeSite(own_cluster, tmp_path_factory.mktemp("site"))
+    try:
+        found.serve()
+        yield found
+    finally:
+        found.close()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Final
 
 from unidle.clock import Clock, boottime_ns
 from unidle.control.kube_objects import KubeObjects
+from unidle.control.store_files import say_line
 from unidle.engine.hosts.timing import HostsTiming, S
 from unidle.engine.kube.engine import WRITE_NS, KubeEngine
 from unidle.engine.kube.manifest import PodSettings, place_of
@@ -91,6 +92,7 @@ def kube_engine(
         engine = KubeEngine(
             hub, known, by.clock, by.fence, by.timing, sources, settings, may_write=by.may_write
         )
+        engine.say = say_line
         return engine, _objects(client, settings, engine, by)
     except BaseException:
         sources.close()

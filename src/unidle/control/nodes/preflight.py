@@ -140,7 +140,11 @@ class Preflight:
         policy = view.fleet.guard
         names = {place.node for place in attempt.places}
         nodes = {node.id: node for node in view.fleet.nodes if node.id in names}
-        known = {name: (self._known(view, node), _changed_ns(view, name)) for name, node in nodes.items()}
+        since_ns = min(attempt.placed_ns, now_ns - rules.pause_ns)
+        known = {
+            name: (_still_count(self._known(view, node), since_ns), _changed_ns(view, name))
+            for name, node in nodes.items()
+        }
         if policy.preflight != "standard":
             known = {name: (_as_thorough(results), None) for name, (results, _) in known.items()}
         _, each = decide_gang(known, now_ns, rules)
@@ -249,6 +253,11 @@ def _why_used(view: View, node: str, bad: bool) -> str:
 
 def _result(name: str, check: CheckView) -> PreflightResult:
     return PreflightResult(name, _TIERS[check.tier], check.fit, check.at_ns, check.because)
+
+
+def _still_count(results: list[PreflightResult], since_ns: int) -> list[PreflightResult]:
+    """Without checks that could not tell before: a node whose agent was away then is checked for the next gang."""
+    return [one for one in results if one.fit is not None or one.at_ns >= since_ns]
 
 
 def _as_thorough(results: list[PreflightResult]) -> list[PreflightResult]:

@@ -55,9 +55,11 @@ class KubeEngine(HostsEngine):
         assert isinstance(pods, PodBoxes)
         assert isinstance(nodes, KubeNodes)
         self.pods, self._nodes, self._word = pods, nodes, self._core.host_word
-        self._marks = KubeMarks(sources.writer, lambda pod: place_of(settings, pod) is not None)
+        self._marks = KubeMarks(sources.writer, lambda pod: place_of(settings, pod) is not None, self._say)
         self.arrivals: Callable[[], list[JobArrived]] = list
         """Jobs that are submitted in the cluster; asked with each poll."""
+        self.say: Callable[[str], None] | None = None
+        """Called with a line for whoever runs the controller, such as a right that it lacks."""
         self._ended: list[Place] = []  # whose ends are reported, and in the log by the next poll
         for node in fleet.nodes:
             if sources.fleet.node(node.id) is None:
@@ -87,6 +89,7 @@ class KubeEngine(HostsEngine):
         for change in pods:
             self._take_pod(change)
         for result in self._sources.writer.poll():
+            self._marks.written(result, now_ns)
             if (refused := self.pods.written(result)) is not None:
                 self._word.hopeless(self._core.boxes.get(*refused[0]), refused[1])
         for place, why in self.pods.hopeless(now_ns):
@@ -107,6 +110,10 @@ class KubeEngine(HostsEngine):
         """Let go of the cluster and the hub; what runs continues within the leases of its boxes."""
         self._sources.close()
         super().close()
+
+    def _say(self, line: str) -> None:
+        if self.say is not None:
+            self.say(line)
 
     def _take_fleet(self, changes: FleetChanges, now_ns: int) -> None:
         for node in changes.put:

@@ -16,35 +16,39 @@ from unidle.engine.hosts.timing import S
 from unidle.engine.node_marks import NodeMark
 from unidle.kube.nodes import CORDONED_BY, UNFIT
 from unidle.kube.objects import NODES, KubeNode, Pod
-from unidle.kube.protocol import Evict, KubeWriter, Patch
+from unidle.kube.protocol import Evict, KubeError, KubeWriter, Patch, WriteDone, WriteRefused, WriteResult
 
 HEALTHY: Final = "unidle.dev/Healthy"
 """Condition: False with the reason while a node is out of use, True once it is in use again."""
 _AGAIN_NS: Final = 10 * S
+_FORBIDDEN_NS: Final = 30 * S
 _EVICT_NS: Final = 2 * S
 _MIRROR: Final = "kubernetes.io/config.mirror"
 
 
 @dataclass(slots=True)
 class _Written:
-    """The version of a node from which what was written last was made, and when."""
+    """The version of a node from which what was written last was made, and when it is made again all the same."""
 
     version: str
-    at_ns: int
+    again_ns: int
 
 
 @dataclass(slots=True)
 class KubeMarks:
-    """``is_ours``: pods of jobs, which end otherwise. Nothing is written before :attr:`wanted` is known."""
+    """``is_ours``: pods of jobs, which end otherwise. Nothing is written before :attr:`wanted` is known. ``say`` is called
+    with a line for each right that is missing, once until it is there."""
 
     writer: KubeWriter
     is_ours: Callable[[Pod], bool]
+    say: Callable[[str], None]
     wanted: Mapping[str, NodeMark] | None = None
     _nodes: dict[str, KubeNode] = field(default_factory=dict)
     _marked: set[str] = field(default_factory=set)  # nodes that show a mark of unidle
     _written: dict[str, _Written] = field(default_factory=dict)
     _evicted: set[str] = field(default_factory=set)  # by uid
     _evict_ns: int = 0
+    _missing: set[str] = field(default_factory=set)  # rights, as words
 
     def see(self, node: KubeNode, *, gone: bool) -> None:
         """A node came, changed or left."""
@@ -69,7 +73,7 @@ class KubeMarks:
             if node is not None and self._is_due(node, now_ns):
                 patches = [*_patches(node, wanted.get(name))]
                 if patches:
-                    self._written[name] = _Written(node.metadata.resource_version, now_ns)
+                    self._written[name] = _Written(node.metadata.resource_version, now_ns + _AGAIN_NS)
                 for patch in patches:
                     self.writer.write(patch)
         leaving = {name for name, mark in wanted.items() if mark.leave and name in self._nodes}
@@ -79,12 +83,30 @@ class KubeMarks:
         elif not leaving:
             self._evicted.clear()
 
+    def written(self, result: WriteResult, now_ns: int) -> None:
+        """What became of a write. One that is not allowed is tried again later: the right may be granted meanwhile."""
+        write = result.write
+        if not isinstance(write, Evict) and not (isinstance(write, Patch) and write.kind == NODES):
+            return
+        if isinstance(result, WriteDone):
+            self._missing.discard(_right(write))
+        if not isinstance(result, WriteRefused):
+            return
+        forbidden = result.error.status == 403
+        if isinstance(write, Evict):
+            self._evicted.discard(write.uid)
+            if forbidden:
+                self._evict_ns = now_ns + _FORBIDDEN_NS
+        elif forbidden and (last := self._written.get(write.name)) is not None:
+            last.again_ns = now_ns + _FORBIDDEN_NS
+        if forbidden and (right := _right(write)) not in self._missing:
+            self._missing.add(right)
+            self.say(_lacking(write, right, result.error))
+
     def _is_due(self, node: KubeNode, now_ns: int) -> bool:
         """What was written is seen with the next version of the node; a write that was refused is tried again."""
         last = self._written.get(node.metadata.name)
-        return (
-            last is None or last.version != node.metadata.resource_version or now_ns >= last.at_ns + _AGAIN_NS
-        )
+        return last is None or last.version != node.metadata.resource_version or now_ns >= last.again_ns
 
     def _evict(self, leaving: set[str], pods: Iterable[Pod]) -> None:
         """Evict pods that something makes again elsewhere. PodDisruptionBudgets hold each eviction back for as long as they say."""
@@ -158,6 +180,22 @@ def _status(node: KubeNode, mark: NodeMark | None) -> Patch | None:
 
 def _patch(node: KubeNode, body: dict[str, Any]) -> Patch:
     return Patch(NODES, "", node.metadata.name, body)
+
+
+def _right(write: Patch | Evict) -> str:
+    """What the write needs, in words of RBAC."""
+    if isinstance(write, Evict):
+        return "create pods/eviction"
+    return f"patch nodes/{write.sub}" if write.sub else "patch nodes"
+
+
+def _lacking(write: Patch | Evict, right: str, error: KubeError) -> str:
+    what = (
+        f"pod {write.namespace}/{write.name} is not evicted"
+        if isinstance(write, Evict)
+        else f"node {write.name} is not marked"
+    )
+    return f'{what}: {error.problem}; grant the controller "{right}" in a ClusterRole, as the chart does'
 
 
 def _reason(state: str) -> str:
