@@ -45,9 +45,9 @@ class TuneRunOptions:
 
 @with_options(options=TuneRunOptions)
 def run(context: typer.Context, options: TuneRunOptions) -> None:
-    """Try each edit of a program in the current directory, and keep what is faster and computes the same.
+    """Try edits of a program, and keep those that are faster.
 
-    The program follows `--`, as in `unidle tune run -- python train.py`. It runs in copies of the directory. The directory itself is not changed; `git apply` takes the patch.
+    Kept edits compute the same. The program follows `--`, as in `unidle tune run -- python train.py`. It runs in copies of the current directory. The directory itself is not changed; `git apply` takes the patch.
 
     Exit codes: 0 something was kept, or nothing was to be won; 1 the program fails; 2 bad input.
     """

@@ -42,7 +42,9 @@ def proof(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Show how much slower a job's steps were with fillers, with a 95 % interval, and whether its losses are the same to the bit.
+    """Show whether fillers changed the training of a job.
+
+    How much slower its steps were, with a 95 % interval, and whether its losses are the same to the bit.
 
     The interval is from pairs of blocks of steps in random order, with and without fillers, in the same run.
     """

@@ -51,7 +51,9 @@ def run(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Let a filler run in the waits of a job that trains on this machine. It ends with the job, or when its work is done."""
+    """Run a filler in the waits of a job on this machine.
+
+    It ends with the job, or when its work is done."""
     from unidle.cli.run import caught
     from unidle.fill.files.filler_file import load_filler
 
