@@ -59,7 +59,7 @@ class KubeEngine(HostsEngine):
         self.arrivals: Callable[[], list[JobArrived]] = list
         """Jobs that are submitted in the cluster; asked with each poll."""
         self.say: Callable[[str], None] | None = None
-        """Called with a line for whoever runs the controller, such as a right that it lacks."""
+        """Called with a line for the person who runs the controller, such as a right that it lacks."""
         self._ended: list[Place] = []  # whose ends are reported, and in the log by the next poll
         for node in fleet.nodes:
             if sources.fleet.node(node.id) is None:
