@@ -65,6 +65,10 @@ class BoxesInPods:
     def answer(self, job: str) -> str | None:  # noqa: ARG002
         return _NOT_HERE
 
+    def point(self, hub: str, authority: str) -> list[str]:  # noqa: ARG002
+        """Nothing: a pod has the addresses of its controller in its specification."""
+        return []
+
     def running(self) -> list[str]:
         """Jobs of which a pod runs here."""
         self._due_s = 0.0

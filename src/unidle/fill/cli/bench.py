@@ -49,7 +49,9 @@ def bench(
     prompt: PromptOption = "The quick brown fox",
     as_json: JsonOption = False,
 ) -> None:
-    """Send streaming completions to an endpoint of OpenAI's form, and print times to the first token and per token."""
+    """Measure an endpoint of OpenAI's form under load.
+
+    Streaming completions are sent; times to the first token and per token are printed."""
     import asyncio
 
     from unidle.fill.serve.load import EndpointLoad, run_load
