@@ -141,3 +141,16 @@ def test_the_forecast_of_a_piece_grows_with_what_it_reads() -> None:
     assert 100_000 < times.length_ns(0, 256, "inner") < 130_000
     assert times.length_ns(2048, 2304, "inner") > 600_000
     assert times.length_ns(0, 256, "final") > 0
+
+
+def test_a_kind_of_piece_that_one_slow_run_made_too_long_is_tried_again() -> None:
+    times = PieceTimes()
+    for ns in (100_000, 101_000, 5_000_000, 7_000_000, 99_000):
+        times.took(0, 256, "last", ns)
+    assert times.length_ns(0, 256, "last") > 1_000_000
+    for _ in range(2):
+        times.doubt("last")
+    assert times.length_ns(0, 256, "last") < 150_000
+    for _ in range(10):
+        times.doubt("last")
+    assert 99_000 < times.length_ns(0, 256, "last") < 150_000

@@ -58,7 +58,7 @@ class BubblePrefill:
         self._held_bytes = self._model.weight_bytes + self._cache.kv.numel() * self._cache.kv.element_size()
         self._prompts = deque[Submit]()
         self._current: PromptPrefill | None = None
-        self._spent_ns = 0
+        self._spent_ns = self._widest_ns = 0
         self._times = PieceTimes()
         self._calibrate()
         self._door = socket.socket(socket.AF_UNIX)
@@ -76,6 +76,9 @@ class BubblePrefill:
             return None
         current = self._begun()
         length = self._times.length_ns(current.begin, current.end, current.kind)
+        self._widest_ns = max(self._widest_ns, room.ns)
+        if length > self._widest_ns:
+            self._times.doubt(current.kind)  # else it never runs, and is never timed again
         units = current.end - current.begin if current.last_layer else 0
         return Piece(length, self._held_bytes, units)
 

@@ -33,6 +33,12 @@ class PieceTimes:
         """Note a piece that ran."""
         self._seen.setdefault(kind, deque(maxlen=_KEPT)).append((begin, end, ns))
 
+    def doubt(self, kind: PieceKind) -> None:
+        """A piece of this kind fits no wait. Forget its slowest time, which something else may have caused; the fastest stays."""
+        seen = self._seen.get(kind)
+        if seen is not None and len(seen) > 1:
+            seen.remove(max(seen, key=lambda one: one[2] / (one[1] - one[0])))
+
     def length_ns(self, begin: int, end: int, kind: PieceKind) -> int:
         """A forecast that pieces seldom exceed; for an unknown kind, that of another kind."""
         seen = self._seen.get(kind) or next(iter(self._seen.values()), None)
