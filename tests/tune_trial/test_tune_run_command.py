@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 from e2e.commands import unidle
 from unidle.tune.trial.evidence import SHADOW, ComputedTrace, compare
 from unidle.tune.trial.measure import FEWEST_PAIRS, speed_up
+from waiting import wait_until
 
 
 def test_program_without_edits_is_run_once_in_a_copy(tmp_path: Path) -> None:
@@ -34,6 +38,22 @@ def test_bad_input(tmp_path: Path) -> None:
     assert unidle("tune", "run", cwd=tmp_path).returncode == 2
     assert unidle("tune", "run", "--minutes", "0", "--", "true", cwd=tmp_path).returncode == 2
     assert unidle("tune", "run", "--", "true", cwd=Path("/")).returncode == 2
+
+
+def test_sigterm_ends_the_program_and_leaves_no_copy(tmp_path: Path) -> None:
+    code, scratch = tmp_path / "code", tmp_path / "scratch"
+    code.mkdir()
+    scratch.mkdir()
+    (code / "a.py").write_text("import time\nopen('begun', 'w').close()\ntime.sleep(600)\n")
+    words = [sys.executable, "-P", "-m", "unidle", "tune", "run", "--", sys.executable, "a.py"]
+    with subprocess.Popen(
+        words, cwd=code, env=os.environ | {"TMPDIR": str(scratch)}, stderr=subprocess.PIPE
+    ) as process:
+        wait_until(lambda: any(scratch.rglob("begun")), 60, "the program in its copy")
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert list(scratch.iterdir()) == []
 
 
 def trace(*values: float, whole: bool = True) -> ComputedTrace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,6 +61,7 @@ def run(context: typer.Context, options: TuneRunOptions) -> None:
             "needs a program", field="COMMAND", remedy="unidle tune run --minutes 10 -- python train.py"
         )
     need_libcst()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it, too, leaves no copies behind
     here = Path.cwd()
     if here in (Path("/"), Path.home()):
         raise BadInput(
