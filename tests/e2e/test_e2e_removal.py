@@ -16,6 +16,7 @@ from unidle.control.queries.find import listed as jobs_of
 from unidle.control.retention.removal import delete, files_of, size_of
 from unidle.store.open import open_store
 from unidle.view.snapshot import load_view
+from waiting import wait_until
 
 KILLED_BEFORE_IT_DELETES = """
 import os, signal, sys
@@ -100,6 +101,7 @@ def test_what_runs_or_waits_is_never_removed_while_a_controller_removes_the_rest
         runs = gangs.submit(store, tmp_path / "runs.json", "echo up; exec sleep 600")
         waits = gangs.submit(store, tmp_path / "waits.json", "true")
         gangs.wait_for_state(store, "runs", "running")
+        wait_until(lambda: waits in listed(store), what="the controller takes the second job from the inbox")
         for job in (runs, waits):
             refused = unidle("rm", gone, job, "--store", store)
             assert refused.returncode == 2 and f"unidle cancel {job}" in refused.stderr
