@@ -98,7 +98,7 @@ def test_show_tells_how_each_rank_of_each_attempt_ended(answer: dict[str, Any], 
 def test_explain_tells_each_decision_in_order(answer: dict[str, Any], store: Path) -> None:
     story = ask("explain", "train", "--store", store)
     assert [decision["what"] for decision in story["decisions"]] == [
-        "submitted", "placed", "stop", "attempt failed", "again", "placed", "attempt succeeded", "succeeded",
+        "submitted", "placed", "checked", "stop", "attempt failed", "again", "placed", "attempt succeeded", "succeeded",
     ]  # fmt: skip
     times = [decision["time_ns"] for decision in story["decisions"]]
     assert times == sorted(times)

@@ -203,7 +203,7 @@ def test_a_store_is_let_go_with_its_last_connection_and_not_before(store: Path) 
 
     first, second = SqliteDatabase(store), SqliteDatabase(store)
     first.execute("BEGIN IMMEDIATE")
-    assert descriptors() == 3, "the connections and what keeps their locks"
+    assert descriptors() == 5, "two connections, the locks of each, and what keeps the locks of SQLite"
     second.close()
     writes = f"import sqlite3; sqlite3.connect({str(store)!r}, timeout=0).execute(\"INSERT INTO kept VALUES ('x')\")"
     other = subprocess.run([sys.executable, "-c", writes], capture_output=True, text=True, check=False)

@@ -150,7 +150,8 @@ if __name__ == "__main__":
                 missing.add(error.name)
             except unidle.errors.UnidleError as error:  # says which extra is missing
                 missing.add(error.__cause__.name)
-    assert missing <= {"torch", "psycopg"}, missing
+    extras = {"torch", "psycopg", "libcst", "jinja2", "starlette", "tokenizers", "uvicorn"}
+    assert missing <= extras, missing
     job = unidle.run(rank, ranks=2, logs="none")
     assert job.result() == (sys.version_info[:2], str(Path(unidle.__file__).parent)), job.result()
     assert sum(row["ns"] for row in job.ledger(rows="dict")) > 0

@@ -66,7 +66,7 @@ def test_traces_differ_by_value_number_and_kind() -> None:
     assert compare(trace(1.0, 2.0), trace(1.0, 2.0 * (1 + 1e-8)), SHADOW).where.startswith(
         "parameters of step 2 differs"
     )
-    assert compare(trace(1.0, 2.0), trace(1.0), SHADOW).where == "1 records instead of 2"
+    assert compare(trace(1.0, 2.0), trace(1.0), SHADOW).where == "1 record instead of 2"
     assert compare(trace(1.0), trace(float("nan")), SHADOW).where
     assert not trace(1.0, whole=False).shows
     assert not ComputedTrace((("loss", [1.0]),), True).shows

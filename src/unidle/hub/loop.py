@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -75,6 +76,7 @@ class HubLoop:
         self._turn_ns = 0
         self.failed: BaseException | None = None
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._bell_use = threading.Lock()
         self._woken = False
         self._poller = select.epoll()
         self._poller.register(self._bell, select.EPOLLIN)
@@ -88,14 +90,18 @@ class HubLoop:
         self.wake()
 
     def wake(self) -> None:
-        if not self._woken and self._bell >= 0:
+        if not self._woken:
             self._woken = True
-            os.eventfd_write(self._bell, 1)
+            self._ring()
 
     def stop(self) -> None:
         self._stopping = True
-        if self._bell >= 0:
-            os.eventfd_write(self._bell, 1)
+        self._ring()
+
+    def _ring(self) -> None:
+        with self._bell_use:  # the thread may end, and close it, at any time
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
 
     # the thread
 
@@ -383,5 +389,6 @@ class HubLoop:
         for listener in self._listeners.values():
             listener.close()
         self._poller.close()
-        bell, self._bell = self._bell, -1
-        os.close(bell)
+        with self._bell_use:
+            bell, self._bell = self._bell, -1
+            os.close(bell)

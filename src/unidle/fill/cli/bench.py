@@ -9,6 +9,7 @@ import typer
 
 from unidle.cli.common import JsonOption, print_json, say
 from unidle.errors import BadInput, JobFailed
+from unidle.words import counted
 
 UrlArgument = Annotated[
     str, typer.Argument(metavar="URL", show_default=False, help="Endpoint, such as http://127.0.0.1:8000/v1.")
@@ -76,5 +77,7 @@ def bench(
             say(f"{what}: {', '.join(parts)}")
     if found.errors:
         raise JobFailed(
-            f"{len(found.errors)} requests failed", value=found.errors[0], remedy="see the server's log"
+            f"{counted(len(found.errors), 'request')} failed",
+            value=found.errors[0],
+            remedy="see the server's log",
         )

@@ -39,7 +39,13 @@ class WorkerOptions:
             "--block-tokens": self.block_tokens, "--batch": self.batch, "--chunk-tokens": self.chunk_tokens,
         }  # fmt: skip
         pairs = [(name, str(value)) for name, value in given.items() if value is not None]
-        return [sys.executable, "-m", "unidle.fill.serve.worker", *(word for pair in pairs for word in pair)]
+        return [
+            sys.executable,
+            "-P",
+            "-m",
+            "unidle.fill.serve.worker",
+            *(word for pair in pairs for word in pair),
+        ]
 
 
 class Workers:

@@ -7,6 +7,7 @@ import re
 from typing import Any, Final
 
 from unidle.tune.edits import Edit
+from unidle.words import counted
 
 MOST_EDITS: Final = 50
 _FENCE: Final = re.compile(r"^[ \t]*(```+|~~~+)[^\n`]*\n(.*?)^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -24,7 +25,7 @@ def edits_of(text: str) -> tuple[Edit, ...]:
     if not isinstance(edits, list):
         raise UnusableAnswer('"edits" is no list')
     if len(edits) > MOST_EDITS:
-        raise UnusableAnswer(f"{len(edits)} edits are over the limit of {MOST_EDITS}")
+        raise UnusableAnswer(f"{counted(len(edits), 'edit')} exceed the limit of {MOST_EDITS}")
     return tuple(_edit(one, f"edits[{at}]") for at, one in enumerate(edits))
 
 
@@ -43,7 +44,7 @@ def _object_of(text: str) -> dict[str, Any]:
     for candidates in ([text], [match.group(2) for match in _FENCE.finditer(text)]):
         found = [one for one in map(_parsed, candidates) if one is not None]
         if len(found) > 1:
-            raise UnusableAnswer(f'the answer has {len(found)} objects with "edits"; give one')
+            raise UnusableAnswer(f'the answer has {counted(len(found), "object")} with "edits"; give one')
         if found:
             return found[0]
     found = _embedded(text)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from unidle.words import counted
+
 SHADOW: Final = 1e-9
 """The largest difference in float64, relative to the sum of absolute values, or 1."""
 NATIVE: Final = 1e-2
@@ -71,7 +73,9 @@ def compare(before: ComputedTrace, after: ComputedTrace, tolerance: float) -> Di
             step = sum(kind == "parameters" for kind, _ in before.records[:number]) + 1
             return Difference(f"{one[0]} of step {step} differs by {size:.2g}", size)
     if len(before.records) != len(after.records):
-        return Difference(f"{len(after.records)} records instead of {len(before.records)}", math.inf)
+        return Difference(
+            f"{counted(len(after.records), 'record')} instead of {len(before.records)}", math.inf
+        )
     return Difference("", largest)
 
 

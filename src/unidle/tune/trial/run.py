@@ -19,6 +19,7 @@ from unidle.tune.trial.child import TrialRun, run_child
 from unidle.tune.trial.evidence import NATIVE, SHADOW, ComputedTrace, compare, read_trace
 from unidle.tune.trial.measure import SpeedUp, measured
 from unidle.tune.trial.tree_copy import copy_tree, tree_hash
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.tune.endpoint.client import ModelClient
@@ -300,7 +301,7 @@ def _stacked(
             continue  # two edits of the same lines
         stack.append(one.change)
     while len(stack) > 1:
-        progress(f"{len(stack)} changes together")
+        progress(f"{counted(len(stack), 'change')} together")
         speed = None
         if not refusal(shop, stack) and verify(shop, stack)[0] == "kept":
             speed = _speed(shop, plain, shop.copy(stack), max(0.0, end - time.monotonic()))
