@@ -76,8 +76,5 @@ def bench(
             parts = [f"{part} {value:,.2f} ms" for part, value in times[name].items() if value is not None]
             say(f"{what}: {', '.join(parts)}")
     if found.errors:
-        raise JobFailed(
-            f"{counted(len(found.errors), 'request')} failed",
-            value=found.errors[0],
-            remedy="see the server's log",
-        )
+        text = f"{counted(len(found.errors), 'request')} failed"
+        raise JobFailed(text, value=found.errors[0], remedy="see the server's log")
