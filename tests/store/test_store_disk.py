@@ -134,15 +134,18 @@ def as_nobody(use: Callable[[], None]) -> str:
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(told)
         try:
+            os.close(told)
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
             use()
-        except BaseException:
-            os.write(tell, traceback.format_exc().encode())
-        os._exit(0)
+        except BaseException as error:
+            # without source lines: the files of Python may be closed to this user
+            frames = "".join(f"{at.f_code.co_filename}:{line}\n" for at, line in traceback.walk_tb(error.__traceback__))
+            os.write(tell, f"{frames}{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)  # never back into pytest
     os.close(tell)
     with os.fdopen(told, encoding="utf-8") as answer:
         text = answer.read()
