@@ -26,6 +26,24 @@ def read(board: WaitBoard) -> BoardReader:
     raise AssertionError("no board")
 
 
+def test_a_fork_after_the_end_of_a_board_closes_no_file_of_others() -> None:
+    WaitBoard().close()
+    fds = [*os.pipe(), *os.pipe()]  # they get the numbers that the board had
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for fd in fds:
+                os.fstat(fd)
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    for fd in fds:
+        os.close(fd)
+    assert status == 0
+
+
 def test_waits_are_numbered_in_their_step() -> None:
     board = WaitBoard()
     reader = read(board)

@@ -52,7 +52,7 @@ class WaitBoard:
         os.ftruncate(fd, SIZE)
         self._memory = mmap.mmap(fd, SIZE)
         self._words = memoryview(self._memory).cast("q")
-        self._fds = (fd, *os.pipe())
+        self._fds: tuple[int, ...] = (fd, *os.pipe())
         os.set_blocking(self._fds[2], False)
         self._depth = self._position = 0
         words = self._words
@@ -123,18 +123,22 @@ class WaitBoard:
         """Fillers see that the rank is gone."""
         self._words.release()
         self._memory.close()
-        for fd in self._fds:
+        fds, self._fds = (
+            self._fds,
+            (),
+        )  # their numbers may be those of other files from now on, also in a child
+        for fd in fds:
             os.close(fd)
 
     def _forked(self) -> None:
         """A child (a data loader's worker) keeps nothing of it, and writes into memory of its own."""
-        try:
-            self._words = memoryview(bytearray(SIZE)).cast("q")
-            for fd in self._fds:
+        self._words = memoryview(bytearray(SIZE)).cast("q")
+        fds, self._fds = self._fds, ()
+        for fd in fds:
+            try:
                 os.close(fd)
-        except (OSError, ValueError):
-            pass
-        self._fds = (-1, -1, -1)
+            except OSError:
+                pass
 
 
 class BoardReader:
