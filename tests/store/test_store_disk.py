@@ -142,7 +142,9 @@ def as_nobody(use: Callable[[], None]) -> str:
             use()
         except BaseException as error:
             # without source lines: the files of Python may be closed to this user
-            frames = "".join(f"{at.f_code.co_filename}:{line}\n" for at, line in traceback.walk_tb(error.__traceback__))
+            frames = "".join(
+                f"{at.f_code.co_filename}:{line}\n" for at, line in traceback.walk_tb(error.__traceback__)
+            )
             os.write(tell, f"{frames}{type(error).__name__}: {error}".encode())
         finally:
             os._exit(0)  # never back into pytest
