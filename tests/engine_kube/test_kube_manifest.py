@@ -76,7 +76,7 @@ def test_the_same_input_gives_the_same_pod_and_a_later_attempt_the_same_shape() 
     assert first.annotations != second.annotations
     other = replace(spec, requests=Requests(2))
     assert pod_plans(SETTINGS, gang(other), DEVICES)[0].shape != first.shape
-    moved = replace(SETTINGS, hubs=(("10.0.0.2", 7411),))  # what a pod is told does not change
+    moved = replace(SETTINGS, hubs=(("10.0.0.2", 7411),))  # the specification of a pod does not change
     [pod] = [plan for plan in pod_plans(moved, gang(spec), DEVICES) if plan.node == first.node]
     assert (pod.name, pod.shape == first.shape) == (first.name, False)
 

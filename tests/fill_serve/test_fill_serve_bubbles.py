@@ -15,7 +15,7 @@ from fill_serve.doors import Door
 from unidle.fill.runtime.process import FillerOrder
 from unidle.fill.runtime.supervise import FillSupervisor
 from unidle.fill.serve.bubbles import BubblePrefill
-from unidle.fill.sliced import Piece, Room
+from unidle.fill.sliced import FillPiece, Room
 from waiting import wait_until
 
 ROOM = Room(10**12, 1 << 40)
@@ -52,7 +52,7 @@ def connected(served: Door, place: Path) -> Iterator[BubblePrefill]:
     wait_until(served.at_rest)
 
 
-def piece_of(filler: BubblePrefill) -> Piece:
+def piece_of(filler: BubblePrefill) -> FillPiece:
     return wait_until(lambda: filler.next_piece(ROOM), what="a piece")
 
 

@@ -1,4 +1,4 @@
-"""Ranks with gloo: two that train, each listens for its peers, for a store, and for whoever asks for its figures.
+"""Ranks with gloo: two that train, each listens for its peers, for a store, and for HTTP requests for its figures.
 
 With ``reduce`` three ranks that only run a model and reduce its output among them.
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unidle.tune.cheats import CheatRefusal, RunFacts, cheats, run_cheats
+from unidle.tune.cheats import CheatRefusal, cheats
 from unidle.tune.edits import FileChange
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,19 +62,6 @@ def test_a_loop_that_fills_rows_may_become_one_call_and_a_loop_of_steps_may_not(
     assert not cheats([FileChange("train.py", ROWS, after)])
     steps = ROWS.replace("y[k] = x[k] * 2", "y[k] = x[k] * 2\n        update(y)")
     assert "steps" in {one.rule for one in cheats([FileChange("train.py", steps, after)])}
-
-
-@pytest.mark.parametrize(
-    ("after", "rules"),
-    [
-        (RunFacts(10, 80, 1, 1, frozenset({"a.pt"})), []),
-        (RunFacts(9, 72, 1, 1, frozenset({"a.pt"})), ["steps", "data"]),
-        (RunFacts(10, 80, 2, 2, frozenset({"a.pt", "b"})), ["deferred", "deferred"]),
-        (RunFacts(10, 80, 1, 1), ["work"]),
-    ],
-)
-def test_what_a_run_did_less_or_left_behind_is_refused(after: RunFacts, rules: list[str]) -> None:
-    assert [one.rule for one in run_cheats(RunFacts(10, 80, 1, 1, frozenset({"a.pt"})), after)] == rules
 
 
 def test_the_corpus_of_the_benchmark_has_no_miss_and_no_false_refusal_in_development() -> None:

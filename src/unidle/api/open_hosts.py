@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from unidle.api.stores import data_dir
-from unidle.hub.file_parts import NotThere, RankFilePart
+from unidle.hub.file_parts import NotThere, RankFilePart, whole_file
 from unidle.kube.commands import CallFailed
 
 if TYPE_CHECKING:
@@ -70,12 +70,7 @@ class HostsOfCluster:
 
     def whole(self, node: str, place: tuple[str, int, int], file: str) -> bytes:
         """All of a file."""
-        data = b""
-        while True:
-            part = self.part(node, place, file, len(data))
-            data += part.data
-            if not part.data or len(data) >= part.size_bytes:
-                return data
+        return whole_file(lambda offset: self.part(node, place, file, offset))
 
     def ask(self, node: str, what: str, body: dict[str, Any]) -> int:
         """Give the agent of a host an order."""

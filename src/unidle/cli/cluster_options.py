@@ -77,8 +77,8 @@ def with_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 def _address(context: typer.Context, store: str, kubeconfig: str | None, name: str | None) -> str:
     source = context.get_parameter_source(store)
     if source is not None and source.name == "COMMANDLINE":
-        beside = "--context" if kubeconfig is None else "--kubeconfig"
-        raise BadInput("cannot be used together", field=f"--store, {beside}", remedy="leave one out")
+        other = "--context" if kubeconfig is None else "--kubeconfig"
+        raise BadInput("cannot be used together", field=f"--store, {other}", remedy="leave one out")
     from unidle.store.cluster import cluster_address
 
     return cluster_address(kubeconfig, name)

@@ -14,7 +14,14 @@ from unidle.cli.common import JsonOption, cannot_write, print_json, say, say_who
 from unidle.cli.help import Commands
 from unidle.cli.option_set import with_options
 from unidle.cli.tune_fit import fit
-from unidle.cli.tune_words import PathsArgument, check_paths_exist, tune_settings
+from unidle.cli.tune_words import (
+    ExcludeOption,
+    IgnoreOption,
+    PathsArgument,
+    SelectOption,
+    check_paths_exist,
+    tune_settings,
+)
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -41,15 +48,9 @@ class TuneCheckOptions:
     """Options of the check, in the order of its help."""
 
     # fmt: off
-    select: Annotated[
-        str | None, typer.Option("--select", metavar="CODE[,..]", show_default=False, help="Rules or beginnings of codes, such as UDL2; default: all.")
-    ] = None
-    ignore: Annotated[
-        str | None, typer.Option("--ignore", metavar="CODE[,..]", show_default=False, help="Rules to leave out, in addition to those of pyproject.toml.")
-    ] = None
-    exclude: Annotated[
-        str | None, typer.Option("--exclude", metavar="PATTERN[,..]", show_default=False, help="Names or paths in directories that are not checked.")
-    ] = None
+    select: SelectOption = None
+    ignore: IgnoreOption = None
+    exclude: ExcludeOption = None
     baseline: Annotated[
         str | None, typer.Option("--baseline", metavar="FILE", show_default=False, help="Report only findings that are not in this file.")
     ] = None

@@ -11,7 +11,14 @@ import typer
 
 from unidle.cli.common import JsonOption, print_json, say, say_whole, warn
 from unidle.cli.option_set import with_options
-from unidle.cli.tune_words import PathsArgument, check_paths_exist, tune_settings
+from unidle.cli.tune_words import (
+    ExcludeOption,
+    IgnoreOption,
+    PathsArgument,
+    SelectOption,
+    check_paths_exist,
+    tune_settings,
+)
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -37,15 +44,9 @@ class TuneFixOptions:
     allow_dirty: Annotated[
         bool, typer.Option("--allow-dirty", help="Change files of a repository that has other changes, without commits.")
     ] = False
-    select: Annotated[
-        str | None, typer.Option("--select", metavar="CODE[,..]", show_default=False, help="Rules or beginnings of codes, such as UDL2; default: all.")
-    ] = None
-    ignore: Annotated[
-        str | None, typer.Option("--ignore", metavar="CODE[,..]", show_default=False, help="Rules to leave out, in addition to those of pyproject.toml.")
-    ] = None
-    exclude: Annotated[
-        str | None, typer.Option("--exclude", metavar="PATTERN[,..]", show_default=False, help="Names or paths in directories that are left alone.")
-    ] = None
+    select: SelectOption = None
+    ignore: IgnoreOption = None
+    exclude: ExcludeOption = None
     as_json: JsonOption = False
     # fmt: on
 

@@ -11,7 +11,7 @@ import typer
 
 from unidle.cli.common import JsonOption, print_json, say, say_whole, warn
 from unidle.cli.option_set import with_options
-from unidle.cli.tune_words import tune_settings
+from unidle.cli.tune_words import SelectOption, tune_settings
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -31,9 +31,7 @@ class TuneRunOptions:
     unsafe: Annotated[
         bool, typer.Option("--unsafe-fixes", help="Also edits that change precision or what is printed. They have to compute the same in float64.")
     ] = False
-    select: Annotated[
-        str | None, typer.Option("--select", metavar="CODE[,..]", show_default=False, help="Rules or beginnings of codes, such as UDL2; default: all.")
-    ] = None
+    select: SelectOption = None
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", min=0, max=100, help="Proposals of the model that UNIDLE_TUNE_URL names.")
     ] = 5

@@ -1,4 +1,4 @@
-"""What the commands of ``unidle tune`` share: paths and settings."""
+"""What the commands of ``unidle tune`` share: paths, options of rules, and settings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ PathsArgument = Annotated[
     list[str],
     typer.Argument(metavar="PATH", show_default=False, help="Python files, notebooks or directories."),
 ]
+SelectOption = Annotated[
+    str | None,
+    typer.Option("--select", metavar="CODE[,..]", show_default=False, help="Rules or beginnings of codes, such as UDL2; default: all."),
+]  # fmt: skip
+IgnoreOption = Annotated[
+    str | None,
+    typer.Option("--ignore", metavar="CODE[,..]", show_default=False, help="Rules to leave out, in addition to those of pyproject.toml."),
+]  # fmt: skip
+ExcludeOption = Annotated[
+    str | None,
+    typer.Option("--exclude", metavar="PATTERN[,..]", show_default=False, help="Names or paths in directories that are left alone."),
+]  # fmt: skip
 
 
 def check_paths_exist(paths: Sequence[str]) -> None:

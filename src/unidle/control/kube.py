@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -22,7 +21,7 @@ from unidle.hub.server import HubServer
 from unidle.kube.access import ClusterAccess
 from unidle.kube.client import ApiClient, open_client
 from unidle.kube.cluster_fleet import ClusterFleet
-from unidle.kube.kubeconfig import load_access
+from unidle.kube.kubeconfig import named_access
 from unidle.kube.nodes import FleetRules
 from unidle.kube.objects import NODES, PODS, RESOURCE_SLICES, UNIDLE_JOBS
 from unidle.kube.protocol import EVERYTHING, KubeError, KubeWriter, Selected
@@ -31,7 +30,6 @@ from unidle.kube.writer import open_writer
 
 START_WITHIN_NS: Final = 600 * S
 """For the boxes of a gang: an image may have to be pulled first."""
-IN_CLUSTER: Final = "in-cluster"
 _LIST_S: Final = 60.0
 _WRITE_S: Final = 4.0  # of one request, at most
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what is not to be dialled
@@ -125,10 +123,7 @@ def _objects(
 
 def access_of(wish: KubeWish) -> ClusterAccess:
     """Errors: BadInput."""
-    if wish.kubeconfig != IN_CLUSTER:
-        return load_access(wish.kubeconfig, wish.context)
-    named = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
-    return load_access(environ={name: os.environ[name] for name in named if name in os.environ})
+    return named_access(wish.kubeconfig, wish.context)
 
 
 def _settings(hub: HubServer, wish: KubeWish, client: ApiClient) -> PodSettings:

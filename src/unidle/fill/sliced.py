@@ -38,9 +38,6 @@ class FillPiece:
     units: int = 0
 
 
-Piece = FillPiece  # its short name, for fillers
-
-
 class Sliced(Protocol):
     """A filler. It is made in its process by calling its class with the arguments of the filler file, as keywords."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,16 @@ class RankFilePart:
         """For a frame."""
         text = base64.b64encode(self.data).decode("ascii")
         return {"text": text, "size": self.size_bytes, "inode": self.inode}
+
+
+def whole_file(part: Callable[[int], RankFilePart]) -> bytes:
+    """All of a file, by its parts: ``part`` reads from an offset on. Errors: those of the call."""
+    data = bytearray()
+    while True:
+        found = part(len(data))
+        data += found.data
+        if not found.data or len(data) >= found.size_bytes:
+            return bytes(data)
 
 
 def part_of(data: dict[str, Any]) -> RankFilePart:

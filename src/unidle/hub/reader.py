@@ -14,7 +14,7 @@ from unidle import private, wire
 from unidle.errors import BadInput, CannotRun
 from unidle.hub import frames
 from unidle.hub.client import HubClient, Lost, Welcomed
-from unidle.hub.file_parts import NotThere, RankFilePart, part_of
+from unidle.hub.file_parts import NotThere, RankFilePart, part_of, whole_file
 from unidle.hub.place import FOLDER, READER
 
 _MOST_BYTES: Final = 64 << 10
@@ -87,12 +87,7 @@ class HostFiles:
 
     def whole(self, node: str, place: tuple[str, int, int], file: str) -> bytes:
         """All of a file. Errors: as of :meth:`part`."""
-        data = b""
-        while True:
-            part = self.part(node, place, file, len(data))
-            data += part.data
-            if not part.data or len(data) >= part.size_bytes:
-                return data
+        return whole_file(lambda offset: self.part(node, place, file, offset))
 
     def forget(self, node: str) -> None:
         """Have a host that does not answer leave the fleet, and free its name. Errors: BadInput with the reason; CannotRun."""

@@ -24,7 +24,7 @@ import msgspec
 from unidle import atomic, private
 from unidle.errors import BadInput, CannotRun, ConnectionLost, StoreDamaged, StoreError, UnidleError
 from unidle.kube.client import ApiClient, open_client
-from unidle.kube.kubeconfig import load_access
+from unidle.kube.kubeconfig import named_access
 from unidle.kube.protocol import ApiRequest, KubeError
 
 SIGNER: Final = "unidle.dev/commands"
@@ -33,7 +33,6 @@ TICKET_S: Final = 8 * 3600.0
 """How long a ticket is good after its object was created. The cluster deletes the object within a day."""
 SERVICE: Final = "unidle-system/unidle"
 PORT: Final = "commands"
-IN_CLUSTER: Final = "in-cluster"
 VERSION: Final = 1
 NO_TICKET: Final = "NoTicket"
 """The kind of the error for a ticket that is not good: a new one may be."""
@@ -78,12 +77,7 @@ class CommandCalls:
     """
 
     def __init__(self, target: CommandTarget, cache: Path | None = None) -> None:
-        kubeconfig = target.kubeconfig
-        if kubeconfig == IN_CLUSTER:
-            named = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
-            access = load_access(environ={name: os.environ[name] for name in named if name in os.environ})
-        else:
-            access = load_access(kubeconfig, target.context)
+        access = named_access(target.kubeconfig, target.context)
         namespace, slash, name = target.service.partition("/")
         if not (namespace and slash and name) or "/" in name:
             raise BadInput(

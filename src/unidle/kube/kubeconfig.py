@@ -28,6 +28,7 @@ from unidle.kube.credentials import (
 )
 from unidle.kube.kubeconfig_file import At, ClusterEntry, ExecEntry, Merged, UserEntry, merge
 
+IN_CLUSTER: Final = "in-cluster"
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -49,6 +50,14 @@ def load_access(
     if not merged.sources:
         return _in_cluster(context, environ, service_account)
     return _chosen(merged, context)
+
+
+def named_access(kubeconfig: str | None, context: str | None) -> ClusterAccess:
+    """As :func:`load_access`; :data:`IN_CLUSTER` in place of a file is the account of this pod. Errors: BadInput."""
+    if kubeconfig != IN_CLUSTER:
+        return load_access(kubeconfig, context)
+    named = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+    return load_access(environ={name: os.environ[name] for name in named if name in os.environ})
 
 
 def context_names(

@@ -44,7 +44,23 @@ class RankWait:
         )
 
 
-class WaitBoard:
+class _Counted:
+    """What both sides read."""
+
+    _words: memoryview
+
+    @property
+    def steps(self) -> int:
+        """Steps that were counted."""
+        return self._words[_STEPS]
+
+    @property
+    def waits(self) -> int:
+        """Waits that ended."""
+        return self._words[_WAITS]
+
+
+class WaitBoard(_Counted):
     """The side of the rank. Not for several threads: waits and steps are those of the thread that trains."""
 
     def __init__(self) -> None:
@@ -100,16 +116,6 @@ class WaitBoard:
         words[_STEP], words[_STEP_NS], words[_STEPS] = number, now, count + 1
         self._position = 0
 
-    @property
-    def steps(self) -> int:
-        """Steps that were counted."""
-        return self._words[_STEPS]
-
-    @property
-    def waits(self) -> int:
-        """Waits that ended."""
-        return self._words[_WAITS]
-
     def filled_ns(self) -> tuple[int, int]:
         """What a filler has written: nanoseconds of waits with useful work, and with work that was lost. Both only grow."""
         return max(self._words[_FILLED], 0), max(self._words[_DISCARDED], 0)
@@ -141,7 +147,7 @@ class WaitBoard:
                 pass
 
 
-class BoardReader:
+class BoardReader(_Counted):
     """The side of a filler: process ``pid``, whose descriptor ``fd`` is the board. Errors: OSError where it is gone or not permitted, ValueError where it is no board."""
 
     def __init__(self, pid: int, fd: int) -> None:
@@ -170,21 +176,6 @@ class BoardReader:
     def position(self) -> int:
         """Number of the current wait in its step."""
         return self._words[_POSITION]
-
-    @property
-    def steps(self) -> int:
-        """Steps that were counted."""
-        return self._words[_STEPS]
-
-    @property
-    def waits(self) -> int:
-        """Waits that ended."""
-        return self._words[_WAITS]
-
-    @property
-    def step_begin_ns(self) -> int:
-        """When the current step began."""
-        return self._words[_STEP_NS]
 
     def waits_from(self, count: int) -> Sequence[RankWait]:
         """Waits that ended since there were ``count`` of them; of many the latest."""

@@ -43,12 +43,6 @@ class FillSummary:
         waited = self.sums["waited_ns"]
         return self.sums["filled_ns"] / waited if waited else None
 
-    @property
-    def error_ms(self) -> float | None:
-        """Mean absolute error of the forecast."""
-        waits = self.forecast["waits"]
-        return (self.forecast["early_ns"] + self.forecast["unused_ns"]) / waits / 1e6 if waits else None
-
 
 @dataclass(slots=True)
 class FillSupervisor:

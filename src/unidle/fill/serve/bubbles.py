@@ -28,7 +28,7 @@ from unidle.fill.serve.piece_times import PieceTimes
 from unidle.fill.serve.prefill import PromptPrefill
 from unidle.fill.serve.wire import Cancel, Frames, Prefilled, Submit, ToWorker, WorkerGreeting, frame
 from unidle.fill.serve.worker import digest
-from unidle.fill.sliced import Piece, Room
+from unidle.fill.sliced import FillPiece, Room
 
 _BLOCK: Final = 16
 
@@ -70,7 +70,7 @@ class BubblePrefill:
     def finished(self) -> bool:
         return False
 
-    def next_piece(self, room: Room) -> Piece | None:
+    def next_piece(self, room: Room) -> FillPiece | None:
         self._receive()
         if not self._prompts or self._held_bytes > room.memory_bytes:
             return None
@@ -80,7 +80,7 @@ class BubblePrefill:
         if length > self._widest_ns:
             self._times.doubt(current.kind)  # else it never runs, and is never timed again
         units = current.end - current.begin if current.last_layer else 0
-        return Piece(length, self._held_bytes, units)
+        return FillPiece(length, self._held_bytes, units)
 
     def run(self) -> None:
         current = self._begun()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from unidle.tune.analysis.source import SourceFacts
@@ -13,18 +12,7 @@ from unidle.tune.cheats.rules import refused_in
 from unidle.tune.cheats.words import CheatRefusal
 from unidle.tune.edits import FileChange
 
-__all__ = ["CheatRefusal", "RunFacts", "cheats", "run_cheats"]
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """What a measured run did, and the unchanged program did in the same place; all are counts but the set of files."""
-
-    steps: int
-    samples: int
-    threads: int
-    processes: int
-    files: frozenset[str] = frozenset()
+__all__ = ["CheatRefusal", "cheats"]
 
 
 def cheats(changes: Sequence[FileChange]) -> list[CheatRefusal]:
@@ -47,33 +35,6 @@ def cheats(changes: Sequence[FileChange]) -> list[CheatRefusal]:
                 change.file, _facts(change.file, change.before), _facts(change.file, change.after)
             )
     return sorted(set(found), key=lambda one: (one.file, one.line, one.rule))
-
-
-def run_cheats(before: RunFacts, after: RunFacts) -> list[CheatRefusal]:
-    """Why a measured run is refused next to one of the unchanged program."""
-    found = []
-    if after.steps != before.steps:
-        found.append(CheatRefusal("steps", "", 0, f"takes {after.steps} steps instead of {before.steps}"))
-    if after.samples != before.samples:
-        found.append(
-            CheatRefusal("data", "", 0, f"reads {after.samples} samples instead of {before.samples}")
-        )
-    if after.threads > before.threads:
-        found.append(
-            CheatRefusal(
-                "deferred", "", 0, f"has {after.threads} threads at its end instead of {before.threads}"
-            )
-        )
-    if after.processes > before.processes:
-        found.append(
-            CheatRefusal(
-                "deferred", "", 0, f"leaves {after.processes} processes instead of {before.processes}"
-            )
-        )
-    missing = before.files - after.files
-    if missing:
-        found.append(CheatRefusal("work", "", 0, f"does not write {', '.join(sorted(missing)[:3])}"))
-    return found
 
 
 def _facts(file: str, text: str) -> SourceFacts:

@@ -90,19 +90,6 @@ FREE_KEYWORDS: Final = frozenset({
     "maxsize", "is_causal", "attn_mask", "out", "dim", "copy", "keepdim", "retain_graph", "create_graph", "batch_first", "persistent", "map_location", "inplace",
 })  # fmt: skip
 """Keywords that change how something is computed, or whose effect verification sees."""
-LOADER_KEYWORDS: Final = frozenset(
-    {
-        "shuffle",
-        "sampler",
-        "batch_sampler",
-        "drop_last",
-        "batch_size",
-        "collate_fn",
-        "generator",
-        "worker_init_fn",
-        "dataset",
-    }
-)
 ENVIRONMENT_OK: Final = re.compile(
     r"^(?:OMP|MKL|OPENBLAS|NUMEXPR|KMP|NCCL|GLOO|TORCH_NCCL|PYTORCH_(?:CUDA_)?ALLOC|TOKENIZERS|CUDA_DEVICE_MAX|MALLOC|RAYON)_?\w*$"
 )

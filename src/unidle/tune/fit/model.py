@@ -7,7 +7,6 @@ from typing import Final, Literal
 
 Precision = Literal["fp32", "bf16", "fp8", "int8", "int4"]
 Optimizer = Literal["adamw", "momentum", "sgd"]
-PRECISIONS: Final[tuple[Precision, ...]] = ("fp32", "bf16", "fp8", "int8", "int4")
 WEIGHT_BITS: Final = {"fp32": 32, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
 VALUE_BYTES: Final = {"fp32": 4, "bf16": 2, "fp8": 2, "int8": 2, "int4": 2}
 """Of an activation; products of 8 and 4 bits are added up and kept in 16."""

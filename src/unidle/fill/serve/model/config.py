@@ -53,11 +53,6 @@ class ModelConfig:
     attention_bias: bool = False
     mlp_bias: bool = False
 
-    @property
-    def kv_values_per_token(self) -> int:
-        """Numbers that the cache holds for one token."""
-        return 2 * self.layers * self.kv_heads * self.head_dim
-
 
 class _Fields:
     """Typed fields of ``config.json``. Errors: :class:`unidle.errors.BadInput` with the field's name."""
