@@ -64,7 +64,7 @@ def test_a_node_that_is_cut_off_is_named_and_the_gang_comes_back(place: Path) ->
     assert report.survived, report
     assert one.ns.verdict is not None
     assert one.ns.inject is not None
-    assert one.ns.verdict - one.ns.inject < 10_000_000_000
+    assert one.ns.verdict - one.ns.inject < 60_000_000_000
 
 
 def test_a_killed_controller_is_followed_by_another_and_the_gang_does_not_notice(place: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_node_that_is_cut_off_is_named_and_the_gang_goes_on_when_it_is_back(
         assert run.wait(120) == 0
     first = ask("guard", "incidents", "--store", store)[0]
     assert (first["kind"], first["rank"], first["node"]) in (("cut", 2, "n3"), ("cut", None, None))
-    assert first["verdict_ns"] - first["onset_ns"] < 10_000_000_000
+    assert first["verdict_ns"] - first["onset_ns"] < 60_000_000_000
 
 
 def test_a_link_that_is_cut_between_two_nodes_names_both_ends(lab: Lab, tmp_path: Path) -> None:

@@ -17,7 +17,10 @@ from unidle.store.profiles import ProfileShelf
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
-WORKS = "exec python3 -c 'def train_it():\n  while True: sum(range(1000))\ntrain_it()'"
+# Busy for a part of the time only: two ranks that took both cores would be what everything else here waits for.
+WORKS = (
+    "exec python3 -c 'import time\ndef train_it():\n  while True: sum(range(400_000)); time.sleep(0.04)\ntrain_it()'"
+)
 
 
 def runs(fleet: Fleet, job: str) -> bool:

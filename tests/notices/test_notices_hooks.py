@@ -91,9 +91,9 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
     begun_s = time.monotonic()
     answer = run(("sh", "-c", f"sleep 600 & echo $! > {pid_file}; wait"), b"x" * 1_000_000, 0.5)
     assert answer == Delivery("again", "did not end within 0.5 s, and was killed")
-    assert time.monotonic() - begun_s < 10
+    assert time.monotonic() - begun_s < 60
     child = int(pid_file.read_text())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (
         time.monotonic() < deadline
         and Path(f"/proc/{child}").exists()

@@ -126,7 +126,7 @@ def test_a_server_that_never_answers_is_left_after_the_time_limit() -> None:
     free = threading.Event()
 
     def hang(_: Received) -> tuple[int, dict[str, str]]:
-        free.wait(60)
+        free.wait(600)
         return 200, {}
 
     with receiver(hang) as there:
@@ -134,7 +134,7 @@ def test_a_server_that_never_answers_is_left_after_the_time_limit() -> None:
         answer = post(WebhookTarget(there.url, timeout_s=0.3), "id", b"{}", NOW_S)
         free.set()
     assert answer == Delivery("again", "no answer in time")
-    assert time.monotonic() - begun_s < 10
+    assert time.monotonic() - begun_s < 60
 
 
 def test_a_server_that_dribbles_is_cut_off_as_a_whole() -> None:
@@ -148,10 +148,10 @@ def test_a_server_that_dribbles_is_cut_off_as_a_whole() -> None:
 
     with receiver(dribble) as there:
         begun_s = time.monotonic()
-        answer = post(WebhookTarget(there.url, timeout_s=5.0, whole_s=0.5), "id", b"{}", NOW_S)
+        answer = post(WebhookTarget(there.url, timeout_s=300.0, whole_s=0.5), "id", b"{}", NOW_S)
         stop.set()
     assert answer == Delivery("again", "no answer in time")
-    assert time.monotonic() - begun_s < 4
+    assert time.monotonic() - begun_s < 60
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import needs
 from scope_calls.targets import compiled, counting, counts, functions_of, held, python, started
 from waiting import wait_until
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 def of(taken: dict[str, Any], function: str, device: str = "host") -> tuple[int, int, int, int]:

@@ -44,7 +44,7 @@ class Model(nn.Module):
 class Asked:
     text: list[int]
     tokens: int
-    made: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
+    made: queue.Queue[int] = field(default_factory=queue.Queue)
 
 
 class Engine:
@@ -71,6 +71,7 @@ class Engine:
             self.new.put(asked)
             for _ in range(asked.tokens):
                 yield asked.made.get()
+                asked.made.task_done()  # it is sent
             return
         for _ in range(asked.tokens):
             (token,) = self.step([asked.text])
@@ -80,6 +81,8 @@ class Engine:
     def _serve(self) -> None:
         active: list[Asked] = []
         while True:
+            for asked in active:
+                asked.made.join()  # no run before the tokens of the last one are sent, so that each belongs to one
             while not active or not self.new.empty():
                 active.append(self.new.get())
             for asked, token in zip(active, self.step([a.text for a in active]), strict=True):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import needs
+import nightly
 from span.reading import run_from_mapping
 from span_run import runs
 from span_run.live import Live
@@ -182,14 +183,18 @@ def test_unequal_pipelines_go_on_from_the_checkpoint_after_a_rank_was_killed(tmp
 @needs.shaping
 @pytest.mark.slow
 def test_cells_of_unequal_pipelines_take_turns_in_namespaces_and_train_the_same(tmp_path: Path) -> None:
-    train = {"schedule": "atlas", "steps": 4, "optimizer": runs.SGD}  # the peer needs one of PyTorch's
+    train: dict[str, Any] = {"schedule": "atlas", "steps": 4}
+    if nightly.IN_FULL:
+        train["optimizer"] = runs.SGD  # the peer needs one of PyTorch's
     file = file_of(tmp_path, train, pipelines=4, cell=2, microbatches=[3, 3, 1, 1], ms=5)
-    words = ("--namespaces", "--store", str(tmp_path / "s.db"), "--json", "--compare", "single,gloo")
+    # In CI the peer is that of four sites (test_span_run_command.py): eight more processes are for the night.
+    compared = "single,gloo" if nightly.IN_FULL else "single"
+    words = ("--namespaces", "--store", str(tmp_path / "s.db"), "--json", "--compare", compared)
     done = runs.unidle("span", "run", str(file), *words)
     assert done.returncode == 0, done.stderr + done.stdout
     told = json.loads(done.stdout)
     assert told["compare"]["single"]["parameter_difference"] == 0
-    assert told["compare"]["gloo"]["step_ns"] > 0
+    assert not nightly.IN_FULL or told["compare"]["gloo"]["step_ns"] > 0
 
 
 @needs.shaping
