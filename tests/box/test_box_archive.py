@@ -34,8 +34,10 @@ def pythons() -> dict[tuple[int, int], str]:
     cached = [str(path) for path in (ROOT / ".cache" / "pythons").glob("*/bin/python3*")]
     installed = [str(path) for path in Path("/usr/bin").glob("python3.*") if path.name[8:].isdigit()]
     named = [shutil.which(f"python3.{minor}") for minor in range(8, 20)]
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    managed = [str(path) for path in versions.glob("*/bin/python3.*") if path.name[8:].isdigit()]
     found: dict[tuple[int, int], str] = {}
-    for program in [*installed, *filter(None, named), *cached, sys.executable]:
+    for program in [*installed, *filter(None, named), *cached, *managed, sys.executable]:
         ask = [program, "-I", "-c", "import sys, ssl, ctypes; print(*sys.version_info[:2])"]
         done = subprocess.run(ask, capture_output=True, text=True)
         if done.returncode == 0:
