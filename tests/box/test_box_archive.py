@@ -64,13 +64,16 @@ def test_the_archive_is_small_and_the_same_each_time(made: Path, tmp_path: Path)
     assert again.read_bytes() == made.read_bytes() and made.stat().st_size < MOST_BYTES
 
 
-def test_the_archive_imports_nothing_that_it_lacks(made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", pythons())
+def test_the_archive_imports_nothing_that_it_lacks_or_that_an_older_python_has_not(
+    made: Path, tmp_path: Path, version: tuple[int, int]
+) -> None:
     with zipfile.ZipFile(made) as file:
         file.extractall(tmp_path)
         names = [name[:-3].replace("/", ".") for name in file.namelist() if name.startswith("unidle")]
     modules = [name.removesuffix(".__init__") for name in names if not name.endswith("entry")]
     code = f"import sys; sys.path.append({str(tmp_path)!r})\nfor name in {modules!r}: __import__(name)"
-    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
+    subprocess.run([pythons()[version], "-I", "-S", "-c", code], check=True)
 
 
 def test_its_sources_are_in_the_language_of_python_3_8(made: Path) -> None:
