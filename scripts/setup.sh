@@ -235,14 +235,15 @@ EOF
   done
 }
 
-# The oldest Python that boxes run on. Where it cannot be had, an empty folder keeps the next call from trying again.
+# The oldest Python that boxes run on: of pyenv, else fetched. Where it cannot be had, an empty folder keeps the next call from trying again.
 setup_oldest_python() {
   local folder=.cache/pythons/3.8 found
   [ -e "$folder" ] && return 0
   mkdir -p .cache/pythons
-  (step "fetch Python 3.8 for the tests of boxes" \
+  found=$(compgen -G "${PYENV_ROOT:-$HOME/.pyenv}/versions/3.8.*/bin/python3.8" | head -n 1) || true
+  [ -n "$found" ] || (step "fetch Python 3.8 for the tests of boxes" \
     env UV_PYTHON_INSTALL_DIR="$PWD/.cache/pythons/uv" timeout 120 "$venv/bin/uv" python install -q 3.8) 2>/dev/null || true
-  found=$(compgen -G "$PWD/.cache/pythons/uv/cpython-3.8.*/bin/python3.8" | head -n 1) || true
+  [ -n "$found" ] || found=$(compgen -G "$PWD/.cache/pythons/uv/cpython-3.8.*/bin/python3.8" | head -n 1) || true
   if [ -n "$found" ]; then
     ln -s "${found%/bin/python3.8}" "$folder"
   else

@@ -34,8 +34,10 @@ def pythons() -> dict[tuple[int, int], str]:
     cached = [str(path) for path in (ROOT / ".cache" / "pythons").glob("*/bin/python3*")]
     installed = [str(path) for path in Path("/usr/bin").glob("python3.*") if path.name[8:].isdigit()]
     named = [shutil.which(f"python3.{minor}") for minor in range(8, 20)]
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    managed = [str(path) for path in versions.glob("*/bin/python3.*") if path.name[8:].isdigit()]
     found: dict[tuple[int, int], str] = {}
-    for program in [*installed, *filter(None, named), *cached, sys.executable]:
+    for program in [*installed, *filter(None, named), *cached, *managed, sys.executable]:
         ask = [program, "-I", "-c", "import sys, ssl, ctypes; print(*sys.version_info[:2])"]
         done = subprocess.run(ask, capture_output=True, text=True)
         if done.returncode == 0:
@@ -62,13 +64,16 @@ def test_the_archive_is_small_and_the_same_each_time(made: Path, tmp_path: Path)
     assert again.read_bytes() == made.read_bytes() and made.stat().st_size < MOST_BYTES
 
 
-def test_the_archive_imports_nothing_that_it_lacks(made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", pythons())
+def test_the_archive_imports_nothing_that_it_lacks_or_that_an_older_python_has_not(
+    made: Path, tmp_path: Path, version: tuple[int, int]
+) -> None:
     with zipfile.ZipFile(made) as file:
         file.extractall(tmp_path)
         names = [name[:-3].replace("/", ".") for name in file.namelist() if name.startswith("unidle")]
     modules = [name.removesuffix(".__init__") for name in names if not name.endswith("entry")]
     code = f"import sys; sys.path.append({str(tmp_path)!r})\nfor name in {modules!r}: __import__(name)"
-    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
+    subprocess.run([pythons()[version], "-I", "-S", "-c", code], check=True)
 
 
 def test_its_sources_are_in_the_language_of_python_3_8(made: Path) -> None:

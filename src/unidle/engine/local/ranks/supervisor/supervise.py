@@ -335,7 +335,7 @@ class Supervisor:
         info = self._info()
         exit_mark: dict[str, object] = {"k": "exit", "t": t_ns, "code": code, "info": info}
         if code and self.pid is not None:
-            exit_mark |= self._why(code, info)
+            exit_mark.update(self._why(code, info))
         self.group.remove()
         self.journal.add(exit_mark)
         self._close()

@@ -14,14 +14,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .step_counter import Mark
 
+    _Print = tuple[int, int, int, int]  # newest mtime (ns), bytes, files, inode
+
 _SETTLE_NS = 500_000_000
 _FUTURE_SETTLE_NS = 2_000_000_000  # for files whose time lies ahead of this machine's clock
 _MOST_ENTRIES = 4096
 _MOST_FILES = 20_000
 _DEEPEST = 6
 _SETTLED_EVERY = 8
-
-_Print = tuple[int, int, int, int]  # newest mtime (ns), bytes, files, inode
 
 
 class _Entry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .step_forms import BY_EPOCH, BY_ITERATION, BY_NUMBER, BY_PAIR, Reading
+from .step_forms import BY_EPOCH, BY_ITERATION, BY_NUMBER, BY_PAIR
 
 _KEPT = 64
 _MOST_STRIDES = 8
@@ -13,8 +13,9 @@ _TURN, _BARE_TURN = 8, 16  # lines that must grow, for each that does not
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .line_shapes import Count
+    from .step_forms import Reading
 
-Kept = tuple[int, Reading]
+    Kept = tuple[int, Reading]
 
 
 class NumberSeries:

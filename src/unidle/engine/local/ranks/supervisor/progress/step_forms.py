@@ -9,8 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Reading = tuple[int, "int | None", "int | None"]
-"""Of a line: the number, the epoch it is in, and how many there are in an epoch."""
+    Reading = tuple[int, "int | None", "int | None"]
+    """Of a line: the number, the epoch it is in, and how many there are in an epoch."""
 
 NAMED_CONFIDENCE = 0.97
 GUESSED = "lines"
