@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from unidle.files.fleet_guard import GuardPart
+from unidle.files.fleet_hosts import HostDevicesPart
 from unidle.files.fleet_idle import IdlePart
 from unidle.files.fleet_links import GpuLinksPart
 from unidle.files.fleet_notices import NoticePart
@@ -444,3 +445,11 @@ class HostsFleetFile(FleetFile, frozen=True, forbid_unknown_fields=True, kw_only
     """A fleet whose nodes are the hosts that join it."""
 
     nodes: tuple[NodePart, ...] = ()
+    hosts: Annotated[
+        tuple[HostDevicesPart, ...],
+        Meta(
+            max_length=1000,
+            description="How devices of hosts are cut. The first entry that fits a device counts. Default: they are whole.",
+            examples=[[{"kind": "gpu", "share": {"modes": ["mig", "mps"]}}]],
+        ),
+    ] = ()

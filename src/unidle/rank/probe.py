@@ -107,7 +107,9 @@ def listener(ports: range | None = None, backlog: int = 1024) -> socket.socket:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-    raise OSError(f"all ports from {ports.start} to {ports.stop - 1} are in use" if ports else "no port is free")
+    raise OSError(
+        f"all ports from {ports.start} to {ports.stop - 1} are in use" if ports else "no port is free"
+    )
 
 
 class Receiver:
