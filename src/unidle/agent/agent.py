@@ -56,18 +56,20 @@ class Agent:
     """The agent of one node. ``find`` lists its devices; ``send`` takes a frame for the hub, while there is a connection.
 
     It returns the number of a pong: once the hub has acknowledged that one, it has received the frame. ``hooks``:
-    whether commands of the site run on this host; ``pods``: boxes are pods of this node; ``cuts`` makes parts of devices.
+    whether commands of the site run on this host; ``pods``: boxes are pods of this node.
+
+    ``cuts``, where it is set, makes parts of its devices.
     """
 
     def __init__(
         self, state: AgentState, hub: HubAddress, found: FoundNode, find: Find, send: Send, *, hooks: bool = False,
-        pods: BoxesInPods | None = None, cuts: HostCuts | None = None,
+        pods: BoxesInPods | None = None,
     ) -> None:  # fmt: skip
         self._state, self._hub, self.found, self._find, self._send = state, hub, found, find, send
         self.boxes: Boxes | BoxesInPods = pods or Boxes(state.boxes)
         self._signs = Signs(found.node, state.path / "watch.json")
         self._looks = RankLooks(found.node, state.boxes, RUNS)
-        self._cuts = cuts
+        self.cuts: HostCuts | None = None
         self._fence = 0  # the newest that was seen
         self._starting: dict[int, str] = {}  # command -> job of the box
         log = found.node.watch.kernel_log if found.node.watch is not None else ""
@@ -106,8 +108,8 @@ class Agent:
         self._unacknowledged = []
         self._signs.lost()
         self._looks.lost()
-        if self._cuts is not None:
-            self._cuts.lost()
+        if self.cuts is not None:
+            self.cuts.lost()
 
     def acknowledged(self, number: int) -> None:
         """The hub received that pong, and so all that was sent before it."""
@@ -138,8 +140,8 @@ class Agent:
         elif frame.what in ORDERS:
             if (answer := self._looks.take(frame.id, frame.what, frame.body)) is not None:
                 self._send(frames.Done(frame.id, not answer[1], answer[1][:4096], answer[2]))
-        elif frame.what in CUTS and self._cuts is not None:
-            if why := self._cuts.take(frame.id, frame.what, frame.body, self.found.node):
+        elif frame.what in CUTS and self.cuts is not None:
+            if why := self.cuts.take(frame.id, frame.what, frame.body, self.found.node):
                 self._send(frames.Done(frame.id, False, why[:4096]))
         elif why := self._orders.take(frame.id, frame.what, frame.body):
             self._done(frame.id, why=why)
@@ -177,7 +179,7 @@ class Agent:
     @property
     def is_busy(self) -> bool:
         """Whether an answer is being waited for, so that the next :meth:`tick` should come soon."""
-        cuts = self._cuts is not None and self._cuts.is_busy
+        cuts = self.cuts is not None and self.cuts.is_busy
         return bool(self._starting) or cuts or self._orders.is_busy or self._looks.is_busy
 
     def tick(self) -> None:
@@ -196,7 +198,7 @@ class Agent:
             self.boxes.prune(time.time())
         for command, why, data in self._looks.answers() if self._looks.is_busy else ():
             self._done(command, why=why, data=data)
-        for command, why, data in self._cuts.answers() if self._cuts is not None else ():
+        for command, why, data in self.cuts.answers() if self.cuts is not None else ():
             self._done(command, why=why, data=data)
         for seen in self._looks.reports(self.boxes.live(), connected=self._connected):
             self._send(seen)
@@ -248,5 +250,5 @@ class Agent:
         """End the detectors. Boxes, checks and hooks stay."""
         self._signs.close()
         self._looks.close()
-        if self._cuts is not None:
-            self._cuts.close()
+        if self.cuts is not None:
+            self.cuts.close()

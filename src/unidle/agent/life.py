@@ -98,8 +98,8 @@ def run_agent(options: AgentOptions, data_dir: Path, say: Say) -> int:
             return find_node(name, address_now(), options.labels, cpu_devices, log, cuts)
 
         with _signals() as (asked, bell):
-            life = _Life(state, hub, join, member, found, find, say, options, cuts)
-            life.address_now = address_now
+            life = _Life(state, hub, join, member, found, find, say, options)
+            life.address_now, life.agent.cuts = address_now, cuts
             try:
                 life.serve(asked, bell, allocation)
                 life.leave(asked, bell, end_boxes=options.end_boxes or allocation is not None)
@@ -149,7 +149,7 @@ class _Life:
 
     def __init__(
         self, state: AgentState, hub: DialAddress, join: JoinFile, member: Membership | None, found: FoundNode,
-        find: Callable[[], FoundNode], say: Say, options: AgentOptions, cuts: HostCuts | None,
+        find: Callable[[], FoundNode], say: Say, options: AgentOptions,
     ) -> None:  # fmt: skip
         self._state, self._hub, self._join, self._say = state, hub, join, say
         self._member = member is not None
@@ -160,7 +160,7 @@ class _Life:
         self._left = False
         address = HubAddress(str(hub), join.authority)
         pods = BoxesInPods(Path(options.pods), state.boxes, join.authority) if options.pods else None
-        self.agent = Agent(state, address, found, find, self._send, hooks=options.hooks, pods=pods, cuts=cuts)
+        self.agent = Agent(state, address, found, find, self._send, hooks=options.hooks, pods=pods)
         try:
             self._client = client.HubClient(
                 (hub.host, hub.port), join.authority, self._hello, self._keep, _DIALLING
