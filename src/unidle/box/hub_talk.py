@@ -247,7 +247,7 @@ def _dialler(settings: BoxSettings) -> Dialler:
 def _names(settings: BoxSettings) -> list[str]:
     """Names that the hub's certificate may have; empty: that of the host.
 
-    An own authority names all of its hubs alike; a site's may name the machine. Those of the system name machines only.
+    An own authority gives all of its hubs one name; a site's may name the machine. Those of the system name machines only.
     """
     if settings.name:
         return [settings.name]

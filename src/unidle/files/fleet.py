@@ -138,8 +138,13 @@ class _Builder:
         )
 
     def _host_devices(self) -> tuple[HostDevices, ...]:
-        if not isinstance(self._file, HostsFleetFile) or not self._file.hosts:
+        if not self._file.hosts:
             return ()
+        if not isinstance(self._file, HostsFleetFile):
+            raise self._document.error(
+                ("hosts",), "is for hosts that join a controller (`unidle up --listen`)",
+                remedy="declare `share` or `slices_ppm` of the devices of nodes",
+            )  # fmt: skip
         from unidle.files.fleet_hosts import host_devices_of  # few fleets have it
 
         return host_devices_of(self._document, self._file.hosts)

@@ -427,6 +427,15 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[[{"webhook": "https://hooks.example.org/unidle", "secret_env": "NOTICE_SECRET"}]],
         ),
     ] = ()
+    hosts: Annotated[
+        tuple[HostDevicesPart, ...],
+        Meta(
+            max_length=1000,
+            description="How devices of hosts that join are cut (`unidle up --listen`). The first entry that fits a device counts. "
+            "Default: they are whole.",
+            examples=[[{"kind": "gpu", "share": {"modes": ["mig", "mps"]}}]],
+        ),
+    ] = ()
     timezone: Annotated[
         str, Meta(max_length=64, description="Time zone of the hours in queues.", examples=["Europe/Berlin"])
     ] = "UTC"
@@ -445,11 +454,3 @@ class HostsFleetFile(FleetFile, frozen=True, forbid_unknown_fields=True, kw_only
     """A fleet whose nodes are the hosts that join it."""
 
     nodes: tuple[NodePart, ...] = ()
-    hosts: Annotated[
-        tuple[HostDevicesPart, ...],
-        Meta(
-            max_length=1000,
-            description="How devices of hosts are cut. The first entry that fits a device counts. Default: they are whole.",
-            examples=[[{"kind": "gpu", "share": {"modes": ["mig", "mps"]}}]],
-        ),
-    ] = ()
