@@ -78,6 +78,23 @@ def records(fleet: Fleet, node: str) -> list[str]:
     return sorted(path.name for path in (fleet.place / node / "slices" / ".slices").glob("*"))
 
 
+def kill_everything(fleet: Fleet) -> None:
+    """Kill controller, agents and boxes, and start them again: ranks go on, and hold what they held."""
+    before, boxes = {node: records(fleet, node) for node in HOSTS}, fleet.boxes()
+    assert any(before.values())
+    assert fleet.up is not None
+    for process in (fleet.up, *fleet.agents.values()):
+        process.kill()
+        process.wait()
+    for pid in boxes:
+        os.kill(pid, signal.SIGKILL)
+    fleet.serve("--deadline", "2m")
+    for node in HOSTS:
+        fleet.join(node)
+    wait_until(lambda: len(fleet.boxes()) == len(boxes), 60, "the boxes again")
+    assert {node: records(fleet, node) for node in HOSTS} == before
+
+
 @needs.root
 @needs.own_mounts
 def test_jobs_share_the_devices_of_hosts_whatever_is_killed_and_the_ledger_has_their_parts(
@@ -101,20 +118,7 @@ def test_jobs_share_the_devices_of_hosts_whatever_is_killed_and_the_ledger_has_t
             held = sorted(share for of in parts(fleet).values() for _, share in of)
             assert held == [250_000, 500_000, 500_000]
             assert unidle("fleet", "--store", fleet.store).stdout.count("quota") == len(parts(fleet))
-            before = {node: records(fleet, node) for node in HOSTS}
-            assert any(before.values())
-            assert fleet.up is not None
-            for process in (fleet.up, *fleet.agents.values()):
-                process.kill()
-                process.wait()
-            boxes = fleet.boxes()
-            for pid in boxes:
-                os.kill(pid, signal.SIGKILL)
-            fleet.serve("--deadline", "2m")
-            for node in HOSTS:
-                fleet.join(node)
-            wait_until(lambda: len(fleet.boxes()) == len(boxes), 60, "the boxes again")
-            assert {node: records(fleet, node) for node in HOSTS} == before
+            kill_everything(fleet)
             go(fleet, "wide")
             ended(fleet, wide)
             assert [of for of in parts(fleet).values() if of] == [[(small, 250_000)]]

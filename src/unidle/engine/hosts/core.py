@@ -12,7 +12,7 @@ from unidle import wire
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
 from unidle.engine.hosts.box_maker import BY_AGENTS, Hosting
 from unidle.engine.hosts.box_marks import timed_marks
-from unidle.engine.hosts.gang_cuts import NO_PARTS, GangCuts, in_parts
+from unidle.engine.hosts.gang_cuts import GangCuts, why_not_in_parts
 from unidle.engine.hosts.gang_looks import look_of
 from unidle.engine.hosts.gang_moves import GangMoves, OrdersOf
 from unidle.engine.hosts.gang_state import GangState, Key, RankState, adopted, fresh, never_started, numbers
@@ -79,7 +79,7 @@ class HostsCore:
         if command.job not in self.of_job or command.attempt not in self.of_job[command.job]:
             gang = fresh(command)
             self._add(gang)
-            no_parts = NO_PARTS if not self.maker.takes_parts and in_parts(command) else ""
+            no_parts = why_not_in_parts(command, self.maker)
             if why := no_parts or self.maker.wanted(command):
                 self.out.turn_away(gang, why, for_good=not no_parts)
                 return
@@ -104,9 +104,7 @@ class HostsCore:
         gang = self.gangs.pop((job, attempt), None)
         self.uses.forget((job, attempt))
         self.of_job.get(job, {}).pop(attempt, None)
-        if gang is not None:
-            self.cuts.released(gang)
-        for node in gang.nodes if gang is not None else ():
+        for node in self.cuts.released(gang):
             link = self.boxes.at.get((node, job))
             if link is not None and link.peer is not None:
                 self._release(link.peer, attempt)

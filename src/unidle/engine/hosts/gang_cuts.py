@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from unidle import wire
+from unidle.engine.hosts.box_maker import BoxMaker
 from unidle.engine.hosts.gang_state import GangState, Key
 from unidle.engine.hosts.host_nodes import HostNodes
 from unidle.engine.hosts.outbox import Outbox
@@ -47,9 +48,10 @@ class CutState:
     grants: dict[int, RankGrant] = field(default_factory=dict)
 
 
-def in_parts(command: StartGang) -> bool:
-    """Whether it is placed on parts of devices."""
-    return bool(command.parts) or any("#" in name for place in command.places for name in place.slices)
+def why_not_in_parts(command: StartGang, maker: BoxMaker) -> str:
+    """Why a gang that is placed on parts of devices cannot have them; empty where it can, or has none."""
+    parts = command.parts or any("#" in name for place in command.places for name in place.slices)
+    return NO_PARTS if parts and not maker.takes_parts else ""
 
 
 class GangCuts:
@@ -145,12 +147,15 @@ class GangCuts:
         """An agent has a new connection: what attempts that are over held there is freed."""
         self._tell_held(node)
 
-    def released(self, gang: GangState) -> None:
-        """An attempt is over, and is none of ``gangs`` any more."""
+    def released(self, gang: GangState | None) -> list[str]:
+        """An attempt is over, and is none of ``gangs`` any more. Its nodes; none for one that is not known."""
+        if gang is None:
+            return []
         cut = self._of.pop(gang.key, None) is not None
         for node in gang.nodes:
             if cut or (gang.command is not None and self._cuts(gang.command, node)):
                 self._tell_held(node)
+        return gang.nodes
 
     def _tell_held(self, node: str) -> None:
         link = self._nodes.at.get(node)
