@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from unidle.clock import RealClock
 from unidle.hub import frames
-from unidle.hub.authority import OwnIdentity
+from unidle.hub.authority import OwnIdentity, ServerIdentity, SiteIdentity
 from unidle.hub.listening import listening, names_of
 from unidle.hub.protocol import Joined, Left, Peer, Received
 from unidle.hub.server import HubServer
@@ -21,16 +21,23 @@ WITHIN_S = 60.0
 
 
 class TestHub:
-    """A hub and all that it heard. ``place``: of its state; the same place is the same fleet."""
+    """A hub and all that it heard. ``place``: of its state; the same place is the same fleet.
+
+    ``site``: certificate and key of the site, instead of an authority of its own.
+    """
 
     __test__ = False
 
-    def __init__(self, place: Path, listen: str = "127.0.0.1:0", fence: int = 3) -> None:
+    def __init__(
+        self, place: Path, listen: str = "127.0.0.1:0", fence: int = 3, site: tuple[str, str] | None = None
+    ) -> None:
         self.place = place
         place.mkdir(mode=0o700, exist_ok=True)
         folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
         sockets = listening(listen)
-        identity = OwnIdentity(folder, str(place), names_of(sockets), time.time())
+        identity: ServerIdentity = (
+            SiteIdentity(*site) if site else OwnIdentity(folder, str(place), names_of(sockets), time.time())
+        )
         tokens = Tokens(folder, str(place))
         tokens.write_join(identity.authority)
         os.close(folder)

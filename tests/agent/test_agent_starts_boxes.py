@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -13,6 +14,7 @@ import pytest
 import needs
 from agent.hosts import Host, ended
 from agent.hubs import TestHub
+from box.small_hub import certificates
 from unidle.agent.boxes import LOCK
 from unidle.drill.lab import Lab
 from unidle.engine.local.ranks import netns
@@ -53,6 +55,32 @@ def test_a_box_outlives_its_agent_and_the_next_one_finds_it(hub: TestHub, host: 
         assert pid_of(host) == pid
         os.kill(pid, signal.SIGTERM)
         assert hub.seen("left").body == {"job": "job-1"}
+
+
+@pytest.mark.parametrize("name", ["IP:127.0.0.1", "DNS:unidle-hub"])
+def test_boxes_of_a_hub_with_a_public_certificate_use_the_authorities_of_the_system(
+    host: Host, tmp_path: Path, name: str
+) -> None:
+    """The join file has no authority then. The name is that of the host, never the one that own authorities sign."""
+    place = tmp_path / "site"
+    place.mkdir()
+    certificate, key, authority = certificates(place, name)
+    store = place / "store.pem"
+    store.write_text(authority)
+    hub = TestHub(tmp_path / "public-hub", site=(certificate, key))
+    try:
+        host.more["SSL_CERT_FILE"] = str(store)
+        if name != "IP:127.0.0.1":
+            assert "certificate" in host.fails(hub)[1]
+            return
+        with host.agent(hub):
+            assert hub.box(hub.joined(), "job-1").ok
+            box = hub.joined("box")
+            assert (box.node, box.job) == ("n1", "job-1")
+        assert json.loads((host.state / "boxes" / "job-1" / "box.json").read_text())["authority"] == ""
+    finally:
+        host.end_boxes()
+        hub.close()
 
 
 def test_a_box_finds_a_hub_that_moved_without_an_order_for_it(hub: TestHub, host: Host) -> None:

@@ -79,8 +79,8 @@ def test_jobs_that_began_keep_their_devices_under_the_next_controller() -> None:
 def test_parts_of_devices_are_refused_where_nodes_join_with_whole_ones(nodes: bool) -> None:
     hosts = replace(fleet_of(2) if nodes else Fleet(), source=HOSTS)
     spec = JobSpec(("true",), share=Share(compute_ppm=500_000))
-    with pytest.raises(CannotRun, match="whole devices only") as refused:
+    with pytest.raises(CannotRun, match="no device of the hosts may be cut") as refused:
         refuse_to_queue(spec, hosts, hold=False)
     assert (refused.value.field, "request whole devices" in refused.value.remedy) == ("share", True)
-    assert "whole devices only" in str(refuse_to_queue(spec, hosts, hold=True))
+    assert "no device of the hosts may be cut" in str(refuse_to_queue(spec, hosts, hold=True))
     assert refuse_to_queue(JobSpec(("true",)), hosts, hold=False) is None or not nodes

@@ -35,6 +35,7 @@ class Fleet:
         self.hosts, self._file, self._lab = hosts, file, lab
         self.address = "127.0.0.1" if lab is None else lab.address("hub")  # of the next controller
         self.port = 0
+        self.env: dict[str, dict[str, str]] = {}  # variables of what is started, by node
         self.up: subprocess.Popen[bytes] | None = None
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         stack.callback(self.close)
@@ -43,8 +44,9 @@ class Fleet:
         inside = [] if self._lab is None else ["nsenter", f"--net=/run/netns/{self._lab.space(node)}"]
         errors = self._stack.enter_context((self.place / f"{node}.err").open("ab"))
         return subprocess.Popen(
-            [*inside, *UNIDLE, *map(str, words)], stdout=subprocess.DEVNULL, stderr=errors
-        )
+            [*inside, *UNIDLE, *map(str, words)], stdout=subprocess.DEVNULL, stderr=errors,
+            env={**os.environ, **self.env.get(node, {})},
+        )  # fmt: skip
 
     def serve(self, *more: object) -> None:
         """Start the controller; a later one listens where the first did."""
@@ -103,10 +105,12 @@ def opened(
     file: Path | None = None,
     lab: Lab | None = None,
     serve: tuple[str, ...] = (),
+    env: dict[str, dict[str, str]] | None = None,
 ) -> Iterator[Fleet]:
-    """``more``: options of the agents; ``serve``: those of the controller."""
+    """``more``: options of the agents; ``serve``: those of the controller; ``env``: variables of each node's agent."""
     with ExitStack() as stack:
         fleet = Fleet(place, stack, hosts, file, lab)
+        fleet.env = env or {}
         fleet.serve(*serve)
         for node in hosts:
             fleet.join(node, *more)

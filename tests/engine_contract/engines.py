@@ -79,12 +79,13 @@ NO_MEANING: dict[str, dict[str, str]] = {
         "silence": _ONE_MACHINE, "cut": "nodes that fail are in tests/sim", "kill": _NO_PROCESS, "hang": _NO_PROCESS, "slow disk": _NO_PROCESS,
         "bad checkpoint": "its checkpoints are no files", "warm": _NO_PROCESS,
         "two controllers": "one engine is handed from controller to controller",
+        "parts": _NO_PROCESS, "refused part": "its devices can be cut in every way",
     },
     "hosts": {},
-    "kube": {"idle": _NO_AGENT, "hang": _NO_AGENT, "bad checkpoint": "a box in a pod is one file, without what reads checkpoints"},
+    "kube": {"idle": _NO_AGENT, "hang": _NO_AGENT, "bad checkpoint": "a box in a pod is one file, without what reads checkpoints", "parts": "it refuses parts of devices"},
 }  # fmt: skip
 """By engine: the scenarios that have no meaning for it, and why."""
-SCENARIOS = ("start", "finish", "fail", "kill", "stop", "silence", "adopt", "hang", "idle", "cut", "retry", "two controllers", "clock jump", "slow disk", "bad checkpoint", "warm")  # fmt: skip
+SCENARIOS = ("start", "finish", "fail", "kill", "stop", "silence", "adopt", "hang", "idle", "cut", "retry", "two controllers", "clock jump", "slow disk", "bad checkpoint", "warm", "parts", "refused part")  # fmt: skip
 
 
 def scenario(name: str) -> pytest.MarkDecorator:

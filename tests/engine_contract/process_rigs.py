@@ -80,6 +80,14 @@ class ProcessRig(EngineRig):
             waits += b"_unidle_local" in words[2] and len(call) > 1 and int(call[1], 16) == int(words[4])
         return waits == self.warm_pythons
 
+    def bounds(self, command: StartGang, rank: int) -> float | None:
+        with open(f"{self.directory(command, rank)}/{rundir.ORDERS}", encoding="utf-8") as file:
+            cpus: float | None = json.load(file)["cpus"]
+        return cpus
+
+    def held(self) -> list[str]:
+        return sorted(path.name for path in self.place.glob(f"**/{rundir.SLICES}/*"))
+
     def kill(self, command: StartGang, rank: int) -> None:
         os.kill(self.pid(command, rank), signal.SIGKILL)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from unidle.engine.protocol import (
     CheckpointLook,
     Engine,
     LiveAttempt,
+    PartOf,
     RankMarks,
     Silent,
     StartGang,
@@ -19,8 +20,8 @@ from unidle.engine.protocol import (
     Utilised,
 )
 from unidle.events.marks import Mark
-from unidle.fleet import Device, Fleet, Node, Tier
-from unidle.jobs import JobSpec, RankPlace
+from unidle.fleet import CutMode, CutPart, Device, Fleet, Node, Tier, device_of
+from unidle.jobs import JobSpec, RankPlace, Share
 from unidle.jobs.vitals import GangVitals
 from waiting import wait_until
 
@@ -148,6 +149,14 @@ class EngineRig(ABC):
         """Whether all that ranks start from is there, for a job that wants its restarts warm."""
         raise NotImplementedError
 
+    def bounds(self, command: StartGang, rank: int) -> float | None:
+        """The CPUs that the rank is bounded to."""
+        raise NotImplementedError
+
+    def held(self) -> list[str]:
+        """Records of what attempts hold of devices that are cut."""
+        raise NotImplementedError
+
     def stall(self, command: StartGang, rank: int, *, on: bool) -> None:
         """Keep what writes and sends the rank's marks from running, as a disk does that hangs."""
         raise NotImplementedError
@@ -173,6 +182,19 @@ class EngineRig(ABC):
         nodes = [self.nodes[rank % 2] for rank in range(ranks)]
         places = tuple(RankPlace(rank, node, (f"{node}/{rank // 2}",)) for rank, node in enumerate(nodes))
         return StartGang(job, attempt, self.spec(behaviour, ranks), places)
+
+    def on_parts(self, behaviour: Behaviour, mode: CutMode, share_ppm: int) -> StartGang:
+        """A gang of two, each on a part of the first device of its node."""
+        command = self.command(behaviour, 2)
+        names = [f"{place.slices[0]}#1.0" for place in command.places]
+        places = tuple(
+            replace(place, slices=(name,)) for place, name in zip(command.places, names, strict=True)
+        )
+        part = CutPart("1.0", share_ppm, command.job, share_ppm)
+        parts = {name: PartOf(device_of(name), mode, part) for name in names}
+        return replace(
+            command, spec=replace(command.spec, share=Share(share_ppm)), places=places, parts=parts
+        )
 
     def follow(self, command: StartGang) -> Followed:
         self.followed.append(found := Followed(command))

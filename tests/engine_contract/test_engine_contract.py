@@ -305,6 +305,40 @@ def test_ranks_of_a_job_that_asks_for_it_start_again_from_a_warm_python(rig: Eng
     rig.ends(again)
 
 
+@scenario("parts")
+def test_ranks_on_parts_are_bounded_and_what_they_hold_outlives_the_controller_and_no_more(
+    rig: EngineRig,
+) -> None:
+    rig.look()
+    gang = rig.follow(rig.on_parts("run", "quota", 250_000))
+    rig.engine.start(gang.command)
+    rig.up(gang)
+    whole = len(os.sched_getaffinity(0)) / 4  # the node has four devices
+    assert all(0 < (rig.bounds(gang.command, rank) or 0) <= whole / 4 for rank in range(2))
+    held = rig.held()
+    assert held and all(name == "job.1.json" for name in held)
+    rig.next_controller(gang)
+    for _ in range(3):
+        rig.pump()
+    assert rig.held() == held
+    rig.stop(gang, 5)
+    rig.ends(gang)
+    rig.engine.release(*gang.key)
+    rig.until(lambda: not rig.held(), "what it held to be freed")
+
+
+@scenario("refused part")
+def test_a_part_that_cannot_be_made_is_refused_for_every_rank_and_none_begins(rig: EngineRig) -> None:
+    rig.look()
+    gang = rig.follow(rig.on_parts("run", "mps", 250_000))
+    rig.engine.start(gang.command)
+    assert rig.ends(gang) == [None, None]
+    ends = [marks[-1] for marks in gang.marks.values()]
+    assert [(mark.k, mark.info) for mark in ends] == [("lost", {"refused": True})] * 2
+    assert all("part" in (mark.text or "") or "MPS" in (mark.text or "") for mark in ends)
+    assert [rig.begun(gang.command, rank) for rank in range(2)] == [0, 0]
+
+
 def test_each_engine_has_each_scenario_or_the_reason_why_not() -> None:
     assert set(NO_MEANING) == set(RIGS)
     for reasons in NO_MEANING.values():

@@ -10,9 +10,8 @@ import pytest
 from engine_hosts.scripted_hub import TIMING, ScriptedHub, fleet, gang_of, marks_of, node_of
 from unidle import wire
 from unidle.engine.hosts.timing import S
-from unidle.engine.protocol import Disrupted, LiveAttempt, PartOf, RankMarks, Silent, StopGang
+from unidle.engine.protocol import Disrupted, LiveAttempt, RankMarks, Silent, StopGang
 from unidle.events.marks import Mark
-from unidle.fleet import CutPart
 from unidle.hub import frames
 
 SPAWN = Mark("spawn", 1, pid=1, ticks=1)
@@ -177,14 +176,6 @@ def test_an_adopted_rank_whose_box_is_not_heard_counts_from_the_start_of_the_con
     assert hub.after(8.5) == [Silent("job", 1, (0,), start_ns)]
     assert not hub.after(6)
     assert marks_of(hub.after(2)) == [(0, 4, ["lost"])]
-
-
-def test_parts_of_devices_are_refused(hub: ScriptedHub) -> None:
-    hub.engine.start(gang_of(1, parts={"n1/0#a": PartOf("n1/0", "mps", CutPart("a", 500_000))}))
-    (refused,) = hub.after(0)
-    assert isinstance(refused, RankMarks)
-    assert refused.marks[0].info == {"refused": True}
-    assert "request whole devices" in (refused.marks[0].text or "")
 
 
 def test_orders_that_no_frame_can_hold_are_refused_with_the_remedy(hub: ScriptedHub) -> None:

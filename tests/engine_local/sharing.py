@@ -23,7 +23,7 @@ GIB = 1 << 30
 UUID = "GPU-6b1e0001-aaaa-bbbb-cccc-000000000001"
 H100 = "NVIDIA H100 80GB HBM3"
 
-# A stand-in for NVIDIA's program, with the part of its documented behaviour that unidle uses.
+# A stand-in for NVIDIA's program (also on hosts: tests/e2e/test_e2e_hosts_parts.py), with the part of its documented behaviour that unidle uses.
 MPS_CONTROL = """#!/bin/sh
 pid_file="$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"
 if [ "$1" = -d ]; then

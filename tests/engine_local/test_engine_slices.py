@@ -61,7 +61,7 @@ def test_a_whole_device_is_not_bounded(machine: Machine) -> None:
     gang = machine.follow(command(sh("true"), ["n/0"]), engine)
     engine.start(gang.command)
     gang.ends()
-    assert orders(gang)["cpus"] is None and not (gang.directory / "slices.json").exists()
+    assert orders(gang)["cpus"] is None and not (machine.run_root / ".slices").exists()
 
 
 # -- MPS -----------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_a_gang_that_cannot_have_all_its_instances_keeps_none_for_itself(sharing
         engine, "true", [f"n/0#{k}" for k in range(3)], job="a", share=Share(profile="3g.40gb")
     )
     assert {mark.k for mark in gang.ends()} == {"lost"}
-    assert not (gang.directory / "slices.json").exists()
+    assert not (sharing.machine.run_root / ".slices" / "a.1.json").exists()
     assert sharing.start(engine, "true", ["n/0#0"], job="b", share=Share(profile="4g.40gb")).codes() == [0]
 
 

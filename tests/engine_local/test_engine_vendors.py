@@ -12,7 +12,7 @@ import pytest
 from fleet import kfd_trees, npu_outputs, topo_outputs
 from unidle.doctor import gpu as doctor
 from unidle.engine.local.devices.discovery import discover, find_amd, find_ascend, find_nvidia, list_nvidia
-from unidle.engine.local.devices.slicing import Grant, local_slicer
+from unidle.engine.local.devices.slicing import Grant, local_slicer, wish_of
 from unidle.engine.local.devices.visible import hidden_amd, visible_devices
 from unidle.engine.local.launch import environments
 from unidle.engine.protocol import StartGang
@@ -260,7 +260,7 @@ def test_parts_of_other_vendors_gpus_take_turns_and_nothing_else(tmp_path: Path)
 
     def ask(mode: Literal["any", "mps", "mig"]) -> list[Grant]:
         spec = JobSpec(("x",), share=Share(500_000, mode=mode))
-        return slicer.grants(StartGang("j", 1, spec, (RankPlace(0, "n", ("n/0#0",)),)))
+        return slicer.grants(wish_of(StartGang("j", 1, spec, (RankPlace(0, "n", ("n/0#0",)),))))
 
     assert ask("any") == [Grant()]
     slicer.release("j", 1)

@@ -124,3 +124,27 @@ def test_nodes_of_a_file_for_hosts_are_read_as_in_any_other(tmp_path: Path) -> N
     file.write_text("nodes: [{id: n1}]\n")
     with pytest.raises(BadInput, match="the fleet has no device"):
         load_fleet_and_notices(file, hosts_join=True)
+
+
+def test_the_check_of_links_may_be_bound_to_ports() -> None:
+    found = policy({"between": {"ports": "7500-7509"}})
+    assert found.between is not None and found.between.ports == (7500, 7509)
+    text = fleet_to_yaml(
+        fleet_from_mapping({"nodes": NODES, "guard": {"between": {"ports": "7500-7509"}}}, "fleet")
+    )
+    assert yaml.safe_load(text)["guard"]["between"] == {"ports": "7500-7509"}
+
+
+@pytest.mark.parametrize(
+    ("ports", "why"),
+    [
+        ("7500-7501", "has 2 ports"),
+        ("7509-7500", "the lower one first"),
+        ("80-90", "1024"),
+        ("7500", "range"),
+        ("7-99999", "1024"),
+    ],
+)
+def test_ports_that_are_no_usable_range_are_refused(ports: str, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        policy({"between": {"ports": ports}})

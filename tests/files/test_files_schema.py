@@ -196,5 +196,6 @@ def test_the_fleet_schema_agrees_with_the_loader(document: Any) -> None:
               "has ends too", "weekly window", "day of the week", "range of times", "time zone", "members for",
               "needs one of webhook", "is for a webhook only", "names no", "must begin with https", "is not an address", "no user and password",
               "of ASCII", "is set by unidle itself", "is there twice", "at most 1 day",
-              "would leave no node", "the fleet has no such node", "a sample period lasts longer")  # fmt: skip
+              "would leave no node", "the fleet has no such node", "a sample period lasts longer", "is for hosts that join",
+              "must be two ports", "a node needs up to")  # fmt: skip
     agree(document, FLEET, lambda data: fleet_from_mapping(data, "test"), beyond)

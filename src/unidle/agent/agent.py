@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from unidle import wire
 from unidle.agent.boxes import RUNS, Boxes, BoxOrder
+from unidle.agent.cuts import ORDERS as CUTS
+from unidle.agent.cuts import HostCuts
 from unidle.agent.found_node import FoundNode
 from unidle.agent.orders import Orders
 from unidle.agent.pods.boxes import BoxesInPods
@@ -55,6 +57,8 @@ class Agent:
 
     It returns the number of a pong: once the hub has acknowledged that one, it has received the frame. ``hooks``:
     whether commands of the site run on this host; ``pods``: boxes are pods of this node.
+
+    ``cuts``, where it is set, makes parts of its devices.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Agent:
         self.boxes: Boxes | BoxesInPods = pods or Boxes(state.boxes)
         self._signs = Signs(found.node, state.path / "watch.json")
         self._looks = RankLooks(found.node, state.boxes, RUNS)
+        self.cuts: HostCuts | None = None
         self._fence = 0  # the newest that was seen
         self._starting: dict[int, str] = {}  # command -> job of the box
         log = found.node.watch.kernel_log if found.node.watch is not None else ""
@@ -103,6 +108,8 @@ class Agent:
         self._unacknowledged = []
         self._signs.lost()
         self._looks.lost()
+        if self.cuts is not None:
+            self.cuts.lost()
 
     def acknowledged(self, number: int) -> None:
         """The hub received that pong, and so all that was sent before it."""
@@ -133,6 +140,9 @@ class Agent:
         elif frame.what in ORDERS:
             if (answer := self._looks.take(frame.id, frame.what, frame.body)) is not None:
                 self._send(frames.Done(frame.id, not answer[1], answer[1][:4096], answer[2]))
+        elif frame.what in CUTS and self.cuts is not None:
+            if why := self.cuts.take(frame.id, frame.what, frame.body, self.found.node):
+                self._send(frames.Done(frame.id, False, why[:4096]))
         elif why := self._orders.take(frame.id, frame.what, frame.body):
             self._done(frame.id, why=why)
 
@@ -169,7 +179,8 @@ class Agent:
     @property
     def is_busy(self) -> bool:
         """Whether an answer is being waited for, so that the next :meth:`tick` should come soon."""
-        return bool(self._starting) or self._orders.is_busy or self._looks.is_busy
+        cuts = self.cuts is not None and self.cuts.is_busy
+        return bool(self._starting) or cuts or self._orders.is_busy or self._looks.is_busy
 
     def tick(self) -> None:
         """Answer what has ended, and report what changed."""
@@ -186,6 +197,8 @@ class Agent:
             self._prune_s = now_s + PRUNE_EVERY_S
             self.boxes.prune(time.time())
         for command, why, data in self._looks.answers() if self._looks.is_busy else ():
+            self._done(command, why=why, data=data)
+        for command, why, data in self.cuts.answers() if self.cuts is not None else ():
             self._done(command, why=why, data=data)
         for seen in self._looks.reports(self.boxes.live(), connected=self._connected):
             self._send(seen)
@@ -237,3 +250,5 @@ class Agent:
         """End the detectors. Boxes, checks and hooks stay."""
         self._signs.close()
         self._looks.close()
+        if self.cuts is not None:
+            self.cuts.close()

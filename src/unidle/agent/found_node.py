@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,6 +12,9 @@ from unidle.agent import host_limits
 from unidle.errors import CannotRun
 from unidle.fleet import GpuLinks, Node
 from unidle.fleet.policies import WatchSources
+
+if TYPE_CHECKING:
+    from unidle.agent.cuts import HostCuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +32,14 @@ class FoundNode:
 
 
 def find_node(
-    name: str, address: str, labels: Mapping[str, str], cpu_devices: int | None, kernel_log: str = ""
-) -> FoundNode:
+    name: str, address: str, labels: Mapping[str, str], cpu_devices: int | None, kernel_log: str = "",
+    cuts: HostCuts | None = None,
+) -> FoundNode:  # fmt: skip
     """The node with the GPUs of this machine that this process may use; without GPUs, with CPU devices.
 
     ``cpu_devices``: so many of these, None: one per CPU, 0: none. Devices are ``NAME/0``, ``NAME/1``, ...
-    ``kernel_log``: see :class:`unidle.fleet.policies.WatchSources`; empty: this machine's own.
+    ``kernel_log``: see :class:`unidle.fleet.policies.WatchSources`; empty: this machine's own. ``cuts`` finds how they can
+    be cut.
 
     Errors: :class:`CannotRun` without any device.
     """
@@ -62,4 +67,6 @@ def find_node(
         gpu_links=name if found.gpu_links else "",
         watch=WatchSources(kernel_log) if kernel_log else None,
     )
+    if cuts is not None:
+        node = cuts.offered(node)
     return FoundNode(node, fleet.gpu_links.get(found.gpu_links), fleet.source)

@@ -69,7 +69,7 @@ def read_join_file(path: str) -> JoinFile:
 
 
 def read_pod_join(token_file: str, authority_file: str) -> JoinFile:
-    """The token that the kubelet keeps in a pod, and the certificate of the hub's authority. Errors: :class:`BadInput`."""
+    """The token that the kubelet keeps in a pod, and the certificate of the hub's authority, if it has one. Errors: :class:`BadInput`."""
     found = []
     for field, path in ((_FIELD, token_file), ("--authority", authority_file)):
         try:
@@ -78,7 +78,7 @@ def read_pod_join(token_file: str, authority_file: str) -> JoinFile:
             raise BadInput(
                 f"cannot be read: {error.strerror}", field=field, value=path, remedy="see deploy/kubernetes/agent.yaml"
             ) from None  # fmt: skip
-    return JoinFile(found[0], found[1] + "\n", token_file)
+    return JoinFile(found[0], found[1] and found[1] + "\n", token_file)
 
 
 def _text(path: str) -> str:

@@ -16,6 +16,7 @@ from typing import Final
 from unidle import wire
 from unidle.agent import slurm
 from unidle.agent.agent import Agent, HubAddress
+from unidle.agent.cuts import HostCuts, records
 from unidle.agent.dial_address import DialAddress, own_address, parse_join
 from unidle.agent.found_node import FoundNode, find_node
 from unidle.agent.join_file import JoinFile, read_join_file, read_pod_join
@@ -83,7 +84,8 @@ def run_agent(options: AgentOptions, data_dir: Path, say: Say) -> int:
         join, member = _joining(options, state, name, hub)
         address = options.address or _address(hub, member)
         log = options.kernel_log
-        found = find_node(name, address, options.labels, options.cpu_devices, log)
+        cuts = None if options.pods else HostCuts(records(state.path))
+        found = find_node(name, address, options.labels, options.cpu_devices, log, cuts)
         has_gpus = any(device.kind == "gpu" for device in found.node.devices)
         cpu_devices = 0 if has_gpus else options.cpu_devices  # a host that loses its GPUs has no others
 
@@ -93,11 +95,11 @@ def run_agent(options: AgentOptions, data_dir: Path, say: Say) -> int:
             return life.agent.found.node.address
 
         def find() -> FoundNode:
-            return find_node(name, address_now(), options.labels, cpu_devices, log)
+            return find_node(name, address_now(), options.labels, cpu_devices, log, cuts)
 
         with _signals() as (asked, bell):
             life = _Life(state, hub, join, member, found, find, say, options)
-            life.address_now = address_now
+            life.address_now, life.agent.cuts = address_now, cuts
             try:
                 life.serve(asked, bell, allocation)
                 life.leave(asked, bell, end_boxes=options.end_boxes or allocation is not None)

@@ -43,12 +43,16 @@ class HookOrder(msgspec.Struct, frozen=True):
 _Address = Annotated[str, msgspec.Meta(max_length=255, pattern=r"\A[^\0]*\Z")]
 
 
+_Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+
+
 class LinkPolicy(msgspec.Struct, frozen=True):
     """As :class:`unidle.fleet.policies.Between`."""
 
     least_mbps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None = None
     measure_ns: Annotated[int, msgspec.Meta(ge=50_000_000, le=600_000_000_000)] = Between().measure_ns
     method: LinkMethod = "tcp"
+    ports: tuple[_Port, _Port] | None = None
 
 
 class LinksOrder(msgspec.Struct, frozen=True):
@@ -59,7 +63,7 @@ class LinksOrder(msgspec.Struct, frozen=True):
     rank: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
     world: Annotated[int, msgspec.Meta(ge=2, le=1_000_000)]
     address: _Address
-    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    port: _Port
     secret: Annotated[str, msgspec.Meta(max_length=256, pattern=r"\A[^\0]*\Z")]
     policy: LinkPolicy = LinkPolicy()
 
@@ -105,7 +109,7 @@ class Orders:
             return order.words, {}
         if isinstance(order, LinksOrder):
             terms = order.policy
-            policy = Between(terms.least_mbps, terms.measure_ns, terms.method)
+            policy = Between(terms.least_mbps, terms.measure_ns, terms.method, ports=terms.ports)
             there = (order.address, order.port, order.secret)
             return link_words(self._node, LinkCheck(order.rank, order.world, *there, policy))
         what = NodeCheck(order.tier, order.log_since_ns, order.used, self._kernel_log)

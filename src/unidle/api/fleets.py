@@ -134,8 +134,8 @@ def _refuse(spec: JobSpec, fleet: Fleet, remedy: str) -> None:
 
     if _is_for_whole_devices(spec, fleet):
         raise CannotRun(
-            "hosts that join by an agent have whole devices only", field="share",
-            remedy="request whole devices, or submit to a controller without --listen",
+            "no device of the hosts may be cut", field="share",
+            remedy="request whole devices, or name those that may be cut in `hosts` of the controller's fleet file",
         )  # fmt: skip
     policy, view = Unidle(), View(fleet=fleet)
     smallest = on_this_fleet(spec.at_size(spec.sizes[-1]), view)  # an elastic one starts with its least
@@ -148,4 +148,5 @@ def _is_for_whole_devices(spec: JobSpec, fleet: Fleet) -> bool:
     """Whether the fleet can never have the parts of devices that the job requests."""
     from unidle.fleet import HOSTS
 
-    return spec.share is not None and fleet.source == HOSTS
+    rules = fleet.host_devices
+    return spec.share is not None and fleet.source == HOSTS and not rules

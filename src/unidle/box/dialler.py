@@ -6,7 +6,7 @@ import os
 import socket
 import ssl
 
-from unidle.box.link import SERVER_NAME, HubLink, LinkEnded
+from unidle.box.link import HubLink, LinkEnded
 
 TYPE_CHECKING = False  # a box at rest has no use for typing
 if TYPE_CHECKING:
@@ -18,12 +18,10 @@ WITHIN_NS = 5_000_000_000  # connection, TLS and hello, until the welcome
 
 
 class Dialler:
-    """``hubs`` are tried in turn. Waits double up to :data:`MOST_WAIT_NS`, each of them between half and the whole of it."""
+    """``hubs`` are tried in turn, and so are ``names`` of their certificate; an empty one is that of the host. Waits double up to :data:`MOST_WAIT_NS`, each of them between half and the whole of it."""
 
-    def __init__(self, hubs: list[tuple[str, int]], name: str, context: ssl.SSLContext) -> None:
-        self._hubs, self._context = hubs, context
-        # the hub's own authority names all of its hubs alike; a site's may name the machine
-        self._names = [name] if name else [SERVER_NAME, ""]
+    def __init__(self, hubs: list[tuple[str, int]], names: list[str], context: ssl.SSLContext) -> None:
+        self._hubs, self._names, self._context = hubs, names, context
         self._at = 0
         self._name_at = 0
         self._wait_ns = FIRST_WAIT_NS

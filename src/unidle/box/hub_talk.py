@@ -11,7 +11,7 @@ from unidle.box.attempts import HeldAttempts
 from unidle.box.commands import whole
 from unidle.box.dialler import WITHIN_NS, Dialler
 from unidle.box.lease import BoxLease
-from unidle.box.link import FEED_BELOW, HubLink, LinkEnded, tls_context
+from unidle.box.link import FEED_BELOW, SERVER_NAME, HubLink, LinkEnded, tls_context
 from unidle.box.settings import BoxSettings
 from unidle.engine.local.ranks.netns import interface_of
 
@@ -241,4 +241,14 @@ class HubTalk:
 
 def _dialler(settings: BoxSettings) -> Dialler:
     """Errors: ValueError for an authority that is no PEM."""
-    return Dialler(settings.hubs, settings.name, tls_context(settings.authority))
+    return Dialler(settings.hubs, _names(settings), tls_context(settings.authority))
+
+
+def _names(settings: BoxSettings) -> list[str]:
+    """Names that the hub's certificate may have; empty: that of the host.
+
+    An own authority gives all of its hubs one name; a site's may name the machine. Those of the system name machines only.
+    """
+    if settings.name:
+        return [settings.name]
+    return [SERVER_NAME, ""] if settings.authority else [""]

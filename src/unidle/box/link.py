@@ -28,11 +28,17 @@ class LinkEnded(Exception):
 
 
 def tls_context(authority: str) -> ssl.SSLContext:
-    """TLS 1.3 with a hub whose certificate the authority has signed. Errors: ValueError for text that is no PEM."""
+    """TLS 1.3 with a hub whose certificate the authority has signed, or one of the system's where it is empty.
+
+    Errors: ValueError for text that is no PEM.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies certificate and name
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
-        context.load_verify_locations(cadata=authority)
+        if authority:
+            context.load_verify_locations(cadata=authority)
+        else:
+            context.load_default_certs()
     except ssl.SSLError as error:
         raise ValueError(f"the authority's certificate cannot be read: {error.reason}") from None
     return context

@@ -19,7 +19,7 @@ FILE = "box.json"
 VARIABLE = "UNIDLE_BOX"
 _MOST_BYTES = 1024 * 1024
 _MOST_TOKEN_BYTES = 16 * 1024
-_TEXTS = ("authority", "node", "job")
+_TEXTS = ("node", "job")
 
 
 class BadSettings(Exception):
@@ -27,7 +27,8 @@ class BadSettings(Exception):
 
 
 class BoxSettings:
-    """Of one box: ``hubs`` are tried in turn; ``authority`` is the PEM text that their certificates are checked by.
+    """Of one box: ``hubs`` are tried in turn; ``authority`` is the PEM text that their certificates are checked by;
+    empty: the authorities of the system are.
 
     ``name``, where given, is the name that the hub's certificate has; ``runs`` is the run root of its ranks.
     ``source`` is what the settings are from, for errors.
@@ -39,8 +40,13 @@ class BoxSettings:
         for field in (*_TEXTS, token):
             if not isinstance(content.get(field), str) or not content[field]:
                 raise BadSettings(f"{source}: {field}: text is needed (got {content.get(field)!r:.60})")
+        authority = content.get("authority")
+        if not isinstance(authority, str):
+            raise BadSettings(
+                f"{source}: authority: PEM text is needed, or empty text for those of the system (got {authority!r:.60})"
+            )
         self.directory = directory
-        self.authority: str = content["authority"]
+        self.authority: str = authority
         self._token: str = content[token]
         self._in_file = "token_file" in content
         self.node: str = content["node"]

@@ -220,7 +220,7 @@ def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
     """Serve the hosts that join; the exit code."""
     from unidle.control.hosts import take_up_hosts
 
-    fleet, channels = _fleet_of_hosts(options.fleet)
+    fleet, channels = _fleet_of_hosts(options.fleet, pods=wish.kube is not None)
     fleet = looked_at(fleet) if options.profile else fleet
     live, store, address = _opened(options)
     taken = take_up_hosts(store, fleet, data_dir(), wish, channels, address)
@@ -252,7 +252,7 @@ def _serve_commands(
     stack.callback(open_gateway(options.commands, address, hosts, wish).close)
 
 
-def _fleet_of_hosts(file: str | None) -> tuple[Fleet, tuple[NoticeChannel, ...]]:
+def _fleet_of_hosts(file: str | None, *, pods: bool) -> tuple[Fleet, tuple[NoticeChannel, ...]]:
     """Queues, policies and the network of a fleet file; its nodes are those that join."""
     from unidle.fleet import Fleet
 
@@ -263,6 +263,11 @@ def _fleet_of_hosts(file: str | None) -> tuple[Fleet, tuple[NoticeChannel, ...]]
         raise BadInput(
             f"declares {counted(len(found.nodes), 'node')}, and with --listen nodes are the hosts that join",
             field="--fleet", value=file, remedy="leave `nodes` out, and start `unidle agent` on each host",
+        )  # fmt: skip
+    if pods and found.host_devices:
+        raise BadInput(
+            "`hosts` cuts devices of hosts with an agent, and pods have whole ones", field="--fleet", value=file,
+            remedy="leave `hosts` out",
         )  # fmt: skip
     return found, channels
 

@@ -30,7 +30,7 @@ from unidle.control.session import (
 from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.timing import HostsTiming
 from unidle.engine.node_marks import NodeMarks
-from unidle.fleet import HOSTS, Fleet
+from unidle.fleet import HOSTS, Fleet, as_declared
 from unidle.hub import frames
 from unidle.hub.limits import HubLimits
 from unidle.hub.place import FOLDER, JOIN
@@ -228,7 +228,7 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
             engine, objects = kube_engine(hub, wish.kube, fleet, by)
             marks = engine
         else:
-            known = replace(fleet, nodes=nodes, source=HOSTS)
+            known = as_declared(replace(fleet, nodes=nodes, source=HOSTS))
             engine = HostsEngine(hub, known, clock, lease.token, HostsTiming(deadline_ns=wish.deadline_ns))
     except BaseException:
         hub.close()

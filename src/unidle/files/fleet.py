@@ -31,7 +31,7 @@ from unidle.files.fleet_text import fleet_to_yaml
 from unidle.files.fleet_watch import WatchPart, check_watch, watch_of
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import MEMORY_LIMIT_BYTES, expand, memory_bytes
-from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
+from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, HostDevices, Node, Tier
 from unidle.fleet.labels import RESERVED_KINDS
 from unidle.fleet.policies import WatchSources
 from unidle.words import counted
@@ -134,7 +134,20 @@ class _Builder:
             guard=guard_of(self._document, self._file.guard, nodes),
             profile=profile_of(self._document, self._file.profile),
             retention=retention_of(self._document, self._file.retention),
+            host_devices=self._host_devices(),
         )
+
+    def _host_devices(self) -> tuple[HostDevices, ...]:
+        if not self._file.hosts:
+            return ()
+        if not isinstance(self._file, HostsFleetFile):
+            raise self._document.error(
+                ("hosts",), "is for hosts that join a controller (`unidle up --listen`)",
+                remedy="declare `share` or `slices_ppm` of the devices of nodes",
+            )  # fmt: skip
+        from unidle.files.fleet_hosts import host_devices_of  # few fleets have it
+
+        return host_devices_of(self._document, self._file.hosts)
 
     def _tiers(self) -> Iterator[Tier]:
         for index, part in enumerate(self._file.tiers):

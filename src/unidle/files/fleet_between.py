@@ -7,11 +7,14 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from unidle.files.document import Document, Path
-from unidle.files.values import DurationBounds, DurationText, duration_field, duration_text
+from unidle.files.values import END, DurationBounds, DurationText, duration_field, duration_text
 from unidle.fleet.policies import Between
+from unidle.words import counted
 
 _MEASURES: Final = DurationBounds(50_000_000, 600 * 1_000_000_000, "0.05 s to 10 minutes", "1s")
 _TIMES: Final = DurationBounds(1_000_000_000, 86_400 * 1_000_000_000, "1 s to 24 h", "2m")
+LEAST_PORTS: Final = 3
+"""The leader's two: for the other nodes, and for what is measured. And that of an all-reduce."""
 
 
 class BetweenPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -36,6 +39,16 @@ class BetweenPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     timeout: Annotated[
         DurationText | None, duration_field("Time limit of the check.", Between().timeout_ns)
     ] = None
+    ports: Annotated[
+        Annotated[
+            str, Meta(pattern=r"^\d{1,5}-\d{1,5}" + END, extra={"says": "a range of ports, as 7500-7509"})
+        ]
+        | None,
+        Meta(
+            description="TCP ports that nodes listen on during the check, first and last: at least three. Default: any.",
+            examples=["7500-7509"],
+        ),
+    ] = None
 
 
 def between_of(document: Document, part: BetweenPart | None) -> Between | None:
@@ -48,7 +61,24 @@ def between_of(document: Document, part: BetweenPart | None) -> Between | None:
         _duration(document, part.measure, (*path, "measure"), _MEASURES, Between().measure_ns),
         part.method,
         _duration(document, part.timeout, (*path, "timeout"), _TIMES, Between().timeout_ns),
+        _ports(document, part.ports, (*path, "ports")),
     )
+
+
+def _ports(document: Document, text: str | None, path: Path) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    first, last = (int(port) for port in text.split("-"))
+    if not 1024 <= first <= last <= 65535:
+        raise document.error(
+            path, "must be two ports from 1024 to 65535, the lower one first", value=text, remedy="for instance 7500-7509"
+        )  # fmt: skip
+    if last - first + 1 < LEAST_PORTS:
+        raise document.error(
+            path, f"has {counted(last - first + 1, 'port')}, and a node needs up to {LEAST_PORTS}", value=text,
+            remedy=f"for instance {first}-{min(first + 9, 65535)}" if first < 65530 else "for instance 7500-7509",
+        )  # fmt: skip
+    return first, last
 
 
 def _duration(document: Document, text: str | None, path: Path, bounds: DurationBounds, usual_ns: int) -> int:
@@ -66,4 +96,6 @@ def between_as_data(policy: Between) -> dict[str, object]:
         found["method"] = policy.method
     if policy.timeout_ns != Between().timeout_ns:
         found["timeout"] = duration_text(policy.timeout_ns)
+    if policy.ports is not None:
+        found["ports"] = f"{policy.ports[0]}-{policy.ports[1]}"
     return found

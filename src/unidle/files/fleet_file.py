@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from unidle.files.fleet_guard import GuardPart
+from unidle.files.fleet_hosts import HostDevicesPart
 from unidle.files.fleet_idle import IdlePart
 from unidle.files.fleet_links import GpuLinksPart
 from unidle.files.fleet_notices import NoticePart
@@ -424,6 +425,15 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             max_length=32,
             description="Channels that receive notices of jobs and nodes. Default: none.",
             examples=[[{"webhook": "https://hooks.example.org/unidle", "secret_env": "NOTICE_SECRET"}]],
+        ),
+    ] = ()
+    hosts: Annotated[
+        tuple[HostDevicesPart, ...],
+        Meta(
+            max_length=1000,
+            description="How devices of hosts that join are cut (`unidle up --listen`). The first entry that fits a device counts. "
+            "Default: they are whole.",
+            examples=[[{"kind": "gpu", "share": {"modes": ["mig", "mps"]}}]],
         ),
     ] = ()
     timezone: Annotated[

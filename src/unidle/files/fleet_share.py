@@ -41,9 +41,12 @@ class SharingPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 def check_sharing(
     document: Document, part: SharingPart, kind: ByKind, vendor: str, shares: tuple[int, ...], path: Path, *,
-    model: str = "", memory_bytes: int = 0,
+    model: str | None = "", memory_bytes: int = 0,
 ) -> None:  # fmt: skip
-    """:class:`BadInput` where the device cannot be cut so; ``path`` is that of the field ``share``."""
+    """:class:`BadInput` where the device cannot be cut so; ``path`` is that of the field ``share``.
+
+    ``model`` None: whether MIG can cut it is found later.
+    """
     allowed = _all_modes(kind, vendor)
     whose = "a CPU device" if kind == "cpu" else "a GPU" if vendor == "nvidia" else f"a GPU of {vendor}"
     for k, mode in enumerate(part.modes or ()):
@@ -52,7 +55,7 @@ def check_sharing(
                 (*path, "modes", k), f"{whose} cannot be cut so", value=mode,
                 remedy="use " + ", ".join(allowed),
             )  # fmt: skip
-        if mode == "mig":
+        if mode == "mig" and model is not None:
             _check_mig(document, model, memory_bytes, (*path, "modes", k))
     if part.modes == ():
         raise document.error(

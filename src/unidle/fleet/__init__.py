@@ -12,6 +12,7 @@ from unidle.fleet.model import (
     Device,
     Fleet,
     Health,
+    HostDevices,
     Link,
     LinkClass,
     LinkMeasured,
@@ -24,6 +25,7 @@ from unidle.fleet.model import (
     as_declared,
     declared_ppm,
     device_of,
+    is_cuttable,
     models_of,
     slices_of,
 )
@@ -40,6 +42,7 @@ __all__ = [
     "Fleet",
     "GpuLinks",
     "Health",
+    "HostDevices",
     "Link",
     "LinkClass",
     "LinkMeasured",
@@ -52,6 +55,7 @@ __all__ = [
     "as_declared",
     "declared_ppm",
     "device_of",
+    "is_cuttable",
     "models_of",
     "slices_of",
 ]

@@ -171,7 +171,20 @@ class Link:
 
 
 HOSTS: Final = "hosts"
-"""Source of a fleet whose nodes join, whichever file has the rest. They have whole devices only."""
+"""Source of a fleet whose nodes join, whichever file has the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostDevices:
+    """How devices of hosts that join are cut: those of a kind, on hosts that have all of ``labels``.
+
+    ``sharing`` has the modes that are allowed; each host has those of them that it offers.
+    """
+
+    kind: Literal["gpu", "cpu"]
+    labels: dict[str, str] = field(default_factory=dict)
+    slices_ppm: tuple[int, ...] = (WHOLE_PPM,)
+    sharing: Sharing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +206,7 @@ class Fleet:
     history: UsageDecay = DAILY
     profile: ProfilePolicy = field(default_factory=ProfilePolicy)
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
+    host_devices: tuple[HostDevices, ...] = ()  # of hosts that join; the first that fits a device counts
 
     def devices(self) -> list[Device]:
         return [d for n in self.nodes for d in n.devices]
@@ -211,6 +225,11 @@ def slices_of(device: Device) -> list[Slice]:
     if len(shares) == 1:
         return [Slice(device.id, device.id, shares[0])]
     return [Slice(f"{device.id}#{k}", device.id, ppm) for k, ppm in enumerate(shares)]
+
+
+def is_cuttable(device: Device) -> bool:
+    """Whether a rank may get less than all of it, or something else in its place."""
+    return len(device.slices_ppm) > 1 or (device.sharing is not None and "mig" in device.sharing.modes)
 
 
 def device_of(slice_id: str) -> str:

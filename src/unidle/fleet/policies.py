@@ -76,12 +76,14 @@ class Between:
 
     Each pair has to reach ``least_mbps`` (Mbit/s), by default nearly what the better half of the pairs does. Pairs are
     measured for ``measure_ns`` by ``method``: TCP, or an all-reduce of PyTorch. The check ends within ``timeout_ns``.
+    ``ports``: first and last of those that its nodes listen on; None: any.
     """
 
     least_mbps: int | None = None
     measure_ns: int = _S // 2
     method: LinkMethod = "tcp"
     timeout_ns: int = 2 * MINUTE_NS
+    ports: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

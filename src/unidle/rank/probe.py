@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -98,11 +99,24 @@ class RankLink:
 # -- receiving and sending -------------------------------------------------------------------------------
 
 
-class Receiver:
-    """Counts what arrives, by flow, in the part of the time that counts."""
+def listener(ports: range | None = None, backlog: int = 1024) -> socket.socket:
+    """A server on any free port, or on the first free one of ``ports``. Errors: OSError."""
+    for port in ports or (0,):
+        try:
+            return socket.create_server(("", port), backlog=backlog)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise OSError(
+        f"all ports from {ports.start} to {ports.stop - 1} are in use" if ports else "no port is free"
+    )
 
-    def __init__(self) -> None:
-        self._socket = socket.create_server(("", 0), backlog=1024)
+
+class Receiver:
+    """Counts what arrives, by flow, in the part of the time that counts. ``ports``: on which it may listen."""
+
+    def __init__(self, ports: range | None = None) -> None:
+        self._socket = listener(ports)
         self.port = int(self._socket.getsockname()[1])
         self._lock = threading.Lock()
         self._counted: dict[int, list[int]] = {}  # bytes, first and last time in ns

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -134,3 +136,24 @@ def test_an_all_reduce_between_two_processes_can_be_what_is_measured():
 def test_bad_options_are_one_clear_error(words: tuple[str, ...], says: str):
     code, _, errors = measured([None], "127.0.0.1", 29931, *words)
     assert code == 2 and says in errors[0] and errors[0].count("\n") == 1
+
+
+def test_nodes_listen_on_the_ports_of_a_range_alone() -> None:
+    """Three are just enough for two nodes on one machine: with one of them in use, no other is taken instead."""
+    first = free_range(3)
+    options = ("--seconds", "0.1", "--streams", "1", "--gbps", "0.001", "--ports", f"{first}-{first + 2}")
+    code, result, errors = measured([None, None], "127.0.0.1", first, *options)
+    assert (code, result["ok"]) == (0, True), errors
+    with socket.create_server(("", first + 2)):
+        code, _, errors = measured([None, None], "127.0.0.1", first, *options, "--join", "3")
+    assert any(f"all ports from {first} to {first + 2} are in use" in error for error in errors), errors
+
+
+def free_range(count: int) -> int:
+    """The first of so many ports in a row that are free now."""
+    for first in range(21_000 + os.getpid() % 1000 * 10, 32_000):
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                held.enter_context(socket.create_server(("", port)))
+            return first
+    pytest.fail("no ports are free")

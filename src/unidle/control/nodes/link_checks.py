@@ -24,7 +24,7 @@ from unidle.view.spares import busy_nodes
 from unidle.view.state import View
 
 _PORTS: Final = (20_000, 32_000)
-"""Of which the leader listens on one: below those that systems give out by themselves."""
+"""Of which the leader listens on one, where the policy names none: below those that systems give out by themselves."""
 _ENOUGH: Final = 3
 """With fewer nodes a check cannot determine which of them is bad: others of the fleet take part."""
 _TEXT: Final = 200
@@ -143,7 +143,7 @@ class LinkChecks:
         self._count += 1
         leader = view.node(nodes[0])
         address = leader.address if leader is not None else ""
-        port, secret = random.randint(*_PORTS), secrets.token_hex(16)
+        port, secret = random.randint(*(policy.ports or _PORTS)), secrets.token_hex(16)
         orders = []
         for rank, node in enumerate(nodes):
             there = view.node(node)

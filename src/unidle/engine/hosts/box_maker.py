@@ -21,7 +21,12 @@ from unidle.jobs import Reason
 
 
 class BoxMaker(Protocol):
-    """Makes boxes and ends them. Every call may be repeated; none waits. A box that is there is not made again."""
+    """Makes boxes and ends them. Every call may be repeated; none waits. A box that is there is not made again.
+
+    ``takes_parts``: whether ranks in its boxes can have parts of devices.
+    """
+
+    takes_parts: bool
 
     def wanted(self, command: StartGang) -> str:
         """A gang is to be started, or was adopted: what its boxes have to be. Why they cannot be made, else empty."""
@@ -61,7 +66,9 @@ class BoxMaker(Protocol):
 
 
 class AgentBoxes:
-    """The agent of a node starts the boxes there."""
+    """The agent of a node starts the boxes there, and makes parts of its devices."""
+
+    takes_parts = True
 
     def __init__(self, out: Outbox, nodes: HostNodes, hub: HubFacts, timing: HostsTiming) -> None:
         self._out, self._nodes, self._hub, self._timing = out, nodes, hub, timing

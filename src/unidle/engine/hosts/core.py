@@ -12,6 +12,7 @@ from unidle import wire
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
 from unidle.engine.hosts.box_maker import BY_AGENTS, Hosting
 from unidle.engine.hosts.box_marks import timed_marks
+from unidle.engine.hosts.gang_cuts import GangCuts, why_not_in_parts
 from unidle.engine.hosts.gang_looks import look_of
 from unidle.engine.hosts.gang_moves import GangMoves, OrdersOf
 from unidle.engine.hosts.gang_state import GangState, Key, RankState, adopted, fresh, never_started, numbers
@@ -49,7 +50,8 @@ class HostsCore:
         self.of_job: dict[str, dict[int, GangState]] = {}
         self._open: set[str] = set()
         self._timers = Timers[tuple[str, str, int | str]]()
-        self.moves = GangMoves(self.out, self.boxes, self.maker, self.nodes, hub, timing, orders)
+        self.cuts = GangCuts(self.out, self.nodes, self.gangs)
+        self.moves = GangMoves(self.out, self.boxes, self.maker, self.nodes, hub, timing, orders, self.cuts)
         self.host_word = HostWord(self)
         for link in self.nodes.at.values():
             self.look_at_node_at(link, start_ns + timing.silent_ns)
@@ -77,9 +79,9 @@ class HostsCore:
         if command.job not in self.of_job or command.attempt not in self.of_job[command.job]:
             gang = fresh(command)
             self._add(gang)
-            in_parts = command.parts or any("#" in name for place in command.places for name in place.slices)
-            if why := _NO_PARTS if in_parts else self.maker.wanted(command):
-                self.out.turn_away(gang, why, for_good=not in_parts)
+            no_parts = why_not_in_parts(command, self.maker)
+            if why := no_parts or self.maker.wanted(command):
+                self.out.turn_away(gang, why, for_good=not no_parts)
                 return
             self._look_at_gang_at(gang, now_ns + _LOOK_NS)
         self.moves.move(self.gangs[command.job, command.attempt])
@@ -102,7 +104,7 @@ class HostsCore:
         gang = self.gangs.pop((job, attempt), None)
         self.uses.forget((job, attempt))
         self.of_job.get(job, {}).pop(attempt, None)
-        for node in gang.nodes if gang is not None else ():
+        for node in self.cuts.released(gang):
             link = self.boxes.at.get((node, job))
             if link is not None and link.peer is not None:
                 self._release(link.peer, attempt)
@@ -153,6 +155,7 @@ class HostsCore:
         if node is not None:
             self.look_at_node_at(node, node.heard_ns + self._timing.silent_ns)
             self.uses.joined(peer.node)
+            self.cuts.joined(peer.node)
             self._timers.set(("clock", peer.node, ""), now_ns + _CLOCK_SOON_NS)
             for box in self.boxes.on_node(peer.node):
                 box.asked_ns = None
@@ -395,6 +398,3 @@ class HostsCore:
         self.gangs[gang.key] = gang
         self.of_job.setdefault(gang.job, {})[gang.attempt] = gang
         self._open.add(gang.job)
-
-
-_NO_PARTS = "parts of devices cannot be made on hosts that join by an agent yet: request whole devices"

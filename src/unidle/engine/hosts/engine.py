@@ -39,7 +39,7 @@ class HostsEngine:
     grants. ``on_seen`` gets what agents and boxes observe and the engine has no use for (``signs``, ...).
 
     ``commands`` runs checks and remedies on the hosts. The engine is used by one thread, apart from :meth:`read`. What ranks do, and whether devices are used, is measured by
-    the agents of their hosts. There are no parts of devices: a gang that needs one is refused.
+    the agents of their hosts. They make the parts of devices, too.
     """
 
     modelled: Final = False

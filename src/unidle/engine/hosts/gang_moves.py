@@ -11,10 +11,11 @@ from typing import Final
 
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
 from unidle.engine.hosts.box_maker import BoxMaker
+from unidle.engine.hosts.gang_cuts import GangCuts
 from unidle.engine.hosts.gang_state import GangState, RankState, numbers
 from unidle.engine.hosts.host_nodes import HostNodes
 from unidle.engine.hosts.job_saves import saves_of
-from unidle.engine.hosts.orders import BoxHost, start_frames
+from unidle.engine.hosts.orders import BoxHost, granted, start_frames
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timing import HostsTiming
 from unidle.engine.protocol import StartGang
@@ -34,10 +35,10 @@ class GangMoves:
 
     def __init__(
         self, out: Outbox, boxes: BoxLinks, maker: BoxMaker, nodes: HostNodes, hub: HubFacts, timing: HostsTiming,
-        orders: OrdersOf,
+        orders: OrdersOf, cuts: GangCuts,
     ) -> None:  # fmt: skip
         self._out, self._boxes, self._maker, self._nodes, self._hub = out, boxes, maker, nodes, hub
-        self._timing, self._orders = timing, orders
+        self._timing, self._orders, self._cuts = timing, orders, cuts
 
     def move(self, gang: GangState) -> None:
         """Do all that can be done for a gang now."""
@@ -74,7 +75,8 @@ class GangMoves:
             return
         for node, peer in peers.items():
             self._prepare(gang, node, peer)
-        if any(gang.prepared.get(node, (0, {}))[0] != peer.id for node, peer in peers.items()):
+        cut = self._cuts.ready(gang, self.move, self._turned_away)
+        if not cut or any(gang.prepared.get(node, (0, {}))[0] != peer.id for node, peer in peers.items()):
             return
         if gang.look.holds(gang.command, self._out.now_ns):
             gang.waits_since_ns = None  # the boxes are there
@@ -121,6 +123,14 @@ class GangMoves:
         else:
             self.give_up(gang, f"node {node}: {why}")
 
+    def _turned_away(self, gang: GangState, why: str) -> None:
+        """A host does not make what was placed there: the gang is placed elsewhere, as long as none of it runs."""
+        if gang.halted or any(rank.begun or rank.may_run for rank in gang.ranks):
+            self.give_up(gang, why)
+            return
+        gang.halted, gang.waits_since_ns = why, None
+        self._out.turn_away(gang, why, for_good=False)
+
     def _start(self, gang: GangState, links: dict[str, BoxLink], peers: dict[str, Peer]) -> None:
         """Every box is there and prepared: give each the ranks that it has not begun."""
         assert gang.command is not None
@@ -143,7 +153,7 @@ class GangMoves:
         }
         due = {node: [rank for rank in gang.on(node) if self._is_due(gang, rank)] for node in peers}
         try:
-            orders = self._orders(gang.command, port, hosts)
+            orders = granted(self._orders(gang.command, port, hosts), self._cuts.grants(gang))
             chunks = {node: start_frames(orders, ranks) for node, ranks in due.items()}
         except (OSError, CannotRun) as error:
             self.give_up(gang, str(error))
@@ -175,6 +185,8 @@ class GangMoves:
                 return (
                     f"the box of node {node} was not there within {within_s} s: {self._maker.missing(link)}"
                 )
+        if uncut := self._cuts.waits(gang):
+            return f"the parts of devices were not made within {within_s} s: {', '.join(uncut)}"
         waits = [node for node in gang.nodes if node not in gang.prepared]
         return f"the boxes were not prepared within {within_s} s: {', '.join(waits) or 'of several tries'}"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from unidle.engine.hosts.host_devices import offers_parts, ruled
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timing import HostsTiming, S
 from unidle.engine.protocol import HealthChange, NodesChanged
@@ -23,7 +24,7 @@ class HostNode:
     """A node. ``down``: neither its agent nor a box answers. ``leaving``: its agent left on purpose.
 
     ``trouble``: why it is not ready by the word of its cluster, where it has one; ``doubted_until_ns``: a box of it was
-    silent for its whole lease, which its cluster may not know yet.
+    silent for its whole lease, which its cluster may not know yet. ``makes_parts``: its agent makes parts of devices.
     """
 
     node: Node
@@ -34,6 +35,7 @@ class HostNode:
     leaving: bool = False
     trouble: Reason | None = None
     doubted_until_ns: int = 0
+    makes_parts: bool = False
 
     def as_listed(self) -> Node:
         """The node as the fleet has it now."""
@@ -73,7 +75,8 @@ class HostNodes:
         """An agent has a new connection; None where it does not describe its node."""
         known = self.at.get(peer.node)
         described = peer.hello.agent.node if peer.hello.agent is not None else {}
-        node = self._decoded(peer, described) or (None if known is None else known.node)
+        found = self._decoded(peer, described)
+        node = found[0] if found is not None else (None if known is None else known.node)
         if node is None:
             return None
         before = None if known is None else known.as_listed()
@@ -82,6 +85,7 @@ class HostNodes:
             self.of_peer.pop(link.peer.id, None)
         link.node, link.peer, link.heard_ns = node, peer, max(link.heard_ns, heard_ns)
         link.gone = link.leaving = False
+        link.makes_parts = found is not None and found[1]
         self.at[peer.node], self.of_peer[peer.id] = link, link
         self._list(link, before)
         self._recover(link)
@@ -92,9 +96,10 @@ class HostNodes:
         link = self.of_peer.get(peer)
         if link is None or link.peer is None:
             return
-        node = self._decoded(link.peer, body.get("node"))
-        if node is not None:
-            before, link.node = link.as_listed(), node
+        found = self._decoded(link.peer, body.get("node"))
+        if found is not None:
+            before = link.as_listed()
+            link.node, link.makes_parts = found
             self._list(link, before)
 
     def leave(self, peer: int, heard_ns: int, *, on_purpose: bool) -> HostNode | None:
@@ -155,8 +160,10 @@ class HostNodes:
         if (now := link.as_listed()) != before:
             self._out.seen.append(NodesChanged(put=(now,)))
 
-    def _decoded(self, peer: Peer, described: object) -> Node | None:
-        """The node, as far as this fleet can take it: it hangs from a tier that there is, and others can reach it."""
+    def _decoded(self, peer: Peer, described: object) -> tuple[Node, bool] | None:
+        """The node, as far as this fleet can take it: it hangs from a tier that there is, others can reach it, and its
+        devices are cut as this fleet allows. And whether its agent makes parts of them.
+        """
         try:
             node = msgspec.convert(described, Node)
         except msgspec.ValidationError:
@@ -166,4 +173,5 @@ class HostNodes:
         links = node.gpu_links if node.gpu_links in self._fleet.gpu_links else ""
         parent = node.parent if node.parent in self._tiers else self._site
         own = node.address if not node.address.startswith("127.") else peer.address or node.address
-        return replace(node, parent=parent, gpu_links=links, address=own, netns="")
+        node = replace(node, parent=parent, gpu_links=links, address=own, netns="")
+        return ruled(node, self._fleet.host_devices), offers_parts(node)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from unidle import wire
+from unidle.engine.hosts.gang_cuts import RankGrant
 from unidle.engine.hosts.gang_state import RankState
 from unidle.engine.hosts.job_saves import HOLD_DIR
 from unidle.engine.local import launch
@@ -15,6 +16,7 @@ from unidle.engine.protocol import StartGang
 from unidle.errors import CannotRun
 from unidle.fleet import Fleet
 from unidle.hub import frames
+from unidle.jobs import Limits
 
 FRAME_ORDERS_BYTES = wire.FRAME_BYTES - 64 * 1024  # of orders in one frame
 SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -55,6 +57,21 @@ def rank_orders(
         content = orders.as_json() if warm is None else {**orders.as_json(), "warm": warm}
         found.append(frames.RankOrders(place.rank, content, leader=place.rank == 0))
     return found
+
+
+def granted(orders: Sequence[frames.RankOrders], grants: Mapping[int, RankGrant]) -> list[frames.RankOrders]:
+    """The orders with what hosts give ranks of devices that are cut: variables, and the tighter one of two bounds."""
+    return [one if one.rank not in grants else _granted(one, grants[one.rank]) for one in orders]
+
+
+def _granted(one: frames.RankOrders, given: RankGrant) -> frames.RankOrders:
+    from unidle.engine.local.devices.slicing import Grant  # most jobs have whole devices
+
+    grant = Grant(given.env, given.cpus, given.memory_bytes)
+    own = one.orders
+    limits = grant.bound(Limits(own.get("memory_bytes"), own.get("cpus"), own.get("pids")))
+    bounds = {"memory_bytes": limits.memory_bytes, "cpus": limits.cpus}
+    return msgspec.structs.replace(one, orders={**own, **bounds, "env": {**own["env"], **grant.env}})
 
 
 def _warm(command: StartGang) -> dict[str, str]:

@@ -80,6 +80,8 @@ class _Job:
 class PodBoxes:
     """A :class:`unidle.engine.hosts.box_maker.BoxMaker`. ``synced``: the watch has reported all pods that there are."""
 
+    takes_parts = False
+
     def __init__(self, settings: PodSettings, writer: KubeWriter, out: Outbox, nodes: KubeNodes) -> None:
         self._settings, self._writer, self._out, self._nodes = settings, writer, out, nodes
         self.at: dict[Place, PodState] = {}

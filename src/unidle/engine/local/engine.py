@@ -27,7 +27,7 @@ from unidle.engine.protocol import (
     WatchGang,
 )
 from unidle.errors import BadInput
-from unidle.fleet import Fleet
+from unidle.fleet import Fleet, is_cuttable
 from unidle.jobs.spec import is_job_id
 from unidle.jobs.vitals import GangVitals
 
@@ -83,10 +83,7 @@ class LocalEngine:
         self._supervisors = Supervisors()
         self._name = cgroups.group_name(str(self._root))
         self._slicer = slicer
-        self._has_cuts = any(
-            len(d.slices_ppm) > 1 or (d.sharing is not None and "mig" in d.sharing.modes)
-            for d in fleet.devices()
-        )
+        self._has_cuts = any(is_cuttable(device) for device in fleet.devices())
         self._uses: Utilisation | None = None
         self._vitals: VitalsWatch | None = None
         self._sidecars = GangSidecars(self._root, fleet, self._spaces)
@@ -116,6 +113,8 @@ class LocalEngine:
             self._sidecars.prepare(command)
             if self._is_cut(command):
                 self._slices().adopt(command.job, command.attempt)
+        if (self._root / rundir.SLICES).exists():
+            self._slices().keep([(one.command.job, one.command.attempt) for one in live])
 
     def start(self, command: StartGang) -> None:
         """Start the ranks that no one has begun; failures arrive as marks."""
@@ -280,7 +279,11 @@ class LocalEngine:
 
     def _grants(self, command: StartGang) -> list[Grant] | None:
         """What each rank gets of its devices; None where all have whole ones."""
-        return self._slices().grants(command) if self._is_cut(command) else None
+        if not self._is_cut(command):
+            return None
+        from unidle.engine.local.devices.slicing import wish_of
+
+        return self._slices().grants(wish_of(command))
 
     def _slices(self) -> Slicer:
         if self._slicer is None:  # imported here, because most jobs have whole devices

@@ -16,7 +16,6 @@ from unidle.engine.local.ranks.supervisors import Supervisors
 from unidle.engine.protocol import StartGang
 from unidle.errors import CannotRun
 from unidle.fleet import Fleet
-from unidle.jobs import Limits
 
 if TYPE_CHECKING:
     from unidle.engine.local.devices.slicing import Grant
@@ -85,9 +84,7 @@ class GangStarts:
             env = env | injection.of_rank(watch.directory, {**os.environ, **env})
         if grant is not None:
             env = env | grant.env
-            limits = Limits(
-                grant.bound_memory(limits.memory_bytes), grant.bound_cpus(limits.cpus), limits.pids
-            )
+            limits = grant.bound(limits)
         groups, offset_ns = watch.group.paths, self._clock.offset_ns
         orders = launch.orders_for(command, watch.rank, env, groups, offset_ns, limits)
         rundir.write_json(f"{watch.directory}/{rundir.ORDERS}", orders.as_json())

@@ -32,7 +32,7 @@ from unidle.probe.check.bad_pairs import (
     verdict,
 )
 from unidle.probe.check.model import Check, NodeReport
-from unidle.rank.probe import SECRET_VARIABLE, Failed, RankLink, Receiver, connected, send
+from unidle.rank.probe import SECRET_VARIABLE, Failed, RankLink, Receiver, connected, listener, send
 
 _HELLO_S: Final = 5.0
 _HELLO_BYTES: Final = 4096
@@ -92,9 +92,19 @@ def _parser() -> argparse.ArgumentParser:
         "--complete", type=int, default=2, help="with at most so many nodes each pair is measured"
     )
     parser.add_argument(
+        "--ports", type=_ports, help="FIRST-LAST: TCP ports that this node may listen on; default: any"
+    )
+    parser.add_argument(
         "--brief", action="store_true", help="print what is bad only, and the numbers of absent ranks"
     )
     return parser
+
+
+def _ports(text: str) -> range:
+    first, _, last = text.partition("-")
+    if not (first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
+        raise argparse.ArgumentTypeError("must be two ports, as 7500-7509")
+    return range(int(first), int(last) + 1)
 
 
 def _checked(given: argparse.Namespace) -> None:
@@ -116,7 +126,7 @@ def _checked(given: argparse.Namespace) -> None:
 
 def _follow(given: argparse.Namespace, leader: tuple[str, int], rank: int) -> None:
     line = RankLink(connected(leader, given.join))
-    receiver = Receiver()
+    receiver = Receiver(given.ports)
     hello = {"rank": rank, "node": given.node, "host": line.link.getsockname()[0], "port": receiver.port}
     line.send({**hello, "secret": os.environ.get(SECRET_VARIABLE, "")})
     line.link.settimeout(None)  # waves of others may take long; a leader that dies closes the connection
@@ -128,7 +138,7 @@ def _obey(order: dict[str, Any], receiver: Receiver, given: argparse.Namespace) 
     if "count" in order:
         return {"rates": {str(flow): receiver.counted(int(flow)) for flow in order["count"]}}
     if "free_port" in order:
-        with socket.create_server(("", 0)) as free:
+        with listener(given.ports) as free:
             return {"port": free.getsockname()[1]}
     if "collective" in order:
         return _collective(order["collective"])
@@ -170,7 +180,8 @@ class _Nodes:
     """All nodes that came; one whose connection breaks is lost and not asked again."""
 
     def __init__(self, given: argparse.Namespace, leader: tuple[str, int], world: int) -> None:
-        receiver = Receiver()
+        server = socket.create_server(("", leader[1]), backlog=world)  # before the receiver takes its port
+        receiver = Receiver(given.ports)
         own = str(given.node)
         self.lines: dict[str, RankLink | _Own] = {}
         self.seats = {own: {"rank": 0, "node": own, "host": leader[0], "port": receiver.port}}
@@ -178,7 +189,7 @@ class _Nodes:
         self._given, self._flow, self.join_s = given, 0, given.join
         self.bar_gbps: float | None = given.gbps
         until = time.monotonic() + given.join
-        with socket.create_server(("", leader[1]), backlog=world) as server:
+        with server:
             while len(self.seats) < world and time.monotonic() < until:
                 server.settimeout(max(until - time.monotonic(), 0.1))
                 with contextlib.suppress(TimeoutError):

@@ -97,6 +97,7 @@ def link_words(node: str, check: LinkCheck) -> tuple[tuple[str, ...], dict[str, 
     words += ["--join", "20", "--wait", "5", "--seconds", f"{policy.measure_ns / 1e9:.3f}"]
     words += ["--gbps", f"{policy.least_mbps / 1000:.3f}"] if policy.least_mbps is not None else []
     words += ["--collective", policy.method] if policy.method != "tcp" else []
+    words += [f"--ports={policy.ports[0]}-{policy.ports[1]}"] if policy.ports is not None else []
     env = {"RANK": str(check.rank), "WORLD_SIZE": str(check.world), SECRET_VARIABLE: check.secret}
     return tuple(words), env | {"MASTER_ADDR": check.address, "MASTER_PORT": str(check.port)}
 

@@ -2,16 +2,17 @@
 
 The engine requests *grants* before it starts a gang: for each rank, the environment and the limits that enforce
 its slices. If this machine cannot provide them, the request fails with :class:`unidle.errors.CannotRun`, and the
-gang does not start. Grants are written next to the gang (``slices.json``). An engine that adopts the attempt reads
-there what is in use.
+gang does not start. Grants are written below the run root (``.slices/``). An engine that adopts the attempt reads
+there what is in use. On hosts the agent does all this (:mod:`unidle.agent.cuts`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from unidle.engine.local.devices.mig import MigHands, MigUse, NvmlMig
 from unidle.engine.local.devices.mps import MpsControl, MpsHands
@@ -19,12 +20,11 @@ from unidle.engine.local.ranks import rundir
 from unidle.engine.protocol import PartOf, StartGang
 from unidle.errors import CannotRun
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Node, declared_ppm, device_of
-from unidle.jobs import RankPlace, Share
+from unidle.jobs import Limits, RankPlace, Share
 from unidle.share.mig_models import model_of
 from unidle.share.modes import GpuPart, Mode, cpu_quota, mps_environment, needs_of
 from unidle.share.refusal import PartRefused
 
-SLICES: Final = "slices.json"
 _N = TypeVar("_N", int, float)
 
 
@@ -43,11 +43,32 @@ class Grant:
     def bound_memory(self, memory_bytes: int | None) -> int | None:
         return _tighter(memory_bytes, self.memory_bytes)
 
+    def bound(self, limits: Limits) -> Limits:
+        """The job's own limits, or these bounds where they are tighter."""
+        return Limits(self.bound_memory(limits.memory_bytes), self.bound_cpus(limits.cpus), limits.pids)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceWish:
+    """What is needed of a gang to make its slices real: ``places`` of ranks, in the order of the grants."""
+
+    job: str
+    attempt: int
+    places: tuple[RankPlace, ...]
+    share: Share | None = None
+    parts: Mapping[str, PartOf] = field(default_factory=dict)
+
+
+def wish_of(command: StartGang) -> SliceWish:
+    """What a gang needs of the devices of this machine."""
+    return SliceWish(command.job, command.attempt, command.places, command.spec.share, command.parts)
+
 
 @dataclass(slots=True)
 class _Held:
-    """What one attempt holds of GPUs that are shared."""
+    """What one attempt (``key``) holds of GPUs that are shared."""
 
+    key: tuple[str, int]
     grants: list[Grant]
     mps: tuple[str, ...] = ()  # UUIDs of GPUs whose MPS daemon serves it
     mig: tuple[MigUse, ...] = ()
@@ -60,13 +81,13 @@ class _Held:
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> _Held:
+    def from_json(cls, key: tuple[str, int], content: Mapping[str, Any]) -> _Held:
         grants = [Grant(r["env"], r["cpus"], r["memory_bytes"]) for r in content["ranks"]]
-        return cls(grants, tuple(content["mps"]), tuple(MigUse(*use) for use in content["mig"]))
+        return cls(key, grants, tuple(content["mps"]), tuple(MigUse(*use) for use in content["mig"]))
 
 
 class Slicer:
-    """Makes slices of devices real for the gangs of one engine."""
+    """Makes slices of devices real for the gangs of one engine, or for those of one host."""
 
     def __init__(self, run_root: str, fleet: Fleet, mps: MpsHands, mig: MigHands) -> None:
         self._root = run_root
@@ -75,24 +96,28 @@ class Slicer:
         self._nodes = {node.id: node for node in fleet.nodes}
         self._held: dict[tuple[str, int], _Held] = {}
 
-    def grants(self, command: StartGang) -> list[Grant]:
+    def know(self, node: Node) -> None:
+        """The node as it is now."""
+        self._nodes[node.id] = node
+
+    def grants(self, wish: SliceWish) -> list[Grant]:
         """One grant for each rank, in rank order; the same ones when asked again.
 
         Errors: :class:`CannotRun`, and then nothing of the attempt is held.
         """
-        key = (command.job, command.attempt)
+        key = (wish.job, wish.attempt)
         held = self._held.get(key) or self._recorded(key)
-        if held is None or len(held.grants) != len(command.places):
-            held = _Held([])
+        if held is None or len(held.grants) != len(wish.places):
+            held = _Held(key, [], held.mps if held is not None else ())
             self._held[key] = held
             try:
-                for place in command.places:
-                    held.grants.append(self._grant(command, place, held))
+                for place in wish.places:
+                    held.grants.append(self._grant(wish, place, held))
             except CannotRun:
                 self.release(*key)
                 raise
             if any(grant != Grant() for grant in held.grants):
-                rundir.write_json(self._record(key), held.as_json())
+                self._write(held)
         self._held[key] = held
         return held.grants
 
@@ -118,23 +143,35 @@ class Slicer:
         if held is not None:
             self._held[job, attempt] = held
 
+    def adopt_all(self) -> None:
+        """Apply what an earlier process granted, whether it still runs or not; :meth:`keep` has the end of it."""
+        for key in self._recorded_keys():
+            self.adopt(*key)
+
+    def keep(self, attempts: Collection[tuple[str, int]]) -> None:
+        """Release what is held for any other attempt, also by the record of an earlier process."""
+        for key in {*self._recorded_keys(), *self._held} - {*attempts}:
+            self.release(*key)
+
     def release(self, job: str, attempt: int) -> None:
         """The attempt has ended: daemons that serve no one are ended, MIG instances stand idle."""
-        held = self._held.pop((job, attempt), None)
+        held = self._held.pop((job, attempt), None) or self._recorded((job, attempt))
         if held is None:
             return
         still = {uuid for other in self._held.values() for uuid in other.mps}
         for uuid in held.mps:
             if uuid not in still:
                 self._mps.quit(uuid)
+        with suppress(FileNotFoundError):
+            os.unlink(self._record((job, attempt)))
 
     def offered(self) -> Fleet:
         """The fleet with, of the ways in which its GPUs may be cut on demand, those that this machine offers."""
-        nodes = (
-            replace(node, devices=tuple(self._offered(device) for device in node.devices))
-            for node in self._fleet.nodes
-        )
-        return replace(self._fleet, nodes=tuple(nodes))
+        return replace(self._fleet, nodes=tuple(map(self.offer_of, self._fleet.nodes)))
+
+    def offer_of(self, node: Node) -> Node:
+        """The node with, of the ways in which its GPUs may be cut on demand, those that this machine offers."""
+        return replace(node, devices=tuple(self._offered(device) for device in node.devices))
 
     def _offered(self, device: Device) -> Device:
         sharing = device.sharing
@@ -145,15 +182,15 @@ class Slicer:
         lacking = tuple((mode, why[mode]) for mode in sharing.modes if mode in why)
         return replace(device, sharing=replace(sharing, modes=kept, why_not=lacking))
 
-    def _grant(self, command: StartGang, place: RankPlace, held: _Held) -> Grant:
+    def _grant(self, wish: SliceWish, place: RankPlace, held: _Held) -> Grant:
         node = self._nodes.get(place.node)
         if node is None:
             return Grant()
-        if part := next((command.parts[s] for s in place.slices if s in command.parts), None):
+        if part := next((wish.parts[s] for s in place.slices if s in wish.parts), None):
             return self._of_part(node, place, part, held)
         pieces = list(_pieces(node, place.slices))
         gpus = [(device, ppm) for device, ppm in pieces if device.kind == "gpu"]
-        share = command.spec.share
+        share = wish.share
         if share is None and len(gpus) == 1:
             return self._whole(gpus[0][0], held)
         if share is None or not gpus:
@@ -228,6 +265,7 @@ class Slicer:
             raise CannotRun(need.because.text, field="share", value=share, remedy="ask for less")
         if device.uuid not in held.mps:
             held.mps = (*held.mps, device.uuid)
+            self._write(held)  # before there is a daemon
         pipes, logs = self._mps.ensure(device.uuid)
         env = mps_environment(GpuPart(ppm, 0, need[0], need[1]), pipes, logs)
         return Grant(env | {"CUDA_VISIBLE_DEVICES": device.uuid})
@@ -236,12 +274,24 @@ class Slicer:
         """UUIDs of MIG devices that attempts of this engine hold."""
         return frozenset(use.uuid for held in self._held.values() for use in held.mig)
 
+    def _write(self, held: _Held) -> None:
+        os.makedirs(os.path.join(self._root, rundir.SLICES), 0o700, exist_ok=True)
+        rundir.write_json(self._record(held.key), held.as_json())
+
     def _record(self, key: tuple[str, int]) -> str:
-        return os.path.join(rundir.attempt_dir(self._root, *key), SLICES)
+        job, attempt = key
+        return os.path.join(self._root, rundir.SLICES, f"{rundir.path_part(job)}.{attempt}.json")
+
+    def _recorded_keys(self) -> Iterator[tuple[str, int]]:
+        with suppress(FileNotFoundError):
+            for name in sorted(os.listdir(os.path.join(self._root, rundir.SLICES))):
+                job, _, number = name.removesuffix(".json").rpartition(".")
+                if name.endswith(".json") and job and number.isascii() and number.isdigit():
+                    yield job, int(number)
 
     def _recorded(self, key: tuple[str, int]) -> _Held | None:
         content = rundir.read_json(self._record(key))
-        return None if content is None else _Held.from_json(content)
+        return None if content is None else _Held.from_json(key, content)
 
 
 def local_slicer(run_root: str, fleet: Fleet, owner: str) -> Slicer:

@@ -43,6 +43,7 @@ STOP = "stop"
 RESERVE = "reserve"
 RELEASED = "released"
 HOLDERS = ".holders"  # in the run root: no job's name begins with a dot
+SLICES = ".slices"  # there, too: what attempts hold of devices that are cut
 
 
 def path_part(name: str) -> str:
