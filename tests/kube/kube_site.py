@@ -35,12 +35,12 @@ def pod_section(*places: Path, **more: object) -> dict[str, Any]:
 
 
 @contextmanager
-def cluster_of(folder: Path, nodes: int) -> Iterator[Cluster]:
+def cluster_of(folder: Path, nodes: int, kwok: int = 0) -> Iterator[Cluster]:
     """A cluster with so many nodes, and no trace of it afterwards. With UNIDLE_KUBE_DIR the one that runs there, which stays."""
     if standing := os.environ.get("UNIDLE_KUBE_DIR"):
         yield Cluster(Path(standing))
         return
-    started = kube("up", "--nodes", nodes, "--dir", folder)
+    started = kube("up", "--nodes", nodes, "--kwok", kwok, "--dir", folder)
     try:
         assert started.returncode == 0, started.stderr
         yield Cluster(folder)

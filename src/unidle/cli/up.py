@@ -119,6 +119,10 @@ class UpOptions:
         str | None,
         typer.Option("--agent-account", metavar="NAMESPACE/NAME", show_default=False, help="On a cluster: service account of the agents; default: unidle-agent in --namespace."),
     ] = None
+    agent_hub: Annotated[
+        str | None,
+        typer.Option("--agent-hub", metavar="NAMESPACE/NAME", show_default=False, help="On a cluster: ConfigMap from which agents read where this controller is; it writes that there."),
+    ] = None
     commands: Annotated[
         str | None,
         typer.Option("--commands", metavar="HOST:PORT", show_default=False, help="On a cluster: where the API server reaches this controller, for commands with --context."),
@@ -185,6 +189,7 @@ def _kube_of(options: UpOptions) -> KubeWish | None:
             "--box-image": options.box_image,
             "--hub-address": options.hub_address,
             "--agent-account": options.agent_account,
+            "--agent-hub": options.agent_hub,
             "--commands": options.commands,
         }
         if given := [name for name, value in named.items() if value]:
@@ -201,6 +206,7 @@ def _kube_of(options: UpOptions) -> KubeWish | None:
     return KubeWish(
         options.box_image, options.image or "", options.kubeconfig, options.context, options.namespace or "",
         tuple(options.hub_address or ()), options.cpu_devices or 0, options.agent_account or "",
+        options.agent_hub or "",
     )  # fmt: skip
 
 

@@ -49,7 +49,8 @@ class PodSettings:
 
     ``hubs`` are where boxes reach it, ``authority`` is the PEM text that they check its certificate by. ``box_image`` is
     unidle's image; ``image`` the one of jobs that name none. ``agents``: namespace and name of the agents' service
-    account; None: :data:`AGENT_ACCOUNT` in ``namespace``.
+    account; None: :data:`AGENT_ACCOUNT` in ``namespace``. ``agent_hub``: those of the ConfigMap from which agents read the
+    first of ``hubs``; None: the site writes it.
     """
 
     namespace: str
@@ -59,6 +60,7 @@ class PodSettings:
     box_image: str
     image: str = ""
     agents: tuple[str, str] | None = None
+    agent_hub: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
