@@ -31,7 +31,7 @@ def pod_section(*places: Path, **more: object) -> dict[str, Any]:
         if path == "/usr" or not path.startswith("/usr/")
     ]
     volumes += [{"mount": str(place), "host_path": str(place)} for place in places]
-    return {"image": IMAGE, "image_pull_policy": "Never", "volumes": volumes, **more}
+    return {"image": IMAGE, "image_pull_policy": "Never", "volumes": volumes, "run_as_user": 0, **more}
 
 
 @contextmanager

@@ -42,6 +42,7 @@ class KubeWish:
     ``hub_addresses``: each a ``HOST:PORT`` by which pods reach the controller; empty: where it listens. ``cpu_devices``: of each
     node without GPUs. ``agents``: NAMESPACE/NAME of the agents' service account; empty: the usual name in ``namespace``.
     ``agent_hub``: NAMESPACE/NAME of the ConfigMap in which agents find the controller; empty: it is not written.
+    ``hook_namespace``: of Jobs with commands of the site; empty: there are none. ``hook_image`` empty: ``box_image``.
     """
 
     box_image: str
@@ -53,6 +54,8 @@ class KubeWish:
     cpu_devices: int = 0
     agents: str = ""
     agent_hub: str = ""
+    hook_namespace: str = ""
+    hook_image: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,7 @@ def _settings(hub: HubServer, wish: KubeWish, client: ApiClient) -> PodSettings:
         wish.image,
         _named("--agent-account", "service account", wish.agents),
         _named("--agent-hub", "ConfigMap", wish.agent_hub),
+        (wish.hook_namespace, wish.hook_image or wish.box_image) if wish.hook_namespace else None,
     )
 
 

@@ -11,8 +11,10 @@ from unidle.engine.hosts.box_link import Place
 from unidle.engine.hosts.box_maker import Hosting
 from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
+from unidle.engine.hosts.node_commands import HostCommands
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.hosts.timing import HostsTiming, S
+from unidle.engine.kube.hook_jobs import HookJobs, HookSettings
 from unidle.engine.kube.hub_address import HubAddressNote
 from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.node_marks import KubeMarks
@@ -57,6 +59,11 @@ class KubeEngine(HostsEngine):
         assert isinstance(nodes, KubeNodes)
         self.pods, self._nodes, self._word = pods, nodes, self._core.host_word
         self._marks = KubeMarks(sources.writer, lambda pod: place_of(settings, pod) is not None, self._say)
+        assert isinstance(self.commands, HostCommands)
+        hooks = settings.hooks and HookSettings(*settings.hooks, settings.controller)
+        self.commands = self._hooks = HookJobs(
+            hooks, self.commands, sources.writer, clock, lambda node: sources.boots.get(node, "")
+        )
         self._note = (
             None
             if settings.agent_hub is None
@@ -91,6 +98,7 @@ class KubeEngine(HostsEngine):
         # before what boxes sent: one that reports its end is asked why, and the cluster may have shown that already
         for change in pods:
             self.pods.note(change.object)
+            self._hooks.see(change.object, gone=isinstance(change, Vanished))
         seen = super().poll()
         now_ns = self._core.out.now_ns = self._clock.now_ns()
         self._take_fleet(changes, now_ns)
@@ -98,6 +106,7 @@ class KubeEngine(HostsEngine):
             self._take_pod(change)
         for result in self._sources.writer.poll():
             self._marks.written(result, now_ns)
+            self._hooks.written(result)
             if self._note is not None:
                 self._note.written(result, now_ns)
             if (refused := self.pods.written(result)) is not None:
