@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 
 import needs
-from e2e.commands import ask, unidle
+from e2e.commands import unidle
 from kube.cluster import IMAGE, Cluster
 from kube.kube_site import KubeSite
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.kube, needs.own_mounts]
 NODE = "n2"
+LOADER = Path("/lib64/ld-linux-x86-64.so.2").resolve()
 CHROOT = (
-    *("/host/lib64/ld-linux-x86-64.so.2", "--library-path", "/host/usr/lib/x86_64-linux-gnu"),
+    *(f"/host{LOADER}", "--library-path", f"/host{LOADER.parent}"),
     *("/host/usr/sbin/chroot", "/host", "/bin/sh", "-c"),
 )
 """The image of tests has no program for this: those of the node are used."""
@@ -46,11 +47,6 @@ def proved_by(site: KubeSite, script: str, *more: object, timeout: str = "60s") 
     site.serve("--cpu-devices", 2, "--fleet", fleet, *more)
 
 
-def care(site: KubeSite) -> dict[str, Any]:
-    found: list[dict[str, Any]] = ask("guard", "--store", site.store)["nodes"]
-    return next((one for one in found if one["node"] == NODE), {})
-
-
 def hooks(site: KubeSite) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = site.cluster.get("jobs", "-l", "unidle.dev/hook")["items"]
     return found
@@ -63,7 +59,7 @@ def drain_and_return(site: KubeSite) -> None:
 
 
 def story(site: KubeSite) -> str:
-    done = unidle("guard", "--store", site.store, "--json")
+    done = unidle("guard", "nodes", "--store", site.store, "--json")
     return done.stdout + site.errors()
 
 

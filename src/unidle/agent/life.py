@@ -213,7 +213,7 @@ class _Life:
                 asked.leave = f"Slurm's allocation {allocation.job} ends"
 
     def _follow(self, asked: _Asked) -> None:
-        """Dial where the file of the address says now: on a cluster a controller that moved writes it there."""
+        """Dial where the file has the address now: on a cluster a controller that moved writes it there."""
         if not self._join_given.startswith("/") or time.monotonic() < self._follow_due_s:
             return
         self._follow_due_s = time.monotonic() + FOLLOW_EVERY_S

@@ -24,7 +24,7 @@ _NAMED: Final = 4
 
 
 def agents_check(calls: CommandCalls, target: CommandTarget) -> DoctorCheck:
-    """The DaemonSet of the release and its pods, then what the controller hears of them."""
+    """The DaemonSet of the release and its pods, then which of them have joined the controller."""
     namespace, _, release = target.service.partition("/")
     name = f"{release}-agent"
     try:
@@ -34,9 +34,7 @@ def agents_check(calls: CommandCalls, target: CommandTarget) -> DoctorCheck:
             return _limited(f"not known: {error.problem}", "ask an administrator")
         unwatched = _unheard(target)
         if unwatched == []:
-            return DoctorCheck(
-                "agents", "ok", "not of this release; the controller hears one on each node", NEEDED_FOR
-            )
+            return DoctorCheck("agents", "ok", "not of this release; one of each node has joined", NEEDED_FOR)
         return _limited("none: no node is watched", "set agents.enabled=true in the values of the chart")
     status: Mapping[str, Any] = daemon.get("status") or {}
     wanted, ready = int(status.get("desiredNumberScheduled", 0)), int(status.get("numberReady", 0))
@@ -51,7 +49,7 @@ def agents_check(calls: CommandCalls, target: CommandTarget) -> DoctorCheck:
     if unheard:
         more = f" and {counted(len(unheard) - _NAMED, 'more node')}" if len(unheard) > _NAMED else ""
         return _limited(
-            f"{detail}; the controller does not hear that of {', '.join(unheard[:_NAMED])}{more}",
+            f"{detail}; not joined: that of {', '.join(unheard[:_NAMED])}{more}",
             f"see kubectl logs -n {namespace} daemonset/{name}",
         )
     return DoctorCheck("agents", "ok", f"{detail}, all have joined", NEEDED_FOR)
@@ -66,7 +64,7 @@ def _get(calls: CommandCalls, path: str, target: str) -> Any:
 
 
 def _unheard(target: CommandTarget) -> list[str] | None:
-    """Nodes of which the controller hears no agent; None where it cannot be asked."""
+    """Nodes whose agent has not joined the controller; None where it cannot be asked."""
     try:
         store = open_store(address_of_target(target), create=False)
         try:

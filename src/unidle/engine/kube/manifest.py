@@ -216,7 +216,7 @@ def _box_copy(settings: PodSettings) -> dict[str, Any]:
 
 
 def _user(wish: PodWish) -> dict[str, Any]:
-    """Who the processes of the pod are: as the level ``restricted`` of Pod Security demands, unless the job asks for root."""
+    """Who the processes of the pod are: as the level ``restricted`` of Pod Security demands, unless the job requests root."""
     found: dict[str, Any] = {
         "runAsNonRoot": wish.run_as_user != 0,
         "seccompProfile": {"type": "RuntimeDefault"},
