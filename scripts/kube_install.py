@@ -29,6 +29,9 @@ apiVersion: v1
 kind: Namespace
 metadata:
   name: {NAMESPACE}
+  labels:
+    # agents see the processes of their node
+    pod-security.kubernetes.io/enforce: privileged
 """
 
 

@@ -112,6 +112,7 @@ def test_what_the_job_file_asks_is_in_the_pod() -> None:
         env_from=(PodEnvSource("secret", "keys", "K_"), PodEnvSource("config_map", "cfg")),
         service_account="trainer", tolerations=(PodToleration("gpu", "", "NoExecute", 60), PodToleration()),
         resources={"rdma/hca": 1}, labels={"team": "a"}, priority_class="high", run_as_user=1000, host_network=True,
+        fs_group=2000, capabilities=("IPC_LOCK",),
     )  # fmt: skip
     spec = plans(wish)["n1"].body["spec"]
     main = spec["containers"][0]
@@ -136,7 +137,16 @@ def test_what_the_job_file_asks_is_in_the_pod() -> None:
     ]
     assert main["resources"]["limits"] == {"amd.com/gpu": "4", "rdma/hca": "2"}
     assert (spec["serviceAccountName"], spec["priorityClassName"]) == ("trainer", "high")
-    assert spec["securityContext"] == {"runAsUser": 1000}
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "fsGroup": 2000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert spec["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]},
+    }
     assert spec["hostNetwork"] is True
 
 

@@ -33,6 +33,7 @@ def test_all_of_the_section_is_in_the_job() -> None:
             "tolerations": [{"key": "example.com/gpu", "effect": "NoSchedule"}, {}],
             "node_selector": {"zone": "a"}, "resources": {"rdma/hca": 2}, "labels": {"team": "x"},
             "annotations": {"note": "any text: at all"}, "run_as_user": 1000, "host_network": True,
+            "fs_group": 2000, "capabilities": ["IPC_LOCK"],
         },
         node_labels={"kind": "b"},
     )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kube.cluster import Cluster, kube, traces
+from kube.cluster import Cluster
 from kube.in_cluster import Release, released
 from kube.kube_site import cluster_of
 from waiting import wait_until
@@ -19,16 +19,8 @@ SHARED_KWOK = 3
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Nodes n1 and n2, and k1, k2 and k3 of kwok. Each test uses a namespace of its own."""
-    folder = tmp_path_factory.mktemp("shared") / "cluster"
-    started = kube("up", "--nodes", SHARED_NODES, "--kwok", SHARED_KWOK, "--dir", folder)
-    try:
-        assert started.returncode == 0, started.stderr
-        found = Cluster(folder)
+    with cluster_of(tmp_path_factory.mktemp("shared") / "cluster", SHARED_NODES, SHARED_KWOK) as found:
         yield found
-    finally:
-        ended = kube("down", "--dir", folder)
-    assert ended.returncode == 0, ended.stderr
-    assert traces(found.layout) == []
 
 
 @pytest.fixture(scope="session")

@@ -27,25 +27,29 @@ def user_space() -> list[str]:
     return [path for path in found if path == "/usr" or not path.startswith("/usr/")]
 
 
-def values(store: Path, **more: Any) -> dict[str, Any]:
-    """Of the chart, for an image that is the user space of this machine. ``store``: the directory of the store."""
+def program() -> dict[str, Any]:
+    """Of the chart, for its controller or its agents: `unidle` of this checkout."""
     places = user_space()
-    volumes = [{"name": f"host-{k}", "hostPath": {"path": path}} for k, path in enumerate(places)]
-    mounts = [{"name": f"host-{k}", "mountPath": path, "readOnly": True} for k, path in enumerate(places)]
-    controller = {
+    return {
         "command": [str(ROOT / ".venv" / "bin" / "unidle")],
-        "runAsUser": 0,
-        "resources": {"requests": {"cpu": "50m"}},
-        "extraVolumes": volumes,
-        "extraVolumeMounts": mounts,
+        "extraVolumes": [{"name": f"host-{k}", "hostPath": {"path": path}} for k, path in enumerate(places)],
+        "extraVolumeMounts": [
+            {"name": f"host-{k}", "mountPath": path, "readOnly": True} for k, path in enumerate(places)
+        ],
         "env": [{"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}],
     }
+
+
+def values(store: Path, **more: Any) -> dict[str, Any]:
+    """Of the chart, for an image that is the user space of this machine. ``store``: the directory of the store."""
+    controller = {**program(), "runAsUser": 0, "resources": {"requests": {"cpu": "50m"}}}
     return {
         "image": IMAGE,
         "imagePullPolicy": "Never",
         "deadline": "8s",
         "store": {"hostPath": str(store)},
         "controller": controller,
+        "agents": {"enabled": False},
         **more,
     }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kube.cluster import IMAGE, ROOT
 from kube.kube_site import KubeSite
-from unidle.engine.kube.agent_manifest import HUB, AgentSettings, agent_objects
+from unidle.engine.kube.agent_manifest import AgentSettings, agent_objects
 from waiting import wait_until
 
 
@@ -23,14 +23,14 @@ def deploy_agents(site: KubeSite, nodes: list[str], **settings: Any) -> None:
     reader = json.loads(Path(f"{site.store}.d/hub/reader").read_text())
     host, port = reader["addresses"][0]
     hub = {"address": f"{host}:{port}", "authority": reader["authority"]}
-    meta = {"name": HUB, "namespace": "default"}
-    apply(site, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": hub})
     for node in nodes:
         kernel_log(site, node).touch()
     command = (str(ROOT / ".venv" / "bin" / "python"), "-P", "-m", "unidle")
     for one in agent_objects(AgentSettings("default", IMAGE, command=command, pull="Never", **settings)):
         if one["kind"] == "DaemonSet":
             _with_user_space(one["spec"]["template"]["spec"], site.place)
+        if one["kind"] == "ConfigMap":
+            one["data"] = hub
         apply(site, one)
     wait_until(lambda: set(site.view().clocks) >= set(nodes), 120, f"agents to join; {agents_output(site)}")
 

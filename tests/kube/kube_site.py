@@ -31,16 +31,16 @@ def pod_section(*places: Path, **more: object) -> dict[str, Any]:
         if path == "/usr" or not path.startswith("/usr/")
     ]
     volumes += [{"mount": str(place), "host_path": str(place)} for place in places]
-    return {"image": IMAGE, "image_pull_policy": "Never", "volumes": volumes, **more}
+    return {"image": IMAGE, "image_pull_policy": "Never", "volumes": volumes, "run_as_user": 0, **more}
 
 
 @contextmanager
-def cluster_of(folder: Path, nodes: int) -> Iterator[Cluster]:
+def cluster_of(folder: Path, nodes: int, kwok: int = 0) -> Iterator[Cluster]:
     """A cluster with so many nodes, and no trace of it afterwards. With UNIDLE_KUBE_DIR the one that runs there, which stays."""
     if standing := os.environ.get("UNIDLE_KUBE_DIR"):
         yield Cluster(Path(standing))
         return
-    started = kube("up", "--nodes", nodes, "--dir", folder)
+    started = kube("up", "--nodes", nodes, "--kwok", kwok, "--dir", folder)
     try:
         assert started.returncode == 0, started.stderr
         yield Cluster(folder)

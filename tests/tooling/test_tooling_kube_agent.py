@@ -29,7 +29,7 @@ def test_each_capability_has_its_reason_in_the_file() -> None:
 
 
 def test_the_rights_of_the_profiler_can_be_left_out() -> None:
-    _, daemon = agent_objects(AgentSettings(profile=False))
+    *_, daemon = agent_objects(AgentSettings(profile=False))
     [container] = daemon["spec"]["template"]["spec"]["containers"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": list(ALWAYS)}
     assert set(rights_of(AgentSettings())) - set(rights_of(AgentSettings(profile=False))) == set(PROFILER)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from unidle.errors import BadInput, HubUnreachable
 
 _FIELD = "--join"
+_MOST_CHARACTERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,19 @@ def parse_join(text: str) -> DialAddress:
             "is not the address of a controller", field=_FIELD, value=text, remedy="give HOST:PORT or [IPV6]:PORT"
         )  # fmt: skip
     return DialAddress(host.strip("[]"), int(port))
+
+
+def read_join(given: str) -> DialAddress:
+    """The address of a hub: ``given`` itself, or what the file of that absolute path has. Errors: :class:`BadInput`."""
+    if not given.startswith("/"):
+        return parse_join(given)
+    try:
+        with open(given, encoding="utf-8", errors="replace") as file:
+            return parse_join(file.read(_MOST_CHARACTERS))
+    except OSError as error:
+        raise BadInput(
+            f"cannot be read: {error.strerror}", field=_FIELD, value=given, remedy="see deploy/kubernetes/agent.yaml"
+        ) from None  # fmt: skip
 
 
 def own_address(hub: DialAddress) -> str:

@@ -21,12 +21,24 @@ _FIELD: Final = "--token-file"
 class JoinFile:
     """``authority``: certificates in PEM; empty where the site's own authorities are to be used.
 
-    ``token_file``: where the token is read again for each connection, as a kubelet renews it.
+    ``token_file``: where the token is read again for each connection, as a kubelet renews it. ``authority_file``: where
+    the authority is from, in a pod.
     """
 
     token: str
     authority: str
     token_file: str = ""
+    authority_file: str = ""
+
+    @property
+    def is_of_another_hub(self) -> bool:
+        """Whether the file of the authority has another one by now."""
+        if not self.authority_file:
+            return False
+        try:
+            return _text(self.authority_file) != self.authority.strip()
+        except OSError:
+            return False
 
     def token_now(self) -> str:
         """The token as it is now; the one that was read first, where the file cannot be read."""
@@ -78,7 +90,8 @@ def read_pod_join(token_file: str, authority_file: str) -> JoinFile:
             raise BadInput(
                 f"cannot be read: {error.strerror}", field=field, value=path, remedy="see deploy/kubernetes/agent.yaml"
             ) from None  # fmt: skip
-    return JoinFile(found[0], found[1] and found[1] + "\n", token_file)
+    return JoinFile(found[0], found[1] and found[1] + "
+", token_file, authority_file)
 
 
 def _text(path: str) -> str:

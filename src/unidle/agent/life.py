@@ -17,7 +17,7 @@ from unidle import wire
 from unidle.agent import slurm
 from unidle.agent.agent import Agent, HubAddress
 from unidle.agent.cuts import HostCuts, records
-from unidle.agent.dial_address import DialAddress, own_address, parse_join
+from unidle.agent.dial_address import DialAddress, own_address, read_join
 from unidle.agent.found_node import FoundNode, find_node
 from unidle.agent.join_file import JoinFile, read_join_file, read_pod_join
 from unidle.agent.pods.boxes import BoxesInPods
@@ -30,6 +30,7 @@ TICK_S: Final = 0.25
 BUSY_S: Final = 0.03
 JOIN_WITHIN_S: Final = 60.0
 """A hub that cannot take a new host now, such as one that many join at once, is tried for so long."""
+FOLLOW_EVERY_S: Final = 2.0
 END_WITHIN_S: Final = 25.0
 """Boxes that are asked to end are waited for so long: Slurm kills 30 s after its SIGTERM."""
 _DIALLING: Final = client.Dialling(first_ns=200_000_000, longest_ns=5_000_000_000)
@@ -42,7 +43,7 @@ Say = Callable[[str], None]
 class AgentOptions:
     """As on the command line; empty texts where nothing was given. ``hooks``: whether commands of the site run here.
 
-    ``pods``: the kubelet's directory of pods, where this agent is a pod itself; ``authority``: a file, then.
+    ``join``: HOST:PORT, or the absolute path of a file with it that is followed. ``pods``: the kubelet's directory of pods, where this agent is a pod itself; ``authority``: a file, then.
     """
 
     join: str
@@ -74,7 +75,7 @@ def run_agent(options: AgentOptions, data_dir: Path, say: Say) -> int:
     Errors: :class:`BadInput` for options, files and tokens, :class:`CannotRun` without devices or next to another
     agent, :class:`HubUnreachable`.
     """
-    hub = parse_join(options.join)
+    hub = read_join(options.join)
     allocation = slurm.allocation()
     name = options.node or (allocation.node if allocation else "") or socket.gethostname()
     if not name.isprintable() or "/" in name or not 0 < len(name) <= _MOST_NAME:
@@ -91,7 +92,7 @@ def run_agent(options: AgentOptions, data_dir: Path, say: Say) -> int:
 
         def address_now() -> str:
             with suppress(HubUnreachable):  # else it stays the last one
-                return options.address or own_address(hub)
+                return options.address or own_address(life.hub)
             return life.agent.found.node.address
 
         def find() -> FoundNode:
@@ -151,7 +152,8 @@ class _Life:
         self, state: AgentState, hub: DialAddress, join: JoinFile, member: Membership | None, found: FoundNode,
         find: Callable[[], FoundNode], say: Say, options: AgentOptions,
     ) -> None:  # fmt: skip
-        self._state, self._hub, self._join, self._say = state, hub, join, say
+        self._state, self.hub, self._join, self._say = state, hub, join, say
+        self._join_given, self._follow_due_s = options.join, 0.0
         self._member = member is not None
         self._token = member.token if member is not None else join.token
         self._told = ""
@@ -188,7 +190,7 @@ class _Life:
         if self._join.token_file:
             return  # it is the kubelet that keeps the token of a pod
         node = self.agent.found.node.id
-        self._state.keep(Membership(node, token, str(self._hub), self._join.authority))
+        self._state.keep(Membership(node, token, str(self.hub), self._join.authority))
         self._token = token
 
     # -- the loop ----------------------------------------------------------------------------------
@@ -208,12 +210,27 @@ class _Life:
                 asked.look = False
                 self.agent.look_soon()
             self.agent.tick()
+            self._follow(asked)
             if allocation is not None and allocation.is_ending(time.time()):
                 asked.leave = f"Slurm's allocation {allocation.job} ends"
 
+    def _follow(self, asked: _Asked) -> None:
+        """Dial where the file has the address now: on a cluster a controller that moved writes it there."""
+        if not self._join_given.startswith("/") or time.monotonic() < self._follow_due_s:
+            return
+        self._follow_due_s = time.monotonic() + FOLLOW_EVERY_S
+        if self._join.is_of_another_hub:
+            asked.leave = "the hub has another authority"  # the kubelet starts the next agent
+            return
+        with suppress(BadInput):  # half a file, or none: the last address stays
+            if (found := read_join(self._join_given)) != self.hub:
+                self._say(f"the controller is at {found} now")
+                self.hub = found
+                self._client.redirect((found.host, found.port))
+
     def _take(self, event: client.ClientEvent) -> None:
         if isinstance(event, client.Welcomed):
-            self._say(f"{self.agent.found.node.id} has joined {self._hub}")
+            self._say(f"{self.agent.found.node.id} has joined {self.hub}")
             self._member, self._told = True, ""
             for why in self.agent.connected(event.welcome.fence):
                 self._say(why)
@@ -243,10 +260,10 @@ class _Life:
         if not self._member:
             final, remedy = _judged(event.why)
             if final or time.monotonic() > self._until_s:
-                raise HubUnreachable(event.why, field="--join", value=str(self._hub), remedy=remedy)
+                raise HubUnreachable(event.why, field="--join", value=str(self.hub), remedy=remedy)
         if event.why != self._told:
             self._told = event.why
-            self._say(f"{self._hub}: {event.why}; dials again")
+            self._say(f"{self.hub}: {event.why}; dials again")
 
     # -- the end -----------------------------------------------------------------------------------
 

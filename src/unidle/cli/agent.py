@@ -27,7 +27,7 @@ class AgentCommand:
 
     # fmt: off
     join: Annotated[
-        str, typer.Option("--join", metavar="HOST:PORT", show_default=False, help="Address of the controller: that of `unidle up --listen`."),
+        str, typer.Option("--join", metavar="HOST:PORT", show_default=False, help="Address of the controller: that of `unidle up --listen`. An absolute path: a file with it, which is read again and again."),
     ]
     token_file: Annotated[
         str,

@@ -119,6 +119,18 @@ class UpOptions:
         str | None,
         typer.Option("--agent-account", metavar="NAMESPACE/NAME", show_default=False, help="On a cluster: service account of the agents; default: unidle-agent in --namespace."),
     ] = None
+    agent_hub: Annotated[
+        str | None,
+        typer.Option("--agent-hub", metavar="NAMESPACE/NAME", show_default=False, help="On a cluster: ConfigMap from which agents read where this controller is; it writes that there."),
+    ] = None
+    hook_namespace: Annotated[
+        str | None,
+        typer.Option("--hook-namespace", metavar="NAMESPACE", show_default=False, help="On a cluster: run commands of the fleet file (remedies, own checks) on nodes, as Jobs in this namespace, which has to allow privileged pods."),
+    ] = None
+    hook_image: Annotated[
+        str | None,
+        typer.Option("--hook-image", metavar="IMAGE", show_default=False, help="With --hook-namespace: image with what these commands need; default: --box-image. The node's files are below /host."),
+    ] = None
     commands: Annotated[
         str | None,
         typer.Option("--commands", metavar="HOST:PORT", show_default=False, help="On a cluster: where the API server reaches this controller, for commands with --context."),
@@ -185,6 +197,9 @@ def _kube_of(options: UpOptions) -> KubeWish | None:
             "--box-image": options.box_image,
             "--hub-address": options.hub_address,
             "--agent-account": options.agent_account,
+            "--agent-hub": options.agent_hub,
+            "--hook-namespace": options.hook_namespace,
+            "--hook-image": options.hook_image,
             "--commands": options.commands,
         }
         if given := [name for name, value in named.items() if value]:
@@ -192,6 +207,8 @@ def _kube_of(options: UpOptions) -> KubeWish | None:
         return None
     from unidle.control.kube import KubeWish
 
+    if options.hook_image and not options.hook_namespace:
+        raise BadInput("is for --hook-namespace", field="--hook-image", remedy="give both")
     if not options.box_image:
         raise BadInput(
             "is needed on a cluster",
@@ -201,6 +218,7 @@ def _kube_of(options: UpOptions) -> KubeWish | None:
     return KubeWish(
         options.box_image, options.image or "", options.kubeconfig, options.context, options.namespace or "",
         tuple(options.hub_address or ()), options.cpu_devices or 0, options.agent_account or "",
+        options.agent_hub or "", options.hook_namespace or "", options.hook_image or "",
     )  # fmt: skip
 
 

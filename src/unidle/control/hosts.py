@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,8 +48,11 @@ if TYPE_CHECKING:
     from unidle.control.kube import KubeWish
     from unidle.control.kube_objects import KubeObjects
     from unidle.files.fleet_notices import NoticeChannel
+    from unidle.view.state import View
 
 DEADLINE_NS: Final = 30_000_000_000
+JOIN_WITHIN_S: Final = 30.0
+"""Agents that a controller found in the log have so long to join it."""
 _MOST_SIGNS: Final = 100_000  # that wait for a turn of the loop
 
 
@@ -65,14 +69,28 @@ class HostsWish:
     kube: KubeWish | None = None
 
 
+def _seen_before(view: View) -> list[DetectorStatus]:
+    """What the log has of agents that could see."""
+    return [
+        DetectorStatus(node, detector, "")
+        for node, detectors in view.watching.items()
+        for detector, told in detectors.items()
+        if not told.why_not
+    ]
+
+
 class AgentSigns:
     """What agents saw of faults, as the detectors of this machine report it (``unidle.probe.watcher.Watcher``).
 
-    ``there``: whether the agent of a node answers, where nothing else reports that it does not.
+    ``there``: whether the agent of a node answers, where nothing else reports that it does not. ``before``: what the log
+    has of who can see; an agent that has not joined this controller in time sees nothing any more.
     """
 
-    def __init__(self, clocks: PeerClocks, there: Callable[[str], bool] | None = None) -> None:
-        self._clocks, self._there = clocks, there
+    def __init__(
+        self, clocks: PeerClocks, there: Callable[[str], bool] | None = None, before: Iterable[DetectorStatus] = ()
+    ) -> None:  # fmt: skip
+        self._clocks, self._there, self._before = clocks, there, list(before)
+        self._join_until_s = time.monotonic() + JOIN_WITHIN_S
         self._heard: list[Detection] = []
         self._seeing: dict[tuple[str, str], DetectorStatus] = {}
 
@@ -100,6 +118,10 @@ class AgentSigns:
     def take(self, *, logged: bool) -> tuple[list[Detection], list[DetectorStatus]]:  # noqa: ARG002 - agents keep what was not received
         """What is new, and all that is known of who can see."""
         heard, self._heard = self._heard, []
+        if self._before and time.monotonic() > self._join_until_s:
+            for one in self._before:
+                self._seeing.setdefault((one.node, one.detector), one)
+            self._before = []
         seeing = list(self._seeing.values())
         if self._there is not None:
             seeing = [one if self._there(one.node) else replace(one, why_not=NO_AGENT) for one in seeing]
@@ -233,7 +255,7 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     except BaseException:
         hub.close()
         raise
-    signs = AgentSigns(hub, engine.has_agent if wish.kube is not None else None)
+    signs = AgentSigns(hub) if wish.kube is None else AgentSigns(hub, engine.has_agent, _seen_before(view))
     hosts = OpenHosts(engine, hub, signs, HostStorage(engine.ask_agent, hub), marks, objects)
     engine.on_seen = hosts.hear
     return hosts

@@ -41,6 +41,8 @@ class KubeWish:
 
     ``hub_addresses``: each a ``HOST:PORT`` by which pods reach the controller; empty: where it listens. ``cpu_devices``: of each
     node without GPUs. ``agents``: NAMESPACE/NAME of the agents' service account; empty: the usual name in ``namespace``.
+    ``agent_hub``: NAMESPACE/NAME of the ConfigMap in which agents find the controller; empty: it is not written.
+    ``hook_namespace``: of Jobs with commands of the site; empty: there are none. ``hook_image`` empty: ``box_image``.
     """
 
     box_image: str
@@ -51,6 +53,9 @@ class KubeWish:
     hub_addresses: tuple[str, ...] = ()
     cpu_devices: int = 0
     agents: str = ""
+    agent_hub: str = ""
+    hook_namespace: str = ""
+    hook_image: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +146,19 @@ def _settings(hub: HubServer, wish: KubeWish, client: ApiClient) -> PodSettings:
         hub.authority,
         wish.box_image,
         wish.image,
-        _account(wish),
+        _named("--agent-account", "service account", wish.agents),
+        _named("--agent-hub", "ConfigMap", wish.agent_hub),
+        (wish.hook_namespace, wish.hook_image or wish.box_image) if wish.hook_namespace else None,
     )
 
 
-def _account(wish: KubeWish) -> tuple[str, str] | None:
-    if not wish.agents:
+def _named(option: str, kind: str, text: str) -> tuple[str, str] | None:
+    """Namespace and name of an object; None where none is given. Errors: BadInput."""
+    if not text:
         return None
-    namespace, slash, name = wish.agents.partition("/")
-    if not (namespace and slash and name):
-        raise BadInput(
-            "is no service account", field="--agent-account", value=wish.agents, remedy="write NAMESPACE/NAME"
-        )
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise BadInput(f"names no {kind}", field=option, value=text, remedy="write NAMESPACE/NAME")
     return namespace, name
 
 

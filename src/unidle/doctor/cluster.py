@@ -8,6 +8,7 @@ import msgspec
 
 from unidle import __version__
 from unidle.doctor.check import DoctorCheck, State
+from unidle.doctor.cluster_agents import agents_check
 from unidle.errors import UnidleError
 from unidle.kube.commands import CommandCalls, CommandTarget
 from unidle.kube.objects import NODES
@@ -33,7 +34,7 @@ def checks(target: CommandTarget) -> list[DoctorCheck]:
         found = [_server(calls)]
         if found[0].state != "ok":
             return found
-        found += [_kinds(calls), _nodes(calls), *_controller(calls, target)]
+        found += [_kinds(calls), _nodes(calls), *_controller(calls, target), agents_check(calls, target)]
         return found
     finally:
         calls.close()

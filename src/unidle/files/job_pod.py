@@ -200,8 +200,27 @@ class PodPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     priority_class: Annotated[ObjectName | None, Meta(description="PriorityClass of the pods.")] = None
     run_as_user: Annotated[
         Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
-        Meta(description="User id of the ranks. Default: that of the image."),
+        Meta(
+            description="User id of the ranks. Default: that of the image, which must not be root. 0: root, where the cluster allows it."
+        ),
     ] = None
+    fs_group: Annotated[
+        Annotated[int, Meta(ge=1, le=2**31 - 1)] | None,
+        Meta(description="Group that the pods' volumes belong to, so that ranks can write to them."),
+    ] = None
+    capabilities: Annotated[
+        tuple[
+            Annotated[
+                str, Meta(pattern=r"^[A-Z][A-Z_]{1,40}" + END, extra={"says": "a capability, without CAP_"})
+            ],
+            ...,
+        ],
+        Meta(
+            max_length=50,
+            description="Capabilities of the ranks, such as IPC_LOCK for RDMA. Without any, pods fulfil the level `restricted` of Pod Security.",
+            examples=[["IPC_LOCK"]],
+        ),
+    ] = ()
     host_network: Annotated[
         bool, Meta(description="Whether the ranks use the network of their node, as some fabrics need.")
     ] = False
@@ -263,6 +282,8 @@ def pod_wish(part: PodPart) -> PodWish:
         annotations=dict(part.annotations),
         priority_class=part.priority_class or "",
         run_as_user=part.run_as_user,
+        fs_group=part.fs_group,
+        capabilities=part.capabilities,
         host_network=part.host_network,
     )
 

@@ -90,7 +90,8 @@ class HubClient:
     ) -> None:
         self._address, self._hello, self._keep = address, hello, keep
         self._context = client_context(authority)
-        self._name = SERVER_NAME if authority_is_own(authority) else address[0]
+        self._own = authority_is_own(authority)
+        self._name = SERVER_NAME if self._own else address[0]
         self._dialling = dialling or Dialling()
         self._events: deque[ClientEvent] = deque()
         self._out = _SendQueue()
@@ -122,6 +123,11 @@ class HubClient:
             return False
         os.eventfd_write(self._bell, 1)
         return True
+
+    def redirect(self, address: tuple[str, int]) -> None:
+        """Dial there from the next connection on. The one that is open stays."""
+        self._name = SERVER_NAME if self._own else address[0]
+        self._address = address
 
     @property
     def pongs(self) -> int:

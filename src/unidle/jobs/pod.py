@@ -46,7 +46,10 @@ class PodToleration:
 
 @dataclass(frozen=True, slots=True)
 class PodWish:
-    """``resources`` are extended resources for each rank, such as ``rdma/hca``. ``image`` empty: that of the cluster's settings."""
+    """``resources`` are extended resources for each rank, such as ``rdma/hca``. ``image`` empty: that of the cluster's settings.
+
+    Without ``run_as_user`` the image's user, which may not be root. ``capabilities`` are added to none.
+    """
 
     image: str = ""
     image_pull_policy: ImagePull | None = None
@@ -61,4 +64,6 @@ class PodWish:
     annotations: dict[str, str] = field(default_factory=dict)
     priority_class: str = ""
     run_as_user: int | None = None
+    fs_group: int | None = None
+    capabilities: tuple[str, ...] = ()
     host_network: bool = False

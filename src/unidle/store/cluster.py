@@ -24,10 +24,18 @@ SERVICE_VARIABLE: Final = "UNIDLE_KUBE_SERVICE"
 
 def cluster_address(kubeconfig: str | None, context: str | None) -> str:
     """The address of the store of a cluster, as options name it. The Service is that of the environment, if it names one."""
-    service = os.environ.get(SERVICE_VARIABLE)
-    query = {"kubeconfig": kubeconfig, "service": service if service != SERVICE else None}
+    return address_of_target(CommandTarget(kubeconfig, context, os.environ.get(SERVICE_VARIABLE) or SERVICE))
+
+
+def address_of_target(target: CommandTarget) -> str:
+    """The address of the store of this controller."""
+    named = target.service != SERVICE or bool(os.environ.get(SERVICE_VARIABLE))
+    service = target.service if named else None
+    query = {"kubeconfig": target.kubeconfig, "service": service}
     given = {name: value for name, value in query.items() if value}
-    return f"{SCHEME}://{quote(context or '', safe='')}" + (f"?{urlencode(given, safe='/')}" if given else "")
+    return f"{SCHEME}://{quote(target.context or '', safe='')}" + (
+        f"?{urlencode(given, safe='/')}" if given else ""
+    )
 
 
 def target_of(address: str) -> CommandTarget:

@@ -64,7 +64,7 @@ def not_watched(view: View, node: str) -> str:
         return NO_CONTROLLER
     detectors = view.watching.get(node)
     if not detectors:
-        return NO_SOURCE
+        return NO_AGENT if without_agent(view, [node]) else NO_SOURCE
     return "; ".join(dict.fromkeys(told.why_not for _, told in sorted(detectors.items()) if told.why_not))
 
 

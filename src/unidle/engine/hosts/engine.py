@@ -17,6 +17,7 @@ from unidle.engine.hosts.orders import BoxHost, rank_orders
 from unidle.engine.hosts.outbox import Answer
 from unidle.engine.hosts.reads import ReadRequest, Reads, answer_to
 from unidle.engine.hosts.timing import HostsTiming
+from unidle.engine.node_commands import NodeCommands
 from unidle.engine.protocol import LiveAttempt, Observation, StartGang, StopGang, WatchGang
 from unidle.fleet import Fleet
 from unidle.hub import frames
@@ -59,7 +60,7 @@ class HostsEngine:
         self._core = HostsCore(
             hub, fleet, clock.now_ns(), fence, timing or HostsTiming(), self._orders, hosting
         )  # fmt: skip
-        self.commands = HostCommands(self._core, clock, self._name, self._flush)
+        self.commands: NodeCommands = HostCommands(self._core, clock, self._name, self._flush)
         self._reads = Reads()
         self._poller = select.poll()
         self._poller.register(hub.wake_fd, select.POLLIN)

@@ -1,14 +1,14 @@
 """The agents of a cluster: a DaemonSet, its service account, and what each privilege is for. Pure.
 
-``scripts/kube_agent.py`` writes ``deploy/kubernetes/agent.yaml`` of it. A ConfigMap that the site makes has where the hub
-is and the certificate of its authority: neither is secret. The agent has no rights at the API server: its token is for
+``scripts/kube_agent.py`` writes ``deploy/kubernetes/agent.yaml`` and the chart's template of it. The controller writes into
+a ConfigMap where the hub is and the certificate of its authority: neither is secret. The agent has no rights at the API server: its token is for
 the hub alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from unidle.engine.kube.manifest import AGENT_ACCOUNT, TOKENS, token_volume
@@ -16,6 +16,11 @@ from unidle.engine.kube.manifest import AGENT_ACCOUNT, TOKENS, token_volume
 HUB: Final = "unidle-hub"
 """The ConfigMap with ``address`` (HOST:PORT) and ``authority`` (PEM)."""
 LABELS: Final = {"app.kubernetes.io/name": "unidle-agent", "app.kubernetes.io/part-of": "unidle"}
+SHARED: Final = {
+    "hostPID": "ranks are processes of other pods",
+    "hostPath /var/lib/kubelet/pods": "read only: which process is which rank",
+}
+"""What the pod has of its node besides capabilities, and what it is for."""
 ALWAYS: Final = {
     "DAC_READ_SEARCH": "read what ranks of any user wrote: their process numbers and kernel limits",
     "SYS_PTRACE": "see what ranks of any user do: their connections, what they wait for, and their stacks after a hang",
@@ -35,9 +40,15 @@ _PODS: Final = "/var/lib/kubelet/pods"
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """``profile``: with the rights that profiles need; ``command``: how the image starts unidle; ``pull``: when it is pulled."""
+    """``profile``: with the rights that profiles need; ``command``: how the image starts unidle; ``pull``: when it is pulled.
+
+    ``name``: of account and DaemonSet; ``hub``: of the ConfigMap; ``labels``: of all of it.
+    """
 
     namespace: str = "unidle"
+    name: str = AGENT_ACCOUNT
+    hub: str = HUB
+    labels: Mapping[str, str] = field(default_factory=lambda: dict(LABELS))
     image: str = "unidle:dev"
     profile: bool = True
     command: tuple[str, ...] = ("unidle",)
@@ -46,24 +57,25 @@ class AgentSettings:
 
 def agent_objects(settings: AgentSettings) -> list[dict[str, Any]]:
     """The objects to apply, in this order."""
-    meta = {"name": AGENT_ACCOUNT, "namespace": settings.namespace, "labels": dict(LABELS)}
+    meta = {"name": settings.name, "namespace": settings.namespace, "labels": dict(settings.labels)}
     account = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
         "metadata": meta,
         "automountServiceAccountToken": False,
     }
+    hub = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta | {"name": settings.hub}}
     spec = {
-        "selector": {"matchLabels": dict(LABELS)},
+        "selector": {"matchLabels": dict(settings.labels)},
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
-        "template": {"metadata": {"labels": dict(LABELS)}, "spec": _pod(settings)},
+        "template": {"metadata": {"labels": dict(settings.labels)}, "spec": _pod(settings)},
     }
-    return [account, {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": spec}]
+    return [account, hub, {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": spec}]
 
 
 def _pod(settings: AgentSettings) -> dict[str, Any]:
     return {
-        "serviceAccountName": AGENT_ACCOUNT,
+        "serviceAccountName": settings.name,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "hostPID": True,  # ranks are processes of other pods: their numbers, states and stacks
@@ -75,7 +87,7 @@ def _pod(settings: AgentSettings) -> dict[str, Any]:
         "volumes": [
             {"name": "state", "emptyDir": {}},
             token_volume(),
-            {"name": "hub", "configMap": {"name": HUB}},
+            {"name": "hub", "configMap": {"name": settings.hub}},
             {"name": "pods", "hostPath": {"path": _PODS, "type": "Directory"}},
         ],
     }
@@ -90,7 +102,7 @@ def _container(settings: AgentSettings) -> dict[str, Any]:
         "command": list(settings.command),
         "args": [
             "agent",
-            "--join=$(UNIDLE_HUB)",
+            f"--join={_AUTHORITY}/address",
             "--node=$(NODE_NAME)",
             f"--token-file={TOKENS}/token",
             f"--authority={_AUTHORITY}/authority",
@@ -101,7 +113,11 @@ def _container(settings: AgentSettings) -> dict[str, Any]:
         "env": [
             {"name": "HOME", "value": _STATE},  # on the node's disk, which is checked so
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-            {"name": "UNIDLE_HUB", "valueFrom": {"configMapKeyRef": {"name": HUB, "key": "address"}}},
+            # the kubelet starts no agent before the controller has written this
+            {
+                "name": "UNIDLE_HUB",
+                "valueFrom": {"configMapKeyRef": {"name": settings.hub, "key": "address"}},
+            },
         ],
         "securityContext": _rights(rights),
         "resources": {

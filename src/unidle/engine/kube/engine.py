@@ -11,8 +11,11 @@ from unidle.engine.hosts.box_link import Place
 from unidle.engine.hosts.box_maker import Hosting
 from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
+from unidle.engine.hosts.node_commands import HostCommands
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.hosts.timing import HostsTiming, S
+from unidle.engine.kube.hook_jobs import HookJobs, HookSettings
+from unidle.engine.kube.hub_address import HubAddressNote
 from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.node_marks import KubeMarks
 from unidle.engine.kube.nodes import KubeNodes
@@ -56,6 +59,18 @@ class KubeEngine(HostsEngine):
         assert isinstance(nodes, KubeNodes)
         self.pods, self._nodes, self._word = pods, nodes, self._core.host_word
         self._marks = KubeMarks(sources.writer, lambda pod: place_of(settings, pod) is not None, self._say)
+        assert isinstance(self.commands, HostCommands)
+        hooks = settings.hooks and HookSettings(*settings.hooks, settings.controller)
+        self.commands = self._hooks = HookJobs(
+            hooks, self.commands, sources.writer, clock, lambda node: sources.boots.get(node, "")
+        )
+        self._note = (
+            None
+            if settings.agent_hub is None
+            else HubAddressNote(
+                sources.writer, settings.agent_hub, settings.hubs[0], settings.authority, self._say
+            )
+        )
         self.arrivals: Callable[[], list[JobArrived]] = list
         """Jobs that are submitted in the cluster; asked with each poll."""
         self.say: Callable[[str], None] | None = None
@@ -83,6 +98,7 @@ class KubeEngine(HostsEngine):
         # before what boxes sent: one that reports its end is asked why, and the cluster may have shown that already
         for change in pods:
             self.pods.note(change.object)
+            self._hooks.see(change.object, gone=isinstance(change, Vanished))
         seen = super().poll()
         now_ns = self._core.out.now_ns = self._clock.now_ns()
         self._take_fleet(changes, now_ns)
@@ -90,6 +106,9 @@ class KubeEngine(HostsEngine):
             self._take_pod(change)
         for result in self._sources.writer.poll():
             self._marks.written(result, now_ns)
+            self._hooks.written(result)
+            if self._note is not None:
+                self._note.written(result, now_ns)
             if (refused := self.pods.written(result)) is not None:
                 self._word.hopeless(self._core.boxes.get(*refused[0]), refused[1])
         for place, why in self.pods.hopeless(now_ns):
@@ -98,6 +117,8 @@ class KubeEngine(HostsEngine):
         nodes_seen, self._sources.nodes_seen = self._sources.nodes_seen, []
         for node in nodes_seen:
             self._marks.see(node.object, gone=isinstance(node, Vanished))
+        if self._note is not None:
+            self._note.act(now_ns)
         self._marks.act(self._sources.pods.objects.values, now_ns)
         if not self.pods.synced:
             self.pods.synced = True

@@ -49,7 +49,8 @@ class PodSettings:
 
     ``hubs`` are where boxes reach it, ``authority`` is the PEM text that they check its certificate by. ``box_image`` is
     unidle's image; ``image`` the one of jobs that name none. ``agents``: namespace and name of the agents' service
-    account; None: :data:`AGENT_ACCOUNT` in ``namespace``.
+    account; None: :data:`AGENT_ACCOUNT` in ``namespace``. ``agent_hub``: those of the ConfigMap from which agents read the
+    first of ``hubs``; None: the site writes it. ``hooks``: namespace and image of Jobs that run commands of the site on nodes.
     """
 
     namespace: str
@@ -59,6 +60,8 @@ class PodSettings:
     box_image: str
     image: str = ""
     agents: tuple[str, str] | None = None
+    agent_hub: tuple[str, str] | None = None
+    hooks: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,7 @@ def _pod_spec(
         "serviceAccountName": wish.service_account,
         "tolerations": [_toleration(one) for one in wish.tolerations],
         "priorityClassName": wish.priority_class,
-        "securityContext": {} if wish.run_as_user is None else {"runAsUser": wish.run_as_user},
+        "securityContext": _user(wish),
         "hostNetwork": wish.host_network,
     }
     return found | {name: value for name, value in optional.items() if value}
@@ -208,8 +211,28 @@ def _box_copy(settings: PodSettings) -> dict[str, Any]:
         "image": settings.box_image,
         "args": ["box", PLACE],
         "volumeMounts": [{"name": "unidle", "mountPath": PLACE}],
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": _rights(()),
     }
+
+
+def _user(wish: PodWish) -> dict[str, Any]:
+    """Who the processes of the pod are: as the level ``restricted`` of Pod Security demands, unless the job requests root."""
+    found: dict[str, Any] = {
+        "runAsNonRoot": wish.run_as_user != 0,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    if wish.run_as_user is not None:
+        found["runAsUser"] = wish.run_as_user
+    if wish.fs_group is not None:
+        found["fsGroup"] = wish.fs_group
+    return found
+
+
+def _rights(capabilities: Iterable[str]) -> dict[str, Any]:
+    """Of a container."""
+    added = sorted(set(capabilities))
+    allowed: dict[str, Any] = {"drop": ["ALL"], **({"add": added} if added else {})}
+    return {"allowPrivilegeEscalation": False, "capabilities": allowed}
 
 
 def _container(settings: PodSettings, wish: PodWish, job: str, node: str) -> dict[str, Any]:
@@ -229,6 +252,7 @@ def _container(settings: PodSettings, wish: PodWish, job: str, node: str) -> dic
             {"name": "unidle", "mountPath": PLACE},
             {"name": "unidle-token", "mountPath": TOKENS, "readOnly": True},
         ],
+        "securityContext": _rights(wish.capabilities),
     }
     if wish.env_from:
         found["envFrom"] = [_env_source(one) for one in wish.env_from]

@@ -23,6 +23,9 @@ _OTHERS: Final = {
     "DeletionByPodGC": ("pod_collected", "its node left the cluster"),
     "TerminationByKubelet": ("pod_evicted", "the kubelet ends it"),
 }
+_ROOT_REMEDY: Final = (
+    "; name the user in the job: `pod: {run_as_user: 1000}`, or 0 for root where the cluster allows it"
+)
 _NO_PYTHON: Final = "python3"
 _SLACK_S: Final = 5.0  # between the clocks of node and controller
 
@@ -114,7 +117,8 @@ def waits_because(pod: Pod) -> tuple[str, str]:
     for one in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = one.state.waiting
         if waiting is not None and waiting.reason not in _STARTING:
-            return waiting.reason, f"container {one.name}: {_with(waiting.reason, waiting.message)}"
+            remedy = _ROOT_REMEDY if "runAsNonRoot" in waiting.message else ""
+            return waiting.reason, f"container {one.name}: {_with(waiting.reason, waiting.message)}{remedy}"
     return "", ""
 
 

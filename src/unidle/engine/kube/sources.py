@@ -26,6 +26,7 @@ class KubeSources:
     fleet: ClusterFleet
     also_close: list[Callable[[], None]] = field(default_factory=list)
     out_of_service: dict[str, bool] = field(default_factory=dict)  # by node that came or changed
+    boots: dict[str, str] = field(default_factory=dict)  # by node, the id of its boot
     nodes_seen: list[Put[KubeNode] | Vanished[KubeNode]] = field(default_factory=list)  # until they are taken
     _pods_seen: list[Put[Pod] | Vanished[Pod]] = field(default_factory=list)
 
@@ -66,6 +67,7 @@ class KubeSources:
             if isinstance(event, Put | Vanished):
                 self.fleet.see_node(event)
                 self.nodes_seen.append(event)
+                self.boots[event.object.metadata.name] = event.object.status.node_info.boot_id
                 self.out_of_service[event.object.metadata.name] = isinstance(event, Put) and any(
                     taint.key == OUT_OF_SERVICE for taint in event.object.spec.taints
                 )

@@ -22,6 +22,7 @@ from .. import lease_file, process_tree, rundir
 from ..cgroups import ControlGroup
 from ..rundir import SupervisorOrders
 from .child import CannotStart, become_subreaper, spawn
+from .container_kills import kills_of, own_memory_group
 from .journal import RankJournal
 from .progress import RankProgress
 from .rotated_log import LastBytes, RotatedLog
@@ -72,6 +73,8 @@ class Supervisor:
         self.childless = False
         self.exited: tuple[int, int] | None = None
         self.started_us = 0
+        self.above: str | None = None  # the memory group of its container, where the rank has none
+        self.kills_before: int | None = None
         self.cpu_ns = 0
         self.largest_bytes = 0
         self.stopping = False
@@ -112,6 +115,9 @@ class Supervisor:
             return False
         become_subreaper()
         self._make_group()
+        if self.group.v1("memory") is None:
+            self.above = own_memory_group()
+            self.kills_before = kills_of(self.above)
         out, err, helper = self._pipe("stdout"), self._pipe("stderr"), self._pipe("helper")
         os.set_blocking(helper, False)
         env = self._environment()

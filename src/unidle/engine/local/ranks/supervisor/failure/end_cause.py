@@ -6,12 +6,13 @@ import os
 import re
 import signal
 
+from ...cgroups import ControlGroup
+from ..container_kills import kills_of
 from .last_error import read_failure
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from ...cgroups import ControlGroup
     from ..supervise import Supervisor
 
 STOPPED = (-signal.SIGTERM, -signal.SIGKILL)
@@ -42,6 +43,13 @@ def _out_of_memory(rank: Supervisor, code: int, *, oom: bool) -> dict[str, objec
     """Which limit the kernel killed a process for; asked where it did, or where the killer is unknown."""
     if not oom and (code != -signal.SIGKILL or rank.killed_ns is not None):
         return {}
+    if not oom and rank.above is not None and (kills_of(rank.above) or 0) > (rank.kills_before or 0):
+        limit = limit_of(ControlGroup({"memory": rank.above}))
+        return {
+            "oom": True,
+            **limit,
+            **({"oom_limit_of": "above"} if limit.get("oom_limit_of") == "rank" else {}),
+        }
     said = kernel_says(rank.group.paths, rank.pid, rank.started_us)
     if not (oom or said):
         return {}
