@@ -35,6 +35,9 @@ class TuneRunOptions:
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", min=0, max=100, help="Proposals of the model that UNIDLE_TUNE_URL names.")
     ] = 5
+    first_steps: Annotated[
+        int, typer.Option("--first-steps", metavar="N", min=0, max=10**9, show_default=False, help="Stop each run after N steps of the optimizer; what follows is neither measured nor verified.")
+    ] = 0
     patch: Annotated[
         str | None, typer.Option("--patch", metavar="FILE", show_default=False, help="Write the patch of all that is kept to this file.")
     ] = None
@@ -51,7 +54,7 @@ def run(context: typer.Context, options: TuneRunOptions) -> None:
     Exit codes: 0 something was kept, or nothing was to be won; 1 the program fails; 2 bad input.
     """
     from unidle.tune.fixes.rewrite import need_libcst
-    from unidle.tune.trial.run import tune_run
+    from unidle.tune.trial.run import TuneOptions, tune_run
 
     command: tuple[str, ...] | None = context.obj
     if not command:
@@ -67,9 +70,8 @@ def run(context: typer.Context, options: TuneRunOptions) -> None:
         )
     settings = tune_settings(["."], options.select, None, None)
     model = _model(options.rounds)
-    found = tune_run(
-        here, command, options.minutes, settings, unsafe=options.unsafe, progress=warn, model=model
-    )
+    wanted = TuneOptions(options.minutes, options.unsafe, options.first_steps, model)
+    found = tune_run(here, command, settings, wanted, progress=warn)
     if options.patch is not None:
         from unidle.cli.common import cannot_write
 
@@ -101,12 +103,13 @@ def _document(found: TuneRun) -> dict[str, Any]:
     return {
         "baseline": {
             "wall_s": round(found.baseline.wall_s, 3), "cpu_s": round(found.baseline.cpu_s, 3), "steps": found.steps,
-            "control": _speed(found.control),
+            "step_ms": round(found.before.step_ms, 3) if found.before.step_ms else None, "control": _speed(found.control),
         },
         "tried": [
             {
                 **_proposer(one, found), "file": one.change.file, "line": one.change.line, "class": one.change.kind,
                 "patch": one.patch, "verdict": one.verdict, "why": one.why, **_speed(one.speedup),
+                "cpu_speedup": round(one.cpu, 3) if one.cpu else None,
             }
             for one in found.tried
         ],
