@@ -11,7 +11,7 @@ import typer
 
 from unidle.cli.common import JsonOption, print_json, say, say_whole, warn
 from unidle.cli.option_set import with_options
-from unidle.cli.tune_words import SelectOption, tune_settings
+from unidle.cli.tune_words import SelectOption, check_is_program_directory, tune_settings
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -63,11 +63,7 @@ def run(context: typer.Context, options: TuneRunOptions) -> None:
         )
     need_libcst()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it, too, leaves no copies behind
-    here = Path.cwd()
-    if here in (Path("/"), Path.home()):
-        raise BadInput(
-            "is not the directory of a program", field="directory", value=str(here), remedy="cd to it"
-        )
+    here = check_is_program_directory()
     settings = tune_settings(["."], options.select, None, None)
     model = _model(options.rounds)
     wanted = TuneOptions(options.minutes, options.unsafe, options.first_steps, model)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from unidle.tune.trial.child import TrialRun
 from unidle.tune.trial.marks import StepWatch
 from unidle.tune.trial.race import Window
 from unidle.tune.trial.workshop import Workshop
@@ -115,3 +116,11 @@ def sampled(shop: Workshop, folder: Path, window: Window) -> SampledProfile:
     watch = StepWatch(shop.scratch, (window.first, window.last), stop=True) if window.last else None
     shop.run(folder, {"TUNE_TRIAL_PROFILE": str(file)}, watch)
     return read_samples(file, folder)
+
+
+def sampled_whole(shop: Workshop) -> tuple[SampledProfile, TrialRun]:
+    """Sample the unchanged program until it ends or the budget is spent, with the steps up to the last power of two."""
+    folder = shop.copy(())
+    file = folder.parent / "samples"
+    run = shop.run(folder, {"TUNE_TRIAL_PROFILE": str(file)}, StepWatch(shop.scratch))
+    return read_samples(file, folder), run
