@@ -33,7 +33,7 @@ class TuneProfileOptions:
         str | None,
         typer.Argument(metavar="[PID|JOB]", show_default=False, autocompletion=complete.jobs, help="A process, or a job that runs on this machine."),
     ] = None
-    seconds: Annotated[float, duration_option("--seconds", text="Duration: 30 (seconds), 5m; default: 60, and for a process or job 10.", least=0.1, most=86400, show_default=False)] = 0
+    seconds: Annotated[float | None, duration_option("--seconds", text="Duration: 30 (seconds), 5m; default: 60, and for a process or job 10.", least=0.1, most=86400, show_default=False)] = None
     select: SelectOption = None
     ignore: IgnoreOption = None
     store: StoreOption = None
@@ -63,7 +63,7 @@ def profile(context: typer.Context, options: TuneProfileOptions) -> None:
         _show(seen, costed(Path.cwd(), ["."], settings, seen), options.as_json)
     else:
         seen, paths, settings = _of_process(options)
-        _show(seen, costed(Path("/"), paths, settings, seen) if paths else [], options.as_json)
+        _show(seen, costed(None, paths, settings, seen) if paths else [], options.as_json)
 
 
 def _of_program(command: tuple[str, ...], seconds: float) -> SampledProfile:

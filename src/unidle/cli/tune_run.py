@@ -16,6 +16,8 @@ from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unidle.tune.trial.measure import SpeedUp
     from unidle.tune.trial.run import ModelRounds, TriedChange, TuneRun
 
@@ -40,6 +42,9 @@ class TuneRunOptions:
     ] = 0
     patch: Annotated[
         str | None, typer.Option("--patch", metavar="FILE", show_default=False, help="Write the patch of all that is kept to this file.")
+    ] = None
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="FILE", show_default=False, help="Write a report: as Markdown to *.md, else as an HTML page.")
     ] = None
     as_json: JsonOption = False
     # fmt: on
@@ -68,17 +73,48 @@ def run(context: typer.Context, options: TuneRunOptions) -> None:
     model = _model(options.rounds)
     wanted = TuneOptions(options.minutes, options.unsafe, options.first_steps, model)
     found = tune_run(here, command, settings, wanted, progress=warn)
-    if options.patch is not None:
-        from unidle.cli.common import cannot_write
-
-        try:
-            Path(options.patch).write_text(found.patch, encoding="utf-8")
-        except OSError as error:
-            raise cannot_write("--patch", options.patch, error) from error
+    _write("--patch", options.patch, lambda: found.patch.encode())
+    _write("--report", options.report, lambda: _report(found, str(options.report)))
     if options.as_json:
         print_json(_document(found))
     else:
         _show(found)
+
+
+def _write(option: str, file: str | None, text: Callable[[], bytes]) -> None:
+    """Errors: CannotRun."""
+    from unidle.cli.common import cannot_write
+
+    if file is None:
+        return
+    try:
+        Path(file).write_bytes(text())
+    except OSError as error:
+        raise cannot_write(option, file, error) from error
+
+
+def _report(found: TuneRun, file: str) -> bytes:
+    """Markdown for a name that ends in ``.md``, else a page with a flame graph."""
+    from unidle.cli.tune_scope import as_profile
+    from unidle.scope.export import html
+    from unidle.tune.report import html_parts, markdown
+
+    if file.endswith(".md"):
+        return markdown(found).encode()
+    before, _ = as_profile(found.before)
+    after, category = as_profile(found.after)
+    title, parts = "What makes the program faster", html_parts(found)
+    if found.speedup is None:
+        before, category = as_profile(found.before)
+        return html.write(before, category=category, title=title, preface=parts)
+    return html.write(
+        after,
+        before=before,
+        category=category,
+        title=title,
+        preface=parts,
+        before_name="the program as it was",
+    )
 
 
 def _model(rounds: int) -> ModelRounds | None:

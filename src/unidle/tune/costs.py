@@ -45,9 +45,9 @@ class CostedFinding:
 
 
 def costed(
-    root: Path, paths: Sequence[str], settings: TuneSettings, profile: SampledProfile
+    root: Path | None, paths: Sequence[str], settings: TuneSettings, profile: SampledProfile
 ) -> list[CostedFinding]:
-    """Findings and lines with at least 3 % of the time, most first. Names of files are those of the profile, relative to ``root``."""
+    """Findings and lines with at least 3 % of the time, most first. Names of files are those of the profile, relative to ``root``, or whole."""
     found: list[CostedFinding] = []
     explained: list[tuple[str, int, int]] = []
     sources, _, _ = linked_sources(paths, settings)
@@ -86,10 +86,7 @@ def _unknown(profile: SampledProfile, explained: Sequence[tuple[str, int, int]])
             yield CostedFinding("", line.file, line.line, share, text or f"in {line.function}")
 
 
-def _below(root: Path, path: str) -> str:
-    whole = Path(path).resolve()
-    return (
-        whole.relative_to(root.resolve()).as_posix()
-        if whole.is_relative_to(root.resolve())
-        else whole.as_posix()
-    )
+def _below(root: Path | None, path: str) -> str:
+    if root is None:
+        return path
+    return Path(path).resolve().relative_to(root.resolve()).as_posix()

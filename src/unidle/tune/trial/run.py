@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from unidle.words import counted
 if TYPE_CHECKING:
     from unidle.tune.endpoint.client import ModelClient
 
+_AGAIN_FROM: Final = 1.2
+"""The speed-up of the first race after which the other changes are raced again, on top of it."""
 AGENT: Final = "agent"
 """The code of changes that a model proposed."""
 
@@ -172,10 +175,15 @@ class TrialBench:
 
     def built_in(self, found: TuneRun, changes: Sequence[TuneChange], model: ModelRounds | None) -> TuneRun:
         """The run with the verdict of each change, and with those that are kept together."""
-        share = self.shop.left_s / (1 + (model.rounds if model else 0) / 2)
-        end = time.monotonic() + share
-        tried, racers = self._raced(changes, time.monotonic() + share * 0.5)
-        tried, stack, racer = self._stacked(tried, racers, end)
+        end = time.monotonic() + self.shop.left_s / (1 + (model.rounds if model else 0) / 2)
+        tried = self._raced(changes, (), end)
+        first = _best_first(tried)
+        left = [one.change for one in tried if one.speedup is not None and one.verdict != "kept"]
+        if left and math.prod(one.speedup.ratio for one in first if one.speedup) > _AGAIN_FROM:
+            # What costs little next to a large cause may cost much without it.
+            again = {one.change: one for one in self._raced(left, first, end)}
+            tried = [again.get(one.change, one) for one in tried]
+        tried, stack, racer = self._stacked(tried, end)
         found = replace(found, tried=tuple(tried), stack=stack)
         if racer is None:
             return found
@@ -188,18 +196,37 @@ class TrialBench:
         return sampled(self.shop, folder, self.race.window)
 
     def _raced(
-        self, changes: Sequence[TuneChange], end: float
-    ) -> tuple[list[TriedChange], dict[TuneChange, Racer]]:
-        refused = {one: why for one in changes if (why := refusal(self.shop, [one]))}
-        racers = {one: Racer(self.shop.copy([one])) for one in changes if one not in refused}
-        self.progress(f"{counted(len(racers), 'edit')}: which are faster?")
-        self.race.run([*racers.values()], end, lambda number: self.progress(f"round {number} is measured"))
-        return [self._of_race(one, refused.get(one, ""), racers.get(one)) for one in changes], racers
+        self, changes: Sequence[TuneChange], kept: Sequence[TriedChange], end: float
+    ) -> list[TriedChange]:
+        """Each change next to the program with those that are kept so far, in at most half of the time to ``end``."""
+        base = [one.change for one in kept]
+        refused, racers = {}, {}
+        for one in changes:
+            try:
+                why = refusal(self.shop, [one])
+                racers[one] = Racer(self.shop.copy([*base, one]))
+            except EditRefused:
+                why = "it edits the same lines as a change that is kept"
+            if why:
+                refused[one] = why if one not in racers else f"refused: {why}"
+                racers.pop(one, None)
+        after = f", after {counted(len(base), 'change')}" if base else ""
+        self.progress(f"{counted(len(racers), 'edit')}: which are faster{after}?")
+        race = self.race if not kept else self._on_top(kept)
+        half = time.monotonic() + max(0.0, end - time.monotonic()) / 2
+        race.run([*racers.values()], half, lambda number: self.progress(f"round {number} is measured"))
+        return [self._of_race(one, refused.get(one, ""), racers.get(one)) for one in changes]
+
+    def _on_top(self, kept: Sequence[TriedChange]) -> Race:
+        """A race next to the program with these changes, over more of its faster steps."""
+        ratio = max(one.speedup.ratio for one in kept if one.speedup)
+        plain = self.shop.copy([one.change for one in kept])
+        return replace(self.race, plain=plain, equal=[], window=self.race.window.longer(ratio))
 
     def _of_race(self, change: TuneChange, refused: str, racer: Racer | None) -> TriedChange:
         text = patch(planned(self.shop.tree, change.edits))
         if racer is None:
-            return TriedChange(change, text, "rejected", f"refused: {refused}")
+            return TriedChange(change, text, "rejected", refused)
         return self.judged(change, text, racer)
 
     def judged(self, change: TuneChange, text: str, racer: Racer) -> TriedChange:
@@ -241,7 +268,7 @@ class TrialBench:
         return self.judged(change, text, racer)
 
     def _stacked(
-        self, tried: Sequence[TriedChange], racers: dict[TuneChange, Racer], end: float
+        self, tried: Sequence[TriedChange], end: float
     ) -> tuple[list[TriedChange], tuple[TuneChange, ...], Racer | None]:
         """All that are faster together, verified to the end of the program and measured.
 
@@ -254,18 +281,13 @@ class TrialBench:
             if verdict != "kept" and len(stack) > 1 and not each:
                 tried, each = [self._verified(one) if one.verdict == "kept" else one for one in tried], True
                 continue
-            racer = racers[stack[0]]
-            if verdict == "kept" and len(stack) > 1:
-                racer = Racer(self.shop.copy(stack))
-                self.progress(f"{counted(len(stack), 'change')} together: how much faster?")
-                self.race.run([racer], end)
-                if racer.verdict != "faster":
-                    verdict, why = (
-                        "inconclusive",
-                        "it could not be shown that all changes together are faster",
-                    )
             if verdict == "kept":
-                return tried, stack, racer
+                self.progress(f"{counted(len(stack), 'change')} together: how much faster?")
+                racer = Racer(self.shop.copy(stack))
+                self.race.run([racer], max(end, time.monotonic() + self.shop.left_s / 2))
+                if racer.verdict == "faster":
+                    return tried, stack, racer
+                verdict, why = "inconclusive", "it could not be shown that all changes together are faster"
             tried = [
                 replace(one, verdict=verdict, why=why) if one.change == stack[-1] else one for one in tried
             ]
