@@ -91,15 +91,13 @@ def _of_process(options: TuneProfileOptions) -> tuple[SampledProfile, list[str],
     """By the profiler: eBPF if it is permitted, else the best that works here. Errors: BadInput, CannotRun, TargetEnded."""
     from unidle.cli.profile import look_at
     from unidle.cli.profile_options import Options
-    from unidle.cli.tune_scope import sampled_of
+    from unidle.cli.tune_scope import files_of, sampled_of
 
     report, lines = look_at(
         Options(target=options.target, seconds=options.seconds or 10, store=options.store)
     )
     seen = sampled_of(report, lines)
-    paths = sorted({
-        frame.file for one in seen.stacks for frame in one.frames if frame.file.endswith(".py") and Path(frame.file).is_file()
-    })  # fmt: skip
+    paths = files_of(seen)
     return seen, paths, tune_settings(paths or ["."], options.select, options.ignore, None)
 
 

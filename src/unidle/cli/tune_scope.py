@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ def sampled_of(report: ProfileReport, source: Callable[[str, int], str | None]) 
     return SampledProfile(
         steps if step_ms is not None else 0, (step_ms or 0) * steps / 1000, tuple(stacks), texts
     )
+
+
+def files_of(seen: SampledProfile) -> list[str]:
+    """The Python files of the stacks that are on this machine."""
+    named = {frame.file for one in seen.stacks for frame in one.frames}
+    return sorted(file for file in named if file.endswith(".py") and Path(file).is_file())
 
 
 def _own(frames: tuple[Frame, ...]) -> tuple[tuple[StackLine, ...], str]:

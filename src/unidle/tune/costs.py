@@ -88,5 +88,5 @@ def _unknown(profile: SampledProfile, explained: Sequence[tuple[str, int, int]])
 
 def _below(root: Path | None, path: str) -> str:
     if root is None:
-        return path
+        return Path(path).absolute().as_posix()
     return Path(path).resolve().relative_to(root.resolve()).as_posix()
