@@ -43,9 +43,9 @@ class TuneProfileOptions:
 
 @with_options(options=TuneProfileOptions)
 def profile(context: typer.Context, options: TuneProfileOptions) -> None:
-    """Show what findings cost: the share of a step, and how much faster it can become.
+    """Show what findings cost: their shares of a step.
 
-    Either of a program, which follows `--` and runs in a copy of the current directory, or of a process or job that runs. Findings with less than 3 % are left out; lines that no rule finds have no code.
+    With the most that a step can become faster. Of a program, which follows `--` and runs in a copy of the current directory, or of a process or job. Findings with less than 3 % are left out; lines that no rule finds have no code.
 
     Exit codes: 0 shown; 1 the program fails; 2 bad input; 3 not permitted or not possible here; 5 the target ended before a sample was taken.
     """

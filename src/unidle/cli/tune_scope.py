@@ -68,7 +68,6 @@ def as_profile(seen: SampledProfile) -> tuple[Profile, Callable[[Profile, Sample
 
     numbers: dict[Frame, int] = {}
     stacks: dict[tuple[int, ...], int] = {}
-    parts: dict[int, str] = {}
     samples = []
     for one in seen.stacks:
         part = one.part if one.part in PARTS else "python"
@@ -78,7 +77,6 @@ def as_profile(seen: SampledProfile) -> tuple[Profile, Callable[[Profile, Sample
         frames.append(Frame("native", f"[{part}]"))
         key = tuple(numbers.setdefault(frame, len(numbers)) for frame in frames)
         stack = stacks.setdefault(key, len(stacks))
-        parts[stack] = part
         samples.append(Sample(1, 1, stack, "on", max(1, round(one.seconds / 0.005)), int(one.seconds * 1e9)))
     total = int(seen.total * 1e9)
     profile = Profile(
@@ -86,4 +84,4 @@ def as_profile(seen: SampledProfile) -> tuple[Profile, Callable[[Profile, Sample
         threads=(Thread(1, 1, "main", total, 0, 0, 0, total),), processes=(Process(1, "program"),),
         quality=Quality(samples=sum(one.count for one in samples)),
     )  # fmt: skip
-    return profile, lambda _, sample: parts[sample.stack]
+    return profile, lambda of, sample: of.stack(sample.stack)[-1].function[1:-1]

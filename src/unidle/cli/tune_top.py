@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from unidle.tune.costs import CostedFinding
 
 _HOUR_NS: Final = 3_600_000_000_000
-_STEPS: Final = frozenset({"data_stall", "checkpoint"})
-"""Leaves of running steps that are not in the group ``step``."""
+_RUNNING: Final = frozenset(
+    {"step", "serve", "start", "compile", "restore", "data_stall", "checkpoint", "evaluation"}
+)
+"""Groups and leaves of the ledger in which the program runs; without steps that anything sees, all of it is ``start``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class TuneTopOptions:
 
 @dataclass(frozen=True, slots=True)
 class JobCost:
-    """``hours``: device hours of the job's steps. Findings overlap, so the largest one alone is what is won back for certain."""
+    """``hours``: device hours in which the program ran. Findings overlap, so the largest one alone is what is won back for certain."""
 
     job: str
     hours: float
@@ -120,7 +122,7 @@ def _rows(options: TuneTopOptions) -> tuple[list[JobCost], int]:
     hours: dict[str, float] = {}
     for row in summary(source, window, ["job", "group", "leaf"]).groups:
         job, group, leaf = row.labels
-        if job is not None and (group == "step" or leaf in _STEPS):
+        if job is not None and (group in _RUNNING or leaf in _RUNNING):
             hours[str(job)] = hours.get(str(job), 0.0) + row.ns / _HOUR_NS
     shelf = ProfileShelf(opened)
     found, without = [], 0
