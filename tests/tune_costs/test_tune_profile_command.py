@@ -88,7 +88,10 @@ def test_top_lists_a_job_by_its_hours_and_its_largest_line(tmp_path: Path) -> No
 
             def looked() -> bool:
                 with closing(open_store(str(store), create=False, read_only=True)) as opened:
-                    return any(True for _ in ProfileShelf(opened).rows(next(iter(jobs_of(store).values())).id, 0, 2**62))
+                    return any(
+                        True
+                        for _ in ProfileShelf(opened).rows(next(iter(jobs_of(store).values())).id, 0, 2**62)
+                    )
 
             wait_until(lambda: jobs_of(store), 60, "the job")
             wait_until(looked, 60, "a look at the rank")
