@@ -8,7 +8,7 @@ BIN := .venv/bin
 # The longest first: two run at a time.
 CHECKS := check-types check-native check-docs check-lint
 
-.PHONY: help setup setup-tests demo demo-hosts demo-span test test-slow test-all test-nightly test-gpu test-kube kube-assets mutants disk-faults fuzz check $(CHECKS) format bench drill docs wheels lock clean
+.PHONY: help setup setup-tests demo demo-hosts demo-span demo-tune test test-slow test-all test-nightly test-gpu test-kube kube-assets mutants disk-faults fuzz check $(CHECKS) format bench drill docs wheels lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,9 @@ demo-hosts: setup ## Train on three hosts (network namespaces, as root) that joi
 
 demo-span: setup ## Train a small GPT over four sites with slow links, compared with its model and gloo (as root: in namespaces)
 	@$(BIN)/python scripts/demo_span.py $(ARGS)
+
+demo-tune: setup ## Make a slow training program faster: three planted causes and one more, a cheat refused, a report with both waterfalls
+	@$(BIN)/python scripts/demo_tune.py $(ARGS)
 
 # Tests of one file, and those that need the same part of the machine, run one after the other (tests/groups.py); the rest
 # in parallel. One worker more than cores, as many tests wait for processes. WORKERS=0: all in one process, for a debugger.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
 from e2e.commands import unidle
 from unidle.tune.trial.evidence import SHADOW, ComputedTrace, compare
-from unidle.tune.trial.measure import FEWEST_PAIRS, speed_up
 from waiting import wait_until
 
 
@@ -70,20 +68,3 @@ def test_traces_differ_by_value_number_and_kind() -> None:
     assert compare(trace(1.0), trace(float("nan")), SHADOW).where
     assert not trace(1.0, whole=False).shows
     assert not ComputedTrace((("loss", [1.0]),), True).shows
-
-
-def test_equal_programs_are_seldom_found_faster() -> None:
-    chance = random.Random(1)
-    wrong = 0
-    for _ in range(200):
-        control, other = (
-            speed_up(
-                [
-                    chance.lognormvariate(0, 0.1) / chance.lognormvariate(0, 0.1)
-                    for _ in range(FEWEST_PAIRS * 2)
-                ]
-            )
-            for _ in range(2)
-        )
-        wrong += other.is_real(control)
-    assert wrong <= 2

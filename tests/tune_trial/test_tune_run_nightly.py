@@ -60,7 +60,7 @@ def applied(tree: Path, patch: str) -> str:
 
 
 def test_planted_causes_are_kept_and_a_decoy_is_left_alone(tmp_path: Path) -> None:
-    found = run(tmp_path, SLOW, 60)
+    found = run(tmp_path, SLOW, 20)
     verdicts = {one["code"]: one["verdict"] for one in found["tried"]}
     assert verdicts.keys() >= PLANTED
     assert DECOY not in verdicts

@@ -12,8 +12,9 @@ import pytest
 import nightly
 from unidle.tune.edits import Edit
 from unidle.tune.fixes.changes import TuneChange
-from unidle.tune.trial.run import Workshop, verify
 from unidle.tune.trial.tree_copy import tree_hash
+from unidle.tune.trial.verify import verify
+from unidle.tune.trial.workshop import Workshop
 
 PROGRAM = """
 import gc

@@ -70,10 +70,10 @@ def _only_where_it_belongs(arguments: Sequence[str], command: tuple[str, ...] | 
     if (
         command is not None
         and words[:1] not in (["run"], ["submit"], ["exec"])
-        and words[:2] != ["tune", "run"]
+        and words[:2] not in (["tune", "run"], ["tune", "profile"])
     ):
         raise BadInput(
-            "only `unidle run`, `submit`, `exec` and `tune run` accept a command", field="--", value=" ".join(command),
+            "only `unidle run`, `submit`, `exec`, `tune run` and `tune profile` accept a command", field="--", value=" ".join(command),
             remedy="leave it out",
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from unidle.cli.tables import colours
 from unidle.errors import BadInput, UnidleError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from unidle.cli.profile_file import Destination
     from unidle.cli.profile_history import PastView
@@ -71,6 +71,22 @@ def profile(options: Options) -> None:
         seen, machine = _look(target, options, rules)
         add_owners(owners, (process.pid for process in seen.processes))
         _tell(_with_imports(seen, options), rules, machine, wanted, options.as_json, owners=owners)
+
+
+def look_at(options: Options) -> tuple[ProfileReport, Callable[[str, int], str | None]]:
+    """A look at what runs now, and how to read lines of its code. Errors: BadInput, CannotRun, TargetEnded."""
+    from unidle.cli.profile_source import add_owners, line_of_source, owners_of
+    from unidle.scope.rules_file import all_rules
+    from unidle.scope.summary import report_of
+
+    options.check()
+    rules, target = all_rules(), _found(options)
+    if isinstance(target, HostRanks):
+        return report_of(_once_on_hosts(target, options), rules), lambda _file, _line: None
+    owners = owners_of(target.pids)
+    seen, machine = _look(target, options, rules)
+    add_owners(owners, (process.pid for process in seen.processes))
+    return report_of(seen, rules, machine), line_of_source(seen, owners)
 
 
 def _show_injection() -> None:

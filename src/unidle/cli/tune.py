@@ -36,10 +36,12 @@ tune_app.command("fit")(fit)
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
-    from unidle.cli import tune_fix, tune_run
+    from unidle.cli import tune_fix, tune_profile, tune_run, tune_top
 
     tune_app.command("fix")(tune_fix.fix)
+    tune_app.command("profile")(tune_profile.profile)
     tune_app.command("run")(tune_run.run)
+    tune_app.command("top")(tune_top.top)
     app.add_typer(tune_app, name="tune")
 
 

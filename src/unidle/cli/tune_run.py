@@ -11,11 +11,13 @@ import typer
 
 from unidle.cli.common import JsonOption, print_json, say, say_whole, warn
 from unidle.cli.option_set import with_options
-from unidle.cli.tune_words import SelectOption, tune_settings
+from unidle.cli.tune_words import SelectOption, check_is_program_directory, tune_settings
 from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unidle.tune.trial.measure import SpeedUp
     from unidle.tune.trial.run import ModelRounds, TriedChange, TuneRun
 
@@ -35,8 +37,14 @@ class TuneRunOptions:
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", min=0, max=100, help="Proposals of the model that UNIDLE_TUNE_URL names.")
     ] = 5
+    first_steps: Annotated[
+        int, typer.Option("--first-steps", metavar="N", min=0, max=10**9, show_default=False, help="Stop each run after N steps of the optimizer; what follows is neither measured nor verified.")
+    ] = 0
     patch: Annotated[
         str | None, typer.Option("--patch", metavar="FILE", show_default=False, help="Write the patch of all that is kept to this file.")
+    ] = None
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="FILE", show_default=False, help="Write a report: as Markdown to *.md, else as an HTML page.")
     ] = None
     as_json: JsonOption = False
     # fmt: on
@@ -51,7 +59,7 @@ def run(context: typer.Context, options: TuneRunOptions) -> None:
     Exit codes: 0 something was kept, or nothing was to be won; 1 the program fails; 2 bad input.
     """
     from unidle.tune.fixes.rewrite import need_libcst
-    from unidle.tune.trial.run import tune_run
+    from unidle.tune.trial.run import TuneOptions, tune_run
 
     command: tuple[str, ...] | None = context.obj
     if not command:
@@ -60,27 +68,53 @@ def run(context: typer.Context, options: TuneRunOptions) -> None:
         )
     need_libcst()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it, too, leaves no copies behind
-    here = Path.cwd()
-    if here in (Path("/"), Path.home()):
-        raise BadInput(
-            "is not the directory of a program", field="directory", value=str(here), remedy="cd to it"
-        )
+    here = check_is_program_directory()
     settings = tune_settings(["."], options.select, None, None)
     model = _model(options.rounds)
-    found = tune_run(
-        here, command, options.minutes, settings, unsafe=options.unsafe, progress=warn, model=model
-    )
-    if options.patch is not None:
-        from unidle.cli.common import cannot_write
-
-        try:
-            Path(options.patch).write_text(found.patch, encoding="utf-8")
-        except OSError as error:
-            raise cannot_write("--patch", options.patch, error) from error
+    wanted = TuneOptions(options.minutes, options.unsafe, options.first_steps, model)
+    found = tune_run(here, command, settings, wanted, progress=warn)
+    _write("--patch", options.patch, lambda: found.patch.encode())
+    _write("--report", options.report, lambda: _report(found, str(options.report)))
     if options.as_json:
         print_json(_document(found))
     else:
         _show(found)
+
+
+def _write(option: str, file: str | None, text: Callable[[], bytes]) -> None:
+    """Errors: CannotRun."""
+    from unidle.cli.common import cannot_write
+
+    if file is None:
+        return
+    try:
+        Path(file).write_bytes(text())
+    except OSError as error:
+        raise cannot_write(option, file, error) from error
+
+
+def _report(found: TuneRun, file: str) -> bytes:
+    """Markdown for a name that ends in ``.md``, else a page with a flame graph."""
+    from unidle.cli.tune_scope import as_profile
+    from unidle.scope.export import html
+    from unidle.tune.report import html_parts, markdown
+
+    if file.endswith(".md"):
+        return markdown(found).encode()
+    before, _ = as_profile(found.before)
+    after, category = as_profile(found.after)
+    title, parts = "What makes the program faster", html_parts(found)
+    if found.speedup is None:
+        before, category = as_profile(found.before)
+        return html.write(before, category=category, title=title, preface=parts)
+    return html.write(
+        after,
+        before=before,
+        category=category,
+        title=title,
+        preface=parts,
+        before_name="the program as it was",
+    )
 
 
 def _model(rounds: int) -> ModelRounds | None:
@@ -101,12 +135,13 @@ def _document(found: TuneRun) -> dict[str, Any]:
     return {
         "baseline": {
             "wall_s": round(found.baseline.wall_s, 3), "cpu_s": round(found.baseline.cpu_s, 3), "steps": found.steps,
-            "control": _speed(found.control),
+            "step_ms": round(found.before.step_ms, 3) if found.before.step_ms else None, "control": _speed(found.control),
         },
         "tried": [
             {
                 **_proposer(one, found), "file": one.change.file, "line": one.change.line, "class": one.change.kind,
                 "patch": one.patch, "verdict": one.verdict, "why": one.why, **_speed(one.speedup),
+                "cpu_speedup": round(one.cpu, 3) if one.cpu else None,
             }
             for one in found.tried
         ],

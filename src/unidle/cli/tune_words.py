@@ -38,6 +38,16 @@ def check_paths_exist(paths: Sequence[str]) -> None:
             raise BadInput("does not exist", field="PATH", value=path, remedy="name files or directories")
 
 
+def check_is_program_directory() -> Path:
+    """The current directory. Errors: BadInput if it is / or the home directory."""
+    here = Path.cwd()
+    if here in (Path("/"), Path.home()):
+        raise BadInput(
+            "is not the directory of a program", field="directory", value=str(here), remedy="cd to it"
+        )
+    return here
+
+
 def tune_settings(
     paths: Sequence[str], select: str | None, ignore: str | None, exclude: str | None
 ) -> TuneSettings:

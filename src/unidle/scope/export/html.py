@@ -40,13 +40,14 @@ def write(
     title: str = "",
     serving: Sequence[tuple[str, str]] = (),
     before_name: str = "the profile before",
+    preface: Sequence[str] = (),
 ) -> bytes:
     """The page as UTF-8.
 
     ``before``: a profile to compare with. ``budget``: percent by category, shown on top. ``category``: names the
     category of a sample, so that the graph can be coloured and filtered by it (called once per process, thread, stack
     and state). ``title``: the heading; without one, the processes are named. ``serving``: names and values of the
-    inference view; empty without one.
+    inference view; empty without one. ``preface``: parts of the page below its heading.
     """
     told, packed = columns.pack(profile, before, category)
     shown = visible_title(profile, title)
@@ -60,6 +61,7 @@ def write(
     }
     body = (
         _header(profile, before, shown, before_name),
+        *preface,
         _serving(serving),
         _budget(budget, told["colours"]),
         asset("unidle.scope.export", "page.html"),

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from unidle.tune.trial.marks import StepMark, StepWatch
+
 _SECRET: Final = re.compile(
     r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|_AUTH|AUTH_|^AWS_|^AZURE_|^GOOGLE_|^UNIDLE_|^SSH_|_PROXY$",
     re.IGNORECASE,
@@ -34,10 +36,15 @@ class TrialRun:
     output: str
     errors: str
     timed_out: bool = False
+    marks: tuple[StepMark, ...] = ()
+    stopped: bool = False
+    """Ended on purpose after the last step that was to be marked."""
 
     @property
     def failed(self) -> str:
         """Why the run counts as failed; empty if it does not."""
+        if self.stopped:
+            return ""
         if self.timed_out:
             return "did not end in its time"
         if self.code:
@@ -48,12 +55,14 @@ class TrialRun:
 
 
 def run_child(
-    command: Sequence[str], folder: Path, scratch: Path, limit_s: float, more: Mapping[str, str] | None = None
-) -> TrialRun:
+    command: Sequence[str], folder: Path, scratch: Path, limit_s: float, more: Mapping[str, str] | None = None, watch: StepWatch | None = None
+) -> TrialRun:  # fmt: skip
     """Run a command in a folder, with no input. Whatever it started is killed at the end. Errors: OSError."""
     mark = secrets.token_hex(12)
     environment = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
     environment |= {_MARK: mark, "PYTHONDONTWRITEBYTECODE": "1", **(more or {})}
+    if watch is not None:
+        environment |= watch.open(mark)
     words = [sys.executable, "-I", "-S", str(_STARTER), str(max(1, int(limit_s * 8))), *command]
     with open(scratch / f"{mark}.out", "wb+") as out, open(scratch / f"{mark}.err", "wb+") as err:
         begin = time.monotonic()
@@ -61,29 +70,36 @@ def run_child(
             words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
         )  # fmt: skip
         try:
-            code, usage, late = _waited(process, begin + limit_s)
+            code, usage, ended = _waited(process, begin + limit_s, watch)
             wall = time.monotonic() - begin
         finally:
             _kill_all(process.pid, mark)
+            if watch is not None:
+                watch.close(mark)
         process.returncode = code
         printed, errors = _text(out), _text(err)
     for stream in (out, err):
         Path(stream.name).unlink()
-    return TrialRun(code, wall, usage, printed, errors, late)
+    marks = tuple(watch.marks) if watch is not None else ()
+    return TrialRun(code, wall, usage, printed, errors, ended == "late", marks, ended == "stopped")
 
 
-def _waited(process: subprocess.Popen[bytes], end: float) -> tuple[int, float, bool]:
-    """The exit code, the CPU seconds, and whether it had to be killed."""
-    late = False
+def _waited(process: subprocess.Popen[bytes], end: float, watch: StepWatch | None) -> tuple[int, float, str]:
+    """The exit code, the CPU seconds, and why it was killed: late, stopped or, if it ended by itself, an empty text."""
+    why = ""
     while True:
         found, status, usage = os.wait4(process.pid, os.WNOHANG)
         if found:
-            return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, late
-        if not late and time.monotonic() > end:
-            late = True
+            return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, why
+        late = time.monotonic() > end
+        if watch is None or why:
+            time.sleep(_POLL_S)
+        elif watch.wait():
+            why = "stopped"
+        if why or late:
+            why = why or "late"
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        time.sleep(_POLL_S)
 
 
 def _kill_all(group: int, mark: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -13,12 +12,12 @@ from unidle.tune.edits import Edit, apply_edits
 from unidle.tune.endpoint.client import EndpointFailed
 from unidle.tune.endpoint.talk import HotLine, JudgedEdits, TriedEdits, talk
 from unidle.tune.fixes.changes import TuneChange
-from unidle.tune.trial.measure import SpeedUp
-from unidle.tune.trial.run import INJECT, ModelRounds, TriedChange, Workshop, tried_change
+from unidle.tune.trial.run import AGENT, ModelRounds, TrialBench, TriedChange, TuneRun, with_kept
+from unidle.tune.trial.sampled import SampledProfile
+from unidle.tune.trial.workshop import Workshop
 
-AGENT: Final = "agent"
 LEAST_PCT: Final = 3.0
-"""Of the CPU time of the main thread: lines with less are not shown."""
+"""Of the time of the main thread: lines with less are not shown."""
 _MOST_LINES: Final = 12
 
 
@@ -28,47 +27,55 @@ class _NoTime(Exception):
 
 @dataclass(slots=True)
 class ProposalJudge:
-    """Judges proposals for ``shop.tree``, a copy to which kept changes are applied. ``share``: seconds for each."""
+    """Judges proposals for ``bench.shop.tree``, a copy to which kept changes are applied. ``share``: seconds for each."""
 
-    shop: Workshop
-    control: SpeedUp | None
+    bench: TrialBench
     share: float
-    progress: Callable[[str], None]
     tried: list[TriedChange] = field(default_factory=list)
     lines: list[HotLine] | None = None
 
     def hot(self) -> list[HotLine]:
         """Where the program as it is now spends its time. Errors: _NoTime."""
-        if time.monotonic() > self.shop.end:
+        shop = self.bench.shop
+        if time.monotonic() > shop.end:
             raise _NoTime
         if self.lines is None:
-            self.progress("where does the program spend its time?")
-            self.lines = hot_lines(self.shop)
+            self.lines = hot_lines(self.bench.profile(shop.copy(())))
         return self.lines
 
     def judge(self, edits: tuple[Edit, ...]) -> JudgedEdits:
         """Measured next to the program with all that is kept so far."""
-        change = _change(edits)
-        one = tried_change(self.shop, self.shop.copy(()), self.control, change, self.share, self.progress)
+        one = self.bench.alone(_change(edits), self.share)
         self.tried.append(one)
         if one.verdict == "kept":
-            apply_edits(self.shop.tree, edits)
+            apply_edits(self.bench.shop.tree, edits)
+            self.bench.race.plain = self.bench.shop.copy(())
             self.lines = None
         speed = f" ({one.speedup.ratio:.2f}x)" if one.speedup else ""
         return JudgedEdits(one.verdict, f"{one.why}{speed}")
 
 
+def with_model(bench: TrialBench, found: TuneRun, model: ModelRounds) -> TuneRun:
+    """The run with what the model proposes on top of the stack. All together is measured next to the unchanged program."""
+    tried, base = proposed(bench, found.stack, model)
+    found = replace(found, tried=(*found.tried, *tried))
+    kept = tuple(one.change for one in tried if one.verdict == "kept")
+    return with_kept(bench, found, base, kept) if kept else found
+
+
 def proposed(
-    shop: Workshop, stack: Sequence[TuneChange], control: SpeedUp | None, share: float, model: ModelRounds, progress: Callable[[str], None]
-) -> tuple[list[TriedChange], Path]:  # fmt: skip
-    """What became of the proposals, and a copy with the stack and all that is kept. ``shop`` has the unchanged program."""
+    bench: TrialBench, stack: Sequence[TuneChange], model: ModelRounds
+) -> tuple[list[TriedChange], Path]:
+    """What became of the proposals, and a copy with the stack and all that is kept. ``bench`` has the unchanged program."""
+    shop = bench.shop
     base = shop.copy(stack)
     scratch = shop.scratch / "model"
     scratch.mkdir()
     words = tuple(one.replace(str(shop.tree), str(base)) for one in shop.command)
     # The traces are those of the unchanged program, so each proposal is compared with that.
-    inner = Workshop(base, words, scratch, shop.end, shop.limit_s, traces=shop.traces)
-    judge = ProposalJudge(inner, control, share, progress)
+    inner = Workshop(base, words, scratch, shop.end, shop.limit_s, shop.last_step, traces=shop.traces)
+    race = replace(bench.race, shop=inner, plain=inner.copy(()))
+    judge = ProposalJudge(replace(bench, shop=inner, race=race), shop.left_s / (model.rounds + 2))
     patience = replace(
         model.client.patience,
         total_s=max(1.0, min(model.client.patience.total_s, shop.end - time.monotonic())),
@@ -78,9 +85,9 @@ def proposed(
             replace(model.client, patience=patience), base, judge.hot, judge.judge, rounds=model.rounds
         )
     except _NoTime:
-        progress("there was no time for further rounds with the model")
+        bench.progress("there was no time for further rounds with the model")
     except EndpointFailed as error:
-        progress(str(error))
+        bench.progress(str(error))
     else:
         return _in_order(tries, judge.tried), base
     return judge.tried, base
@@ -101,26 +108,10 @@ def _change(edits: tuple[Edit, ...]) -> TuneChange:
     return TuneChange(AGENT, first.file, 0, "same", first.why or "proposed by the model", edits)
 
 
-def hot_lines(shop: Workshop) -> list[HotLine]:
-    """The lines of the tree with the largest shares of CPU time, from one run that is sampled; none if it fails."""
-    folder = shop.copy(())
-    file = shop.scratch / f"t{shop.count}" / "samples"
-    shop.run(folder, {"PYTHONPATH": str(INJECT), "TUNE_TRIAL_PROFILE": str(file)})
-    try:
-        rows = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    every = max(1, sum(count for name, _, count in rows if not name))
-    found = []
-    for name, line, count in sorted(rows, key=lambda row: -row[2]):
-        share = 100 * count / every
-        if name.endswith(".py") and share >= LEAST_PCT:
-            found.append(HotLine(name, line, share, _text(folder / name, line)))
-    return found[:_MOST_LINES]
-
-
-def _text(path: Path, line: int) -> str:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")[line - 1].strip()[:120]
-    except (OSError, ValueError, IndexError):
-        return ""
+def hot_lines(profile: SampledProfile) -> list[HotLine]:
+    """The lines of the tree with the largest shares of time, from a run that was sampled; none if it failed."""
+    return [
+        HotLine(line.file, line.line, 100 * share, profile.source(line.file, line.line)[:120])
+        for line, share in profile.lines()[:_MOST_LINES]
+        if line.file.endswith(".py") and 100 * share >= LEAST_PCT
+    ]

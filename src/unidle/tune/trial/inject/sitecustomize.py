@@ -14,9 +14,14 @@ import json
 import os
 import random
 import sys
+import time
 from typing import Any
 
 TRACE = os.environ.get("TUNE_TRIAL_TRACE", "")
+STEPS = os.environ.pop("TUNE_TRIAL_STEPS", "")
+MARKS = [int(one) for one in os.environ.pop("TUNE_TRIAL_MARKS", "").split(",") if one]
+WAIT = os.environ.pop("TUNE_TRIAL_WAIT", "") == "1"
+STOP = int(os.environ.pop("TUNE_TRIAL_STOP", "0"))
 PROFILE = os.environ.pop("TUNE_TRIAL_PROFILE", "")
 FLOAT64 = os.environ.get("TUNE_TRIAL_FLOAT64") == "1"
 SEED = int(os.environ.get("TUNE_TRIAL_SEED", "0"))
@@ -36,6 +41,7 @@ class TensorRecorder:
         self.depth = 0
         self.pid = os.getpid()
         self.busy = False
+        self.steps = 0
 
     def write(self, kind: str, value: Any) -> None:
         """A record, unless this is a worker of a loader, or a record is being made."""
@@ -50,6 +56,13 @@ class TensorRecorder:
             self.file.write(json.dumps([kind, found]) + "\n")
         finally:
             self.busy = False
+
+    def end(self) -> None:
+        """The last records, unless this is a worker of a loader."""
+        if os.getpid() == self.pid and not self.file.closed:
+            self.write("random", self.torch.get_rng_state())
+            self.file.write(json.dumps(["end", self.count]) + "\n")
+            self.file.close()
 
     def collect(self, value: Any, found: list[Any], deep: int) -> None:
         """The sums of all tensors in nested containers, and plain numbers and texts."""
@@ -95,13 +108,40 @@ def install(torch: Any) -> None:
     hook_backward(torch, recorder)
     hook_modules(recorder)
     hook_saves(torch, recorder)
+    atexit.register(recorder.end)
+
+
+def mark_steps(torch: Any, sampler: Any) -> None:
+    """Write the number of a step to the pipe when it ends; the parent takes the times. The last one may be where the program stops."""
+    pipe = os.open(STEPS, os.O_WRONLY | os.O_NONBLOCK)
+    pid = os.getpid()
+    cuda, write, wait = torch.cuda, os.write, time.sleep
+    wanted = frozenset(MARKS)
+    last = MARKS[-1] if WAIT and MARKS else 0
+    count = 0
+
+    def mark(first: bool) -> None:
+        if cuda.is_available() and cuda.is_initialized():
+            cuda.synchronize()
+        if sampler is not None and not first:
+            sampler.write(count)  # the parent may end the program once it has the mark
+        write(pipe, f"{count} {pid}\n".encode())
+        if sampler is not None and first:
+            sampler.reset(count)
+
+    def after(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        nonlocal count
+        count += 1
+        if os.getpid() == pid and (count in wanted if wanted else count & (count - 1) == 0):
+            mark(count == (MARKS[0] if wanted else 2))
+            while count == last:
+                wait(1)
 
     def at_end() -> None:
-        if os.getpid() == recorder.pid:
-            recorder.write("random", torch.get_rng_state())
-            recorder.file.write(json.dumps(["end", recorder.count]) + "\n")
-            recorder.file.close()
+        if os.getpid() == pid and not wanted and count:
+            write(pipe, f"{count} {pid}\n".encode())
 
+    importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(after)
     atexit.register(at_end)
 
 
@@ -156,6 +196,11 @@ def hook_optimizers(recorder: TensorRecorder) -> None:
         every = parameters(one)
         recorder.write("parameters", [each.detach() for each in every])
         recorder.write("state", [sorted_state(one.state.get(each, {})) for each in every])
+        recorder.steps += 1
+        if recorder.steps == STOP and os.getpid() == recorder.pid:
+            recorder.end()
+            sys.stdout.flush()
+            os._exit(0)
 
     optimizer.register_optimizer_step_pre_hook(before)
     optimizer.register_optimizer_step_post_hook(after)
@@ -244,11 +289,13 @@ class TorchFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: Any) -> None:
         module.__spec__.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
-        install(module)
+        if TRACE:
+            install(module)
+        if STEPS:
+            mark_steps(module, SAMPLER)
 
 
-if TRACE:
-    os.environ.pop("TUNE_TRIAL_TRACE")
+SAMPLER = importlib.import_module("tune_sampler").StackSampler(PROFILE) if PROFILE else None
+if TRACE or STEPS:
+    os.environ.pop("TUNE_TRIAL_TRACE", None)
     sys.meta_path.insert(0, TorchFinder())
-elif PROFILE:
-    importlib.import_module("tune_sampler").install(PROFILE)

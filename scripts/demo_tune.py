@@ -1,0 +1,95 @@
+"""The demo of tune: examples/tune is a small model whose training has slow places. Find them, keep the edits that are proven, refuse a cheat.
+
+    make demo-tune
+    make demo-tune ARGS="--minutes 5"
+
+Three causes were planted: anomaly detection, gc.collect() in each step, and a loop over rows. The mask of attention was slow before.
+The cheat comes from a model that is scripted here, and answers as an OpenAI-compatible endpoint does. With UNIDLE_TUNE_URL and
+UNIDLE_TUNE_MODEL, your model is asked instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+CHEAT = {"file": "train.py", "old": "for step in range(STEPS):", "new": "for step in range(STEPS // 2):", "why": "half of the steps are enough"}  # fmt: skip
+PLANTED = ("UDL206", "UDL303", "UDL405")
+NOT_PLANTED = ("UDL404",)
+
+
+class ScriptedModel(http.server.BaseHTTPRequestHandler):
+    """Proposes a cheat, then nothing."""
+
+    asked = 0
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        edits = [] if ScriptedModel.asked else [CHEAT]
+        ScriptedModel.asked += 1
+        message = {"role": "assistant", "content": json.dumps({"edits": edits})}
+        body = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Nothing: the demo has its own output."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/demo_tune.py", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=2.8, metavar="N", help="budget (default 2.8)")
+    minutes = parser.parse_args().minutes
+    place = ROOT / ".cache" / "demo" / time.strftime("tune-%Y%m%d-%H%M%S")
+    shutil.copytree(ROOT / "examples" / "tune", place / "tune")
+    report = place / "report.html"
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), ScriptedModel) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        env = {"UNIDLE_TUNE_URL": f"http://127.0.0.1:{server.server_port}/v1", "UNIDLE_TUNE_MODEL": "scripted", **os.environ}  # fmt: skip
+        begin = time.monotonic()
+        done = subprocess.run(
+            [Path(sys.executable).with_name("unidle"), "tune", "run", "--minutes", str(minutes), "--rounds", "1", "--report", report, "--json",
+             "--", sys.executable, "train.py"],
+            cwd=place / "tune", env=env, stdout=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+        server.shutdown()
+    if done.returncode:
+        sys.exit(done.returncode)
+    sys.exit(show(json.loads(done.stdout), report, time.monotonic() - begin))
+
+
+def show(found: dict[str, Any], report: Path, seconds: float) -> int:
+    """Print what became of each change; 0 if the demo showed all that it promises."""
+    for one in found["tried"]:
+        speed = f"{one['speedup']:.2f}x alone, " if one["speedup"] else ""
+        print(f"{one['verdict']:>12}  {one.get('code') or one['agent']} {one['file']}:{one['line']}  {speed}{one['why']}")  # fmt: skip
+    stack = found["stack"]
+    kept = {one.get("code") for one in found["tried"] if one["verdict"] == "kept"}
+    refused = any("agent" in one and one["verdict"] == "rejected" for one in found["tried"])
+    if stack["speedup"]:
+        print(
+            f"together: {stack['speedup']:.2f}x [{stack['low']:.2f}, {stack['high']:.2f}], in {seconds:.0f} s"
+        )
+    print(f"report: {report.relative_to(Path.cwd()) if report.is_relative_to(Path.cwd()) else report}")
+    tried = {one.get("code") for one in found["tried"]}
+    whole = {*PLANTED, *NOT_PLANTED} <= tried and kept and refused
+    if not whole:
+        print('the machine is busy, or too slow: give it more time by ARGS="--minutes 10"', file=sys.stderr)
+    return 0 if whole else 1
+
+
+if __name__ == "__main__":
+    main()

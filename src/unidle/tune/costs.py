@@ -1,0 +1,92 @@
+"""What a finding costs: the place that a rule found, times the share of the time that was measured there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from unidle.tune.analysis.source import SourceFacts
+from unidle.tune.check import is_left_out, linked_sources
+from unidle.tune.files import SourceText
+from unidle.tune.registry import CodeFinding, findings, places, rules
+from unidle.tune.settings import TuneSettings
+from unidle.tune.trial.sampled import SampledProfile, StackLine
+
+LEAST_SHARE: Final = 0.03
+"""What has a smaller share of the time is not shown."""
+_MOST_SHARE: Final = 0.999
+_MOST_LINES: Final = 10
+_PARTS: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("UDL101", "UDL102", "UDL104", "UDL107", "UDL109"), ("data",)),
+    "UDL303": ("forward", "backward"), "UDL306": ("forward", "backward", "optimizer"),
+    **dict.fromkeys(("UDL501", "UDL504"), ("optimizer",)), "UDL410": ("forward", "backward", "optimizer"),
+    **dict.fromkeys(("UDL601", "UDL605", "UDL606"), ("communication", "backward")),
+}  # fmt: skip
+"""Rules whose place is not where the time goes: a setting of a loader, of an optimizer, of the graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostedFinding:
+    """``code`` is empty for a line that no rule knows; ``share`` is of the time of a step, from 0 to 1."""
+
+    code: str
+    file: str
+    line: int
+    share: float
+    message: str
+
+    @property
+    def bound(self) -> float:
+        """How many times faster a step can become at most, if this costs nothing any more (Amdahl's law)."""
+        return 1 / (1 - min(self.share, _MOST_SHARE))
+
+
+def costed(
+    root: Path | None, paths: Sequence[str], settings: TuneSettings, profile: SampledProfile
+) -> list[CostedFinding]:
+    """Findings and lines with at least 3 % of the time, most first. Names of files are those of the profile, relative to ``root``, or whole."""
+    found: list[CostedFinding] = []
+    explained: list[tuple[str, int, int]] = []
+    sources, _, _ = linked_sources(paths, settings)
+    for source, facts in sources:
+        file = _below(root, source.file)
+        for one, node in _found_in(source, facts, settings):
+            first, last = node.lineno, getattr(node, "end_lineno", None) or node.lineno  # type: ignore[attr-defined]
+            parts = profile.parts()
+            share = (
+                sum(parts[name] for name in _PARTS[one.code]) if one.code in _PARTS
+                else profile.share(file, first, last)
+            )  # fmt: skip
+            if share >= LEAST_SHARE:
+                found.append(CostedFinding(one.code, file, one.line, share, one.message))
+                explained.append((file, first, last))
+    found += _unknown(profile, explained)
+    return sorted(found, key=lambda one: (-round(one.share, 3), one.file, one.line, one.code))
+
+
+def _found_in(source: SourceText, facts: SourceFacts, settings: TuneSettings) -> Iterator[tuple[CodeFinding, ast.AST]]:  # fmt: skip
+    chosen = [rules()[code] for code in settings.chosen(rules())]
+    for one, (_, node) in zip(findings(facts, chosen), places(facts, chosen), strict=True):
+        if hasattr(node, "lineno") and not is_left_out(one, source, facts, settings):
+            yield one, node
+
+
+def _unknown(profile: SampledProfile, explained: Sequence[tuple[str, int, int]]) -> Iterator[CostedFinding]:
+    """Lines with a share of their own that no finding covers."""
+
+    def is_explained(line: StackLine) -> bool:
+        return any(line.file == file and first <= line.line <= last for file, first, last in explained)
+
+    for line, share in profile.lines()[:_MOST_LINES]:
+        if share >= LEAST_SHARE and not is_explained(line):
+            text = profile.source(line.file, line.line)[:120]
+            yield CostedFinding("", line.file, line.line, share, text or f"in {line.function}")
+
+
+def _below(root: Path | None, path: str) -> str:
+    if root is None:
+        return Path(path).absolute().as_posix()
+    return Path(path).resolve().relative_to(root.resolve()).as_posix()

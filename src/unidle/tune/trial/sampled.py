@@ -1,0 +1,126 @@
+"""What a sampled run showed: stacks of lines with their time, and what a line, a function or a part of a step costs."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from unidle.tune.trial.child import TrialRun
+from unidle.tune.trial.marks import StepWatch
+from unidle.tune.trial.race import Window
+from unidle.tune.trial.workshop import Workshop
+
+PARTS: Final = ("data", "forward", "backward", "optimizer", "checkpoint", "communication", "python")
+"""Parts of a step. ``python`` is the program's own code, with what it calls outside of the others."""
+
+
+class StackLine(NamedTuple):
+    """A frame: a line of the tree, or with an empty file a function of a library."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class SampledStack:
+    """Frames, outermost first, with their seconds."""
+
+    part: str
+    frames: tuple[StackLine, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SampledProfile:
+    """``seconds`` in ``steps``; ``steps`` is 0 where no optimizer made one."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    stacks: tuple[SampledStack, ...] = ()
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Lines of the files that were run."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of all samples."""
+        return sum(one.seconds for one in self.stacks)
+
+    @property
+    def step_ms(self) -> float | None:
+        """The time of a step; None without steps."""
+        return 1000 * self.seconds / self.steps if self.steps else None
+
+    def parts(self) -> dict[str, float]:
+        """The share of each part, in the order of :data:`PARTS`."""
+        found = defaultdict[str, float](float)
+        for one in self.stacks:
+            found[one.part if one.part in PARTS else "python"] += one.seconds
+        return {name: found[name] / (self.total or 1) for name in PARTS}
+
+    def lines(self) -> list[tuple[StackLine, float]]:
+        """The share of each line of the tree that is the innermost of a stack, largest first."""
+        found = defaultdict[StackLine, float](float)
+        for one in self.stacks:
+            own = next((frame for frame in reversed(one.frames) if frame.file), None)
+            if own is not None:
+                found[own] += one.seconds
+        return [
+            (line, seconds / (self.total or 1))
+            for line, seconds in sorted(found.items(), key=lambda item: -item[1])
+        ]
+
+    def share(self, file: str, first: int, last: int) -> float:
+        """The share of the time that these lines and what they call are in."""
+        inside = sum(
+            one.seconds for one in self.stacks
+            if any(frame.file == file and first <= frame.line <= last for frame in one.frames)
+        )  # fmt: skip
+        return inside / (self.total or 1)
+
+    def source(self, file: str, line: int) -> str:
+        """A line of code, without indent; empty if there is none."""
+        lines = self.sources.get(file, ())
+        return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+
+def read_samples(path: Path, tree: Path) -> SampledProfile:
+    """What the sampler wrote; an empty profile if it wrote nothing."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return SampledProfile()
+    stacks = tuple(
+        SampledStack(part, tuple(StackLine(*frame) for frame in frames), seconds)
+        for part, frames, seconds in found["rows"]
+    )
+    files = {frame.file for one in stacks for frame in one.frames if frame.file}
+    sources = {name: _lines(tree / name) for name in files}
+    return SampledProfile(found["step"] - found["first"], found["seconds"], stacks, sources)
+
+
+def _lines(path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(path.read_text(encoding="utf-8").split("\n"))
+    except (OSError, ValueError):
+        return ()
+
+
+def sampled(shop: Workshop, folder: Path, window: Window) -> SampledProfile:
+    """Sample one run of a copy, in the steps of a window."""
+    file = folder.parent / "samples"
+    watch = StepWatch(shop.scratch, (window.first, window.last), stop=True) if window.last else None
+    shop.run(folder, {"TUNE_TRIAL_PROFILE": str(file)}, watch)
+    return read_samples(file, folder)
+
+
+def sampled_whole(shop: Workshop) -> tuple[SampledProfile, TrialRun]:
+    """Sample the unchanged program until it ends or the budget is spent, with the steps up to the last power of two."""
+    folder = shop.copy(())
+    file = folder.parent / "samples"
+    run = shop.run(folder, {"TUNE_TRIAL_PROFILE": str(file)}, StepWatch(shop.scratch))
+    return read_samples(file, folder), run
