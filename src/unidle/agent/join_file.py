@@ -90,8 +90,7 @@ def read_pod_join(token_file: str, authority_file: str) -> JoinFile:
             raise BadInput(
                 f"cannot be read: {error.strerror}", field=field, value=path, remedy="see deploy/kubernetes/agent.yaml"
             ) from None  # fmt: skip
-    return JoinFile(found[0], found[1] and found[1] + "
-", token_file, authority_file)
+    return JoinFile(found[0], found[1] and found[1] + "\n", token_file, authority_file)
 
 
 def _text(path: str) -> str:
