@@ -32,8 +32,9 @@ demo-tune: setup ## Make a slow training program faster: three planted causes an
 	@$(BIN)/python scripts/demo_tune.py $(ARGS)
 
 # Tests of one file, and those that need the same part of the machine, run one after the other (tests/groups.py); the rest
-# in parallel. One worker more than cores, as many tests wait for processes. WORKERS=0: all in one process, for a debugger.
-WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4)))
+# in parallel. Two workers for each core, at most four: tests of processes use half a core each, as they wait for them.
+# WORKERS=0: all in one process, for a debugger.
+WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 2 ? 2 : 4)))
 
 # In a fresh clone each worker would compile every file of src and tests for itself.
 define COMPILED
