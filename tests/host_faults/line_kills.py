@@ -169,7 +169,9 @@ def agent_restarts(rig: Rig, launched: Launched, number: int, lines: Sequence[in
             missed.append(line)
     launched.plan("none", 0, 0)
     rig.until(lambda: _runs_again(rig), "the agent")
-    return finished(rig, name, job), missed
+    ended = finished(rig, name, job)
+    rig.until(lambda: _runs_again(rig), "the agent")  # one of a line that came later
+    return ended, missed
 
 
 def controller_restarts(
