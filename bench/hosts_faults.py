@@ -4,7 +4,8 @@
 
 What is done is in tests/host_faults, and what is counted in tests/host_faults/counts.py. Ranks keep a record of their own:
 overlaps of attempts are found by locks that the kernel gives. It needs root, iproute2 and a C compiler, and takes about an
-hour. ``--lines`` is how many lines are tried of each start; with 0 all of them, which takes a night.
+hour. ``--lines`` is how many lines are tried of each start; with 0 all of them. Those of restarts share gangs, and take an
+hour or so; those of first starts take a night.
 """
 
 from __future__ import annotations

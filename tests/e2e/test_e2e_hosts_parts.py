@@ -225,10 +225,10 @@ def test_a_part_that_the_host_refuses_is_no_failure_and_the_job_waits_with_its_r
         )
         found = fleet.job(job)
         assert found is not None and not found.terminal
-        assert not records(fleet, "n1")
         (tmp_path / "tools" / "nvidia-cuda-mps-control").write_text(MPS_CONTROL)
         unidle("cancel", job, "--store", fleet.store)
         wait_until(lambda: (now := fleet.job(job)) is not None and now.terminal, 60, "its end")
+        wait_until(lambda: not records(fleet, "n1"), 60, "all to be freed")
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """Kills with SIGKILL at each line of a start, and of a restart, of a box, an agent and a controller (``at_line.py``).
 
-Of a start all lines are known once one was followed without a kill. Some of them are then tried, chosen by the dice.
+Of a start all lines are known once one was followed without a kill. Some of them are then tried, chosen by the dice. Lines
+of restarts are tried many in one gang, which trains all the time: each start finds what the one that was killed before it
+left. A line that the start did not reach comes later in the life of the process, and has a gang of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import json
 import random
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -131,6 +133,73 @@ def agent_restart(rig: Rig, launched: Launched, number: int, line: int) -> str:
     ended = finished(rig, name, job)
     rig.until(lambda: _runs_again(rig), "the agent")
     return ended
+
+
+def box_restarts(rig: Rig, launched: Launched, number: int, lines: Sequence[int]) -> tuple[str, list[int]]:
+    """As :func:`box_restart` at each of these lines, in one gang. How its job ended, and the lines that were not reached."""
+    name, missed = f"boxrestarts-{number}", []
+    job = rig.submit(name)
+    rig.trains(job)
+    for line in lines:
+        before = rig.until(lambda: rig.box_pid("n2", job), "the box")
+        launched.plan("box", 0, line)
+        rig.kill_pid(before)
+        steps = rig.steps(job)
+        rig.until(
+            lambda steps=steps: launched.was_killed or rig.steps(job) > steps, "the kill, or news of the gang"
+        )
+        if not launched.was_killed:
+            missed.append(line)
+    launched.plan("none", 0, 0)
+    rig.until(lambda: rig.box_pid("n2", job), "a box that stays")
+    return finished(rig, name, job), missed
+
+
+def agent_restarts(rig: Rig, launched: Launched, number: int, lines: Sequence[int]) -> tuple[str, list[int]]:
+    """As :func:`agent_restart` at each of these lines, in one gang."""
+    name, missed = f"agentrestarts-{number}", []
+    job = rig.submit(name)
+    rig.trains(job)
+    for line in lines:
+        rig.kill_agent("n2")
+        launched.plan("agent", 0, line)
+        rig.join("n2")
+        rig.until(lambda: launched.was_killed or rig.was_welcomed("n2"), "the kill, or the agent")
+        if not launched.was_killed:
+            missed.append(line)
+    launched.plan("none", 0, 0)
+    rig.until(lambda: _runs_again(rig), "the agent")
+    ended = finished(rig, name, job)
+    rig.until(lambda: _runs_again(rig), "the agent")  # one of a line that came later
+    return ended, missed
+
+
+def controller_restarts(
+    rig: Rig, launched: Launched, number: int, lines: Sequence[int]
+) -> tuple[str, list[int]]:
+    """As :func:`controller_restart` at each of these lines, in one gang. The deadline bears all of them."""
+    name, missed = f"uprestarts-{number}", []
+    launched.plan("none", 0, 0)
+    job = rig.submit(name)
+    rig.until(lambda: _serves(rig) and _trains(rig, job), f"{job} to train")
+    for line in lines:
+        rig.kill_controller()
+        steps = rig.steps(job)
+        launched.plan("up", 0, line)
+        process = rig.serve(wait=False)
+        rig.until(
+            lambda process=process, steps=steps: process.poll() is not None or rig.steps(job) > steps,
+            "the kill, or news of the gang",
+        )
+        if process.poll() is None:
+            missed.append(line)
+        else:
+            assert launched.was_killed, rig.errors("hub")
+    launched.plan("none", 0, 0)
+    if rig.controller.poll() is not None:
+        rig.serve()
+    rig.joined(PAIR)
+    return _served_to_the_end(rig, name, job), missed
 
 
 def _runs_again(rig: Rig) -> bool:

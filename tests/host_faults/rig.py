@@ -118,10 +118,14 @@ class Rig:
 
     def has_joined(self, node: str) -> bool:
         """Whether the agent of a host that was started last was welcomed, and its node takes jobs."""
-        if self._welcomes(node) <= self._joins.get(node, 0):
+        if not self.was_welcomed(node):
             return False
         found = {one.id: one for one in self.view().fleet.nodes}
         return node in found and not found[node].taints
+
+    def was_welcomed(self, node: str) -> bool:
+        """Whether the agent of a host that was started last has joined."""
+        return self._welcomes(node) > self._joins.get(node, 0)
 
     def _welcomes(self, node: str) -> int:
         path = self.place / f"{node}.err"

@@ -6,7 +6,7 @@ import functools
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,8 @@ from host_faults.rig import Rig, rig_of
 
 Act = Callable[[Rig, random.Random, int], str]
 LineAct = Callable[[Rig, line_kills.Launched, int, int], str]
+LinesAct = Callable[[Rig, line_kills.Launched, int, Sequence[int]], tuple[str, list[int]]]
+IN_ONE_GANG: Final = 25  # lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,18 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class LineKills:
-    """``node``: where what is killed runs. ``fresh``: each try has a rig of its own, that nothing runs in yet."""
+    """``node``: where what is killed runs. ``fresh``: each try has a rig of its own, that nothing runs in yet.
+
+    ``many`` tries several lines in one gang, and returns how that ended and the lines that were not reached.
+    """
 
     name: str
     act: LineAct
     tries: int
     node: str = "n2"
     fresh: bool = False
+    many: LinesAct | None = None
+    deadline_s: int = 30
 
 
 @dataclass(slots=True)
@@ -73,11 +80,11 @@ FAULTS: Final[tuple[Fault | LineKills, ...]] = (
     Fault("box killed and host cut within the grace of a stop", network_faults.stubborn, 3),
     Fault("box, agent or controller killed", process_faults.killed, 12),
     LineKills("box killed at a line of its start", line_kills.box_start, 60),
-    LineKills("box killed at a line of its restart", line_kills.box_restart, 60),
+    LineKills("box killed at a line of its restart", line_kills.box_restart, 60, many=line_kills.box_restarts),
     LineKills("agent killed at a line of its start", line_kills.agent_start, 40),
-    LineKills("agent killed at a line of its restart", line_kills.agent_restart, 40),
+    LineKills("agent killed at a line of its restart", line_kills.agent_restart, 60, many=line_kills.agent_restarts),
     LineKills("controller killed at a line of its first start", line_kills.controller_start, 30, "hub", fresh=True),
-    LineKills("controller killed at a line of its restart", line_kills.controller_restart, 40, "hub"),
+    LineKills("controller killed at a line of its restart", line_kills.controller_restart, 60, "hub", many=line_kills.controller_restarts, deadline_s=900),
     Fault("disk of a host full", process_faults.full_disk, 8, process_faults.rig_with_small_disks),
     Fault("journal torn at any byte", process_faults.torn_journal, 10, torn=True),
     Fault("clocks wrong and stepping", process_faults.wrong_clocks, 3, process_faults.rig_with_wrong_clocks),
@@ -112,9 +119,10 @@ def _tried(fault: Fault, place: Path, tries: int, dice: random.Random, ended: En
 def _lines_tried(fault: LineKills, place: Path, tries: int, dice: random.Random, ended: Ended) -> None:
     """First a try without a kill, which shows the lines, then some of them."""
     if not fault.fresh:
-        with line_kills.pair_of(place, fault.node) as (rig, launched):
+        with line_kills.pair_of(place, fault.node, fault.deadline_s) as (rig, launched):
             lines = _line_tried(fault, rig, launched, 0, 0, ended)
-            for number, line in enumerate(line_kills.chosen(lines, tries, dice), 1):
+            alone = _many_tried(fault, rig, launched, line_kills.chosen(lines, tries, dice), ended)
+            for number, line in enumerate(alone, 1):
                 if _line_tried(fault, rig, launched, number, line, ended) < 0:
                     break
             _counted(rig, ended)
@@ -130,6 +138,26 @@ def _lines_tried(fault: LineKills, place: Path, tries: int, dice: random.Random,
                 lines = found
                 chosen += line_kills.chosen(lines, tries, dice)
     ended.note = f"{ended.runs} of {lines} lines"
+
+
+def _many_tried(
+    fault: LineKills, rig: Rig, launched: line_kills.Launched, lines: list[int], ended: Ended
+) -> list[int]:
+    """Try lines many in one gang, where that is possible; those that are left to be tried one by one."""
+    if fault.many is None:
+        return lines
+    left: list[int] = []
+    for number, at in enumerate(range(0, len(lines), IN_ONE_GANG), 1):
+        some = lines[at : at + IN_ONE_GANG]
+        try:
+            outcome, missed = fault.many(rig, launched, number, some)
+        except Exception as error:  # the tries before it are still counted
+            ended.wrong.append(f"lines {some[0]} to {some[-1]}: {type(error).__name__}: {error}")
+            return []
+        ended.runs += len(some) - len(missed)
+        ended.outcomes[outcome] += len(some) - len(missed)
+        left += missed
+    return left
 
 
 def _and_then(growing: list[int]) -> Iterator[tuple[int, int]]:

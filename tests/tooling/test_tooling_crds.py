@@ -63,7 +63,7 @@ def test_each_schema_is_structural(definition: dict[str, Any]) -> None:
 def test_every_field_of_a_file_is_in_one_of_the_resources() -> None:
     by_kind = {found["spec"]["names"]["kind"]: set(spec_of(found)["properties"]) for found in DEFINITIONS}
     assert by_kind["Job"] == set(job_schema()["properties"])
-    # nodes are those of the cluster; each queue is an object of its own
-    of_fleet = set(fleet_schema()["properties"]) - {"nodes", "queues"}
+    # nodes are those of the cluster, which has no hosts with agents alone; each queue is an object of its own
+    of_fleet = set(fleet_schema()["properties"]) - {"nodes", "hosts", "queues"}
     assert by_kind["Topology"] | by_kind["FleetPolicy"] == of_fleet
     assert by_kind["Queue"] | {"name"} == set(fleet_schema()["$defs"]["QueuePart"]["properties"])

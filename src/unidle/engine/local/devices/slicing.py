@@ -156,10 +156,8 @@ class Slicer:
     def release(self, job: str, attempt: int) -> None:
         """The attempt has ended: daemons that serve no one are ended, MIG instances stand idle."""
         held = self._held.pop((job, attempt), None) or self._recorded((job, attempt))
-        if held is None:
-            return
         still = {uuid for other in self._held.values() for uuid in other.mps}
-        for uuid in held.mps:
+        for uuid in held.mps if held is not None else ():
             if uuid not in still:
                 self._mps.quit(uuid)
         with suppress(FileNotFoundError):
@@ -291,7 +289,10 @@ class Slicer:
 
     def _recorded(self, key: tuple[str, int]) -> _Held | None:
         content = rundir.read_json(self._record(key))
-        return None if content is None else _Held.from_json(key, content)
+        try:
+            return None if content is None else _Held.from_json(key, content)
+        except (LookupError, TypeError, AttributeError):
+            return None  # damaged: it is made again, and removed at the end
 
 
 def local_slicer(run_root: str, fleet: Fleet, owner: str) -> Slicer:
