@@ -6,12 +6,21 @@ A report may come twice, or late: what the view has already is no event.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from hashlib import blake2b
 from itertools import count
 from typing import Final, TypeAlias
 
-from unidle.engine.protocol import Disrupted, HostClock, JobArrived, Landed, NodesChanged, Silent, Taken
+from unidle.engine.protocol import (
+    Disrupted,
+    HostClock,
+    JobArrived,
+    Landed,
+    NodesChanged,
+    Redeclared,
+    Silent,
+    Taken,
+)
 from unidle.events import types as ev
 from unidle.fleet import Fleet, Node, as_declared
 from unidle.fleet.model import declared_node
@@ -22,7 +31,7 @@ from unidle.view.jobs import AttemptView
 from unidle.view.node_edits import edit_of
 from unidle.view.state import View
 
-HostReport: TypeAlias = NodesChanged | HostClock | Silent | Disrupted | Landed | Taken
+HostReport: TypeAlias = NodesChanged | Redeclared | HostClock | Silent | Disrupted | Landed | Taken
 _NAME_MOST: Final = 40
 
 
@@ -30,6 +39,9 @@ def event_of(view: View, seen: HostReport) -> ev.Event | None:
     """The event of a report; None where nothing is new in it, or is of an attempt that is not live."""
     if isinstance(seen, NodesChanged):
         return fleet_change(view, seen.put, seen.gone)
+    if isinstance(seen, Redeclared):
+        now = replace(seen.fleet, nodes=())
+        return None if now == replace(view.fleet, nodes=()) else ev.FleetDeclared(now)
     if isinstance(seen, Taken):
         return _taken(view, seen)
     if isinstance(seen, HostClock):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from unidle.clock import Clock, boottime_ns
+from unidle.control.kube_fleet import FleetFileGiven, KubeFleet, open_kube_fleet
 from unidle.control.kube_objects import KubeObjects
 from unidle.control.store_files import say_line
 from unidle.engine.hosts.timing import HostsTiming, S
@@ -28,6 +29,10 @@ from unidle.kube.protocol import EVERYTHING, KubeError, KubeWriter, Selected
 from unidle.kube.reflector import follow
 from unidle.kube.writer import open_writer
 
+if TYPE_CHECKING:
+    from unidle.control.loop import Controller
+    from unidle.events.types import Event
+
 START_WITHIN_NS: Final = 600 * S
 """For the boxes of a gang: an image may have to be pulled first."""
 _LIST_S: Final = 60.0
@@ -40,7 +45,7 @@ class KubeWish:
     """Which cluster, and what its pods have. ``kubeconfig`` and ``context`` None: as kubectl finds them.
 
     ``hub_addresses``: each a ``HOST:PORT`` by which pods reach the controller; empty: where it listens. ``cpu_devices``: of each
-    node without GPUs. ``agents``: NAMESPACE/NAME of the agents' service account; empty: the usual name in ``namespace``.
+    node without GPUs. ``agents``: NAMESPACE/NAME of the agents' service account; empty: the usual name in ``namespace``. ``fleet``: what --fleet declares.
     """
 
     box_image: str
@@ -51,6 +56,7 @@ class KubeWish:
     hub_addresses: tuple[str, ...] = ()
     cpu_devices: int = 0
     agents: str = ""
+    fleet: FleetFileGiven | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +74,71 @@ def timing_of(deadline_ns: int) -> HostsTiming:
     return HostsTiming(deadline_ns=deadline_ns, start_within_ns=START_WITHIN_NS)
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterObjects:
+    """unidle's own objects in a cluster. ``jobs`` None: it does not serve them."""
+
+    fleet: KubeFleet
+    jobs: KubeObjects | None
+
+    def heard(self, event: Event) -> None:
+        """An event of the log."""
+        if self.jobs is not None:
+            self.jobs.heard(event)
+
+    def turn(self, controller: Controller, now_ns: int) -> None:
+        """After a turn of the loop: act on what objects ask for, and write what they do not show yet."""
+        if self.jobs is not None:
+            self.jobs.turn(controller, now_ns)
+        self.fleet.turn(controller.view, now_ns)
+
+    def close(self) -> None:
+        if self.jobs is not None:
+            self.jobs.close()
+        self.fleet.close()
+
+
 def kube_engine(
-    hub: HubServer, wish: KubeWish, fleet: Fleet, by: KubeController
-) -> tuple[KubeEngine, KubeObjects | None]:
-    """The engine, and jobs as objects where the cluster has their definition. ``fleet`` has queues and policies. Errors: BadInput, KubeError where the cluster does not answer."""
+    hub: HubServer, wish: KubeWish, always: Callable[[Fleet], Fleet], by: KubeController
+) -> tuple[KubeEngine, ClusterObjects]:
+    """The engine, and the objects of the cluster. ``always`` changes each fleet that is declared, as options of the command
+    do. Errors: BadInput, KubeError where the cluster does not answer."""
     client = open_client(access_of(wish), agent="unidle-controller")
     try:
         settings = _settings(hub, wish, client)
+        declared = open_kube_fleet(
+            client, open_writer(client, timeout_s=_WRITE_S), _allow(by), wish.fleet, always
+        )
         sources = _sources(client, settings, wish)
     except BaseException:
         client.close()
         raise
     sources.also_close.append(client.close)
     try:
+        declared.list_all(_LIST_S)
+        sources.fleet.read_by(declared.rules(sources.fleet.rules))
         sources.list_all(_LIST_S)
         sources.fleet.changes()
         reviews = TokenReviews(client.another(patience_s=0.0), settings)
         sources.also_close.append(reviews.close)
         hub.vouched_by(reviews)
-        known = _known(by.nodes, fleet, sources.fleet.fleet())
+        cluster = sources.fleet.fleet()
+        fleet = declared.fleet(cluster.tiers, [node.id for node in cluster.nodes])
+        known = _known(by.nodes, fleet, cluster)
         engine = KubeEngine(
-            hub, known, by.clock, by.fence, by.timing, sources, settings, may_write=by.may_write
+            hub, known, by.clock, by.fence, by.timing, sources, settings, declared, may_write=by.may_write
         )
         engine.say = say_line
-        return engine, _objects(client, settings, engine, by)
+        for fd in declared.wake_fds:
+            engine.also_wake(fd)
+        return engine, ClusterObjects(declared, _jobs(client, settings, engine, by))
     except BaseException:
         sources.close()
+        declared.close()
         raise
 
 
-def _objects(
+def _jobs(
     client: ApiClient, settings: PodSettings, engine: KubeEngine, by: KubeController
 ) -> KubeObjects | None:
     """None where the cluster does not serve jobs of unidle, or this controller may not read them. Errors: KubeError."""
@@ -109,16 +150,20 @@ def _objects(
             return None
         raise
 
-    def allow(writer: KubeWriter) -> None:
-        if by.may_write():
-            writer.allow_until(boottime_ns() + WRITE_NS)
-
     writer = open_writer(client, timeout_s=_WRITE_S)
-    objects = KubeObjects(follow(client, UNIDLE_JOBS, which), writer, settings.namespace, allow)
+    objects = KubeObjects(follow(client, UNIDLE_JOBS, which), writer, settings.namespace, _allow(by))
     engine.arrivals = objects.arrivals
     for fd in objects.wake_fds:
         engine.also_wake(fd)
     return objects
+
+
+def _allow(by: KubeController) -> Callable[[KubeWriter], None]:
+    def allow(writer: KubeWriter) -> None:
+        if by.may_write():
+            writer.allow_until(boottime_ns() + WRITE_NS)
+
+    return allow
 
 
 def access_of(wish: KubeWish) -> ClusterAccess:

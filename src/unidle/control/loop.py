@@ -33,6 +33,7 @@ from unidle.engine.protocol import (
     NodesChanged,
     Observation,
     RankMarks,
+    Redeclared,
     Silent,
     Taken,
     Utilised,
@@ -272,7 +273,9 @@ class Controller:
         here = self.view.care.targets.get(target)
         return here is not None and here.state not in ("suspect", "draining")
 
-    def _take_of_host(self, seen: NodesChanged | HostClock | Taken | Silent | Disrupted | Landed) -> None:
+    def _take_of_host(
+        self, seen: NodesChanged | Redeclared | HostClock | Taken | Silent | Disrupted | Landed
+    ) -> None:
         if (event := event_of(self.view, seen)) is None:
             return
         self._emit(event)

@@ -125,6 +125,13 @@ class NodesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Redeclared:
+    """All of the fleet but its nodes, as it is from now on. ``fleet`` has no nodes. Reported before nodes of new tiers."""
+
+    fleet: Fleet
+
+
+@dataclass(frozen=True, slots=True)
 class HostClock:
     """The clock since boot ``boot`` of a node plus ``offset_ns`` is the controller's, give or take ``error_ns``.
 
@@ -204,7 +211,7 @@ class JobArrived:
 
 Observation = (
     RankMarks | HealthChange | Utilised | GangVitals | CheckpointLook
-    | NodesChanged | HostClock | Silent | Disrupted | Landed | Taken | JobArrived
+    | NodesChanged | Redeclared | HostClock | Silent | Disrupted | Landed | Taken | JobArrived
 )  # fmt: skip
 
 

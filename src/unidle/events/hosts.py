@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from unidle.events import Base
-from unidle.fleet import LinkClass, Node
+from unidle.fleet import Fleet, LinkClass, Node
 from unidle.fleet.policies import WatchSources
 from unidle.jobs import Reason
 
@@ -28,6 +28,7 @@ class NodeEdit(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu_links: str | UnsetType = UNSET
     netns: str | UnsetType = UNSET
     watch: WatchSources | UnsetType | None = UNSET
+    sources: tuple[str, ...] | UnsetType = UNSET
 
 
 class ClockMeasured(Base, frozen=True, omit_defaults=True):
@@ -51,6 +52,12 @@ class FleetChanged(Base, frozen=True, omit_defaults=True):
     put: tuple[Node, ...] = ()
     edits: tuple[NodeEdit, ...] = ()
     gone: tuple[str, ...] = ()
+
+
+class FleetDeclared(Base, frozen=True, omit_defaults=True):
+    """All of the fleet but its nodes is this from now on: tiers, links, queues, policies. ``fleet`` has no nodes."""
+
+    fleet: Fleet
 
 
 class NodeTaken(Base, frozen=True, omit_defaults=True):

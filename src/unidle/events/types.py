@@ -27,6 +27,7 @@ from unidle.events.guard import WatchSet as WatchSet
 from unidle.events.hosts import AttemptDisrupted as AttemptDisrupted
 from unidle.events.hosts import ClockMeasured as ClockMeasured
 from unidle.events.hosts import FleetChanged as FleetChanged
+from unidle.events.hosts import FleetDeclared as FleetDeclared
 from unidle.events.hosts import NodeEdit as NodeEdit
 from unidle.events.hosts import NodeTaken as NodeTaken
 from unidle.events.hosts import RankLanded as RankLanded
@@ -143,6 +144,7 @@ Event: TypeAlias = (
     | Sighted
     | FleetSeen
     | FleetChanged
+    | FleetDeclared
     | ClockMeasured
     | NodeTaken
     | HealthSet
@@ -194,6 +196,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "sighted": Sighted,
     "fleet_seen": FleetSeen,
     "fleet_changed": FleetChanged,
+    "fleet_declared": FleetDeclared,
     "clock_measured": ClockMeasured,
     "node_taken": NodeTaken,
     "health_set": HealthSet,

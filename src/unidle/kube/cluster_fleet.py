@@ -151,11 +151,23 @@ class ClusterFleet:
         moved, self._moved = self._moved, False
         return FleetChanges(tuple(put), tuple(gone), tuple(health), tuple(used), moved)
 
+    def read_by(self, rules: FleetRules) -> None:
+        """Read all nodes again by other rules, with the next :meth:`changes`."""
+        if rules != self.rules:
+            self.rules = rules
+            self._changed.update(name for name, entry in self._nodes.items() if entry.read is not None)
+            self._moved = True
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """As of the last :meth:`changes`: those that are declared, else those of labels in an order of their own."""
+        ways = (read.way for _, read in sorted(self.nodes.items()))
+        return self.rules.tiers or tiers_of(ways, self.rules.root)
+
     def fleet(self) -> Fleet:
         """The whole, as of the last :meth:`changes`: nodes and tiers in the order of their names."""
-        found = [read for _, read in sorted(self.nodes.items())]
-        tiers = tiers_of((read.way for read in found), self.rules.root)
-        return Fleet(tiers, tuple(read.node for read in found), source=HOSTS)
+        found = tuple(read.node for _, read in sorted(self.nodes.items()))
+        return Fleet(self.tiers, found, source=HOSTS)
 
     def _entry(self, name: str) -> _Entry:
         found = self._nodes.get(name)

@@ -99,6 +99,14 @@ def fleet_changed(view: View, event: ev.FleetChanged, now: int) -> None:
         view.edited.add(edit.id)
 
 
+def fleet_declared(view: View, event: ev.FleetDeclared, now: int) -> None:
+    """Nodes stay as they are. One whose tier is no more is put again by the events that follow."""
+    if event.fleet.history != view.fleet.history:
+        view.usage.settle(now, view.fleet.history.half_life_ns)
+    view.fleet = replace(event.fleet, nodes=view.fleet.nodes)
+    view.fleet_changed()
+
+
 def _sight_node(view: View, node: Node, now: int) -> set[int]:
     book = view.book
     seen = set()

@@ -13,6 +13,7 @@ from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.hosts.timing import HostsTiming, S
+from unidle.engine.kube.declared import FleetDeclarations
 from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.node_marks import KubeMarks
 from unidle.engine.kube.nodes import KubeNodes
@@ -42,9 +43,10 @@ class KubeEngine(HostsEngine):
 
     def __init__(
         self, hub: Hub, fleet: Fleet, clock: Clock, fence: int, timing: HostsTiming, sources: KubeSources,
-        settings: PodSettings, *, may_write: Callable[[], bool],
+        settings: PodSettings, declarations: FleetDeclarations, *, may_write: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._sources, self._settings, self._may_write = sources, settings, may_write
+        self._declarations = declarations
 
         def boxes(out: Outbox, nodes: HostNodes, *_: object) -> PodBoxes:
             assert isinstance(nodes, KubeNodes)
@@ -79,13 +81,16 @@ class KubeEngine(HostsEngine):
             self._sources.writer.allow_until(boottime_ns() + WRITE_NS)
         ended, self._ended = self._ended, []
         self.pods.let_go(ended)
+        declared = self._declarations.poll()
+        if declared:
+            self._sources.fleet.read_by(self._declarations.rules(self._sources.fleet.rules))
         changes, pods = self._sources.poll()
         # before what boxes sent: one that reports its end is asked why, and the cluster may have shown that already
         for change in pods:
             self.pods.note(change.object)
         seen = super().poll()
         now_ns = self._core.out.now_ns = self._clock.now_ns()
-        self._take_fleet(changes, now_ns)
+        self._take_fleet(changes, now_ns, declared=declared)
         for change in pods:
             self._take_pod(change)
         for result in self._sources.writer.poll():
@@ -115,9 +120,15 @@ class KubeEngine(HostsEngine):
         if self.say is not None:
             self.say(line)
 
-    def _take_fleet(self, changes: FleetChanges, now_ns: int) -> None:
+    def _take_fleet(self, changes: FleetChanges, now_ns: int, *, declared: bool) -> None:
+        moved = bool(changes.put or changes.gone) and self._declarations.names_nodes
+        if again := declared or changes.tiers or moved:
+            listed = self._sources.fleet
+            self._nodes.declare(self._declarations.fleet(listed.tiers, listed.nodes))
         for node in changes.put:
             self._core.look_at_node_at(self._nodes.put(node), now_ns)
+        if again:
+            self._nodes.rehang()
         for read in changes.health:
             if (link := self._nodes.at.get(read.node.id)) is not None:
                 link.trouble = None if read.health == "healthy" else read.because
