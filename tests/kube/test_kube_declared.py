@@ -93,7 +93,9 @@ def test_queues_are_those_of_objects_within_seconds(declared: Declared) -> None:
     declared.shows("one runs", lambda: declared.status("Queue", "research").get("running") == 1)
     declared.shows("one waits", lambda: declared.status("Queue", "nlp").get("waiting") == 1)
     declared.apply("Queue", "nlp", parent="research")
-    declared.shows("both were placed", lambda: all(declared.site.job(job).attempts for job in (first, second)))
+    declared.shows(
+        "both were placed", lambda: all(declared.site.job(job).attempts for job in (first, second))
+    )
     for job in (first, second):
         declared.site.cancel(job)
     declared.delete("Queue", "nlp")

@@ -17,6 +17,7 @@ from unidle.engine.protocol import (
     JobArrived,
     Landed,
     NodesChanged,
+    PodsReached,
     Redeclared,
     Silent,
     Taken,
@@ -31,7 +32,9 @@ from unidle.view.jobs import AttemptView
 from unidle.view.node_edits import edit_of
 from unidle.view.state import View
 
-HostReport: TypeAlias = NodesChanged | Redeclared | HostClock | Silent | Disrupted | Landed | Taken
+HostReport: TypeAlias = (
+    NodesChanged | Redeclared | HostClock | Silent | Disrupted | Landed | Taken | PodsReached
+)
 _NAME_MOST: Final = 40
 
 
@@ -49,6 +52,10 @@ def event_of(view: View, seen: HostReport) -> ev.Event | None:
     attempt = _live(view, seen.job, seen.attempt)
     if attempt is None:
         return None
+    if isinstance(seen, PodsReached):
+        late = attempt.all_spawned
+        nodes = () if late else tuple(name for name in seen.nodes if _phase(attempt, name) != seen.phase)
+        return ev.PodsSeen(seen.job, seen.attempt, nodes, seen.phase) if nodes else None
     if isinstance(seen, Silent):
         return _silent(attempt, seen)
     if isinstance(seen, Disrupted):
@@ -94,10 +101,12 @@ def _taken(view: View, seen: Taken) -> ev.NodeTaken | None:
     if seen.node not in view.nodes:
         return None
     before, devices = view.taken.get(seen.node), tuple(sorted(seen.devices))
-    same = (0, 0, ()) if before is None else (before.cpu_milli, before.memory_bytes, before.devices)
-    if same == (round(seen.cpus * 1000), seen.memory_bytes, devices):
+    same: tuple[object, ...] = (0, 0, (), ())
+    if before is not None:
+        same = (before.cpu_milli, before.memory_bytes, before.devices, before.pods)
+    if same == (round(seen.cpus * 1000), seen.memory_bytes, devices, seen.pods):
         return None
-    return ev.NodeTaken(seen.node, seen.cpus, seen.memory_bytes, devices, seen.because)
+    return ev.NodeTaken(seen.node, seen.cpus, seen.memory_bytes, devices, seen.because, seen.pods)
 
 
 def _clock(view: View, seen: HostClock) -> ev.ClockMeasured | None:
@@ -105,6 +114,12 @@ def _clock(view: View, seen: HostClock) -> ev.ClockMeasured | None:
     if seen.node not in view.nodes or not is_news(known, seen.boot, seen.offset_ns, seen.error_ns):
         return None
     return ev.ClockMeasured(seen.node, seen.boot, seen.offset_ns, seen.error_ns)
+
+
+def _phase(attempt: AttemptView, node: str) -> str:
+    """How far the attempt's pod on a node had come when that was last reported."""
+    seen = attempt.pod_phases.get(node)
+    return seen[-1][1] if seen else ""
 
 
 def _silent(attempt: AttemptView, seen: Silent) -> ev.RanksSilent | None:

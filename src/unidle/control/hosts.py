@@ -229,7 +229,12 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
             from unidle.control.kube import KubeController, kube_engine, timing_of
 
             by = KubeController(
-                clock, lease.token, timing_of(wish.deadline_ns), lambda: held.store.is_fresh(lease), nodes
+                clock,
+                lease.token,
+                timing_of(wish.deadline_ns),
+                lambda: held.store.is_fresh(lease),
+                nodes,
+                {name: taken.pods for name, taken in view.taken.items()},
             )
             engine, objects = kube_engine(hub, wish.kube, partial(_as_on_start, fleet), by)
             marks = engine

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from unidle.clock import Clock, boottime_ns
@@ -17,6 +17,7 @@ from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.sources import KubeSources
 from unidle.engine.kube.token_reviews import TokenReviews
 from unidle.errors import BadInput
+from unidle.events.hosts import OtherPod
 from unidle.fleet import HOSTS, Fleet, Node
 from unidle.hub.server import HubServer
 from unidle.kube.access import ClusterAccess
@@ -61,13 +62,14 @@ class KubeWish:
 
 @dataclass(frozen=True, slots=True)
 class KubeController:
-    """Who drives the cluster. ``nodes``: those that the log has. ``may_write``: whether the store's lease surely holds."""
+    """Who drives the cluster. ``nodes``: those that the log has; ``taken``: of which others use something, with their pods. ``may_write``: whether the store's lease surely holds."""
 
     clock: Clock
     fence: int
     timing: HostsTiming
     may_write: Callable[[], bool]
     nodes: tuple[Node, ...] = ()
+    taken: Mapping[str, tuple[OtherPod, ...]] = field(default_factory=dict)
 
 
 def timing_of(deadline_ns: int) -> HostsTiming:
@@ -118,7 +120,8 @@ def kube_engine(
         declared.list_all(_LIST_S)
         sources.fleet.read_by(declared.rules(sources.fleet.rules))
         sources.list_all(_LIST_S)
-        sources.fleet.changes()
+        sources.fleet.was_used(by.taken)
+        sources.at_start = sources.fleet.changes()
         reviews = TokenReviews(client.another(patience_s=0.0), settings)
         sources.also_close.append(reviews.close)
         hub.vouched_by(reviews)
@@ -129,6 +132,7 @@ def kube_engine(
             hub, known, by.clock, by.fence, by.timing, sources, settings, declared, may_write=by.may_write
         )
         engine.say = say_line
+        sources.fleet.held_by(engine.held)
         for fd in declared.wake_fds:
             engine.also_wake(fd)
         return engine, ClusterObjects(declared, _jobs(client, settings, engine, by))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -60,14 +62,42 @@ class FleetDeclared(Base, frozen=True, omit_defaults=True):
     fleet: Fleet
 
 
+OtherPhase = Literal["starting", "running", "ending"]
+
+
+class OtherPod(msgspec.Struct, frozen=True, array_like=True):
+    """A pod that unidle did not start, as ``NAMESPACE/NAME``, and the devices that are counted as its own."""
+
+    name: str
+    phase: OtherPhase
+    devices: tuple[str, ...]
+
+
+PodPhase = Literal["pod_binding", "volume_mount", "image_pull", "container_start"]
+"""How far the pod of a job has come, as leaves of the ledger."""
+
+
+class PodsSeen(Base, frozen=True, omit_defaults=True):
+    """The pods of an attempt on these nodes have come so far."""
+
+    job: str
+    attempt: int
+    nodes: tuple[str, ...]
+    phase: PodPhase
+
+
 class NodeTaken(Base, frozen=True, omit_defaults=True):
-    """All that others use of a node from now on: cores, bytes of memory, devices (ids); zeros: nothing any more."""
+    """All that others use of a node from now on: cores, bytes of memory, devices (ids); zeros: nothing any more.
+
+    ``pods``: of a cluster, those among them that have devices.
+    """
 
     node: str
     cpus: float
     memory_bytes: int
     devices: tuple[str, ...]
     because: Reason
+    pods: tuple[OtherPod, ...] = ()
 
 
 class RanksSilent(Base, frozen=True, omit_defaults=True):

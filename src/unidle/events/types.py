@@ -30,6 +30,10 @@ from unidle.events.hosts import FleetChanged as FleetChanged
 from unidle.events.hosts import FleetDeclared as FleetDeclared
 from unidle.events.hosts import NodeEdit as NodeEdit
 from unidle.events.hosts import NodeTaken as NodeTaken
+from unidle.events.hosts import OtherPhase as OtherPhase
+from unidle.events.hosts import OtherPod as OtherPod
+from unidle.events.hosts import PodPhase as PodPhase
+from unidle.events.hosts import PodsSeen as PodsSeen
 from unidle.events.hosts import RankLanded as RankLanded
 from unidle.events.hosts import RanksSilent as RanksSilent
 from unidle.events.jobs import AttemptEnded as AttemptEnded
@@ -147,6 +151,7 @@ Event: TypeAlias = (
     | FleetDeclared
     | ClockMeasured
     | NodeTaken
+    | PodsSeen
     | HealthSet
     | DeviceCut
     | JobSubmitted
@@ -199,6 +204,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     "fleet_declared": FleetDeclared,
     "clock_measured": ClockMeasured,
     "node_taken": NodeTaken,
+    "pods_seen": PodsSeen,
     "health_set": HealthSet,
     "device_cut": DeviceCut,
     "job_submitted": JobSubmitted,

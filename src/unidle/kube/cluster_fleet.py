@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from unidle.events.hosts import OtherPod
 from unidle.fleet import HOSTS, Fleet, Node, Tier
 from unidle.kube import objects
 from unidle.kube.nodes import FleetRules, ReadNode, read_node
@@ -67,7 +68,19 @@ class ClusterFleet:
         self._tiers: Counter[Tier] = Counter()  # how many nodes are below each
         self._changed: set[str] = set()  # nodes whose object or slices changed
         self._used: set[str] = set()  # nodes whose pods changed
+        self._was_used: dict[str, dict[str, tuple[str, ...]]] = {}
         self._moved = False  # a tier came or left
+
+    def was_used(self, pods: Mapping[str, Iterable[OtherPod]]) -> None:
+        """By node, what an earlier report had of others: they keep their devices, and that none is left is news, too."""
+        self._was_used.update(
+            {name: {pod.name: pod.devices for pod in found} for name, found in pods.items()}
+        )
+        self._used.update(name for name in pods if name in self._nodes)
+
+    def held_by(self, held: Callable[[str], Collection[str]]) -> None:
+        """From now on, ids of devices of a node that jobs of ours hold are those."""
+        self._held = held
 
     @property
     def nodes(self) -> Mapping[str, ReadNode]:
@@ -201,10 +214,10 @@ class ClusterFleet:
             entry.used = None
             return None
         node = entry.read.node
-        entry.used = node_use(name, entry.pods.values(), node.devices, entry.read.resources, self._held(name))
-        same = before is not None and (before.cpus, before.memory_bytes, before.devices) == (
-            entry.used.cpus,
-            entry.used.memory_bytes,
-            entry.used.devices,
-        )
-        return None if same or (before is None and not entry.pods) else entry.used
+        earlier = self._was_used.pop(name, None)
+        had = (earlier or {}) if before is None else {pod.name: pod.devices for pod in before.pods}
+        read = entry.read
+        entry.used = node_use(name, entry.pods.values(), node.devices, read.resources, self._held(name), had)
+        same = before is not None and replace(before, because=entry.used.because) == entry.used
+        unsaid = before is None and not entry.pods and earlier is None
+        return None if same or unsaid else entry.used

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from unidle.fleet import Health, Node, Tier
+from unidle.fleet.labels import UNSCHEDULABLE
 from unidle.jobs import Reason
 from unidle.kube import objects
 from unidle.kube.devices import devices_of
@@ -14,7 +15,6 @@ from unidle.kube.quantity import cores, whole
 from unidle.kube.tiers import ROOT_KIND, Way, declared_way, way_of
 
 _KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
-_CORDONED: Final = "node.kubernetes.io/unschedulable"
 UNFIT: Final = "unidle.dev/unfit"
 """Taint of a node that unidle itself has taken out of use, for all others."""
 GPU_LINKS: Final = "unidle.dev/gpu-links"
@@ -145,14 +145,14 @@ def health_of(node: objects.KubeNode) -> tuple[Health, Reason]:
 
 def _taints(node: objects.KubeNode) -> dict[str, str]:
     """Keys of the taints that keep pods off, each with its source. Those that unidle made follow from its log."""
-    own = {UNFIT, _CORDONED} if CORDONED_BY in node.metadata.annotations else {UNFIT}
+    own = {UNFIT, UNSCHEDULABLE} if CORDONED_BY in node.metadata.annotations else {UNFIT}
     found = {
         taint.key: f"{taint.key}: {taint.effect}{f' ({taint.value})' if taint.value else ''}"
         for taint in sorted(node.spec.taints, key=lambda taint: (taint.key, taint.effect, taint.value))
         if taint.effect in _KEEPS_OFF and taint.key not in own
     }
-    if node.spec.unschedulable and _CORDONED not in own:
-        found.setdefault(_CORDONED, f"{_CORDONED}: the node is cordoned")
+    if node.spec.unschedulable and UNSCHEDULABLE not in own:
+        found.setdefault(UNSCHEDULABLE, f"{UNSCHEDULABLE}: the node is cordoned")
     return dict(sorted(found.items()))
 
 

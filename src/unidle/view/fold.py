@@ -90,6 +90,7 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.FleetDeclared: of_fleet.fleet_declared,
     ev.ClockMeasured: host_clocks.clock_measured,
     ev.NodeTaken: of_hosts.node_taken,
+    ev.PodsSeen: of_hosts.pods_seen,
     ev.HealthSet: of_fleet.health_set,
     ev.DeviceCut: of_fleet.device_cut,
     ev.JobSubmitted: of_jobs.job_submitted,
