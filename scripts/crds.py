@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import yaml
 
+from unidle.files.fleet_objects import POLICY, TOPOLOGY
 from unidle.files.schema import fleet_schema, job_schema
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,10 +26,6 @@ FILE = ROOT / "deploy" / "kubernetes" / "crds.yaml"
 GROUP: Final = "unidle.dev"
 VERSION: Final = "v1alpha1"
 HEAD: Final = "# Made by scripts/crds.py from the types of the file formats: change those.\n"
-TOPOLOGY: Final = ("topology", "tiers", "links", "gpu_links")
-POLICY: Final = (
-    "guard", "idle", "profile", "retention", "migration", "history", "notices", "prices", "currency", "timezone",
-)  # fmt: skip
 _MOST_KEYS: Final = 300  # of a mapping whose names a rule checks: the server bounds what rules may cost
 _PLAIN: Final = (
     "type", "description", "enum", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
@@ -188,10 +185,26 @@ def _status(**fields: str) -> Schema:
     return {"type": "object", "properties": properties}
 
 
+def _status_in_use(**fields: str) -> Schema:
+    """As :func:`_status`, of a part of a fleet file."""
+    status = _status(**fields)
+    status["properties"]["inUse"] = _IN_USE
+    return status
+
+
+_IN_USE: Final[Schema] = {
+    "type": "object",
+    "description": "The spec that was accepted last: it stays in use while a later one is refused.",
+    "x-kubernetes-preserve-unknown-fields": True,
+}
+
+
 def _column(name: str, path: str, kind: str = "string", *, wide: bool = False) -> Schema:
     return {"name": name, "type": kind, "jsonPath": path, **({"priority": 1} if wide else {})}
 
 
+_ACCEPTED: Final = _column("Accepted", ".status.conditions[?(@.type=='Accepted')].status")
+_WHY: Final = _column("Why", ".status.conditions[?(@.type=='Accepted')].message", wide=True)
 _AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
 
 
@@ -270,8 +283,10 @@ def queue() -> Schema:
         _column("Kind", ".spec.kind"),
         _column("Running", ".status.running", "integer"),
         _column("Waiting", ".status.waiting", "integer"),
+        _ACCEPTED,
+        _WHY,
     ]
-    status = _status(running="integer", waiting="integer")
+    status = _status_in_use(running="integer", waiting="integer")
     about = "A queue of a fleet file, named by the object."
     return definition(Names("Queue", "queues", "uq"), about, spec, status, columns)
 
@@ -283,8 +298,13 @@ def topology() -> Schema:
         rule("!has(self.tiers) || size(self.tiers) == 0 || !has(self.topology) || !has(self.topology.labels)",
              "the tiers are declared too: keep one, tiers or topology.labels"),
     ]  # fmt: skip
-    status = _status(tiers="integer", nodes="integer")
-    columns = [_column("Tiers", ".status.tiers", "integer"), _column("Nodes", ".status.nodes", "integer")]
+    status = _status_in_use(tiers="integer", nodes="integer")
+    columns = [
+        _ACCEPTED,
+        _column("Tiers", ".status.tiers", "integer"),
+        _column("Nodes", ".status.nodes", "integer"),
+        _WHY,
+    ]
     about = "The network tree and the links of a fleet file."
     return definition(Names("Topology", "topologies", "utopo"), about, spec, status, columns)
 
@@ -293,7 +313,9 @@ def fleet_policy() -> Schema:
     whole = fleet_schema()
     spec = Structural(whole).fields(whole, POLICY)
     about = "The policies of a fleet file."
-    return definition(Names("FleetPolicy", "fleetpolicies", "upolicy"), about, spec, _status(), [])
+    return definition(
+        Names("FleetPolicy", "fleetpolicies", "upolicy"), about, spec, _status_in_use(), [_ACCEPTED, _WHY]
+    )
 
 
 class _Plain(yaml.SafeDumper):

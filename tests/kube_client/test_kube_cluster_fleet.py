@@ -242,10 +242,18 @@ def clusters(draw: st.DrawFn) -> list[Any]:
     return items
 
 
+def without_devices(used: NodeUse | None) -> Any:
+    """What does not depend on the past: a pod keeps the devices that it had, so only how many they are is certain."""
+    if used is None:
+        return None
+    pods = tuple((pod.name, pod.phase) for pod in used.pods)
+    return used.cpus, used.memory_bytes, len(used.devices), used.because, pods
+
+
 def outcome(found: ClusterFleet) -> tuple[Fleet, dict[str, Any], dict[str, Any]]:
     found.changes()
     reads = dict(found.nodes)
-    uses = {name: found._nodes[name].used for name in reads}
+    uses = {name: without_devices(found._nodes[name].used) for name in reads}
     return found.fleet(), reads, uses
 
 

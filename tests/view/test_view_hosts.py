@@ -76,7 +76,7 @@ _FIELDS = {
     "cpus": st.sampled_from([0.0, 8.0]), "memory_bytes": st.sampled_from([0, 1 << 30]),
     "address": st.sampled_from(["127.0.0.1", "10.0.0.2"]), "fabric": st.sampled_from([None, "roce"]),
     "gpu_links": st.sampled_from(["", "a"]), "netns": st.sampled_from(["", "n"]),
-    "watch": st.sampled_from([None, WatchSources()]),
+    "watch": st.sampled_from([None, WatchSources()]), "sources": st.sampled_from([(), ("devices: 2",)]),
 }  # fmt: skip
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -36,6 +37,9 @@ from unidle.words import US_PER_HOUR, counted, device_time
 
 if TYPE_CHECKING:
     from unidle.fleet import Link
+
+
+_WAYS_SHOWN: Final = 8
 
 
 def register(app: typer.Typer) -> None:
@@ -90,7 +94,15 @@ def _show_fleet(shown: _Shown, as_json: bool) -> None:
     if as_json:
         tiers = [{"id": t.id, "kind": t.kind, "parent": t.parent} for t in found.tiers]
         links = {name: asdict(one) for name, one in found.gpu_links.items()}
-        print_json({"source": found.source, "tiers": tiers, "devices": lines, "gpu_links": links})
+        print_json(
+            {
+                "source": found.source,
+                "sources": list(found.sources),
+                "tiers": tiers,
+                "devices": lines,
+                "gpu_links": links,
+            }
+        )
         return
     _say_devices(lines)
     for name, one in found.gpu_links.items():
@@ -98,7 +110,19 @@ def _show_fleet(shown: _Shown, as_json: bool) -> None:
 
         alike = sum(node.gpu_links == name for node in found.nodes)
         say(f"links {name}: {describe(one)} ({counted(alike, 'node')})")
+    _say_sources(found)
     say(f"{counted(len(lines), 'device')} on {counted(len(found.nodes), 'node')} ({found.source})")
+
+
+def _say_sources(found: Fleet) -> None:
+    """Where a cluster's fleet was read: what is declared, and each way that nodes were read in, most nodes first."""
+    for source in found.sources:
+        say(source)
+    alike = Counter(node.sources for node in found.nodes if node.sources)
+    for sources, count in alike.most_common(_WAYS_SHOWN):
+        say(f"{counted(count, 'node')}, read from: {'; '.join(sources)}")
+    if len(alike) > _WAYS_SHOWN:
+        say(f"{counted(len(alike) - _WAYS_SHOWN, 'more way')} of reading nodes: --json has those of each")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +165,7 @@ def _device_lines(shown: _Shown) -> list[dict[str, Any]]:
             lines.append(
                 {"device": device.id, "node": node.id, "tier": node.parent, "kind": device.kind, "model": device.model,
                  "vendor": device.vendor if device.kind == "gpu" else None, "gpu_links": node.gpu_links or None, "memory_bytes": device.memory_bytes, "slices_ppm": [s.share_ppm for s in slices_of(device)], "health": state, "spare": node.id in shown.spares,
-                 "share": _sharing(device), "cut": _cut(device),
+                 "sources": list(node.sources), "share": _sharing(device), "cut": _cut(device),
                  "watched": blind is not None and not blind[node.id], "not_watched": None if blind is None else blind[node.id] or None,
                  "jobs": sorted(holders.get(device.id, ())), "idle": sorted(shown.told.intersection(holders.get(device.id, ())))}
             )  # fmt: skip

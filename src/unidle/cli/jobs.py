@@ -47,6 +47,25 @@ def register(app: typer.Typer) -> None:
     app.command("cancel")(cancel)
 
 
+def _list_others(view: View, as_json: bool) -> None:
+    """Pods that have devices of the fleet and are of no job."""
+    lines: list[dict[str, Any]] = [
+        {"pod": pod.name, "node": node, "phase": pod.phase, "devices": list(pod.devices)}
+        for node, taken in sorted(view.taken.items())
+        for pod in taken.pods
+    ]
+    if as_json:
+        print_json(lines)
+    elif lines:
+        rows = [
+            [line["pod"], line["node"], line["phase"], " ".join(line["devices"]) or "none left"]
+            for line in lines
+        ]
+        show_table(["pod", "node", "phase", "devices"], rows)
+    else:
+        say("no pod of others has a device")
+
+
 def list_jobs(
     store: StoreOption = None,
     state: Annotated[
@@ -60,6 +79,13 @@ def list_jobs(
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also list the jobs that ended earlier, and all that wait.")
+    ] = False,
+    others: Annotated[
+        bool,
+        typer.Option(
+            "--others",
+            help="Of a cluster: list the pods that unidle did not start and that have devices instead.",
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -75,6 +101,9 @@ def list_jobs(
     opened = read_store(store)
     view = read_view(opened)
     watched = opened.holder() is not None
+    if others:
+        _list_others(view, as_json)
+        return
     if as_json:
         print_json([job_line(job, named_store(store)) for job in listed(view) if state in (None, job.state)])
         return

@@ -33,6 +33,7 @@ from unidle.cli.option_set import with_options
 from unidle.cli.output import whole_file
 from unidle.cli.times import moment
 from unidle.errors import BadInput
+from unidle.ledger.taxonomy import OTHER_POD
 
 if TYPE_CHECKING:
     from unidle.ledger.select import TimeRange
@@ -177,7 +178,10 @@ def _where(view: View, options: LedgerOptions) -> dict[str, list[str]]:
     where = {name: values for name in filters if (values := getattr(options, name))}
     _check_names(view, where)
     if options.job:
-        where["job"] = [need_job(view, name, removed=True).id for name in options.job]
+        where["job"] = [
+            name if name.startswith(OTHER_POD) else need_job(view, name, removed=True).id
+            for name in options.job
+        ]
     return where
 
 

@@ -18,6 +18,7 @@ from unidle.cli.common import (
     show_table,
 )
 from unidle.cli.tables import without_empty
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.place.queue.fair_share import QueueAccount
@@ -71,6 +72,10 @@ def _shares(view: View, as_json: bool) -> None:
     if not rows:
         say("no queue uses or waits for anything")
     show_table(["queue", "of", *columns, "jobs waiting", "share %", "past %"], rows)
+    if pods := sum(len(taken.pods) for taken in view.taken.values()):
+        devices = sum(len(taken.devices) for taken in view.taken.values())
+        has = f"{counted(pods, 'pod')} of others"
+        say(f"{has} {'has' if pods == 1 else 'have'} {counted(devices, 'device')}: unidle list --others")
 
 
 def _line(share: QueueAccount, resources: tuple[str, ...], capacity: tuple[int, ...]) -> dict[str, Any]:

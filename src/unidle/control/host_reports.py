@@ -6,12 +6,22 @@ A report may come twice, or late: what the view has already is no event.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from hashlib import blake2b
 from itertools import count
 from typing import Final, TypeAlias
 
-from unidle.engine.protocol import Disrupted, HostClock, JobArrived, Landed, NodesChanged, Silent, Taken
+from unidle.engine.protocol import (
+    Disrupted,
+    HostClock,
+    JobArrived,
+    Landed,
+    NodesChanged,
+    PodsReached,
+    Redeclared,
+    Silent,
+    Taken,
+)
 from unidle.events import types as ev
 from unidle.fleet import Fleet, Node, as_declared
 from unidle.fleet.model import declared_node
@@ -22,7 +32,9 @@ from unidle.view.jobs import AttemptView
 from unidle.view.node_edits import edit_of
 from unidle.view.state import View
 
-HostReport: TypeAlias = NodesChanged | HostClock | Silent | Disrupted | Landed | Taken
+HostReport: TypeAlias = (
+    NodesChanged | Redeclared | HostClock | Silent | Disrupted | Landed | Taken | PodsReached
+)
 _NAME_MOST: Final = 40
 
 
@@ -30,6 +42,9 @@ def event_of(view: View, seen: HostReport) -> ev.Event | None:
     """The event of a report; None where nothing is new in it, or is of an attempt that is not live."""
     if isinstance(seen, NodesChanged):
         return fleet_change(view, seen.put, seen.gone)
+    if isinstance(seen, Redeclared):
+        now = replace(seen.fleet, nodes=())
+        return None if now == replace(view.fleet, nodes=()) else ev.FleetDeclared(now)
     if isinstance(seen, Taken):
         return _taken(view, seen)
     if isinstance(seen, HostClock):
@@ -37,6 +52,10 @@ def event_of(view: View, seen: HostReport) -> ev.Event | None:
     attempt = _live(view, seen.job, seen.attempt)
     if attempt is None:
         return None
+    if isinstance(seen, PodsReached):
+        late = attempt.all_spawned
+        nodes = () if late else tuple(name for name in seen.nodes if _phase(attempt, name) != seen.phase)
+        return ev.PodsSeen(seen.job, seen.attempt, nodes, seen.phase) if nodes else None
     if isinstance(seen, Silent):
         return _silent(attempt, seen)
     if isinstance(seen, Disrupted):
@@ -82,10 +101,12 @@ def _taken(view: View, seen: Taken) -> ev.NodeTaken | None:
     if seen.node not in view.nodes:
         return None
     before, devices = view.taken.get(seen.node), tuple(sorted(seen.devices))
-    same = (0, 0, ()) if before is None else (before.cpu_milli, before.memory_bytes, before.devices)
-    if same == (round(seen.cpus * 1000), seen.memory_bytes, devices):
+    same: tuple[object, ...] = (0, 0, (), ())
+    if before is not None:
+        same = (before.cpu_milli, before.memory_bytes, before.devices, before.pods)
+    if same == (round(seen.cpus * 1000), seen.memory_bytes, devices, seen.pods):
         return None
-    return ev.NodeTaken(seen.node, seen.cpus, seen.memory_bytes, devices, seen.because)
+    return ev.NodeTaken(seen.node, seen.cpus, seen.memory_bytes, devices, seen.because, seen.pods)
 
 
 def _clock(view: View, seen: HostClock) -> ev.ClockMeasured | None:
@@ -93,6 +114,12 @@ def _clock(view: View, seen: HostClock) -> ev.ClockMeasured | None:
     if seen.node not in view.nodes or not is_news(known, seen.boot, seen.offset_ns, seen.error_ns):
         return None
     return ev.ClockMeasured(seen.node, seen.boot, seen.offset_ns, seen.error_ns)
+
+
+def _phase(attempt: AttemptView, node: str) -> str:
+    """How far the attempt's pod on a node had come when that was last reported."""
+    seen = attempt.pod_phases.get(node)
+    return seen[-1][1] if seen else ""
 
 
 def _silent(attempt: AttemptView, seen: Silent) -> ev.RanksSilent | None:

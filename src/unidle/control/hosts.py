@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -45,8 +46,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from unidle.control.gangs.host_profiler import HostProfiler
-    from unidle.control.kube import KubeWish
-    from unidle.control.kube_objects import KubeObjects
+    from unidle.control.kube import ClusterObjects, KubeWish
     from unidle.files.fleet_notices import NoticeChannel
     from unidle.view.state import View
 
@@ -143,7 +143,7 @@ class HostsSession:
     address: tuple[str, int]
     state: Path
     tls: SSLContext
-    objects: KubeObjects | None = None
+    objects: ClusterObjects | None = None
 
     @property
     def join_file(self) -> Path:
@@ -159,7 +159,7 @@ class OpenHosts:
     signs: AgentSigns
     storage: HostStorage
     marks: NodeMarks | None = None
-    objects: KubeObjects | None = None
+    objects: ClusterObjects | None = None
 
     def hear(self, peer: Peer, seen: frames.Seen) -> None:
         """Take one observation of an agent."""
@@ -179,10 +179,11 @@ def take_up_hosts(
 
     Errors: also those of :func:`unidle.hub.server.open_hub`.
     """
-    senders = senders_of(channels)
     with held_store(store, data_dir, "unidle up") as held:
         hosts = _open_hosts(wish, held, fleet)
         try:
+            senders = senders_of(channels if hosts.objects is None else hosts.objects.fleet.channels)
+            fleet = hosts.engine.fleet()
             view, clock = held.view, held.clock
             services = ControllerServices(
                 NodeMaintenance(lambda: hosts.engine.commands, name_of_controller(view), hosts.marks),
@@ -222,6 +223,11 @@ def _profiler(held: HeldStore, fleet: Fleet, hosts: OpenHosts, address: str) -> 
     return profiler
 
 
+def _as_on_start(fleet: Fleet, declared: Fleet) -> Fleet:
+    """Profiles are on where the command's option switched them on."""
+    return replace(declared, profile=replace(declared.profile, on=True)) if fleet.profile.on else declared
+
+
 def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     """Listen, and make the engine: nodes of the log are kept until their agents say more."""
     clock, lease, view, state = held.clock, held.lease, held.view, held.state
@@ -239,15 +245,20 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     try:
         engine: HostsEngine
         marks: NodeMarks | None = None
-        objects: KubeObjects | None = None
+        objects: ClusterObjects | None = None
         nodes = view.fleet.nodes if view.fleet.source == HOSTS else ()  # else those of this machine
         if wish.kube is not None:
             from unidle.control.kube import KubeController, kube_engine, timing_of
 
             by = KubeController(
-                clock, lease.token, timing_of(wish.deadline_ns), lambda: held.store.is_fresh(lease), nodes
+                clock,
+                lease.token,
+                timing_of(wish.deadline_ns),
+                lambda: held.store.is_fresh(lease),
+                nodes,
+                {name: taken.pods for name, taken in view.taken.items()},
             )
-            engine, objects = kube_engine(hub, wish.kube, fleet, by)
+            engine, objects = kube_engine(hub, wish.kube, partial(_as_on_start, fleet), by)
             marks = engine
         else:
             known = as_declared(replace(fleet, nodes=nodes, source=HOSTS))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from unidle.clock import Clock, boottime_ns
+from unidle.control.kube_fleet import FleetFileGiven, KubeFleet, open_kube_fleet
 from unidle.control.kube_objects import KubeObjects
 from unidle.control.store_files import say_line
 from unidle.engine.hosts.timing import HostsTiming, S
@@ -16,6 +17,7 @@ from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.sources import KubeSources
 from unidle.engine.kube.token_reviews import TokenReviews
 from unidle.errors import BadInput
+from unidle.events.hosts import OtherPod
 from unidle.fleet import HOSTS, Fleet, Node
 from unidle.hub.server import HubServer
 from unidle.kube.access import ClusterAccess
@@ -27,6 +29,10 @@ from unidle.kube.objects import NODES, PODS, RESOURCE_SLICES, UNIDLE_JOBS
 from unidle.kube.protocol import EVERYTHING, KubeError, KubeWriter, Selected
 from unidle.kube.reflector import follow
 from unidle.kube.writer import open_writer
+
+if TYPE_CHECKING:
+    from unidle.control.loop import Controller
+    from unidle.events.types import Event
 
 START_WITHIN_NS: Final = 600 * S
 """For the boxes of a gang: an image may have to be pulled first."""
@@ -42,7 +48,7 @@ class KubeWish:
     ``hub_addresses``: each a ``HOST:PORT`` by which pods reach the controller; empty: where it listens. ``cpu_devices``: of each
     node without GPUs. ``agents``: NAMESPACE/NAME of the agents' service account; empty: the usual name in ``namespace``.
     ``agent_hub``: NAMESPACE/NAME of the ConfigMap in which agents find the controller; empty: it is not written.
-    ``hook_namespace``: of Jobs with commands of the site; empty: there are none. ``hook_image`` empty: ``box_image``.
+    ``hook_namespace``: of Jobs with commands of the site; empty: there are none. ``hook_image`` empty: ``box_image``. ``fleet``: what --fleet declares.
     """
 
     box_image: str
@@ -56,53 +62,92 @@ class KubeWish:
     agent_hub: str = ""
     hook_namespace: str = ""
     hook_image: str = ""
+    fleet: FleetFileGiven | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KubeController:
-    """Who drives the cluster. ``nodes``: those that the log has. ``may_write``: whether the store's lease surely holds."""
+    """Who drives the cluster. ``nodes``: those that the log has; ``taken``: of which others use something, with their pods. ``may_write``: whether the store's lease surely holds."""
 
     clock: Clock
     fence: int
     timing: HostsTiming
     may_write: Callable[[], bool]
     nodes: tuple[Node, ...] = ()
+    taken: Mapping[str, tuple[OtherPod, ...]] = field(default_factory=dict)
 
 
 def timing_of(deadline_ns: int) -> HostsTiming:
     return HostsTiming(deadline_ns=deadline_ns, start_within_ns=START_WITHIN_NS)
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterObjects:
+    """unidle's own objects in a cluster. ``jobs`` None: it does not serve them."""
+
+    fleet: KubeFleet
+    jobs: KubeObjects | None
+
+    def heard(self, event: Event) -> None:
+        """An event of the log."""
+        if self.jobs is not None:
+            self.jobs.heard(event)
+
+    def turn(self, controller: Controller, now_ns: int) -> None:
+        """After a turn of the loop: act on what objects ask for, and write what they do not show yet."""
+        if self.jobs is not None:
+            self.jobs.turn(controller, now_ns)
+        self.fleet.turn(controller.view, now_ns)
+
+    def close(self) -> None:
+        if self.jobs is not None:
+            self.jobs.close()
+        self.fleet.close()
+
+
 def kube_engine(
-    hub: HubServer, wish: KubeWish, fleet: Fleet, by: KubeController
-) -> tuple[KubeEngine, KubeObjects | None]:
-    """The engine, and jobs as objects where the cluster has their definition. ``fleet`` has queues and policies. Errors: BadInput, KubeError where the cluster does not answer."""
+    hub: HubServer, wish: KubeWish, always: Callable[[Fleet], Fleet], by: KubeController
+) -> tuple[KubeEngine, ClusterObjects]:
+    """The engine, and the objects of the cluster. ``always`` changes each fleet that is declared, as options of the command
+    do. Errors: BadInput, KubeError where the cluster does not answer."""
     client = open_client(access_of(wish), agent="unidle-controller")
     try:
         settings = _settings(hub, wish, client)
+        declared = open_kube_fleet(
+            client, open_writer(client, timeout_s=_WRITE_S), _allow(by), wish.fleet, always
+        )
         sources = _sources(client, settings, wish)
     except BaseException:
         client.close()
         raise
     sources.also_close.append(client.close)
     try:
+        declared.list_all(_LIST_S)
+        sources.fleet.read_by(declared.rules(sources.fleet.rules))
         sources.list_all(_LIST_S)
-        sources.fleet.changes()
+        sources.fleet.was_used(by.taken)
+        sources.at_start = sources.fleet.changes()
         reviews = TokenReviews(client.another(patience_s=0.0), settings)
         sources.also_close.append(reviews.close)
         hub.vouched_by(reviews)
-        known = _known(by.nodes, fleet, sources.fleet.fleet())
+        cluster = sources.fleet.fleet()
+        fleet = declared.fleet(cluster.tiers, [node.id for node in cluster.nodes])
+        known = _known(by.nodes, fleet, cluster)
         engine = KubeEngine(
-            hub, known, by.clock, by.fence, by.timing, sources, settings, may_write=by.may_write
+            hub, known, by.clock, by.fence, by.timing, sources, settings, declared, may_write=by.may_write
         )
         engine.say = say_line
-        return engine, _objects(client, settings, engine, by)
+        sources.fleet.held_by(engine.held)
+        for fd in declared.wake_fds:
+            engine.also_wake(fd)
+        return engine, ClusterObjects(declared, _jobs(client, settings, engine, by))
     except BaseException:
         sources.close()
+        declared.close()
         raise
 
 
-def _objects(
+def _jobs(
     client: ApiClient, settings: PodSettings, engine: KubeEngine, by: KubeController
 ) -> KubeObjects | None:
     """None where the cluster does not serve jobs of unidle, or this controller may not read them. Errors: KubeError."""
@@ -114,16 +159,20 @@ def _objects(
             return None
         raise
 
-    def allow(writer: KubeWriter) -> None:
-        if by.may_write():
-            writer.allow_until(boottime_ns() + WRITE_NS)
-
     writer = open_writer(client, timeout_s=_WRITE_S)
-    objects = KubeObjects(follow(client, UNIDLE_JOBS, which), writer, settings.namespace, allow)
+    objects = KubeObjects(follow(client, UNIDLE_JOBS, which), writer, settings.namespace, _allow(by))
     engine.arrivals = objects.arrivals
     for fd in objects.wake_fds:
         engine.also_wake(fd)
     return objects
+
+
+def _allow(by: KubeController) -> Callable[[KubeWriter], None]:
+    def allow(writer: KubeWriter) -> None:
+        if by.may_write():
+            writer.allow_until(boottime_ns() + WRITE_NS)
+
+    return allow
 
 
 def access_of(wish: KubeWish) -> ClusterAccess:

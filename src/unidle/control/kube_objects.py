@@ -182,8 +182,8 @@ def job_status(job: JobView, generation: int) -> Plain:
         "ranks": f"{up}/{job.spec.ranks}",
         "step": job.steps(),
         "message": "" if because is None else because.text,
-        "startedAt": _time(job.attempts[0].placed_ns) if job.attempts else None,
-        "endedAt": None if job.ended_ns is None else _time(job.ended_ns),
+        "startedAt": kube_time(job.attempts[0].placed_ns) if job.attempts else None,
+        "endedAt": None if job.ended_ns is None else kube_time(job.ended_ns),
         "observedGeneration": generation,
         "conditions": list(_conditions(job, because, generation)),
     }
@@ -192,26 +192,26 @@ def job_status(job: JobView, generation: int) -> Plain:
 def refused_status(why: str, found: RawObject) -> Plain:
     """Of an object that is no job. The time of its condition is that of the object."""
     generation = found.metadata.generation
-    refused = _condition("Accepted", False, "Invalid", why, found.metadata.creation_timestamp, generation)
+    refused = condition_of("Accepted", False, "Invalid", why, found.metadata.creation_timestamp, generation)
     return {"state": "refused", "message": why, "observedGeneration": generation, "conditions": [refused]}
 
 
 def _conditions(job: JobView, because: Reason | None, generation: int) -> Iterator[Plain]:
     """As of Jobs of Kubernetes, so that ``kubectl wait --for=condition=Complete`` works."""
-    submitted = _time(job.submitted_ns)
-    yield _condition("Accepted", True, "Submitted", f"the job is {job.id}", submitted, generation)
+    submitted = kube_time(job.submitted_ns)
+    yield condition_of("Accepted", True, "Submitted", f"the job is {job.id}", submitted, generation)
     reason = camel("waits" if because is None else because.code)
     text = "" if because is None else because.text
     last = job.attempts[-1] if job.attempts else None
     running = last is not None and last.live
     since_ns = job.submitted_ns if last is None else last.ended_ns or last.placed_ns
-    yield _condition("Running", running, reason, text, _time(since_ns), generation)
+    yield condition_of("Running", running, reason, text, kube_time(since_ns), generation)
     if job.terminal and job.ended_ns is not None:
         done = "Complete" if job.state == "succeeded" else "Failed"
-        yield _condition(done, True, reason, text, _time(job.ended_ns), generation)
+        yield condition_of(done, True, reason, text, kube_time(job.ended_ns), generation)
 
 
-def _condition(kind: str, holds: bool, reason: str, text: str, since: str, generation: int) -> Plain:
+def condition_of(kind: str, holds: bool, reason: str, text: str, since: str, generation: int) -> Plain:
     return {
         "type": kind, "status": "True" if holds else "False", "reason": reason, "message": text[:32768],
         "lastTransitionTime": since, "observedGeneration": generation,
@@ -250,5 +250,5 @@ def camel(code: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in code.split("_")) or "Unknown"
 
 
-def _time(ns: int) -> str:
+def kube_time(ns: int) -> str:
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -32,7 +32,9 @@ from unidle.engine.protocol import (
     Landed,
     NodesChanged,
     Observation,
+    PodsReached,
     RankMarks,
+    Redeclared,
     Silent,
     Taken,
     Utilised,
@@ -272,13 +274,15 @@ class Controller:
         here = self.view.care.targets.get(target)
         return here is not None and here.state not in ("suspect", "draining")
 
-    def _take_of_host(self, seen: NodesChanged | HostClock | Taken | Silent | Disrupted | Landed) -> None:
+    def _take_of_host(
+        self, seen: NodesChanged | Redeclared | HostClock | Taken | Silent | Disrupted | Landed | PodsReached
+    ) -> None:
         if (event := event_of(self.view, seen)) is None:
             return
         self._emit(event)
         if isinstance(seen, Silent | Disrupted | Landed):
             self._state.queue.touch(seen.job)
-        if not isinstance(seen, Silent | Disrupted | HostClock):
+        if not isinstance(seen, Silent | Disrupted | HostClock | PodsReached):
             self._state.place = True
 
     def _take_vitals(self, seen: GangVitals) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from unidle.events.marks import Mark
-from unidle.events.types import Use
+from unidle.events.types import OtherPod, PodPhase, Use
 from unidle.fleet import CutMode, CutPart, Fleet, Health, Node
 from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.jobs.vitals import GangVitals
@@ -125,6 +125,13 @@ class NodesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Redeclared:
+    """All of the fleet but its nodes, as it is from now on. ``fleet`` has no nodes. Reported before nodes of new tiers."""
+
+    fleet: Fleet
+
+
+@dataclass(frozen=True, slots=True)
 class HostClock:
     """The clock since boot ``boot`` of a node plus ``offset_ns`` is the controller's, give or take ``error_ns``.
 
@@ -175,6 +182,16 @@ class Landed:
 
 
 @dataclass(frozen=True, slots=True)
+class PodsReached:
+    """Pods of an attempt on these nodes have come to ``phase``. It may be reported again."""
+
+    job: str
+    attempt: int
+    nodes: tuple[str, ...]
+    phase: PodPhase
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """All that others use of a node now: cores, bytes of memory, and whole devices (ids). Zeros: nothing any more.
 
@@ -186,6 +203,7 @@ class Taken:
     memory_bytes: int
     devices: tuple[str, ...]
     because: Reason
+    pods: tuple[OtherPod, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +222,7 @@ class JobArrived:
 
 Observation = (
     RankMarks | HealthChange | Utilised | GangVitals | CheckpointLook
-    | NodesChanged | HostClock | Silent | Disrupted | Landed | Taken | JobArrived
+    | NodesChanged | Redeclared | HostClock | Silent | Disrupted | Landed | Taken | PodsReached | JobArrived
 )  # fmt: skip
 
 

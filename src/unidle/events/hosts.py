@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from unidle.events import Base
-from unidle.fleet import LinkClass, Node
+from unidle.fleet import Fleet, LinkClass, Node
 from unidle.fleet.policies import WatchSources
 from unidle.jobs import Reason
 
@@ -28,6 +30,7 @@ class NodeEdit(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu_links: str | UnsetType = UNSET
     netns: str | UnsetType = UNSET
     watch: WatchSources | UnsetType | None = UNSET
+    sources: tuple[str, ...] | UnsetType = UNSET
 
 
 class ClockMeasured(Base, frozen=True, omit_defaults=True):
@@ -53,14 +56,48 @@ class FleetChanged(Base, frozen=True, omit_defaults=True):
     gone: tuple[str, ...] = ()
 
 
+class FleetDeclared(Base, frozen=True, omit_defaults=True):
+    """All of the fleet but its nodes is this from now on: tiers, links, queues, policies. ``fleet`` has no nodes."""
+
+    fleet: Fleet
+
+
+OtherPhase = Literal["starting", "running", "ending"]
+
+
+class OtherPod(msgspec.Struct, frozen=True, array_like=True):
+    """A pod that unidle did not start, as ``NAMESPACE/NAME``, and the devices that are counted as its own."""
+
+    name: str
+    phase: OtherPhase
+    devices: tuple[str, ...]
+
+
+PodPhase = Literal["pod_binding", "volume_mount", "image_pull", "container_start"]
+"""How far the pod of a job has come, as leaves of the ledger."""
+
+
+class PodsSeen(Base, frozen=True, omit_defaults=True):
+    """The pods of an attempt on these nodes have come so far."""
+
+    job: str
+    attempt: int
+    nodes: tuple[str, ...]
+    phase: PodPhase
+
+
 class NodeTaken(Base, frozen=True, omit_defaults=True):
-    """All that others use of a node from now on: cores, bytes of memory, devices (ids); zeros: nothing any more."""
+    """All that others use of a node from now on: cores, bytes of memory, devices (ids); zeros: nothing any more.
+
+    ``pods``: of a cluster, those among them that have devices.
+    """
 
     node: str
     cpus: float
     memory_bytes: int
     devices: tuple[str, ...]
     because: Reason
+    pods: tuple[OtherPod, ...] = ()
 
 
 class RanksSilent(Base, frozen=True, omit_defaults=True):

@@ -27,8 +27,13 @@ from unidle.events.guard import WatchSet as WatchSet
 from unidle.events.hosts import AttemptDisrupted as AttemptDisrupted
 from unidle.events.hosts import ClockMeasured as ClockMeasured
 from unidle.events.hosts import FleetChanged as FleetChanged
+from unidle.events.hosts import FleetDeclared as FleetDeclared
 from unidle.events.hosts import NodeEdit as NodeEdit
 from unidle.events.hosts import NodeTaken as NodeTaken
+from unidle.events.hosts import OtherPhase as OtherPhase
+from unidle.events.hosts import OtherPod as OtherPod
+from unidle.events.hosts import PodPhase as PodPhase
+from unidle.events.hosts import PodsSeen as PodsSeen
 from unidle.events.hosts import RankLanded as RankLanded
 from unidle.events.hosts import RanksSilent as RanksSilent
 from unidle.events.jobs import AttemptEnded as AttemptEnded
@@ -143,8 +148,10 @@ Event: TypeAlias = (
     | Sighted
     | FleetSeen
     | FleetChanged
+    | FleetDeclared
     | ClockMeasured
     | NodeTaken
+    | PodsSeen
     | HealthSet
     | DeviceCut
     | JobSubmitted
@@ -194,8 +201,10 @@ KINDS: Final[dict[str, type[Event]]] = {
     "sighted": Sighted,
     "fleet_seen": FleetSeen,
     "fleet_changed": FleetChanged,
+    "fleet_declared": FleetDeclared,
     "clock_measured": ClockMeasured,
     "node_taken": NodeTaken,
+    "pods_seen": PodsSeen,
     "health_set": HealthSet,
     "device_cut": DeviceCut,
     "job_submitted": JobSubmitted,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from unidle.files.check import convert, same_fields
@@ -21,7 +22,7 @@ from unidle.files.fleet_file import (
 from unidle.files.fleet_guard import guard_of
 from unidle.files.fleet_idle import idle_of
 from unidle.files.fleet_links import check_gpu_links, gpu_links_of
-from unidle.files.fleet_network import label_keys, links, tiers_by_labels, unknown
+from unidle.files.fleet_network import check_label_keys, label_keys, links, tiers_by_labels, unknown
 from unidle.files.fleet_notices import NoticeChannel, notices_of
 from unidle.files.fleet_profile import profile_of
 from unidle.files.fleet_queues import history_of, migration_of, queues_of, zone_of
@@ -37,6 +38,8 @@ from unidle.fleet.policies import WatchSources
 from unidle.words import counted
 
 __all__ = [
+    "WithoutNodes",
+    "declared_without_nodes",
     "fleet_and_notices_from_mapping",
     "fleet_from_mapping",
     "fleet_to_yaml",
@@ -77,6 +80,24 @@ def fleet_and_notices_from_mapping(
     return builder.fleet(), builder.channels
 
 
+@dataclass(frozen=True, slots=True)
+class WithoutNodes:
+    """What a document declares of a fleet whose nodes are listed elsewhere. ``tier_labels``: its ``topology.labels``."""
+
+    fleet: Fleet
+    tier_labels: tuple[str, ...] | None
+    channels: tuple[NoticeChannel, ...]
+
+
+def declared_without_nodes(document: Document, base_dir: str, others: tuple[Tier, ...]) -> WithoutNodes:
+    """As :func:`load_fleet_and_notices`, without nodes. Links may also lead to tiers of ``others``, and to their kinds."""
+    builder = _Builder(document, base_dir, HostsFleetFile, others)
+    fleet, file = builder.fleet(), builder.file
+    return WithoutNodes(
+        fleet if file.tiers else replace(fleet, tiers=()), file.topology.labels, builder.channels
+    )
+
+
 def fleet_from_mapping(data: Mapping[str, object], source: str) -> Fleet:
     """The fleet that ``data`` (the fleet file's fields) describes; ``source`` names it in errors.
 
@@ -88,16 +109,22 @@ def fleet_from_mapping(data: Mapping[str, object], source: str) -> Fleet:
 class _Builder:
     """Expands ranges and checks what one field alone cannot tell."""
 
-    def __init__(self, document: Document, base_dir: str, file: type[FleetFile] = FleetFile) -> None:
-        self._document, self._base_dir = document, base_dir
+    def __init__(
+        self,
+        document: Document,
+        base_dir: str,
+        file: type[FleetFile] = FleetFile,
+        others: tuple[Tier, ...] | None = None,
+    ) -> None:
+        self._document, self._base_dir, self._others = document, base_dir, others
         if not isinstance(document.data, Mapping):
             raise document.error(
                 (),
                 "a fleet file must be a mapping of fields",
                 remedy="the shortest form is: nodes: [{id: n1, devices: {count: 1, kind: cpu}}]",
             )
-        self._file = convert(document, file, what="fleet")
-        self.channels = notices_of(document, self._file.notices, base_dir)
+        self.file = convert(document, file, what="fleet")
+        self.channels = notices_of(document, self.file.notices, base_dir)
         self._paths: dict[str, Path] = {}  # tiers and nodes: they share one set of names
         self._device_count = 0
         self._uuids: dict[str, str] = {}
@@ -105,52 +132,55 @@ class _Builder:
         self._gpu_links: dict[str, GpuLinks] = {}
 
     def fleet(self) -> Fleet:
-        tiers = tuple(self._tiers()) or (ONLY_SITE,)
-        if not self._file.tiers:
+        tiers, others = tuple(self._tiers()) or (ONLY_SITE,), self._others or ()
+        if not self.file.tiers:
             self._paths[ONLY_SITE.id] = ()
+        self._paths.update({tier.id: () for tier in others if tier.id not in self._paths})
         self._check_parents(tiers)
-        self._gpu_links = gpu_links_of(self._document, self._file.gpu_links, self._base_dir)
+        self._gpu_links = gpu_links_of(self._document, self.file.gpu_links, self._base_dir)
         nodes = tuple(self._nodes(tiers))
         if nodes and not self._device_count:
             raise self._document.error(
                 ("nodes",), "the fleet has no device", remedy="add devices: {count: 1, kind: cpu} to a node"
             )
-        if keys := label_keys(self._document, self._file, nodes):
+        if self._others is not None:
+            check_label_keys(self._document, self.file)
+        elif keys := label_keys(self._document, self.file, nodes):
             tiers, nodes = tiers_by_labels(self._document, nodes, self._index_of, keys, ONLY_SITE)
             self._paths.update({tier.id: () for tier in tiers})
         return Fleet(
             tiers=tiers,
             nodes=nodes,
-            links=tuple(links(self._document, self._file.links, tiers, self._paths)),
-            prices_per_device_hour=dict(self._file.prices),
-            currency=self._file.currency,
+            links=tuple(links(self._document, self.file.links, (*tiers, *others), self._paths)),
+            prices_per_device_hour=dict(self.file.prices),
+            currency=self.file.currency,
             source="declared",
-            queues=tuple(queues_of(self._document, self._file.queues)),
-            zone=zone_of(self._document, self._file.timezone),
-            migration=migration_of(self._file.migration),
-            history=history_of(self._file.history),
+            queues=tuple(queues_of(self._document, self.file.queues)),
+            zone=zone_of(self._document, self.file.timezone),
+            migration=migration_of(self.file.migration),
+            history=history_of(self.file.history),
             gpu_links=self._gpu_links,
-            idle=idle_of(self._document, self._file.idle, self._file.queues),
-            guard=guard_of(self._document, self._file.guard, nodes),
-            profile=profile_of(self._document, self._file.profile),
-            retention=retention_of(self._document, self._file.retention),
+            idle=idle_of(self._document, self.file.idle, self.file.queues),
+            guard=guard_of(self._document, self.file.guard, nodes),
+            profile=profile_of(self._document, self.file.profile),
+            retention=retention_of(self._document, self.file.retention),
             host_devices=self._host_devices(),
         )
 
     def _host_devices(self) -> tuple[HostDevices, ...]:
-        if not self._file.hosts:
+        if not self.file.hosts:
             return ()
-        if not isinstance(self._file, HostsFleetFile):
+        if not isinstance(self.file, HostsFleetFile):
             raise self._document.error(
                 ("hosts",), "is for hosts that join a controller (`unidle up --listen`)",
                 remedy="declare `share` or `slices_ppm` of the devices of nodes",
             )  # fmt: skip
         from unidle.files.fleet_hosts import host_devices_of  # few fleets have it
 
-        return host_devices_of(self._document, self._file.hosts)
+        return host_devices_of(self._document, self.file.hosts)
 
     def _tiers(self) -> Iterator[Tier]:
-        for index, part in enumerate(self._file.tiers):
+        for index, part in enumerate(self.file.tiers):
             if part.kind in RESERVED_KINDS:
                 raise self._document.error(
                     ("tiers", index, "kind"), "is a reserved name of the lowest tier or of the whole fleet", value=part.kind,
@@ -187,7 +217,7 @@ class _Builder:
     def _nodes(self, tiers: tuple[Tier, ...]) -> Iterator[Node]:
         known = {tier.id: None for tier in tiers}
         before = len(self._paths)
-        for index, part in enumerate(self._file.nodes):
+        for index, part in enumerate(self.file.nodes):
             path: Path = ("nodes", index)
             parent = part.parent or (tiers[0].id if len(tiers) == 1 else None)
             if parent is None:
@@ -346,7 +376,7 @@ class _Builder:
         """The path of a device group's field: ``devices`` is one mapping or a list of them."""
         return (
             (*path, field)
-            if isinstance(self._file.nodes[int(path[1])].devices, DevicesPart)
+            if isinstance(self.file.nodes[int(path[1])].devices, DevicesPart)
             else (*path, group, field)
         )
 

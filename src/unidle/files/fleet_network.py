@@ -18,26 +18,33 @@ _ENDS: Final = "give both ends, a and b, or the kind of tier that it leads up fr
 def label_keys(document: Document, file: FleetFile, nodes: Sequence[Node]) -> tuple[str, ...]:
     """The label keys that make the network tree, from the node upwards; none where tiers are declared."""
     given = file.topology.labels
-    path: Path = ("topology", "labels")
+    check_label_keys(document, file)
     if file.tiers:
-        if given:
-            raise document.error(
-                path, "the tiers are declared too", remedy="keep one: tiers, or topology.labels"
-            )
         return ()
     found = {key for node in nodes for key in node.labels}
     if given is None:
         return well_known(found)
     for index, key in enumerate(given):
-        if key in given[:index]:
-            raise document.error((*path, index), "the label is given twice", value=key, remedy="keep one")
-        if key == HOST_KEY:
-            raise document.error(
-                (*path, index), "names the node itself, not a tier", value=key, remedy="remove it"
-            )
         if key not in found:
-            raise unknown(document, key, (*path, index), found, "label on any node")
+            raise unknown(document, key, ("topology", "labels", index), found, "label on any node")
     return tuple(given)
+
+
+def check_label_keys(document: Document, file: FleetFile) -> None:
+    """Errors: BadFile where ``topology.labels`` cannot name tiers, whatever nodes there are."""
+    given = file.topology.labels or ()
+    if file.tiers and given:
+        raise document.error(
+            ("topology", "labels"),
+            "the tiers are declared too",
+            remedy="keep one: tiers, or topology.labels",
+        )
+    for index, key in enumerate(given):
+        path: Path = ("topology", "labels", index)
+        if key in given[:index]:
+            raise document.error(path, "the label is given twice", value=key, remedy="keep one")
+        if key == HOST_KEY:
+            raise document.error(path, "names the node itself, not a tier", value=key, remedy="remove it")
 
 
 def tiers_by_labels(

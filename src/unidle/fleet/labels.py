@@ -40,6 +40,8 @@ _KINDS: Final = {
     "cloud.google.com/gce-topology-block": "block",
 }
 NVLINK_KINDS: Final = frozenset({"nvlink", "nvlink-part", "accelerator"})
+UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+"""Taint of a node of a cluster that is cordoned."""
 HOST_KEY: Final = "kubernetes.io/hostname"
 OWN_KINDS: Final = frozenset({"node", "device"})
 """What the lowest ones are called."""

@@ -126,6 +126,7 @@ class Node:
     gpu_links: str = ""
     netns: str = ""  # the network namespace of this machine that its ranks run in
     watch: WatchSources | None = None  # where the signs of its faults are read
+    sources: tuple[str, ...] = ()  # where a cluster says so: "devices: 8 x H100: allocatable nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,7 @@ class Fleet:
     profile: ProfilePolicy = field(default_factory=ProfilePolicy)
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
     host_devices: tuple[HostDevices, ...] = ()  # of hosts that join; the first that fits a device counts
+    sources: tuple[str, ...] = ()  # of a cluster, what is declared where: "queues: 3 objects"
 
     def devices(self) -> list[Device]:
         return [d for n in self.nodes for d in n.devices]

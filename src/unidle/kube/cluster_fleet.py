@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from unidle.events.hosts import OtherPod
 from unidle.fleet import HOSTS, Fleet, Node, Tier
 from unidle.kube import objects
 from unidle.kube.nodes import FleetRules, ReadNode, read_node
@@ -67,7 +68,19 @@ class ClusterFleet:
         self._tiers: Counter[Tier] = Counter()  # how many nodes are below each
         self._changed: set[str] = set()  # nodes whose object or slices changed
         self._used: set[str] = set()  # nodes whose pods changed
+        self._was_used: dict[str, dict[str, tuple[str, ...]]] = {}
         self._moved = False  # a tier came or left
+
+    def was_used(self, pods: Mapping[str, Iterable[OtherPod]]) -> None:
+        """By node, what an earlier report had of others: they keep their devices, and that none is left is news, too."""
+        self._was_used.update(
+            {name: {pod.name: pod.devices for pod in found} for name, found in pods.items()}
+        )
+        self._used.update(name for name in pods if name in self._nodes)
+
+    def held_by(self, held: Callable[[str], Collection[str]]) -> None:
+        """From now on, ids of devices of a node that jobs of ours hold are those."""
+        self._held = held
 
     @property
     def nodes(self) -> Mapping[str, ReadNode]:
@@ -151,11 +164,23 @@ class ClusterFleet:
         moved, self._moved = self._moved, False
         return FleetChanges(tuple(put), tuple(gone), tuple(health), tuple(used), moved)
 
+    def read_by(self, rules: FleetRules) -> None:
+        """Read all nodes again by other rules, with the next :meth:`changes`."""
+        if rules != self.rules:
+            self.rules = rules
+            self._changed.update(name for name, entry in self._nodes.items() if entry.read is not None)
+            self._moved = True
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """As of the last :meth:`changes`: those that are declared, else those of labels in an order of their own."""
+        ways = (read.way for _, read in sorted(self.nodes.items()))
+        return self.rules.tiers or tiers_of(ways, self.rules.root)
+
     def fleet(self) -> Fleet:
         """The whole, as of the last :meth:`changes`: nodes and tiers in the order of their names."""
-        found = [read for _, read in sorted(self.nodes.items())]
-        tiers = tiers_of((read.way for read in found), self.rules.root)
-        return Fleet(tiers, tuple(read.node for read in found), source=HOSTS)
+        found = tuple(read.node for _, read in sorted(self.nodes.items()))
+        return Fleet(self.tiers, found, source=HOSTS)
 
     def _entry(self, name: str) -> _Entry:
         found = self._nodes.get(name)
@@ -189,10 +214,10 @@ class ClusterFleet:
             entry.used = None
             return None
         node = entry.read.node
-        entry.used = node_use(name, entry.pods.values(), node.devices, entry.read.resources, self._held(name))
-        same = before is not None and (before.cpus, before.memory_bytes, before.devices) == (
-            entry.used.cpus,
-            entry.used.memory_bytes,
-            entry.used.devices,
-        )
-        return None if same or (before is None and not entry.pods) else entry.used
+        earlier = self._was_used.pop(name, None)
+        had = (earlier or {}) if before is None else {pod.name: pod.devices for pod in before.pods}
+        read = entry.read
+        entry.used = node_use(name, entry.pods.values(), node.devices, read.resources, self._held(name), had)
+        same = before is not None and replace(before, because=entry.used.because) == entry.used
+        unsaid = before is None and not entry.pods and earlier is None
+        return None if same or unsaid else entry.used

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from unidle.fleet import Health, Node, Tier
+from unidle.fleet.labels import UNSCHEDULABLE
 from unidle.jobs import Reason
 from unidle.kube import objects
 from unidle.kube.devices import devices_of
 from unidle.kube.quantity import cores, whole
-from unidle.kube.tiers import ROOT_KIND, Way, way_of
+from unidle.kube.tiers import ROOT_KIND, Way, declared_way, way_of
 
 _KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
-_CORDONED: Final = "node.kubernetes.io/unschedulable"
 UNFIT: Final = "unidle.dev/unfit"
 """Taint of a node that unidle itself has taken out of use, for all others."""
+GPU_LINKS: Final = "unidle.dev/gpu-links"
+"""Label of a node: the name of its entry in the ``gpu_links`` of a Topology."""
 CORDONED_BY: Final = "unidle.dev/cordoned-by"
 """Annotation of a node that unidle has cordoned."""
 
@@ -26,12 +28,15 @@ class FleetRules:
     """How a cluster becomes a fleet.
 
     ``cpu_devices``: how many CPU devices a node without GPUs offers, 0 for none. ``tier_labels``: the label keys that name
-    network tiers, from the node upwards; None: those that are known by convention.
+    network tiers, from the node upwards; None: those that are known by convention. ``tiers``: those that are declared, if any
+    are. ``gpu_links``: names of declared links between the GPUs of a node.
     """
 
     cluster: str = "cluster"
     cpu_devices: int = 0
     tier_labels: tuple[str, ...] | None = None
+    tiers: tuple[Tier, ...] = ()
+    gpu_links: frozenset[str] = frozenset()
 
     @property
     def root(self) -> Tier:
@@ -58,13 +63,18 @@ def read_node(node: objects.KubeNode, slices: Sequence[objects.ResourceSlice], r
 
     A quantity that cannot be read counts as nothing, and a source has the reason.
     """
-    way = way_of(node.metadata.labels, rules.tier_labels, rules.root)
+    labels = node.metadata.labels
+    if rules.tiers:
+        way = declared_way(labels, rules.tier_labels, rules.tiers)
+    else:
+        way = way_of(labels, rules.tier_labels, rules.root)
     found = devices_of(node, slices, rules.cpu_devices)
     sources = [("devices", source) for source in found.sources] or [("devices", "none: no allocatable GPU")]
-    for key, tier in zip(way.keys, way.tiers[1:], strict=True):
-        sources.append((tier.kind, f"{tier.id}: label {key}"))
-    if not way.keys:
-        sources.append(("network", f"{rules.cluster}: no label names a tier"))
+    sources += _network(way, rules)
+    links = labels.get(GPU_LINKS, "")
+    if links:
+        known = "" if links in rules.gpu_links else ", which no Topology declares"
+        sources.append(("gpu links", f"{links}: label {GPU_LINKS}{known}"))
     address, kind = _address(node)
     sources.append(("address", f"{address}: {kind}"))
     cpus, bad_cpus = _read(node, "cpu", cores)
@@ -79,11 +89,41 @@ def read_node(node: objects.KubeNode, slices: Sequence[objects.ResourceSlice], r
         devices=found.devices,
         cpus=cpus,
         memory_bytes=int(memory),
-        labels=dict(sorted(node.metadata.labels.items())),
+        labels=dict(sorted(labels.items())),
         address=address,
         taints=tuple(taints),
+        gpu_links=links if links in rules.gpu_links else "",
+        sources=_shown(sources),
     )
     return ReadNode(read, way, health, because, found.resources, tuple(sources))
+
+
+def _network(way: Way, rules: FleetRules) -> Iterator[tuple[str, str]]:
+    if not way.keys:
+        known = way.tiers[-1].id if rules.tiers else rules.cluster
+        yield "network", f"{known}: no label names a tier"
+    elif rules.tiers:
+        yield way.tiers[-1].kind, f"{way.tiers[-1].id}: declared, label {way.keys[0]}"
+    else:
+        for key, tier in zip(way.keys, way.tiers[1:], strict=True):
+            yield tier.kind, f"{tier.id}: label {key}"
+
+
+_SHOWN: dict[tuple[str, ...], tuple[str, ...]] = {}
+_MOST_SHOWN: Final = 10_000
+
+
+def _shown(sources: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """What the fleet keeps of the sources. It has no names of tiers, so that equal nodes share one value."""
+    found = []
+    for what, text in sources:
+        if what not in ("address", "taint"):
+            found.append(
+                f"{what}: {text if what in ('devices', 'network', 'gpu links') else text.partition(': ')[2]}"
+            )
+    if len(_SHOWN) >= _MOST_SHOWN:
+        _SHOWN.clear()
+    return _SHOWN.setdefault(tuple(found), tuple(found))
 
 
 def health_of(node: objects.KubeNode) -> tuple[Health, Reason]:
@@ -105,14 +145,14 @@ def health_of(node: objects.KubeNode) -> tuple[Health, Reason]:
 
 def _taints(node: objects.KubeNode) -> dict[str, str]:
     """Keys of the taints that keep pods off, each with its source. Those that unidle made follow from its log."""
-    own = {UNFIT, _CORDONED} if CORDONED_BY in node.metadata.annotations else {UNFIT}
+    own = {UNFIT, UNSCHEDULABLE} if CORDONED_BY in node.metadata.annotations else {UNFIT}
     found = {
         taint.key: f"{taint.key}: {taint.effect}{f' ({taint.value})' if taint.value else ''}"
         for taint in sorted(node.spec.taints, key=lambda taint: (taint.key, taint.effect, taint.value))
         if taint.effect in _KEEPS_OFF and taint.key not in own
     }
-    if node.spec.unschedulable and _CORDONED not in own:
-        found.setdefault(_CORDONED, f"{_CORDONED}: the node is cordoned")
+    if node.spec.unschedulable and UNSCHEDULABLE not in own:
+        found.setdefault(UNSCHEDULABLE, f"{UNSCHEDULABLE}: the node is cordoned")
     return dict(sorted(found.items()))
 
 

@@ -14,6 +14,8 @@ from typing import Final
 from unidle.fleet import Tier
 from unidle.fleet.labels import HOST_KEY, NVLINK_KINDS, kind_of, kinds_of, well_known
 
+TIER: Final = "unidle.dev/tier"
+"""Label of a node: the declared tier that it hangs from."""
 CLIQUE: Final = "nvidia.com/gpu.clique"
 """NVIDIA GFD: the NVLink domain of several nodes, ``CLUSTER_UUID.CLIQUE``."""
 _NVLINK: Final = "nvlink"
@@ -24,10 +26,11 @@ _SEPARATOR: Final = "."
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The tiers from the cluster down to the one that a node hangs from, and the labels that name them."""
+    """The tiers from the cluster down to the one that a node hangs from, and the labels that name them: one for each tier
+    but the first, or one for a declared tier."""
 
     tiers: tuple[Tier, ...]
-    keys: tuple[str, ...]  # of all but the first
+    keys: tuple[str, ...]
 
     @property
     def parent(self) -> str:
@@ -50,6 +53,26 @@ def way_of(labels: Mapping[str, str], keys: Sequence[str] | None, root: Tier) ->
         name = f"{name}{_SEPARATOR}{value}" if name else value
         tiers.append(Tier(_short(name, root.id), kinds[key], tiers[-1].id))
     return Way(tuple(tiers), tuple(used))
+
+
+def declared_way(labels: Mapping[str, str], keys: Sequence[str] | None, tiers: Sequence[Tier]) -> Way:
+    """The way of a node below declared tiers: the one that its label :data:`TIER` names, or the first that another label of
+    the network names, from the node upwards. Without any, it hangs from the first tier.
+    """
+    known = {tier.id: tier for tier in tiers}
+    for key in (TIER, *(_well_known(labels) if keys is None else keys)):
+        name = labels.get(key, "")
+        if name in known:
+            return Way(_up_from(known[name], known), (key,))
+    return Way(_up_from(tiers[0], known), ())
+
+
+def _up_from(tier: Tier, known: Mapping[str, Tier]) -> tuple[Tier, ...]:
+    """The tier and those above it, the highest first."""
+    found = [tier]
+    while (above := found[-1].parent) is not None:
+        found.append(known[above])
+    return tuple(reversed(found))
 
 
 def tiers_of(ways: Iterable[Way], root: Tier) -> tuple[Tier, ...]:

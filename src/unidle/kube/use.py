@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Final
 
+from unidle.events.hosts import OtherPhase, OtherPod
 from unidle.fleet import Device
 from unidle.jobs import Reason
 from unidle.kube.devices import is_device
@@ -26,6 +28,7 @@ class NodeUse:
     memory_bytes: int
     devices: tuple[str, ...]
     because: Reason
+    pods: tuple[OtherPod, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class PodUse:
     cpus: Decimal
     memory_bytes: Decimal
     devices: tuple[tuple[str, int], ...] = ()
+    phase: OtherPhase = "running"
 
 
 def pod_use(pod: Pod) -> PodUse | None:
@@ -65,7 +69,13 @@ def pod_use(pod: Pod) -> PodUse | None:
     total = _added(total, _read(pod.spec.overhead))
     devices = tuple(sorted((name, int(count)) for name, count in total.items() if count and is_device(name)))
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-    return PodUse(name, total.get("cpu", _ZERO), total.get("memory", _ZERO), devices)
+    return PodUse(name, total.get("cpu", _ZERO), total.get("memory", _ZERO), devices, _phase(pod))
+
+
+def _phase(pod: Pod) -> OtherPhase:
+    if pod.metadata.deletion_timestamp:
+        return "ending"
+    return "running" if pod.status.phase == "Running" else "starting"
 
 
 def node_use(
@@ -74,29 +84,48 @@ def node_use(
     devices: tuple[Device, ...],
     resources: tuple[str, ...],
     held: Collection[str] = (),
+    before: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> NodeUse:
     """What ``pods`` take of ``node`` together. Which devices they have, Kubernetes does not show: those that no job of ours
-    holds, from the last one on.
+    holds, from the last one on. A pod keeps those that it had ``before`` (by its name).
 
     ``resources`` has the resource of each device, ``held`` ids of devices that jobs of ours hold.
     """
     found = sorted(pods, key=lambda use: use.name)
     cpus = sum((use.cpus for use in found), _ZERO)
     memory = sum((use.memory_bytes for use in found), _ZERO)
-    counts: dict[str, int] = {}
-    for use in found:
-        for resource, count in use.devices:
-            counts[resource] = counts.get(resource, 0) + count
-    taken: list[str] = []
-    for resource, count in sorted(counts.items()):
-        parts = count
-        for device, offered_as in zip(reversed(devices), reversed(resources), strict=True):
-            if parts <= 0:
-                break
-            if offered_as == resource and device.id not in held:
-                taken.append(device.id)
-                parts -= len(device.slices_ppm)
-    return NodeUse(node, float(cpus), int(memory), tuple(sorted(taken)), _because(found))
+    parts = {device.id: len(device.slices_ppm) for device in devices if device.id not in held}
+    offers: dict[str, list[str]] = {}
+    for device, resource in zip(reversed(devices), reversed(resources), strict=True):
+        if device.id in parts:
+            offers.setdefault(resource, []).append(device.id)
+    given: dict[str, list[str]] = {use.name: [] for use in found if use.devices}
+    missing = {use.name: dict(use.devices) for use in found if use.devices}
+    for again in (True, False):  # first what a pod had, then what is left
+        for name, wanted in missing.items():
+            for resource in wanted:
+                known = before.get(name, ())
+                chosen = [one for one in offers.get(resource, ()) if not again or one in known]
+                given[name] += _take(chosen, parts, wanted, resource)
+    others = tuple(
+        OtherPod(use.name, use.phase, tuple(sorted(dict.fromkeys(given[use.name]))))
+        for use in found
+        if use.devices
+    )
+    taken = tuple(sorted({device for pod in others for device in pod.devices}))
+    return NodeUse(node, float(cpus), int(memory), taken, _because(found), others)
+
+
+def _take(
+    chosen: Iterable[str], parts: dict[str, int], wanted: dict[str, int], resource: str
+) -> Iterator[str]:
+    """Devices of ``chosen`` with parts that are left, as far as they are wanted."""
+    for device in chosen:
+        count = min(parts[device], wanted[resource])
+        if count > 0:
+            parts[device] -= count
+            wanted[resource] -= count
+            yield device
 
 
 def _because(found: list[PodUse]) -> Reason:

@@ -78,6 +78,9 @@ class RankTrace(NamedTuple):
     looks: Sequence[Look] = ()  # what was found by looking at it, in order of time
     silent: Sequence[tuple[int, int]] = ()  # when it did not answer, in order of time
     since_ns: int = 0
+    phases: Sequence[
+        tuple[int, int, str]
+    ] = ()  # how far its pod had come, in order of time, until it started
 
 
 class AttemptTrace(NamedTuple):
@@ -141,7 +144,14 @@ def _alike(ranks: Sequence[RankTrace], lead: RankTrace | None) -> list[tuple[Ran
     for rank in ranks:
         source = rank if rank.step_n else lead
         ready = rank.ready_ns if rank.ready_ns is not None or source is None else source.ready_ns
-        own = (tuple(rank.spans), tuple(rank.down), tuple(rank.looks), tuple(rank.silent), rank.since_ns)
+        own = (
+            tuple(rank.spans),
+            tuple(rank.down),
+            tuple(rank.looks),
+            tuple(rank.silent),
+            rank.since_ns,
+            tuple(rank.phases),
+        )
         key = (rank.end_ns, ready, id(source), own if any(own) else None)
         groups.setdefault(key, (rank, []))[1].extend(rank.slices)
     return list(groups.values())
@@ -182,6 +192,8 @@ def _rank_pieces(
     after = "hang" if trace.halt == "failure" else "preempting"
     pieces.append(CauseInterval(work_end, gone, after, -1, "inferred", "control"))
     pieces.append(CauseInterval(gone, until, "idle", -1, "measured", "supervisor"))
+    if rank.phases:
+        pieces = list(_phased(pieces, rank.phases))
     tiled: Iterator[CauseInterval] | list[CauseInterval] = pieces
     if rank.spans or rank.down:
         tiled = _overlay(pieces, rank, begin_work, work_end)
@@ -204,6 +216,24 @@ def _rank_pieces(
             yield piece
         else:
             yield from _revoke(piece, lost_from, fate)
+
+
+def _phased(
+    pieces: Iterable[CauseInterval], phases: Sequence[tuple[int, int, str]]
+) -> Iterator[CauseInterval]:
+    """What waits for the gang while the rank's own pod is not there yet is what the pod waits for."""
+    for piece in pieces:
+        if piece.leaf != "gang_wait":
+            yield piece
+            continue
+        at = piece.start_ns
+        for start, end, leaf in phases:
+            a, b = max(start, at), min(end, piece.end_ns)
+            if a < b:
+                yield piece._replace(start_ns=at, end_ns=a)
+                yield piece._replace(start_ns=a, end_ns=b, leaf=leaf, observer="control")
+                at = b
+        yield piece._replace(start_ns=at)
 
 
 def _is_failed_start(trace: AttemptTrace, lead: RankTrace | None, begin_work: int) -> bool:
@@ -316,6 +346,7 @@ def _revoke(piece: CauseInterval, lost_from: int, fate: _Loss) -> Iterator[Cause
 
 
 _DOWN = frozenset({"fault", "repair", "maintenance", "quarantine", "boot"})
+_WAITS = frozenset({"pod_binding", "volume_mount", "image_pull", "container_start", "gang_wait", "start"})
 _STEP = frozenset(GROUPS["step"]) | frozenset(GROUPS["fill"])  # a filler runs in the waits of a step
 
 
@@ -338,7 +369,7 @@ def _silent(
 ) -> Iterator[CauseInterval]:
     """While the rank did not answer, what no mark proves is silence. Marks that came later prove it, too."""
     for piece in pieces:
-        guessed = piece.how == "inferred" or piece.leaf in ("gang_wait", "start")
+        guessed = piece.how == "inferred" or piece.leaf in _WAITS
         if piece.step >= 0 or not guessed or piece.leaf == UNSEEN:
             yield piece
             continue

@@ -42,6 +42,7 @@ class Book:
     since: list[int] = field(default_factory=list)  # per slice: from here on nothing is posted
     held: list[bool] = field(default_factory=list)
     down: dict[int, tuple[int, str]] = field(default_factory=dict)  # slice -> (since, leaf)
+    users: dict[int, str] = field(default_factory=dict)  # of slices that are down: who of others uses them
     down_log: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
     cause_ns: list[int] = field(default_factory=lambda: [0])
     causes: list[str] = field(default_factory=lambda: ["no_demand"])
@@ -158,6 +159,7 @@ class Book:
         if ref.gone_ns is None and self._on is not None:
             self._on[ref.node].remove(k)
         ref.gone_ns = now_ns
+        self.users.pop(k, None)
         self.down.pop(k, None)  # asked of the fleet's health again when it returns
 
     # -- causes ----------------------------------------------------------------------------------
@@ -176,10 +178,10 @@ class Book:
         if len(self.causes) > _FREE_CAUSES_KEPT:
             self._forget_causes()
 
-    def set_down(self, k: int, leaf: str | None, now_ns: int) -> None:
-        """A slice becomes unhealthy (a leaf of group ``down``) or healthy again (None)."""
+    def set_down(self, k: int, leaf: str | None, user: str = "", *, now_ns: int) -> None:
+        """A slice becomes unhealthy (a leaf of group ``down``) or healthy again (None). ``user``: who of others uses it."""
         before = self.down.get(k)
-        if before is not None and before[1] == leaf:
+        if before is not None and (before[1], self.users.get(k, "")) == (leaf, user):
             return
         if not self.held[k]:
             self._post((k,), now_ns)
@@ -189,6 +191,10 @@ class Book:
             self.down.pop(k, None)
         else:
             self.down[k] = (now_ns, leaf)
+        if user:
+            self.users[k] = user
+        else:
+            self.users.pop(k, None)
 
     # -- allocation ------------------------------------------------------------------------------
 
@@ -245,41 +251,43 @@ class Book:
 
     def open_entries(self, now_ns: int) -> list[Entry]:
         """Postings of the slices without a job, if their time ended at ``now_ns``."""
-        groups: dict[tuple[int, str | None], list[int]] = {}
+        groups: dict[tuple[int, str | None, str], list[int]] = {}
         for k, ref in enumerate(self.slices):
             if ref.gone_ns is None and not self.held[k] and self.since[k] < now_ns:
                 down = self.down.get(k)
-                groups.setdefault((self.since[k], down and down[1]), []).append(k)
+                groups.setdefault((self.since[k], down and down[1], self.users.get(k, "")), []).append(k)
         return [
             entry
-            for (since, down), slices in groups.items()
-            for entry in self._pieces(tuple(slices), since, now_ns, down)
+            for (since, down, user), slices in groups.items()
+            for entry in self._pieces(tuple(slices), (since, now_ns), down, user)
         ]
 
     def _post(self, slices: tuple[int, ...], until_ns: int) -> None:
-        groups: dict[tuple[int, str | None], list[int]] = {}
-        since, down = self.since, self.down
+        groups: dict[tuple[int, str | None, str], list[int]] = {}
+        since, down, users = self.since, self.down, self.users
         for k in slices:
             begin = since[k]
             if begin < until_ns:
-                key = (begin, down[k][1] if k in down else None)
+                key = (begin, down[k][1], users.get(k, "")) if k in down else (begin, None, "")
                 if key in groups:
                     groups[key].append(k)
                 else:
                     groups[key] = [k]
                 since[k] = until_ns
-        for (begin, leaf), group in groups.items():
+        for (begin, leaf, user), group in groups.items():
             if leaf is None and not self.gaps:  # nearly always
                 self.closed += [Entry(tuple(group), *piece) for piece in self._free(begin, until_ns)]
             else:
-                self.closed += self._pieces(tuple(group), begin, until_ns, leaf)
+                self.closed += self._pieces(tuple(group), (begin, until_ns), leaf, user)
 
-    def _pieces(self, slices: tuple[int, ...], start: int, end: int, down: str | None) -> Iterator[Entry]:
-        for a, b, leaf, how in self._uncovered(start, end):
+    def _pieces(
+        self, slices: tuple[int, ...], window: tuple[int, int], down: str | None, user: str
+    ) -> Iterator[Entry]:
+        for a, b, leaf, how in self._uncovered(*window):
             if leaf:
                 yield Entry(slices, a, b, leaf, how=how)
             elif down:
-                yield Entry(slices, a, b, down)
+                yield Entry(slices, a, b, down, user)
             else:
                 yield from (Entry(slices, c, d, cause) for c, d, cause in self._free(a, b))
 

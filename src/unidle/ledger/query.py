@@ -28,7 +28,7 @@ from unidle.ledger.select import (
 )
 from unidle.ledger.sources import LedgerSource
 from unidle.ledger.tables import Ints, JobInfo, SliceNames
-from unidle.ledger.taxonomy import GROUP_OF, GROUPS
+from unidle.ledger.taxonomy import GROUP_OF, GROUPS, OTHERS
 from unidle.ledger.totals import Totals
 from unidle.ledger.weights import exact_sum, row_ns, slice_ns
 
@@ -162,7 +162,7 @@ class _Sums:
         of_job, of_slice = self._job_prices(rows.jobs), self._slice_prices(rows.slices.names)
         prices = self._price_codes.values()
         key = rows["leaf"].astype(np.int32) * len(HOWS) + rows["how"]
-        key = key * 2 + (rows["job"] > 0)
+        key = key * 2 + ((rows["job"] > 0) & ~_OF_OTHERS[rows["leaf"]])
         if len(prices) > 1:
             own = of_job[rows["job"]]
             key = key * len(prices) + np.where(own > 0, own, of_slice[rows["slice"]])
@@ -192,6 +192,9 @@ class _Sums:
 
     def _price_slices(self, names: SliceNames) -> Ints:
         return self._price_codes.of(self._models_micro.get(model) for model in names.models)
+
+
+_OF_OTHERS: Final = np.array([leaf in OTHERS for leaf in LEAVES], np.bool_)
 
 
 class _Answer:
@@ -287,7 +290,7 @@ class _Answer:
         (causes, jobs), totals = self._sums.totals.by((_CAUSE, None), (_JOB, None))
         names = [values[place] for values in self._sums.jobs.values()]
         for cause, job, ns in zip(causes, jobs, totals, strict=True):
-            if names[job] is not None:
+            if names[job] is not None and self._causes[cause].with_job:
                 leaves[names[job]][LEAVES[self._causes[cause].leaf]] += ns
         return {job: ratio_of(RATIOS["ettr"], leaves[job]) for job in sorted(leaves)}
 

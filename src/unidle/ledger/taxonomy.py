@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-TAXONOMY_VERSION: Final = 3
+TAXONOMY_VERSION: Final = 4
 
 How = Literal["measured", "inferred", "modelled"]
 
@@ -17,6 +17,10 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "quarantine": "burn-in or probation after a fault",
         "boot": "the node boots",
         "taken": "used by others than jobs",
+        "others_starting": "a pod that unidle did not start has it, and does not run yet",
+        "others_running": "a pod that unidle did not start runs on it",
+        "others_ending": "a pod that unidle did not start is being deleted on it",
+        "drained": "cordoned or drained by others",
     },
     "free": {
         "no_demand": "no job needs it",
@@ -27,6 +31,10 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "scheduler_latency": "a job that fits was not yet decided on",
     },
     "held": {
+        "pod_binding": "the job's pod is made and bound to the node",
+        "volume_mount": "volumes and network of the job's pod",
+        "image_pull": "images of the job's pod are pulled, and its containers made",
+        "container_start": "the container runs, and the rank has not started",
         "gang_wait": "allocated, and not all ranks of the gang have started",
         "preflight": "health checks before the start",
         "start": "image, process start, imports, set-up before the first step",
@@ -72,6 +80,11 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
 }
 
 GROUP_OF: Final[dict[str, str]] = {leaf: g for g, leaves in GROUPS.items() for leaf in leaves}
+
+OTHERS: Final = frozenset({"others_starting", "others_running", "others_ending"})
+"""Leaves of pods that unidle did not start: rows with these name the pod where others name a job."""
+OTHER_POD: Final = "pod "
+"""Begins the name of such a pod in a row, ``pod NAMESPACE/NAME``; no job is called so."""
 
 # First match wins (the ledger's decision function follows this order).
 PRECEDENCE: Final = ("unseen", "down", "lost", "fill", "serve", "held", "step", "free")

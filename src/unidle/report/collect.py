@@ -174,7 +174,7 @@ def _attempt(job: JobView, attempt: AttemptView, durable_step: int | None, mask:
 # -- events ------------------------------------------------------------------------------------------
 
 _TOLD_MARKS = (b'"saved"', b'"exit"', b'"lost"', b'"note"', b'"spawn"')
-_SILENT = frozenset({"sighted", "fleet_seen", "fleet_changed"})
+_SILENT = frozenset({"sighted", "fleet_seen", "fleet_changed", "fleet_declared"})
 
 
 def _events(

@@ -56,12 +56,18 @@ def leaf_colours() -> dict[str, str]:
     return {leaf: _shade(group, k) for group, leaves in GROUPS.items() for k, leaf in enumerate(leaves)}
 
 
+_FIRST: Final = 1 / 6
+
+
 def _shade(group: str, index: int) -> str:
     base = rgb(GROUP_COLOURS[group])
     if index == 0:
         return GROUP_COLOURS[group]
     pairs = len(GROUPS[group]) // 2
-    amount = (index + 1) // 2 / pairs
+    level = (index + 1) // 2
+    # the first shade of a large group is as far from the group's colour as that of a smaller one
+    least = max(1 / pairs, _FIRST)
+    amount = least + (1 - least) * (level - 1) / max(pairs - 1, 1)
     if index % 2:
         return hex_colour(mix(base, (255, 255, 255), _LIGHTEST * amount))
     return hex_colour(mix(base, (0, 0, 0), _DARKEST * amount))

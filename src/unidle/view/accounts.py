@@ -190,7 +190,9 @@ def _trace(
     until = attempt.ended_ns if attempt.ended_ns is not None else now_ns
     hangs = _hangs(attempt, until)
     ranks = tuple(
-        _rank_trace(view, rank, slices, (since_ns or attempt.placed_ns, until), hangs, since_ns)
+        _rank_trace(view, rank, slices, (since_ns or attempt.placed_ns, until), hangs, since_ns)._replace(
+            phases=_phases(attempt, place.node, rank)
+        )
         for rank, place in zip(attempt.ranks, attempt.places, strict=True)
         for since_ns, slices in _by_since(attempt, place.slices)
     )
@@ -264,6 +266,21 @@ def _rank_trace(
         sorted(rank.spans + hangs) if rank.spans or hangs else (), rank.observer, down, rank.looks,
         _silences(rank, end_ns), since_ns,
     )  # fmt: skip
+
+
+def _phases(attempt: AttemptView, node: str, rank: RankView) -> list[tuple[int, int, str]]:
+    """How far the rank's pod had come, from the placement until the rank started."""
+    seen = attempt.pod_phases.get(node)
+    if not seen:
+        return []
+    until = rank.spawn_ns if rank.spawn_ns is not None else 1 << 62
+    found: list[tuple[int, int, str]] = []
+    at, leaf = attempt.placed_ns, "pod_binding"
+    for since_ns, phase in seen:
+        if at < min(since_ns, until):
+            found.append((at, min(since_ns, until), leaf))
+        at, leaf = max(at, since_ns), phase
+    return [*found, (at, until, leaf)] if at < until else found
 
 
 def _silences(rank: RankView, end_ns: int) -> list[tuple[int, int]]:

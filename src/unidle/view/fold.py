@@ -21,7 +21,7 @@ from unidle.view import host_clocks, profiler_events, remedies, watching
 from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.state import View
 
-FOLD_VERSION: Final = 19
+FOLD_VERSION: Final = 20
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 
@@ -87,8 +87,10 @@ _HANDLERS: Final[dict[type, Callable[[View, Any, int], None]]] = {
     ev.Sighted: of_fleet.sighted,
     ev.FleetSeen: of_fleet.fleet_seen,
     ev.FleetChanged: of_fleet.fleet_changed,
+    ev.FleetDeclared: of_fleet.fleet_declared,
     ev.ClockMeasured: host_clocks.clock_measured,
     ev.NodeTaken: of_hosts.node_taken,
+    ev.PodsSeen: of_hosts.pods_seen,
     ev.HealthSet: of_fleet.health_set,
     ev.DeviceCut: of_fleet.device_cut,
     ev.JobSubmitted: of_jobs.job_submitted,

@@ -11,6 +11,7 @@ from msgspec import UNSET
 from unidle.errors import StoreDamaged
 from unidle.events import types as ev
 from unidle.fleet import WHOLE_PPM, Health, Node, slices_of
+from unidle.fleet.labels import UNSCHEDULABLE
 from unidle.ledger.book import SliceRef
 from unidle.view.node_edits import edited
 from unidle.view.partitions import carried, carried_node, recut
@@ -19,6 +20,8 @@ from unidle.view.state import View
 
 _SPARE: Final = "reserved"
 """The leaf of a spare's free time; such a slice is free for those who may use spares."""
+_DRAINED: Final = "drained"
+"""Of a node that others have cordoned; it is free for jobs that tolerate that."""
 
 
 def controller_started(view: View, event: ev.ControllerStarted, now: int) -> None:
@@ -97,6 +100,23 @@ def fleet_changed(view: View, event: ev.FleetChanged, now: int) -> None:
         view.fleet_changed()
     for edit in event.edits:
         view.edited.add(edit.id)
+    _close_again(view, event, now)
+
+
+def _close_again(view: View, event: ev.FleetChanged, now: int) -> None:
+    """The taints of nodes may have changed."""
+    changed = [edit.id for edit in event.edits if edit.taints is not UNSET]
+    for k in (k for name in (*changed, *(node.id for node in event.put)) for k in view.book.on(name)):
+        if not view.book.held[k]:
+            set_down(view, k, now)
+
+
+def fleet_declared(view: View, event: ev.FleetDeclared, now: int) -> None:
+    """Nodes stay as they are. One whose tier is no more is put again by the events that follow."""
+    if event.fleet.history != view.fleet.history:
+        view.usage.settle(now, view.fleet.history.half_life_ns)
+    view.fleet = replace(event.fleet, nodes=view.fleet.nodes)
+    view.fleet_changed()
 
 
 def _sight_node(view: View, node: Node, now: int) -> set[int]:
@@ -106,7 +126,8 @@ def _sight_node(view: View, node: Node, now: int) -> set[int]:
         for piece in slices_of(device):
             if not book.knows(piece.id) or book.slices[book.index(piece.id)].gone_ns is not None:
                 book.add(SliceRef(piece.id, device.id, node.id, device.model, piece.share_ppm, now))
-                book.set_down(book.index(piece.id), _down_leaf(view, device.id, node.id), now)
+                leaf, user = _down_leaf(view, device.id, node.id, node)
+                book.set_down(book.index(piece.id), leaf, user, now_ns=now)
             seen.add(book.index(piece.id))
     return seen
 
@@ -134,7 +155,8 @@ def device_cut(view: View, event: ev.DeviceCut, now: int) -> None:
     for piece in new.values():
         if piece.id not in old:
             book.add(SliceRef(piece.id, device.id, device.node, device.model, piece.share_ppm, now))
-            book.set_down(book.index(piece.id), _down_leaf(view, device.id, device.node), now)
+            leaf, user = _down_leaf(view, device.id, device.node)
+            book.set_down(book.index(piece.id), leaf, user, now_ns=now)
     if device.cut is None:
         view.stays.pop(device.id, None)
     view.cut_changed(device)
@@ -175,7 +197,8 @@ def entered(view: View, numbers: Iterable[int], now: int) -> None:
     for k in numbers:
         if k in view.book.down:
             ref = view.book.slices[k]
-            view.book.set_down(k, _down_leaf(view, ref.device, ref.node, held=True), now)
+            leaf, user = _down_leaf(view, ref.device, ref.node, held=True)
+            view.book.set_down(k, leaf, user, now_ns=now)
 
 
 def left(view: View, slice_ids: Iterable[str], now: int) -> None:
@@ -188,6 +211,7 @@ def left(view: View, slice_ids: Iterable[str], now: int) -> None:
             or ref.node in view.closed
             or ref.node in view.spares
             or ref.device in view.taken_devices
+            or _is_drained(view, ref.node)
         ):
             set_down(view, k, now)
 
@@ -195,20 +219,31 @@ def left(view: View, slice_ids: Iterable[str], now: int) -> None:
 def set_down(view: View, k: int, now: int) -> None:
     """Whether and why a slice is down, now that something changed; who holds a closed one still uses it."""
     book, ref = view.book, view.book.slices[k]
-    leaf = _down_leaf(view, ref.device, ref.node, held=book.held[k])
-    book.set_down(k, leaf, now)
+    leaf, user = _down_leaf(view, ref.device, ref.node, held=book.held[k])
+    book.set_down(k, leaf, user, now_ns=now)
     if view.occupancy.knows(ref.id) and not book.held[k]:
-        usable = leaf is None or leaf == _SPARE
+        usable = leaf is None or leaf in (_SPARE, _DRAINED)
         (view.occupancy.give_back if usable else view.occupancy.take)([ref.id])
 
 
-def _down_leaf(view: View, device: str, node: str, *, held: bool = False) -> str | None:
-    """Why a device's slices are not simply free: its own health before its node's, that it takes no new job, a spare's."""
+def _down_leaf(
+    view: View, device: str, node: str, as_listed: Node | None = None, *, held: bool = False
+) -> tuple[str | None, str]:
+    """Why a device's slices are not simply free: its own health before its node's, that it takes no new job, a spare's,
+    that others have cordoned it. And who of others uses it. ``as_listed``: a node that is not in the view yet."""
     leaf = view.health.get(device) or view.health.get(node)
     if leaf or held:
-        return leaf
+        return leaf, ""
     if closed := view.closed.get(device) or view.closed.get(node):
-        return closed
+        return closed, ""
     if device in view.taken_devices:
-        return "taken"
-    return _SPARE if node in view.spares else None
+        return view.taken_devices[device]
+    if node in view.spares:
+        return _SPARE, ""
+    drained = _is_drained(view, node) if as_listed is None else UNSCHEDULABLE in as_listed.taints
+    return (_DRAINED if drained else None), ""
+
+
+def _is_drained(view: View, node: str) -> bool:
+    order = view.nodes.get(node)
+    return order is not None and UNSCHEDULABLE in view.fleet.nodes[order].taints

@@ -9,20 +9,31 @@ from unidle.view import fold_fleet as of_fleet
 from unidle.view.fold_jobs import attempt_of, job_of, started_use
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import answer_again, fall_silent
-from unidle.view.records import RankLanding, TakenView
+from unidle.view.records import RankLanding, TakenView, users_of
 from unidle.view.state import View
 
 
 def node_taken(view: View, event: ev.NodeTaken, now: int) -> None:
     cpu_milli, book = round(event.cpus * 1000), view.book
-    before = view.taken_devices
+    before = users_of(view.taken.get(event.node))
     some = bool(cpu_milli or event.memory_bytes or event.devices)
-    taken = TakenView(now, cpu_milli, event.memory_bytes, event.devices, event.because) if some else None
-    view.set_taken(event.node, taken if event.node in view.nodes else None)
-    for device in sorted(before ^ view.taken_devices):
+    taken = None
+    if some and event.node in view.nodes:
+        taken = TakenView(now, cpu_milli, event.memory_bytes, event.devices, event.because, event.pods)
+    view.set_taken(event.node, taken)
+    after = users_of(taken)
+    for device in sorted({device for device, _ in before.items() ^ after.items()}):
         for k in book.on(device):
             if not book.held[k]:
                 of_fleet.set_down(view, k, now)
+
+
+def pods_seen(view: View, event: ev.PodsSeen, now: int) -> None:
+    attempt = attempt_of(view, job_of(view, event.job), event.attempt)
+    if attempt.live:
+        added = {node: [*attempt.pod_phases.get(node, ()), (now, event.phase)] for node in event.nodes}
+        attempt.pod_phases = {**attempt.pod_phases, **added}
+        view.touch(event.job)
 
 
 def ranks_silent(view: View, event: ev.RanksSilent, now: int) -> None:

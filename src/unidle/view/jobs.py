@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from unidle.events.types import Outcome, StacksTaken, StopAsked
+from unidle.events.types import Outcome, PodPhase, StacksTaken, StopAsked
 from unidle.jobs import TERMINAL, JobSpec, JobState, RankPlace, Reason
 from unidle.view.checkpoints import BadCheckpoint
 from unidle.view.host_clocks import AttemptClock
@@ -43,6 +43,7 @@ class AttemptView(msgspec.Struct, array_like=True):
     since: dict[str, int] = {}  # these slices, each with when the attempt got it
     clocks: dict[str, AttemptClock] = {}  # of nodes with a clock of their own
     checked: Reason | None = None  # what the check of its nodes found
+    pod_phases: dict[str, list[tuple[int, PodPhase]]] = {}  # by node, since when its pod is how far
 
     @property
     def verdict(self) -> VerdictView | None:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import msgspec
 
 from unidle.events.guard import IncidentKind
-from unidle.events.types import Predicted, Use
+from unidle.events.types import OtherPod, Predicted, Use
 from unidle.jobs import Reason
+from unidle.ledger.taxonomy import OTHER_POD
 from unidle.share.idle import Evidence
 
 
@@ -95,6 +96,17 @@ class TakenView(msgspec.Struct, array_like=True, frozen=True):
     memory_bytes: int
     devices: tuple[str, ...]
     because: Reason
+    pods: tuple[OtherPod, ...] = ()
+
+
+def users_of(taken: TakenView | None) -> dict[str, tuple[str, str]]:
+    """By device, the leaf of the ledger for its time, and who uses it; empty: unknown."""
+    if taken is None:
+        return {}
+    found = dict.fromkeys(taken.devices, ("taken", ""))
+    for pod in taken.pods:
+        found.update(dict.fromkeys(pod.devices, (f"others_{pod.phase}", f"{OTHER_POD}{pod.name}")))
+    return found
 
 
 class RankLanding(msgspec.Struct, array_like=True, frozen=True):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from unidle.errors import StoreDamaged
 from unidle.ledger.rows import Entry
+from unidle.ledger.taxonomy import OTHER_POD
 from unidle.store.protocol import Lease, Segment, Store
 from unidle.view import snapshot
 from unidle.view.accounts import entries, post_ended, watermarks_ns
@@ -125,7 +126,12 @@ def _jobs(view: View, named: set[str]) -> list[JobInfo]:
     from unidle.ledger.tables import JobInfo
 
     jobs = [job for job in map(view.jobs.get, named) if job is not None]
-    return [
+    pods = sorted(name for name in named if name.startswith(OTHER_POD))
+    of_others = [
+        JobInfo(pod, pod.partition("/")[2], user=pod.removeprefix(OTHER_POD).partition("/")[0])
+        for pod in pods
+    ]
+    return of_others + [
         JobInfo(
             job.id,
             job.spec.name,

@@ -24,6 +24,7 @@ from unidle.view.records import (
     Stay,
     TakenView,
     WatchView,
+    users_of,
 )
 from unidle.view.removed import RemovedJobs
 from unidle.view.usage import Usage
@@ -78,7 +79,7 @@ class View:
         None  # nodes that one decision is kept off, see ``control.nodes.maintenance``
     )
     _nodes: dict[str, int] | None = None
-    _taken: frozenset[str] | None = None
+    _taken: dict[str, tuple[str, str]] | None = None
     _occupancy: Occupancy | None = None
     _models: tuple[str, ...] | None = None
     _cuttable: dict[str, int] | None = None
@@ -141,13 +142,18 @@ class View:
         if taken is not None:
             self.taken[node] = taken
             self._use_host(node, taken.cpu_milli, taken.memory_bytes)
-        self._taken = None
+        if self._taken is not None:
+            for device in before.devices if before is not None else ():
+                self._taken.pop(device, None)
+            self._taken.update(users_of(taken))
 
     @property
-    def taken_devices(self) -> frozenset[str]:
-        """Devices that others use."""
+    def taken_devices(self) -> Mapping[str, tuple[str, str]]:
+        """Devices that others use, each with its leaf of the ledger, and the name of its user where that is known."""
         if self._taken is None:
-            self._taken = frozenset(device for taken in self.taken.values() for device in taken.devices)
+            self._taken = {}
+            for taken in self.taken.values():
+                self._taken.update(users_of(taken))
         return self._taken
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from unidle.boot import boottime_ns
@@ -14,17 +14,19 @@ from unidle.engine.hosts.host_nodes import HostNode, HostNodes
 from unidle.engine.hosts.node_commands import HostCommands
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.hosts.timing import HostsTiming, S
+from unidle.engine.kube.declared import FleetDeclarations
 from unidle.engine.kube.hook_jobs import HookJobs, HookSettings
 from unidle.engine.kube.hub_address import HubAddressNote
 from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.node_marks import KubeMarks
 from unidle.engine.kube.nodes import KubeNodes
-from unidle.engine.kube.pod_reading import disrupted, end_text, has_terminated, never_started
+from unidle.engine.kube.pod_reading import disrupted, end_text, has_terminated, never_started, pod_phase
 from unidle.engine.kube.pods import PodBoxes, PodState
 from unidle.engine.kube.sources import OUT_OF_SERVICE, KubeSources
 from unidle.engine.node_marks import NodeMark
-from unidle.engine.protocol import JobArrived, Observation, Taken
-from unidle.fleet import Fleet
+from unidle.engine.protocol import JobArrived, LiveAttempt, Observation, PodsReached, StartGang, Taken
+from unidle.events.hosts import PodPhase
+from unidle.fleet import Fleet, device_of
 from unidle.hub.protocol import Hub
 from unidle.jobs import Reason
 from unidle.kube.cluster_fleet import FleetChanges
@@ -45,9 +47,10 @@ class KubeEngine(HostsEngine):
 
     def __init__(
         self, hub: Hub, fleet: Fleet, clock: Clock, fence: int, timing: HostsTiming, sources: KubeSources,
-        settings: PodSettings, *, may_write: Callable[[], bool],
+        settings: PodSettings, declarations: FleetDeclarations, *, may_write: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._sources, self._settings, self._may_write = sources, settings, may_write
+        self._declarations = declarations
 
         def boxes(out: Outbox, nodes: HostNodes, *_: object) -> PodBoxes:
             assert isinstance(nodes, KubeNodes)
@@ -75,6 +78,9 @@ class KubeEngine(HostsEngine):
         """Jobs that are submitted in the cluster; asked with each poll."""
         self.say: Callable[[str], None] | None = None
         """Called with a line for the person who runs the controller, such as a right that it lacks."""
+        self._phases: dict[
+            tuple[str, int, PodPhase], list[str]
+        ] = {}  # of pods that came so far, and their nodes
         self._ended: list[Place] = []  # whose ends are reported, and in the log by the next poll
         for node in fleet.nodes:
             if sources.fleet.node(node.id) is None:
@@ -82,9 +88,25 @@ class KubeEngine(HostsEngine):
         for fd in sources.wake_fds:
             self.also_wake(fd)
 
+    def adopt(self, live: Sequence[LiveAttempt]) -> None:
+        super().adopt(live)
+        self._sources.fleet.look_again({place.node for one in live for place in one.command.places})
+
     def release(self, job: str, attempt: int) -> None:
+        gang = self._core.gangs.get((job, attempt))
         super().release(job, attempt)
         self.pods.released(job)
+        self._sources.fleet.look_again(gang.nodes if gang is not None else ())
+
+    def held(self, node: str) -> set[str]:
+        """Devices of a node that gangs have."""
+        gangs = (gang for gang in self._core.gangs.values() if node in gang.nodes)
+        places = (place for gang in gangs if gang.command is not None for place in gang.command.places)
+        return {device_of(piece) for place in places if place.node == node for piece in place.slices}
+
+    def start(self, command: StartGang) -> None:
+        super().start(command)
+        self._sources.fleet.look_again({place.node for place in command.places})
 
     def mark(self, marks: Mapping[str, NodeMark]) -> None:
         self._marks.wanted = marks
@@ -94,6 +116,9 @@ class KubeEngine(HostsEngine):
             self._sources.writer.allow_until(boottime_ns() + WRITE_NS)
         ended, self._ended = self._ended, []
         self.pods.let_go(ended)
+        declared = self._declarations.poll()
+        if declared:
+            self._sources.fleet.read_by(self._declarations.rules(self._sources.fleet.rules))
         changes, pods = self._sources.poll()
         # before what boxes sent: one that reports its end is asked why, and the cluster may have shown that already
         for change in pods:
@@ -101,16 +126,13 @@ class KubeEngine(HostsEngine):
             self._hooks.see(change.object, gone=isinstance(change, Vanished))
         seen = super().poll()
         now_ns = self._core.out.now_ns = self._clock.now_ns()
-        self._take_fleet(changes, now_ns)
+        self._take_fleet(changes, now_ns, declared=declared)
         for change in pods:
             self._take_pod(change)
-        for result in self._sources.writer.poll():
-            self._marks.written(result, now_ns)
-            self._hooks.written(result)
-            if self._note is not None:
-                self._note.written(result, now_ns)
-            if (refused := self.pods.written(result)) is not None:
-                self._word.hopeless(self._core.boxes.get(*refused[0]), refused[1])
+        phases, self._phases = self._phases, {}
+        for (job, attempt, phase), nodes in phases.items():
+            self._core.out.seen.append(PodsReached(job, attempt, tuple(nodes), phase))
+        self._take_written(now_ns)
         for place, why in self.pods.hopeless(now_ns):
             self._word.hopeless(self._core.boxes.get(*place), why)
         self.pods.tidy(now_ns)
@@ -127,6 +149,15 @@ class KubeEngine(HostsEngine):
         more, self._core.out.seen = self._core.out.seen, []
         return [*seen, *more, *self.arrivals()]
 
+    def _take_written(self, now_ns: int) -> None:
+        for result in self._sources.writer.poll():
+            self._marks.written(result, now_ns)
+            self._hooks.written(result)
+            if self._note is not None:
+                self._note.written(result, now_ns)
+            if (refused := self.pods.written(result)) is not None:
+                self._word.hopeless(self._core.boxes.get(*refused[0]), refused[1])
+
     def close(self) -> None:
         """Let go of the cluster and the hub; what runs continues within the leases of its boxes."""
         self._sources.close()
@@ -136,9 +167,15 @@ class KubeEngine(HostsEngine):
         if self.say is not None:
             self.say(line)
 
-    def _take_fleet(self, changes: FleetChanges, now_ns: int) -> None:
+    def _take_fleet(self, changes: FleetChanges, now_ns: int, *, declared: bool) -> None:
+        moved = bool(changes.put or changes.gone) and self._declarations.names_nodes
+        if again := declared or changes.tiers or moved:
+            listed = self._sources.fleet
+            self._nodes.declare(self._declarations.fleet(listed.tiers, listed.nodes))
         for node in changes.put:
             self._core.look_at_node_at(self._nodes.put(node), now_ns)
+        if again:
+            self._nodes.rehang()
         for read in changes.health:
             if (link := self._nodes.at.get(read.node.id)) is not None:
                 link.trouble = None if read.health == "healthy" else read.because
@@ -151,7 +188,7 @@ class KubeEngine(HostsEngine):
             if (link := self._nodes.removed(name)) is not None:
                 self._core.look_at_node_at(link, now_ns)
         for use in changes.used:
-            taken = Taken(use.node, use.cpus, use.memory_bytes, use.devices, use.because)
+            taken = Taken(use.node, use.cpus, use.memory_bytes, use.devices, use.because, use.pods)
             self._core.out.seen.append(taken)
         vouched, self._sources.out_of_service = self._sources.out_of_service, {}
         for name in (name for name, yes in vouched.items() if yes):
@@ -176,12 +213,22 @@ class KubeEngine(HostsEngine):
             self.pods.gone(place, pod)
             self._core.fetch(self._core.boxes.get(*place))
 
+    def _follow_start(self, place: Place, state: PodState) -> None:
+        """How far a pod has come, for its gang while that has not started; a pod that stays for the next one has come far."""
+        phase = pod_phase(state.pod)
+        if phase == state.phase:
+            return
+        state.phase = phase
+        for attempt in self._core.of_job.get(place[1], {}):
+            self._phases.setdefault((place[1], attempt, phase), []).append(place[0])
+
     def _look_at_pod(self, place: Place, state: PodState) -> None:
         """What the state of one of the own pods means for its ranks."""
         pod, link = state.pod, self._core.boxes.get(*place)
         if state.ended:
             self._ended.append(place)
             return
+        self._follow_start(place, state)
         because = None if state.ours else disrupted(pod)
         if because is not None and not state.disrupted:
             state.disrupted = True

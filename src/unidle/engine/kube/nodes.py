@@ -8,7 +8,7 @@ from typing import Any, Final
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timing import HostsTiming, S
-from unidle.engine.protocol import HealthChange, NodesChanged
+from unidle.engine.protocol import HealthChange, NodesChanged, Redeclared
 from unidle.fleet import Fleet, Node
 from unidle.hub.protocol import Peer
 from unidle.jobs import Reason
@@ -30,8 +30,21 @@ class KubeNodes(HostNodes):
         super().__init__(fleet, start_ns, timing, out)
         self.doubted: list[HostNode] = []  # since this was last emptied
 
+    def declare(self, fleet: Fleet) -> None:
+        """Tiers, links, queues and policies are those of ``fleet`` from now on."""
+        self._fleet = replace(fleet, nodes=())
+        self._site, self._tiers = fleet.tiers[0].id, {tier.id for tier in fleet.tiers}
+        self._out.seen.append(Redeclared(self._fleet))
+
+    def rehang(self) -> None:
+        """Nodes whose tier is no more hang from the top: those that left the cluster, as all others were listed again."""
+        for link in self.at.values():
+            if link.node.parent not in self._tiers:
+                before, link.node = link.as_listed(), replace(link.node, parent=self._site)
+                self._list(link, before)
+
     def put(self, node: Node) -> HostNode:
-        """A node is listed, or changed. One of a tier that came later hangs from the top."""
+        """A node is listed, or changed."""
         if node.parent not in self._tiers:
             node = replace(node, parent=self._site)
         link = self.at.get(node.id)

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from unidle.engine.kube.manifest import CONTAINER
+from unidle.events.hosts import PodPhase
 from unidle.jobs import Reason
 from unidle.kube.objects import Condition, ContainerStatus, Pod, Terminated
 
@@ -32,6 +33,17 @@ _SLACK_S: Final = 5.0  # between the clocks of node and controller
 
 def ranks_container(pod: Pod) -> ContainerStatus | None:
     return next((one for one in pod.status.container_statuses if one.name == CONTAINER), None)
+
+
+def pod_phase(pod: Pod) -> PodPhase:
+    """How far a pod has come towards its ranks. The kubelet mounts volumes, makes the sandbox, and then pulls images."""
+    if not pod.spec.node_name:
+        return "pod_binding"
+    status = ranks_container(pod)
+    if status is not None and (status.state.running or status.state.terminated) is not None:
+        return "container_start"
+    ready = _condition(pod, "PodReadyToStartContainers")
+    return "image_pull" if ready is not None and ready.status == "True" else "volume_mount"
 
 
 def has_terminated(pod: Pod) -> bool:

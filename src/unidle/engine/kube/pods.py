@@ -25,6 +25,7 @@ from unidle.engine.kube.manifest import (
 from unidle.engine.kube.nodes import KubeNodes
 from unidle.engine.kube.pod_reading import HOPELESS, disrupted, past_deadline, waits_because
 from unidle.engine.protocol import StartGang
+from unidle.events.hosts import PodPhase
 from unidle.jobs import Reason
 from unidle.jobs.pod import PodWish
 from unidle.kube.objects import PODS, Pod
@@ -59,6 +60,7 @@ class PodState:
     ended: bool = False
     disrupted: bool = False
     trouble_ns: int | None = None
+    phase: PodPhase | None = None  # how far it had come when that was last reported
     annotated: int = 0  # the attempt that its annotations were last asked to name
 
     @property

@@ -25,6 +25,7 @@ class KubeSources:
     writer: KubeWriter
     fleet: ClusterFleet
     also_close: list[Callable[[], None]] = field(default_factory=list)
+    at_start: FleetChanges = field(default_factory=FleetChanges)  # what the first poll reports, too
     out_of_service: dict[str, bool] = field(default_factory=dict)  # by node that came or changed
     boots: dict[str, str] = field(default_factory=dict)  # by node, the id of its boot
     nodes_seen: list[Put[KubeNode] | Vanished[KubeNode]] = field(default_factory=list)  # until they are taken
@@ -52,7 +53,16 @@ class KubeSources:
         """What is new: of the fleet, and of pods in order. Never blocks."""
         self._look()
         pods, self._pods_seen = self._pods_seen, []
-        return self.fleet.changes(), pods
+        first, self.at_start = self.at_start, FleetChanges()
+        now = self.fleet.changes()
+        changes = FleetChanges(
+            first.put + now.put,
+            first.gone + now.gone,
+            first.health + now.health,
+            first.used + now.used,
+            tiers=now.tiers,
+        )
+        return changes, pods
 
     def close(self) -> None:
         for one in (self.nodes, self.pods, self.slices, self.writer):
