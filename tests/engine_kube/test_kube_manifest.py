@@ -102,6 +102,27 @@ def test_shared_memory_is_not_bounded_by_64_mib() -> None:
     assert {"name": name, "emptyDir": {"medium": "Memory"}} in spec["volumes"]
 
 
+def test_a_pod_has_no_rights_but_those_that_the_job_requests() -> None:
+    bare = plans()["n1"].body["spec"]
+    assert bare["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    none = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert [one["securityContext"] for one in (*bare["initContainers"], *bare["containers"])] == [none, none]
+    wish = PodWish(image="own:2", run_as_user=1000, fs_group=2000, capabilities=("IPC_LOCK",))
+    spec = plans(wish)["n1"].body["spec"]
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "fsGroup": 2000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert spec["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]},
+    }
+    root = plans(PodWish(image="own:2", run_as_user=0))["n1"].body["spec"]["securityContext"]
+    assert (root["runAsNonRoot"], root["runAsUser"]) == (False, 0)
+
+
 def test_what_the_job_file_asks_is_in_the_pod() -> None:
     wish = PodWish(
         image="own:2", image_pull_policy="Always", image_pull_secrets=("reg",),
@@ -111,8 +132,7 @@ def test_what_the_job_file_asks_is_in_the_pod() -> None:
         ),
         env_from=(PodEnvSource("secret", "keys", "K_"), PodEnvSource("config_map", "cfg")),
         service_account="trainer", tolerations=(PodToleration("gpu", "", "NoExecute", 60), PodToleration()),
-        resources={"rdma/hca": 1}, labels={"team": "a"}, priority_class="high", run_as_user=1000, host_network=True,
-        fs_group=2000, capabilities=("IPC_LOCK",),
+        resources={"rdma/hca": 1}, labels={"team": "a"}, priority_class="high", host_network=True,
     )  # fmt: skip
     spec = plans(wish)["n1"].body["spec"]
     main = spec["containers"][0]
@@ -137,16 +157,6 @@ def test_what_the_job_file_asks_is_in_the_pod() -> None:
     ]
     assert main["resources"]["limits"] == {"amd.com/gpu": "4", "rdma/hca": "2"}
     assert (spec["serviceAccountName"], spec["priorityClassName"]) == ("trainer", "high")
-    assert spec["securityContext"] == {
-        "runAsNonRoot": True,
-        "runAsUser": 1000,
-        "fsGroup": 2000,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    assert spec["containers"][0]["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]},
-    }
     assert spec["hostNetwork"] is True
 
 

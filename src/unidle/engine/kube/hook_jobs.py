@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -185,19 +185,33 @@ def job_name(controller: str, name: str) -> str:
 
 def hook_job(settings: HookSettings, order: NodeCommand) -> dict[str, Any]:
     """The Job. Its pod sees the processes and, at :data:`HOST`, the files of the node, and may do there what root may."""
-    assert isinstance(order.what, tuple)
     name = job_name(settings.controller, order.name)
     labels = {HOOK: name, CONTROLLER: settings.controller, "app.kubernetes.io/managed-by": "unidle"}
-    container: Mapping[str, Any] = {
+    notes = {"unidle.dev/node": order.node, "unidle.dev/command": order.name}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": settings.namespace, "labels": labels, "annotations": notes},
+        "spec": {
+            "backoffLimit": 0,
+            "ttlSecondsAfterFinished": _KEPT_S,
+            "template": {"metadata": {"labels": labels}, "spec": _pod_spec(settings.image, order)},
+        },
+    }
+
+
+def _pod_spec(image: str, order: NodeCommand) -> dict[str, Any]:
+    assert isinstance(order.what, tuple)
+    container = {
         "name": "hook",
-        "image": settings.image,
+        "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": list(order.what),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {"privileged": True, "runAsUser": 0},
         "volumeMounts": [{"name": "host", "mountPath": HOST, "mountPropagation": "HostToContainer"}],
     }
-    pod = {
+    return {
         "nodeName": order.node,
         "restartPolicy": "Never",
         "activeDeadlineSeconds": max(1, math.ceil(order.limit_ns / S)),
@@ -208,19 +222,4 @@ def hook_job(settings: HookSettings, order: NodeCommand) -> dict[str, Any]:
         "tolerations": [{"operator": "Exists"}],  # it is for nodes that are out of use
         "containers": [container],
         "volumes": [{"name": "host", "hostPath": {"path": "/", "type": "Directory"}}],
-    }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {
-            "name": name,
-            "namespace": settings.namespace,
-            "labels": labels,
-            "annotations": {"unidle.dev/node": order.node, "unidle.dev/command": order.name},
-        },
-        "spec": {
-            "backoffLimit": 0,
-            "ttlSecondsAfterFinished": _KEPT_S,
-            "template": {"metadata": {"labels": labels}, "spec": pod},
-        },
     }
