@@ -22,7 +22,7 @@ EXPLAINED = {
     # slow on purpose: `make demo-tune` makes it faster
     *(
         ("examples/tune/train.py", code)
-        for code in ("UDL206", "UDL303", "UDL403", "UDL404", "UDL405", "UDL501")
+        for code in ("UDL103", "UDL303", "UDL403", "UDL404", "UDL405")
     ),
 }
 
