@@ -3,7 +3,8 @@
     make demo-tune
     make demo-tune ARGS="--minutes 5"
 
-Three causes were planted: anomaly detection, gc.collect() in each step, and a loop over rows. The mask of attention was slow before.
+Three causes were planted: anomaly detection, a loop over rows, and a mask that is made again for each block. Batches were made from lists of
+arrays before.
 The cheat comes from a model that is scripted here, and answers as an OpenAI-compatible endpoint does. With UNIDLE_TUNE_URL and
 UNIDLE_TUNE_MODEL, your model is asked instead.
 """
@@ -24,8 +25,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CHEAT = {"file": "train.py", "old": "for step in range(STEPS):", "new": "for step in range(STEPS // 2):", "why": "half of the steps are enough"}  # fmt: skip
-PLANTED = ("UDL206", "UDL303", "UDL405")
-NOT_PLANTED = ("UDL404",)
+PLANTED = ("UDL303", "UDL404", "UDL405")
+NOT_PLANTED = ("UDL103",)
 
 
 class ScriptedModel(http.server.BaseHTTPRequestHandler):

@@ -53,6 +53,8 @@ def costed(
     sources, _, _ = linked_sources(paths, settings)
     for source, facts in sources:
         file = _below(root, source.file)
+        if file not in profile.sources:
+            continue  # it was not run
         for one, node in _found_in(source, facts, settings):
             first, last = node.lineno, getattr(node, "end_lineno", None) or node.lineno  # type: ignore[attr-defined]
             parts = profile.parts()

@@ -19,6 +19,8 @@ from unidle.tune.trial.workshop import Workshop
 _WARM: Final = 2
 _WINDOW_S: Final = 0.7
 _FEWEST_STEPS: Final = 5
+_LARGE: Final = 3.0
+"""A speed-up after which a race ends, so that the others are measured on top of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Race:
     def run(
         self, racers: Sequence[Racer], end: float, done: Callable[[int], None] = lambda _round: None
     ) -> None:
-        """Rounds until each change is decided, or there is no time for another one before ``end``."""
+        """Rounds until each change is decided or one is much faster, or there is no time for another one before ``end``."""
         longest = 0.0
         for number in itertools.count(1):
             left = [one for one in racers if not one.verdict]
@@ -88,6 +90,8 @@ class Race:
             done(number)
             for one in left:
                 self._decide(one, racers)
+            if any(one.verdict == "faster" and one.ratios[-1] > _LARGE for one in racers):
+                return  # the others are hard to see next to such a cause
 
     def _round(self, left: Sequence[Racer]) -> bool:
         """The unchanged program first and last, so that a drift of the machine counts for both. Whether that worked."""

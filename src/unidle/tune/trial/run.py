@@ -177,12 +177,14 @@ class TrialBench:
         """The run with the verdict of each change, and with those that are kept together."""
         end = time.monotonic() + self.shop.left_s / (1 + (model.rounds if model else 0) / 2)
         tried = self._raced(changes, (), end)
-        first = _best_first(tried)
-        left = [one.change for one in tried if one.speedup is not None and one.verdict != "kept"]
-        if left and math.prod(one.speedup.ratio for one in first if one.speedup) > _AGAIN_FROM:
+        kept, left = _best_first(tried), _undecided(tried)
+        new = kept
+        while left and math.prod(one.speedup.ratio for one in new if one.speedup) > _AGAIN_FROM:
             # What costs little next to a large cause may cost much without it.
-            again = {one.change: one for one in self._raced(left, first, end)}
+            again = {one.change: one for one in self._raced(left, kept, end)}
             tried = [again.get(one.change, one) for one in tried]
+            new = _best_first([*again.values()])
+            kept, left = [*kept, *new], _undecided([*again.values()])
         tried, stack, racer = self._stacked(tried, end)
         found = replace(found, tried=tuple(tried), stack=stack)
         if racer is None:
@@ -315,6 +317,11 @@ class TrialBench:
         to = f"to step {whole}" if whole else "to the end"
         self.progress(f"{counted(len(stack), 'change')}: does the program compute the same {to}?")
         return verify(self.shop, stack, whole)
+
+
+def _undecided(tried: Sequence[TriedChange]) -> list[TuneChange]:
+    """Those that were measured, and were not faster in this race."""
+    return [one.change for one in tried if one.speedup is not None and one.verdict != "kept"]
 
 
 def _best_first(tried: Sequence[TriedChange]) -> list[TriedChange]:
