@@ -33,6 +33,7 @@ from unidle.cli.run import (
     told_what_is_left,
 )
 from unidle.cli.times import seconds_of
+from unidle.cli.up_fleet import fleet_of_cluster, fleet_of_hosts
 from unidle.errors import BadInput
 from unidle.words import counted, does
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from unidle.cli.live import Live
     from unidle.control.hosts import HostsSession, HostsWish
     from unidle.control.kube import ClusterObjects, KubeWish
-    from unidle.control.kube_fleet import FleetFileGiven
     from unidle.control.session import ControllerSession
     from unidle.events.types import Event
     from unidle.files.fleet_notices import NoticeChannel
@@ -219,7 +219,7 @@ def _kube_of(options: UpOptions) -> KubeWish | None:
         options.box_image, options.image or "", options.kubeconfig, options.context, options.namespace or "",
         tuple(options.hub_address or ()), options.cpu_devices or 0, options.agent_account or "",
         options.agent_hub or "", options.hook_namespace or "", options.hook_image or "",
-        _fleet_of_cluster(options.fleet),
+        fleet_of_cluster(options.fleet),
     )  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
     """Serve the hosts that join; the exit code."""
     from unidle.control.hosts import take_up_hosts
 
-    fleet, channels = _fleet_of_hosts(None if wish.kube is not None else options.fleet)
+    fleet, channels = fleet_of_hosts(None if wish.kube is not None else options.fleet)
     fleet = looked_at(fleet) if options.profile else fleet
     live, store, address = _opened(options)
     taken = take_up_hosts(store, fleet, data_dir(), wish, channels, address)
@@ -269,48 +269,6 @@ def _serve_commands(
     from unidle.gateway.open import open_gateway
 
     stack.callback(open_gateway(options.commands, address, hosts, wish).close)
-
-
-def _fleet_of_hosts(file: str | None) -> tuple[Fleet, tuple[NoticeChannel, ...]]:
-    """Queues, policies and the network of a fleet file; its nodes are those that join."""
-    from unidle.fleet import Fleet
-
-    if file is None:
-        return Fleet(), ()
-    found, channels = find_fleet_and_channels(file, None, hosts_join=True)
-    _refuse_nodes(found, file)
-    return found, channels
-
-
-def _refuse_nodes(found: Fleet, file: str) -> None:
-    if found.nodes:
-        raise BadInput(
-            f"declares {counted(len(found.nodes), 'node')}, and with --listen nodes are the hosts that join",
-            field="--fleet", value=file, remedy="leave `nodes` out, and start `unidle agent` on each host",
-        )  # fmt: skip
-
-
-def _fleet_of_cluster(file: str | None) -> FleetFileGiven | None:
-    """Queues, policies and the network of a fleet file, for a cluster. Errors: BadInput."""
-    if file is None:
-        return None
-    from unidle.control.kube_fleet import FleetFileGiven
-    from unidle.files.fleet_objects import fleet_of_file
-    from unidle.files.fleet_queues import pointed
-    from unidle.place.admission import tree_of_queues
-
-    declared = fleet_of_file(file)
-    _refuse_nodes(declared.fleet, file)
-    if declared.fleet.host_devices:
-        raise BadInput(
-            "`hosts` cuts devices of hosts with an agent, and pods have whole ones", field="--fleet", value=file,
-            remedy="leave `hosts` out",
-        )  # fmt: skip
-    try:
-        tree_of_queues(declared.fleet)
-    except BadInput as error:
-        raise (pointed(file, error) if file != "-" else error) from None
-    return FleetFileGiven(file, declared)
 
 
 def _opened(options: UpOptions) -> tuple[Live, Store, str]:

@@ -20,9 +20,17 @@ from unidle.files.fleet_file import (
     NodePart,
 )
 from unidle.files.fleet_guard import guard_of
+from unidle.files.fleet_hosts import host_devices_of
 from unidle.files.fleet_idle import idle_of
 from unidle.files.fleet_links import check_gpu_links, gpu_links_of
-from unidle.files.fleet_network import check_label_keys, label_keys, links, tiers_by_labels, unknown
+from unidle.files.fleet_network import (
+    check_label_keys,
+    check_parents,
+    label_keys,
+    links,
+    tiers_by_labels,
+    unknown,
+)
 from unidle.files.fleet_notices import NoticeChannel, notices_of
 from unidle.files.fleet_profile import profile_of
 from unidle.files.fleet_queues import history_of, migration_of, queues_of, zone_of
@@ -32,7 +40,7 @@ from unidle.files.fleet_text import fleet_to_yaml
 from unidle.files.fleet_watch import WatchPart, check_watch, watch_of
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import MEMORY_LIMIT_BYTES, expand, memory_bytes
-from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, HostDevices, Node, Tier
+from unidle.fleet import WHOLE_PPM, Device, Fleet, GpuLinks, Node, Tier
 from unidle.fleet.labels import RESERVED_KINDS
 from unidle.fleet.policies import WatchSources
 from unidle.words import counted
@@ -136,7 +144,7 @@ class _Builder:
         if not self.file.tiers:
             self._paths[ONLY_SITE.id] = ()
         self._paths.update({tier.id: () for tier in others if tier.id not in self._paths})
-        self._check_parents(tiers)
+        check_parents(self._document, tiers, self._paths)
         self._gpu_links = gpu_links_of(self._document, self.file.gpu_links, self._base_dir)
         nodes = tuple(self._nodes(tiers))
         if nodes and not self._device_count:
@@ -164,20 +172,10 @@ class _Builder:
             guard=guard_of(self._document, self.file.guard, nodes),
             profile=profile_of(self._document, self.file.profile),
             retention=retention_of(self._document, self.file.retention),
-            host_devices=self._host_devices(),
+            host_devices=host_devices_of(
+                self._document, self.file.hosts, isinstance(self.file, HostsFleetFile)
+            ),
         )
-
-    def _host_devices(self) -> tuple[HostDevices, ...]:
-        if not self.file.hosts:
-            return ()
-        if not isinstance(self.file, HostsFleetFile):
-            raise self._document.error(
-                ("hosts",), "is for hosts that join a controller (`unidle up --listen`)",
-                remedy="declare `share` or `slices_ppm` of the devices of nodes",
-            )  # fmt: skip
-        from unidle.files.fleet_hosts import host_devices_of  # few fleets have it
-
-        return host_devices_of(self._document, self.file.hosts)
 
     def _tiers(self) -> Iterator[Tier]:
         for index, part in enumerate(self.file.tiers):
@@ -192,27 +190,6 @@ class _Builder:
                 yield Tier(name, part.kind, part.parent, part.fabric)
             if len(self._paths) > TIERS_LIMIT:
                 raise self._document.error(path, f"more than {TIERS_LIMIT:,} tiers", remedy="make it smaller")
-
-    def _check_parents(self, tiers: tuple[Tier, ...]) -> None:
-        parents = {tier.id: tier.parent for tier in tiers}
-        for tier in tiers:
-            if tier.parent is not None and tier.parent not in parents:
-                raise self._unknown(tier.parent, (*self._paths[tier.id][:-1], "parent"), parents)
-        sound: set[str] = set()
-        for tier in tiers:
-            way: dict[str, None] = {}
-            here: str | None = tier.id
-            while here is not None and here not in sound:
-                if here in way:
-                    names = list(way)[list(way).index(here) :]
-                    raise self._document.error(
-                        (*self._paths[here][:-1], "parent"),
-                        f"the tiers form a cycle: {_cycle([*names, here])}",
-                        remedy="a tree has no cycle: remove the parent of one of them",
-                    )
-                way[here] = None
-                here = parents[here]
-            sound.update(way)
 
     def _nodes(self, tiers: tuple[Tier, ...]) -> Iterator[Node]:
         known = {tier.id: None for tier in tiers}
@@ -413,8 +390,3 @@ def _numbered(groups: Iterable[DevicesPart]) -> Iterator[tuple[DevicesPart, int,
         if group.kind == "gpu":
             count[group.vendor] = number + group.count
         yield group, first, number
-
-
-def _cycle(names: list[str], limit: int = 10) -> str:
-    shown = names if len(names) <= limit else [*names[: limit - 1], "...", names[-1]]
-    return " -> ".join(shown)

@@ -44,8 +44,15 @@ class HostDevicesPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ] = None
 
 
-def host_devices_of(document: Document, parts: tuple[HostDevicesPart, ...]) -> tuple[HostDevices, ...]:
-    """The rules of the section. Errors: BadInput."""
+def host_devices_of(
+    document: Document, parts: tuple[HostDevicesPart, ...], hosts_join: bool
+) -> tuple[HostDevices, ...]:
+    """The rules of the section. Errors: BadInput, also where no hosts join."""
+    if parts and not hosts_join:
+        raise document.error(
+            ("hosts",), "is for hosts that join a controller (`unidle up --listen`)",
+            remedy="declare `share` or `slices_ppm` of the devices of nodes",
+        )  # fmt: skip
     found = []
     for k, part in enumerate(parts):
         if sum(part.slices_ppm) != WHOLE_PPM:

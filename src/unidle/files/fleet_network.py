@@ -153,3 +153,31 @@ def unknown(document: Document, name: str, path: Path, known: Iterable[str], wha
     names = list(known)
     remedy = f"the closest is {closest(name, names)}" if names else "remove it"
     return document.error(path, f"there is no such {what}", value=name, remedy=remedy)
+
+
+def check_parents(document: Document, tiers: tuple[Tier, ...], paths: Mapping[str, Path]) -> None:
+    """Raise :class:`BadInput` where a tier's parent is unknown, or tiers form a cycle; ``paths``: where each is named."""
+    parents = {tier.id: tier.parent for tier in tiers}
+    for tier in tiers:
+        if tier.parent is not None and tier.parent not in parents:
+            raise unknown(document, tier.parent, (*paths[tier.id][:-1], "parent"), parents, "tier")
+    sound: set[str] = set()
+    for tier in tiers:
+        way: dict[str, None] = {}
+        here: str | None = tier.id
+        while here is not None and here not in sound:
+            if here in way:
+                names = list(way)[list(way).index(here) :]
+                raise document.error(
+                    (*paths[here][:-1], "parent"),
+                    f"the tiers form a cycle: {_cycle([*names, here])}",
+                    remedy="a tree has no cycle: remove the parent of one of them",
+                )
+            way[here] = None
+            here = parents[here]
+        sound.update(way)
+
+
+def _cycle(names: list[str], limit: int = 10) -> str:
+    shown = names if len(names) <= limit else [*names[: limit - 1], "...", names[-1]]
+    return " -> ".join(shown)
