@@ -233,15 +233,9 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     clock, lease, view, state = held.clock, held.lease, held.view, held.state
     limits = HubLimits(deadline_ns=wish.deadline_ns)
     hub = open_hub(
-        wish.listen,
-        str(state),
-        clock,
-        lease.token,
-        limits=limits,
-        site=wish.site,
-        names=wish.names,
+        wish.listen, str(state), clock, lease.token, limits=limits, site=wish.site, names=wish.names,
         is_fresh=lambda: held.store.is_fresh(lease),
-    )
+    )  # fmt: skip
     try:
         engine: HostsEngine
         marks: NodeMarks | None = None
@@ -250,14 +244,9 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
         if wish.kube is not None:
             from unidle.control.kube import KubeController, kube_engine, timing_of
 
-            by = KubeController(
-                clock,
-                lease.token,
-                timing_of(wish.deadline_ns),
-                lambda: held.store.is_fresh(lease),
-                nodes,
-                {name: taken.pods for name, taken in view.taken.items()},
-            )
+            taken = {name: one.pods for name, one in view.taken.items()}
+            timing, fresh = timing_of(wish.deadline_ns), partial(held.store.is_fresh, lease)
+            by = KubeController(clock, lease.token, timing, fresh, nodes, taken)
             engine, objects = kube_engine(hub, wish.kube, partial(_as_on_start, fleet), by)
             marks = engine
         else:

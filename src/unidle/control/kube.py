@@ -12,6 +12,7 @@ from unidle.control.kube_fleet import FleetFileGiven, KubeFleet, open_kube_fleet
 from unidle.control.kube_objects import KubeObjects
 from unidle.control.store_files import say_line
 from unidle.engine.hosts.timing import HostsTiming, S
+from unidle.engine.kube.declared import FleetDeclarations
 from unidle.engine.kube.engine import WRITE_NS, KubeEngine
 from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.sources import KubeSources
@@ -116,7 +117,7 @@ def kube_engine(
         declared = open_kube_fleet(
             client, open_writer(client, timeout_s=_WRITE_S), _allow(by), wish.fleet, always
         )
-        sources = _sources(client, settings, wish)
+        sources = _sources(client, settings, wish, declared)
     except BaseException:
         client.close()
         raise
@@ -134,7 +135,7 @@ def kube_engine(
         fleet = declared.fleet(cluster.tiers, [node.id for node in cluster.nodes])
         known = _known(by.nodes, fleet, cluster)
         engine = KubeEngine(
-            hub, known, by.clock, by.fence, by.timing, sources, settings, declared, may_write=by.may_write
+            hub, known, by.clock, by.fence, by.timing, sources, settings, may_write=by.may_write
         )
         engine.say = say_line
         sources.fleet.held_by(engine.held)
@@ -219,13 +220,15 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), number
 
 
-def _sources(client: ApiClient, settings: PodSettings, wish: KubeWish) -> KubeSources:
+def _sources(
+    client: ApiClient, settings: PodSettings, wish: KubeWish, declared: FleetDeclarations
+) -> KubeSources:
     rules = FleetRules(cpu_devices=wish.cpu_devices)
     fleet = ClusterFleet(rules, is_ours=lambda pod: place_of(settings, pod) is not None)
     slices = follow(client, RESOURCE_SLICES) if _has_slices(client) else None
     return KubeSources(
-        follow(client, NODES), follow(client, PODS), slices, open_writer(client, timeout_s=_WRITE_S), fleet
-    )
+        follow(client, NODES), follow(client, PODS), slices, open_writer(client, timeout_s=_WRITE_S), fleet, declared
+    )  # fmt: skip
 
 
 def _has_slices(client: ApiClient) -> bool:

@@ -14,7 +14,6 @@ from unidle.engine.hosts.host_nodes import HostNode, HostNodes
 from unidle.engine.hosts.node_commands import HostCommands
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.hosts.timing import HostsTiming, S
-from unidle.engine.kube.declared import FleetDeclarations
 from unidle.engine.kube.hook_jobs import HookJobs, HookSettings
 from unidle.engine.kube.hub_address import HubAddressNote
 from unidle.engine.kube.manifest import PodSettings, place_of
@@ -47,10 +46,10 @@ class KubeEngine(HostsEngine):
 
     def __init__(
         self, hub: Hub, fleet: Fleet, clock: Clock, fence: int, timing: HostsTiming, sources: KubeSources,
-        settings: PodSettings, declarations: FleetDeclarations, *, may_write: Callable[[], bool],
+        settings: PodSettings, *, may_write: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._sources, self._settings, self._may_write = sources, settings, may_write
-        self._declarations = declarations
+        self._declarations = sources.declared
 
         def boxes(out: Outbox, nodes: HostNodes, *_: object) -> PodBoxes:
             assert isinstance(nodes, KubeNodes)
@@ -63,30 +62,29 @@ class KubeEngine(HostsEngine):
         self.pods, self._nodes, self._word = pods, nodes, self._core.host_word
         self._marks = KubeMarks(sources.writer, lambda pod: place_of(settings, pod) is not None, self._say)
         assert isinstance(self.commands, HostCommands)
-        hooks = settings.hooks and HookSettings(*settings.hooks, settings.controller)
-        self.commands = self._hooks = HookJobs(
-            hooks, self.commands, sources.writer, clock, lambda node: sources.boots.get(node, "")
-        )
-        self._note = (
-            None
-            if settings.agent_hub is None
-            else HubAddressNote(
-                sources.writer, settings.agent_hub, settings.hubs[0], settings.authority, self._say
-            )
-        )
+        self.commands = self._hooks = _hook_jobs(settings, self.commands, sources, clock)
+        self._note = self._address_note()
         self.arrivals: Callable[[], list[JobArrived]] = list
         """Jobs that are submitted in the cluster; asked with each poll."""
         self.say: Callable[[str], None] | None = None
         """Called with a line for the person who runs the controller, such as a right that it lacks."""
-        self._phases: dict[
-            tuple[str, int, PodPhase], list[str]
-        ] = {}  # of pods that came so far, and their nodes
+        # of pods that came so far, and their nodes
+        self._phases: dict[tuple[str, int, PodPhase], list[str]] = {}
         self._ended: list[Place] = []  # whose ends are reported, and in the log by the next poll
         for node in fleet.nodes:
             if sources.fleet.node(node.id) is None:
                 nodes.removed(node.id)
         for fd in sources.wake_fds:
             self.also_wake(fd)
+
+    def _address_note(self) -> HubAddressNote | None:
+        """What tells agents where the hub is; None where nothing does."""
+        settings = self._settings
+        if settings.agent_hub is None:
+            return None
+        return HubAddressNote(
+            self._sources.writer, settings.agent_hub, settings.hubs[0], settings.authority, self._say
+        )
 
     def adopt(self, live: Sequence[LiveAttempt]) -> None:
         super().adopt(live)
@@ -246,3 +244,8 @@ class KubeEngine(HostsEngine):
         unlucky = because is not None or no_room
         if not state.met and not state.ours and not unlucky:
             self._word.hopeless(link, f"node {place[0]}: {text}")
+
+
+def _hook_jobs(settings: PodSettings, agents: HostCommands, sources: KubeSources, clock: Clock) -> HookJobs:
+    hooks = settings.hooks and HookSettings(*settings.hooks, settings.controller)
+    return HookJobs(hooks, agents, sources.writer, clock, lambda node: sources.boots.get(node, ""))
