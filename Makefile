@@ -85,8 +85,12 @@ check: setup ## Lint, format, types, import contract, house list, docs, native p
 check-types:
 	$(BIN)/mypy
 
+# What maturin gives to the build of PyO3: with other values, this and each build of the wheel would undo the other's work.
+check-native: export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 check-native:
-	@if command -v cargo >/dev/null; then set -x; cd native; cargo fmt --check; \
+	@if command -v cargo >/dev/null; then \
+	  export PYO3_ENVIRONMENT_SIGNATURE=$$($(BIN)/python -c 'import sys; print(f"cpython-{sys.version_info[0]}.{sys.version_info[1]}-64bit")'); \
+	  set -x; cd native; cargo fmt --check; \
 	  cargo clippy --release --all-targets --locked --quiet -- -D warnings; else echo "no cargo: native/ is not checked"; fi
 
 check-lint:

@@ -18,9 +18,7 @@ from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 # Busy for a part of the time only: two ranks that took both cores would be what everything else here waits for.
-WORKS = (
-    "exec python3 -c 'import time\ndef train_it():\n  while True: sum(range(400_000)); time.sleep(0.04)\ntrain_it()'"
-)
+WORKS = "exec python3 -c 'import time\ndef train_it():\n  while True: sum(range(400_000)); time.sleep(0.04)\ntrain_it()'"
 
 
 def runs(fleet: Fleet, job: str) -> bool:
