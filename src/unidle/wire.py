@@ -14,7 +14,8 @@ TYPE_CHECKING = False  # a box at rest has no use for typing
 if TYPE_CHECKING:
     from typing import Any
 
-VERSION = 1
+VERSION = 2
+"""Raised with each release in which frames differ, by one: 1 was the first of hosts; 2 has frames of profiles, looks and mounts."""
 HEADER = struct.Struct(">I")
 HELLO_BYTES = 64 * 1024  # the first frame of a connection, and the only one before its welcome
 FRAME_BYTES = 1024 * 1024  # each later one

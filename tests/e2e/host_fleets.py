@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -25,14 +25,17 @@ HOSTS = ("n1", "n2")
 class Fleet:
     """A store, its controller, and hosts with one CPU device each. ``file``: a fleet file for the controller.
 
-    ``lab``: hosts, and the controller (``hub``), are in its network namespaces.
+    ``lab``: hosts, and the controller (``hub``), are in its network namespaces. ``code``: which of these run another
+    release, whose sources are below that path.
     """
 
     def __init__(
-        self, place: Path, stack: ExitStack, hosts: tuple[str, ...] = HOSTS, file: Path | None = None, lab: Lab | None = None
+        self, place: Path, stack: ExitStack, hosts: tuple[str, ...] = HOSTS, file: Path | None = None, lab: Lab | None = None,
+        code: Mapping[str, Path] | None = None,
     ) -> None:  # fmt: skip
         self.place, self.store, self._stack = place, place / "fleet.db", stack
         self.hosts, self._file, self._lab = hosts, file, lab
+        self.code = dict(code or {})
         self.address = "127.0.0.1" if lab is None else lab.address("hub")  # of the next controller
         self.port = 0
         self.env: dict[str, dict[str, str]] = {}  # variables of what is started, by node
@@ -45,8 +48,12 @@ class Fleet:
         errors = self._stack.enter_context((self.place / f"{node}.err").open("ab"))
         return subprocess.Popen(
             [*inside, *UNIDLE, *map(str, words)], stdout=subprocess.DEVNULL, stderr=errors,
-            env={**os.environ, **self.env.get(node, {})},
+            env=self.release(node) | self.env.get(node, {}),
         )  # fmt: skip
+
+    def release(self, node: str) -> dict[str, str]:
+        """The environment in which commands are those of the release of a host, or of the controller."""
+        return os.environ | ({"PYTHONPATH": str(self.code[node])} if node in self.code else {})
 
     def serve(self, *more: object) -> None:
         """Start the controller; a later one listens where the first did."""
@@ -63,8 +70,9 @@ class Fleet:
     def join(self, node: str, *more: object) -> None:
         """Start the agent of a host. It does not look at the kernel log of this machine, in which other tests leave faults."""
         words = ("--join", f"{self.address}:{self.port}", "--token-file", f"{self.store}.d/hub/join")
-        own = ("--node", node, "--state", self.place / node, "--cpu-devices", 1, "--kernel-log", "off")
-        self.agents[node] = self._start(node, "agent", *words, *own, *more)
+        own = ("--node", node, "--state", self.place / node, "--cpu-devices", 1)
+        quiet = () if node in self.code else ("--kernel-log", "off")  # the first release of hosts has no such option
+        self.agents[node] = self._start(node, "agent", *words, *own, *quiet, *more)
 
     def joined(self) -> None:
         wait_until(lambda: {node.id for node in self.view().fleet.nodes} == set(self.hosts), 60)
@@ -105,11 +113,12 @@ def opened(
     file: Path | None = None,
     lab: Lab | None = None,
     serve: tuple[str, ...] = (),
+    code: Mapping[str, Path] | None = None,
     env: dict[str, dict[str, str]] | None = None,
 ) -> Iterator[Fleet]:
-    """``more``: options of the agents; ``serve``: those of the controller; ``env``: variables of each node's agent."""
+    """``more``: options of the agents; ``serve``: those of the controller; ``code``: as of :class:`Fleet`; ``env``: variables of each node's agent."""
     with ExitStack() as stack:
-        fleet = Fleet(place, stack, hosts, file, lab)
+        fleet = Fleet(place, stack, hosts, file, lab, code)
         fleet.env = env or {}
         fleet.serve(*serve)
         for node in hosts:

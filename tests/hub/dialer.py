@@ -81,7 +81,7 @@ class RawClient:
             token = self.hub.box_token(node, job)
         hello = {
             "f": "hello",
-            "v": 1,
+            "v": wire.VERSION,
             "kind": kind,
             "node": node,
             "job": job,

@@ -259,6 +259,8 @@ class _Life:
             return
         if not self._member:
             final, remedy = _judged(event.why)
+            if refused is not None and _is_about_version(refused):
+                final, remedy = True, refused.remedy
             if final or time.monotonic() > self._until_s:
                 raise HubUnreachable(event.why, field="--join", value=str(self.hub), remedy=remedy)
         if event.why != self._told:
@@ -292,6 +294,10 @@ class _Life:
 
 def _is_about_token(refused: frames.Refused) -> bool:
     return "token" in refused.why
+
+
+def _is_about_version(refused: frames.Refused) -> bool:
+    return "version" in refused.why
 
 
 def _judged(why: str) -> tuple[bool, str]:

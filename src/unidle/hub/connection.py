@@ -28,7 +28,7 @@ class Connection:
 
     __slots__ = (
         "_pings", "accepted_ns", "acknowledged_ns", "address", "clock", "deadline_ns", "fd", "key", "newer", "paused", "peer",
-        "ping_n", "pong_n", "pong_ns", "slot", "stage", "stream", "unpolled", "writing",
+        "ping_n", "polls", "pong_n", "pong_ns", "slot", "stage", "stream", "unpolled", "writing",
     )  # fmt: skip
 
     def __init__(self, stream: FrameStream, address: str, now_ns: int, within_ns: int) -> None:
@@ -43,7 +43,7 @@ class Connection:
         self.newer = False  # it speaks a newer version
         self.writing = False  # the poller waits for room
         self.paused = False  # it is not read, because its events are not polled
-        self.unpolled = 0  # bytes of its frames that came since the last poll
+        self.unpolled, self.polls = 0, 0  # bytes of its frames that came since the poll of that number
         self.slot = -1
         self.clock = OffsetEstimate()
         self.ping_n = self.pong_n = 0

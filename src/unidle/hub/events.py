@@ -23,7 +23,7 @@ class PolledEvents:
         self._bytes = 0
         self._polls = 0  # written by the thread that takes
         self._seen_polls = 0
-        self._senders: dict[int, Connection] = {}
+        self._paused: list[Connection] = []
         self.waiting = False  # a connection is not read until the next poll
 
     def take(self) -> list[Event]:
@@ -44,28 +44,27 @@ class PolledEvents:
     def put(self, event: Event) -> None:
         self._events.append(event)
 
-    def count(self, connection: Connection, size: int) -> bool:
-        """Bytes of a frame that came; whether the connection has to wait for the next poll."""
+    def received(self, connection: Connection, event: Received, size: int) -> bool:
+        """Put a frame of ``size`` bytes; whether its connection has to wait for the next poll."""
+        self._events.append(event)
         self._bytes += size
+        if connection.polls != self._seen_polls:
+            connection.polls, connection.unpolled = self._seen_polls, 0
         connection.unpolled += size
-        self._senders[connection.fd] = connection
-        over = (
-            self._bytes > self._limits.unpolled_bytes and connection.unpolled > self._limits.unpolled_of_peer
-        )
-        self.waiting = self.waiting or over
-        return over
+        if self._bytes <= self._limits.unpolled_bytes:
+            return False
+        if connection.unpolled <= self._limits.unpolled_of_peer:
+            return False
+        self._paused.append(connection)
+        self.waiting = True
+        return True
 
     def polled(self) -> list[Connection]:
         """Those that need not wait any more, after a poll."""
         if self._seen_polls == self._polls:
             return []
         self._seen_polls = self._polls
-        freed = []
-        for connection in self._senders.values():
-            connection.unpolled = 0
-            if connection.paused:
-                freed.append(connection)
-        self._senders.clear()
+        freed, self._paused = self._paused, []
         self._bytes = 0
         self.waiting = False
         return freed

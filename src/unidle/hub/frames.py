@@ -74,7 +74,7 @@ class Pong(msgspec.Struct, frozen=True, tag_field="f", tag=wire.PONG):
     now: TimeNs
 
 
-class Marks(msgspec.Struct, frozen=True, tag_field="f", tag=wire.MARKS):
+class Marks(msgspec.Struct, frozen=True, gc=False, tag_field="f", tag=wire.MARKS):
     """Marks ``first``, ``first + 1``, ... of one rank: each the JSON of a ``unidle.events.marks.Mark``, not yet decoded."""
 
     attempt: Ordinal
@@ -324,9 +324,9 @@ def from_client(payload: bytes, *, newer: bool = False) -> FromClient | None:
     except _WRONG as error:
         _pass_over(payload, error, wire.FROM_CLIENT, newer=newer)
         return None
-    if isinstance(frame, Seen):
+    if type(frame) is Seen:
         _check_numbers(frame.body)
-    elif isinstance(frame, Hello) and frame.agent is not None:
+    elif type(frame) is Hello and frame.agent is not None:
         _check_numbers(frame.agent.node)
     return frame
 

@@ -8,9 +8,9 @@ import socket
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from unidle import wire
 from unidle.clock import Clock, boottime_ns
@@ -29,10 +29,12 @@ from unidle.hub.tokens import Tokens
 from unidle.hub.ungreeted import Ungreeted
 from unidle.hub.vouching import NotKnownYet
 
+T = TypeVar("T")
 _IN: Final = select.EPOLLIN | select.EPOLLRDHUP
 _OUT: Final = select.EPOLLOUT
 _BROKEN: Final = select.EPOLLHUP | select.EPOLLERR
 _EVENTS: Final = 1024
+_OPEN: Final = ConnectionStage.OPEN
 _GONE: Final = 65536
 _TURN_NS: Final = 2_000_000  # from the end of one turn to the next
 
@@ -123,7 +125,7 @@ class HubLoop:
             time.sleep(early_ns / 1e9)
         for fd, mask in self._poller.poll(self._wait_s(), _EVENTS):
             if (connection := self._connections.get(fd)) is not None:
-                self._serve(connection, mask)
+                self._guarded(connection, self._serve, mask)
             elif fd in self._listeners:
                 self._accept(self._listeners[fd])
             elif fd == self._bell:
@@ -134,8 +136,9 @@ class HubLoop:
         self._turn_ns = boottime_ns()
         self._take_orders()
         for connection in self.events.polled():
-            connection.paused = False
-            self._watch(connection)
+            if connection.paused and self._connections.get(connection.fd) is connection:
+                connection.paused = False
+                self._watch(connection)
         self._keep_time()
         self.events.ring()
 
@@ -150,20 +153,20 @@ class HubLoop:
         return max(0.0, (min(due) - now_ns) / 1e9) + 0.001 if due else -1
 
     def _serve(self, connection: Connection, mask: int) -> None:
-        def served() -> None:
-            if connection.paused and mask & _BROKEN:
-                raise StreamLost("the connection ended")
-            if mask & _OUT and connection.stream.ready and connection.stage is not ConnectionStage.LINGER:
-                self._flush(connection)
-            if mask & ~_OUT or not connection.stream.ready:
-                self._read(connection)
+        if mask == select.EPOLLIN and connection.stage is _OPEN and not connection.paused:  # the usual case
+            self._frames(connection, connection.stream.taken(self._buffer))
+            return
+        if connection.paused and mask & _BROKEN:
+            raise StreamLost("the connection ended")
+        if mask & _OUT and connection.stream.ready and connection.stage is not ConnectionStage.LINGER:
+            self._flush(connection)
+        if mask & ~_OUT or not connection.stream.ready:
+            self._read(connection)
 
-        self._guarded(connection, served)
-
-    def _guarded(self, connection: Connection, act: Callable[[], None]) -> None:
+    def _guarded(self, connection: Connection, act: Callable[[Connection, T], None], with_: T) -> None:
         """Act on one connection: what is wrong with it ends that one alone."""
         try:
-            act()
+            act(connection, with_)
         except StreamLost as lost:
             self._lost(connection, str(lost))
         except wire.Malformed as error:
@@ -203,7 +206,7 @@ class HubLoop:
         waiting, self._vouched = self._vouched, {}
         for fd, (connection, payload) in waiting.items():
             if self._connections.get(fd) is connection and connection.stage is ConnectionStage.VOUCH:
-                self._guarded(connection, lambda c=connection, p=payload: self._hello(c, p))  # type: ignore[misc]
+                self._guarded(connection, self._hello, payload)
 
     def _hello(self, connection: Connection, payload: bytes) -> None:
         try:
@@ -214,9 +217,8 @@ class HubLoop:
             return
         now_ns = self._clock.now_ns()
         if len(self.peers) >= self._limits.peers:
-            raise HelloRefused(
-                "slots", f"the hub has {self._limits.peers} clients already", "try again later"
-            )
+            why = f"the hub has {self._limits.peers} clients already"
+            raise HelloRefused("slots", why, "try again later")
         if not self._is_fresh():
             raise HelloRefused("stale", "the controller could not renew its lease of the store", "dial again")
         older = self._names.get(greeted.key)
@@ -234,25 +236,25 @@ class HubLoop:
         self._send(connection, frames.encoded(greeted.welcome) + connection.ping(self._fence, now_ns))
         self._frames(connection, connection.stream.frames(b""))
 
-    def _frames(self, connection: Connection, payloads: list[bytes]) -> None:
+    def _frames(self, connection: Connection, payloads: Sequence[bytes]) -> None:
         peer = connection.peer
-        if peer is None or connection.stage is not ConnectionStage.OPEN:
+        if peer is None or connection.stage is not _OPEN:
             return
         for payload in payloads:
             frame = frames.from_client(payload, newer=connection.newer)
-            if isinstance(frame, frames.Pong):
+            # what comes most is first, and compared as a type: a union, or a class of a metaclass, takes longer to look up
+            if type(frame) is frames.Marks:
+                if peer.kind != "box":
+                    raise wire.Malformed("only a box sends marks")
+                self._pass_on(connection, peer.id, frame, len(payload))
+            elif type(frame) is frames.Pong:
                 if not connection.pong_n and peer.kind == "agent":
                     self._tokens.joined(peer.node)
                 connection.pong(frame.n, frame.ping, frame.now, self._clock.now_ns())
-            elif isinstance(frame, frames.Marks) and peer.kind != "box":
-                raise wire.Malformed("only a box sends marks")
             elif isinstance(frame, frames.Fetch | frames.Ask | frames.Forget) and peer.kind != "reader":
                 raise wire.Malformed("only a reader fetches, forgets, or orders a profile")
             elif isinstance(frame, frames.Passed):
-                self.events.put(Received(peer.id, frame))
-                if self.events.count(connection, len(payload)) and not connection.paused:
-                    connection.paused = True
-                    self._watch(connection)
+                self._pass_on(connection, peer.id, frame, len(payload))
             elif isinstance(frame, frames.Bye):
                 if peer.kind == "agent":
                     self._tokens.forget(peer.node)
@@ -260,6 +262,11 @@ class HubLoop:
                 return
             elif frame is not None:
                 raise wire.Malformed("a second hello")
+
+    def _pass_on(self, connection: Connection, peer: int, frame: frames.Passed, size: int) -> None:
+        if self.events.received(connection, Received(peer, frame), size) and not connection.paused:
+            connection.paused = True
+            self._watch(connection)
 
     def _accept(self, listener: socket.socket) -> None:
         for connection in self._acceptor.accept(listener, self._make_room):
@@ -287,9 +294,7 @@ class HubLoop:
         for connection in self._pings.due(now_ns):
             if now_ns - connection.pong_ns > self._limits.silent_ns:
                 self._refuse(connection, "silent", "it answers no ping", "dial again")
-            elif (
-                is_fresh and not connection.stream.unsent
-            ):  # who does not read gets no acknowledgement either
+            elif is_fresh and not connection.stream.waits:  # who does not read gets no acknowledgement either
                 self._try_send(connection, connection.ping(self._fence, now_ns))
         for connection in self._ungreeted.late(now_ns):
             self._refuse(connection, "late", f"no {connection.stage.value} in time", "dial again")
@@ -305,7 +310,8 @@ class HubLoop:
 
     def _try_send(self, connection: Connection, data: bytes) -> None:
         try:
-            self._send(connection, data)
+            if not connection.stream.send(data):
+                self._watch(connection, room=True)
         except StreamLost as lost:
             self._lost(connection, str(lost))
 

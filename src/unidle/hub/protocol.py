@@ -42,7 +42,7 @@ class Left(msgspec.Struct, frozen=True):
     on_purpose: bool
 
 
-class Received(msgspec.Struct, frozen=True):
+class Received(msgspec.Struct, frozen=True, gc=False):
     """A frame that the hub does not answer itself."""
 
     peer: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Sequence
 from typing import Final
 
 from unidle import wire
@@ -43,6 +44,11 @@ class FrameStream:
         return len(self._out or b"") + len(self._retry or b"")
 
     @property
+    def waits(self) -> bool:
+        """Whether bytes wait to be sent."""
+        return self._retry is not None or bool(self._out)
+
+    @property
     def held(self) -> int:
         """Bytes of a frame that is not whole yet."""
         return self._unframer.held
@@ -77,12 +83,24 @@ class FrameStream:
 
     def frames(self, data: bytes) -> list[bytes]:
         """The payloads that are whole with these bytes. Errors: wire.Malformed."""
-        size = wire.HEADER.size
-        if len(data) > size and not self._unframer.held:  # the usual case: one whole frame
-            (length,) = wire.HEADER.unpack_from(data)
-            if length == len(data) - size <= self._unframer.limit:
-                return [data[size:]]
         return self._unframer.feed(data)
+
+    def taken(self, view: memoryview) -> Sequence[bytes]:
+        """The payloads that are whole after one read. Errors: StreamLost, also at the end of the stream; wire.Malformed."""
+        try:
+            count = int(self.sock.read(_RECORD, view))
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return ()
+        except (OSError, ValueError) as error:
+            raise StreamLost(_reason(error)) from None
+        if not count:
+            raise StreamLost("the connection ended")
+        size = wire.HEADER.size
+        if count > size and not self._unframer.held:  # the usual case: one whole frame
+            (length,) = wire.HEADER.unpack_from(view)
+            if length == count - size <= self._unframer.limit:
+                return (bytes(view[size:count]),)
+        return self._unframer.feed(bytes(view[:count]))
 
     def frame(self, data: bytes = b"") -> bytes | None:
         """The next payload. Errors: wire.Malformed."""
