@@ -37,7 +37,8 @@ class Fault:
 class LineKills:
     """``node``: where what is killed runs. ``fresh``: each try has a rig of its own, that nothing runs in yet.
 
-    ``many`` tries several lines in one gang, and returns how that ended and the lines that were not reached.
+    ``many`` tries several lines in one gang, and returns how that ended and the lines that were not reached. The deadline
+    has to bear all starts that are killed before the host and the controller have heard of each other.
     """
 
     name: str
@@ -80,7 +81,7 @@ FAULTS: Final[tuple[Fault | LineKills, ...]] = (
     Fault("box killed and host cut within the grace of a stop", network_faults.stubborn, 3),
     Fault("box, agent or controller killed", process_faults.killed, 12),
     LineKills("box killed at a line of its start", line_kills.box_start, 60),
-    LineKills("box killed at a line of its restart", line_kills.box_restart, 60, many=line_kills.box_restarts),
+    LineKills("box killed at a line of its restart", line_kills.box_restart, 60, many=line_kills.box_restarts, deadline_s=900),
     LineKills("agent killed at a line of its start", line_kills.agent_start, 40),
     LineKills("agent killed at a line of its restart", line_kills.agent_restart, 60, many=line_kills.agent_restarts),
     LineKills("controller killed at a line of its first start", line_kills.controller_start, 30, "hub", fresh=True),
