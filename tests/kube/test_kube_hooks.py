@@ -48,7 +48,7 @@ def proved_by(site: KubeSite, script: str, *more: object, timeout: str = "60s") 
 
 
 def hooks(site: KubeSite) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = site.cluster.get("jobs", "-l", "unidle.dev/hook")["items"]
+    found: list[dict[str, Any]] = site.cluster.get("jobs.batch", "-l", "unidle.dev/hook")["items"]
     return found
 
 
