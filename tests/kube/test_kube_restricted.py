@@ -15,13 +15,14 @@ import needs
 from e2e.commands import unidle
 from kube.cluster import IMAGE, ROOT, Cluster
 from kube.kube_site import KubeSite, pod_section
-from kube.test_kube_jobs import WAITS, go
+from kube.test_kube_jobs import go
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.kube, needs.own_mounts]
 NAMESPACE = "restricted"
 USER = 65534
 SHOWS = "id -u; grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; tr '\\0' ' ' < /proc/1/cmdline; echo; "
+WAITS = 'import os, time\nwhile not os.path.exists("GO." + os.environ["UNIDLE_JOB"]): time.sleep(0.1)'
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,8 @@ def section(site: KubeSite, **more: object) -> dict[str, Any]:
 
 
 def test_ranks_run_without_any_privilege_and_restart_in_their_pods(site: KubeSite) -> None:
-    job = site.submit("plain", ["/bin/bash", "-c", SHOWS + WAITS], 2, pod=section(site))
+    script = f"{SHOWS} exec python3 -c '{WAITS}'"  # one process, which is the rank
+    job = site.submit("plain", ["/bin/bash", "-c", script], 2, pod=section(site))
     site.attempt_runs(job)
     log = wait_until(
         lambda: (text := unidle("logs", job, "--store", site.store).stdout).count("Seccomp:") == 2 and text,

@@ -1,6 +1,6 @@
 """How often the kernel killed a process of the control group that this process is in: where ranks have no groups of their own, as in a pod.
 
-With control groups of version 1 the kernel kills one process of a container, and the container goes on. Standard library only.
+With control groups of version 1 the kernel kills one process of a container, and the container continues. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ MOUNT = "/sys/fs/cgroup"
 
 
 def own_memory_group(mount: str = MOUNT, cgroup: str = "/proc/self/cgroup") -> str | None:
-    """The directory of the memory controller of version 1 for this process; None where there is none.
+    """The directory of the memory controller of version 1 for this process; None without one.
 
     In a container the mount is that of its own group, and the path in ``cgroup`` may be one of the node.
     """
