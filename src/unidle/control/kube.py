@@ -111,7 +111,7 @@ def kube_engine(
         declared = open_kube_fleet(
             client, open_writer(client, timeout_s=_WRITE_S), _allow(by), wish.fleet, always
         )
-        sources = _sources(client, settings, wish)
+        sources = _sources(client, settings, wish, declared)
     except BaseException:
         client.close()
         raise
@@ -129,7 +129,7 @@ def kube_engine(
         fleet = declared.fleet(cluster.tiers, [node.id for node in cluster.nodes])
         known = _known(by.nodes, fleet, cluster)
         engine = KubeEngine(
-            hub, known, by.clock, by.fence, by.timing, sources, settings, declared, may_write=by.may_write
+            hub, known, by.clock, by.fence, by.timing, sources, settings, may_write=by.may_write
         )
         engine.say = say_line
         sources.fleet.held_by(engine.held)
@@ -213,12 +213,17 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), number
 
 
-def _sources(client: ApiClient, settings: PodSettings, wish: KubeWish) -> KubeSources:
+def _sources(client: ApiClient, settings: PodSettings, wish: KubeWish, declared: KubeFleet) -> KubeSources:
     rules = FleetRules(cpu_devices=wish.cpu_devices)
     fleet = ClusterFleet(rules, is_ours=lambda pod: place_of(settings, pod) is not None)
     slices = follow(client, RESOURCE_SLICES) if _has_slices(client) else None
     return KubeSources(
-        follow(client, NODES), follow(client, PODS), slices, open_writer(client, timeout_s=_WRITE_S), fleet
+        follow(client, NODES),
+        follow(client, PODS),
+        slices,
+        open_writer(client, timeout_s=_WRITE_S),
+        fleet,
+        declared,
     )
 
 

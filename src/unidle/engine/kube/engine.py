@@ -13,7 +13,6 @@ from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.hosts.timing import HostsTiming, S
-from unidle.engine.kube.declared import FleetDeclarations
 from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.node_marks import KubeMarks
 from unidle.engine.kube.nodes import KubeNodes
@@ -44,10 +43,10 @@ class KubeEngine(HostsEngine):
 
     def __init__(
         self, hub: Hub, fleet: Fleet, clock: Clock, fence: int, timing: HostsTiming, sources: KubeSources,
-        settings: PodSettings, declarations: FleetDeclarations, *, may_write: Callable[[], bool],
+        settings: PodSettings, *, may_write: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._sources, self._settings, self._may_write = sources, settings, may_write
-        self._declarations = declarations
+        self._declarations = sources.declarations
 
         def boxes(out: Outbox, nodes: HostNodes, *_: object) -> PodBoxes:
             assert isinstance(nodes, KubeNodes)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from unidle.engine.kube.declared import FleetDeclarations
 from unidle.kube import objects
 from unidle.kube.cluster_fleet import ClusterFleet, FleetChanges
 from unidle.kube.objects import KubeNode, Pod
@@ -24,6 +25,7 @@ class KubeSources:
     slices: Watch[objects.ResourceSlice] | None
     writer: KubeWriter
     fleet: ClusterFleet
+    declarations: FleetDeclarations
     also_close: list[Callable[[], None]] = field(default_factory=list)
     at_start: FleetChanges = field(default_factory=FleetChanges)  # what the first poll reports, too
     out_of_service: dict[str, bool] = field(default_factory=dict)  # by node that came or changed
