@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from unidle.control.gangs.host_profiler import HostProfiler
     from unidle.control.kube import ClusterObjects, KubeWish
+    from unidle.engine.kube.engine import KubeEngine
     from unidle.files.fleet_notices import NoticeChannel
     from unidle.view.state import View
 
@@ -228,6 +229,21 @@ def _as_on_start(fleet: Fleet, declared: Fleet) -> Fleet:
     return replace(declared, profile=replace(declared.profile, on=True)) if fleet.profile.on else declared
 
 
+def _of_cluster(
+    hub: HubServer, wish: HostsWish, cluster: KubeWish, held: HeldStore, fleet: Fleet
+) -> tuple[KubeEngine, ClusterObjects]:
+    """The engine of a cluster, which takes over from what the log has."""
+    from unidle.control.kube import KubeController, kube_engine, timing_of
+
+    view, lease = held.view, held.lease
+    by = KubeController(
+        held.clock, lease.token, timing_of(wish.deadline_ns), lambda: held.store.is_fresh(lease),
+        view.fleet.nodes if view.fleet.source == HOSTS else (),
+        {name: taken.pods for name, taken in view.taken.items()},
+    )  # fmt: skip
+    return kube_engine(hub, cluster, partial(_as_on_start, fleet), by)
+
+
 def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     """Listen, and make the engine: nodes of the log are kept until their agents say more."""
     clock, lease, view, state = held.clock, held.lease, held.view, held.state
@@ -242,12 +258,7 @@ def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
         objects: ClusterObjects | None = None
         nodes = view.fleet.nodes if view.fleet.source == HOSTS else ()  # else those of this machine
         if wish.kube is not None:
-            from unidle.control.kube import KubeController, kube_engine, timing_of
-
-            taken = {name: one.pods for name, one in view.taken.items()}
-            timing, fresh = timing_of(wish.deadline_ns), partial(held.store.is_fresh, lease)
-            by = KubeController(clock, lease.token, timing, fresh, nodes, taken)
-            engine, objects = kube_engine(hub, wish.kube, partial(_as_on_start, fleet), by)
+            engine, objects = _of_cluster(hub, wish, wish.kube, held, fleet)
             marks = engine
         else:
             known = as_declared(replace(fleet, nodes=nodes, source=HOSTS))

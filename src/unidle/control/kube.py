@@ -12,7 +12,6 @@ from unidle.control.kube_fleet import FleetFileGiven, KubeFleet, open_kube_fleet
 from unidle.control.kube_objects import KubeObjects
 from unidle.control.store_files import say_line
 from unidle.engine.hosts.timing import HostsTiming, S
-from unidle.engine.kube.declared import FleetDeclarations
 from unidle.engine.kube.engine import WRITE_NS, KubeEngine
 from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.sources import KubeSources
@@ -220,15 +219,18 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), number
 
 
-def _sources(
-    client: ApiClient, settings: PodSettings, wish: KubeWish, declared: FleetDeclarations
-) -> KubeSources:
+def _sources(client: ApiClient, settings: PodSettings, wish: KubeWish, declared: KubeFleet) -> KubeSources:
     rules = FleetRules(cpu_devices=wish.cpu_devices)
     fleet = ClusterFleet(rules, is_ours=lambda pod: place_of(settings, pod) is not None)
     slices = follow(client, RESOURCE_SLICES) if _has_slices(client) else None
     return KubeSources(
-        follow(client, NODES), follow(client, PODS), slices, open_writer(client, timeout_s=_WRITE_S), fleet, declared
-    )  # fmt: skip
+        follow(client, NODES),
+        follow(client, PODS),
+        slices,
+        open_writer(client, timeout_s=_WRITE_S),
+        fleet,
+        declared,
+    )
 
 
 def _has_slices(client: ApiClient) -> bool:

@@ -1,6 +1,6 @@
 """``Queue``, ``Topology`` and ``FleetPolicy`` objects of a cluster: what they declare is the fleet's, and their status shows that.
 
-With --fleet the file counts alone, and each object's status says so. Objects have no finalizer: one that is deleted has no part
+With --fleet the file counts alone, and each object's status has that as its reason. Objects have no finalizer: one that is deleted has no part
 in the fleet any more.
 """
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from unidle.control.kube_objects import condition_of, kube_time
-from unidle.files.fleet import WithoutNodes
 from unidle.files.fleet_notices import NoticeChannel
 from unidle.files.fleet_objects import (
     Acceptance,
     FleetObject,
     FleetObjectKind,
     ObjectsFleet,
+    WithoutNodes,
     fleet_of_objects,
     on_cluster,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from unidle.files.check import convert, same_fields
@@ -46,13 +46,12 @@ from unidle.fleet.policies import WatchSources
 from unidle.words import counted
 
 __all__ = [
-    "WithoutNodes",
-    "declared_without_nodes",
     "fleet_and_notices_from_mapping",
     "fleet_from_mapping",
     "fleet_to_yaml",
     "load_fleet",
     "load_fleet_and_notices",
+    "parts_without_nodes",
 ]
 
 BOUNDS: Final = Bounds(size_bytes=8 << 20, values=500_000)
@@ -88,22 +87,13 @@ def fleet_and_notices_from_mapping(
     return builder.fleet(), builder.channels
 
 
-@dataclass(frozen=True, slots=True)
-class WithoutNodes:
-    """What a document declares of a fleet whose nodes are listed elsewhere. ``tier_labels``: its ``topology.labels``."""
-
-    fleet: Fleet
-    tier_labels: tuple[str, ...] | None
-    channels: tuple[NoticeChannel, ...]
-
-
-def declared_without_nodes(document: Document, base_dir: str, others: tuple[Tier, ...]) -> WithoutNodes:
-    """As :func:`load_fleet_and_notices`, without nodes. Links may also lead to tiers of ``others``, and to their kinds."""
+def parts_without_nodes(
+    document: Document, base_dir: str, others: tuple[Tier, ...]
+) -> tuple[Fleet, tuple[str, ...] | None, tuple[NoticeChannel, ...]]:
+    """As :func:`load_fleet_and_notices`, without nodes, with ``topology.labels``. Links may also lead to tiers of ``others``, and to their kinds."""
     builder = _Builder(document, base_dir, HostsFleetFile, others)
     fleet, file = builder.fleet(), builder.file
-    return WithoutNodes(
-        fleet if file.tiers else replace(fleet, tiers=()), file.topology.labels, builder.channels
-    )
+    return fleet if file.tiers else replace(fleet, tiers=()), file.topology.labels, builder.channels
 
 
 def fleet_from_mapping(data: Mapping[str, object], source: str) -> Fleet:

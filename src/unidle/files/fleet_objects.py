@@ -14,7 +14,8 @@ from typing import Any, Final, Literal
 
 from unidle.errors import BadInput
 from unidle.files.document import Document
-from unidle.files.fleet import BOUNDS, WithoutNodes, declared_without_nodes
+from unidle.files.fleet import BOUNDS, parts_without_nodes
+from unidle.files.fleet_notices import NoticeChannel
 from unidle.files.load import base_dir_of, load_document
 from unidle.fleet import Fleet, Link, Tier
 from unidle.fleet.labels import OWN_KINDS
@@ -29,6 +30,15 @@ POLICY: Final = (
 """Fields of a fleet file that a FleetPolicy has."""
 _NAMED: Final = 3
 Spec = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutNodes:
+    """What is declared of a fleet whose nodes are listed elsewhere. ``tier_labels``: its ``topology.labels``."""
+
+    fleet: Fleet
+    tier_labels: tuple[str, ...] | None
+    channels: tuple[NoticeChannel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +106,7 @@ def fleet_of_objects(objects: Iterable[FleetObject], check: Callable[[Fleet], ob
 def fleet_of_file(path: str) -> WithoutNodes:
     """What a fleet file declares for a cluster, whose nodes and tiers the file does not know. Errors: BadInput."""
     document = load_document(path, what="fleet", bounds=BOUNDS)
-    return declared_without_nodes(document, base_dir_of(path), _mentioned(document.data))
+    return WithoutNodes(*parts_without_nodes(document, base_dir_of(path), _mentioned(document.data)))
 
 
 def on_cluster(fleet: Fleet, tiers: Sequence[Tier], nodes: Iterable[str]) -> tuple[Fleet, str]:
@@ -144,7 +154,7 @@ def _declared(tried: list[_Candidate]) -> WithoutNodes:
             raise BadInput(
                 "names a file, and an object has none", field=f"gpu_links.{name}.topo", remedy="write the links as pairs"
             )  # fmt: skip
-    return declared_without_nodes(Document(data, "objects"), os.curdir, _mentioned(data))
+    return WithoutNodes(*parts_without_nodes(Document(data, "objects"), os.curdir, _mentioned(data)))
 
 
 def _mentioned(data: object) -> tuple[Tier, ...]:

@@ -119,7 +119,7 @@ def node_use(
 def _take(
     chosen: Iterable[str], parts: dict[str, int], wanted: dict[str, int], resource: str
 ) -> Iterator[str]:
-    """Devices of ``chosen`` with parts that are left, as far as they are wanted."""
+    """Devices of ``chosen`` with parts that are left, as far as they are requested."""
     for device in chosen:
         count = min(parts[device], wanted[resource])
         if count > 0:

@@ -18,8 +18,7 @@ from typing import Final, Literal, NamedTuple
 from unidle.ledger.profiled_causes import OBSERVER, CauseInterval, Look, carve
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import GROUPS, How
-
-UNSEEN: Final = "unseen"
+from unidle.ledger.waits import UNSEEN, phased, silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +192,7 @@ def _rank_pieces(
     pieces.append(CauseInterval(work_end, gone, after, -1, "inferred", "control"))
     pieces.append(CauseInterval(gone, until, "idle", -1, "measured", "supervisor"))
     if rank.phases:
-        pieces = list(_phased(pieces, rank.phases))
+        pieces = list(phased(pieces, rank.phases))
     tiled: Iterator[CauseInterval] | list[CauseInterval] = pieces
     if rank.spans or rank.down:
         tiled = _overlay(pieces, rank, begin_work, work_end)
@@ -202,7 +201,7 @@ def _rank_pieces(
     if rank.looks:
         tiled = carve([piece for piece in tiled if piece.start_ns < piece.end_ns], rank.looks)
     if rank.silent:
-        tiled = _silent(tiled, rank.silent, gone)
+        tiled = silent(tiled, rank.silent, gone)
     fate: _Loss = trace.fate
     lost_from, lost_until = _lost_from(trace, rank, lead, begin_work), work_end
     if spawned is not None and _is_failed_start(trace, lead, begin_work):
@@ -216,24 +215,6 @@ def _rank_pieces(
             yield piece
         else:
             yield from _revoke(piece, lost_from, fate)
-
-
-def _phased(
-    pieces: Iterable[CauseInterval], phases: Sequence[tuple[int, int, str]]
-) -> Iterator[CauseInterval]:
-    """What waits for the gang while the rank's own pod is not there yet is what the pod waits for."""
-    for piece in pieces:
-        if piece.leaf != "gang_wait":
-            yield piece
-            continue
-        at = piece.start_ns
-        for start, end, leaf in phases:
-            a, b = max(start, at), min(end, piece.end_ns)
-            if a < b:
-                yield piece._replace(start_ns=at, end_ns=a)
-                yield piece._replace(start_ns=a, end_ns=b, leaf=leaf, observer="control")
-                at = b
-        yield piece._replace(start_ns=at)
 
 
 def _is_failed_start(trace: AttemptTrace, lead: RankTrace | None, begin_work: int) -> bool:
@@ -346,7 +327,6 @@ def _revoke(piece: CauseInterval, lost_from: int, fate: _Loss) -> Iterator[Cause
 
 
 _DOWN = frozenset({"fault", "repair", "maintenance", "quarantine", "boot"})
-_WAITS = frozenset({"pod_binding", "volume_mount", "image_pull", "container_start", "gang_wait", "start"})
 _STEP = frozenset(GROUPS["step"]) | frozenset(GROUPS["fill"])  # a filler runs in the waits of a step
 
 
@@ -362,25 +342,6 @@ def _idle(pieces: Iterable[CauseInterval], start: int, end: int, how: How) -> It
             start_ns=a, end_ns=b, leaf="idle", step=-1, how=how, observer="control", was=None
         )
         yield piece._replace(start_ns=b)
-
-
-def _silent(
-    pieces: Iterable[CauseInterval], silences: Sequence[tuple[int, int]], gone: int
-) -> Iterator[CauseInterval]:
-    """While the rank did not answer, what no mark proves is silence. Marks that came later prove it, too."""
-    for piece in pieces:
-        guessed = piece.how == "inferred" or piece.leaf in _WAITS
-        if piece.step >= 0 or not guessed or piece.leaf == UNSEEN:
-            yield piece
-            continue
-        at = piece.start_ns
-        for start, end in silences:
-            a, b = max(start, at), min(end, gone, piece.end_ns)
-            if a < b:
-                yield piece._replace(start_ns=at, end_ns=a)
-                yield CauseInterval(a, b, "silent", -1, "measured", "control")
-                at = b
-        yield piece._replace(start_ns=at)
 
 
 def _overlay(

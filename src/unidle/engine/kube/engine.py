@@ -49,7 +49,7 @@ class KubeEngine(HostsEngine):
         settings: PodSettings, *, may_write: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._sources, self._settings, self._may_write = sources, settings, may_write
-        self._declarations = sources.declared
+        self._declarations = sources.declarations
 
         def boxes(out: Outbox, nodes: HostNodes, *_: object) -> PodBoxes:
             assert isinstance(nodes, KubeNodes)

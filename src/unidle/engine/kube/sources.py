@@ -18,14 +18,14 @@ _STEP_S: Final = 0.02
 
 @dataclass(slots=True)
 class KubeSources:
-    """``slices`` None: the cluster has no ResourceSlices; ``declared``: objects that say more of the fleet. ``also_close``: what ends with the engine."""
+    """``slices`` None: the cluster has no ResourceSlices; ``declarations``: objects that say more of the fleet. ``also_close``: what ends with the engine."""
 
     nodes: Watch[KubeNode]
     pods: Watch[Pod]
     slices: Watch[objects.ResourceSlice] | None
     writer: KubeWriter
     fleet: ClusterFleet
-    declared: FleetDeclarations
+    declarations: FleetDeclarations
     also_close: list[Callable[[], None]] = field(default_factory=list)
     at_start: FleetChanges = field(default_factory=FleetChanges)  # what the first poll reports, too
     out_of_service: dict[str, bool] = field(default_factory=dict)  # by node that came or changed
