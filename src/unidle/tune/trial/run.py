@@ -17,7 +17,7 @@ from unidle.tune.settings import TuneSettings
 from unidle.tune.trial.child import TrialRun
 from unidle.tune.trial.marks import StepWatch
 from unidle.tune.trial.measure import SpeedUp
-from unidle.tune.trial.race import Race, Racer, Window, checked_steps, window_of
+from unidle.tune.trial.race import Race, Racer, StepWindow, checked_steps, window_of
 from unidle.tune.trial.sampled import SampledProfile, sampled
 from unidle.tune.trial.tree_copy import tree_hash
 from unidle.tune.trial.verify import Verdict, refusal, verify
@@ -57,7 +57,7 @@ class TuneRun:
     """
 
     baseline: TrialRun
-    window: Window = field(default_factory=Window)
+    window: StepWindow = field(default_factory=StepWindow)
     control: SpeedUp | None = None
     tried: tuple[TriedChange, ...] = ()
     stack: tuple[TuneChange, ...] = ()
