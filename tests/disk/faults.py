@@ -10,10 +10,12 @@ ROLES: Final = {"up": 10, "job-0/1/rank0": 4, "job-0/1/rank1": 3, "long/1/rank0"
 """Weights. A supervisor's role is the place of its rank."""
 CALLS: Final = {
     "up": {"open": 42, "write": 80, "sync": 18, "name": 24, "read": 40},
-    "rank": {"open": 13, "write": 10, "sync": 5, "name": 3, "read": 3},
-    "client": {"open": 150, "write": 70, "sync": 26, "name": 50, "read": 400},
+    "rank": {"open": 11, "write": 9, "sync": 5, "name": 3, "read": 2},
+    "client": {"open": 63, "write": 68, "sync": 26, "name": 8, "read": 130},
 }
 """About as many as a run without a fault has; a fault at a later call does not happen, and is counted as such."""
+ADOPTING: Final = {"open": 22, "write": 55, "sync": 12, "name": 9, "read": 36}
+"""The same of a controller that takes over."""
 KINDS: Final = {
     "open": ("eio", "full1", "full20", "kill", "cut"),
     "write": ("eio", "full1", "full20", "full60", "torn", "cut", "cut", "cut-after", "cut-after"),
@@ -51,6 +53,7 @@ def of_seed(seed: int) -> Fault:
     (role,) = chance.choices(list(ROLES), list(ROLES.values()))
     calls = CALLS.get(role, CALLS["rank"])
     (call,) = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
-    return Fault(
-        role, call, chance.randint(1, calls[call]), chance.choice(KINDS[call]), chance.random() < 0.25
-    )
+    number, kind, adopts = chance.randint(1, calls[call]), chance.choice(KINDS[call]), chance.random() < 0.25
+    if role == "up" and adopts:
+        number = (number - 1) % ADOPTING[call] + 1
+    return Fault(role, call, number, kind, adopts)

@@ -65,6 +65,9 @@ void simulated_disk_init(struct state *fresh) {
 
 size_t simulated_disk_flags(void) { return offsetof(struct state, cut); }
 
+#define SUPERVISOR "/supervisor/entry.py" /* as unidle.engine.local.ranks.spawn starts it */
+#define SUPERVISOR_LENGTH (sizeof SUPERVISOR - 1)
+
 static void find_role(void) {
     char line[8192];
     const char *given = getenv("UNIDLE_DISK_ROLE");
@@ -84,7 +87,7 @@ static void find_role(void) {
             snprintf(role, sizeof role, "%.255s", *at == '/' ? at + 1 : at);
             return;
         }
-        supervises = n > 14 && !strcmp(word + n - 14, "/supervisor.py");
+        supervises = n > SUPERVISOR_LENGTH && !strcmp(word + n - SUPERVISOR_LENGTH, SUPERVISOR);
         mine = mine || !strcmp(word, role);
     }
     if (!mine) snprintf(role, sizeof role, "other"); /* started by one that has the role */
