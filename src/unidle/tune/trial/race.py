@@ -24,17 +24,17 @@ _LARGE: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class StepWindow:
+class TimedSteps:
     """What a run measures: the steps after ``first`` up to ``last``, of ``every``; the whole program if ``last`` is 0."""
 
     first: int = 0
     last: int = 0
     every: int = 0
 
-    def longer(self, ratio: float) -> StepWindow:
+    def longer(self, ratio: float) -> TimedSteps:
         """For a program whose steps are that many times faster."""
         count = math.ceil((self.last - self.first) * max(1.0, ratio))
-        return StepWindow(self.first, min(self.every, self.first + count), self.every) if self.last else self
+        return TimedSteps(self.first, min(self.every, self.first + count), self.every) if self.last else self
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Race:
 
     shop: Workshop
     plain: Path
-    window: StepWindow
+    window: TimedSteps
     equal: list[float] = field(default_factory=list)
 
     @property
@@ -153,16 +153,16 @@ def _spread(rows: Sequence[Sequence[float]]) -> float:
     return math.sqrt(squares / freedom) if freedom else 0.0
 
 
-def window_of(run: TrialRun) -> StepWindow:
+def window_of(run: TrialRun) -> TimedSteps:
     """The steps to measure: about 0.7 seconds of them, after those that are slow at first."""
     marks = run.marks
     steps = marks[-1].step if marks else 0
     first = next((one for one in marks if one.step >= _WARM), None)
     if first is None or steps < _WARM + _FEWEST_STEPS:
-        return StepWindow(every=steps)
+        return TimedSteps(every=steps)
     times = times_between(first, next(one for one in marks if one.step == steps))
     count = max(_FEWEST_STEPS, math.ceil(_WINDOW_S / max(times.step_s, 1e-6)))
-    return StepWindow(_WARM, min(steps, _WARM + count), steps)
+    return TimedSteps(_WARM, min(steps, _WARM + count), steps)
 
 
 def checked_steps(run: TrialRun) -> int:
