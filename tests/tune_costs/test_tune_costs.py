@@ -17,7 +17,7 @@ from unidle.tune.settings import TuneSettings
 from unidle.tune.trial.child import TrialRun
 from unidle.tune.trial.marks import StepMark
 from unidle.tune.trial.measure import SpeedUp
-from unidle.tune.trial.race import Window
+from unidle.tune.trial.race import TimedSteps
 from unidle.tune.trial.run import TriedChange, TuneRun
 from unidle.tune.trial.sampled import SampledProfile, SampledStack, StackLine
 
@@ -80,7 +80,7 @@ def result(why: str = "Python collects by itself") -> TuneRun:
     patch = "--- a/train.py\n+++ b/train.py\n-    gc.collect()\n+    '<script>'\n"
     marks = (StepMark(1, 1.0, 1.0, 0.0), StepMark(10, 9.0, 9.0, 0.0))
     return TuneRun(
-        TrialRun(0, 10.0, 9.5, "", "", marks=marks), Window(2, 10, 10), SpeedUp(1.0, 0.99, 1.01, 5),
+        TrialRun(0, 10.0, 9.5, "", "", marks=marks), TimedSteps(2, 10, 10), SpeedUp(1.0, 0.99, 1.01, 5),
         (TriedChange(change, patch, "kept", why, speed, 3.0),), (change,), speed, patch, "", BEFORE, AFTER,
     )  # fmt: skip
 

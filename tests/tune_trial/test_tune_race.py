@@ -14,7 +14,7 @@ from unidle.tune.edits import Edit
 from unidle.tune.fixes.changes import TuneChange
 from unidle.tune.trial.marks import StepWatch, times_between
 from unidle.tune.trial.measure import LEAST, LOOKS, is_hopeless, speed_up, t_quantile
-from unidle.tune.trial.race import Race, Racer, Window, window_of
+from unidle.tune.trial.race import Race, Racer, TimedSteps, window_of
 from unidle.tune.trial.workshop import Workshop
 
 PROGRAM = "import time\ntime.sleep(WORK)\n"
@@ -44,7 +44,7 @@ def test_faster_change_is_kept_and_others_leave_the_race(tmp_path: Path) -> None
     faster = racer(shop, "2.0", "0.0")
     slower = racer(shop, "2.0", "4.0")
     broken = racer(shop, "time.sleep", "raise SystemExit(3) or ")
-    race = Race(shop, shop.copy(()), Window())
+    race = Race(shop, shop.copy(()), TimedSteps())
     race.run([slower, broken], time.monotonic() + 3600)
     race.run([faster], time.monotonic() + 3600)
     assert (faster.verdict, slower.verdict, broken.verdict) == ("faster", "slower", "slower")
@@ -58,7 +58,7 @@ def test_faster_change_is_kept_and_others_leave_the_race(tmp_path: Path) -> None
 def test_without_time_nothing_is_decided(tmp_path: Path) -> None:
     shop = workshop(tmp_path, "")
     one = Racer(shop.copy(()))
-    Race(shop, shop.copy(()), Window()).run([one], time.monotonic() - 1)
+    Race(shop, shop.copy(()), TimedSteps()).run([one], time.monotonic() - 1)
     assert (one.verdict, one.ratios) == ("", [])
 
 
@@ -68,7 +68,7 @@ def test_steps_are_timed_by_the_parent_and_the_program_stops(tmp_path: Path) -> 
     whole = shop.run(shop.copy(()), None, StepWatch(tmp_path))
     assert not whole.failed
     assert [one.step for one in whole.marks] == [1, 2, 4, 8, 16, 32, 40]
-    assert window_of(whole) == Window(2, 40, 40)
+    assert window_of(whole) == TimedSteps(2, 40, 40)
     stopped = shop.run(shop.copy(()), None, StepWatch(tmp_path, (3, 9), stop=True))
     assert stopped.stopped
     assert not stopped.failed

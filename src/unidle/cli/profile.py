@@ -74,7 +74,7 @@ def profile(options: Options) -> None:
 
 
 def look_at(options: Options) -> tuple[ProfileReport, Callable[[str, int], str | None]]:
-    """A look at what runs now, and how to read lines of its code. Errors: BadInput, CannotRun, TargetEnded."""
+    """A profile of what runs now, and how to read lines of its code. Errors: BadInput, CannotRun, TargetEnded."""
     from unidle.cli.profile_source import add_owners, line_of_source, owners_of
     from unidle.scope.rules_file import all_rules
     from unidle.scope.summary import report_of

@@ -1,4 +1,4 @@
-"""Between ``unidle profile`` and ``unidle tune``: a look at processes as sampled stacks, and sampled stacks as a profile for its page."""
+"""Between ``unidle profile`` and ``unidle tune``: a profile of processes as sampled stacks, and sampled stacks as a profile for its page."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _PARTS: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class CostedFinding:
-    """``code`` is empty for a line that no rule knows; ``share`` is of the time of a step, from 0 to 1."""
+    """``code`` is empty for a line without a rule; ``share`` is of the time of a step, from 0 to 1."""
 
     code: str
     file: str

@@ -26,7 +26,7 @@ class StepMark:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTimes:
+class WindowTimes:
     """A window of steps. ``quiet_s`` is its time without that in the queue for a CPU, ``setup_s`` the quiet time before it."""
 
     steps: int
@@ -41,11 +41,11 @@ class StepTimes:
         return self.quiet_s / self.steps
 
 
-def times_between(first: StepMark, last: StepMark) -> StepTimes:
+def times_between(first: StepMark, last: StepMark) -> WindowTimes:
     """The window between two marks."""
     wall = last.at_s - first.at_s
     quiet = max(wall / 1000, wall - (last.queued_s - first.queued_s))
-    return StepTimes(
+    return WindowTimes(
         last.step - first.step, wall, last.cpu_s - first.cpu_s, quiet, max(0.0, first.at_s - first.queued_s)
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from unidle.tune.trial.child import TrialRun
-from unidle.tune.trial.marks import StepTimes, StepWatch, times_between
+from unidle.tune.trial.marks import StepWatch, WindowTimes, times_between
 from unidle.tune.trial.measure import LOOKS, SpeedUp, is_hopeless, speed_up
 from unidle.tune.trial.workshop import Workshop
 
@@ -24,17 +24,17 @@ _LARGE: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimedSteps:
     """What a run measures: the steps after ``first`` up to ``last``, of ``every``; the whole program if ``last`` is 0."""
 
     first: int = 0
     last: int = 0
     every: int = 0
 
-    def longer(self, ratio: float) -> Window:
+    def longer(self, ratio: float) -> TimedSteps:
         """For a program whose steps are that many times faster."""
         count = math.ceil((self.last - self.first) * max(1.0, ratio))
-        return Window(self.first, min(self.every, self.first + count), self.every) if self.last else self
+        return TimedSteps(self.first, min(self.every, self.first + count), self.every) if self.last else self
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Race:
 
     shop: Workshop
     plain: Path
-    window: Window
+    window: TimedSteps
     equal: list[float] = field(default_factory=list)
 
     @property
@@ -115,7 +115,7 @@ class Race:
             one.cpu.append(cpu / max(times.cpu_s, 1e-9))
         return True
 
-    def _projected(self, times: StepTimes) -> float:
+    def _projected(self, times: WindowTimes) -> float:
         """The time of the whole program at this pace."""
         return times.setup_s + times.step_s * max(self.window.every, times.steps)
 
@@ -129,7 +129,7 @@ class Race:
         elif is_hopeless(one.ratios, spread):
             one.verdict = "slower"
 
-    def _times(self, folder: Path) -> StepTimes | str:
+    def _times(self, folder: Path) -> WindowTimes | str:
         """One run; why it failed, if it did."""
         window = self.window
         watch = StepWatch(self.shop.scratch, (window.first, window.last), stop=True) if window.last else None
@@ -137,7 +137,7 @@ class Race:
         if done.failed:
             return done.failed
         if not window.last:
-            return StepTimes(1, done.wall_s, done.cpu_s, done.wall_s, 0.0)
+            return WindowTimes(1, done.wall_s, done.cpu_s, done.wall_s, 0.0)
         if len(done.marks) != 2:
             return f"ended before step {window.last}"
         return times_between(*done.marks)
@@ -153,16 +153,16 @@ def _spread(rows: Sequence[Sequence[float]]) -> float:
     return math.sqrt(squares / freedom) if freedom else 0.0
 
 
-def window_of(run: TrialRun) -> Window:
+def window_of(run: TrialRun) -> TimedSteps:
     """The steps to measure: about 0.7 seconds of them, after those that are slow at first."""
     marks = run.marks
     steps = marks[-1].step if marks else 0
     first = next((one for one in marks if one.step >= _WARM), None)
     if first is None or steps < _WARM + _FEWEST_STEPS:
-        return Window(every=steps)
+        return TimedSteps(every=steps)
     times = times_between(first, next(one for one in marks if one.step == steps))
     count = max(_FEWEST_STEPS, math.ceil(_WINDOW_S / max(times.step_s, 1e-6)))
-    return Window(_WARM, min(steps, _WARM + count), steps)
+    return TimedSteps(_WARM, min(steps, _WARM + count), steps)
 
 
 def checked_steps(run: TrialRun) -> int:

@@ -17,7 +17,7 @@ from unidle.tune.settings import TuneSettings
 from unidle.tune.trial.child import TrialRun
 from unidle.tune.trial.marks import StepWatch
 from unidle.tune.trial.measure import SpeedUp
-from unidle.tune.trial.race import Race, Racer, Window, checked_steps, window_of
+from unidle.tune.trial.race import Race, Racer, TimedSteps, checked_steps, window_of
 from unidle.tune.trial.sampled import SampledProfile, sampled
 from unidle.tune.trial.tree_copy import tree_hash
 from unidle.tune.trial.verify import Verdict, refusal, verify
@@ -57,7 +57,7 @@ class TuneRun:
     """
 
     baseline: TrialRun
-    window: Window = field(default_factory=Window)
+    window: TimedSteps = field(default_factory=TimedSteps)
     control: SpeedUp | None = None
     tried: tuple[TriedChange, ...] = ()
     stack: tuple[TuneChange, ...] = ()
@@ -200,7 +200,7 @@ class TrialBench:
     def _raced(
         self, changes: Sequence[TuneChange], kept: Sequence[TriedChange], end: float
     ) -> list[TriedChange]:
-        """Each change next to the program with those that are kept so far, in at most half of the time to ``end``."""
+        """Each change next to the program with those that are kept so far, in at most two thirds of the time to ``end``."""
         base = [one.change for one in kept]
         refused, racers = {}, {}
         for one in changes:
@@ -215,8 +215,8 @@ class TrialBench:
         after = f", after {counted(len(base), 'change')}" if base else ""
         self.progress(f"{counted(len(racers), 'edit')}: which are faster{after}?")
         race = self.race if not kept else self._on_top(kept)
-        half = time.monotonic() + max(0.0, end - time.monotonic()) / 2
-        race.run([*racers.values()], half, lambda number: self.progress(f"round {number} is measured"))
+        most = time.monotonic() + 0.65 * max(0.0, end - time.monotonic())
+        race.run([*racers.values()], most, lambda number: self.progress(f"round {number} is measured"))
         return [self._of_race(one, refused.get(one, ""), racers.get(one)) for one in changes]
 
     def _on_top(self, kept: Sequence[TriedChange]) -> Race:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from unidle.tune.trial.child import TrialRun
 from unidle.tune.trial.marks import StepWatch
-from unidle.tune.trial.race import Window
+from unidle.tune.trial.race import TimedSteps
 from unidle.tune.trial.workshop import Workshop
 
 PARTS: Final = ("data", "forward", "backward", "optimizer", "checkpoint", "communication", "python")
@@ -110,7 +110,7 @@ def _lines(path: Path) -> tuple[str, ...]:
         return ()
 
 
-def sampled(shop: Workshop, folder: Path, window: Window) -> SampledProfile:
+def sampled(shop: Workshop, folder: Path, window: TimedSteps) -> SampledProfile:
     """Sample one run of a copy, in the steps of a window."""
     file = folder.parent / "samples"
     watch = StepWatch(shop.scratch, (window.first, window.last), stop=True) if window.last else None

@@ -28,7 +28,7 @@ PARTS = (
 
 
 class StackSampler:
-    """Samples from its start until :meth:`write`; ``steps`` are counted by whoever has the hooks."""
+    """Samples from its start until :meth:`write`; ``steps`` are counted by the hooks."""
 
     def __init__(self, path: str) -> None:
         self.path = path
