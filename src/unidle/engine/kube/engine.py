@@ -78,7 +78,7 @@ class KubeEngine(HostsEngine):
             self.also_wake(fd)
 
     def _address_note(self) -> HubAddressNote | None:
-        """What tells agents where the hub is; None where nothing does."""
+        """Writes for agents where the hub is; None where nothing has to."""
         settings = self._settings
         if settings.agent_hub is None:
             return None
