@@ -46,7 +46,10 @@ class Fleet:
         inside = [] if self._lab is None else ["nsenter", f"--net=/run/netns/{self._lab.space(node)}"]
         errors = self._stack.enter_context((self.place / f"{node}.err").open("ab"))
         return subprocess.Popen(
-            [*inside, *UNIDLE, *map(str, words)], stdout=subprocess.DEVNULL, stderr=errors, env=self.release(node)
+            [*inside, *UNIDLE, *map(str, words)],
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env=self.release(node),
         )
 
     def release(self, node: str) -> dict[str, str]:
@@ -69,7 +72,9 @@ class Fleet:
         """Start the agent of a host. It does not look at the kernel log of this machine, in which other tests leave faults."""
         words = ("--join", f"{self.address}:{self.port}", "--token-file", f"{self.store}.d/hub/join")
         own = ("--node", node, "--state", self.place / node, "--cpu-devices", 1)
-        quiet = () if node in self.code else ("--kernel-log", "off")  # the first release of hosts has no such option
+        quiet = (
+            () if node in self.code else ("--kernel-log", "off")
+        )  # the first release of hosts has no such option
         self.agents[node] = self._start(node, "agent", *words, *own, *quiet, *more)
 
     def joined(self) -> None:
