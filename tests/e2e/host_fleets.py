@@ -71,7 +71,9 @@ class Fleet:
         """Start the agent of a host. It does not look at the kernel log of this machine, in which other tests leave faults."""
         words = ("--join", f"{self.address}:{self.port}", "--token-file", f"{self.store}.d/hub/join")
         own = ("--node", node, "--state", self.place / node, "--cpu-devices", 1)
-        quiet = () if node in self.code else ("--kernel-log", "off")  # the first release of hosts has no such option
+        quiet = (
+            () if node in self.code else ("--kernel-log", "off")
+        )  # the first release of hosts has no such option
         self.agents[node] = self._start(node, "agent", *words, *own, *quiet, *more)
 
     def joined(self) -> None:

@@ -43,7 +43,14 @@ def last(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def submitted(fleet: Fleet, place: Path) -> str:
     """A gang over both hosts, by the controller's release."""
-    file = write_job(place / "gang.json", RANK, ranks=2, device="cpu", workdir=str(place), restart={"max": 5, "backoff_s": 0})
+    file = write_job(
+        place / "gang.json",
+        RANK,
+        ranks=2,
+        device="cpu",
+        workdir=str(place),
+        restart={"max": 5, "backoff_s": 0},
+    )
     done = subprocess.run(
         [*UNIDLE, "submit", str(file), "--store", str(fleet.store), "--json"],
         capture_output=True, text=True, check=True, env=fleet.release("hub"),
@@ -81,7 +88,9 @@ def goes_on(fleet: Fleet, job: str, attempt: int) -> None:
     assert view.state == "succeeded", [each.why for each in view.attempts]
     assert len(view.attempts) == attempt
     for place in view.attempts[-1].places:
-        directory = rundir.rank_dir(fleet.place / place.node / "boxes" / job / "runs", job, attempt, place.rank)
+        directory = rundir.rank_dir(
+            fleet.place / place.node / "boxes" / job / "runs", job, attempt, place.rank
+        )
         printed = (Path(directory) / "log").read_text().splitlines()
         assert printed == [f"began {attempt}.{place.rank}", f"went on {place.rank}"]
     wait_until(lambda: not fleet.boxes(), 60)
@@ -91,7 +100,9 @@ def goes_on(fleet: Fleet, job: str, attempt: int) -> None:
 def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """These sources with the number of the version after the next one: two apart from the last one."""
     source = tmp_path_factory.mktemp("later") / "src"
-    shutil.copytree(Path(unidle.__file__).parent, source / "unidle", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(unidle.__file__).parent, source / "unidle", ignore=shutil.ignore_patterns("__pycache__")
+    )
     text = (file := source / "unidle" / "wire.py").read_text()
     number = f"\nVERSION = {wire.VERSION}\n"
     assert number in text
