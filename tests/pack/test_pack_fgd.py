@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from pack import fleets
 from pack.fleets import node, part, whole
+from unidle.control.replay.packing_peers import Fgd, Packing
 from unidle.jobs.packing import NodeSize, PodDemand
-from unidle.place.pack.fragmentation import Copies, CopiesLeft, Fgd, Fragments, Packing
+from unidle.place.pack.fragmentation import Copies, CopiesLeft, Fragments
 from unidle.place.pack.packer import NodePool, Packer, TargetWorkload, target_workload
 
 

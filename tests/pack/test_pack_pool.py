@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from pack import fleets
 from pack.fleets import node, part, whole
+from unidle.control.replay.packing_peers import BestFit
 from unidle.errors import CannotRun
 from unidle.jobs.packing import NodeSize, PodDemand
-from unidle.place.pack.fragmentation import BestFit
 from unidle.place.pack.packer import NodePool, NodeTerms, Packer
 
 

@@ -20,19 +20,18 @@ from typing import Final
 
 import numpy as np
 
-from unidle.errors import BadInput
-from unidle.jobs.packing import NodeSize, PodDemand
-from unidle.place.pack.fragmentation import (
+from unidle.control.replay.packing_peers import (
     BestFit,
     Clustering,
-    Copies,
     DotProduct,
     Fgd,
     FirstFitScorer,
-    Fragments,
     Packing,
     Random,
 )
+from unidle.errors import BadInput
+from unidle.jobs.packing import NodeSize, PodDemand
+from unidle.place.pack.fragmentation import Copies, Fragments
 from unidle.place.pack.packer import (
     WHOLE_MILLI,
     Floats,

@@ -1,4 +1,4 @@
-"""Measures of fragmentation, and the published policies that are scored by them or compared with them.
+"""Measures of fragmentation.
 
 FGD's measure (Weng et al., "Beware of Fragmentation", USENIX ATC 2023) is, for one specification,
 all free GPU share of a node that cannot host it, and the GPUs too small for it on a node that can;
@@ -8,21 +8,16 @@ Seen from the other side it is free share less what each specification could use
 for one GPU, a GPU with ``g`` free is usable whole where ``g`` is enough, whatever the other GPUs hold: a
 sum over GPUs of a table over (free CPU, g). For those that ask for several of ``m`` each, what counts is
 the number of GPUs with ``m`` free: one more table for each ``m``. So the measure of a changed node is
-a few look-ups, however many specifications there are. FGD's score is int(100 * sigmoid(decrease / 1000)), the decrease
-in milli GPU.
+a few look-ups, however many specifications there are.
 
 The measure by copies checks not one pod but how often each specification fills the node alone:
 min(free CPU / its CPU, free memory / its memory, the sum over GPUs of floor(free / its share)) copies, or for
 several GPUs the GPUs that fit divided by their number. Unlike a single pod, this shows where CPU and memory
 run out before the GPUs do.
-
-The other policies are those that FGD was compared with (section 6.1 of the paper, with the integer scores of the
-published simulator), and first fit. Where a policy does not choose the GPU, the tightest that fits is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -147,133 +142,10 @@ def after(gpu_milli: IntArray, request: PackRequest) -> IntArray:
     return left
 
 
-_SCALE = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Fgd:
-    """The published policy (see the module)."""
-
-    fragments: Fragments
-
-    def key(self, request: PackRequest) -> Hashable:
-        return request.cpu_milli, request.gpus, request.gpu_milli
-
-    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
-        grown = self.fragments.growth(pool, request, nodes)
-        scores = (_SCALE / (1.0 + np.exp(grown / WHOLE_MILLI))).astype(np.int64)
-        if not request.part:
-            return scores, np.zeros(len(nodes), np.int64)
-        scores[np.isinf(grown)] = -1
-        return best_gpu(scores)
-
-    def pick(self, _pool: NodePool, _request: PackRequest, scores: IntArray, /) -> int:
-        return int(scores.argmax())
-
-
 def best_gpu(scores: IntArray) -> tuple[IntArray, IntArray]:
     """The best score of each node and its GPU, of scores by GPU (n, g); the first among equals."""
     gpu = scores.argmax(axis=1)
     return scores[np.arange(len(scores)), gpu], gpu
-
-
-_TOP = 100
-
-
-class _First:
-    """What the scorers here share: the shape of a request is its class, the first best node is taken."""
-
-    def key(self, request: PackRequest) -> Hashable:
-        return request.cpu_milli, request.gpus, request.gpu_milli
-
-    def pick(self, _pool: NodePool, _request: PackRequest, scores: IntArray, /) -> int:
-        return int(scores.argmax())
-
-
-class FirstFitScorer(_First):
-    """The first node that has room, and its first GPU that has."""
-
-    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
-        gpu = (pool.gpu_milli[nodes] >= request.gpu_milli).argmax(axis=1)
-        return np.zeros(len(nodes), np.int64), gpu
-
-
-class BestFit(_First):
-    """The node with the least CPU and GPU left, each against the largest node's, in equal parts."""
-
-    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
-        cpu = (pool.cpu_milli[nodes] - request.cpu_milli) / pool.cpu_capacity.max()
-        gpu = (pool.free_milli[nodes] - request.total_gpu_milli) / max(1, pool.capacity_milli.max())
-        return ((1.0 - 0.5 * cpu - 0.5 * gpu) * _TOP).astype(np.int64), _tightest(pool, request, nodes)
-
-
-class DotProduct(_First):
-    """The node whose free CPU and GPU align least with the request (Tetris, GPUs of a node merged)."""
-
-    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
-        most_cpu, most_gpu = int(pool.cpu_capacity.max()), max(1, int(pool.capacity_milli.max()))
-        cpu = pool.cpu_milli[nodes] / most_cpu * (request.cpu_milli / most_cpu)
-        gpu = pool.free_milli[nodes] / most_gpu * (request.total_gpu_milli / most_gpu)
-        return ((1.0 - (cpu + gpu) / 2) * _TOP).astype(np.int64), _tightest(pool, request, nodes)
-
-
-class Packing(_First):
-    """GPUs in use first, then free GPUs of nodes in use, then idle nodes."""
-
-    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
-        gpu = _tightest(pool, request, nodes)
-        if not request.gpus:
-            return np.zeros(len(nodes), np.int64), gpu
-        free = pool.gpu_milli[nodes]
-        whole = np.count_nonzero(free == WHOLE_MILLI, axis=1)
-        room = np.where(free >= request.gpu_milli, free, WHOLE_MILLI + 1)
-        taken = np.sort(room, axis=1)[:, : request.gpus]
-        opened = np.count_nonzero(taken == WHOLE_MILLI, axis=1)
-        shared = np.maximum(_TOP - (taken * 100 // WHOLE_MILLI).sum(axis=1) // 10, _TOP // 2)
-        scores = np.where(opened > 0, np.maximum(_TOP // 2 - opened, _TOP // 3), shared)
-        idle = np.maximum(_TOP // 3 - whole, whole)
-        return np.where(whole == pool.gpus[nodes], idle, scores), gpu
-
-
-class Clustering(_First):
-    """Nodes whose pods are of the same kind (sharing, or k whole GPUs) first, then idle ones."""
-
-    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
-        gpu = _tightest(pool, request, nodes)
-        if not request.gpus:
-            return np.zeros(len(nodes), np.int64), gpu
-        present = pool.kinds[nodes] > 0
-        same = present[:, 0 if request.part else request.gpus]
-        kinds = present.sum(axis=1)
-        base = np.select([same & (kinds == 1), same, kinds == 0], [75, 50, 25], 0)
-        most = max(1, int(pool.capacity_milli.max()))
-        return base + 25 * (most - pool.free_milli[nodes]) // most, gpu
-
-
-@dataclass(frozen=True, slots=True)
-class Random:
-    """Any node that has room, and any of its GPUs that has; chance comes from ``chance``."""
-
-    chance: np.random.Generator
-
-    def key(self, request: PackRequest) -> Hashable:
-        return request.cpu_milli, request.gpus, request.gpu_milli
-
-    def score(self, pool: NodePool, request: PackRequest, nodes: Nodes) -> tuple[IntArray, IntArray]:
-        luck = self.chance.random((len(nodes), pool.widest))
-        luck[pool.gpu_milli[nodes] < request.gpu_milli] = -1.0
-        return np.zeros(len(nodes), np.int64), luck.argmax(axis=1)
-
-    def pick(self, _pool: NodePool, _request: PackRequest, scores: IntArray, /) -> int:
-        open_to = np.flatnonzero(scores >= 0)
-        return int(self.chance.choice(open_to)) if open_to.size else -1
-
-
-def _tightest(pool: NodePool, request: PackRequest, nodes: Nodes) -> IntArray:
-    """The GPU of each node with the least room that is enough: shape (n,)."""
-    free = pool.gpu_milli[nodes]
-    gpu: IntArray = np.where(free >= request.gpu_milli, free, WHOLE_MILLI + 1).argmin(axis=1)
-    return gpu
 
 
 _COPIES_LEVELS = WHOLE_MILLI + 1
