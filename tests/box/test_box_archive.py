@@ -31,7 +31,7 @@ OLDEST = (3, 8)
 @cache
 def pythons() -> dict[tuple[int, int], str]:
     """Every CPython of this machine from 3.8 on, by version."""
-    cached = [str(path) for path in (ROOT / ".cache" / "pythons").glob("*/bin/python3*")]
+    cached = [str(path) for path in (ROOT / ".cache" / "pythons").glob("*/bin/python3")]
     installed = [str(path) for path in Path("/usr/bin").glob("python3.*") if path.name[8:].isdigit()]
     named = [shutil.which(f"python3.{minor}") for minor in range(8, 20)]
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"

@@ -136,7 +136,7 @@ def test_words_that_no_command_knows(tmp_path: Path) -> None:
             store,
             "--",
             "true",
-        ): "only `unidle run`, `submit`, `exec` and `tune run` accept a command",
+        ): "only `unidle run`, `submit`, `exec`, `tune run` and `tune profile` accept a command",
         ("list", "--store", store, "--state", "lost"): "--state: is not a state of a job",
         ("show", "--store", store, "nobody"): "JOB: no such job in this store",
         ("cancel", "--store", store, "nobody"): "JOB: no such job in this store",

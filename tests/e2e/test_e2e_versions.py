@@ -53,7 +53,7 @@ def submitted(fleet: Fleet, place: Path) -> str:
     )
     done = subprocess.run(
         [*UNIDLE, "submit", str(file), "--store", str(fleet.store), "--json"],
-        capture_output=True, text=True, check=True, env=fleet.release("hub"),
+        stdout=subprocess.PIPE, text=True, check=True, env=fleet.release("hub"),
     )  # fmt: skip
     return str(json.loads(done.stdout)["job"])
 
