@@ -55,7 +55,11 @@ class Run:
             done = (tried.last_step() or 0) >= step
             return [r.pid for r in tried.ranks if r.pid is not None] if done else None
 
-        return list(wait_until(reached, 90, f"step {step} of attempt {attempt}"))
+        try:
+            return list(wait_until(reached, 90, f"step {step} of attempt {attempt}"))
+        except AssertionError as late:
+            story = unidle("explain", "train", "--store", self.store).stdout
+            raise AssertionError(f"{late}\n{story}") from None
 
     def holders(self) -> dict[str, int]:
         """The live holders of the job, by node."""

@@ -107,13 +107,7 @@ def _show(seen: SampledProfile, found: list[CostedFinding], as_json: bool) -> No
         print_json({
             "step_ms": round(step_ms, 3) if step_ms is not None else None, "steps": seen.steps,
             "parts": {name: round(100 * share, 1) for name, share in seen.parts().items()},
-            "findings": [
-                {
-                    "code": one.code or None, "file": one.file, "line": one.line, "share_pct": round(100 * one.share, 1),
-                    "bound_x": round(one.bound, 2), "message": one.message,
-                }
-                for one in found
-            ],
+            "findings": [one.document() for one in found],
         })  # fmt: skip
         return
     parts = ", ".join(f"{name} {100 * share:.0f} %" for name, share in seen.parts().items() if share >= 0.005)

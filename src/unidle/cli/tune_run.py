@@ -101,12 +101,11 @@ def _report(found: TuneRun, file: str) -> bytes:
 
     if file.endswith(".md"):
         return markdown(found).encode()
-    before, _ = as_profile(found.before)
-    after, category = as_profile(found.after)
     title, parts = "What makes the program faster", html_parts(found)
+    before, category = as_profile(found.before)
     if found.speedup is None:
-        before, category = as_profile(found.before)
         return html.write(before, category=category, title=title, preface=parts)
+    after, category = as_profile(found.after)
     return html.write(
         after,
         before=before,

@@ -77,13 +77,7 @@ def top(options: TuneTopOptions) -> None:
         print_json([
             {
                 "job": one.job, "device_hours": round(one.hours, 4), "won_back_hours": round(one.won, 4),
-                "findings": [
-                    {
-                        "code": each.code or None, "file": each.file, "line": each.line, "share_pct": round(100 * each.share, 1),
-                        "hours": round(one.hours * each.share, 4), "bound_x": round(each.bound, 2), "message": each.message,
-                    }
-                    for each in one.findings
-                ],
+                "findings": [each.document() | {"hours": round(one.hours * each.share, 4)} for each in one.findings],
             }
             for one in rows
         ])  # fmt: skip

@@ -43,6 +43,13 @@ class CostedFinding:
         """How many times faster a step can become at most, if this costs nothing any more (Amdahl's law)."""
         return 1 / (1 - min(self.share, _MOST_SHARE))
 
+    def document(self) -> dict[str, str | int | float | None]:
+        """As the commands give it with ``--json``."""
+        return {
+            "code": self.code or None, "file": self.file, "line": self.line, "share_pct": round(100 * self.share, 1),
+            "bound_x": round(self.bound, 2), "message": self.message,
+        }  # fmt: skip
+
 
 def costed(
     root: Path | None, paths: Sequence[str], settings: TuneSettings, profile: SampledProfile

@@ -79,7 +79,7 @@ class ControlGroup:
         """Processes in the group; zombies may be among them."""
         found: set[int] = set()
         for path in self.paths.values():
-            for line in _read(f"{path}/cgroup.procs").split():
+            for line in text_of(f"{path}/cgroup.procs").split():
                 found.add(int(line))
         return found - {0}
 
@@ -100,11 +100,11 @@ class ControlGroup:
         """Stop every process from running; True when all are frozen within ``wait_s``."""
         if self._v2 and _try_write(f"{self._v2}/cgroup.freeze", "1"):
             events = f"{self._v2}/cgroup.events"
-            return _until(lambda: _field(_read(events), "frozen") == 1, wait_s)
+            return _until(lambda: _field(text_of(events), "frozen") == 1, wait_s)
         freezer = self.paths.get("freezer")
         if freezer is None or not _try_write(f"{freezer}/freezer.state", "FROZEN"):
             return False
-        return _until(lambda: _read(f"{freezer}/freezer.state").strip() == "FROZEN", wait_s)
+        return _until(lambda: text_of(f"{freezer}/freezer.state").strip() == "FROZEN", wait_s)
 
     def thaw(self) -> None:
         """Undo :meth:`freeze`."""
@@ -126,7 +126,7 @@ class ControlGroup:
         if cpu_ns is not None:
             found["cpu_ns"] = cpu_ns
         for what in ("cpu", "memory", "io"):
-            total = _pressure_us(_read(f"{self._v2}/{what}.pressure")) if self._v2 else None
+            total = _pressure_us(text_of(f"{self._v2}/{what}.pressure")) if self._v2 else None
             if total is not None:
                 found[f"pressure_{what}_us"] = total
         return found
@@ -165,10 +165,10 @@ class ControlGroup:
 
     def cpu_ns(self) -> int | None:
         """CPU time that the group has used; None where it is not known."""
-        text = _read(f"{self.v1('cpuacct')}/cpuacct.usage") if self.v1("cpuacct") else ""
+        text = text_of(f"{self.v1('cpuacct')}/cpuacct.usage") if self.v1("cpuacct") else ""
         if text.strip().isdigit():
             return int(text)
-        usage_us = _field(_read(f"{self._v2}/cpu.stat"), "usage_usec") if self._v2 else None
+        usage_us = _field(text_of(f"{self._v2}/cpu.stat"), "usage_usec") if self._v2 else None
         return None if usage_us is None else usage_us * 1000
 
     def v1(self, controller: str) -> str | None:
@@ -178,8 +178,8 @@ class ControlGroup:
     def _get(self, controller: str, v1_name: str, v2_name: str) -> str:
         v1 = self.v1(controller)
         if v1:
-            return _read(f"{v1}/{v1_name}")
-        return _read(f"{self._v2}/{v2_name}") if self._v2 else ""
+            return text_of(f"{v1}/{v1_name}")
+        return text_of(f"{self._v2}/{v2_name}") if self._v2 else ""
 
     def _set(self, controller: str, v1_name: str, v2_name: str, value: str) -> bool:
         v1 = self.v1(controller)
@@ -236,7 +236,7 @@ def usable(candidates: dict[str, list[str]], name: str) -> dict[str, str]:
 
 def own_hierarchies() -> dict[str, list[str]]:
     """Where this process might make groups: see :func:`hierarchies`."""
-    return hierarchies(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
+    return hierarchies(text_of("/proc/self/mountinfo"), text_of("/proc/self/cgroup"))
 
 
 def detect(name: str) -> dict[str, str]:
@@ -327,7 +327,7 @@ def _offers(directory: str, name: str, *, v2: bool) -> set[str] | None:
     try:
         if probe.create() or not os.access(f"{next(iter(probe.paths.values()))}/cgroup.procs", os.W_OK):
             return None
-        return set(_read(f"{next(iter(probe.paths.values()))}/cgroup.controllers").split())
+        return set(text_of(f"{next(iter(probe.paths.values()))}/cgroup.controllers").split())
     finally:
         probe.remove()
 
@@ -383,7 +383,8 @@ def _rmdir(path: str) -> bool:
     return True
 
 
-def _read(path: str) -> str:
+def text_of(path: str) -> str:
+    """What a file of the kernel has; empty if it cannot be read."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             return file.read()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from ..cgroups import text_of
+
 MOUNT = "/sys/fs/cgroup"
 
 
@@ -15,11 +17,11 @@ def own_memory_group(mount: str = MOUNT, cgroup: str = "/proc/self/cgroup") -> s
 
     In a container the mount is that of its own group, and the path in ``cgroup`` may be one of the node.
     """
-    line = re.search(r"^\d+:(?:\S+,)?memory(?:,\S+)?:(\S*)$", _text(cgroup), re.MULTILINE)
+    line = re.search(r"^\d+:(?:\S+,)?memory(?:,\S+)?:(\S*)$", text_of(cgroup), re.MULTILINE)
     if line is None:
         return None
     for path in (f"{mount}/memory{line[1]}".rstrip("/"), f"{mount}/memory"):
-        if _text(f"{path}/memory.oom_control"):
+        if text_of(f"{path}/memory.oom_control"):
             return path
     return None
 
@@ -27,14 +29,8 @@ def own_memory_group(mount: str = MOUNT, cgroup: str = "/proc/self/cgroup") -> s
 def kills_of(group: str | None) -> int | None:
     """Processes of the group that were killed for lack of memory so far; None where that is unknown."""
     found = (
-        re.search(r"^oom_kill (\d+)$", _text(f"{group}/memory.oom_control"), re.MULTILINE) if group else None
+        re.search(r"^oom_kill (\d+)$", text_of(f"{group}/memory.oom_control"), re.MULTILINE)
+        if group
+        else None
     )
     return int(found[1]) if found else None
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 
-from ...cgroups import ControlGroup
+from ...cgroups import ControlGroup, text_of
 from ..container_kills import kills_of
 from .last_error import read_failure
 
@@ -68,7 +68,7 @@ def limit_of(group: ControlGroup, *, of_machine: bool = False) -> dict[str, obje
         if bound is not None and bound < NO_LIMIT_BYTES and _was_hit(path, bound, is_v1):
             return {"oom_limit_bytes": bound, "oom_limit_of": whose}
         path, whose = os.path.dirname(path), "above"
-    total = re.search(r"MemTotal:\s+(\d+) kB", _text("/proc/meminfo"))
+    total = re.search(r"MemTotal:\s+(\d+) kB", text_of("/proc/meminfo"))
     return {"oom_limit_bytes": int(total[1]) * 1024, "oom_limit_of": "machine"} if total else {}
 
 
@@ -76,7 +76,7 @@ def _was_hit(path: str, bound: int, is_v1: bool) -> bool:
     """Whether it was used up; v1's own count of that stays 0 on recent kernels."""
     if is_v1:
         return (_number(f"{path}/memory.max_usage_in_bytes") or 0) >= bound * 9 // 10
-    found = re.search(r"^oom (\d+)$", _text(f"{path}/memory.events"), re.MULTILINE)
+    found = re.search(r"^oom (\d+)$", text_of(f"{path}/memory.events"), re.MULTILINE)
     return found is not None and int(found[1]) > 0
 
 
@@ -138,13 +138,5 @@ def _lines(log: str) -> list[bytes]:
 
 
 def _number(path: str) -> int | None:
-    text = _text(path).strip()
+    text = text_of(path).strip()
     return int(text) if text.isdigit() else None
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
