@@ -30,6 +30,8 @@ from typing import Any
 UNSAFE = 213
 """The exit code of a program that must not be forked; a program that ends so by itself runs again in a new process."""
 MOST_BYTES = 1 << 17
+FIXED_SEED = 67280421310721
+"""Of a generator in versions of PyTorch in which each process begins with the same one."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SAFE_PATH = getattr(sys.flags, "safe_path", False)
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -123,6 +125,8 @@ class WarmModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """It gets its own spec again, and PyTorch its hooks."""
         _, module.__spec__, torch = module.__spec__.loader_state
         if torch is not None:
+            if torch.initial_seed() != FIXED_SEED:
+                torch.seed()  # by the system, as at an import
             self.hooked(torch)
 
 
