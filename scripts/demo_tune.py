@@ -85,11 +85,15 @@ def show(found: dict[str, Any], report: Path, seconds: float) -> int:
             f"together: {stack['speedup']:.2f}x [{stack['low']:.2f}, {stack['high']:.2f}], in {seconds:.0f} s"
         )
     print(f"report: {report.relative_to(Path.cwd()) if report.is_relative_to(Path.cwd()) else report}")
-    tried = {one.get("code") for one in found["tried"]}
-    whole = {*PLANTED, *NOT_PLANTED} <= tried and kept and refused
-    if not whole:
-        print('the machine is busy, or too slow: give it more time by ARGS="--minutes 10"', file=sys.stderr)
-    return 0 if whole else 1
+    missing = sorted({*PLANTED, *NOT_PLANTED} - kept)
+    if missing:
+        print(
+            f'not proven: {", ".join(missing)}; on a busy machine give it more time by ARGS="--minutes 10"',
+            file=sys.stderr,
+        )
+    if not refused:
+        print("the cheat was not refused", file=sys.stderr)
+    return 1 if missing or not refused or not stack["speedup"] else 0
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import nightly
+from tune_trial.forked import with_plan
 from unidle.tune.edits import Edit
 from unidle.tune.fixes.changes import TuneChange
 from unidle.tune.trial.tree_copy import tree_hash
@@ -59,7 +60,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     tree, scratch = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("scratch")
     (tree / "train.py").write_text(PROGRAM)
     before = tree_hash(tree)
-    yield Workshop(tree, (sys.executable, "train.py"), scratch, time.monotonic() + 3600)
+    shop = with_plan(Workshop(tree, (sys.executable, "train.py"), scratch, time.monotonic() + 3600))
+    yield shop
+    shop.close()
     assert tree_hash(tree) == before
 
 

@@ -202,6 +202,7 @@ def _only_logged(call: ast.Call, option: str | None) -> bool:
 def _waits_twice(facts: SourceFacts, call: ast.Call, plain: str) -> bool:
     """Whether a barrier of a step waits for ranks that gradients synchronise anyway."""
     averaged = {
+        "torch.nn.DistributedDataParallel",
         "torch.nn.parallel.DistributedDataParallel",
         "torch.distributed.fsdp.FullyShardedDataParallel",
     }
