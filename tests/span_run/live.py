@@ -88,23 +88,16 @@ class Live:
         return {int(match[1]): match[2] for match in found if match}
 
     def ranks(self, device: str) -> list[int]:
-        """Process ids of the ranks of a device, of this run."""
+        """Process ids of the ranks of a device, of this run: they hold its records open, which are in the store's directory."""
+        store = self._process.args[self._process.args.index("--store") + 1]  # type: ignore[union-attr, index]
+        records = re.compile(rf"{re.escape(store)}\.d/span/[^/]+/out-\d+/{device.replace('/', '-')}\.jsonl")
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-                if (
-                    b"unidle.span.rank" in words
-                    and device.encode() in words
-                    and self._is_mine(int(entry.name))
-                ):
+                fds = entry.glob("fd/*") if entry.name.isdigit() else ()
+                if any(records.fullmatch(str(fd.readlink())) for fd in fds):
                     found.append(int(entry.name))
         return found
-
-    def _is_mine(self, pid: int) -> bool:
-        """Its plan lies in the store's directory, whose name is on the command line of this run."""
-        store = self._process.args[self._process.args.index("--store") + 1]  # type: ignore[union-attr, index]
-        return f"{store}.d/".encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
 
     def cut(self, a: str, b: str) -> None:
         """Nothing passes between two nodes any more."""

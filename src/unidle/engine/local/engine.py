@@ -69,12 +69,16 @@ class LocalEngine:
     is started by a supervisor process that outlives this one; a process that opens an engine on the same
     ``run_root`` later can adopt what still runs. The lock of a rank's directory, which passes from
     the engine to the supervisor it starts, makes sure that no rank is started twice. ``slicer`` makes
-    slices of devices real (NVIDIA's tools and control groups where it is not given).
+    slices of devices real (NVIDIA's tools and control groups where it is not given). ``imports``: what gangs with warm
+    starts have in common from their first start on.
     """
 
     modelled: Final = False
 
-    def __init__(self, run_root: Path, fleet: Fleet, clock: RealClock, slicer: Slicer | None = None) -> None:
+    def __init__(
+        self, run_root: Path, fleet: Fleet, clock: RealClock, slicer: Slicer | None = None,
+        imports: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._root = Path(run_root).absolute()
         self._fleet = fleet
         self._spaces = {node.id: node.netns for node in fleet.nodes if node.netns}
@@ -87,7 +91,9 @@ class LocalEngine:
         self._uses: Utilisation | None = None
         self._vitals: VitalsWatch | None = None
         self._sidecars = GangSidecars(self._root, fleet, self._spaces)
-        self._starts = GangStarts(self._root, fleet, clock, self._name, self._supervisors, self._grants)
+        self._starts = GangStarts(
+            self._root, fleet, clock, self._name, self._supervisors, self._grants, imports
+        )
         self._read_ns = 0
 
     def fleet(self) -> Fleet:
