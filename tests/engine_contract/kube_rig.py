@@ -15,8 +15,9 @@ from pathlib import Path
 
 from engine_contract.process_rigs import HubRig
 from engine_contract.rigs import Behaviour, S
-from kube.cluster import IMAGE, Cluster, kube, traces
-from kube.kube_site import pod_section
+from kube.cluster import IMAGE, Cluster, kube
+from kube_cluster.traces import traces
+from kube_cluster.user_space import pod_section
 from unidle.control.kube import KubeController, KubeWish, kube_engine
 from unidle.engine.hosts.timing import HostsTiming
 from unidle.engine.kube.engine import KubeEngine

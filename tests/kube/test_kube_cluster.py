@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import needs
-from kube.cluster import KUBE, Cluster, kube, pod, routes, traces
+from kube.cluster import KUBE, Cluster, kube, pod, routes
+from kube_cluster.traces import traces
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.kube, needs.own_mounts]
@@ -152,6 +153,20 @@ def test_a_node_that_reboots_comes_back_with_its_pods(cluster: Cluster) -> None:
         return now["restartCount"] > 0 and "running" in now["state"]
 
     wait_until(runs_again, 120, f"the pod runs again, after {before}")
+    wait_until(lambda: cluster.status()["whole"], 120, "n3 is Ready")
+
+
+def test_a_node_that_was_killed_is_away_until_it_is_started_again(cluster: Cluster) -> None:
+    pid = pid_of(cluster, "stays")
+    done = kube("kill", "n3", "--dir", cluster.folder)
+    assert done.returncode == 0, done.stderr
+    assert not runs(pid)
+    told = cluster.status()
+    assert {name for name, process in told["processes"].items() if not process["alive"]} == {
+        "n3/anchor", "n3/containerd", "n3/kubelet",
+    }  # fmt: skip
+    wait_until(lambda: not cluster.status()["nodes"]["n3"], 120, "n3 is not Ready")
+    assert kube("restart", "n3", "--dir", cluster.folder).returncode == 0
     wait_until(lambda: cluster.status()["whole"], 120, "n3 is Ready")
 
 

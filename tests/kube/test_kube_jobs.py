@@ -16,8 +16,10 @@ import pytest
 
 import needs
 from e2e.commands import unidle
-from kube.cluster import IMAGE, Cluster, kube, pod, traces
-from kube.kube_site import DEADLINE_S, KubeSite, pod_section
+from kube.cluster import IMAGE, Cluster, kube, pod
+from kube.kube_site import DEADLINE_S, KubeSite
+from kube_cluster.traces import traces
+from kube_cluster.user_space import pod_section
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.kube, needs.own_mounts]
