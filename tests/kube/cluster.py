@@ -20,12 +20,14 @@ KUBE = ROOT / "scripts" / "kube"
 
 
 def kube(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
-    """``scripts/kube`` to its end."""
+    """``scripts/kube`` to its end. What it starts in a cluster that stays is not of this run of tests."""
+    stays = "UNIDLE_KUBE_DIR" in os.environ
+    kept = {k: v for k, v in os.environ.items() if not (stays and k.startswith("UNIDLE_TEST_"))}
     return subprocess.run(
         [KUBE, *map(str, words)],
         capture_output=True,
         text=True,
-        env={**os.environ, **env},
+        env={**kept, **env},
         stdin=subprocess.DEVNULL,
     )
 

@@ -35,6 +35,9 @@ class Release:
     def __init__(self, cluster: Cluster, namespace: str, place: Path, name: str = "unidle") -> None:
         self.cluster, self.namespace, self.place, self.name = cluster, namespace, place, name
         self.store = place / "store.db"
+        log = cluster.layout.audit
+        self.audit_from = log.stat().st_size if log.exists() else 0
+        """Where requests of this release begin in the audit log: a cluster may have had another one of the same name."""
 
     def install(self, verb: str = "install", **more: Any) -> None:
         path = self.place / "values.yaml"
