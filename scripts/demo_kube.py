@@ -204,6 +204,8 @@ def gpt_job(demo: KubeDemo) -> Path:
     env = {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"
     }  # with `python` as the one that has PyTorch
+    # without cores that are requested, a kubelet lets pods have what all others leave
+    job["requests"] = {"cpus": 0.4}
     job |= {"workdir": str(path.parent), "env": env, "preemption": "high", "pod": pod_section(path.parent)}
     path.write_text(yaml.safe_dump(job, sort_keys=False))
     return path
