@@ -201,9 +201,8 @@ def gpt_job(demo: KubeDemo) -> Path:
     """examples/gpt, with what its pods need. The checkpoints are on a volume that all nodes have."""
     path = demo.place / "gpt" / "job.yaml"
     job = yaml.safe_load(path.read_text())
-    env = {
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    }  # with `python` as the one that has PyTorch
+    # with `python` as the one that has PyTorch
+    env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     # without cores that are requested, a kubelet lets pods have what all others leave
     job["requests"] = {"cpus": 0.4}
     job |= {"workdir": str(path.parent), "env": env, "preemption": "high", "pod": pod_section(path.parent)}

@@ -98,9 +98,10 @@ def pod(name: str, *args: str, node: str = "", **spec: object) -> dict[str, Any]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": whole}
 
 
-def routes() -> list[str]:
-    """Routes of this machine."""
-    return sorted(_printed("ip", "route", "show", "table", "all").splitlines())
+def routes(layout: Layout) -> list[str]:
+    """Routes of this machine that are of a cluster. Others come and go with what else runs here."""
+    found = _printed("ip", "route", "show", "table", "all").splitlines()
+    return sorted(line for line in found if layout.id in line)
 
 
 def _printed(*words: str) -> str:
