@@ -13,8 +13,9 @@ import pytest
 import needs
 from e2e.commands import unidle
 from kube.cluster import ROOT
-from kube.in_cluster import CHART, Release, helm, values
+from kube.in_cluster import CHART, Release, helm
 from kube_cluster import assets
+from kube_cluster.user_space import values
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.root]
