@@ -56,6 +56,8 @@ def test_commands_reach_ranks_of_hosts_that_verify_a_certificate_of_the_site(
         fleet.agents["n1"].terminate()
         assert fleet.agents["n1"].wait(60) == 0
         forgotten = unidle("guard", "forget-host", "n1", *store)
-        assert "cannot be reached" not in forgotten.stderr, forgotten.stderr  # whether it may be forgotten is another question
+        assert "cannot be reached" not in forgotten.stderr, (
+            forgotten.stderr
+        )  # whether it may be forgotten is another question
         unidle("cancel", job, *store)
         wait_until(lambda: not fleet.boxes(), 60)

@@ -152,7 +152,8 @@ def box_restarts(rig: Rig, launched: Launched, number: int, lines: Sequence[int]
         rig.until(lambda: launched.lines, "the next box")  # by now the log has what the one before it sent
         steps = rig.steps_on("n2", job)
         rig.until(
-            lambda steps=steps: launched.was_killed or rig.steps_on("n2", job) > steps, "the kill, or news of n2"
+            lambda steps=steps: launched.was_killed or rig.steps_on("n2", job) > steps,
+            "the kill, or news of n2",
         )
         if not launched.was_killed:
             missed.append(line)

@@ -136,7 +136,7 @@ class SiteIdentity:
 
     def __init__(self, certificate: str, key: str, authority_file: str | None = None) -> None:
         self._files = (os.path.abspath(certificate), os.path.abspath(key))
-        self._loaded: Callable[[], None] = _nobody
+        self._loaded: Callable[[], None] = _unfollowed
         self.authority = _authority_text(authority_file) if authority_file else ""
         self.errors = 0
         self._state = self._stat()
@@ -186,8 +186,8 @@ class SiteIdentity:
             return []
 
 
-def _nobody() -> None:
-    """Nobody follows the certificate."""
+def _unfollowed() -> None:
+    """Until :meth:`SiteIdentity.follow`."""
 
 
 def server_context(certificate: str, key: str) -> ssl.SSLContext:

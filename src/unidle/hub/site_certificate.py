@@ -15,7 +15,7 @@ class SiteCertificate:
 
 
 def first_certificate(text: str) -> str:
-    """The first certificate of a PEM file, which is that of the server. Errors: ValueError where there is none."""
+    """The first certificate of a PEM file, which is that of the server. Errors: ValueError without one."""
     begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
     _, found, rest = text.partition(begin)
     body, ends, _ = rest.partition(end)
