@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from unidle.cli.common import (
     read_view,
     say,
 )
+from unidle.engine.local.ranks.rundir import FILLS
 from unidle.errors import BadInput
 from unidle.words import counted
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from unidle.fill.files.filler_file import FillerRequest
     from unidle.fill.runtime.ranks import FilledRank
     from unidle.fill.runtime.supervise import FillSummary
-
-RECORDS: Final = "fill.jsonl"
 
 
 def run(
@@ -116,10 +115,10 @@ class _Here:
         shown = any(rank.board is not None for rank in ranks)  # else there are no steps to compare
         trial = Trial(seed=self.seed + (attempt or 0)) if self.wanted.trial and shown else None
         name = self.wanted.order.filler
-        self.tell(f"filler {name} next to {counted(len(ranks), 'rank')}; records in {directory / RECORDS}")
-        found = FillSupervisor(
-            self.wanted.order, ranks, directory, directory / RECORDS, trial, self.tell
-        ).run(self.interrupted)
+        self.tell(f"filler {name} next to {counted(len(ranks), 'rank')}; records in {directory / FILLS}")
+        found = FillSupervisor(self.wanted.order, ranks, directory, directory / FILLS, trial, self.tell).run(
+            self.interrupted
+        )
         self.done.append(found)
         return 1 if found.failed else 0
 

@@ -52,6 +52,9 @@ class ServeCommand:
     piece_ms: Annotated[
         float, typer.Option("--piece-ms", metavar="MS", min=0.1, max=1000, help="Longest piece of prefill in a wait of --job.")
     ] = 10.0
+    trial: Annotated[
+        bool, typer.Option("--trial/--no-trial", help="At first, prefill only in every second block of steps of --job, until its effect is known.")
+    ] = True
     kv_tokens: Annotated[
         int | None,
         typer.Option("--kv-tokens", metavar="N", min=16, show_default=False, help="Tokens in the cache of each device; default: 8 contexts."),
@@ -129,7 +132,7 @@ def _filling(given: ServeCommand) -> JobFilling:
     job = need_job(read_view(opened), given.job).id
     JobRanks(opened, job, None, False, given.wait_s, lambda: False).following()
     with alone(directory_of(opened, job), job):
-        return JobFilling(job, given.store, given.piece_ms)
+        return JobFilling(job, given.store, given.piece_ms, given.trial)
 
 
 def _key(file: Path | None) -> str | None:

@@ -163,6 +163,7 @@ class Slots:
         else:
             filled = used if self._always else min(used, self._within(begun, count))
         counters["piece_begun_ns"] = 0
+        counters.ran(begun, time.monotonic_ns(), piece.of)
         counters.add("pieces", 1)
         counters.add("units", piece.units)
         counters["unfinished_ns"] = 0 if piece.units else counters["unfinished_ns"] + filled

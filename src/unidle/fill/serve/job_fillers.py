@@ -23,11 +23,14 @@ _LEAST_BYTES: Final = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class JobFilling:
-    """``job``: its id. ``store``: as given, None for the default. ``piece_ms``: the longest piece of prefill in a wait."""
+    """``job``: its id. ``store``: as given, None for the default. ``piece_ms``: the longest piece of prefill in a wait. ``trial``: as in the
+    filler file.
+    """
 
     job: str
     store: str | None
     piece_ms: float
+    trial: bool
 
     def filler_file(self, options: WorkerOptions, door: Path) -> dict[str, Any]:
         """The filler file. Its chunks are those of the workers, so both routes give the same bits."""
@@ -40,7 +43,9 @@ class JobFilling:
             arguments["dtype"] = options.dtype
         weights = sum(each.stat().st_size for each in options.model.glob("*.safetensors"))
         memory = _LEAST_BYTES + 3 * weights  # as they are read, and with another dtype
-        return {"filler": FILLER, "arguments": arguments, "memory": memory, "piece_ms": self.piece_ms}
+        return {
+            "filler": FILLER, "arguments": arguments, "memory": memory, "piece_ms": self.piece_ms, "trial": self.trial,
+        }  # fmt: skip
 
     def words(self) -> list[str]:
         """The command, which reads the filler file from its standard input."""
