@@ -48,11 +48,14 @@ class Answers:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/demo_fill.py", description=__doc__)
     parser.add_argument("--steps", type=int, default=60, help="training steps (default 60)")
-    steps = parser.parse_args().steps
-    place = ROOT / ".cache" / "demo" / time.strftime("fill-%Y%m%d-%H%M%S")
+    parser.add_argument(
+        "--directory", type=Path, help="where it writes (default: a new one below .cache/demo)"
+    )
+    given = parser.parse_args()
+    place: Path = given.directory or ROOT / ".cache" / "demo" / time.strftime("fill-%Y%m%d-%H%M%S")
     place.mkdir(parents=True)
     begun = time.monotonic()
-    code = played(place, steps)
+    code = played(place, given.steps)
     tell(f"{time.monotonic() - begun:.0f} s; all of it is in {shown(place)}")
     sys.exit(code)
 

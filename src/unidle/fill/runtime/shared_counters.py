@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 Counter = Literal[
     "open", "stop",  # by the supervisor: whether pieces may begin; the filler ends
-    "state", "piece_begun_ns", "piece_ns", "piece_cpu_ns", "pieces", "units", "filled_ns", "discarded_ns", "unfinished_ns",
+    "state", "piece_begun_ns", "piece_ns", "pieces", "units", "filled_ns", "discarded_ns", "unfinished_ns",
     "waited_ns", "waits", "early", "early_ns", "unused_ns", "skipped", "pacing", "runs",
 ]  # fmt: skip
 
@@ -61,7 +61,7 @@ class SharedCounters:
 
     def clear(self) -> None:
         """What belongs to one process of the filler; sums stay."""
-        for counter in ("state", "piece_begun_ns", "piece_ns", "piece_cpu_ns", "unfinished_ns", "pacing"):
+        for counter in ("state", "piece_begun_ns", "piece_ns", "unfinished_ns", "pacing"):
             self[counter] = 0
 
     def close(self) -> None:

@@ -87,7 +87,7 @@ class Slots:
                 if not self._sleep():
                     break
             else:
-                self._desk["piece_ns"], self._desk["piece_cpu_ns"] = 0, time.process_time_ns()
+                self._desk["piece_ns"] = 0
                 self._desk["piece_begun_ns"] = time.monotonic_ns()
                 self._turn(since)
                 over = self._filler.finished
@@ -152,7 +152,7 @@ class Slots:
     def _run(self, piece: FillPiece) -> None:
         counters = self._desk
         begun, used, count = time.monotonic_ns(), time.process_time_ns(), self._board.waits
-        counters["piece_ns"], counters["piece_cpu_ns"] = piece.length_ns, used
+        counters["piece_ns"] = piece.length_ns
         counters["piece_begun_ns"] = begun
         self._filler.run()
         used = time.process_time_ns() - used
