@@ -157,6 +157,11 @@ class _Here:
             f"{found['pieces']:,} pieces, {found['units']:,} units: {found['filled_ns'] / 1e9:.2f} s useful{part};"
             f" {found['discarded_ns'] / 1e9:.2f} s discarded"
         )
+        if found["waited_ns"]:
+            late, delayed = (100 * found[word] / found["waited_ns"] for word in ("late_ns", "delayed_ns"))
+            say(
+                f"Of the waits, {late:.1f} % passed before the first piece, and {delayed:.1f} % while a piece had no free core."
+            )
         error = found["forecast"]
         if error["waits"]:
             say(

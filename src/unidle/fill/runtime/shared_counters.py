@@ -9,7 +9,7 @@ from typing import Final, Literal
 Counter = Literal[
     "open", "stop",  # by the supervisor: whether pieces may begin; the filler ends
     "state", "piece_begun_ns", "piece_ns", "pieces", "units", "filled_ns", "discarded_ns", "unfinished_ns",
-    "waited_ns", "waits", "early", "early_ns", "unused_ns", "skipped", "pacing", "runs",
+    "waited_ns", "waits", "early", "early_ns", "unused_ns", "skipped", "pacing", "runs", "late_ns", "delayed_ns",
 ]  # fmt: skip
 
 COUNTERS: Final[tuple[Counter, ...]] = Counter.__args__  # type: ignore[attr-defined]

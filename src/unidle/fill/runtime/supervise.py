@@ -24,7 +24,16 @@ from unidle.predict.block_pairs import slow_down
 
 _TURN_S: Final = 0.02
 _FROZEN_TURN_S: Final = 0.001  # while one is let in and out by freezing
-_PIECE_SUMS: Final = ("pieces", "units", "filled_ns", "discarded_ns", "waited_ns", "skipped")
+_PIECE_SUMS: Final = (
+    "pieces",
+    "units",
+    "filled_ns",
+    "discarded_ns",
+    "waited_ns",
+    "skipped",
+    "late_ns",
+    "delayed_ns",
+)
 _FORECAST_SUMS: Final = ("waits", "early", "early_ns", "unused_ns")
 
 
