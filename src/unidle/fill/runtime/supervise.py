@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from unidle.engine.local.ranks.cgroups import group_paths
 from unidle.engine.local.ranks.process_tree import is_live, ticks_of
+from unidle.errors import CannotRun
 from unidle.fill.runtime.kernel import FillGroup
 from unidle.fill.runtime.process import FillerOrder, FillerProcess, leave_s
 from unidle.fill.runtime.ranks import FilledRank
@@ -85,6 +86,10 @@ class FillSupervisor:
         try:
             self._start()
             why = self._loop(interrupted)
+        except (CannotRun, OSError, ValueError):
+            if self._trains():
+                raise
+            why = "training ended"  # while fillers were started
         finally:
             self._stop()
         summary = self._summary(why)

@@ -146,6 +146,8 @@ async def _serve(
     tick = asyncio.create_task(_tick(door))
     workers.start()
     job = JobFillers(options.filling, say) if options.filling is not None else None
+    if job is not None and options.bubbles is not None:
+        job.start(options.worker, options.bubbles)
     try:
         with _signals(server):
             await _first(workers.ready, server)
@@ -154,8 +156,6 @@ async def _serve(
             if not server.should_exit:
                 port = listener.getsockname()[1]
                 say(f"serving {options.name} at http://{options.host}:{port}/v1; Ctrl-C stops")
-                if job is not None and options.bubbles is not None:
-                    job.start(options.worker, options.bubbles)
         await server.serve([listener])
     finally:
         tick.cancel()
