@@ -10,7 +10,8 @@ import pytest
 
 from unidle.fill.runtime.conduct import PieceUse, judge
 from unidle.fill.runtime.kernel import Scheduling, why_not
-from unidle.fill.runtime.trial import BlockPair, Trial, slow_down
+from unidle.fill.runtime.trial import Trial
+from unidle.predict.block_pairs import BlockPair, slow_down
 
 IDLE, OTHER, BATCH = os.SCHED_IDLE, os.SCHED_OTHER, os.SCHED_BATCH
 MS, S = 1_000_000, 1_000_000_000

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -22,6 +22,7 @@ from unidle.fill.serve.handoff import HandoffPlace
 from unidle.fill.serve.http.app import Api
 from unidle.fill.serve.http.errors import unavailable
 from unidle.fill.serve.http.wanted import RequestReader
+from unidle.fill.serve.job_fillers import JobFillers, JobFilling
 from unidle.fill.serve.links import WorkerLink
 from unidle.fill.serve.model.config import read_config
 from unidle.fill.serve.router import Router
@@ -31,11 +32,14 @@ from unidle.fill.serve.workers import WorkerOptions, Workers
 
 _TICK_S: Final = 1.0
 _BACKLOG: Final = 2048
+_DOOR: Final = "door"
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """``bubbles``: path of the socket for fillers, None without; ``drain_s``: how long requests may take after a signal."""
+    """``bubbles``: path of the socket for fillers, None without; ``filling``: a job whose waits are filled; ``drain_s``: how long
+    requests may take after a signal.
+    """
 
     name: str
     host: str
@@ -46,6 +50,7 @@ class ServeOptions:
     slo_s: float
     drain_s: float
     bubbles: Path | None = None
+    filling: JobFilling | None = None
     key: str | None = None
     most_bytes: int = 4 << 20
 
@@ -79,6 +84,8 @@ def serve(options: ServeOptions, say: Callable[[str], None]) -> None:
     template = ChatTemplate(options.worker.model)
     listener = _listener(options.host, options.port)
     place = HandoffPlace()
+    if options.filling is not None and options.bubbles is None:
+        options = replace(options, bubbles=place.directory / _DOOR)
     served = _Served(options.name, config.context, config.vocabulary, int(time.time()))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -138,6 +145,9 @@ async def _serve(
     fillers = await _fillers(options.bubbles, door, workers)
     tick = asyncio.create_task(_tick(door))
     workers.start()
+    job = JobFillers(options.filling, say) if options.filling is not None else None
+    if job is not None and options.bubbles is not None:
+        job.start(options.worker, options.bubbles)
     try:
         with _signals(server):
             await _first(workers.ready, server)
@@ -149,6 +159,8 @@ async def _serve(
         await server.serve([listener])
     finally:
         tick.cancel()
+        if job is not None:
+            await job.stop()
         if fillers is not None:
             fillers.close()
             _unlink(options.bubbles)
