@@ -18,7 +18,7 @@ from unidle.tune.trial.child import TrialRun
 from unidle.tune.trial.marks import StepMark
 from unidle.tune.trial.measure import SpeedUp
 from unidle.tune.trial.race import TimedSteps
-from unidle.tune.trial.run import TriedChange, TuneRun
+from unidle.tune.trial.results import TriedChange, TuneRun
 from unidle.tune.trial.sampled import SampledProfile, SampledStack, StackLine
 
 PROGRAM = """import gc

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unidle.tune.trial.measure import SpeedUp
-    from unidle.tune.trial.run import ModelRounds, TriedChange, TuneRun
+    from unidle.tune.trial.results import ModelRounds, TriedChange, TuneRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _model(rounds: int) -> ModelRounds | None:
         warn(NO_ENDPOINT)
         return None
     from unidle.tune.endpoint.client import ModelClient
-    from unidle.tune.trial.run import ModelRounds
+    from unidle.tune.trial.results import ModelRounds
 
     return ModelRounds(ModelClient(endpoint), rounds) if rounds else None
 

@@ -10,7 +10,7 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.tune.trial.measure import SpeedUp
-    from unidle.tune.trial.run import TriedChange, TuneRun
+    from unidle.tune.trial.results import TriedChange, TuneRun
     from unidle.tune.trial.sampled import SampledProfile
 
 _COLOURS = {

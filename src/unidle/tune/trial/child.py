@@ -22,6 +22,7 @@ _SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 _MARK: Final = "TUNE_TRIAL_MARK"
+INJECT: Final = Path(__file__).with_name("inject")
 _STARTER: Final = Path(__file__).with_name("contained.py")
 _POLL_S: Final = 0.01
 
@@ -59,11 +60,10 @@ def run_child(
 ) -> TrialRun:  # fmt: skip
     """Run a command in a folder, with no input. Whatever it started is killed at the end. Errors: OSError."""
     mark = secrets.token_hex(12)
-    environment = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
-    environment |= {_MARK: mark, "PYTHONDONTWRITEBYTECODE": "1", **(more or {})}
+    environment = child_environment(mark, more or {})
     if watch is not None:
         environment |= watch.open(mark)
-    words = [sys.executable, "-I", "-S", str(_STARTER), str(max(1, int(limit_s * 8))), *command]
+    words = contained_words(command, limit_s)
     with open(scratch / f"{mark}.out", "wb+") as out, open(scratch / f"{mark}.err", "wb+") as err:
         begin = time.monotonic()
         process = subprocess.Popen(
@@ -73,15 +73,26 @@ def run_child(
             code, usage, ended = _waited(process, begin + limit_s, watch)
             wall = time.monotonic() - begin
         finally:
-            _kill_all(process.pid, mark)
+            kill_all(process.pid, mark)
             if watch is not None:
                 watch.close(mark)
         process.returncode = code
-        printed, errors = _text(out), _text(err)
+        printed, errors = text_of(out), text_of(err)
     for stream in (out, err):
         Path(stream.name).unlink()
     marks = tuple(watch.marks) if watch is not None else ()
     return TrialRun(code, wall, usage, printed, errors, ended == "late", marks, ended == "stopped")
+
+
+def child_environment(mark: str, more: Mapping[str, str]) -> dict[str, str]:
+    """That of this process without keys, and with a mark by which what a program leaves is found."""
+    kept = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    return kept | {_MARK: mark, "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+
+def contained_words(command: Sequence[str], limit_s: float) -> list[str]:
+    """A command that starts another one within limits; of CPU time, eight times the wall time."""
+    return [sys.executable, "-I", "-S", str(_STARTER), str(max(1, int(limit_s * 8))), *command]
 
 
 def _waited(process: subprocess.Popen[bytes], end: float, watch: StepWatch | None) -> tuple[int, float, str]:
@@ -102,7 +113,7 @@ def _waited(process: subprocess.Popen[bytes], end: float, watch: StepWatch | Non
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _kill_all(group: int, mark: str) -> None:
+def kill_all(group: int, mark: str) -> None:
     """The group of the child, and processes elsewhere that have the mark in their environment."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
@@ -118,7 +129,8 @@ def _kill_all(group: int, mark: str) -> None:
             return
 
 
-def _text(stream: object) -> str:
+def text_of(stream: object) -> str:
+    """The beginning of what was written to a file."""
     assert hasattr(stream, "seek")
     assert hasattr(stream, "read")
     stream.seek(0)

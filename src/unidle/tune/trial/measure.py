@@ -1,8 +1,9 @@
 """How much faster a changed program is, decided after a few pairs of runs or more.
 
-Decisions are made at a few numbers of pairs that are fixed before. At each, the lower bound of the mean of log ratios is that of Student's t
-at 0.5 %, so all together err in at most 2.5 % of the changes whose true speed-up is the bound itself, and far less where nothing changed.
-Changes may be dropped early at any time: that cannot keep a wrong one.
+Decisions are made at a few numbers of pairs that are fixed before. At each, the lower bound of the mean of log ratios is that of Student's t.
+All looks at a change together err in at most 2.5 % of the changes whose true speed-up is the bound itself, and far less where nothing
+changed: the first race of a change has half of that, the second a quarter, and so on, in equal parts for its looks. Changes may be dropped
+early at any time, or wait for others: that cannot keep a wrong one.
 """
 
 from __future__ import annotations
@@ -15,15 +16,21 @@ from typing import Final
 
 LEAST: Final = 1.03
 """What the lower bound of a speed-up has to be above."""
-LOOKS: Final = (3, 5, 8, 12, 20)
+LOOKS: Final = (3, 5, 8, 12, 20, 32)
 """Numbers of pairs after which a change may be kept."""
-FEWEST_PAIRS: Final = LOOKS[0]
+_ALL_LOOKS: Final = 0.025
 _TAIL: Final = 0.005
+"""Of the control, and of what is only shown."""
+
+
+def tail_of(race: int) -> float:
+    """The part of the error that one look of a race of a change may have; ``race``: 0 for its first."""
+    return _ALL_LOOKS * 0.5 ** (race + 1) / len(LOOKS)
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedUp:
-    """The geometric mean of before divided by after, with its 99 % interval, in ``pairs`` pairs."""
+    """The geometric mean of before divided by after, with its interval, in ``pairs`` pairs."""
 
     ratio: float
     low: float
@@ -35,13 +42,13 @@ class SpeedUp:
         return self.low > max(LEAST, control.high)
 
 
-def speed_up(ratios: Sequence[float]) -> SpeedUp | None:
-    """The interval of Student's t of the logarithms; None for fewer than two ratios."""
+def speed_up(ratios: Sequence[float], tail: float = _TAIL) -> SpeedUp | None:
+    """The interval of Student's t of the logarithms, with that error on each side; None for fewer than two ratios."""
     if len(ratios) < 2:
         return None
     logs = [math.log(one) for one in ratios]
     mean = statistics.fmean(logs)
-    wide = t_quantile(_TAIL, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    wide = t_quantile(tail, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     return SpeedUp(math.exp(mean), math.exp(mean - wide), math.exp(min(mean + wide, 50)), len(logs))
 
 
@@ -51,6 +58,19 @@ def is_hopeless(ratios: Sequence[float], spread: float) -> bool:
         return False
     mean = statistics.fmean(map(math.log, ratios))
     return mean + spread / math.sqrt(len(ratios)) < math.log(LEAST)
+
+
+def pairs_needed(ratios: Sequence[float], spread: float, tail: float) -> int:
+    """How many more pairs would keep a change if those to come are as those so far; ``spread`` as in :func:`is_hopeless`. A guess, to plan by."""
+    mean = statistics.fmean(map(math.log, ratios))
+    for look in LOOKS:
+        if look <= len(ratios):
+            continue
+        noise = spread / math.sqrt(look)
+        bound = max(math.log(LEAST), t_quantile(_TAIL, look - 1) * math.sqrt(2) * noise)
+        if mean - t_quantile(tail, look - 1) * noise > bound:
+            return look - len(ratios)
+    return 2 * LOOKS[-1]
 
 
 def t_quantile(tail: float, freedom: int) -> float:

@@ -12,7 +12,8 @@ from unidle.tune.edits import Edit, apply_edits
 from unidle.tune.endpoint.client import EndpointFailed
 from unidle.tune.endpoint.talk import HotLine, JudgedEdits, TriedEdits, talk
 from unidle.tune.fixes.changes import TuneChange
-from unidle.tune.trial.run import AGENT, ModelRounds, TrialBench, TriedChange, TuneRun, with_kept
+from unidle.tune.trial.judging import TrialBench, with_kept
+from unidle.tune.trial.results import AGENT, ModelRounds, TriedChange, TuneRun
 from unidle.tune.trial.sampled import SampledProfile
 from unidle.tune.trial.workshop import Workshop
 

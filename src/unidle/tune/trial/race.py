@@ -13,12 +13,14 @@ from typing import Final
 
 from unidle.tune.trial.child import TrialRun
 from unidle.tune.trial.marks import StepWatch, WindowTimes, times_between
-from unidle.tune.trial.measure import LOOKS, SpeedUp, is_hopeless, speed_up
-from unidle.tune.trial.workshop import Workshop
+from unidle.tune.trial.measure import LOOKS, SpeedUp, is_hopeless, pairs_needed, speed_up, tail_of
+from unidle.tune.trial.workshop import ROUND, Workshop
 
 _WARM: Final = 2
 _WINDOW_S: Final = 0.7
 _FEWEST_STEPS: Final = 5
+_STARTS: Final = 3
+"""What the start of a round costs, in runs."""
 _LARGE: Final = 3.0
 """A speed-up after which a race ends, so that the others are measured on top of it."""
 
@@ -48,11 +50,13 @@ class Racer:
     failed: str = ""
     verdict: str = ""
     """``faster`` or ``slower``, once it is decided."""
+    race: int = 0
+    """How many races this change was in before."""
 
     @property
     def speed(self) -> SpeedUp | None:
         """Of its steps."""
-        return speed_up(self.ratios)
+        return speed_up(self.ratios, tail_of(self.race))
 
     @property
     def cpu_ratio(self) -> float | None:
@@ -68,6 +72,8 @@ class Race:
     plain: Path
     window: TimedSteps
     equal: list[float] = field(default_factory=list)
+    run_s: float = 0.0
+    """The most seconds of wall time that a run has taken, in the mean of a round; 0 if none was."""
 
     @property
     def control(self) -> SpeedUp | None:
@@ -77,36 +83,72 @@ class Race:
     def run(
         self, racers: Sequence[Racer], end: float, done: Callable[[int], None] = lambda _round: None
     ) -> None:
-        """Rounds until each change is decided or one is much faster, or there is no time for another one before ``end``."""
-        longest = 0.0
+        """Rounds until each change is decided or one is much faster, or there is no time for another one before ``end``.
+
+        If there is no time to decide on all, the most promising ones go on.
+        """
         for number in itertools.count(1):
-            left = [one for one in racers if not one.verdict]
-            begin = time.monotonic()
-            if not left or number > LOOKS[-1] or begin + longest > end:
+            left = self._promising([one for one in racers if not one.verdict], end - time.monotonic())
+            if not left or number > 2 * LOOKS[-1]:
                 return
-            if not self._round(left if number % 2 else left[::-1]):
+            plan, begin = self.shop.plan, time.monotonic()
+            with self.shop.serving(ROUND if self.window.last else ""):
+                found = self._runs(left if number % 2 else left[::-1])
+            self.run_s = max(self.run_s, (time.monotonic() - begin) / self._cost(len(left)))
+            if self.shop.plan is not plan:
+                continue  # some were forked, and others were not
+            if not self._count(found):
                 return
-            longest = max(longest, time.monotonic() - begin)
             done(number)
             for one in left:
                 self._decide(one, racers)
             if any(one.verdict == "faster" and one.ratios[-1] > _LARGE for one in racers):
                 return  # the others are hard to see next to such a cause
 
-    def _round(self, left: Sequence[Racer]) -> bool:
-        """The unchanged program first and last, so that a drift of the machine counts for both. Whether that worked."""
+    def _promising(self, left: Sequence[Racer], left_s: float) -> list[Racer]:
+        """Those for which there is time; those that need the fewest pairs first. None if there is no time for one round."""
+        left = [one for one in left if len(one.ratios) < LOOKS[-1]]
+        if not self.run_s:
+            return [*left] if left_s > 0 else []
+        rounds = [left_s / (self.run_s * self._cost(count)) for count in range(1, len(left) + 1)]
+        if not left or rounds[0] < 1:
+            return []
+        if any(len(one.ratios) < 2 for one in left):
+            return [one for one, most in zip(left, rounds, strict=True) if most >= 1]
+        spread = self._spread(left)
+        needed = {id(one): pairs_needed(one.ratios, spread, tail_of(one.race)) for one in left}
+        order = sorted(left, key=lambda one: needed[id(one)])
+        count = max(
+            (number for number, most in enumerate(rounds, 1) if needed[id(order[number - 1])] <= most), default=1
+        )  # fmt: skip
+        chosen = {id(one) for one in order[:count]}
+        return [one for one in left if id(one) in chosen]
+
+    def _cost(self, count: int) -> int:
+        """Of a round of so many changes, in runs."""
+        return 2 + count + (_STARTS if self.window.last and self.shop.plan is not None else 0)
+
+    def _spread(self, racers: Sequence[Racer]) -> float:
+        return _spread([self.equal, *(one.ratios for one in racers)])
+
+    def _runs(self, left: Sequence[Racer]) -> list[tuple[Racer | None, WindowTimes | str]]:
+        """The unchanged program first and last, so that a drift of the machine counts for both."""
         before = self._times(self.plain)
         found = [(one, self._times(one.folder)) for one in left]
-        after = self._times(self.plain)
-        if isinstance(before, str) or isinstance(after, str):
-            return False
+        return [(None, before), *found, (None, self._times(self.plain))]
+
+    def _count(self, found: Sequence[tuple[Racer | None, WindowTimes | str]]) -> bool:
+        """Take the ratios of a round. Whether that worked."""
+        before, after = found[0][1], found[-1][1]
+        if isinstance(before, str) or isinstance(after, str) or self.shop.left_s <= 0:
+            return False  # a run may have been cut off
         self.equal.append(before.quiet_s / after.quiet_s)
         step = math.sqrt(before.quiet_s * after.quiet_s)
         cpu = math.sqrt(max(before.cpu_s, 1e-9) * max(after.cpu_s, 1e-9))
         whole = (self._projected(before) + self._projected(after)) / 2
-        if self.shop.left_s <= 0:
-            return False  # a run may have been cut off
         for one, times in found:
+            if one is None:
+                continue
             if isinstance(times, str):
                 one.failed, one.verdict = times, "slower"
                 continue
@@ -123,7 +165,7 @@ class Race:
         speed, control = one.speed, self.control
         if speed is None or control is None or one.verdict:
             return
-        spread = _spread([self.equal, *(other.ratios for other in racers)])
+        spread = self._spread(racers)
         if len(one.ratios) in LOOKS and speed.is_real(control):
             one.verdict = "faster" if statistics.fmean(map(math.log, one.whole)) > 0 else "slower"
         elif is_hopeless(one.ratios, spread):
@@ -133,7 +175,7 @@ class Race:
         """One run; why it failed, if it did."""
         window = self.window
         watch = StepWatch(self.shop.scratch, (window.first, window.last), stop=True) if window.last else None
-        done = self.shop.run(folder, None, watch)
+        done = self.shop.run(folder, None, watch, ROUND if window.last else "")
         if done.failed:
             return done.failed
         if not window.last:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from unidle.tune.trial.child import TrialRun
 from unidle.tune.trial.marks import StepWatch
 from unidle.tune.trial.race import TimedSteps
-from unidle.tune.trial.workshop import Workshop
+from unidle.tune.trial.workshop import SAME, Workshop
 
 PARTS: Final = ("data", "forward", "backward", "optimizer", "checkpoint", "communication", "python")
 """Parts of a step. ``python`` is the program's own code, with what it calls outside of the others."""
@@ -114,7 +114,8 @@ def sampled(shop: Workshop, folder: Path, window: TimedSteps) -> SampledProfile:
     """Sample one run of a copy, in the steps of a window."""
     file = folder.parent / "samples"
     watch = StepWatch(shop.scratch, (window.first, window.last), stop=True) if window.last else None
-    shop.run(folder, {"TUNE_TRIAL_PROFILE": str(file)}, watch)
+    shop.serve(SAME)
+    shop.run(folder, {"TUNE_TRIAL_PROFILE": str(file)}, watch, SAME)
     return read_samples(file, folder)
 
 

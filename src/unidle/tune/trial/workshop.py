@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,18 +14,33 @@ from typing import Final, TypeVar
 
 from unidle.tune.edits import apply_edits
 from unidle.tune.fixes.changes import TuneChange
-from unidle.tune.trial.child import TrialRun, run_child
+from unidle.tune.trial.child import INJECT, TrialRun, run_child
 from unidle.tune.trial.evidence import ComputedTrace, read_trace
+from unidle.tune.trial.forks import ForkPlan, ForkServer, ForkUnsafe, start_server
 from unidle.tune.trial.marks import StepWatch
 from unidle.tune.trial.tree_copy import copy_tree
 
-INJECT: Final = Path(__file__).with_name("inject")
+SAME: Final = "same"
+"""The server of runs whose results are compared, and of profiles."""
+AGAIN: Final = "again"
+"""That of runs which show the program's own noise: with another seed of hashes, and at other addresses."""
+ROUND: Final = "round"
+"""That of one round of a race."""
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A way to observe a program: its name, its options in the environment, and the server of its runs."""
+
+    name: str
+    options: dict[str, str]
+    server: str = SAME
 
 
 @dataclass(slots=True)
 class Workshop:
-    """``end`` is of ``time.monotonic``. ``last_step``: where each run stops; 0 for its own end."""
+    """``end`` is of ``time.monotonic``. ``last_step``: where each run stops; 0 for its own end. ``plan``: None if each run is a new Python."""
 
     tree: Path
     command: tuple[str, ...]
@@ -34,6 +50,8 @@ class Workshop:
     last_step: int = 0
     count: int = 0
     traces: dict[tuple[str, int], ComputedTrace] = field(default_factory=dict)
+    plan: ForkPlan | None = None
+    servers: dict[str, ForkServer] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -54,31 +72,81 @@ class Workshop:
         return to
 
     def run(
-        self, folder: Path, more: dict[str, str] | None = None, watch: StepWatch | None = None
+        self,
+        folder: Path,
+        more: dict[str, str] | None = None,
+        watch: StepWatch | None = None,
+        server: str = "",
     ) -> TrialRun:
-        """The command in a copy; paths of the tree in it become those of the copy."""
-        words = [one.replace(str(self.tree), str(folder)) for one in self.command]
+        """The command in a copy; paths of the tree in it become those of the copy. Forked from this server, if it was started."""
+        words = self._words(folder)
         limit = max(1.0, min(self.limit_s, self.left_s))
+        if (forks := self.servers.get(server)) is not None and self.plan is not None:
+            try:
+                return forks.run(words, folder, self.scratch, limit, more or {}, watch)
+            except ForkUnsafe:
+                self.plan = None
+                watch = StepWatch(watch.scratch, watch.at, watch.stop) if watch is not None else None
+        return run_child(words, folder, self.scratch, limit, {**self._paths(), **(more or {})}, watch)
+
+    def _words(self, folder: Path) -> list[str]:
+        return [one.replace(str(self.tree), str(folder)) for one in self.command]
+
+    def _paths(self) -> dict[str, str]:
         paths = [str(INJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        found = {"PYTHONPATH": os.pathsep.join(paths), **(more or {})}
-        return run_child(words, folder, self.scratch, limit, found, watch)
+        return {"PYTHONPATH": os.pathsep.join(paths)}
+
+    def serve(self, *names: str) -> None:
+        """Start servers that are not there yet. Without a plan, or if they cannot be, each run is a new Python."""
+        missing = [name for name in names if name not in self.servers and self.plan is not None]
+        if missing:
+            together([lambda name=name: self._start(name) for name in missing])  # type: ignore[misc]
+
+    def _start(self, name: str) -> None:
+        plan = self.plan
+        if plan is None:
+            return
+        folder = self.copy(())
+        try:
+            self.servers[name] = start_server(
+                plan if name == ROUND else plan.torch_only, self._words(folder), folder, self.scratch, self.limit_s, self._paths()
+            )  # fmt: skip
+        except ForkUnsafe:
+            self.plan = None
+
+    @contextlib.contextmanager
+    def serving(self, name: str) -> Iterator[None]:
+        """A server for this block only; none if there is no name."""
+        try:
+            self.serve(*filter(None, [name]))
+            yield
+        finally:
+            if (server := self.servers.pop(name, None)) is not None:
+                server.close()
+
+    def close(self) -> None:
+        """End all servers."""
+        while self.servers:
+            self.servers.popitem()[1].close()
 
     def observed(
-        self, changes: Sequence[TuneChange], options: dict[str, str], steps: int
+        self, changes: Sequence[TuneChange], options: dict[str, str], steps: int, server: str = SAME
     ) -> tuple[ComputedTrace, TrialRun]:
         """What a changed program computes, up to a step, or with 0 to its end."""
         folder = self.copy(changes)
         trace = folder.parent / "trace"
         more = {"TUNE_TRIAL_TRACE": str(trace), "TUNE_TRIAL_STOP": str(steps), **options}
-        done = self.run(folder, more)
+        done = self.run(folder, more, server=server)
         return read_trace(trace), done
 
-    def references(self, wanted: Sequence[tuple[str, dict[str, str]]], steps: int) -> list[ComputedTrace]:
+    def references(self, wanted: Sequence[Observation], steps: int) -> list[ComputedTrace]:
         """What the unchanged program computes; each name is run once."""
-        missing = [one for one in dict(wanted).items() if (one[0], steps) not in self.traces]
-        found = together([lambda one=one: self.observed((), one[1], steps)[0] for one in missing])  # type: ignore[misc]
-        self.traces |= {(name, steps): trace for (name, _), trace in zip(missing, found, strict=True)}
-        return [self.traces[name, steps] for name, _ in wanted]
+        missing = [one for one in wanted if (one.name, steps) not in self.traces]
+        found = together([
+            lambda one=one: self.observed((), one.options, steps, one.server)[0] for one in missing  # type: ignore[misc]
+        ])  # fmt: skip
+        self.traces |= {(one.name, steps): trace for one, trace in zip(missing, found, strict=True)}
+        return [self.traces[one.name, steps] for one in wanted]
 
 
 def together(calls: Sequence[Callable[[], _T]]) -> list[_T]:

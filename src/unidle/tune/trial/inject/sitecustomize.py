@@ -17,6 +17,7 @@ import random
 import sys
 import termios
 import time
+from pathlib import Path
 from typing import Any
 
 TRACE = os.environ.get("TUNE_TRIAL_TRACE", "")
@@ -25,6 +26,7 @@ MARKS = [int(one) for one in os.environ.pop("TUNE_TRIAL_MARKS", "").split(",") i
 WAIT = os.environ.pop("TUNE_TRIAL_WAIT", "") == "1"
 STOP = int(os.environ.pop("TUNE_TRIAL_STOP", "0"))
 PROFILE = os.environ.pop("TUNE_TRIAL_PROFILE", "")
+MODULES = os.environ.pop("TUNE_TRIAL_MODULES", "")
 FLOAT64 = os.environ.get("TUNE_TRIAL_FLOAT64") == "1"
 SEED = int(os.environ.get("TUNE_TRIAL_SEED", "0"))
 MORE_BATCH = int(os.environ.get("TUNE_TRIAL_MORE_BATCH", "0"))
@@ -126,6 +128,7 @@ def mark_steps(torch: Any, sampler: Any) -> None:
     def mark(first: bool) -> None:
         if cuda.is_available() and cuda.is_initialized():
             cuda.synchronize()
+        write_modules()
         if sampler is not None and not first:
             sampler.write(count)  # the parent may end the program once it has the mark
         write(pipe, f"{count} {pid}\n".encode())
@@ -144,11 +147,27 @@ def mark_steps(torch: Any, sampler: Any) -> None:
                 wait(1)
 
     def at_end() -> None:
+        if os.getpid() == pid:
+            write_modules()
         if os.getpid() == pid and not wanted and count:
             write(pipe, f"{count} {pid}\n".encode())
 
     importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(after)
     atexit.register(at_end)
+
+
+def write_modules() -> None:
+    """The names of all modules and their files, in the order of their imports, if that is requested."""
+    if not MODULES:
+        return
+    found = []
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        if spec is not None and spec.name == name:
+            found.append([name, spec.origin or ""])
+    with open(f"{MODULES}.new", "w", encoding="utf-8") as file:
+        json.dump(found, file)
+    Path(f"{MODULES}.new").replace(MODULES)
 
 
 def seed_all(torch: Any) -> None:
@@ -295,10 +314,15 @@ class TorchFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: Any) -> None:
         module.__spec__.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
-        if TRACE:
-            install(module)
-        if STEPS:
-            mark_steps(module, SAMPLER)
+        hooked(module)
+
+
+def hooked(torch: Any) -> None:
+    """All hooks that are requested, in the package that the program has just imported."""
+    if TRACE:
+        install(torch)
+    if STEPS:
+        mark_steps(torch, SAMPLER)
 
 
 SAMPLER = importlib.import_module("tune_sampler").StackSampler(PROFILE) if PROFILE else None
