@@ -22,6 +22,8 @@ _PPM = 1_000_000
 _FAULTS: Final = ("gpu", "storage", "node")
 _BLAMED_NS: Final = 300_000_000_000
 """A job that fails so soon after a fault of its devices has failed by it."""
+_SAME_NS: Final = 600_000_000_000
+"""What is seen so soon of the same part of a node is the same fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,32 @@ class Incident:
 def incidents(view: View) -> list[Incident]:
     """All incidents of all jobs, and faults that hit no job, in order of their onset."""
     found = [one for job in view.jobs.values() for one in incidents_of(view, job)]
-    found += [_of_fault(fault) for fault in view.faults if not fault.jobs]
+    found += [_of_fault(fault) for fault in _first_of_each(view) if not fault.jobs]
     return sorted(found, key=lambda one: (one.onset_ns, one.job or "", one.attempt or 0))
+
+
+def _first_of_each(view: View) -> Iterator[FaultView]:
+    """Each fault once: what is seen of the same part of a node shortly after, such as a further remedy that the driver
+    asks for, is the same one."""
+    last: dict[tuple[str, str], int] = {}
+    for fault in view.faults:
+        part = fault.node, fault.device or str(fault.because.figures.get("hardware", ""))
+        before_ns = last.get(part)
+        last[part] = fault.at_ns
+        if before_ns is None or fault.at_ns - before_ns > _SAME_NS or view.care.returned.get(fault.node, 0) > before_ns:
+            yield fault
+
+
+def _first_verdicts(attempt: AttemptView) -> Iterator[VerdictView]:
+    """The verdicts on an attempt, each fault of a part of a node once."""
+    last: dict[tuple[str, str], int] = {}
+    for verdict in attempt.verdicts:
+        part = verdict.node, str(verdict.because.figures.get("hardware", ""))
+        before_ns = last.get(part) if verdict.kind in _FAULTS else None
+        if verdict.kind in _FAULTS:
+            last[part] = verdict.at_ns
+        if before_ns is None or verdict.at_ns - before_ns > _SAME_NS:
+            yield verdict
 
 
 def _of_fault(fault: FaultView) -> Incident:
@@ -71,7 +97,7 @@ def incidents_of(view: View, job: JobView) -> Iterator[Incident]:
         return
     for attempt, durable in zip(job.attempts, durable_points(job), strict=True):
         after = job.attempts[attempt.number :]
-        for verdict in attempt.verdicts:
+        for verdict in _first_verdicts(attempt):
             yield _of_verdict(view, job, attempt, after, durable, verdict)
         for bad in attempt.bad:
             yield Incident(
@@ -149,7 +175,7 @@ def _blamed(attempt: AttemptView) -> VerdictView | None:
     end_ns = min(ends, default=attempt.ended_ns)
     near = (
         v
-        for v in attempt.verdicts
+        for v in _first_verdicts(attempt)
         if v.kind in _FAULTS and v.over_ns is None and v.onset_ns <= v.at_ns <= attempt.ended_ns
         and end_ns - v.onset_ns <= _BLAMED_NS
     )  # fmt: skip
