@@ -19,6 +19,7 @@ from unidle.view.state import View
 from unidle.view.watching import incident_kind
 
 _PPM = 1_000_000
+_DAY_NS: Final = 86_400_000_000_000
 _FAULTS: Final = ("gpu", "storage", "node")
 _BLAMED_NS: Final = 300_000_000_000
 """A job that fails so soon after a fault of its devices has failed by it."""
@@ -33,6 +34,7 @@ class Incident:
     ``signal_ns``: the first sign of it that was seen; ``verdict_ns``: when it was known what it is;
     ``resumed_ns``: when the job was past a first step again. ``device_ns``: device time that it cost, work
     that was lost included; ``cost_micro``: that in millionths of the fleet's currency, where there is a price.
+    ``day_ns`` and ``day_micro``: what one that goes on costs in a day; 0 and None for one that does not.
     """
 
     job: str | None
@@ -50,6 +52,13 @@ class Incident:
     because: str
     device: str = ""
     link: str = ""  # of the nodes at its ends, where it is laid on that
+    day_ns: int = 0
+    day_micro: int | None = None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it goes on and costs more each day."""
+        return self.day_ns > 0
 
 
 def incidents(view: View) -> list[Incident]:
@@ -134,9 +143,12 @@ def _of_verdict(
     device_ns = (
         lost[1] + max(until_ns - said.onset_ns, 0) * width_ppm(view.book, attempt) // _PPM * share_ppm // _PPM
     )
+    lasts = said.kind in ("slow", "hang", "cut", "storage") and said.over_ns is None and attempt.live
+    day_ns = width_ppm(view.book, attempt) * _DAY_NS // _PPM * share_ppm // _PPM if lasts else 0
     return Incident(
         job.id, attempt.number, said.kind, said.rank, said.node, said.onset_ns, said.signal_ns, said.at_ns, resumed_ns,
         lost[0], device_ns, _micro(view, job, attempt, device_ns), said.because.text, link=str(said.because.figures.get("link", "")),
+        day_ns=day_ns, day_micro=_micro(view, job, attempt, day_ns) if lasts else None,
     )  # fmt: skip
 
 
