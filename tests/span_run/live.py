@@ -7,10 +7,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
+
+from e2e import commands
 
 # What is said at once is one line, however much of it there is on a busy machine.
 _WIDE = {"COLUMNS": "4000"}
@@ -21,9 +22,9 @@ class Live:
 
     def __init__(self, *words: str, give_up_s: float = 30, env: dict[str, str] | None = None) -> None:
         self.said: list[str] = []
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "unidle", "span", "run", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, env={**os.environ, **_WIDE, "UNIDLE_SPAN_GIVE_UP_S": str(give_up_s), **(env or {})},
+        self._process = commands.start(
+            "span", "run", *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, **_WIDE, "UNIDLE_SPAN_GIVE_UP_S": str(give_up_s), **(env or {})},
         )  # fmt: skip
 
     def __enter__(self) -> Self:

@@ -117,8 +117,10 @@ def test_a_rank_that_is_killed_in_a_step_costs_no_more_than_the_steps_since_the_
     file = file_with_checkpoints(tmp_path, 2)
     with Live(str(file), "--no-namespaces", "--store", str(tmp_path / "s.db"), "--compare", "single") as run:
         run.until("step     5")
-        for pid in run.ranks("b/0/1"):
-            os.kill(pid, signal.SIGKILL)
+        [first], [second] = (run.ranks(name) for name in ("a/0/0", "b/0/1"))
+        begun = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (first, second)]
+        assert begun[0] == begun[1] and b"_unidle_local" in begun[0], "forked from one Python"
+        os.kill(second, signal.SIGKILL)
         assert "b-0-1 died" in run.until("attempt 1 ended")
         assert "after step 3" in run.until("attempt 2: continues")
         assert run.end() == 0

@@ -65,7 +65,9 @@ def _started(words: list[str]) -> subprocess.Popen[bytes] | _Forked:
     """The rank: a fork of this process where that has PyTorch already, as it was forked from a Python that imported it."""
     if "torch" in sys.modules:
         return _Forked(words)
-    return subprocess.Popen([sys.executable, "-P", "-m", "unidle.span.rank", *words], stdin=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "unidle.span.rank", *words], stdin=subprocess.DEVNULL
+    )
 
 
 class _Forked:

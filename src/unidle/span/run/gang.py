@@ -38,7 +38,7 @@ _MEMBERS: Final = frozenset({_MEMBER, "unidle.rank.span_member"})  # and its for
 _GRACE_S: Final = 5.0
 _RESTARTS: Final = 1000  # the coordinator ends a run that gets nowhere
 _IMPORTS: Final = ("torch", "torch.fx.experimental.symbolic_shapes")
-_BY_OPTIMIZERS: Final = ("torch._dynamo", "torch._dynamo.polyfills.loader", "torch._dynamo.comptime", "torch.onnx.ops")
+_BY_OPTIMIZERS: Final = ("torch._dynamo",)  # when one of PyTorch's is made
 _KILLED: Final = (128 + 9, 128 + 15, 128 + 6, 128 + 11, 128 + 7)
 
 
