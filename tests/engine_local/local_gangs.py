@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -150,9 +150,9 @@ class Machine:
         self.engines: list[LocalEngine] = []
         self.engine = self.new_engine()
 
-    def new_engine(self, fleet: Fleet = FLEET, imports: Sequence[str] = ()) -> LocalEngine:
+    def new_engine(self, fleet: Fleet = FLEET) -> LocalEngine:
         """Another engine on the same run root, as the next controller has it."""
-        engine = LocalEngine(self.run_root, fleet, RealClock(), imports=imports)
+        engine = LocalEngine(self.run_root, fleet, RealClock())
         if not self.grouped:
             engine.__dict__["_groups"] = {}
         self.engines.append(engine)

@@ -95,10 +95,10 @@ def test_an_engine_that_is_told_what_to_import_starts_all_ranks_of_a_gang_from_o
         "import os, sys\nprint(os.getpid() != sys.modules['slow_import'].here)\n"
     )
     command = command_of(tmp_path / "script.py", ranks=3, env={"PYTHONPATH": str(tmp_path)})
-    engine = machine.engine = machine.new_engine(imports=("slow_import",))
+    machine.engine.import_once(("slow_import",))
     gang = run(machine, command)
     assert [gang.log(rank) for rank in range(3)] == ["True\n"] * 3
-    assert engine._starts.warm is not None and len(engine._starts.warm._zygotes) == 1
+    assert machine.engine._starts.warm is not None and len(machine.engine._starts.warm._zygotes) == 1
 
 
 def test_a_script_cannot_tell_that_it_was_started_warm(machine: Machine, tmp_path: Path) -> None:

@@ -95,9 +95,10 @@ def _become_rank(words: list[str]) -> NoReturn:
     code = 1
     try:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        from unidle.span.rank.__main__ import main as run_rank
+        import unidle.span.rank.__main__ as rank
 
-        code = run_rank(words)
+        sys.argv = [str(rank.__file__), *words]
+        code = rank.main(words)
     except SystemExit as asked:
         code = asked.code if isinstance(asked.code, int) else 1
     except BaseException:

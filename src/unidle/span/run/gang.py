@@ -16,6 +16,7 @@ from unidle.atomic import replaced
 from unidle.control.job_ids import new_job_id
 from unidle.control.session import ControllerSession, take_up
 from unidle.control.store_files import run_root
+from unidle.engine.local.engine import LocalEngine
 from unidle.errors import CannotRun
 from unidle.files.fleet import fleet_from_mapping
 from unidle.jobs import JobSpec
@@ -103,7 +104,9 @@ def gang_of(
     Path(store_path).absolute().parent.mkdir(parents=True, exist_ok=True)
     store = open_store(store_path, create=True)
     try:
-        with take_up(store, fleet, data_dir, "unidle span run", imports=imports) as session:
+        with take_up(store, fleet, data_dir, "unidle span run") as session:
+            assert isinstance(session.engine, LocalEngine)
+            session.engine.import_once(imports)
             _end_those_left(session)
             job = new_job_id(name)
             place = run_root(store, data_dir).parent / "span" / job
