@@ -26,6 +26,14 @@ from typing import Any, NoReturn
 _FIXED = ("PYTHON", "LC_", "LANG", "LD_")
 _LENGTH_BYTES = 8
 ROOMS = ("cli", "control", "engine.local", "files", "ledger", "predict", "report", "store", "view")
+_SPAN = (
+    "span.cli.run",
+    "span.cli.run_report",
+    "span.cli.site",
+    "span.files.train",
+    "span.run.coordinator",
+    "span.run.gang",
+)
 
 
 class WarmPopen(subprocess.Popen[Any]):
@@ -292,6 +300,8 @@ def import_all(rooms: Iterable[str] = ROOMS) -> None:
         for module in pkgutil.walk_packages(import_module(f"unidle.{room}").__path__, f"unidle.{room}."):
             with contextlib.suppress(ImportError):  # what is not installed is not missed until it is used
                 import_module(module.name)
+    for name in _SPAN:  # only these: ranks of a span import PyTorch
+        import_module(f"unidle.{name}")
     gc.collect()
     gc.freeze()
 

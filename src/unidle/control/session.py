@@ -65,13 +65,12 @@ class HeldStore:
 def take_up(
     store: Store, fleet: Fleet, data_dir: Path, purpose: str, watcher: Watcher | None = None,
     channels: Sequence[NoticeChannel] = (), profile_to: str = "", say: Callable[[str], None] | None = None,
-    imports: Sequence[str] = (),
 ) -> Iterator[ControllerSession]:  # fmt: skip
     """Hold the store while the block runs. What runs when it ends keeps running. ``channels`` receive notices.
 
     ``profile_to`` is the store's address with its password (``store.url`` has none). The profiler uses it to record
     running jobs, if the fleet requests that, and so does retention of `unidle up`. ``say`` is called with a line for each file
-    that retention cannot delete or compress; without it, the line goes to stderr. ``imports``: see :class:`LocalEngine`.
+    that retention cannot delete or compress; without it, the line goes to stderr.
 
     Errors: :class:`unidle.errors.StoreHeld` when another live writer holds the store; :class:`StoreError` where
     another user owns the store's file or its directory.
@@ -80,7 +79,7 @@ def take_up(
     with held_store(store, data_dir, purpose) as held:
         root, clock = held.root, held.clock
         refuse_strays(root, held.view.jobs)
-        engine = LocalEngine(root, fleet, clock, imports=imports)
+        engine = LocalEngine(root, fleet, clock)
         detectors = LateDetectors(fleet, held.state / "watch.json", clock.offset_ns)
         services = _services(held, fleet, detectors, senders, profile_to, say)
         with driven(held, engine, services, watcher) as session:

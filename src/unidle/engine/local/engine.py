@@ -69,16 +69,12 @@ class LocalEngine:
     is started by a supervisor process that outlives this one; a process that opens an engine on the same
     ``run_root`` later can adopt what still runs. The lock of a rank's directory, which passes from
     the engine to the supervisor it starts, makes sure that no rank is started twice. ``slicer`` makes
-    slices of devices real (NVIDIA's tools and control groups where it is not given). ``imports``: what gangs with warm
-    starts have in common from their first start on.
+    slices of devices real (NVIDIA's tools and control groups where it is not given).
     """
 
     modelled: Final = False
 
-    def __init__(
-        self, run_root: Path, fleet: Fleet, clock: RealClock, slicer: Slicer | None = None,
-        imports: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    def __init__(self, run_root: Path, fleet: Fleet, clock: RealClock, slicer: Slicer | None = None) -> None:
         self._root = Path(run_root).absolute()
         self._fleet = fleet
         self._spaces = {node.id: node.netns for node in fleet.nodes if node.netns}
@@ -91,9 +87,7 @@ class LocalEngine:
         self._uses: Utilisation | None = None
         self._vitals: VitalsWatch | None = None
         self._sidecars = GangSidecars(self._root, fleet, self._spaces)
-        self._starts = GangStarts(
-            self._root, fleet, clock, self._name, self._supervisors, self._grants, imports
-        )
+        self._starts = GangStarts(self._root, fleet, clock, self._name, self._supervisors, self._grants)
         self._read_ns = 0
 
     def fleet(self) -> Fleet:
@@ -101,6 +95,10 @@ class LocalEngine:
         if not any(d.sharing is not None and d.kind == "gpu" for d in self._fleet.devices()):
             return self._fleet
         return self._slices().offered()
+
+    def import_once(self, modules: Sequence[str]) -> None:
+        """From now on, gangs with warm starts have a warm Python from their first start on, which imports these."""
+        self._starts.imports = tuple(modules)
 
     def capabilities(self) -> dict[str, str]:
         """What this machine lets the engine do with a rank, in words."""

@@ -33,13 +33,13 @@ class GangStarts:
 
     def __init__(
         self, root: Path, fleet: Fleet, clock: RealClock, name: str, supervisors: Supervisors,
-        grants: Callable[[StartGang], list[Grant] | None], imports: Sequence[str] = (),
+        grants: Callable[[StartGang], list[Grant] | None],
     ) -> None:  # fmt: skip
         self._root, self._fleet, self._clock, self._name = root, fleet, clock, name
         self._spaces = {node.id: node.netns for node in fleet.nodes if node.netns}
         self._supervisors, self._grants = supervisors, grants
         self.warm: WarmPool | None = None
-        self._imports = tuple(imports)
+        self.imports: tuple[str, ...] = ()
 
     def start(self, command: StartGang, watches: Sequence[RankWatch]) -> bool:
         """Start what is unstarted: rank 0 first, with the port that all ranks receive. Whether to call it again."""
@@ -117,7 +117,7 @@ class GangStarts:
         """Whether a warm Python for the gang is so near that its start waits for it."""
         if not command.spec.restart.warm:
             return False
-        if self._imports:
+        if self.imports:
             self.prepare_warm(command)
         if self.warm is None:
             return False
@@ -128,7 +128,7 @@ class GangStarts:
         if self.warm is None:  # imported here, because few jobs ask for it
             from unidle.engine.local.ranks.warm_pool import WarmPool
 
-            self.warm = WarmPool(self._imports, _FIRST_WORTH_S) if self._imports else WarmPool()
+            self.warm = WarmPool(self.imports, _FIRST_WORTH_S) if self.imports else WarmPool()
         self.warm.prepare(command.spec.command, launch.common_environment(command, os.environ))
 
     def close(self) -> None:

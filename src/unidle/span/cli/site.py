@@ -92,7 +92,10 @@ def _lead(launch: _Launch, options: RunOptions, *, begin_without: bool, as_json:
         talks = gathered(endpoint, launch.others, launch.wait_s, tell, all_of_them=not begin_without)
         missing = [name for name in launch.others if name not in talks]
         optimizer = launch.wanted.training.optimizer
-        with caught() as signals, gang_of(hosts, "span", launch.store, data_dir(), optimizer, launch.secret) as gang:
+        with (
+            caught() as signals,
+            gang_of(hosts, "span", launch.store, data_dir(), optimizer, launch.secret) as gang,
+        ):
             here = LocalLauncher(gang, _mine(hosts))
             launchers = RemoteLaunchers(
                 here, talks, digest_of(wanted), tell, lambda name: endpoint.accept(named(name)), missing
@@ -144,7 +147,10 @@ def _follow(launch: _Launch) -> int:
         first = launcher_address(wanted.setting, wanted.training.hosts)
         talk = LauncherChannel(_opened(endpoint, first, launch.wait_s, tell))
         optimizer = launch.wanted.training.optimizer
-        with caught() as signals, gang_of(hosts, "span", launch.store, data_dir(), optimizer, launch.secret) as gang:
+        with (
+            caught() as signals,
+            gang_of(hosts, "span", launch.store, data_dir(), optimizer, launch.secret) as gang,
+        ):
             follower = Follower(wanted, gang, LocalLauncher(gang, _mine(hosts)), talk, tell)
             job = gang.run(lambda seen: follower.turn(seen) or interrupted(signals, gang, seen))
             follower.turn(job)

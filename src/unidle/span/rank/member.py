@@ -65,7 +65,9 @@ def _started(words: list[str]) -> subprocess.Popen[bytes] | _Forked:
     """The rank: a fork of this process where that has PyTorch already, as it was forked from a Python that imported it."""
     if "torch" in sys.modules:
         return _Forked(words)
-    return subprocess.Popen([sys.executable, "-P", "-m", "unidle.span.rank", *words], stdin=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "unidle.span.rank", *words], stdin=subprocess.DEVNULL
+    )
 
 
 class _Forked:
@@ -93,9 +95,10 @@ def _become_rank(words: list[str]) -> NoReturn:
     code = 1
     try:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        from unidle.span.rank.__main__ import main as run_rank
+        import unidle.span.rank.__main__ as rank
 
-        code = run_rank(words)
+        sys.argv = [str(rank.__file__), *words]
+        code = rank.main(words)
     except SystemExit as asked:
         code = asked.code if isinstance(asked.code, int) else 1
     except BaseException:

@@ -16,6 +16,7 @@ from unidle.atomic import replaced
 from unidle.control.job_ids import new_job_id
 from unidle.control.session import ControllerSession, take_up
 from unidle.control.store_files import run_root
+from unidle.engine.local.engine import LocalEngine
 from unidle.errors import CannotRun
 from unidle.files.fleet import fleet_from_mapping
 from unidle.jobs import JobSpec
@@ -38,7 +39,7 @@ _MEMBERS: Final = frozenset({_MEMBER, "unidle.rank.span_member"})  # and its for
 _GRACE_S: Final = 5.0
 _RESTARTS: Final = 1000  # the coordinator ends a run that gets nowhere
 _IMPORTS: Final = ("torch", "torch.fx.experimental.symbolic_shapes")
-_BY_OPTIMIZERS: Final = ("torch._dynamo", "torch._dynamo.polyfills.loader", "torch._dynamo.comptime", "torch.onnx.ops")
+_BY_OPTIMIZERS: Final = ("torch._dynamo",)  # when one of PyTorch's is made
 _KILLED: Final = (128 + 9, 128 + 15, 128 + 6, 128 + 11, 128 + 7)
 
 
@@ -103,7 +104,9 @@ def gang_of(
     Path(store_path).absolute().parent.mkdir(parents=True, exist_ok=True)
     store = open_store(store_path, create=True)
     try:
-        with take_up(store, fleet, data_dir, "unidle span run", imports=imports) as session:
+        with take_up(store, fleet, data_dir, "unidle span run") as session:
+            assert isinstance(session.engine, LocalEngine)
+            session.engine.import_once(imports)
             _end_those_left(session)
             job = new_job_id(name)
             place = run_root(store, data_dir).parent / "span" / job

@@ -75,7 +75,7 @@ class WarmPool:
         if zygote is None or self._is_ready(zygote) or zygote.why_not:
             return False
         zygote.wanted_s = zygote.wanted_s or time.monotonic()
-        with contextlib.suppress(OSError):  # else it takes only time that nobody else wants, once it has decided to
+        with contextlib.suppress(OSError):  # else it takes only time that nobody else wants
             os.sched_setscheduler(zygote.process.pid, os.SCHED_OTHER, os.sched_param(0))
         return time.monotonic() - zygote.wanted_s < self._worth_s
 
