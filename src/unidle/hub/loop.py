@@ -38,10 +38,8 @@ _OPEN: Final = ConnectionStage.OPEN
 _GONE: Final = 65536
 _READABLE: Final = int(select.EPOLLIN)  # and nothing else
 _TURN_NS: Final = 2_000_000  # from the end of one turn to the next
-_MANY, _FULL_TURN_NS = (
-    64,
-    8_000_000,
-)  # after a turn with so many connections: the next has more
+_FULL_TURN_NS: Final = 5_000_000  # after a turn with _MANY connections: the next has even more
+_MANY: Final = 64
 
 
 class HubLoop:
