@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -140,7 +140,7 @@ def agent_restart(rig: Rig, launched: Launched, number: int, line: int) -> str:
     return ended
 
 
-def box_restarts(rig: Rig, launched: Launched, number: int, lines: Sequence[int]) -> tuple[str, list[int]]:
+def box_restarts(rig: Rig, launched: Launched, number: int, lines: Iterable[int]) -> tuple[str, list[int]]:
     """As :func:`box_restart` at each of these lines, in one gang. How its job ended, and the lines that were not reached."""
     name, missed = f"boxrestarts-{number}", []
     job = rig.submit(name)
@@ -162,7 +162,7 @@ def box_restarts(rig: Rig, launched: Launched, number: int, lines: Sequence[int]
     return finished(rig, name, job), missed
 
 
-def agent_restarts(rig: Rig, launched: Launched, number: int, lines: Sequence[int]) -> tuple[str, list[int]]:
+def agent_restarts(rig: Rig, launched: Launched, number: int, lines: Iterable[int]) -> tuple[str, list[int]]:
     """As :func:`agent_restart` at each of these lines, in one gang."""
     name, missed = f"agentrestarts-{number}", []
     job = rig.submit(name)
@@ -182,7 +182,7 @@ def agent_restarts(rig: Rig, launched: Launched, number: int, lines: Sequence[in
 
 
 def controller_restarts(
-    rig: Rig, launched: Launched, number: int, lines: Sequence[int]
+    rig: Rig, launched: Launched, number: int, lines: Iterable[int]
 ) -> tuple[str, list[int]]:
     """As :func:`controller_restart` at each of these lines, in one gang. The deadline bears all of them."""
     name, missed = f"uprestarts-{number}", []
