@@ -27,7 +27,7 @@ from typing import Any
 
 import yaml
 
-from demo import ROOT, steps_of, tell
+from demo import ROOT, tell
 from kube_cluster import assets, machine
 from kube_cluster.layout import Layout
 from kube_cluster.traces import traces
@@ -42,7 +42,8 @@ NODES = 3
 CONTROLLER, LOST = "n1", "n3"
 CPU_DEVICES = 2
 """Of each node. The two small jobs leave 2, 1 and 1 of them for the gang."""
-DEADLINE_S = 8
+STEPS = 240
+DEADLINE_S = 12
 LIMIT_S = 600.0
 """For all waits together; two idle cores need about two minutes for the whole demo."""
 
@@ -134,7 +135,10 @@ def started(demo: KubeDemo) -> None:
         cpuDevices=CPU_DEVICES,
         agents=agents(),
     )
-    told["controller"]["nodeSelector"] = {"kubernetes.io/hostname": CONTROLLER}
+    told["controller"] |= {
+        "nodeSelector": {"kubernetes.io/hostname": CONTROLLER},
+        "resources": {"requests": {"cpu": "500m"}},
+    }
     (demo.place / "values.yaml").write_text(yaml.safe_dump(told))
     demo.unidle("kube", "install", "--values", str(demo.place / "values.yaml"))
     demo.until("all agents have joined", all_watched)
@@ -153,11 +157,10 @@ def played(demo: KubeDemo) -> int:
     small = [submitted(demo, small_job(demo, node)) for node in ("n2", LOST)]
     demo.until("both run", lambda view: all(runs(view, job, 1) for job in small))
     file = gpt_job(demo)
-    steps = steps_of(file)
     demo.job = submitted(demo, file)
 
-    tell(f"4 ranks train a small GPT; at step {steps // 4} one of them is killed")
-    job = trained_to(demo, 1, steps // 4)
+    tell(f"4 ranks train a small GPT; at step {STEPS // 4} one of them is killed")
+    job = trained_to(demo, 1, STEPS // 4)
     demo.kubectl("get", "pods", "-n", "unidle-system", "-o", "wide", "-l", "unidle.dev/job")
     pid = min(process_tree.with_environment(f"UNIDLE_JOB={demo.job}", "UNIDLE_RANK=1"))
     os.kill(pid, signal.SIGKILL)
@@ -165,7 +168,7 @@ def played(demo: KubeDemo) -> int:
         f"kill -9 {pid}: rank 1, in the pod on {job.attempts[-1].places[1].node}; it starts again in this pod"
     )
 
-    trained_to(demo, 2, steps // 2 + 10)
+    trained_to(demo, 2, STEPS // 2 + 10)
     tell(f"{LOST} is lost: its kubelet, its containers and its network")
     demo.kube("kill", LOST)
     view = demo.until(f"{LOST} counts as lost", lambda view: not view.jobs[demo.job].attempts[1].live)
@@ -205,6 +208,7 @@ def gpt_job(demo: KubeDemo) -> Path:
     env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     # without cores that are requested, a kubelet lets pods have what all others leave
     job["requests"] = {"cpus": 0.4}
+    job["command"][job["command"].index("--steps") + 1] = str(STEPS)
     job |= {"workdir": str(path.parent), "env": env, "preemption": "high", "pod": pod_section(path.parent)}
     path.write_text(yaml.safe_dump(job, sort_keys=False))
     return path
