@@ -139,7 +139,7 @@ def served(
     """The service, and its address once it is ready; empty if training ended before. Its decoding gives way to training by ``nice``."""
     words = unidle(
         "fill", "serve", "--model", str(place / "small"), "--port", "0", "--job", job, "--store", str(place / "demo.db"),
-        "--chunk-tokens", "64", "--threads", "1", "--no-trial",
+        "--chunk-tokens", "64", "--threads", "1", "--slo-ttft", "20", "--no-trial",
     )  # fmt: skip
     tell("unidle " + " ".join(words[4:]))
     log = place / "serve.log"

@@ -29,8 +29,10 @@ def fillers(story: FillStory | None) -> str:
         f"<p>{_use(story)}</p>" if story.waited_ns else "",
         *(_step(step) for step in story.steps),
     ]
-    if any(step.filled for step in story.steps):
-        lines.append('<p class="quiet">Each colour is one request or other unit of work of a filler.</p>')
+    if story.steps:
+        lines.append(
+            '<p class="quiet">Dark: the rank computes. Light: it waits. Other colours: what ran in a wait, each one request or other unit of work.</p>'
+        )
     if story.endings:
         shown = "".join(f"<li><bdi>{escaped(text)}</bdi></li>" for text in story.endings[:8])
         lines.append(

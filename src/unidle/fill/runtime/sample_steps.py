@@ -25,6 +25,7 @@ class SampleSteps:
 
     _before: dict[str, Any] | None = None
     _after: dict[str, Any] | None = None
+    _newest: tuple[dict[str, Any], int] | None = None
     _filled_ns: int = 0
     _begin_ns: int = 0
 
@@ -47,7 +48,14 @@ class SampleSteps:
                 "waits": [[a - begin_ns, b - begin_ns] for a, b in waits],
                 "runs": [[a - begin_ns, b - begin_ns, of] for a, b, of in runs],
             })  # fmt: skip
-        found = {"step": number, "length_ns": end_ns - begin_ns, "ranks": ranks}
+        self._keep()
+        self._newest = ({"step": number, "length_ns": end_ns - begin_ns, "ranks": ranks}, filled_ns)
+
+    def _keep(self) -> None:
+        """The newest one, as another follows: in the last step of all, ranks end and do not wait for the next."""
+        if self._newest is None:
+            return
+        found, filled_ns = self._newest
         if not filled_ns:
             self._before = found
         elif filled_ns > self._filled_ns:

@@ -55,23 +55,23 @@ class JobFilling:
 
 @dataclass(slots=True)
 class JobFillers:
-    """Runs it once. ``say``: for the user."""
+    """``say``: for the user."""
 
-    filling: JobFilling
     say: Callable[[str], None]
     _task: asyncio.Task[None] | None = field(default=None, init=False)
 
-    def start(self, options: WorkerOptions, door: Path) -> None:
-        file = json.dumps(self.filling.filler_file(options, door)).encode()
-        self._task = asyncio.create_task(self._run(file))
+    def start(self, filling: JobFilling, options: WorkerOptions, door: Path) -> None:
+        """Run it once."""
+        file = json.dumps(filling.filler_file(options, door)).encode()
+        self._task = asyncio.create_task(self._run(filling, file))
 
-    async def _run(self, file: bytes) -> None:
-        process = await asyncio.create_subprocess_exec(*self.filling.words(), stdin=asyncio.subprocess.PIPE)
+    async def _run(self, filling: JobFilling, file: bytes) -> None:
+        process = await asyncio.create_subprocess_exec(*filling.words(), stdin=asyncio.subprocess.PIPE)
         try:
             await process.communicate(file)
             how = "" if process.returncode == 0 else f" with code {process.returncode}"
             self.say(
-                f"fillers of {self.filling.job} ended{how}: all prompts take the route `dedicated` from now on"
+                f"fillers of {filling.job} ended{how}: all prompts take the route `dedicated` from now on"
             )
         finally:
             if process.returncode is None:

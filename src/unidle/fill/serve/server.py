@@ -121,10 +121,7 @@ def _listener(host: str, port: int) -> socket.socket:
         ) from error
 
 
-async def _serve(
-    options: ServeOptions, door: Door, api: Api, listener: socket.socket, say: Callable[[str], None]
-) -> None:
-    workers = Workers(door, options.worker, options.devices)
+def _http_server(options: ServeOptions, door: Door, api: Api, say: Callable[[str], None]) -> _Server:
     loop = asyncio.get_running_loop()
 
     def drain() -> None:
@@ -135,19 +132,26 @@ async def _serve(
         say(f"stopping: {door.open_requests} requests are not complete; they have {options.drain_s:g} s")
         loop.call_later(options.drain_s, door.fail_all, unavailable("The server is shutting down."))
 
-    server = _Server(
+    return _Server(
         uvicorn.Config(
             api.app(), http="httptools", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
             timeout_graceful_shutdown=int(options.drain_s) + 5, backlog=_BACKLOG, h11_max_incomplete_event_size=None,
         ),
         drain,
     )  # fmt: skip
+
+
+async def _serve(
+    options: ServeOptions, door: Door, api: Api, listener: socket.socket, say: Callable[[str], None]
+) -> None:
+    workers = Workers(door, options.worker, options.devices)
+    server = _http_server(options, door, api, say)
     fillers = await _fillers(options.bubbles, door, workers)
     tick = asyncio.create_task(_tick(door))
     workers.start()
-    job = JobFillers(options.filling, say) if options.filling is not None else None
-    if job is not None and options.bubbles is not None:
-        job.start(options.worker, options.bubbles)
+    job = JobFillers(say)
+    if options.filling is not None and options.bubbles is not None:
+        job.start(options.filling, options.worker, options.bubbles)
     try:
         with _signals(server):
             await _first(workers.ready, server)
@@ -159,8 +163,7 @@ async def _serve(
         await server.serve([listener])
     finally:
         tick.cancel()
-        if job is not None:
-            await job.stop()
+        await job.stop()
         if fillers is not None:
             fillers.close()
             _unlink(options.bubbles)
