@@ -47,7 +47,7 @@ class TrialBench:
         new = kept
         while left and math.prod(one.speedup.ratio for one in new if one.speedup) > _AGAIN_FROM:
             # What costs little next to a large cause may cost much without it.
-            again = {one.change: one for one in self._raced(left, kept, raced)}
+            again = {one.change: one for one in self._raced(left, kept, raced) if one.speedup is not None}
             tried = [again.get(one.change, one) for one in tried]
             new = _best_first([*again.values()])
             kept, left = [*kept, *new], _undecided([*again.values()])
