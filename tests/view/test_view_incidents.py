@@ -49,7 +49,9 @@ def test_a_slow_down_that_goes_on_has_its_bill_up_to_now_and_for_each_day() -> N
     first, second = (incidents(slowed(until_s).view)[0] for until_s in (50, 110))
     assert (first.lasts, second.lasts) == (True, True)
     assert second.device_ns - first.device_ns == 60 * S * 2 // 4
-    assert first.device_ns == (first_now := slowed(50).view.time_ns - first.onset_ns) * 2 // 4 and first_now > 0
+    assert (
+        first.device_ns == (first_now := slowed(50).view.time_ns - first.onset_ns) * 2 // 4 and first_now > 0
+    )
     assert first.cost_micro is not None and first.cost_micro == first.device_ns * 1000 // S
     assert first.day_ns == 24 * 3600 * S // 2
     assert first.day_micro == round(12 * 3.6 * 1_000_000)

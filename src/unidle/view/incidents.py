@@ -76,7 +76,11 @@ def _first_of_each(view: View) -> Iterator[FaultView]:
         part = fault.node, fault.device or str(fault.because.figures.get("hardware", ""))
         before_ns = last.get(part)
         last[part] = fault.at_ns
-        if before_ns is None or fault.at_ns - before_ns > _SAME_NS or view.care.returned.get(fault.node, 0) > before_ns:
+        if (
+            before_ns is None
+            or fault.at_ns - before_ns > _SAME_NS
+            or view.care.returned.get(fault.node, 0) > before_ns
+        ):
             yield fault
 
 
