@@ -75,7 +75,7 @@ def _of_node(signs: list[FaultSign], spells: list[OutSpell]) -> Iterator[Outage]
 
 
 def _episodes(spells: list[OutSpell]) -> list[list[OutSpell]]:
-    """Spells of one node that overlap or nearly do: a device whose remedy is handed over to its node goes on there."""
+    """Spells of one node that overlap or nearly do: a device whose remedy is handed over to its node continues there."""
     found: list[list[OutSpell]] = []
     for one in sorted(spells, key=lambda s: (s.start_ns, s.device)):
         last = found[-1] if found else None

@@ -34,7 +34,7 @@ class Incident:
     ``signal_ns``: the first sign of it that was seen; ``verdict_ns``: when it was known what it is;
     ``resumed_ns``: when the job was past a first step again. ``device_ns``: device time that it cost, work
     that was lost included; ``cost_micro``: that in millionths of the fleet's currency, where there is a price.
-    ``day_ns`` and ``day_micro``: what one that goes on costs in a day; 0 and None for one that does not.
+    ``day_ns`` and ``day_micro``: what one that continues costs in a day; 0 and None for one that does not.
     """
 
     job: str | None
@@ -57,7 +57,7 @@ class Incident:
 
     @property
     def lasts(self) -> bool:
-        """Whether it goes on and costs more each day."""
+        """Whether it continues and costs more each day."""
         return self.day_ns > 0
 
 
@@ -70,7 +70,7 @@ def incidents(view: View) -> list[Incident]:
 
 def _first_of_each(view: View) -> Iterator[FaultView]:
     """Each fault once: what is seen of the same part of a node shortly after, such as a further remedy that the driver
-    asks for, is the same one."""
+    requests, is the same one."""
     last: dict[tuple[str, str], int] = {}
     for fault in view.faults:
         part = fault.node, fault.device or str(fault.because.figures.get("hardware", ""))

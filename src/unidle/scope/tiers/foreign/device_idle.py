@@ -58,7 +58,7 @@ def idle_times(busy: list[tuple[int, int]], window: tuple[int, int]) -> list[tup
 
 
 def waited_for(idle: list[tuple[int, int]], own: OwnTime, stacks: StackTree) -> Counter[str]:
-    """Nanoseconds of idle time by the call in which the thread was: its innermost line of Python where there is one."""
+    """Nanoseconds of idle time by the call in which the thread was: its innermost line of Python, if it has one."""
     starts, ends = np.frombuffer(own.start, np.int64), np.frombuffer(own.end, np.int64)
     by_node: Counter[int] = Counter()
     covered = 0
