@@ -60,7 +60,9 @@ def test_stranded_gpus_are_a_leaf_and_the_ledger_still_adds_up() -> None:
     run(found, "job", until=11)
     job = found.job("job")
     assert job.attempts[0].because.figures["strands"] == 8
-    assert "it leaves 8 free GPUs there without their share of cores or memory" in job.attempts[0].because.text
+    assert (
+        "it leaves 8 free GPUs there without their share of cores or memory" in job.attempts[0].because.text
+    )
     for k in range(8):
         assert found.device_s(f"g1/{k}") == {"no_demand": 1.0, "stranded": 10.0}
 

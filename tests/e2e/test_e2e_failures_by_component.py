@@ -51,7 +51,6 @@ def kinds(store: Path) -> dict[str, tuple[int, int]]:
     return {row["fault"]: (row["failures"], row["of_jobs"]) for row in failures(store)["faults"]}
 
 
-
 def test_a_line_in_a_log_is_one_failure_of_its_component_however_its_remedies_escalate(
     tmp_path: Path,
 ) -> None:

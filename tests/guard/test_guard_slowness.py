@@ -67,7 +67,11 @@ def test_the_onset_of_a_slow_down_is_within_one_step_of_its_first_long_step(seed
     chance = random.Random(seed)
     step_s, slower = chance.choice([0.1, 0.25, 0.6]), chance.uniform(1.2, 2.0)
     first, slow = int(chance.uniform(25, 45) / step_s), chance.randrange(4)
-    pauses = {first - chance.randrange(2, 12), first - chance.randrange(20, 40), first + chance.randrange(2, 40)}
+    pauses = {
+        first - chance.randrange(2, 12),
+        first - chance.randrange(20, 40),
+        first + chance.randrange(2, 40),
+    }
 
     def work(rank: int, step: int) -> float:
         mine = step_s * (slower if rank == slow and step >= first else 1)

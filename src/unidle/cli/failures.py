@@ -175,7 +175,12 @@ def _lines(found: Accounts, currency: str) -> list[str]:
         ],
     )  # fmt: skip
     costs = (("incident", found.kinds), ("failure of", found.causes))
-    for more in (_fault_lines(found), _job_lines(found), *(_cost_lines(*one, currency) for one in costs), _node_lines(found)):
+    for more in (
+        _fault_lines(found),
+        _job_lines(found),
+        *(_cost_lines(*one, currency) for one in costs),
+        _node_lines(found),
+    ):
         lines += ["", *more] if more else []
     if found.judged is not None:
         one = found.judged

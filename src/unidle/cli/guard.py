@@ -298,11 +298,11 @@ def _incident_lines(found: list[Incident], currency: str) -> list[str]:
 
 
 def _bill(one: Incident, currency: str) -> str:
-    """What an incident that goes on costs until its end, if nothing is done."""
+    """What an incident that continues costs until its end, if nothing is done."""
     if not one.lasts:
         return ""
     money = "" if one.day_micro is None else f", {one.day_micro / 1e6:,.2f} {currency}"
-    return f"; it goes on, at {one.day_ns / _HOUR_NS:,.1f} device-h{money} a day"
+    return f"; it continues, at {one.day_ns / _HOUR_NS:,.1f} device-h{money} a day"
 
 
 def _after(onset_ns: int, at_ns: int | None) -> str:

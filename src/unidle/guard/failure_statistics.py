@@ -159,7 +159,7 @@ class NodeRow:
     share: float
     chance: float
     lemon: bool
-    rate: EventRate = EventRate(0, 0.0)
+    rate: EventRate
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,12 +55,12 @@ def failures(
         by_node[sign.node][0].append(sign)
     for spell in spells:
         by_node[spell.node][1].append(spell)
-    found = [one for node, (own, out) in by_node.items() for one in _of_node(node, own, out)]
+    found = [one for own, out in by_node.values() for one in _of_node(own, out)]
     named = (replace(one, model=models.get(one.node, "no model")) for one in found)
     return sorted(named, key=lambda one: (one.start_ns, one.node, one.device))
 
 
-def _of_node(node: str, signs: list[FaultSign], spells: list[OutSpell]) -> Iterator[Outage]:
+def _of_node(signs: list[FaultSign], spells: list[OutSpell]) -> Iterator[Outage]:
     left = sorted((s for s in signs if s.fault.action not in _QUIET), key=lambda s: s.at_ns)
     for episode in _episodes(spells):
         if episode[0].health in _PLANNED or episode[0].because.code in _BY_HAND:
@@ -75,7 +75,7 @@ def _of_node(node: str, signs: list[FaultSign], spells: list[OutSpell]) -> Itera
 
 
 def _episodes(spells: list[OutSpell]) -> list[list[OutSpell]]:
-    """Spells of one node that overlap or nearly do: a device whose remedy is handed over to its node goes on there."""
+    """Spells of one node that overlap or nearly do: a device whose remedy is handed over to its node continues there."""
     found: list[list[OutSpell]] = []
     for one in sorted(spells, key=lambda s: (s.start_ns, s.device)):
         last = found[-1] if found else None

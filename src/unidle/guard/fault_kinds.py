@@ -126,7 +126,7 @@ def class_of_health(because: Reason) -> str:
 def class_of_failure(failure: str, exit_code: int | None) -> str:
     """The class of a job's own failure: its kind, and the exit code of the rank that failed first (minus a signal).
 
-    A rank that a signal from outside ended, not for lack of memory and not by unidle, was stopped by somebody.
+    A rank that a signal from outside ended, not for lack of memory and not by unidle, was stopped from outside.
     """
     if failure == UNKNOWN and exit_code in _SIGNALS:
         return "operation"

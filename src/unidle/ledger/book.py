@@ -210,7 +210,7 @@ class Book:
             self.stranded.remove(k)
 
     def _cause(self, k: int) -> str | None:
-        """Why it does not work while nobody holds it, where that is known of the slice itself."""
+        """Why it does not work while no job holds it, where that is known of the slice itself."""
         down = self.down.get(k)
         return down[1] if down is not None else "stranded" if k in self.stranded else None
 

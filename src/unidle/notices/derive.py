@@ -127,7 +127,9 @@ def _remedy_set(known: DerivationState, event: ev.RemedySet) -> _Said | None:
     how = f"is {event.because.text}" if event.by else f"is drained: {event.because.text}"
     text = f"{event.target} {how}; {_NEXT[event.step]}"
     kind: SentKind = "maintenance" if event.step == "maintenance" else "node"
-    return _Said(kind, "draining", "info" if event.by or kind != "node" else "warning", subject, text, node=node)
+    return _Said(
+        kind, "draining", "info" if event.by or kind != "node" else "warning", subject, text, node=node
+    )
 
 
 def _verdict_over(_known: DerivationState, event: ev.VerdictOver) -> _Said:

@@ -25,6 +25,8 @@ _BLAMED_NS: Final = 300_000_000_000
 """A job that fails so soon after a fault of its devices has failed by it."""
 _SAME_NS: Final = 600_000_000_000
 """What is seen so soon of the same part of a node is the same fault."""
+_OF_GPU: Final = frozenset({"xid", "gpu_lost", "gpu_init", "ecc", "remap", "amdgpu"})
+"""Kinds in which the kernel log and the driver report one fault of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Incident:
     ``signal_ns``: the first sign of it that was seen; ``verdict_ns``: when it was known what it is;
     ``resumed_ns``: when the job was past a first step again. ``device_ns``: device time that it cost, work
     that was lost included; ``cost_micro``: that in millionths of the fleet's currency, where there is a price.
-    ``day_ns`` and ``day_micro``: what one that goes on costs in a day; 0 and None for one that does not.
+    ``day_ns`` and ``day_micro``: what one that continues costs in a day; 0 and None for one that does not.
     """
 
     job: str | None
@@ -57,7 +59,7 @@ class Incident:
 
     @property
     def lasts(self) -> bool:
-        """Whether it goes on and costs more each day."""
+        """Whether it continues and costs more each day."""
         return self.day_ns > 0
 
 
@@ -70,24 +72,31 @@ def incidents(view: View) -> list[Incident]:
 
 def _first_of_each(view: View) -> Iterator[FaultView]:
     """Each fault once: what is seen of the same part of a node shortly after, such as a further remedy that the driver
-    asks for, is the same one."""
-    last: dict[tuple[str, str], int] = {}
+    requests, is the same one."""
+    last: dict[tuple[str, str, str], int] = {}
     for fault in view.faults:
-        part = fault.node, fault.device or str(fault.because.figures.get("hardware", ""))
+        hardware = fault.device or str(fault.because.figures.get("hardware", ""))
+        part = fault.node, hardware, "gpu" if fault.kind in _OF_GPU else fault.kind
         before_ns = last.get(part)
         last[part] = fault.at_ns
-        if before_ns is None or fault.at_ns - before_ns > _SAME_NS or view.care.returned.get(fault.node, 0) > before_ns:
+        if (
+            before_ns is None
+            or fault.at_ns - before_ns > _SAME_NS
+            or view.care.returned.get(fault.node, 0) > before_ns
+        ):
             yield fault
 
 
 def _first_verdicts(attempt: AttemptView) -> Iterator[VerdictView]:
-    """The verdicts on an attempt, each fault of a part of a node once."""
+    """The verdicts on an attempt, each fault of a GPU once."""
     last: dict[tuple[str, str], int] = {}
     for verdict in attempt.verdicts:
-        part = verdict.node, str(verdict.because.figures.get("hardware", ""))
-        before_ns = last.get(part) if verdict.kind in _FAULTS else None
-        if verdict.kind in _FAULTS:
-            last[part] = verdict.at_ns
+        hardware = str(verdict.because.figures.get("hardware", ""))
+        if verdict.kind != "gpu" or not hardware or verdict.because.code not in _OF_GPU:
+            yield verdict
+            continue
+        before_ns = last.get((verdict.node, hardware))
+        last[verdict.node, hardware] = verdict.at_ns
         if before_ns is None or verdict.at_ns - before_ns > _SAME_NS:
             yield verdict
 
@@ -143,7 +152,7 @@ def _of_verdict(
     device_ns = (
         lost[1] + max(until_ns - said.onset_ns, 0) * width_ppm(view.book, attempt) // _PPM * share_ppm // _PPM
     )
-    lasts = said.kind in ("slow", "hang", "cut", "storage") and said.over_ns is None and attempt.live
+    lasts = said.kind in ("slow", "hang", "cut") and said.over_ns is None and attempt.live
     day_ns = width_ppm(view.book, attempt) * _DAY_NS // _PPM * share_ppm // _PPM if lasts else 0
     return Incident(
         job.id, attempt.number, said.kind, said.rank, said.node, said.onset_ns, said.signal_ns, said.at_ns, resumed_ns,

@@ -29,9 +29,7 @@ def stranded_on(view: View, node: Node) -> list[str]:
         usable(node.memory_bytes, node.memory_bytes - memory_bytes, count),
     )
     free = [
-        device.id
-        for device in gpus
-        if not any(book.held[k] or k in book.down for k in book.on(device.id))
+        device.id for device in gpus if not any(book.held[k] or k in book.down for k in book.on(device.id))
     ]
     return free[::-1][: max(len(free) - most, 0)]
 

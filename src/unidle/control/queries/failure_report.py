@@ -51,7 +51,9 @@ def _nodes(view: View) -> dict[str, str]:
     return {ref.device: ref.node for ref in view.book.slices}
 
 
-def _outages(store: Store, window: TimeRange, models: dict[str, str], nodes: dict[str, str]) -> Iterator[Outage]:
+def _outages(
+    store: Store, window: TimeRange, models: dict[str, str], nodes: dict[str, str]
+) -> Iterator[Outage]:
     """The failures of nodes and devices that began in the window."""
     spells, faults = health_log(store)
     out = [
