@@ -281,7 +281,9 @@ def test_a_box_that_ends_before_its_ranks_were_started_disrupts_nothing_and_is_g
     assert hub.sent(two, frames.Start)
 
 
-def test_no_rank_starts_in_a_box_that_its_maker_ends(hub: ScriptedHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_rank_starts_in_a_box_that_its_maker_ends(
+    hub: ScriptedHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So of a pod that is too small for the next attempt: its box is connected until the pod has ended."""
     leaving = {"n1"}
     monkeypatch.setattr(hub.engine._core.maker, "leaves", lambda link: link.node in leaving, raising=True)
