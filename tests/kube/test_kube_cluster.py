@@ -5,6 +5,7 @@ All tests of this file use one cluster, in this order; only `make test-kube` run
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -246,8 +247,9 @@ def pid_of(cluster: Cluster, name: str) -> int:
     status = cluster.get("pod", name)["status"]
     container = status["containerStatuses"][0]["containerID"].rpartition("/")[2]
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and container in (entry / "cgroup").read_text():
-            return int(entry.name)
+        with contextlib.suppress(OSError):  # one that ends meanwhile
+            if entry.name.isdigit() and container in (entry / "cgroup").read_text():
+                return int(entry.name)
     raise AssertionError(f"no process of {name}")
 
 

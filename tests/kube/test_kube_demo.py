@@ -11,23 +11,27 @@ import needs
 from kube.cluster import ROOT
 
 pytestmark = [pytest.mark.kube, needs.kube, needs.own_mounts]
+LIMIT_S = 1500
 
 
+@pytest.mark.timeout(LIMIT_S + 120)
 def test_the_demo_survives_a_rank_and_a_node_and_leaves_nothing() -> None:
     pytest.importorskip("torch", reason="needs PyTorch (pip install unidle[train])")
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, ROOT / "scripts" / "demo_kube.py"],
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=1200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+    ) as demo:  # fmt: skip
+        try:
+            shown, _ = demo.communicate(timeout=LIMIT_S)
+        finally:
+            demo.terminate()  # it takes its cluster down
+    assert demo.returncode == 0, shown
     for words in (
         "rank 1, in the pod on",
-        "attempt 2 ended: node n3",
+        "node n3 has been silent",
+        "Where the training thread's time goes",  # of rank 2, by the profile
+        "no gap, no overlap",
         "left of the cluster: no process",
     ):
-        assert words in done.stderr, done.stderr
-    assert (
-        "rank 2 waits for its peers" in done.stdout or "Where the training thread's time goes" in done.stdout
-    )
-    picture = next(line for line in done.stderr.splitlines() if "the report as a browser shows it" in line)
-    assert picture.endswith("report.png") or needs.chromium() is None
+        assert words in shown, shown
+    assert "report.png" in shown or needs.chromium() is None
