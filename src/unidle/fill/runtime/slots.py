@@ -168,6 +168,7 @@ class Slots:
         used = time.process_time_ns() - used
         if self._rules.paced:
             counters["pacing"] = 1
+            counters.add("delayed_ns", max(self._within(begun, count) - piece.length_ns, 0))
             filled = self._pace(self._continued(begun), count, piece.length_ns)
             self._paced_ns = time.monotonic_ns()
             counters["pacing"] = 0
