@@ -75,3 +75,35 @@ def test_the_corpus_of_the_benchmark_has_no_miss_and_no_false_refusal_in_develop
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == 4, done.stderr
     assert [one["ours"] for one in found if "development" in one["what"]] == [0, 0]
+
+
+RANKS = """import torch
+from torch.nn.parallel import DistributedDataParallel
+model = DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100):
+    loss = model(torch.randn(8, 4)).sum()
+    loss.backward()
+    optimizer.step()
+    torch.distributed.barrier()
+torch.distributed.barrier()
+"""
+
+
+def test_a_barrier_may_leave_a_step_only_where_gradients_synchronise_the_ranks() -> None:
+    inside, outside = "    torch.distributed.barrier()\n", "\ntorch.distributed.barrier()\n"
+    assert not cheats([FileChange("train.py", RANKS, RANKS.replace(inside, ""))])
+    (gone,) = cheats([FileChange("train.py", RANKS, RANKS.replace(outside, "\n"))])
+    assert (gone.rule, gone.line) == ("work", 10)
+    alone = RANKS.replace("DistributedDataParallel(torch.nn.Linear(4, 2))", "torch.nn.Linear(4, 2)")
+    assert [one.rule for one in cheats([FileChange("train.py", alone, alone.replace(inside, ""))])] == ["work"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "is_cheat"),
+    [("", False), (", eval_strategy='steps', eval_steps=50", False), (", eval_strategy='steps'", True), (", **more", True)],
+)  # fmt: skip
+def test_a_trainer_may_log_less_often_if_it_evaluates_as_often(more: str, is_cheat: bool) -> None:
+    before = f"from transformers import TrainingArguments\nmore = {{}}\nargs = TrainingArguments('out', logging_steps=1{more})\n"
+    after = before.replace("logging_steps=1", "logging_steps=50")
+    assert [one.rule for one in cheats([FileChange("train.py", before, after)])] == ["work"] * (2 * is_cheat)

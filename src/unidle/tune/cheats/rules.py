@@ -104,7 +104,7 @@ def _call(facts: SourceFacts, call: ast.Call) -> Iterator[tuple[str, str, str]]:
     text = ast.unparse(call)
     if words.SEEDS.match(name):
         yield "seed", "both", text
-    if plain in words.WORK:
+    if plain in words.WORK and not _waits_twice(facts, call, plain):
         receiver = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         # saves and updates of the same thing, wherever they are in the file
         yield (
@@ -184,9 +184,28 @@ def _settings(call: ast.Call) -> str:
     constants += sorted(
         f"{k.arg}={ast.unparse(k.value)}"
         for k in call.keywords
-        if isinstance(k.value, ast.Constant) and k.arg not in words.FREE_KEYWORDS
+        if isinstance(k.value, ast.Constant)
+        and k.arg not in words.FREE_KEYWORDS
+        and not _only_logged(call, k.arg)
     )
     return ", ".join(constants)
+
+
+def _only_logged(call: ast.Call, option: str | None) -> bool:
+    """Whether a setting decides only how often a trainer logs. Evaluation of Hugging Face follows it unless ``eval_steps`` is there."""
+    given = {one.arg for one in call.keywords}
+    if option == "logging_steps":
+        return "eval_steps" in given or not given & {"eval_strategy", "evaluation_strategy", None}
+    return option == "log_every_n_steps"
+
+
+def _waits_twice(facts: SourceFacts, call: ast.Call, plain: str) -> bool:
+    """Whether a barrier of a step waits for ranks that gradients synchronise anyway."""
+    averaged = {
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.distributed.fsdp.FullyShardedDataParallel",
+    }
+    return plain == "barrier" and bool(averaged & {*facts.named}) and facts.hot(call)
 
 
 def _reference(facts: SourceFacts, node: ast.Name | ast.Attribute) -> Iterator[tuple[str, str, str]]:

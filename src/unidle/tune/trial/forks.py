@@ -101,6 +101,14 @@ class ForkServer:
     mark: str
     lock: Lock = field(default_factory=Lock)
 
+    def ready(self, limit_s: float) -> None:
+        """Wait until it has imported. Errors: ForkUnsafe."""
+        if not select.select([self.control], [], [], min(limit_s, _START_S))[0]:
+            raise ForkUnsafe("its imports take too long")
+        said = self.control.recv(_MOST_BYTES)
+        if why := json.loads(said)["why"] if said else "its imports fail in a process of their own":
+            raise ForkUnsafe(why)
+
     def run(
         self, command: Sequence[str], folder: Path, scratch: Path, limit_s: float, more: Mapping[str, str], watch: StepWatch | None
     ) -> TrialRun:  # fmt: skip
@@ -151,7 +159,7 @@ class ForkServer:
 
 
 def start_server(plan: ForkPlan, command: Sequence[str], folder: Path, scratch: Path, limit_s: float, more: Mapping[str, str]) -> ForkServer:  # fmt: skip
-    """Start a server in a folder and wait until it has imported. Errors: ForkUnsafe, OSError."""
+    """Start a server in a folder; it ends with the thread that calls this. Errors: OSError."""
     mark = secrets.token_hex(12)
     file = scratch / f"{mark}.plan"
     words = list(command[len(plan.before) + plan.module :])
@@ -163,25 +171,7 @@ def start_server(plan: ForkPlan, command: Sequence[str], folder: Path, scratch: 
             contained_words(started, limit_s), cwd=folder, env=child_environment(mark, more), stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, pass_fds=[theirs.fileno()],
         )  # fmt: skip
-    server = ForkServer(plan, process, ours, mark)
-    try:
-        why = _ready(ours, min(limit_s, _START_S))
-    except BaseException:
-        server.close()
-        raise
-    finally:
-        file.unlink()
-    if why:
-        server.close()
-        raise ForkUnsafe(why)
-    return server
-
-
-def _ready(control: socket.socket, limit_s: float) -> str:
-    if not select.select([control], [], [], limit_s)[0]:
-        return "its imports take too long"
-    said = control.recv(_MOST_BYTES)
-    return str(json.loads(said)["why"]) if said else "its imports fail in a process of their own"
+    return ForkServer(plan, process, ours, mark)
 
 
 @dataclass(frozen=True, slots=True)

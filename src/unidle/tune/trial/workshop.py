@@ -51,6 +51,8 @@ class Workshop:
     count: int = 0
     traces: dict[tuple[str, int], ComputedTrace] = field(default_factory=dict)
     plan: ForkPlan | None = None
+    why_new: str = ""
+    """Why runs are new processes from here on, although there was a plan."""
     servers: dict[str, ForkServer] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -84,8 +86,8 @@ class Workshop:
         if (forks := self.servers.get(server)) is not None and self.plan is not None:
             try:
                 return forks.run(words, folder, self.scratch, limit, more or {}, watch)
-            except ForkUnsafe:
-                self.plan = None
+            except ForkUnsafe as why:
+                self.plan, self.why_new = None, str(why)
                 watch = StepWatch(watch.scratch, watch.at, watch.stop) if watch is not None else None
         return run_child(words, folder, self.scratch, limit, {**self._paths(), **(more or {})}, watch)
 
@@ -98,21 +100,20 @@ class Workshop:
 
     def serve(self, *names: str) -> None:
         """Start servers that are not there yet. Without a plan, or if they cannot be, each run is a new Python."""
-        missing = [name for name in names if name not in self.servers and self.plan is not None]
-        if missing:
-            together([lambda name=name: self._start(name) for name in missing])  # type: ignore[misc]
+        started = [name for name in names if name not in self.servers and self.plan is not None]
+        for name in started:
+            self.servers[name] = self._start(name)
+        for name in started:
+            try:
+                self.servers[name].ready(self.limit_s)
+            except ForkUnsafe as why:
+                self.plan, self.why_new = None, str(why)
 
-    def _start(self, name: str) -> None:
-        plan = self.plan
-        if plan is None:
-            return
+    def _start(self, name: str) -> ForkServer:
+        assert self.plan is not None
         folder = self.copy(())
-        try:
-            self.servers[name] = start_server(
-                plan if name == ROUND else plan.torch_only, self._words(folder), folder, self.scratch, self.limit_s, self._paths()
-            )  # fmt: skip
-        except ForkUnsafe:
-            self.plan = None
+        plan = self.plan if name == ROUND else self.plan.torch_only
+        return start_server(plan, self._words(folder), folder, self.scratch, self.limit_s, self._paths())
 
     @contextlib.contextmanager
     def serving(self, name: str) -> Iterator[None]:

@@ -282,7 +282,9 @@ def script(path: str) -> tuple[Any, dict[str, Any]]:
 def prepared() -> dict[str, Any]:
     """The request, in the process of a program. Arguments: the number of the control socket, and a file with the plan as JSON."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    plan = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
+    file = Path(sys.argv[2])
+    plan = json.loads(file.read_text(encoding="utf-8"))
+    file.unlink()
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     sys.argv = plan["words"]
     if not SAFE_PATH:
