@@ -73,7 +73,6 @@ def failures(
 def as_object(found: Accounts) -> dict[str, Any]:
     """The accounts as ``--json`` prints them; rates with the bounds of their 95 % interval, null where too little was seen."""
     from unidle.guard.failure_statistics import ENOUGH_DEVICE_YEARS, ENOUGH_NODE_DAYS, YEAR_DAYS
-    from unidle.guard.fault_kinds import CLASSES
 
     return {
         "node_days": found.node_days,
@@ -91,14 +90,7 @@ def as_object(found: Accounts) -> dict[str, Any]:
             }
             for row in found.components
         ],
-        "faults": [
-            {
-                "fault": row.fault, "component": row.component, "words": CLASSES[row.fault].words,
-                "failures": row.rate.events, "of_jobs": row.jobs, "node_days": row.rate.exposure,
-                "per_node_year": _yearly(row.rate.per(YEAR_DAYS)),
-            }
-            for row in found.faults
-        ],
+        "faults": _faults(found),
         "jobs": [
             {
                 "devices": [row.least, row.most], "jobs": row.jobs, "interruptions": row.rate.events,
@@ -109,19 +101,39 @@ def as_object(found: Accounts) -> dict[str, Any]:
         ],
         "kinds": [{"kind": row.kind, **_costs(row)} for row in found.kinds],
         "causes": [{"cause": row.kind, **_costs(row)} for row in found.causes],
-        "nodes": [
-            {
-                "node": row.node, "events": row.events, "share": row.share, "chance": row.chance, "lemon": row.lemon,
-                "node_days": row.rate.exposure, "per_node_year": _yearly(row.rate.per(YEAR_DAYS)),
-            }
-            for row in found.nodes
-        ],
+        "nodes": _nodes(found),
         "judged": None if found.judged is None else {
             "removals": found.judged.removals, "false_removals": found.judged.false.events,
             "false_per_1000_node_days": _rate(found.judged.false, 1000, ENOUGH_NODE_DAYS),
             "labels": found.judged.labels, "noticed": found.judged.noticed, "recall": found.judged.recall,
         },
     }  # fmt: skip
+
+
+def _faults(found: Accounts) -> list[dict[str, Any]]:
+    from unidle.guard.failure_statistics import YEAR_DAYS
+    from unidle.guard.fault_kinds import CLASSES
+
+    return [
+        {
+            "fault": row.fault, "component": row.component, "words": CLASSES[row.fault].words,
+            "failures": row.rate.events, "of_jobs": row.jobs, "node_days": row.rate.exposure,
+            "per_node_year": _yearly(row.rate.per(YEAR_DAYS)),
+        }
+        for row in found.faults
+    ]  # fmt: skip
+
+
+def _nodes(found: Accounts) -> list[dict[str, Any]]:
+    from unidle.guard.failure_statistics import YEAR_DAYS
+
+    return [
+        {
+            "node": row.node, "events": row.events, "share": row.share, "chance": row.chance, "lemon": row.lemon,
+            "node_days": row.rate.exposure, "per_node_year": _yearly(row.rate.per(YEAR_DAYS)),
+        }
+        for row in found.nodes
+    ]  # fmt: skip
 
 
 def _costs(row: KindRow) -> dict[str, Any]:

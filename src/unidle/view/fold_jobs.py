@@ -234,9 +234,7 @@ def attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     attempt = attempt_of(view, job, event.attempt)
     view.request(job, -1)
     view.count_firm(job, -1)
-    attempt.ended_ns = now
-    attempt.outcome = event.outcome
-    attempt.why = event.because
+    attempt.ended_ns, attempt.outcome, attempt.why = now, event.outcome, event.because
     failed = event.outcome == "failed" and event.because.figures.get("code") not in _NO_COMMAND
     view.failures += failed and job.spec.needs_devices  # for rates per device
     kept = attempt.culprit

@@ -25,12 +25,15 @@ class OwnTime:
     start: array[int] = field(default_factory=lambda: array("q"))
     end: array[int] = field(default_factory=lambda: array("q"))
     node: array[int] = field(default_factory=lambda: array("i"))
+    _at: int = 0
 
-    def add(self, start_ns: int, end_ns: int, node: int) -> None:
-        if end_ns > start_ns:
-            self.start.append(start_ns)
-            self.end.append(end_ns)
-            self.node.append(node)
+    def passes(self, until_ns: int, nodes: list[int]) -> None:
+        """Time passes while these calls are open, the innermost last."""
+        if nodes and until_ns > self._at:
+            self.start.append(self._at)
+            self.end.append(until_ns)
+            self.node.append(nodes[-1])
+        self._at = until_ns
 
 
 def busy_times(starts: _Times, ends: _Times) -> list[tuple[int, int]]:

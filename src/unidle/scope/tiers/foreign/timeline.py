@@ -138,13 +138,9 @@ class _Columns:
         visits: dict[int, Tally] = {}
         found = []
 
-        at = 0
-
         def passes(until: int) -> None:
-            nonlocal at
-            if told is not None and open_nodes:
-                told.add(at, until, open_nodes[-1])
-            at = until
+            if told is not None:
+                told.passes(until, open_nodes)
 
         def close() -> None:
             passes(open_ends.pop())
@@ -168,9 +164,12 @@ class _Columns:
         while open_ends:
             close()
         nodes[part] = found
+        self._visited(pid, tid, visits)
+        self.to.lasted(pid, tid, starts[0], max(ends))
+
+    def _visited(self, pid: int, tid: int, visits: dict[int, Tally]) -> None:
         for node, tally in visits.items():
             self.to.sample(pid, tid, node, tally.ns, count=tally.count)
-        self.to.lasted(pid, tid, starts[0], max(ends))
 
     def count(self) -> None:
         """Sums of the calls of threads, by name."""
