@@ -99,7 +99,7 @@ def test_a_forked_program_sees_what_a_new_process_sees(shop: Workshop, plan: For
     "text",
     [
         "import os; os.environ['OMP_NUM_THREADS'] = '3'",
-        "import os; os.mkdir('torch2'); open('torch2/torch.py', 'w').write('__getattr__ = None'); sys.path.insert(0, 'torch2'); import torch; sys.exit()",
+        "import os; os.makedirs('torch2', exist_ok=True); open('torch2/torch.py', 'w').write('__getattr__ = None'); sys.path.insert(0, 'torch2'); import torch; sys.exit()",
         "sys.exit(213)",
     ],
 )

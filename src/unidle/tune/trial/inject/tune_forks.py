@@ -46,11 +46,12 @@ class WarmModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.early: dict[str, Any] = {}
         self.late: dict[str, Any] = {}
         self.environment: dict[str, str] = {}
+        self.added: dict[str, str] = {}
         self.hooked: Any = None
 
     def load(self, names: list[str], own: list[str]) -> None:
         """Import these, in order. ``own``: modules of the program's tree, which must not be among what that imports. Errors: NotForked."""
-        before = set(sys.modules)
+        before, environment = set(sys.modules), dict(os.environ)
         early: set[str] = set()
         for name in names:
             if name not in sys.modules and not is_standard(name):
@@ -63,6 +64,12 @@ class WarmModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             for name, module in sys.modules.items()
             if name not in before and not is_standard(name)
         }
+        self.added = {name: text for name, text in os.environ.items() if environment.get(name) != text}
+        for name in self.added:
+            if name in environment:
+                os.environ[name] = environment[name]
+            else:
+                del os.environ[name]
         if "torch" not in found:
             raise NotForked("it does not import torch")
         if shadowed := sorted(set(own) & set(sys.modules)):
@@ -94,6 +101,8 @@ class WarmModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             os._exit(UNSAFE)
         ready = self.early | self.late if is_late else self.early
         module = ready[name]
+        if is_late:
+            os.environ.update(self.added)  # what imports set
         for other, one in ready.items():
             if other != name:
                 sys.modules.setdefault(other, one)
