@@ -17,10 +17,11 @@ from unidle.fleet import Barred, device_of
 from unidle.jobs import RankPlace, Reason
 from unidle.place.admission import JobClass, JobClasses, asks_of, fairness_of, totals, tree_of_queues
 from unidle.place.gang.fit import GangRound
-from unidle.place.model import Backfill, Demand, Hold, Running
+from unidle.place.model import Amounts, Backfill, Demand, Hold, Running
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.rank_class import RankClasses
 from unidle.place.queue.fair_share import PPB, PPM, FairShare
+from unidle.place.queue.order import Turns
 from unidle.place.queue.state import Allocations, PendingJobs, requested
 from unidle.place.slices.devices import SliceMemo
 from unidle.view.jobs import AttemptView, JobView
@@ -41,6 +42,12 @@ def restart_ns(job: JobView) -> int:
 def begin_ns(attempt: AttemptView) -> int | None:
     """From its placement until it began its first step; None before that was seen."""
     return None if attempt.begun_ns is None else max(attempt.begun_ns - attempt.placed_ns, 0)
+
+
+def served_us(job: JobView) -> int:
+    """Device-time of the attempts that have ended."""
+    ended = sum(a.ended_ns - a.placed_ns for a in job.attempts if a.ended_ns is not None)
+    return ended // 1_000 * max(job.spec.devices, 1) if ended else 0
 
 
 def settled_ns(job: JobView) -> int:
@@ -110,7 +117,9 @@ class QueueSnapshot:
         self.state = Allocations(
             np.zeros(size, np.int64), self.shares, hosts=np.zeros((2, self.width), np.int64), log=free_slices.log
         )  # fmt: skip
-        self.waiting = PendingJobs(self.shares, Backfill())
+        bound_ns = free_slices.fleet.order.bound_ns
+        self.turns = Turns()
+        self.waiting = PendingJobs(self.shares, Backfill(starved_ns=bound_ns), self.turns)
         self.never: dict[str, Reason] = {}
         self.job_classes: dict[str, JobClass] = {}  # by job that waits
         self._shape_of: dict[str, Shape] = {}  # where the view says it for all at once: to find it takes long
@@ -148,11 +157,15 @@ class QueueSnapshot:
         for job in dict.fromkeys(changed):
             self._forget(job)
             self._learn(view.jobs.open.get(job), now_ns)
+            if job not in view.jobs.open:
+                self.turns.end(job)
         while self._not_before and self._not_before[0][0] <= now_ns:
             job = heapq.heappop(self._not_before)[1]
             self._forget(job)
             self._learn(view.jobs.open.get(job), now_ns)
         self._shape_of = {}
+        for leaf in self.turns.leaves():
+            self.turns.come(leaf, self.shares.quota.deserved[leaf], now_ns, first=first)
         self._count_free()
         take_history(self.shares, view, now_ns)
         for job, promise in view.promised.items():
@@ -184,6 +197,7 @@ class QueueSnapshot:
         if run is None:
             return
         self._unknown.discard(job)
+        self._hold_for_user(run, -1)
         self._in_parts.update(run.parts)
         if job in self.state.running:
             self.state.drop(job)
@@ -196,6 +210,8 @@ class QueueSnapshot:
         attempt = job.live
         if attempt is not None:
             run = self._live[job.id] = self._running(job, attempt)
+            self._take_turn(job, run.charged).runs(job.id, attempt.placed_ns)
+            self._hold_for_user(run, +1)
             self._in_parts.update(run.parts)
             if run.estimate_ns is None:
                 self._unknown.add(job.id)
@@ -268,7 +284,7 @@ class QueueSnapshot:
             self._table.charged(spec, kind, milli), attempt.saved_ns, int(spec.min_runtime_s * S),
             restart_ns(job), job.run_time_ns, checkpoints=spec.checkpoint_path is not None and stop is None,
             ranks=spec.ranks, each=spec.devices_per_rank, settled_ns=settled_ns(job), asks=asks_of(spec),
-            parts=parts, parts_milli=milli if parts else 0,
+            parts=parts, parts_milli=milli if parts else 0, served_us=served_us(job), user=spec.user,
         )  # fmt: skip
 
     def _held(self, attempt: AttemptView) -> tuple[dict[int, int], dict[str, int]]:
@@ -295,7 +311,17 @@ class QueueSnapshot:
             self.never[job.id] = refused or job_class.never or Reason("never_fits", "")
             return
         self.job_classes[job.id] = job_class
+        self._take_turn(job, job_class.charged).waits(job.id, job.waiting_since_ns)
         self.waiting.add(self.demand(job, job_class))
+
+    def _take_turn(self, job: JobView, charged: Amounts) -> Turns:
+        aged_ns = job.submitted_ns - job.spec.priority * self.waiting.age_ns
+        self.turns.see(job.id, self.tree.leaf(self._table.queue(job.spec)), aged_ns, charged)
+        return self.turns
+
+    def _hold_for_user(self, run: Running, sign: int) -> None:
+        key = self.tree.leaf(run.queue), run.user
+        self.waiting.held[key] = self.waiting.held.get(key, 0) + sign * max(run.charged, default=0)
 
     def demand(self, job: JobView, job_class: JobClass) -> Demand:
         """What the job requests, on the devices of this family."""
@@ -304,6 +330,7 @@ class QueueSnapshot:
             job.id, self._table.queue(spec), spec.preemption, 0 if job_class.parts else spec.ranks, spec.devices_per_rank,
             job_class.charged, job.waiting_since_ns, job.run_time_ns, spec.priority, int(spec.min_runtime_s * S),
             restart_ns(job), spec.checkpoint_path is not None, job_class.alike, job_class.asks, job_class.most,
+            served_us(job), spec.user,
         )  # fmt: skip
 
     def job_class(self, job: JobView) -> JobClass:

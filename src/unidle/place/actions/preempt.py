@@ -46,7 +46,7 @@ class ReclaimSpares:
         if made is None:
             s.learned.no_filler.add(a.like)
             return False
-        _stopped(s, a.demand, made)
+        record_stop(s, a.demand, made)
         return True
 
 
@@ -62,7 +62,7 @@ class Preempt:
         made = _stop_for(s, a.demand, a.line)
         for job, answer in made:
             if isinstance(answer, Preemption):
-                _stopped(s, job, answer)
+                record_stop(s, job, answer)
             elif job.job == a.demand.job:
                 s.learned.no_victims[a.like] = answer
         if made and isinstance(made[0][1], Preemption):
@@ -141,7 +141,8 @@ def _stop_for(s: Session, demand: Demand, line: PendingLine) -> list[tuple[Deman
     return [(job, answers[job.job]) for job in jobs]
 
 
-def _stopped(s: Session, demand: Demand, answer: Preemption) -> None:
+def record_stop(s: Session, demand: Demand, answer: Preemption) -> None:
+    """Others are stopped for the job, which waits until they have left."""
     s.draft.stops.append(answer)
     s.learned.forget()
     if s.planner is not None:
