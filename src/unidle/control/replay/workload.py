@@ -161,6 +161,8 @@ def replay(
             until_ns=until_ns,
             forecaster=Forecaster() if assumed.estimates == "learned" else None,
             policy_name=policy,
+            saves_together=True,
+            never_idle=True,
         ),
     )
 
