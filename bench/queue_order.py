@@ -27,6 +27,7 @@ from unidle.files.trace import COLUMNS, load_trace
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.fleet.queues import QueueOrder
 from unidle.place.queue.order import Turns
+from unidle.place.snapshot import waits_of
 from unidle.store.memory import ForgetfulStore
 from unidle.view.source import ledger_source
 from unidle.view.state import View
@@ -142,37 +143,18 @@ def measure(task: Task) -> Figures:
 
 def behind_h(view: View, gpus: int) -> list[float]:
     """How far each job fell behind its turn, from the final view alone: the definition of ``place.queue.order``."""
-    turns, times = Turns(), list[tuple[int, int, Callable[[], None]]]()
-    ended: dict[str, float] = {}
-
-    def end(job: str, at_ns: int) -> None:
-        ended[job] = turns.behind_ns(job, at_ns) / HOUR_NS
-        turns.end(job)
-
-    for job in view.jobs.values():
-        since_ns = job.submitted_ns
-        charged = (job.spec.devices,)
-        times.append(
-            (
-                since_ns,
-                0,
-                lambda j=job.id, at=since_ns, c=charged: (turns.see(j, 1, at, c), turns.waits(j, at))[1],
-            )
-        )
-        for attempt in job.attempts:
-            times.append(
-                (attempt.placed_ns, 2, lambda j=job.id, at=attempt.placed_ns: turns.runs(j, at))
-            )
-            if attempt.outcome == "preempted" and attempt.ended_ns is not None:
-                times.append(
-                    (attempt.ended_ns, 1, lambda j=job.id, at=attempt.ended_ns: turns.waits(j, at))
-                )
-        times.append((job.ended_ns or 0, 3, lambda j=job.id, at=job.ended_ns or 0: end(j, at)))
-    times.sort(key=lambda one: one[:2])
-    for at_ns, _, happens in times:
-        happens()
+    turns, ended = Turns(), list[float]()
+    jobs = sorted(view.jobs.values(), key=lambda job: job.order)
+    events = [(job.submitted_ns, 0, job) for job in jobs] + [(job.ended_ns or 0, 1, job) for job in jobs]
+    for at_ns, ends, job in sorted(events, key=lambda event: (*event[:2], event[2].order)):
+        if ends:
+            ended.append(turns.behind_ns(job.id, at_ns) / HOUR_NS)
+            turns.end(job.id)
+        else:
+            turns.see(job.id, 1, job.submitted_ns, (job.spec.devices,))
+            turns.waited(job.id, waits_of(job))
         turns.come(1, (gpus,), at_ns)
-    return list(ended.values())
+    return ended
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:

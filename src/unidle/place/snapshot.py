@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from unidle.place.model import Amounts, Backfill, Demand, Hold, Running
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.rank_class import RankClasses
 from unidle.place.queue.fair_share import PPB, PPM, FairShare
-from unidle.place.queue.order import Turns
+from unidle.place.queue.order import Turns, Waits
 from unidle.place.queue.state import Allocations, PendingJobs, requested
 from unidle.place.slices.devices import SliceMemo
 from unidle.view.jobs import AttemptView, JobView
@@ -48,6 +49,17 @@ def served_us(job: JobView) -> int:
     """Device-time of the attempts that have ended."""
     ended = sum(a.ended_ns - a.placed_ns for a in job.attempts if a.ended_ns is not None)
     return ended // 1_000 * max(job.spec.devices, 1) if ended else 0
+
+
+def waits_of(job: JobView) -> Waits:
+    """When the job waited."""
+    since_ns = (job.submitted_ns, *(a.ended_ns for a in job.attempts if a.ended_ns is not None))
+    until_ns = (*(a.placed_ns for a in job.attempts), None)
+    return tuple(zip(since_ns, until_ns, strict=False))
+
+
+REMEMBERED: Final = 2_000
+"""So many of the latest jobs count for whose turn had come, when that is first asked."""
 
 
 def settled_ns(job: JobView) -> int:
@@ -150,6 +162,7 @@ class QueueSnapshot:
         for job in list(self.state.holds):
             self.state.release(job)
         first = self._seen < 0
+        ended: Iterable[str] = islice(reversed(view.jobs), REMEMBERED) if first else ()
         self._seen, changed = view.changed.since(max(self._seen, 0))
         if first or changed is None:
             changed = [*self._live, *self.waiting.jobs, *self.never, *view.jobs.open]
@@ -157,15 +170,12 @@ class QueueSnapshot:
         for job in dict.fromkeys(changed):
             self._forget(job)
             self._learn(view.jobs.open.get(job), now_ns)
-            if job not in view.jobs.open:
-                self.turns.end(job)
         while self._not_before and self._not_before[0][0] <= now_ns:
             job = heapq.heappop(self._not_before)[1]
             self._forget(job)
             self._learn(view.jobs.open.get(job), now_ns)
         self._shape_of = {}
-        for leaf in self.turns.leaves():
-            self.turns.come(leaf, self.shares.quota.deserved[leaf], now_ns, first=first)
+        self._follow_turns(view, dict.fromkeys((*ended, *changed)))
         self._count_free()
         take_history(self.shares, view, now_ns)
         for job, promise in view.promised.items():
@@ -210,7 +220,6 @@ class QueueSnapshot:
         attempt = job.live
         if attempt is not None:
             run = self._live[job.id] = self._running(job, attempt)
-            self._take_turn(job, run.charged).runs(job.id, attempt.placed_ns)
             self._hold_for_user(run, +1)
             self._in_parts.update(run.parts)
             if run.estimate_ns is None:
@@ -311,13 +320,31 @@ class QueueSnapshot:
             self.never[job.id] = refused or job_class.never or Reason("never_fits", "")
             return
         self.job_classes[job.id] = job_class
-        self._take_turn(job, job_class.charged).waits(job.id, job.waiting_since_ns)
         self.waiting.add(self.demand(job, job_class))
 
-    def _take_turn(self, job: JobView, charged: Amounts) -> Turns:
-        aged_ns = job.submitted_ns - job.spec.priority * self.waiting.age_ns
-        self.turns.see(job.id, self.tree.leaf(self._table.queue(job.spec)), aged_ns, charged)
-        return self.turns
+    def _follow_turns(self, view: View, changed: Iterable[str]) -> None:
+        """In order of time: who came and who ended, whose turn came then, and when each job waited."""
+        events: list[tuple[int, int, JobView]] = []
+        for name in changed:
+            job = view.jobs.get(name)
+            if job is None or not job.spec.needs_devices or name in self.never:
+                continue
+            if name not in self.turns:
+                events.append((job.submitted_ns, 0, job))
+            if job.terminal:
+                events.append((job.ended_ns or 0, 1, job))
+            elif name in self.turns:
+                self.turns.waited(name, waits_of(job))
+        for at_ns, ends, job in sorted(events, key=lambda event: (*event[:2], event[2].order)):
+            job_class = self.job_class(job)
+            leaf = self.tree.leaf(self._table.queue(job.spec))
+            if ends:
+                self.turns.end(job.id)
+            elif job_class.never is None:
+                aged_ns = job.submitted_ns - job.spec.priority * self.waiting.age_ns
+                self.turns.see(job.id, leaf, aged_ns, job_class.charged)
+                self.turns.waited(job.id, waits_of(job))
+            self.turns.come(leaf, self.shares.quota.deserved[leaf], at_ns)
 
     def _hold_for_user(self, run: Running, sign: int) -> None:
         key = self.tree.leaf(run.queue), run.user

@@ -70,7 +70,7 @@ class NodeOrder:
         return cache
 
     def _round(self, cache: SessionCache, view: View) -> PeerRound:
-        return PeerRound(cache, view, self._choose, (self._code, self.first_nodes))
+        return PeerRound(cache, view, self._choose, (self._code, self._first))
 
 
 class PeerRound(GangRound):

@@ -13,9 +13,9 @@ of the bound comes first, and none passes it again: the other half is for making
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from unidle.fleet.queues import Order
 from unidle.place.model import Amounts
@@ -24,6 +24,8 @@ _HOUR_US: Final = 3_600_000_000
 CLASSES_US: Final = (_HOUR_US, 8 * _HOUR_US)
 """Device-time of service from which on a job is in the next class."""
 _PREDICTED_US: Final = tuple(_HOUR_US * 4**k // 64 for k in range(9))  # from a minute to 43 days, each four times the last
+Waits: TypeAlias = tuple[tuple[int, int | None], ...]
+"""Spans in which a job waited, as (since, until); the last one has no end while it waits."""
 LATE: Final = -1
 """The class of a job that may fall behind no further."""
 
@@ -55,20 +57,23 @@ class _Came:
 
 
 class Turns:
-    """Whose turn has come, and how far each job has fallen behind it. Follows the view, one change at a time."""
+    """Whose turn has come, and how far each job has fallen behind it.
+
+    It follows from when jobs were submitted, waited and ended, in whichever portions that becomes known.
+    """
 
     def __init__(self) -> None:
         self._came: dict[int, _Came] = {}  # by leaf
         self._asked: dict[str, tuple[int, int, Amounts]] = {}  # by job: leaf, since when, and its charge
         self._turn_ns: dict[str, int] = {}  # of those whose turn has come
-        self._behind_ns: dict[str, int] = {}  # before the present wait
-        self._waits_ns: dict[str, int] = {}  # since when each job waits that does
+        self._waits: dict[str, Waits] = {}  # by job, when it waited
         self._at_turn: dict[int, dict[str, None]] = {}  # by leaf, those that wait and whose turn has come
 
+    def __contains__(self, job: str) -> bool:
+        return job in self._asked
+
     def see(self, job: str, leaf: int, came_ns: int, charged: Amounts) -> None:
-        """The job is there; that it was seen before is no matter."""
-        if job in self._asked:
-            return
+        """The job was submitted; ``came_ns`` sorts it among the others."""
         self._asked[job] = leaf, came_ns, charged
         came = self._came.setdefault(leaf, _Came([], 0, (0,) * len(charged)))
         at = bisect_left(came.jobs, (came_ns, job))
@@ -89,25 +94,20 @@ class Turns:
         if at < came.first:
             came.first -= 1
             came.used = tuple(u - c for u, c in zip(came.used, charged, strict=True))
-        for of_job in (self._turn_ns, self._behind_ns, self._waits_ns, self._at_turn.get(leaf, {})):
+        for of_job in (self._turn_ns, self._waits, self._at_turn.get(leaf, {})):
             of_job.pop(job, None)
 
-    def waits(self, job: str, since_ns: int) -> None:
-        """The job waits since then."""
-        self._waits_ns[job] = since_ns
-        if job in self._turn_ns:
-            self._at_turn.setdefault(self._asked[job][0], {})[job] = None
+    def waited(self, job: str, waits: Waits) -> None:
+        """When the job has waited, and waits if it does."""
+        self._waits[job] = waits
+        leaf = self._asked[job][0]
+        if waits and waits[-1][1] is None and job in self._turn_ns:
+            self._at_turn.setdefault(leaf, {})[job] = None
+        else:
+            self._at_turn.get(leaf, {}).pop(job, None)
 
-    def runs(self, job: str, since_ns: int) -> None:
-        """The job runs since then."""
-        waited_ns = self._waits_ns.pop(job, None)
-        self._at_turn.get(self._asked[job][0], {}).pop(job, None)
-        if waited_ns is not None and job in self._turn_ns:
-            behind_ns = since_ns - max(waited_ns, self._turn_ns[job])
-            self._behind_ns[job] = self._behind_ns.get(job, 0) + max(behind_ns, 0)
-
-    def come(self, leaf: int, deserved: Amounts, now_ns: int, *, first: bool = False) -> None:
-        """Find whose turn has come by now; at the ``first`` look since when is not known: since they wait."""
+    def come(self, leaf: int, deserved: Amounts, at_ns: int) -> None:
+        """Find whose turn comes at that time."""
         came = self._came.get(leaf)
         while came is not None and came.first < len(came.jobs):
             job = came.jobs[came.first][1]
@@ -115,22 +115,19 @@ class Turns:
             if came.first and any(u > d for u, d in zip(used, deserved, strict=True)):
                 return
             came.first, came.used = came.first + 1, used
-            since_ns = self._waits_ns.get(job, now_ns) if first else now_ns
-            self._turn_ns.setdefault(job, since_ns)
-            if job in self._waits_ns:
-                self._at_turn.setdefault(leaf, {})[job] = None
+            self._turn_ns.setdefault(job, at_ns)
+            self.waited(job, self._waits.get(job, ()))
 
     def behind_ns(self, job: str, now_ns: int) -> int:
         """How long the job has waited since its turn came."""
-        turn_ns, since_ns = self._turn_ns.get(job), self._waits_ns.get(job)
-        before_ns = self._behind_ns.get(job, 0)
-        if turn_ns is None or since_ns is None:
-            return before_ns
-        return before_ns + max(now_ns - max(since_ns, turn_ns), 0)
-
-    def leaves(self) -> Collection[int]:
-        """The queues that have had jobs."""
-        return self._came
+        turn_ns = self._turn_ns.get(job)
+        if turn_ns is None:
+            return 0
+        spans = self._waits.get(job, ())
+        return sum(
+            max((now_ns if until_ns is None else until_ns) - max(since_ns, turn_ns), 0)
+            for since_ns, until_ns in spans
+        )
 
     def at_turn(self, leaf: int) -> Iterator[str]:
         """Jobs of a queue that wait, and whose turn has come."""
