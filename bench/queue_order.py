@@ -166,7 +166,10 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
         if not arguments.files or name in arguments.files
     ]
     tasks = [
-        Task(name, load, side, BOUND_H, arguments.jobs) for name in names for load in arguments.loads for side in SIDES
+        Task(name, load, side, BOUND_H, arguments.jobs)
+        for name in names
+        for load in arguments.loads
+        for side in SIDES
     ]
     curve = [
         Task(name, 1.0, "unidle", bound_h, arguments.jobs)
@@ -179,18 +182,26 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     for part in ("developed on", "held out"):
         some = [name for name in names if (name in HELD_OUT) == (part == "held out")]
         for load in arguments.loads:
-            cells = {name: {t.side: found[t] for t in tasks if (t.file, t.load) == (name, load)} for name in some}
+            cells = {
+                name: {t.side: found[t] for t in tasks if (t.file, t.load) == (name, load)} for name in some
+            }
             if cells:
                 yield from _rows(f"{len(cells)} Philly files {part}, load {load}", cells)
     for bound_h in arguments.bounds:
         points = [found[task] for task in curve if task.bound_h == bound_h]
-        bases = [found[Task(t.file, 1.0, "firstfit", BOUND_H, arguments.jobs)] for t in curve if t.bound_h == bound_h]
+        bases = [
+            found[Task(t.file, 1.0, "firstfit", BOUND_H, arguments.jobs)]
+            for t in curve
+            if t.bound_h == bound_h
+        ]
         if points:
             yield from _curve(bound_h, points, bases)
 
 
 def _curve(bound_h: float, points: list[Figures], bases: list[Figures]) -> Iterator[Row]:
-    mean = math.exp(sum(math.log(p.mean_s / b.mean_s) for p, b in zip(points, bases, strict=True)) / len(points))
+    mean = math.exp(
+        sum(math.log(p.mean_s / b.mean_s) for p, b in zip(points, bases, strict=True)) / len(points)
+    )
     p99 = max(p.p99_s / b.p99_s for p, b in zip(points, bases, strict=True))
     over = max(p.over for p in points)
     yield Row(

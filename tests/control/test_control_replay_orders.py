@@ -23,10 +23,15 @@ def fleet(gpus: int, order: Order = "attained", bound_h: float = 12) -> Fleet:
     return Fleet((Tier("site", "site"),), (Node("n", "site", devices),), order=kept)
 
 
-def starts(tmp_path: Path, there: Fleet, policy: str, jobs: dict[str, tuple[int, int, int]], user: str = "") -> dict[str, list[int]]:
+def starts(
+    tmp_path: Path, there: Fleet, policy: str, jobs: dict[str, tuple[int, int, int]], user: str = ""
+) -> dict[str, list[int]]:
     """When each attempt of each job starts, in seconds after the first submission."""
     trace = tmp_path / "trace.csv"
-    lines = [f"{n},{s},{d},{g},,,,default,0,true,1,{n.partition('-')[0] if user else ''}" for n, (s, d, g) in jobs.items()]
+    lines = [
+        f"{n},{s},{d},{g},,,,default,0,true,1,{n.partition('-')[0] if user else ''}"
+        for n, (s, d, g) in jobs.items()
+    ]
     trace.write_text("\n".join([",".join((*COLUMNS, "user")), *lines]) + "\n")
     view = replay(scenario_of(load_trace(str(trace)), there), policy, ForgetfulStore(), SAVES)
     assert all(job.state == "succeeded" for job in view.jobs.values())
@@ -57,14 +62,23 @@ def test_with_true_times_the_shortest_starts_first(tmp_path: Path) -> None:
 
 
 def test_qssf_orders_by_what_jobs_of_that_size_took(tmp_path: Path) -> None:
-    jobs = {"s0": (0, HOUR, 1), "w0": (1, 4 * HOUR, 2), "w1": (2 * HOUR, 4 * HOUR, 2), "s1": (2 * HOUR + 1, HOUR, 1)}
+    jobs = {
+        "s0": (0, HOUR, 1),
+        "w0": (1, 4 * HOUR, 2),
+        "w1": (2 * HOUR, 4 * HOUR, 2),
+        "s1": (2 * HOUR + 1, HOUR, 1),
+    }
     found = starts(tmp_path, fleet(2), "qssf", jobs)
-    assert found["s1"] == [5 * HOUR], "a device for an hour, as s0 took, before two for as long as any job took"
+    assert found["s1"] == [5 * HOUR], (
+        "a device for an hour, as s0 took, before two for as long as any job took"
+    )
     assert found["w1"] == [6 * HOUR]
 
 
 @pytest.mark.parametrize("policy", ["las", "unidle"])
-def test_a_job_that_had_much_service_is_stopped_for_a_new_one_and_goes_on(tmp_path: Path, policy: str) -> None:
+def test_a_job_that_had_much_service_is_stopped_for_a_new_one_and_goes_on(
+    tmp_path: Path, policy: str
+) -> None:
     jobs = {"old": (0, 10 * HOUR, 1), "new": (3 * HOUR, HOUR // 2, 1)}
     found = starts(tmp_path, fleet(1), policy, jobs)
     assert found["new"] == [3 * HOUR]

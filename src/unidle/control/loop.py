@@ -15,8 +15,8 @@ import msgspec
 
 from unidle.clock import Clock
 from unidle.control.engine_commands import EngineCommands, bad_checkpoint
-from unidle.control.host_reports import arrival, event_of, fleet_at_start
 from unidle.control.gangs.idle import IdleWatch
+from unidle.control.host_reports import arrival, event_of, fleet_at_start
 from unidle.control.inbox import CancelRequest, Inbox, KeepRequest, RemoveRequest, SubmitRequest, refused
 from unidle.control.job_decisions import JobDecisions
 from unidle.control.loop_state import LoopState

@@ -166,7 +166,6 @@ class Demand:
         """Whether it is never preempted once it runs."""
         return self.level != "low"
 
-
     def expected_us(self) -> int | None:
         """Device-time that it needs in all, where its run time is known."""
         return None if self.estimate_ns is None else self.estimate_ns // NS_PER_US * max(self.size, 1)

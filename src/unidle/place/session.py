@@ -125,7 +125,9 @@ class Learned:
         self.no_filler: set[Like] = set()  # no filler can make room for jobs like this
         self.part_ns: dict[Like, int | None] = {}  # when a part is expected to be free for them
         self.no_victims = NoVictims(state)  # none may be stopped for jobs like this
-        self.no_overtaking: set[tuple[Like, int]] = set()  # nor any of their queue that comes after their class
+        self.no_overtaking: set[tuple[Like, int]] = (
+            set()
+        )  # nor any of their queue that comes after their class
         self.asked_to_move = False  # whether moving others was weighed for any job
 
     def started(self, demand: Demand) -> None:

@@ -18,7 +18,7 @@ from unidle.fleet import Barred, device_of
 from unidle.jobs import RankPlace, Reason
 from unidle.place.admission import JobClass, JobClasses, asks_of, fairness_of, totals, tree_of_queues
 from unidle.place.gang.fit import GangRound
-from unidle.place.model import Amounts, Backfill, Demand, Hold, Running
+from unidle.place.model import Backfill, Demand, Hold, Running
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.rank_class import RankClasses
 from unidle.place.queue.fair_share import PPB, PPM, FairShare

@@ -11,7 +11,9 @@ from unidle.place.queue.order import CLASSES_US, Turns, next_class_us, service_c
 HOUR_US = 3_600_000_000
 
 
-@pytest.mark.parametrize(("served_us", "expected"), [(0, 0), (HOUR_US - 1, 0), (HOUR_US, 1), (8 * HOUR_US, 2)])
+@pytest.mark.parametrize(
+    ("served_us", "expected"), [(0, 0), (HOUR_US - 1, 0), (HOUR_US, 1), (8 * HOUR_US, 2)]
+)
 def test_a_job_with_more_service_is_in_a_later_class(served_us: int, expected: int) -> None:
     assert service_class("attained", served_us) == expected
     assert service_class("fair", served_us) == expected

@@ -22,7 +22,7 @@ class IdleWatch:
     """
 
     def __init__(self, *, watch: bool = True) -> None:
-        """Without ``watch`` no holder is looked at."""
+        """Without ``watch`` no holder is checked."""
         self._watch = watch
         self._heap: list[tuple[int, str]] = []
         self._next: dict[str, int] = {}  # job -> when its live attempt is to be looked at by itself

@@ -139,7 +139,9 @@ class _PeerQueue(PeerRound):
             for job in sorted(self.view.unjudged)
             if job not in self.places and self.view.jobs.open[job].not_before_ns <= self.now_ns
         ]
-        return Plan(tuple(self.places.values()), tuple(waits), stops=tuple(self.stops), again_ns=self.again_ns)
+        return Plan(
+            tuple(self.places.values()), tuple(waits), stops=tuple(self.stops), again_ns=self.again_ns
+        )
 
 
 def length_ns(job: JobView) -> int:
@@ -157,7 +159,7 @@ def _end_ns(job: JobView, now_ns: int) -> int:
 
 
 class Fifo(QueuePeer):
-    """Nobody passes: the first that does not fit keeps all others waiting."""
+    """No job passes: the first that does not fit keeps all others waiting."""
 
     def __init__(self, name: str = "fifo") -> None:
         super().__init__(name)

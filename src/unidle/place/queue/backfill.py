@@ -192,7 +192,7 @@ class Planner:
         """``profile_of`` is what is free from now on, after all starts that were not passed to :meth:`tell`.
 
         ``not_before_ns`` is the earliest start of a job by what it needs other than devices; None: never. Room is
-        reserved for a job that is ``late``: by default, that waits for as long as the policy says.
+        reserved for a job that is ``late``: by default, that waits for as long as the policy has it.
         """
         self._late = late or (lambda demand: now_ns - demand.submitted_ns >= policy.starved_ns)
         self._not_before_ns = not_before_ns

@@ -6,7 +6,7 @@ submission: many jobs are short, and which is known only once it has run (Gu et 
 in turn, who holds the least first, and each user's jobs as for ``attained``. ``fifo``: the order of submission.
 
 A job's turn has come when all jobs that came before it and have not ended fit, with it, in what its queue deserves:
-had nobody passed it, it would run. From then on it falls behind while it waits. One that has fallen behind by half
+had no job passed it, it would run. From then on it falls behind while it waits. One that has fallen behind by half
 of the bound comes first, and none passes it again: the other half is for making room.
 """
 
@@ -23,7 +23,9 @@ from unidle.place.model import Amounts
 _HOUR_US: Final = 3_600_000_000
 CLASSES_US: Final = (_HOUR_US, 8 * _HOUR_US)
 """Device-time of service from which on a job is in the next class."""
-_PREDICTED_US: Final = tuple(_HOUR_US * 4**k // 64 for k in range(9))  # from a minute to 43 days, each four times the last
+_PREDICTED_US: Final = tuple(
+    _HOUR_US * 4**k // 64 for k in range(9)
+)  # from a minute to 43 days, each four times the last
 Waits: TypeAlias = tuple[tuple[int, int | None], ...]
 """Spans in which a job waited, as (since, until); the last one has no end while it waits."""
 LATE: Final = -1

@@ -266,7 +266,9 @@ class PendingJobs:
         self._shares, self._policy, self.turns = shares, policy, turns
         self.age_ns = policy.age_ns
         self._lines: dict[int, _Line] = {}
-        self.held: dict[tuple[int, str], int] = {}  # by leaf and user, what their running jobs hold; for ``fair``
+        self.held: dict[
+            tuple[int, str], int
+        ] = {}  # by leaf and user, what their running jobs hold; for ``fair``
         self.jobs: dict[str, Demand] = {}
 
     def __len__(self) -> int:
@@ -287,9 +289,7 @@ class PendingJobs:
 
     def _key(self, demand: Demand) -> OrderKey:
         order = self.order(self._shares.tree.leaf(demand.queue))
-        return order_key(
-            demand, self._policy, service_class(order, demand.served_us, demand.expected_us())
-        )
+        return order_key(demand, self._policy, service_class(order, demand.served_us, demand.expected_us()))
 
     def class_of(self, job: Demand | Running, now_ns: int) -> int:
         """The class of a job that waits or runs: what comes first in its queue's order (``queue.order``)."""
@@ -368,7 +368,6 @@ class PendingJobs:
             after = line.in_order[at]
             if after[1] not in starved:
                 yield self.jobs[after[1]]
-
 
     def _user_by_user(self, leaf: int, jobs: list[str]) -> Iterator[Demand]:
         """The next job of the user who holds the least, what was given here counted."""
