@@ -26,8 +26,7 @@ from unidle.control.replay.workload import Assumptions, replay, scenario_of
 from unidle.files.trace import COLUMNS, load_trace
 from unidle.fleet import Device, Fleet, Node, Tier
 from unidle.fleet.queues import QueueOrder
-from unidle.place.queue.order import Turns
-from unidle.place.snapshot import waits_of
+from unidle.place.queue.order import QueueTurns, waits_of
 from unidle.store.memory import ForgetfulStore
 from unidle.view.source import ledger_source
 from unidle.view.state import View
@@ -143,7 +142,7 @@ def measure(task: Task) -> Figures:
 
 def behind_h(view: View, gpus: int) -> list[float]:
     """How far each job fell behind its turn, from the final view alone: the definition of ``place.queue.order``."""
-    turns, ended = Turns(), list[float]()
+    turns, ended = QueueTurns(), list[float]()
     jobs = sorted(view.jobs.values(), key=lambda job: job.order)
     events = [(job.submitted_ns, 0, job) for job in jobs] + [(job.ended_ns or 0, 1, job) for job in jobs]
     for at_ns, ends, job in sorted(events, key=lambda event: (*event[:2], event[2].order)):
@@ -250,7 +249,7 @@ def _rows(where: str, cells: Cells) -> Iterator[Row]:
               each(lambda s: s["unidle, cannot stop"].mean_s / s["firstfit"].mean_s), "at most 1.005",
               lambda x: x <= NOISE, max, "firstfit")  # fmt: skip
     for peer in ("las", "qssf", "easy", "fifo"):
-        means = each(lambda s, peer=peer: s["unidle"].mean_s / s[peer].mean_s)
+        means = {name: sides["unidle"].mean_s / sides[peer].mean_s for name, sides in cells.items()}
         yield row(f"mean completion over that of {peer}", "ratio", means, "", lambda _: True, max, peer)
 
 

@@ -26,8 +26,9 @@ from unidle.place.model import (
 )
 from unidle.place.queue.backfill import Planner
 from unidle.place.queue.fair_share import Refusal
+from unidle.place.queue.pending import PendingJobs, PendingLine
 from unidle.place.queue.reservations import QuotaReservations
-from unidle.place.queue.state import Allocations, PendingJobs, PendingLine
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import Candidates, why_no_victims
 from unidle.place.slices.fit import StartRoom
 

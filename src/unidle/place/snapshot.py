@@ -22,8 +22,9 @@ from unidle.place.model import Backfill, Demand, Hold, Running
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.rank_class import RankClasses
 from unidle.place.queue.fair_share import PPB, PPM, FairShare
-from unidle.place.queue.order import Turns, Waits
-from unidle.place.queue.state import Allocations, PendingJobs, requested
+from unidle.place.queue.order import QueueTurns, served_us, waits_of
+from unidle.place.queue.pending import PendingJobs
+from unidle.place.queue.state import Allocations, requested
 from unidle.place.slices.devices import SliceMemo
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.spares import on_trial
@@ -43,19 +44,6 @@ def restart_ns(job: JobView) -> int:
 def begin_ns(attempt: AttemptView) -> int | None:
     """From its placement until it began its first step; None before that was seen."""
     return None if attempt.begun_ns is None else max(attempt.begun_ns - attempt.placed_ns, 0)
-
-
-def served_us(job: JobView) -> int:
-    """Device-time of the attempts that have ended."""
-    ended = sum(a.ended_ns - a.placed_ns for a in job.attempts if a.ended_ns is not None)
-    return ended // 1_000 * max(job.spec.devices, 1) if ended else 0
-
-
-def waits_of(job: JobView) -> Waits:
-    """When the job waited."""
-    since_ns = (job.submitted_ns, *(a.ended_ns for a in job.attempts if a.ended_ns is not None))
-    until_ns = (*(a.placed_ns for a in job.attempts), None)
-    return tuple(zip(since_ns, until_ns, strict=False))
 
 
 REMEMBERED: Final = 2_000
@@ -130,7 +118,7 @@ class QueueSnapshot:
             np.zeros(size, np.int64), self.shares, hosts=np.zeros((2, self.width), np.int64), log=free_slices.log
         )  # fmt: skip
         bound_ns = free_slices.fleet.order.bound_ns
-        self.turns = Turns()
+        self.turns = QueueTurns()
         self.waiting = PendingJobs(self.shares, Backfill(starved_ns=bound_ns), self.turns)
         self.never: dict[str, Reason] = {}
         self.job_classes: dict[str, JobClass] = {}  # by job that waits

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unidle.place.queue.order import CLASSES_US, Turns, next_class_us, service_class
+from unidle.place.queue.order import CLASSES_US, QueueTurns, next_class_us, service_class
 
 HOUR_US = 3_600_000_000
 
@@ -38,7 +38,7 @@ def test_the_next_class_begins_where_it_is_said(served_us: int, order: str) -> N
 
 
 def test_a_turn_comes_when_all_before_it_fit_with_it() -> None:
-    turns = Turns()
+    turns = QueueTurns()
     for at, (job, size) in enumerate([("a", 6), ("b", 4), ("c", 2)]):
         turns.see(job, 1, at, (size,))
         turns.waited(job, ((at, None),))
@@ -55,7 +55,7 @@ def test_a_turn_comes_when_all_before_it_fit_with_it() -> None:
 
 
 def test_a_job_larger_than_the_queue_deserves_has_its_turn_once_it_is_the_first() -> None:
-    turns = Turns()
+    turns = QueueTurns()
     turns.see("large", 1, 0, (16,))
     turns.waited("large", ((0, None),))
     turns.come(1, (8,), 5)
@@ -68,7 +68,7 @@ Events = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 50)), min_size=1, 
 @settings(deadline=None, max_examples=60)
 @given(Events)
 def test_jobs_whose_turn_has_come_fit_together(drawn: list[tuple[int, int]]) -> None:
-    turns, open_jobs = Turns(), dict[str, int]()
+    turns, open_jobs = QueueTurns(), dict[str, int]()
     for at, (size, lives) in enumerate(drawn):
         name = f"j{at:02}"
         turns.see(name, 1, at, (size,))

@@ -224,7 +224,8 @@ def _first_fitting(ranks: int) -> Fits:
         if int(room.sum()) < ranks:
             return None
         before = np.cumsum(room) - room
-        return np.clip(ranks - before, 0, room)
+        counts: Ints = np.clip(ranks - before, 0, room)
+        return counts
 
     return fits
 

@@ -57,9 +57,7 @@ class SimEngine:
         saves_together: bool = False,
     ) -> None:
         self._saves_together, self._saves_alone = saves_together, False
-        self._saved_at: dict[
-            tuple[Key, int], int
-        ] = {}  # where reports of saves are, as long as nothing else happens
+        self._saved_at: dict[tuple[Key, int], int] = {}
         self._fleet, self._clock, self._workload = fleet, clock, workload
         self._network, self._parts = UplinkContention(fleet), DeviceContention(fleet)
         self._gangs: dict[Key, SimGang] = {}

@@ -26,8 +26,9 @@ from unidle.place.actions.solver import Solver, VictimChoice, cheapest_choice, p
 from unidle.place.explain import refused
 from unidle.place.model import HOLD_NS, Demand, Domains, Fits, Hold, Ints, Mask, alike
 from unidle.place.queue.fair_share import FairShare
+from unidle.place.queue.pending import PendingLine
 from unidle.place.queue.reservations import affordable
-from unidle.place.queue.state import Allocations, PendingLine
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import Candidates, Rights, anyone, copies_deserved, rights
 from unidle.place.session import Attempt, Preemption, Session
 from unidle.place.slices.fit import StartRoom

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 
 from unidle.fleet.queues import Order
 from unidle.place.model import Amounts
+from unidle.view.jobs import JobView
 
 _HOUR_US: Final = 3_600_000_000
 CLASSES_US: Final = (_HOUR_US, 8 * _HOUR_US)
@@ -49,6 +50,19 @@ def next_class_us(order: Order, served_us: int, expected_us: int | None = None) 
     return edges[at] if at < len(edges) else None
 
 
+def served_us(job: JobView) -> int:
+    """Device-time of the attempts that have ended."""
+    ended = sum(a.ended_ns - a.placed_ns for a in job.attempts if a.ended_ns is not None)
+    return ended // 1_000 * max(job.spec.devices, 1) if ended else 0
+
+
+def waits_of(job: JobView) -> Waits:
+    """When the job waited."""
+    since_ns = (job.submitted_ns, *(a.ended_ns for a in job.attempts if a.ended_ns is not None))
+    until_ns = (*(a.placed_ns for a in job.attempts), None)
+    return tuple(zip(since_ns, until_ns, strict=False))
+
+
 @dataclass(slots=True)
 class _Came:
     """A queue's jobs that have not ended, as they came, and the first of them whose turn has come."""
@@ -58,7 +72,7 @@ class _Came:
     used: tuple[int, ...] = ()
 
 
-class Turns:
+class QueueTurns:
     """Whose turn has come, and how far each job has fallen behind it.
 
     It follows from when jobs were submitted, waited and ended, in whichever portions that becomes known.
