@@ -116,7 +116,6 @@ def write_trace(path: Path, trace: list[TraceRow], stops: bool) -> None:
 
 def measure(task: Task) -> Figures:
     """One replay."""
-    os.nice(10)
     trace = trace_of(task.file, task.jobs)
     fleet = fleet_of(gpus_for(trace, task.load), task.bound_h)
     policy, _, how = task.side.partition(", ")
@@ -176,7 +175,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
         if name not in HELD_OUT
         for bound_h in arguments.bounds
     ]
-    with ProcessPoolExecutor(2) as workers:
+    with ProcessPoolExecutor(2, initializer=os.nice, initargs=(arguments.nice,)) as workers:
         found = dict(zip([*tasks, *curve], workers.map(measure, [*tasks, *curve]), strict=True))
     for part in ("developed on", "held out"):
         some = [name for name in names if (name in HELD_OUT) == (part == "held out")]
@@ -224,7 +223,7 @@ def _rows(where: str, cells: Cells) -> Iterator[Row]:
         listed = ", ".join(f"{name} {value:.3g}" for name, value in found.items())
         good = sum(holds(value) for value in found.values())
         return Row(
-            f"{where}: {what}", unit, found[at], None, peer, goal=goal, holds=good == len(found),
+            f"{where}: {what}", unit, found[at], None, peer, goal=goal or None, holds=good == len(found) if goal else None,
             how=f"modelled: one replay each; the worst, {at}; holds for {good} of {len(found)}: {listed}",
         )  # fmt: skip
 
@@ -265,6 +264,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--files", nargs="*", default=[])
     parser.add_argument("--loads", nargs="*", type=float, default=list(LOADS))
     parser.add_argument("--jobs", type=int, default=JOBS_MOST, help="the first jobs of each file; 0: all")
+    parser.add_argument("--nice", type=int, default=0, help="added to the niceness of the replays")
     parser.add_argument("--bounds", nargs="*", type=float, default=[3.0, 6.0, 12.0, 24.0, 48.0, 96.0])
 
 
