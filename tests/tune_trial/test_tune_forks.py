@@ -129,10 +129,9 @@ def test_a_forked_run_that_never_ends_is_killed(shop: Workshop, plan: ForkPlan) 
 
 @pytest.mark.usefixtures("plan")
 def test_runs_of_one_server_share_the_seed_of_hashes_and_those_of_two_do_not(shop: Workshop) -> None:
-    folder = changed(shop, "AFTER = 0", "print(hash('a'), torch.initial_seed())")
+    folder = changed(shop, "AFTER = 0", "print(hash('a'))")
     one, other, again = (printed(shop, folder, server) for server in (SAME, SAME, AGAIN))
     assert one == other
-    assert one.split()[1] == again.split()[1]
     assert one != again
 
 

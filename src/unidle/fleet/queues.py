@@ -165,7 +165,7 @@ class QueueOrder:
     99 jobs in 100 fall behind their turn by at most ``bound_ns``.
     """
 
-    by: Order = "attained"
+    by: Order = "fifo"
     bound_ns: int = 12 * 3_600_000_000_000
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
-import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -17,9 +15,10 @@ from unidle.clock import Clock, boottime_ns
 from unidle.hub import frames
 from unidle.hub.acceptor import Acceptor
 from unidle.hub.authority import ServerIdentity
+from unidle.hub.bell import HubBell
 from unidle.hub.connection import Connection, ConnectionStage
 from unidle.hub.events import PolledEvents
-from unidle.hub.greeting import Greeting, HelloRefused
+from unidle.hub.greeting import Greeting, HelloRefused, refused_for
 from unidle.hub.limits import HubLimits
 from unidle.hub.ping_times import PingTimes
 from unidle.hub.protocol import Joined, Left, Peer, Received
@@ -49,15 +48,9 @@ class HubLoop:
     """
 
     def __init__(
-        self,
-        sockets: list[socket.socket],
-        identity: ServerIdentity,
-        tokens: Tokens,
-        clock: Clock,
-        fence: int,
-        limits: HubLimits,
-        is_fresh: Callable[[], bool],
-    ) -> None:
+        self, sockets: list[socket.socket], identity: ServerIdentity, tokens: Tokens, clock: Clock, fence: int,
+        limits: HubLimits, is_fresh: Callable[[], bool],
+    ) -> None:  # fmt: skip
         self._is_fresh = is_fresh
         self._listeners = {each.fileno(): each for each in sockets}
         self._tokens, self._clock = tokens, clock
@@ -80,11 +73,9 @@ class HubLoop:
         self._stopping = False
         self._turn_ns, self._pause_ns = 0, _TURN_NS
         self.failed: BaseException | None = None
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._bell_use = threading.Lock()
-        self._woken = False
+        self._bell = HubBell()
         self._poller = select.epoll()
-        self._poller.register(self._bell, select.EPOLLIN)
+        self._poller.register(self._bell.fd, select.EPOLLIN)
         for fd in self._listeners:
             self._poller.register(fd, select.EPOLLIN)
 
@@ -95,18 +86,11 @@ class HubLoop:
         self.wake()
 
     def wake(self) -> None:
-        if not self._woken:
-            self._woken = True
-            self._ring()
+        self._bell.wake()
 
     def stop(self) -> None:
         self._stopping = True
-        self._ring()
-
-    def _ring(self) -> None:
-        with self._bell_use:  # the thread may end, and close it, at any time
-            if self._bell >= 0:
-                os.eventfd_write(self._bell, 1)
+        self._bell.ring()
 
     # the thread
 
@@ -139,10 +123,8 @@ class HubLoop:
                     self._guarded(connection, self._serve, mask)
             elif fd in self._listeners:
                 self._accept(self._listeners[fd])
-            elif fd == self._bell:
-                with suppress(BlockingIOError):
-                    os.eventfd_read(self._bell)
-                self._woken = False
+            elif fd == self._bell.fd:
+                self._bell.clear()
                 self._look_at_vouched()
         self._turn_ns = boottime_ns()
         self._take_orders()
@@ -182,12 +164,8 @@ class HubLoop:
         """One connection must not end the others, whatever it sent."""
         if isinstance(error, StreamLost):
             self._lost(connection, str(error))
-        elif isinstance(error, wire.Malformed):
-            self._refuse(connection, "malformed", str(error), "update the client")
-        elif isinstance(error, HelloRefused):
-            self._refuse(connection, error.because, str(error), error.remedy)
         else:
-            self._refuse(connection, "error", f"{type(error).__name__}: {error}", "")
+            self._refuse(connection, *refused_for(error))
 
     def _read(self, connection: Connection) -> None:
         stream = connection.stream
@@ -413,6 +391,4 @@ class HubLoop:
         for listener in self._listeners.values():
             listener.close()
         self._poller.close()
-        with self._bell_use:
-            bell, self._bell = self._bell, -1
-            os.close(bell)
+        self._bell.close()

@@ -1,7 +1,7 @@
 """How much faster a changed program is, decided after a few pairs of runs or more.
 
 Decisions are made at a few numbers of pairs that are fixed before. At each, the lower bound of the mean of log ratios is that of Student's t.
-All looks at a change together err in at most 2.5 % of the changes whose true speed-up is the bound itself, and far less where nothing
+All decisions on a change together err in at most 2.5 % of the changes whose true speed-up is the bound itself, and far less where nothing
 changed: the first race of a change has half of that, the second a quarter, and so on, in equal parts for its looks. Changes may be dropped
 early at any time, or wait for others: that cannot keep a wrong one.
 """

@@ -85,7 +85,7 @@ class Race:
     ) -> None:
         """Rounds until each change is decided or one is much faster, or there is no time for another one before ``end``.
 
-        If there is no time to decide on all, the most promising ones go on.
+        If there is no time to decide on all, the most promising ones continue.
         """
         for number in itertools.count(1):
             left = self._promising([one for one in racers if not one.verdict], end - time.monotonic())

@@ -10,18 +10,18 @@ from unidle.tune.cheats import cheats
 from unidle.tune.edits import planned
 from unidle.tune.fixes.changes import TuneChange
 from unidle.tune.trial.evidence import NATIVE, SHADOW, compare
-from unidle.tune.trial.workshop import AGAIN, SAME, Observation, Workshop, together
+from unidle.tune.trial.workshop import AGAIN, SAME, WatchedRun, Workshop, together
 
 Verdict = Literal["kept", "rejected", "inconclusive"]
 _FLOAT64: Final = {"TUNE_TRIAL_FLOAT64": "1"}
 _KINDS: Final = (
-    Observation("in float64", _FLOAT64),
-    Observation("in float64 with another seed and batch size", {**_FLOAT64, "TUNE_TRIAL_SEED": "7919", "TUNE_TRIAL_MORE_BATCH": "1"}),
-    Observation("natively", {}),
+    WatchedRun("in float64", _FLOAT64),
+    WatchedRun("in float64 with another seed and batch size", {**_FLOAT64, "TUNE_TRIAL_SEED": "7919", "TUNE_TRIAL_MORE_BATCH": "1"}),
+    WatchedRun("natively", {}),
 )  # fmt: skip
 _AGAIN: Final = (
-    Observation("in float64, again", _FLOAT64, AGAIN),
-    Observation("natively, again", {}, AGAIN),
+    WatchedRun("in float64, again", _FLOAT64, AGAIN),
+    WatchedRun("natively, again", {}, AGAIN),
 )
 
 

@@ -1,7 +1,7 @@
 """Imports what a program imports, once; then forks a process for each run of it. Started by ``forks.py`` with the program's own Python.
 
 A run is two processes. The keeper has limits of its own, adopts whatever the program leaves behind, and kills it at the end. The
-program is forked from the keeper. What was imported for it is out of sight until it asks for it, and is given to it only if it has the
+program is forked from the keeper. What was imported for it is out of sight until it imports them too, and is given to it only if it has the
 environment and the paths that this process had: else it ends with ``UNSAFE``, and runs in a new process.
 """
 
@@ -131,7 +131,7 @@ def is_standard(name: str) -> bool:
     return name.partition(".")[0] in sys.stdlib_module_names
 
 
-class Keeper:
+class RunKeeper:
     """The process above one program. ``talk`` is its socket to the parent."""
 
     def __init__(self, talk: socket.socket, server: int) -> None:
@@ -246,7 +246,7 @@ def serve(control: socket.socket, warm: WarmModules) -> dict[str, Any]:
         request, files = found
         if not os.fork():
             control.close()
-            keeper = Keeper(socket.socket(fileno=files[0]), server)
+            keeper = RunKeeper(socket.socket(fileno=files[0]), server)
             if keeper.start():
                 for one in files[1:]:
                     os.close(one)
