@@ -16,7 +16,7 @@ class HubBell:
         self._woken = False
 
     def wake(self) -> None:
-        """Ring, if it has been heard since the last time."""
+        """Ring, unless the last ring is not cleared yet."""
         if not self._woken:
             self._woken = True
             self.ring()
