@@ -8,7 +8,7 @@ BIN := .venv/bin
 # The longest first: two run at a time.
 CHECKS := check-types check-native check-docs check-lint
 
-.PHONY: help setup setup-tests demo demo-hosts demo-span demo-tune test test-slow test-all test-nightly test-gpu test-kube kube-assets mutants disk-faults fuzz check $(CHECKS) format bench drill docs wheels lock clean
+.PHONY: help setup setup-tests demo demo-fill demo-hosts demo-kube demo-span demo-tune test test-slow test-all test-nightly test-gpu test-kube kube-assets mutants disk-faults fuzz check $(CHECKS) format bench drill docs wheels lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -22,8 +22,14 @@ setup-tests:
 demo: setup ## Train a small GPT on 4 ranks, kill one, resume, and show where the time went
 	@$(BIN)/python scripts/demo.py $(ARGS)
 
+demo-fill: setup ## Train a pipeline before and after a service prefills in its waits (as root): losses, answers, both ledgers
+	@$(BIN)/python scripts/demo_fill.py $(ARGS)
+
 demo-hosts: setup ## Train on three hosts (network namespaces, as root) that join a controller; kill a rank, cut a host, come back
 	@$(BIN)/python scripts/demo_hosts.py $(ARGS)
+
+demo-kube: kube-assets ## Train on a Kubernetes cluster of three nodes on this machine (as root); kill a rank, then a node
+	@$(BIN)/python scripts/demo_kube.py $(ARGS)
 
 demo-span: setup ## Train a small GPT over four sites with slow links, compared with its model and gloo (as root: in namespaces)
 	@$(BIN)/python scripts/demo_span.py $(ARGS)

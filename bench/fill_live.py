@@ -120,7 +120,9 @@ def _rows(what: str, found: Outcome, least: float | None) -> Iterator[Row]:
     if least is not None and run["filled"] is not None:
         yield Row(
             f"{what}: waits turned into useful work", "%", 100 * run["filled"], goal=f"at least {least:g} %",
-            holds=100 * run["filled"] >= least, how=f"measured here, waits of {run['waited_ns'] / 1e9:.0f} device seconds in which fillers were admitted",
+            holds=100 * run["filled"] >= least, how=f"measured here, waits of {run['waited_ns'] / 1e9:.0f} device seconds in which fillers were admitted;"
+            f" {100 * run['late_ns'] / run['waited_ns']:.1f} % passed before the first piece, {100 * run['delayed_ns'] / run['waited_ns']:.1f} % while"
+            " a piece had no free core",
         )  # fmt: skip
     yield Row(f"{what}: prefilled tokens", "tokens", run["units"], how="measured here")
     if (error := run["forecast"]["mean_error_ms"]) is not None:

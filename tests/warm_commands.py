@@ -19,13 +19,21 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 _FIXED = ("PYTHON", "LC_", "LANG", "LD_")
 _LENGTH_BYTES = 8
-_ROOMS = ("cli", "control", "engine.local", "files", "ledger", "predict", "report", "store", "view")
+ROOMS = ("cli", "control", "engine.local", "files", "ledger", "predict", "report", "store", "view")
+_SPAN = (
+    "span.cli.run",
+    "span.cli.run_report",
+    "span.cli.site",
+    "span.files.train",
+    "span.run.coordinator",
+    "span.run.gang",
+)
 
 
 class WarmPopen(subprocess.Popen[Any]):
@@ -122,6 +130,11 @@ class WarmCommands:
             self._line.close()
             self._server.wait()
         self._server = self._line = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the warm process, where there is one."""
+        return None if self._server is None else self._server.pid
 
     def ask(self, task: dict[str, Any], descriptors: list[int]) -> socket.socket:
         """Have a process forked for a task. The socket gives its pid, and in the end its status, each on a line."""
@@ -277,16 +290,18 @@ def run_to_end(main: Callable[[], object]) -> NoReturn:
     os._exit((code or 0) & 0xFF)
 
 
-def import_all() -> None:
+def import_all(rooms: Iterable[str] = ROOMS) -> None:
     """What commands import, so that it is there when one is forked."""
     import gc
     import pkgutil
     from importlib import import_module
 
-    for room in _ROOMS:
+    for room in rooms:
         for module in pkgutil.walk_packages(import_module(f"unidle.{room}").__path__, f"unidle.{room}."):
             with contextlib.suppress(ImportError):  # what is not installed is not missed until it is used
                 import_module(module.name)
+    for name in _SPAN:  # only these: ranks of a span import PyTorch
+        import_module(f"unidle.{name}")
     gc.collect()
     gc.freeze()
 

@@ -39,13 +39,17 @@ def parser() -> argparse.ArgumentParser:
     again = commands.add_parser(
         "restart", help="kill a process and start it again; or a node, as a reboot does"
     )
-    again.add_argument(
-        "name", metavar="NAME", help="as `status` lists it, such as n2/kubelet, etcd, or n2 for a node"
+    cut = commands.add_parser(
+        "kill", help="kill a process, or all of a node; it is away until restart starts it again"
     )
+    for command in (again, cut):
+        command.add_argument(
+            "name", metavar="NAME", help="as `status` lists it, such as n2/kubelet, etcd, or n2 for a node"
+        )
     show = commands.add_parser("status", help="what runs, which nodes are Ready, and the memory of each")
     show.add_argument("--json", action="store_true", help="as JSON")
     commands.add_parser("assets", help="build what a cluster is made of; the same as make kube-assets")
-    for command in (start, end, again, show):
+    for command in (start, end, again, cut, show):
         command.add_argument(
             "--dir",
             type=Path,
@@ -70,10 +74,10 @@ def run(given: argparse.Namespace) -> int:
         from kube_cluster.down import down
 
         down(given.dir)
-    elif given.command == "restart":
-        from kube_cluster.restart import restart
+    elif given.command in ("kill", "restart"):
+        from kube_cluster.restart import kill, restart
 
-        restart(given.name, given.dir)
+        (kill if given.command == "kill" else restart)(given.name, given.dir)
     else:
         from kube_cluster.status import status
 

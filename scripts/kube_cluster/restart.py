@@ -1,4 +1,4 @@
-"""``scripts/kube restart``: a process that is killed and started again, or a node as after a reboot."""
+"""``scripts/kube kill`` and ``restart``: a process, or a node with all its processes, as a power cut and a reboot do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,21 +21,43 @@ _POLL_S: Final = 0.01
 
 def restart(name: str, given: Path | None) -> None:
     """Errors: BadInput for a name that the cluster does not have, UnidleError where it does not start again."""
+    with _starter(given) as starter:
+        if index := _node(starter, name):
+            _cut(starter.layout, index, name)
+            node.boot(starter, assets.needed(), index, name)
+            node.start_kubelet(starter, index, name)
+        else:
+            process = _kill(starter, name)
+            starter.start(name, process.node, process.words)
+    print(f"kube: {name} runs again", file=sys.stderr)
+
+
+def kill(name: str, given: Path | None) -> None:
+    """It is away until :func:`restart`. Errors: BadInput for a name that the cluster does not have."""
+    with _starter(given) as starter:
+        if index := _node(starter, name):
+            _cut(starter.layout, index, name)
+        else:
+            _kill(starter, name)
+    print(f"kube: {name} is killed", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _starter(given: Path | None) -> Iterator[Starter]:
     layout = Layout(folder_of(given))
     state.running(layout)
     machine.check()
     with state.locked(layout):
-        starter = Starter(state.running(layout))
-        indexes = {node_name: index for index, node_name in named_nodes(starter.state.nodes)}
-        if name in indexes:
-            _reboot(starter, indexes[name], name)
-        else:
-            _again(starter, name)
-    print(f"kube: {name} runs again", file=sys.stderr)
+        yield Starter(state.running(layout))
 
 
-def _again(starter: Starter, name: str) -> None:
-    """A process with the same options in the same namespaces."""
+def _node(starter: Starter, name: str) -> int:
+    """The index of a node; 0 for what is none."""
+    return {node_name: index for index, node_name in named_nodes(starter.state.nodes)}.get(name, 0)
+
+
+def _kill(starter: Starter, name: str) -> state.Process:
+    """The process that has ended; it can be started again with the same options in the same namespaces."""
     process = starter.state.processes.get(name)
     if process is None or name.endswith(f"/{ANCHOR}"):
         known = [known for known in starter.state.processes if not known.endswith(f"/{ANCHOR}")]
@@ -49,13 +72,10 @@ def _again(starter: Starter, name: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
         time.sleep(_POLL_S)
-    starter.start(name, process.node, process.words)
+    return process
 
 
-def _reboot(starter: Starter, index: int, name: str) -> None:
+def _cut(layout: Layout, index: int, name: str) -> None:
     """All processes of the node end, its pods too, and its namespaces with them. What is on its disk stays."""
-    layout = starter.layout
     groups.remove(f"{layout.group}/{name}")
     network.disconnect(layout, index)
-    node.boot(starter, assets.needed(), index, name)
-    node.start_kubelet(starter, index, name)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from box.small_hub import TRAINS, RealBox, SmallHub, died, hub_and_box
 from unidle import wire
+from unidle.box.given_back import unchanged_mappings
 from waiting import wait_until
 
 
@@ -207,3 +208,53 @@ def test_a_box_waits_for_a_hub_that_is_not_there_yet(tmp_path: Path) -> None:
     finally:
         box.close()
         hub.vanish()
+
+
+def test_a_box_at_rest_gives_memory_back_and_works_on(tmp_path: Path) -> None:
+    with hub_and_box(tmp_path) as (hub, box):
+        peer = hub.peer().welcome()
+        assert peer.start(1, TRAINS)["ok"]
+        hub.mark("step")
+        wait_until(lambda: rss_mb(box) < 15, what="a box that has given memory back")
+        os.kill(hub.mark("spawn")["pid"], signal.SIGKILL)
+        assert hub.end_of(1)["code"] == -signal.SIGKILL
+        assert peer.ask(wire.RELEASE, attempt=1)["ok"]
+        assert peer.start(2, "print('again')")["ok"]
+        assert hub.end_of(2)["code"] == 0
+
+
+def rss_mb(box: RealBox) -> float:
+    status = Path(f"/proc/{box.pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) / 1000
+
+
+def test_only_unchanged_mappings_of_files_are_given_back() -> None:
+    shown = """\
+7f0000000000-7f0000002000 r-xp 00000000 08:01 7        /usr/lib/a name.so
+Rss:                   8 kB
+Anonymous:             0 kB
+Locked:                0 kB
+VmFlags: rd ex mr mw me
+7f0000003000-7f0000004000 r--p 00000000 08:01 7        /usr/lib/changed.so
+Anonymous:             4 kB
+Locked:                0 kB
+7f0000005000-7f0000006000 r--p 00000000 08:01 7        /usr/lib/locked.so
+Anonymous:             0 kB
+Locked:                4 kB
+7f0000007000-7f0000008000 rw-p 00000000 08:01 7        /usr/lib/writable.so
+Anonymous:             0 kB
+Locked:                0 kB
+7f0000009000-7f000000a000 r--p 00000000 00:00 0
+Anonymous:             0 kB
+Locked:                0 kB
+7f000000b000-7f000000c000 r-xp 00000000 00:00 0        [vdso]
+Anonymous:             0 kB
+Locked:                0 kB
+7f000000d000-7f000000e000 r--p 00000000 08:01 7        /usr/lib/rodata.so (deleted)
+Anonymous:             0 kB
+Locked:                0 kB
+"""
+    assert list(unchanged_mappings(shown.splitlines())) == [
+        (0x7F0000000000, 0x7F0000002000),
+        (0x7F000000D000, 0x7F000000E000),
+    ]

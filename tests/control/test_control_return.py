@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+import msgspec
 
 from control.remedy_worlds import RemedyWorld
+from unidle.agent.orders import CheckOrder, Orders
 from unidle.engine.local.commands.runner import check_words
 from unidle.engine.node_commands import NodeCheck, NodeCommand
 
@@ -77,6 +81,15 @@ def test_checks_of_declared_nodes_read_the_kernel_logs_of_the_fleet_file_each_it
     world.until(30)
     assert sorted(one.kernel_log for one in checks.values()) == ["", "/var/log/n2.log", "off"]
     assert "--kernel-log=off" in check_words("n1", NodeCheck("quick", kernel_log="off"), 0)
+
+
+def test_an_agent_in_a_pod_checks_the_whole_node(tmp_path: Path):
+    assert "--whole-node" not in check_words("n1", NodeCheck("quick"), 0)
+    body = {"name": "one", "limit_ns": S}
+    for whole in (False, True):
+        orders = Orders(tmp_path / str(whole), "n1", hooks=False, whole_node=whole)
+        words, _ = orders._words(msgspec.convert(body, CheckOrder))
+        assert ("--whole-node" in words) is whole
 
 
 def test_the_moment_of_a_check_is_in_seconds_since_boot_and_without_one_all_lines_count():

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from engine_contract.process_rigs import HubRig
 from engine_contract.rigs import Behaviour, S
-from kube.cluster import IMAGE, Cluster, kube, traces
-from kube.kube_site import pod_section
-from unidle.control.kube import KubeController, KubeWish, kube_engine
+from kube.cluster import IMAGE, Cluster, kube
+from kube_cluster.traces import traces
+from kube_cluster.user_space import pod_section
+from unidle.control.kube import ClusterObjects, KubeController, KubeWish, kube_engine
 from unidle.engine.hosts.timing import HostsTiming
 from unidle.engine.kube.engine import KubeEngine
 from unidle.engine.local.ranks import process_tree
 from unidle.engine.protocol import StartGang
 from unidle.files.job import job_from_command
-from unidle.fleet import Fleet
 from unidle.hub.limits import HubLimits
 from unidle.hub.server import HubServer
 from unidle.jobs import JobSpec
@@ -60,6 +60,7 @@ class KubeRig(HubRig):
     def __init__(self, place: Path, cluster: Cluster) -> None:
         super().__init__(place)
         self.cluster = cluster
+        self._objects: list[ClusterObjects] = []
         self.hub_host = cluster.host
         self.open()
         self.engine: KubeEngine = self.engine_of(self.hub)
@@ -69,7 +70,9 @@ class KubeRig(HubRig):
         kubeconfig = str(self.cluster.folder / "kubeconfig")
         wish = KubeWish(IMAGE, kubeconfig=kubeconfig, hub_addresses=addresses, cpu_devices=4)
         by = KubeController(self.clock, fence or self.fence, self.timing, lambda: True)
-        return kube_engine(hub, wish, Fleet(), by)
+        engine, objects = kube_engine(hub, wish, lambda declared: declared, by)
+        self._objects.append(objects)
+        return engine
 
     def spec(self, behaviour: Behaviour, ranks: int) -> JobSpec:
         wish = job_from_command(["true"], base_dir=self.place, pod=pod_section(self.place)).pod
@@ -121,3 +124,5 @@ class KubeRig(HubRig):
         self.engine.keep([])
         self.until(lambda: not self.engine.pods.at, "the end of all pods", 120)
         self.engine.close()
+        for objects in self._objects:
+            objects.close()

@@ -279,3 +279,22 @@ def test_a_box_that_ends_before_its_ranks_were_started_disrupts_nothing_and_is_g
     hub.after(0)
     assert hub.sent(again, frames.Start)
     assert hub.sent(two, frames.Start)
+
+
+def test_no_rank_starts_in_a_box_that_its_maker_ends(
+    hub: ScriptedHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So of a pod that is too small for the next attempt: its box is connected until the pod has ended."""
+    leaving = {"n1"}
+    monkeypatch.setattr(hub.engine._core.maker, "leaves", lambda link: link.node in leaving, raising=True)
+    for name in ("n1", "n2"):
+        hub.join(name)
+    older, other = hub.join("n1", "job"), hub.join("n2", "job")
+    hub.engine.start(gang_of())
+    hub.after(0)
+    assert not hub.sent(older, frames.Prepare) and not hub.sent(other, frames.Prepare)
+    hub.leave(older)
+    leaving.clear()
+    newer = hub.join("n1", "job")
+    hub.after(0)
+    assert hub.sent(newer, frames.Prepare) and hub.sent(other, frames.Prepare)

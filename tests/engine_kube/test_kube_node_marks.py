@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from unidle.engine.kube.hook_jobs import HOOK
 from unidle.engine.kube.node_marks import HEALTHY, KubeMarks
 from unidle.engine.node_marks import NodeMark
 from unidle.kube.nodes import CORDONED_BY, UNFIT, FleetRules, read_node
@@ -60,9 +61,10 @@ def node(version: str = "1", *, unschedulable: bool = False, cordoned: bool = Fa
     )
 
 
-def pod(name: str, owner: str = "ReplicaSet", on: str = "n1") -> Pod:
+def pod(name: str, owner: str = "ReplicaSet", on: str = "n1", labels: dict[str, str] | None = None) -> Pod:
     owners = (OwnerReference("v1", owner, "o", "u", controller=True),) if owner else ()
-    return Pod(Metadata(name=name, namespace="d", uid=f"uid-{name}", owner_references=owners), PodSpec(on))
+    meta = Metadata(name=name, namespace="d", uid=f"uid-{name}", labels=labels or {}, owner_references=owners)
+    return Pod(meta, PodSpec(on))
 
 
 def test_nothing_is_written_before_it_is_known_what_is_out_of_use() -> None:
@@ -124,6 +126,7 @@ def test_only_what_something_makes_again_is_evicted_and_once() -> None:
     marks.wanted = {"n1": DRAINED}
     marks.see(node(), gone=False)
     pods = [pod("web"), pod("ours-1"), pod("agent", "DaemonSet"), pod("alone", ""), pod("far", on="n2")]
+    pods.append(pod("remedy", "Job", labels={HOOK: "unidle-hook-1"}))  # of this node, as it is out of use
     marks.act(lambda: pods, S)
     assert [write.name for write in writes.taken() if isinstance(write, Evict)] == ["web"]
     marks.act(lambda: pods, 10 * S)

@@ -59,7 +59,12 @@ def warmed(machine: Machine, command: StartGang, modules: Sequence[str] = ("json
     env = launch.common_environment(command, os.environ)
     assert pool.prepare(command.spec.command, env) == ""
     [zygote] = pool._zygotes.values()
-    wait_until(lambda: pool._is_ready(zygote), timeout_s=150, what="a warm Python")
+
+    def ready() -> bool:
+        pool.is_near(command.spec.command, env)  # hurries it on: else it waits for an idle core
+        return pool._is_ready(zygote)
+
+    wait_until(ready, timeout_s=150, what="a warm Python")
     return pool
 
 
@@ -80,6 +85,20 @@ def test_a_start_waits_for_a_warm_python_that_is_on_its_way(machine: Machine, tm
     pool = machine.engine._starts.warm = WarmPool(("slow_import",))
     pool.prepare(command.spec.command, launch.common_environment(command, os.environ))
     assert run(machine, command).log() == "True\n"
+
+
+def test_an_engine_that_is_told_what_to_import_starts_all_ranks_of_a_gang_from_one_python(
+    machine: Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "slow_import.py").write_text("import os, time\ntime.sleep(1.5)\nhere = os.getpid()\n")
+    (tmp_path / "script.py").write_text(
+        "import os, sys\nprint(os.getpid() != sys.modules['slow_import'].here)\n"
+    )
+    command = command_of(tmp_path / "script.py", ranks=3, env={"PYTHONPATH": str(tmp_path)})
+    machine.engine.import_once(("slow_import",))
+    gang = run(machine, command)
+    assert [gang.log(rank) for rank in range(3)] == ["True\n"] * 3
+    assert machine.engine._starts.warm is not None and len(machine.engine._starts.warm._zygotes) == 1
 
 
 def test_a_script_cannot_tell_that_it_was_started_warm(machine: Machine, tmp_path: Path) -> None:

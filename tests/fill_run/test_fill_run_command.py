@@ -98,6 +98,10 @@ def test_a_job_is_filled_and_the_ledger_shows_it(
         "loss_equal": None,
     }
     assert left_of_this_process() == []
+    page = tmp_path / "report.html"
+    assert unidle("report", *store, "--out", str(page))[0] == 0
+    assert "Fillers in its waits" in page.read_text()
+    assert ", with fillers</b>" in page.read_text()
 
 
 @pytest.mark.usefixtures("groups")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import os
 import random
+from typing import Any
 
 import pytest
 
 from unidle.fill.runtime.conduct import PieceUse, judge
 from unidle.fill.runtime.kernel import Scheduling, why_not
-from unidle.fill.runtime.trial import BlockPair, Trial, slow_down
+from unidle.fill.runtime.sample_steps import SampleSteps
+from unidle.fill.runtime.trial import Trial
+from unidle.predict.block_pairs import BlockPair, slow_down
+from unidle.rank.waits import RankWait
 
 IDLE, OTHER, BATCH = os.SCHED_IDLE, os.SCHED_OTHER, os.SCHED_BATCH
 MS, S = 1_000_000, 1_000_000_000
@@ -105,3 +109,37 @@ def test_both_orders_occur_and_a_missed_step_begins_the_pair_again() -> None:
     assert len(trial.pairs) == before
     trial.step(now + 100 * MS)
     assert len(trial.pairs) == before + 1
+
+
+class Seen:
+    """A filler whose rank waits in the second half of each step of 100 ns; ``of`` runs in its last quarter, from ``first`` on."""
+
+    rank_number = 2
+
+    def __init__(self, first: int) -> None:
+        self.first, self.now = first, 0
+        self.board: Any = self
+        self.waiting_since_ns = 0
+
+    def waits_from(self, _count: int) -> list[RankWait]:
+        return [RankWait(0, at + 50, 50, 50) for at in range(0, self.now, 100)]
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        return [(at + 40, at + 75, 7) for at in range(self.first, self.now, 100)]
+
+
+def test_of_all_steps_the_last_without_and_the_fullest_with_fillers_are_kept_but_not_the_last_of_all() -> (
+    None
+):
+    samples, filler = SampleSteps(), Seen(first=300)
+    for number in range(1, 7):
+        filler.now = number * 100
+        samples.step(number, filler.now, [filler])
+    before, after = samples.records()
+    assert before == {
+        "step": 3, "length_ns": 100, "filled": False, "ranks": [{"rank": 2, "waits": [[50, 100]], "runs": []}],
+    }  # fmt: skip
+    assert (after["step"], after["ranks"][0]["runs"]) == (4, [[50, 75, 7]])  # only what ran in the wait
+    samples.missed()
+    samples.step(9, 900, [filler])
+    assert [one["step"] for one in samples.records()] == [3, 4]

@@ -8,8 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from fill_run.running import HERE, steps_of, training
 from ports import block
+from unidle.fill.runtime import slots
 from unidle.fill.runtime.shared_counters import FINISHED, SharedCounters
 from unidle.fill.runtime.slots import SlotRules, Slots
 from unidle.fill.sliced import FillPiece, Room
@@ -239,6 +242,53 @@ def test_a_paced_piece_takes_its_stated_time_of_waits_only() -> None:
     first_end = board._waits[0][1]
     assert sum(at < first_end for at in filler.ran) <= 11
     assert not any(first_end <= at < board._waits[1][0] for at in filler.ran)
+    board.close()
+    counters.close()
+
+
+class StoppedClock:
+    """Time passes only where it is said to."""
+
+    def __init__(self) -> None:
+        self.now = MS
+
+    def monotonic_ns(self) -> int:
+        return self.now
+
+    def process_time_ns(self) -> int:
+        return 0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += round(seconds * 1e9)
+
+
+def test_pauses_between_paced_pieces_of_one_wait_are_part_of_their_stated_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = StoppedClock()
+    monkeypatch.setattr(slots, "time", clock)
+
+    class Slow(Pieces):
+        def next_piece(self, room: Room) -> FillPiece | None:
+            clock.sleep(0.0005)
+            if len(self.ran) == 5 and clock.now < 100 * MS:
+                return None  # no work for a while: no part of any piece
+            return super().next_piece(room)
+
+        def run(self) -> None:
+            self.ran.append(clock.now)
+
+    class Waiting(Clocked):
+        waiting_since_ns = MS // 2
+        waits = 0
+
+    board, counters = Waiting([], lives=True), SharedCounters()
+    counters["open"] = 1
+    filler = Slow(2 * MS, 10)
+    Slots(filler, board, counters, SlotRules(5 * MS, 100, paced=True)).run()
+    assert [at // MS for at in filler.ran[:5]] == [1, 4, 6, 8, 10]
+    assert [at - filler.ran[5] for at in filler.ran[5:]] == [k * 2 * MS + (k > 0) * 500_000 for k in range(5)]
+    assert counters["filled_ns"] == 20 * MS
     board.close()
     counters.close()
 

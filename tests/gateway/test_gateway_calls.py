@@ -135,6 +135,24 @@ def test_a_request_has_the_name_of_its_user_whatever_it_has(
     assert msgspec.json.decode(found.body, type=CancelRequest).by == "alice"
 
 
+def test_a_request_that_comes_again_with_its_number_is_kept_once(
+    server: ApiServer, calls: Calls, tmp_path: Path
+) -> None:
+    """Of an answer that was cut short on its way, the command asks again."""
+    server.rights.add(("alice", "delete", "jobs"))
+    server.rights.add(("bob", "delete", "jobs"))
+    given = {"kind": "cancel", "body": msgspec.json.encode(CancelRequest("train-1", "root"))}
+    first = [calls.carry_out(ALICE, "request", given, "1") for _ in range(2)]
+    assert first[0] == first[1]
+    assert calls.carry_out(ALICE, "request", given, "2") != first[0]
+    assert calls.carry_out(User("bob"), "request", given, "1") not in first  # a number is of its user
+    for number in range(100):
+        calls.carry_out(ALICE, "request", given, f"more-{number}")
+    assert len(calls._done) < 50
+    with pytest.raises(BadInput):
+        calls.carry_out(ALICE, "request", {"kind": "shutdown", "body": b"{}"}, "3")
+
+
 def test_a_job_of_another_user_is_refused(server: ApiServer, calls: Calls) -> None:
     server.rights.add(("alice", "create", "jobs"))
     body = msgspec.json.encode({"job": "x-1", "spec": {"user": "bob"}})

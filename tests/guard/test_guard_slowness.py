@@ -23,17 +23,7 @@ def judged(
     read_every: int | Callable[[float], int] = 1,
 ) -> list[Slow | None]:  # fmt: skip
     """What a judge says at each look. A step takes as long as its slowest rank; the others wait for it."""
-    chance = random.Random(seed)
-    steps: list[float] = []
-    waits: list[list[tuple[float, float]]] = [[] for _ in range(ranks)]
-    now, step = 0.0, 0
-    while now < seconds:
-        took = [work(rank, step) * (1 + chance.uniform(0, noise)) for rank in range(ranks)]
-        end = now + max(took) + 0.02
-        for rank, spent in enumerate(took):
-            waits[rank].append((now + spent, end))
-        steps.append(end)
-        now, step = end, step + 1
+    steps, waits = worked(ranks, work, seconds, noise, seed)
     judge = SlowJudge(groups or [list(range(ranks))], nodes)
     said = []
     for at in range(TICK, int(seconds * S), TICK):
@@ -51,6 +41,49 @@ def judged(
             judge.judge(GangVitals("job", 1, at - TICK, at, tuple(seen), links_read=read), done[-64:])
         )
     return said
+
+
+def worked(
+    ranks: int, work: Work, seconds: float, noise: float, seed: int
+) -> tuple[list[float], list[list[tuple[float, float]]]]:
+    """When each step ended, and when each rank waited."""
+    chance = random.Random(seed)
+    steps: list[float] = []
+    waits: list[list[tuple[float, float]]] = [[] for _ in range(ranks)]
+    now, step = 0.0, 0
+    while now < seconds:
+        took = [work(rank, step) * (1 + chance.uniform(0, noise)) for rank in range(ranks)]
+        end = now + max(took) + 0.02
+        for rank, spent in enumerate(took):
+            waits[rank].append((now + spent, end))
+        steps.append(end)
+        now, step = end, step + 1
+    return steps, waits
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_onset_of_a_slow_down_is_within_one_step_of_its_first_long_step(seed: int) -> None:
+    """Collectors' pauses and evaluations before and after it move the onset by nothing."""
+    chance = random.Random(seed)
+    step_s, slower = chance.choice([0.1, 0.25, 0.6]), chance.uniform(1.2, 2.0)
+    first, slow = int(chance.uniform(25, 45) / step_s), chance.randrange(4)
+    pauses = {
+        first - chance.randrange(2, 12),
+        first - chance.randrange(20, 40),
+        first + chance.randrange(2, 40),
+    }
+
+    def work(rank: int, step: int) -> float:
+        mine = step_s * (slower if rank == slow and step >= first else 1)
+        return mine + (0.6 * step_s if rank == step % 4 and step in pauses else 0)
+
+    seconds = first * (step_s + 0.02) + 30
+    steps, _ = worked(4, work, seconds, 0.05, seed)
+    found = [one for one in judged(4, work, seconds, noise=0.05, seed=seed) if one is not None]
+    assert found and {one.rank for one in found} == {slow}
+    began_s, end_s = steps[first - 1], steps[first]
+    for one in found:
+        assert abs(one.since_ns / S - began_s) <= end_s - began_s + 1e-6
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16])

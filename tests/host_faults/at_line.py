@@ -1,6 +1,8 @@
-"""Runs a controller, an agent or a box, and kills it with SIGKILL before the n-th line that it has not run before.
+"""Follows a controller, an agent or a box, and kills it with SIGKILL before the n-th line that it has not run before.
 
-    python at_line.py SPEC up|agent WORDS...    python at_line.py SPEC box DIR
+    python at_line.py SPEC box DIR
+
+Controllers and agents are forked from a warm process (``warm_hosts.py``), which calls :func:`traced`.
 
 SPEC is a JSON file: ``{"role": "box", "start": 0, "line": 17, "parts": ["/unidle/box/"]}``. Only lines within functions of
 files whose path has one of ``parts`` count, and only in the start of that number of the role (of the box of one job), from
@@ -11,7 +13,6 @@ an agent starts run under this program too. The product has no part in this.
 import hashlib
 import json
 import os
-import runpy
 import signal
 import sys
 import threading
@@ -67,23 +68,22 @@ def traced(spec, role, of):
     sys.settrace(at_line.trace)
 
 
+def agent_boxes(spec):
+    """Boxes of the agent that this process becomes run under this program."""
+    from unidle.agent.boxes import Boxes
+
+    begun = Boxes.__init__
+    command = (sys.executable, "-I", "-S", "-E", os.path.abspath(__file__), spec, "box")
+    Boxes.__init__ = lambda self, root: begun(self, root, command)
+
+
 def main():
-    spec, role, *words = sys.argv[1:]
+    spec, role, directory = sys.argv[1:]
     sys.path.append(SRC)
-    if role == "box":
-        from unidle.box.command import main as box
+    from unidle.box.command import main as box
 
-        traced(spec, role, os.path.basename(words[0]))
-        sys.exit(box(words))
-    if role == "agent":
-        from unidle.agent.boxes import Boxes
-
-        begun = Boxes.__init__
-        command = (sys.executable, "-I", "-S", "-E", os.path.abspath(__file__), spec, "box")
-        Boxes.__init__ = lambda self, root: begun(self, root, command)
-    traced(spec, role, "")
-    sys.argv = ["unidle", role, *words]
-    runpy.run_module("unidle", run_name="__main__")
+    traced(spec, role, os.path.basename(directory))
+    sys.exit(box([directory]))
 
 
 if __name__ == "__main__":

@@ -10,17 +10,16 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from host_faults.network_faults import finished
-from host_faults.rig import Rig
+from host_faults.rig import MARK, Rig
+from host_faults.warm_hosts import SPEC, WarmHosts
 from waiting import wait_until
 
 PAIR = ("n1", "n2")  # a gang of two ranks is on both
-LAUNCHER = Path(__file__).with_name("at_line.py")
 PARTS = {
     "box": ["/unidle/box/", "/unidle/engine/local/ranks/"],
     "agent": ["/unidle/agent/", "/unidle/hub/"],
@@ -36,7 +35,7 @@ class Launched:
         self.spec = rig.place / f"{node}.spec"
         self._count = 0
         self.plan("none", 0, 0)
-        rig.prefix[node] = [sys.executable, "-P", str(LAUNCHER), str(self.spec)]
+        rig.env[node] = {SPEC: str(self.spec)}
 
     def plan(self, role: str, start: int, line: int) -> None:
         """Kill the ``start``-th process of a role from now on at its ``line``-th line; 0: follow it only."""
@@ -67,7 +66,7 @@ class Launched:
 def pair_of(place: Path, node: str, deadline_s: int = 30) -> Iterator[tuple[Rig, Launched]]:
     """Two hosts; what starts on one node runs under the launcher. The deadline leaves time for restarts on a busy machine."""
     with ExitStack() as stack:
-        rig = Rig(place, stack, deadline_s)
+        rig = _rig(place, stack, deadline_s)
         launched = Launched(rig, node)
         rig.serve()
         for node in PAIR:
@@ -80,7 +79,13 @@ def pair_of(place: Path, node: str, deadline_s: int = 30) -> Iterator[tuple[Rig,
 def bare_of(place: Path, deadline_s: int = 30) -> Iterator[Rig]:
     """Networks and a directory: nothing runs there yet."""
     with ExitStack() as stack:
-        yield Rig(place, stack, deadline_s)
+        yield _rig(place, stack, deadline_s)
+
+
+def _rig(place: Path, stack: ExitStack, deadline_s: int) -> Rig:
+    rig = Rig(place, stack, deadline_s)
+    rig.warm = WarmHosts({MARK: rig.run})
+    return rig
 
 
 def box_start(rig: Rig, launched: Launched, number: int, line: int) -> str:
@@ -100,7 +105,7 @@ def box_restart(rig: Rig, launched: Launched, number: int, line: int) -> str:
     rig.trains(job)
     first = rig.until(lambda: rig.box_pid("n2", job), "the box")
     rig.kill_pid(first)
-    rig.until(lambda: launched.was_killed or rig.box_pid("n2", job), "the next box")
+    rig.until(lambda: launched.lines, "the next box")
     rig.until(lambda: rig.box_pid("n2", job), "a box that stays")
     return finished(rig, name, job)
 
@@ -135,7 +140,7 @@ def agent_restart(rig: Rig, launched: Launched, number: int, line: int) -> str:
     return ended
 
 
-def box_restarts(rig: Rig, launched: Launched, number: int, lines: Sequence[int]) -> tuple[str, list[int]]:
+def box_restarts(rig: Rig, launched: Launched, number: int, lines: Iterable[int]) -> tuple[str, list[int]]:
     """As :func:`box_restart` at each of these lines, in one gang. How its job ended, and the lines that were not reached."""
     name, missed = f"boxrestarts-{number}", []
     job = rig.submit(name)
@@ -144,9 +149,11 @@ def box_restarts(rig: Rig, launched: Launched, number: int, lines: Sequence[int]
         before = rig.until(lambda: rig.box_pid("n2", job), "the box")
         launched.plan("box", 0, line)
         rig.kill_pid(before)
-        steps = rig.steps(job)
+        rig.until(lambda: launched.lines, "the next box")  # by now the log has what the one before it sent
+        steps = rig.steps_on("n2", job)
         rig.until(
-            lambda steps=steps: launched.was_killed or rig.steps(job) > steps, "the kill, or news of the gang"
+            lambda steps=steps: launched.was_killed or rig.steps_on("n2", job) > steps,
+            "the kill, or news of n2",
         )
         if not launched.was_killed:
             missed.append(line)
@@ -155,7 +162,7 @@ def box_restarts(rig: Rig, launched: Launched, number: int, lines: Sequence[int]
     return finished(rig, name, job), missed
 
 
-def agent_restarts(rig: Rig, launched: Launched, number: int, lines: Sequence[int]) -> tuple[str, list[int]]:
+def agent_restarts(rig: Rig, launched: Launched, number: int, lines: Iterable[int]) -> tuple[str, list[int]]:
     """As :func:`agent_restart` at each of these lines, in one gang."""
     name, missed = f"agentrestarts-{number}", []
     job = rig.submit(name)
@@ -175,7 +182,7 @@ def agent_restarts(rig: Rig, launched: Launched, number: int, lines: Sequence[in
 
 
 def controller_restarts(
-    rig: Rig, launched: Launched, number: int, lines: Sequence[int]
+    rig: Rig, launched: Launched, number: int, lines: Iterable[int]
 ) -> tuple[str, list[int]]:
     """As :func:`controller_restart` at each of these lines, in one gang. The deadline bears all of them."""
     name, missed = f"uprestarts-{number}", []
@@ -184,7 +191,7 @@ def controller_restarts(
     rig.until(lambda: _serves(rig) and _trains(rig, job), f"{job} to train")
     for line in lines:
         rig.kill_controller()
-        steps = rig.steps(job)
+        steps = rig.steps(job)  # the log has no news without a controller
         launched.plan("up", 0, line)
         process = rig.serve(wait=False)
         rig.until(

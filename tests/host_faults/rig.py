@@ -17,6 +17,7 @@ from typing import Any, Final
 from e2e.commands import unidle
 from e2e.gangs import view_of
 from host_faults import rank as ranks
+from host_faults.warm_hosts import SPACE, WarmHosts
 from unidle.agent.boxes import LOCK
 from unidle.drill.lab import Lab
 from unidle.engine.local.ranks.rundir import is_held
@@ -34,7 +35,7 @@ RANK: Final = Path(ranks.__file__)
 
 class Rig:
     """The processes. ``place``: of the store, what hosts keep, and what ranks note; ``prefix``: words before each command
-    that is started, by node (``hub`` is the controller)."""
+    that is started, by node (``hub`` is the controller); ``warm``: where controllers and agents come from, where it is set."""
 
     def __init__(self, place: Path, stack: ExitStack, deadline_s: int = DEADLINE_S) -> None:
         self.place, self.store, self._stack = place, place / "fleet.db", stack
@@ -42,6 +43,7 @@ class Rig:
         self.run = secrets.token_hex(8)
         self.lab = Lab(["hub", *HOSTS], f"hf{os.getpid() % 10**6}")
         stack.callback(self.lab.close)
+        stack.callback(lambda: self.warm and self.warm.close())
         stack.callback(self.kill_all)
         (place / "alive").mkdir(parents=True)
         self.controllers: list[subprocess.Popen[bytes]] = []
@@ -50,6 +52,7 @@ class Rig:
         self._joins: dict[str, int] = {}
         self.prefix: dict[str, list[str]] = {}
         self.env: dict[str, dict[str, str]] = {}
+        self.warm: WarmHosts | None = None
         self.port, self.listens_at = PORT, self.lab.address("hub")  # of the next controller
         self.proxy: Any = None  # between hosts and controllers, where there is one
         self.join_address, self.join_file = f"{self.lab.address('hub')}:{PORT}", self.state / "hub" / "join"
@@ -64,11 +67,21 @@ class Rig:
         self, node: str, *words: object, command: Sequence[str] = (sys.executable, "-m", "unidle")
     ) -> subprocess.Popen[bytes]:
         """A command in the network of a node; what it prints goes to ``NODE.err``."""
+        if self.warm is not None:
+            return self._start_warm(self.warm, node, list(map(str, words)))
         given = [*self.prefix.get(node, ()), *(command if node not in self.prefix else ()), *map(str, words)]
         with (self.place / f"{node}.err").open("ab") as errors:
             return subprocess.Popen(
                 ["nsenter", f"--net=/run/netns/{self.lab.space(node)}", *given], stdin=subprocess.DEVNULL,
                 stdout=errors, stderr=errors, env={**os.environ, MARK: self.run, **self.env.get(node, {})},
+                cwd=self.place, start_new_session=True,
+            )  # fmt: skip
+
+    def _start_warm(self, warm: WarmHosts, node: str, words: list[str]) -> subprocess.Popen[bytes]:
+        env = {SPACE: f"/run/netns/{self.lab.space(node)}", MARK: self.run, **self.env.get(node, {})}
+        with (self.place / f"{node}.err").open("ab") as errors:
+            return warm.start(
+                words, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env={**os.environ, **env},
                 cwd=self.place, start_new_session=True,
             )  # fmt: skip
 
@@ -173,6 +186,15 @@ class Rig:
             else 0
         )
 
+    def steps_on(self, node: str, job: str) -> int:
+        """As :meth:`steps`, of the ranks on one node."""
+        found = self.job(job)
+        if found is None or not found.attempts:
+            return 0
+        last = found.attempts[-1]
+        there = [rank for rank, place in zip(last.ranks, last.places, strict=True) if place.node == node]
+        return sum(rank.step_n[-1] for rank in there if rank.step_n)
+
     def go(self, name: str) -> None:
         """The ranks of the job may end."""
         (self.place / f"go-{name}").touch()
@@ -230,8 +252,9 @@ class Rig:
         """All processes of this rig that live, and their command lines."""
         found = {}
         mark = f"{MARK}={self.run}".encode()
+        ours = {os.getpid(), self.warm.pid if self.warm is not None else None}
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
+            if entry.name.isdigit() and int(entry.name) not in ours:
                 with contextlib.suppress(OSError):
                     if mark in (entry / "environ").read_bytes().split(b"\0"):
                         words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

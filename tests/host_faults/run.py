@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from host_faults.rig import Rig, rig_of
 
 Act = Callable[[Rig, random.Random, int], str]
 LineAct = Callable[[Rig, line_kills.Launched, int, int], str]
-LinesAct = Callable[[Rig, line_kills.Launched, int, Sequence[int]], tuple[str, list[int]]]
+LinesAct = Callable[[Rig, line_kills.Launched, int, Iterable[int]], tuple[str, list[int]]]
 IN_ONE_GANG: Final = 25  # lines
 
 
@@ -61,6 +62,11 @@ class Ended:
     wrong: list[str] = field(default_factory=list)
     note: str = ""
     seconds: float = 0.0
+    until_s: float = math.inf  # of the monotonic clock: no line is tried later
+
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() > self.until_s
 
     @property
     def holds(self) -> bool:
@@ -97,9 +103,11 @@ FAULTS: Final[tuple[Fault | LineKills, ...]] = (
 )  # fmt: skip
 
 
-def run_fault(fault: Fault | LineKills, place: Path, tries: int, dice: random.Random) -> Ended:
-    """Try a fault so often; ``place`` is a directory that is not there yet."""
-    ended = Ended(fault.name)
+def run_fault(
+    fault: Fault | LineKills, place: Path, tries: int, dice: random.Random, within_s: float = math.inf
+) -> Ended:
+    """Try a fault so often; ``place`` is a directory that is not there yet. After ``within_s`` no further line is tried."""
+    ended = Ended(fault.name, until_s=time.monotonic() + within_s)
     began_s = time.monotonic()
     if isinstance(fault, Fault):
         _tried(fault, place, tries, dice, ended)
@@ -122,9 +130,10 @@ def _lines_tried(fault: LineKills, place: Path, tries: int, dice: random.Random,
     if not fault.fresh:
         with line_kills.pair_of(place, fault.node, fault.deadline_s) as (rig, launched):
             lines = _line_tried(fault, rig, launched, 0, 0, ended)
-            alone = _many_tried(fault, rig, launched, line_kills.chosen(lines, tries, dice), ended)
+            chosen = line_kills.chosen(lines, tries, dice)
+            alone = _many_tried(fault, rig, launched, chosen, dice, ended)
             for number, line in enumerate(alone, 1):
-                if _line_tried(fault, rig, launched, number, line, ended) < 0:
+                if ended.is_late or _line_tried(fault, rig, launched, number, line, ended) < 0:
                     break
             _counted(rig, ended)
     else:
@@ -133,7 +142,7 @@ def _lines_tried(fault: LineKills, place: Path, tries: int, dice: random.Random,
             with line_kills.bare_of(place / str(number)) as rig:
                 found = _line_tried(fault, rig, line_kills.Launched(rig, fault.node), number, line, ended)
                 _counted(rig, ended)
-            if found < 0:
+            if found < 0 or ended.is_late:
                 break
             if not number:
                 lines = found
@@ -142,23 +151,38 @@ def _lines_tried(fault: LineKills, place: Path, tries: int, dice: random.Random,
 
 
 def _many_tried(
-    fault: LineKills, rig: Rig, launched: line_kills.Launched, lines: list[int], ended: Ended
-) -> list[int]:
-    """Try lines many in one gang, where that is possible; those that are left to be tried one by one."""
+    fault: LineKills, rig: Rig, launched: line_kills.Launched, lines: list[int], dice: random.Random, ended: Ended,
+) -> list[int]:  # fmt: skip
+    """Try lines many in one gang, where that is possible; those that are left to be tried one by one.
+
+    The gangs are in an order of the dice, so that those which fit into the time are of all parts of the start.
+    """
     if fault.many is None:
         return lines
     left: list[int] = []
-    for number, at in enumerate(range(0, len(lines), IN_ONE_GANG), 1):
-        some = lines[at : at + IN_ONE_GANG]
+    groups = [lines[at : at + IN_ONE_GANG] for at in range(0, len(lines), IN_ONE_GANG)]
+    for number, some in enumerate(dice.sample(groups, len(groups)), 1):
+        if ended.is_late:
+            break
+        tried: list[int] = []
         try:
-            outcome, missed = fault.many(rig, launched, number, some)
+            outcome, missed = fault.many(rig, launched, number, _in_time(some, ended, tried))
         except Exception as error:  # the tries before it are still counted
             ended.wrong.append(f"lines {some[0]} to {some[-1]}: {type(error).__name__}: {error}")
             return []
-        ended.runs += len(some) - len(missed)
-        ended.outcomes[outcome] += len(some) - len(missed)
+        ended.runs += len(tried) - len(missed)
+        ended.outcomes[outcome] += len(tried) - len(missed)
         left += missed
     return left
+
+
+def _in_time(lines: list[int], ended: Ended, tried: list[int]) -> Iterator[int]:
+    """Lines to try, each noted in ``tried``, until no more are to be tried."""
+    for line in lines:
+        if ended.is_late:
+            return
+        tried.append(line)
+        yield line
 
 
 def _and_then(growing: list[int]) -> Iterator[tuple[int, int]]:

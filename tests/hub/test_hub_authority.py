@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
@@ -12,14 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from box.small_hub import certificates
 from hub.dialer import RawClient, box, running
 from unidle import private
 from unidle.clock import RealClock
 from unidle.errors import BadInput, CannotRun, StoreError
 from unidle.hub.authority import OwnIdentity, SiteIdentity
-from unidle.hub.client import authority_is_own, client_context
 from unidle.hub.listening import names_of, parsed
+from unidle.hub.reader import HostFiles
 from unidle.hub.server import SiteFiles, open_hub
+from unidle.hub.verify import authority_is_own, client_context
 
 DAY = 86400.0
 
@@ -156,6 +159,56 @@ def test_the_site_s_certificate_is_used_and_loaded_again_when_it_is_replaced(tmp
         SiteIdentity(site.certificate, str(where / "ca.key"))
     with pytest.raises(BadInput):
         SiteIdentity(site.certificate, site.key, site.key)
+
+
+def test_commands_of_the_owner_trust_exactly_the_site_s_certificate_also_while_it_is_replaced(
+    tmp_path: Path,
+) -> None:
+    first, second, stranger = (made(tmp_path / name) for name in ("first", "second", "stranger"))
+    state, site = tmp_path / "state", tmp_path / "site"
+    state.mkdir()
+    site.mkdir()
+    put(first, site)
+    hub = open_hub("127.0.0.1:0", str(state), RealClock(), 1, site=SiteFiles(*files_of(site)))
+    try:
+        assert hub.dialled_as("127.0.0.1") == "localhost" == hub.dialled_as("localhost")
+        HostFiles(state).close()
+        put(second, site)
+        HostFiles(state).close()  # the hub shows the first one still: it looks once a minute
+        reader = state / "hub" / "reader"
+        content = json.loads(reader.read_text())
+        newest = (second / "hub.pem").read_text()
+        reader.write_text(json.dumps({**content, "certificate": newest}))
+        with pytest.raises(CannotRun, match="cannot be reached"):
+            HostFiles(state)
+    finally:
+        hub.close()
+    put(first, site)
+    identity = SiteIdentity(*files_of(site))
+    shown: list[str] = []
+    identity.follow(lambda: shown.append(identity.site.pem))
+    identity.context(1000)
+    put(stranger, site)
+    identity.context(1100)
+    assert shown == [(stranger / "hub.pem").read_text()]
+
+
+def made(place: Path) -> Path:
+    """A directory with a certificate for localhost, by an authority that nobody knows."""
+    place.mkdir()
+    certificates(place, "DNS:*.example.test,DNS:localhost")
+    return place
+
+
+def put(source: Path, site: Path) -> None:
+    for name in ("hub.key", "hub.pem"):
+        draft = site / f"{name}.draft"
+        draft.write_bytes((source / name).read_bytes())
+        draft.replace(site / name)
+
+
+def files_of(site: Path) -> tuple[str, str]:
+    return str(site / "hub.pem"), str(site / "hub.key")
 
 
 def test_without_cryptography_there_is_one_error_that_names_the_extra(tmp_path: Path) -> None:

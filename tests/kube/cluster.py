@@ -14,17 +14,20 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from kube_cluster import assets, state  # noqa: E402
 from kube_cluster.layout import IMAGE, Layout  # noqa: E402
+from waiting import wait_until  # noqa: E402
 
 KUBE = ROOT / "scripts" / "kube"
 
 
 def kube(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
-    """``scripts/kube`` to its end."""
+    """``scripts/kube`` to its end. What it starts in a cluster that stays is not of this run of tests."""
+    stays = "UNIDLE_KUBE_DIR" in os.environ
+    kept = {k: v for k, v in os.environ.items() if not (stays and k.startswith("UNIDLE_TEST_"))}
     return subprocess.run(
         [KUBE, *map(str, words)],
         capture_output=True,
         text=True,
-        env={**os.environ, **env},
+        env={**kept, **env},
         stdin=subprocess.DEVNULL,
     )
 
@@ -65,6 +68,13 @@ class Cluster:
         found: dict[str, Any] = json.loads(self.kubectl("get", *words, "-o", "json"))
         return found
 
+    def make_namespace(self, name: str, **labels: str) -> None:
+        """Return once pods can be made in it: it has a service account. Labels: ``pod-security.kubernetes.io/enforce=...`` and others."""
+        meta = {"name": name, "labels": labels}
+        self.kubectl("create", "-f", "-", told={"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+        account = ("get", "serviceaccount", "default", "-n", name)
+        wait_until(lambda: self.tried(*account).returncode == 0, 60, "the service account")
+
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(kube("status", "--dir", self.folder, "--json").stdout)
         return found
@@ -88,34 +98,10 @@ def pod(name: str, *args: str, node: str = "", **spec: object) -> dict[str, Any]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": whole}
 
 
-def traces(layout: Layout) -> list[str]:
-    """Everything on this machine that is of a cluster: processes, control groups, interfaces, routes, mounts, files."""
-    found = [f"file {layout.folder}"] if layout.folder.exists() else []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            found += _of_process(entry, layout)
-    tops = [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()]
-    found += [f"control group {top / layout.group}" for top in tops if (top / layout.group).exists()]
-    links = json.loads(_printed("ip", "-json", "link"))
-    found += [f"interface {link['ifname']}" for link in links if layout.id in link["ifname"]]
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    return found + [f"mount {line}" for line in mounts if str(layout.folder) in line or layout.group in line]
-
-
-def _of_process(entry: Path, layout: Layout) -> list[str]:
-    """A process that is in the cluster's group, or whose mounts are of the cluster."""
-    try:
-        in_group = layout.group in (entry / "cgroup").read_text()
-        mounts = str(layout.folder) in (entry / "mountinfo").read_text()
-        name = (entry / "comm").read_text().strip()
-    except OSError:  # gone meanwhile
-        return []
-    return [f"process {entry.name} {name}"] if in_group or mounts else []
-
-
-def routes() -> list[str]:
-    """Routes of this machine."""
-    return sorted(_printed("ip", "route", "show", "table", "all").splitlines())
+def routes(layout: Layout) -> list[str]:
+    """Routes of this machine that are of a cluster. Others come and go with what else runs here."""
+    found = _printed("ip", "route", "show", "table", "all").splitlines()
+    return sorted(line for line in found if layout.id in line)
 
 
 def _printed(*words: str) -> str:

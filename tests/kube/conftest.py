@@ -10,7 +10,6 @@ import pytest
 from kube.cluster import Cluster
 from kube.in_cluster import Release, released
 from kube.kube_site import cluster_of
-from waiting import wait_until
 
 SHARED_NODES = 2
 SHARED_KWOK = 3
@@ -33,18 +32,17 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def release(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     """unidle in a pod of the shared cluster, by its chart, with its jobs in the same namespace."""
-    place = tmp_path_factory.mktemp("release")
-    shared_cluster.kubectl("create", "namespace", "unidle-test")
-    with released(shared_cluster, "unidle-test", place) as found:
+    place, name = tmp_path_factory.mktemp("release"), "unidle-test"
+    shared_cluster.make_namespace(name)
+    with released(shared_cluster, name, place) as found:
         yield found
+    shared_cluster.kubectl("delete", "namespace", name, "--timeout=120s")
 
 
 @pytest.fixture
 def namespace(shared_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of the test's own, which has a service account as soon as pods can be made in it."""
     name = re.sub("[^a-z0-9]+", "-", request.node.name.lower())[:50].strip("-")
-    shared_cluster.kubectl("create", "namespace", name)
-    account = ("get", "serviceaccount", "default", "-n", name)
-    wait_until(lambda: shared_cluster.tried(*account).returncode == 0, 60, "the service account")
+    shared_cluster.make_namespace(name)
     yield name
     shared_cluster.kubectl("delete", "namespace", name, "--wait=false")

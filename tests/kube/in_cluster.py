@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,44 +13,12 @@ from typing import Any
 import yaml
 
 from e2e.commands import unidle
-from kube.cluster import IMAGE, ROOT, Cluster
+from kube.cluster import ROOT, Cluster
 from kube_cluster import assets
+from kube_cluster.user_space import values
 from waiting import wait_until
 
 CHART = ROOT / "deploy" / "kubernetes" / "chart"
-
-
-def user_space() -> list[str]:
-    """Directories of this machine that Python and the checkout need."""
-    found = dict.fromkeys(["/usr", sys.base_prefix, str(ROOT)])
-    return [path for path in found if path == "/usr" or not path.startswith("/usr/")]
-
-
-def program() -> dict[str, Any]:
-    """Of the chart, for its controller or its agents: `unidle` of this checkout."""
-    places = user_space()
-    return {
-        "command": [str(ROOT / ".venv" / "bin" / "unidle")],
-        "extraVolumes": [{"name": f"host-{k}", "hostPath": {"path": path}} for k, path in enumerate(places)],
-        "extraVolumeMounts": [
-            {"name": f"host-{k}", "mountPath": path, "readOnly": True} for k, path in enumerate(places)
-        ],
-        "env": [{"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}],
-    }
-
-
-def values(store: Path, **more: Any) -> dict[str, Any]:
-    """Of the chart, for an image that is the user space of this machine. ``store``: the directory of the store."""
-    controller = {**program(), "runAsUser": 0, "resources": {"requests": {"cpu": "50m"}}}
-    return {
-        "image": IMAGE,
-        "imagePullPolicy": "Never",
-        "deadline": "8s",
-        "store": {"hostPath": str(store)},
-        "controller": controller,
-        "agents": {"enabled": False},
-        **more,
-    }
 
 
 def helm(cluster: Cluster, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -68,6 +35,9 @@ class Release:
     def __init__(self, cluster: Cluster, namespace: str, place: Path, name: str = "unidle") -> None:
         self.cluster, self.namespace, self.place, self.name = cluster, namespace, place, name
         self.store = place / "store.db"
+        log = cluster.layout.audit
+        self.audit_from = log.stat().st_size if log.exists() else 0
+        """Where requests of this release begin in the audit log: a cluster may have had another one of the same name."""
 
     def install(self, verb: str = "install", **more: Any) -> None:
         path = self.place / "values.yaml"

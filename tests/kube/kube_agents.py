@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from kube.cluster import IMAGE, ROOT
 from kube.kube_site import KubeSite
+from kube_cluster import user_space
 from unidle.engine.kube.agent_manifest import AgentSettings, agent_objects
 from waiting import wait_until
 
@@ -26,13 +26,23 @@ def deploy_agents(site: KubeSite, nodes: list[str], **settings: Any) -> None:
     for node in nodes:
         kernel_log(site, node).touch()
     command = (str(ROOT / ".venv" / "bin" / "python"), "-P", "-m", "unidle")
-    for one in agent_objects(AgentSettings("default", IMAGE, command=command, pull="Never", **settings)):
+    for one in agent_objects(
+        AgentSettings("default", image=IMAGE, command=command, pull="Never", **settings)
+    ):
         if one["kind"] == "DaemonSet":
             _with_user_space(one["spec"]["template"]["spec"], site.place)
         if one["kind"] == "ConfigMap":
             one["data"] = hub
         apply(site, one)
-    wait_until(lambda: set(site.view().clocks) >= set(nodes), 120, f"agents to join; {agents_output(site)}")
+    # not by the clocks, which a box measures, too
+    wait_until(
+        lambda: all(watches(site, node) for node in nodes), 120, f"agents to join; {agents_output(site)}"
+    )
+
+
+def watches(site: KubeSite, node: str) -> bool:
+    """Whether the agent of a node has said what it watches."""
+    return any(not one.why_not for one in site.view().watching.get(node, {}).values())
 
 
 def _with_user_space(spec: dict[str, Any], place: Path) -> None:
@@ -42,7 +52,7 @@ def _with_user_space(spec: dict[str, Any], place: Path) -> None:
         for arg in container["args"]
     ]
     container["env"].append({"name": "PYTHONDONTWRITEBYTECODE", "value": "1"})
-    for number, path in enumerate(dict.fromkeys(["/usr", sys.base_prefix, str(ROOT), str(place)])):
+    for number, path in enumerate([*user_space.paths(), str(place)]):
         name = f"machine-{number}"
         spec["volumes"].append({"name": name, "hostPath": {"path": path}})
         container["volumeMounts"].append({"name": name, "mountPath": path, "readOnly": True})

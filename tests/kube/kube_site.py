@@ -5,33 +5,22 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from e2e.commands import UNIDLE, unidle
 from e2e.gangs import view_of
-from kube.cluster import IMAGE, ROOT, Cluster, Layout, kube, traces
+from kube.cluster import IMAGE, Cluster, Layout, kube
+from kube_cluster.traces import traces
+from kube_cluster.user_space import pod_section
 from unidle.engine.local.ranks import process_tree
 from unidle.view.jobs import JobView
 from unidle.view.state import View
 from waiting import wait_until
 
 DEADLINE_S = 8
-
-
-def pod_section(*places: Path, **more: object) -> dict[str, Any]:
-    """Pods that have the user space of this machine, and directories of it to write to."""
-    read_only = dict.fromkeys(["/usr", sys.base_prefix, str(ROOT)])
-    volumes: list[dict[str, Any]] = [
-        {"mount": path, "host_path": path, "read_only": True}
-        for path in read_only
-        if path == "/usr" or not path.startswith("/usr/")
-    ]
-    volumes += [{"mount": str(place), "host_path": str(place)} for place in places]
-    return {"image": IMAGE, "image_pull_policy": "Never", "volumes": volumes, "run_as_user": 0, **more}
 
 
 @contextmanager
@@ -156,3 +145,22 @@ class KubeSite:
 
     def errors(self) -> str:
         return (self.place / "up.err").read_text()[-2000:]
+
+
+@contextmanager
+def site_in(
+    cluster: Cluster, namespace: str, place: Path, told: Sequence[dict[str, Any]], **labels: str
+) -> Iterator[KubeSite]:
+    """A site whose pods are in a namespace of its own, which has the objects ``told`` and these labels; no pod of it may be left."""
+    cluster.make_namespace(namespace, **labels)
+    found = KubeSite(cluster, place)
+    try:
+        for one in told:
+            cluster.kubectl("apply", "-f", "-", told=one)
+        found.serve("--cpu-devices", 2, "--namespace", namespace)
+        yield found
+        pods = ("get", "pods", "-n", namespace, "-o", "name")
+        wait_until(lambda: cluster.kubectl(*pods) == "", 120, "no pod is left")
+    finally:
+        found.close()
+        cluster.kubectl("delete", "namespace", namespace, "--wait=false")

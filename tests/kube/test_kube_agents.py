@@ -19,8 +19,9 @@ import needs
 from e2e.commands import ask, unidle
 from kube.cluster import IMAGE, ROOT, Cluster
 from kube.kube_agents import agent_pods, agents_output, apply, deploy_agents, kernel_log
-from kube.kube_site import KubeSite, pod_section
+from kube.kube_site import KubeSite
 from kube.test_kube_jobs import WAITS, go
+from kube_cluster.user_space import pod_section
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.kube, needs.own_mounts]

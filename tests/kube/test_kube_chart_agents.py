@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 import needs
 from kube.cluster import Cluster
-from kube.in_cluster import Release, program, released
+from kube.in_cluster import Release, released
 from kube.test_kube_commands import job_file, stop
 from kube.test_kube_rights import requests
+from kube_cluster.user_space import agents
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.root]
 NAMESPACE = "with-agents"
-
-
-def agents(**more: Any) -> dict[str, Any]:
-    """Values of the chart. The kernel log of this machine is that of other tests, too."""
-    return {**program(), "extraArgs": ["--kernel-log=off"], **more}
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 import needs
 from e2e.commands import UNIDLE, unidle
 from kube.in_cluster import Release, grant, user
-from kube.kube_site import pod_section
+from kube_cluster.user_space import pod_section
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.root]

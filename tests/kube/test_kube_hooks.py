@@ -63,10 +63,17 @@ def story(site: KubeSite) -> str:
     return done.stdout + site.errors()
 
 
+def shows(site: KubeSite, words: str, timeout_s: float = 120) -> None:
+    try:
+        wait_until(lambda: words in story(site), timeout_s, words)
+    except AssertionError:
+        pytest.fail(f"{words!r} is not in {story(site)}")
+
+
 def test_without_a_namespace_for_them_the_error_names_the_option(site: KubeSite) -> None:
     proved_by(site, "true")
     drain_and_return(site)
-    wait_until(lambda: "--hook-namespace" in story(site), 60, f"the remedy; {story(site)}")
+    shows(site, "--hook-namespace", 60)
     assert hooks(site) == []
 
 
@@ -81,7 +88,7 @@ def test_a_command_runs_once_on_its_node_and_its_job_is_removed(site: KubeSite) 
     site.kill_controller()
     site.serve("--cpu-devices", 2, "--fleet", site.place / "fleet.json", "--hook-namespace", "default", "--hook-image", IMAGE)  # fmt: skip
     (site.place / "go").touch()
-    wait_until(lambda: "fit by the standard check" in story(site), 120, f"the result; {story(site)}")
+    shows(site, "fit by the standard check")
     wait_until(lambda: hooks(site) == [], 60, "the Job to be removed")
     assert out.read_text() == "ran\n"
 
@@ -90,10 +97,10 @@ def test_a_command_that_fails_or_does_not_end_keeps_the_node_out(site: KubeSite)
     options = ("--hook-namespace", "default", "--hook-image", IMAGE)
     proved_by(site, "echo the fan is broken; exit 1", *options)
     drain_and_return(site)
-    wait_until(lambda: "the fan is broken" in story(site), 120, f"what it printed; {story(site)}")
+    shows(site, "the fan is broken")
     proved_by(site, "sleep 600", *options, timeout="3s")
     drain_and_return(site)
-    wait_until(lambda: "did not end in time" in story(site), 120, f"the limit; {story(site)}")
+    shows(site, "did not end in time")
     wait_until(lambda: hooks(site) == [], 60, "no Job is left")
 
 
@@ -104,6 +111,6 @@ def test_a_namespace_that_refuses_the_pod_is_in_the_story(site: KubeSite) -> Non
     try:
         proved_by(site, "true", "--hook-namespace", name, "--hook-image", IMAGE, timeout="3s")
         drain_and_return(site)
-        wait_until(lambda: "no pod of its Job was made" in story(site), 120, f"the cause; {story(site)}")
+        shows(site, "no pod of its Job was made")
     finally:
         site.cluster.kubectl("delete", "namespace", name, "--wait=false")

@@ -16,8 +16,10 @@ import pytest
 
 import needs
 from e2e.commands import unidle
-from kube.cluster import IMAGE, Cluster, kube, pod, traces
-from kube.kube_site import DEADLINE_S, KubeSite, pod_section
+from kube.cluster import IMAGE, Cluster, kube, pod
+from kube.kube_site import DEADLINE_S, KubeSite
+from kube_cluster.traces import traces
+from kube_cluster.user_space import pod_section
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.kube, needs.own_mounts]
@@ -207,7 +209,7 @@ def test_a_pod_that_ended_while_no_controller_was_there_is_in_the_log_before_it_
     ("section", "words"),
     [
         ({"image": "unidle.dev/there-is-none:1", "image_pull_policy": "Never"}, "ErrImageNeverPull"),
-        ({"image": IMAGE, "image_pull_policy": "Never"}, "the image has no python3"),
+        ({"image": IMAGE, "image_pull_policy": "Never", "run_as_user": 0}, "the image has no python3"),
         ({}, "names no image"),
         ({**pod_section(), "service_account": "nobody-made-it"}, "serviceaccount"),
     ],

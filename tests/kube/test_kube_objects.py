@@ -11,7 +11,7 @@ import pytest
 
 import needs
 from kube.in_cluster import Release
-from kube.kube_site import pod_section
+from kube_cluster.user_space import pod_section
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.root]

@@ -11,8 +11,7 @@ import pytest
 
 import needs
 from kube.cluster import Cluster
-from kube.kube_site import KubeSite
-from waiting import wait_until
+from kube.kube_site import KubeSite, site_in
 
 pytestmark = [pytest.mark.kube, needs.kube, needs.own_mounts]
 NAMESPACE = "little-memory"
@@ -22,21 +21,11 @@ FILLS = "kept = []\nwhile True:\n  kept.append(bytearray(b'x') * (8 << 20))"
 
 @pytest.fixture(scope="module")
 def site(own_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeSite]:
-    found = KubeSite(own_cluster, tmp_path_factory.mktemp("site"))
-    own_cluster.kubectl("create", "namespace", NAMESPACE)
     limits = [{"type": "Container", "default": {"memory": f"{LIMIT_MIB}Mi"}}]
     meta = {"name": "memory", "namespace": NAMESPACE}
-    own_cluster.kubectl("apply", "-f", "-", told={"apiVersion": "v1", "kind": "LimitRange", "metadata": meta, "spec": {"limits": limits}})  # fmt: skip
-    account = ("get", "serviceaccount", "default", "-n", NAMESPACE)
-    wait_until(lambda: own_cluster.tried(*account).returncode == 0, 60, "the service account")
-    try:
-        found.serve("--cpu-devices", 2, "--namespace", NAMESPACE)
+    told = {"apiVersion": "v1", "kind": "LimitRange", "metadata": meta, "spec": {"limits": limits}}
+    with site_in(own_cluster, NAMESPACE, tmp_path_factory.mktemp("site"), [told]) as found:
         yield found
-        pods = ("get", "pods", "-n", NAMESPACE, "-o", "name")
-        wait_until(lambda: own_cluster.kubectl(*pods) == "", 120, "no pod is left")
-    finally:
-        found.close()
-        own_cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
 @pytest.mark.skipif(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ import pytest
 
 import needs
 from e2e.commands import unidle
-from kube.cluster import IMAGE, ROOT, Cluster
-from kube.kube_site import KubeSite, pod_section
+from kube.cluster import IMAGE, Cluster
+from kube.kube_site import KubeSite, site_in
 from kube.test_kube_jobs import go
+from kube_cluster.user_space import paths, pod_section
 from waiting import wait_until
 
 pytestmark = [pytest.mark.kube, needs.kube, needs.own_mounts]
@@ -27,34 +27,21 @@ WAITS = 'import os, time\nwhile not os.path.exists("GO." + os.environ["UNIDLE_JO
 
 @pytest.fixture(scope="module")
 def site(own_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeSite]:
-    found = KubeSite(own_cluster, tmp_path_factory.mktemp("site"))
-    found.place.chmod(0o777)
-    level = "pod-security.kubernetes.io/enforce"
-    own_cluster.kubectl("create", "namespace", NAMESPACE)
-    own_cluster.kubectl("label", "namespace", NAMESPACE, f"{level}=restricted")
-    account = ("get", "serviceaccount", "default", "-n", NAMESPACE)
-    wait_until(lambda: own_cluster.tried(*account).returncode == 0, 60, "the service account")
-    for name, path in claims(found.place).items():
-        own_cluster.kubectl("apply", "-f", "-", told=volume(name, path))
-        own_cluster.kubectl("apply", "-f", "-", told=claim(name))
+    place = tmp_path_factory.mktemp("site")
+    place.chmod(0o777)
+    told = [made for name, path in claims(place).items() for made in (volume(name, path), claim(name))]
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
     try:
-        found.serve("--cpu-devices", 2, "--namespace", NAMESPACE)
-        yield found
-        pods = ("get", "pods", "-n", NAMESPACE, "-o", "name")
-        wait_until(lambda: own_cluster.kubectl(*pods) == "", 120, "no pod is left")
+        with site_in(own_cluster, NAMESPACE, place, told, **level) as found:
+            yield found
     finally:
-        found.close()
-        own_cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
-        own_cluster.tried(
-            "delete", "pv", "--wait=false", *(f"restricted-{name}" for name in claims(found.place))
-        )
+        volumes = [one["metadata"]["name"] for one in told if one["kind"] == "PersistentVolume"]
+        own_cluster.tried("delete", "pv", "--wait=false", *volumes)
 
 
 def claims(place: Path) -> dict[str, str]:
     """What pods have of this machine: a claim may be of anything, where a path of the host is refused."""
-    paths = dict.fromkeys(["/usr", sys.base_prefix, str(ROOT), str(place)])
-    mounts = [path for path in paths if path == "/usr" or not path.startswith("/usr/")]
-    return {f"machine-{number}": path for number, path in enumerate(mounts)}
+    return {f"machine-{number}": path for number, path in enumerate([*paths(), str(place)])}
 
 
 def volume(name: str, path: str) -> dict[str, Any]:

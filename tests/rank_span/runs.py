@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import ports
 from unidle.checkpoint.layout import decode_header, read_manifest
 from unidle.checkpoint.verify import verify
 
 TOY = Path(__file__).with_name("toy.py")
 
 
-def ports(count: int) -> list[int]:
-    """Free ports of the loopback, found all at once so that they differ."""
-    with contextlib.ExitStack() as stack:
-        found = []
-        for k in range(count):
-            link = stack.enter_context(socket.socket())
-            link.bind((f"127.0.0.{k + 1}", 0))
-            found.append(link.getsockname()[1])
-        return found
+_BLOCKS = 6
+
+
+@cache
+def _ports() -> Iterator[int]:
+    """Of this process, again and again: when one comes again, the ranks that had it have ended."""
+    return itertools.cycle(
+        [first + k for first in (ports.block() for _ in range(_BLOCKS)) for k in range(ports.EACH)]
+    )
 
 
 def one_f_one_b(stages: int, stage: int, microbatches: int) -> list[list[Any]]:
@@ -57,11 +59,10 @@ def plan(
         "links": [{"from": s, "to": s + 1, "wan": True, "flows": 2} for s in range(stages - 1)],
         "checkpoint": None, "pace": None, "tls": None, "changes_semantics": {}, "trace": True,
     }  # fmt: skip
-    free = iter(ports(stages * len(microbatches)))
     found["devices"] = [
         {
             "device": f"site{s}/{p}/{s}", "site": f"site{s}", "pipeline": p, "stage": s,
-            "address": [f"127.0.0.{p * stages + s + 1}", next(free)],
+            "address": [f"127.0.0.{p * stages + s + 1}", next(_ports())],
             "order": orders[p][s] if orders else one_f_one_b(stages, s, count), "joined": joined, "torch_device": "cpu",
         }
         for p, count in enumerate(microbatches)

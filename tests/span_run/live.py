@@ -7,10 +7,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
+
+from e2e import commands
 
 # What is said at once is one line, however much of it there is on a busy machine.
 _WIDE = {"COLUMNS": "4000"}
@@ -21,9 +22,9 @@ class Live:
 
     def __init__(self, *words: str, give_up_s: float = 30, env: dict[str, str] | None = None) -> None:
         self.said: list[str] = []
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "unidle", "span", "run", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, env={**os.environ, **_WIDE, "UNIDLE_SPAN_GIVE_UP_S": str(give_up_s), **(env or {})},
+        self._process = commands.start(
+            "span", "run", *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, **_WIDE, "UNIDLE_SPAN_GIVE_UP_S": str(give_up_s), **(env or {})},
         )  # fmt: skip
 
     def __enter__(self) -> Self:
@@ -88,23 +89,20 @@ class Live:
         return {int(match[1]): match[2] for match in found if match}
 
     def ranks(self, device: str) -> list[int]:
-        """Process ids of the ranks of a device, of this run."""
+        """Process ids of the ranks of a device, of this run: they hold its records open, which are in the store's directory.
+
+        It takes as long as steps do, so look before the step that is waited for.
+        """
+        store = self._process.args[self._process.args.index("--store") + 1]  # type: ignore[union-attr, index]
+        records = re.compile(rf"{re.escape(store)}\.d/span/[^/]+/out-\d+/{device.replace('/', '-')}\.jsonl")
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-                if (
-                    b"unidle.span.rank" in words
-                    and device.encode() in words
-                    and self._is_mine(int(entry.name))
-                ):
+                words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+                fds = entry.glob("fd/*") if b"_unidle_local" in words or b"unidle.span.rank" in words else ()
+                if any(records.fullmatch(str(fd.readlink())) for fd in fds):
                     found.append(int(entry.name))
         return found
-
-    def _is_mine(self, pid: int) -> bool:
-        """Its plan lies in the store's directory, whose name is on the command line of this run."""
-        store = self._process.args[self._process.args.index("--store") + 1]  # type: ignore[union-attr, index]
-        return f"{store}.d/".encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
 
     def cut(self, a: str, b: str) -> None:
         """Nothing passes between two nodes any more."""

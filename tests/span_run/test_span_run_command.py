@@ -116,9 +116,12 @@ def test_a_rank_that_is_killed_in_a_step_costs_no_more_than_the_steps_since_the_
 ) -> None:
     file = file_with_checkpoints(tmp_path, 2)
     with Live(str(file), "--no-namespaces", "--store", str(tmp_path / "s.db"), "--compare", "single") as run:
+        run.until("step     1")
+        [first], [second] = (run.ranks(name) for name in ("a/0/0", "b/0/1"))
+        begun = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (first, second)]
+        assert begun[0] == begun[1] and b"_unidle_local" in begun[0], "forked from one Python"
         run.until("step     5")
-        for pid in run.ranks("b/0/1"):
-            os.kill(pid, signal.SIGKILL)
+        os.kill(second, signal.SIGKILL)
         assert "b-0-1 died" in run.until("attempt 1 ended")
         assert "after step 3" in run.until("attempt 2: continues")
         assert run.end() == 0
@@ -134,8 +137,9 @@ def test_a_run_that_is_started_again_goes_on_and_a_fresh_one_does_not(tmp_path: 
     file = file_with_checkpoints(tmp_path, 2)
     words = ("--no-namespaces", "--store", str(tmp_path / "s.db"))
     with Live(str(file), *words) as run:
-        run.until("step     8")
+        run.until("step     1")
         ranks = [pid for name in ("a/0/0", "b/0/1") for pid in run.ranks(name)]
+        run.until("step     8")
         run.kill()
         for pid in ranks:
             os.kill(pid, signal.SIGKILL)
@@ -337,9 +341,10 @@ def test_launchers_of_two_sites_find_each_other_and_go_on_after_a_killed_rank(tm
         Live(str(file), "--site", "b", "--store", str(tmp_path / "b.db"), env=env) as second,
         Live(str(file), "--site", "a", "--store", str(tmp_path / "a.db"), env=env) as first,
     ):
+        first.until("step     1")
+        [rank] = second.ranks("b/0/1")
         first.until("step     4")
-        for pid in second.ranks("b/0/1"):
-            os.kill(pid, signal.SIGKILL)
+        os.kill(rank, signal.SIGKILL)
         first.until("attempt 2: continues after step 3")
         assert first.end() == 0
         assert second.end() == 0

@@ -73,7 +73,9 @@ class Agent:
         self._fence = 0  # the newest that was seen
         self._starting: dict[int, str] = {}  # command -> job of the box
         log = found.node.watch.kernel_log if found.node.watch is not None else ""
-        self._orders = Orders(state.orders, found.node.id, hooks=hooks, kernel_log=log)
+        self._orders = Orders(
+            state.orders, found.node.id, hooks=hooks, kernel_log=log, whole_node=pods is not None
+        )
         self._answers: dict[tuple[int, int], frames.Done] = {}  # by fence and command
         self._connected = False
         self._unacknowledged: list[tuple[int, int]] = []  # signs sent: the next pong's number, how many

@@ -76,12 +76,15 @@ _FORMS: Final[dict[str, type[CheckOrder | HookOrder | LinksOrder]]] = {
 class Orders:
     """``root`` has a directory for each name. Orders outlive the agent: the next one finds them there.
 
-    ``hooks``: whether hooks run on this host. ``kernel_log``: the log that checks read; empty: the default.
+    ``hooks``: whether hooks run on this host. ``kernel_log``: the log that checks read; empty: the default. ``whole_node``: as of
+    :class:`NodeCheck`.
     """
 
-    def __init__(self, root: Path, node: str, *, hooks: bool, kernel_log: str = "") -> None:
+    def __init__(
+        self, root: Path, node: str, *, hooks: bool, kernel_log: str = "", whole_node: bool = False
+    ) -> None:
         self._runner, self._node, self._hooks = CommandRunner(root), node, hooks
-        self._kernel_log = kernel_log
+        self._kernel_log, self._whole_node = kernel_log, whole_node
         self._awaited: dict[int, str] = {}  # by command
         self._running: set[str] = set()
 
@@ -112,7 +115,9 @@ class Orders:
             policy = Between(terms.least_mbps, terms.measure_ns, terms.method, ports=terms.ports)
             there = (order.address, order.port, order.secret)
             return link_words(self._node, LinkCheck(order.rank, order.world, *there, policy))
-        what = NodeCheck(order.tier, order.log_since_ns, order.used, self._kernel_log)
+        what = NodeCheck(
+            order.tier, order.log_since_ns, order.used, self._kernel_log, whole_node=self._whole_node
+        )
         return check_words(self._node, what, 0), {}
 
     @property

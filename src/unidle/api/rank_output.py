@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from unidle.engine.local.ranks import rundir
 from unidle.errors import CannotRun
@@ -18,6 +18,8 @@ from unidle.view.jobs import JobView
 if TYPE_CHECKING:
     from unidle.api.open_hosts import HostsOfStore
     from unidle.store.protocol import Store
+
+_FILLS_MOST: Final = 16 << 20
 
 
 class LocalOutput:
@@ -39,6 +41,14 @@ class LocalOutput:
                 return file.read(most_bytes), size
         except OSError as error:
             raise NoOutput(f"the output of rank {rank} cannot be read: {error.strerror}") from error
+
+    def fills(self, job: JobView) -> bytes:
+        """Of a file that is longer than 16 MiB the begin."""
+        try:
+            with plain_file(self._root / job.id / rundir.FILLS) as file:
+                return file.read(_FILLS_MOST)
+        except (OSError, ValueError):
+            return b""
 
 
 class HostOutput:
@@ -64,6 +74,10 @@ class HostOutput:
             self._why_not = error.problem
             raise NoOutput(self._why_not) from error
         return part.data, part.size_bytes
+
+    def fills(self, job: JobView) -> bytes:
+        """Fillers run where `unidle fill` runs, so next to a controller and not on its hosts."""
+        return self._local.fills(job)
 
     def _opened(self) -> HostsOfStore:
         if self._why_not:

@@ -11,6 +11,7 @@ from unidle import wire
 from unidle.boot import boot_id, boottime_ns
 from unidle.box.attempts import HeldAttempts
 from unidle.box.commands import COMMANDS, HubCommands, known_of, whole
+from unidle.box.given_back import give_back
 from unidle.box.hub_talk import HubTalk
 from unidle.box.journal_changes import FileChanges
 from unidle.box.lease import BoxLease
@@ -29,6 +30,7 @@ OUTPUT_TICK_NS = 50_000_000
 STOPPING_TICK_NS = 500_000_000
 STEADY_TICK_NS = 2_000_000_000
 GATHER_NS = 4_000_000  # marks that come within so long go in one look
+AT_REST_NS = 10_000_000_000  # after the newest welcome and command
 LAST_WORDS_NS = 3_000_000_000  # for marks that the hub has not got when all ranks have ended
 
 
@@ -44,6 +46,7 @@ class Box:
         self._changes = FileChanges()
         self._output = OwnOutput() if output else None
         self._looked_ns = 0
+        self._obeyed_ns = self._rested_ns = 0  # the newest command; when memory was given back
         self._changed = False  # a journal has grown since the last look
         self._over_ns = 0  # since when no rank lives and none will
         self._held_lease = False
@@ -137,6 +140,10 @@ class Box:
             self._talk.send(wire.encode({"f": wire.SEEN, "what": wire.LOOKED, "body": body}))
         self._lease.write_behind(now_ns)
         self._copy_output()
+        stirred_ns = max(self._obeyed_ns, self._talk.welcomed_ns)
+        if stirred_ns > self._rested_ns and now_ns - stirred_ns > AT_REST_NS:
+            self._rested_ns = now_ns
+            give_back()
 
     # ---- what it obeys
 
@@ -152,7 +159,7 @@ class Box:
         elif name == wire.END and self._lease.accept(whole(frame, "fence")):
             self._commands.ending = True
             self._attempts.saves.holder.end()
-        self._looked_ns = 0  # what it brings about is near
+        self._looked_ns, self._obeyed_ns = 0, boottime_ns()  # what it brings about is near
 
     def _hear(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers or signal.SIGINT in numbers:

@@ -37,6 +37,7 @@ class HubTalk:
         self._link: HubLink | None = None
         self._greeted = False  # the hello was sent
         self._welcomed = False
+        self.welcomed_ns = 0  # the newest welcome
         self._newer = False  # the hub is of a newer version
         self._length_ns = 0  # of the lease
         self._heard_ns = 0
@@ -123,7 +124,8 @@ class HubTalk:
             )
         self._newer = version > wire.VERSION
         self._length_ns = whole(frame, "deadline_ns", most=_FOREVER_NS)
-        self._lease.renew(fence, whole(frame, "ack", 0), self._length_ns, boottime_ns())
+        self.welcomed_ns = boottime_ns()
+        self._lease.renew(fence, whole(frame, "ack", 0), self._length_ns, self.welcomed_ns)
         self._welcomed, self._why = True, ""
         self._dialler.welcomed()
 

@@ -83,6 +83,10 @@ class CheckOptions:
         str | None,
         typer.Option("--kernel-log", metavar="SOURCE", show_default=False, help="Kernel log that is read: kmsg, syslog, journal, off, or a log file. Default: that of the node in the fleet file, else kmsg."),
     ] = None
+    whole_node: Annotated[
+        bool,
+        typer.Option("--whole-node", help="Check CPUs and memory of the whole node, also where the control group of this command has less, such as in the pod of an agent."),
+    ] = False
     between: Annotated[
         str | None,
         typer.Option("--between", metavar="NODE[,..]|all", show_default=False, help="Check the links between these nodes of a running fleet instead: n1,n[3-6]."),
@@ -123,6 +127,7 @@ def check(options: CheckOptions) -> None:
         history=data_dir() / "check-history",
         other_gpus=_other_gpus,
         kernel_log=_kernel_log(options, declared),
+        whole_node=options.whole_node,
         duration_s=options.duration,
     )
     report = check_node(context, probes, options.timeout)

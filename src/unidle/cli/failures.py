@@ -84,11 +84,13 @@ def as_object(found: Accounts) -> dict[str, Any]:
                 "component": row.component, "model": row.model, "failures": row.rate.events,
                 "per_1000_node_days": _rate(row.rate, 1000, ENOUGH_NODE_DAYS),
                 "afr_percent": _rate(row.yearly, 100, ENOUGH_DEVICE_YEARS),
+                "per_node_year": _yearly(row.node_yearly), "out_of_service": row.out,
                 "node_days": row.rate.exposure, "device_h": row.yearly.exposure * YEAR_DAYS * 24,
                 "down_h": row.down_ns / _HOUR_NS,
             }
             for row in found.components
         ],
+        "faults": _faults(found),
         "jobs": [
             {
                 "devices": [row.least, row.most], "jobs": row.jobs, "interruptions": row.rate.events,
@@ -99,16 +101,39 @@ def as_object(found: Accounts) -> dict[str, Any]:
         ],
         "kinds": [{"kind": row.kind, **_costs(row)} for row in found.kinds],
         "causes": [{"cause": row.kind, **_costs(row)} for row in found.causes],
-        "nodes": [
-            {"node": row.node, "events": row.events, "share": row.share, "chance": row.chance, "lemon": row.lemon}
-            for row in found.nodes
-        ],
+        "nodes": _nodes(found),
         "judged": None if found.judged is None else {
             "removals": found.judged.removals, "false_removals": found.judged.false.events,
             "false_per_1000_node_days": _rate(found.judged.false, 1000, ENOUGH_NODE_DAYS),
             "labels": found.judged.labels, "noticed": found.judged.noticed, "recall": found.judged.recall,
         },
     }  # fmt: skip
+
+
+def _faults(found: Accounts) -> list[dict[str, Any]]:
+    from unidle.guard.failure_statistics import YEAR_DAYS
+    from unidle.guard.fault_kinds import CLASSES
+
+    return [
+        {
+            "fault": row.fault, "component": row.component, "words": CLASSES[row.fault].words,
+            "failures": row.rate.events, "of_jobs": row.jobs, "node_days": row.rate.exposure,
+            "per_node_year": _yearly(row.rate.per(YEAR_DAYS)),
+        }
+        for row in found.faults
+    ]  # fmt: skip
+
+
+def _nodes(found: Accounts) -> list[dict[str, Any]]:
+    from unidle.guard.failure_statistics import YEAR_DAYS
+
+    return [
+        {
+            "node": row.node, "events": row.events, "share": row.share, "chance": row.chance, "lemon": row.lemon,
+            "node_days": row.rate.exposure, "per_node_year": _yearly(row.rate.per(YEAR_DAYS)),
+        }
+        for row in found.nodes
+    ]  # fmt: skip
 
 
 def _costs(row: KindRow) -> dict[str, Any]:
@@ -124,6 +149,13 @@ def _rate(rate: EventRate, times: float, enough: float) -> dict[str, float | Non
         return dict.fromkeys(("value", "low", "high"))
     bounds = {"value": rate.value, "low": rate.low, "high": rate.high}
     return {name: None if one is None else one * times for name, one in bounds.items()}
+
+
+def _yearly(rate: EventRate) -> dict[str, float | None]:
+    """A rate per node and year, from enough observed days on."""
+    from unidle.guard.failure_statistics import ENOUGH_NODE_DAYS, YEAR_DAYS
+
+    return _rate(rate, 1, ENOUGH_NODE_DAYS / YEAR_DAYS)
 
 
 def _mtbf(rate: EventRate) -> dict[str, float | None]:
@@ -143,18 +175,24 @@ def _lines(found: Accounts, currency: str) -> list[str]:
         lines.append(f"rates need {least} of a model; below that, only counts are shown")
     lines.append("")
     lines += table(
-        ["component", "model", "failures", "device-h", "per 1,000 node-days", "AFR % of devices", "down h"],
+        ["component", "model", "failures", "out", "device-h", "per 1,000 node-days", "AFR % of devices", "per node-year", "down h"],
         [
             [
-                row.component, row.model, str(row.rate.events), f"{row.yearly.exposure * YEAR_DAYS * 24:,.1f}",
+                row.component, row.model, str(row.rate.events), str(row.out), f"{row.yearly.exposure * YEAR_DAYS * 24:,.1f}",
                 _cell(_rate(row.rate, 1000, ENOUGH_NODE_DAYS)),
-                _cell(_rate(row.yearly, 100, ENOUGH_DEVICE_YEARS)), f"{row.down_ns / _HOUR_NS:.1f}",
+                _cell(_rate(row.yearly, 100, ENOUGH_DEVICE_YEARS)), _cell(_yearly(row.node_yearly)),
+                f"{row.down_ns / _HOUR_NS:.1f}",
             ]
             for row in found.components
         ],
     )  # fmt: skip
     costs = (("incident", found.kinds), ("failure of", found.causes))
-    for more in (_job_lines(found), *(_cost_lines(*one, currency) for one in costs), _node_lines(found)):
+    for more in (
+        _fault_lines(found),
+        _job_lines(found),
+        *(_cost_lines(*one, currency) for one in costs),
+        _node_lines(found),
+    ):
         lines += ["", *more] if more else []
     if found.judged is not None:
         one = found.judged
@@ -166,6 +204,20 @@ def _lines(found: Accounts, currency: str) -> list[str]:
             f"{one.noticed} of {counted(one.labels, 'label')} noticed: recall {recall}",
         ]
     return lines
+
+
+def _fault_lines(found: Accounts) -> list[str]:
+    from unidle.guard.failure_statistics import YEAR_DAYS
+    from unidle.guard.fault_kinds import CLASSES
+
+    rows = [
+        [
+            row.fault, row.component, str(row.rate.events), str(row.jobs), _cell(_yearly(row.rate.per(YEAR_DAYS))),
+            CLASSES[row.fault].words,
+        ]
+        for row in found.faults
+    ]  # fmt: skip
+    return table(["fault", "component", "failures", "of jobs", "per node-year", "what"], rows)
 
 
 def _job_lines(found: Accounts) -> list[str]:
@@ -194,13 +246,16 @@ def _cost_lines(head: str, rows: tuple[KindRow, ...], currency: str) -> list[str
 
 
 def _node_lines(found: Accounts) -> list[str]:
+    from unidle.guard.failure_statistics import YEAR_DAYS
+
     rows = [
         [
-            row.node, str(row.events), f"{100 * row.share:.1f}", f"{row.chance:.1e}", "lemon" if row.lemon else "",
+            row.node, str(row.events), f"{100 * row.share:.1f}", f"{row.rate.exposure:.1f}",
+            _cell(_yearly(row.rate.per(YEAR_DAYS))), f"{row.chance:.1e}", "lemon" if row.lemon else "",
         ]
         for row in found.nodes[:_WORST]
     ]  # fmt: skip
-    lines = table(["worst nodes", "events", "% of all", "by chance", ""], rows)
+    lines = table(["worst nodes", "events", "% of all", "node-days", "per node-year", "by chance", ""], rows)
     lemons = [row for row in found.nodes if row.lemon]
     if lemons:
         share = 100 * sum(row.share for row in lemons)

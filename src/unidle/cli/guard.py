@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 guard_app = Commands(help="Show the health of nodes, and drain and repair them.")
 _BLOCK_BYTES = 1 << 18
 _WIDTH = 100
+_HOUR_NS = 3600e9
 
 
 def register(app: typer.Typer) -> None:
@@ -264,7 +265,9 @@ def _incident_as_object(one: Incident) -> dict[str, Any]:
         "onset_ns": one.onset_ns, "signal_ns": one.signal_ns, "verdict_ns": one.verdict_ns,
         "resumed_ns": one.resumed_ns, "lost_steps": one.lost_steps,
         "cost": None if one.cost_micro is None else one.cost_micro / 1e6,
-        "device_s": one.device_ns / 1e9, "because": one.because,
+        "device_s": one.device_ns / 1e9, "because": one.because, "lasts": one.lasts,
+        "device_h_per_day": one.day_ns / _HOUR_NS if one.lasts else None,
+        "cost_per_day": None if one.day_micro is None else one.day_micro / 1e6,
     }  # fmt: skip
 
 
@@ -291,7 +294,15 @@ def _incident_lines(found: list[Incident], currency: str) -> list[str]:
         "cost",
     ]
     lines = table(heads, rows)
-    return lines + [f"{one.job or one.node}: {one.because}" for one in found]
+    return lines + [f"{one.job or one.node}: {one.because}{_bill(one, currency)}" for one in found]
+
+
+def _bill(one: Incident, currency: str) -> str:
+    """What an incident that continues costs until its end, if nothing is done."""
+    if not one.lasts:
+        return ""
+    money = "" if one.day_micro is None else f", {one.day_micro / 1e6:,.2f} {currency}"
+    return f"; it continues, at {one.day_ns / _HOUR_NS:,.1f} device-h{money} a day"
 
 
 def _after(onset_ns: int, at_ns: int | None) -> str:

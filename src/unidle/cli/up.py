@@ -245,7 +245,7 @@ def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
     taken = take_up_hosts(store, fleet, data_dir(), wish, channels, address)
     with caught() as signals, taken as hosts, ExitStack() as stack:
         host, port = hosts.address
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        where = _host_port(host, port)
         if wish.kube is not None:
             nodes = counted(len(hosts.session.controller.view.fleet.nodes), "node")
             live.hint(
@@ -254,10 +254,15 @@ def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
             _serve_commands(stack, options, hosts, address, wish.kube)
         else:
             live.hint(f"serving {address} on the hosts that join {where} (pid {os.getpid()}); Ctrl-C stops")
-            live.hint(f"on each host: unidle agent --join {where} --token-file COPY_OF {hosts.join_file}")
+            dialled = _host_port(hosts.host, port)
+            live.hint(f"on each host: unidle agent --join {dialled} --token-file COPY_OF {hosts.join_file}")
         _serve(hosts.session, signals, live, options.until_idle, address, hosts.objects)
     store.close()
     return 130 if signals.interrupts else 0
+
+
+def _host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _serve_commands(

@@ -138,13 +138,14 @@ def _moved(one: Detection, node: str, offset_ns: int) -> Detection:
 
 @dataclass(frozen=True, slots=True)
 class HostsSession:
-    """A session, where its hub listens, and the file with which agents join. ``state``: the directory of the store."""
+    """A session, where its hub listens, and the file with which agents join. ``state``: the directory of the store; ``host``: what they dial."""
 
     session: ControllerSession
     address: tuple[str, int]
     state: Path
     tls: SSLContext
     objects: ClusterObjects | None = None
+    host: str = ""
 
     @property
     def join_file(self) -> Path:
@@ -195,9 +196,11 @@ def take_up_hosts(
                 stacks=GangStacks(HostStacks(hosts.engine.ask_agent)),
             )
             with driven(held, hosts.engine, services) as session:
+                address = hosts.hub.addresses[0]
                 yield HostsSession(
-                    session, hosts.hub.addresses[0], held.state, hosts.hub.tls(), hosts.objects
-                )
+                    session, address, held.state, hosts.hub.tls(), hosts.objects,
+                    host=hosts.hub.dialled_as(address[0]),
+                )  # fmt: skip
         finally:
             if hosts.objects is not None:
                 hosts.objects.close()

@@ -13,13 +13,15 @@ class NodeCheck:
     """unidle's own check. ``log_since_ns``: from when on the kernel log counts, by the clock of the log of events; None: since
     the machine's boot. It is a moment and no age, as a check may read the log long after it was ordered. ``used``:
     directories whose file systems are in use. ``kernel_log``: the source of the node, as in
-    :class:`unidle.fleet.policies.WatchSources`; of a host with an agent, that of the agent counts.
+    :class:`unidle.fleet.policies.WatchSources`; of a host with an agent, that of the agent counts. ``whole_node``: limits of the
+    control group that the check runs in do not count, as ranks are in other ones: so of an agent in a pod.
     """
 
     tier: str
     log_since_ns: int | None = None
     used: tuple[str, ...] = ()
     kernel_log: str = ""
+    whole_node: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,12 +30,13 @@ class FillPiece:
     """What is run next. ``length_ns``: how long it takes on an undisturbed device; a piece that takes much longer is stopped.
 
     ``memory_bytes``: what the filler holds while it runs, in all. ``units``: how many of what the filler counts it completes, such as
-    tokens or samples; 0 for one of several pieces of a unit.
+    tokens or samples; 0 for one of several pieces of a unit. ``of``: the number of what it belongs to, such as a prompt; for pictures.
     """
 
     length_ns: int
     memory_bytes: int = 0
     units: int = 0
+    of: int = 0
 
 
 class Sliced(Protocol):

@@ -44,6 +44,8 @@ _IDLE: Final = 4  # connections to the store that wait for a call
 _MOST_WAITING: Final = 64
 _WAIT_S: Final = 20.0  # of one call for an answer
 _FORGOTTEN_S: Final = 120.0
+_CHANGING: Final = frozenset({"request", "ask", "answer"})
+_MOST_DONE: Final = 32
 _MOST_BODY: Final = 4 << 20
 
 
@@ -55,6 +57,7 @@ class Calls:
         self._stores: queue.LifoQueue[SqlStore] = queue.LifoQueue()
         self._files: queue.LifoQueue[HostFiles] = queue.LifoQueue()
         self._asked: dict[str, _Asked] = {}
+        self._done: dict[tuple[str, str], Any] = {}  # values of calls, by user and id
         self._lock = threading.Lock()
         self._known: dict[str, Callable[[User, Mapping[str, Any]], Any]] = {
             "hello": self._hello,
@@ -67,12 +70,24 @@ class Calls:
             "answer": self._answer,
         }
 
-    def carry_out(self, user: User, what: str, given: Mapping[str, Any]) -> Any:
-        """The value. Errors: CallForbidden, BadInput, StoreError, CannotRun, NotThere."""
+    def carry_out(self, user: User, what: str, given: Mapping[str, Any], number: str = "") -> Any:
+        """The value. ``number``: a call that changes something and comes again with it is not carried out again.
+
+        Errors: CallForbidden, BadInput, StoreError, CannotRun, NotThere.
+        """
         call = self._known.get(what)
         if call is None:
             raise BadInput("is no call of this controller", field="call", value=what, remedy=_release())
-        return call(user, given)
+        if what not in _CHANGING or not number:
+            return call(user, given)
+        if (key := (user.name, number)) in self._done:
+            return self._done[key]
+        value = call(user, given)
+        with self._lock:
+            self._done[key] = value
+            while len(self._done) > _MOST_DONE:
+                del self._done[next(iter(self._done))]
+        return value
 
     def close(self) -> None:
         for kept in (self._stores, self._files):

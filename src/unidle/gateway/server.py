@@ -50,7 +50,9 @@ class CommandServer:
         try:
             call = msgspec.msgpack.decode(body, type=_Call)
             user = self._identities.user(call.ticket, call.secret)
-            return msgspec.msgpack.encode({"value": self._calls.carry_out(user, call.call, call.more)})
+            return msgspec.msgpack.encode(
+                {"value": self._calls.carry_out(user, call.call, call.more, call.id)}
+            )
         except msgspec.DecodeError as error:
             told: dict[str, Any] = {"kind": "BadInput", "problem": f"the call cannot be read: {error}"}
         except CallForbidden as error:
@@ -121,6 +123,7 @@ class _Call(msgspec.Struct, frozen=True):
     ticket: str
     secret: str
     call: str
+    id: str = ""
     more: dict[str, Any] = msgspec.field(name="with", default_factory=dict)
 
 

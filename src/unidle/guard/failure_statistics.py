@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
+from unidle.guard.fault_kinds import component_of
 from unidle.guard.rates import EventRate, at_least
 
 DAY_NS: Final = 86_400 * 1_000_000_000
@@ -21,7 +22,10 @@ LEMON: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A node, or a device of it, was out of service; ``planned``: it was maintenance, not a failure. Times in ns."""
+    """A node, or ``device`` of it, failed; ``planned``: it was maintenance, not a failure. Times in ns.
+
+    ``kind``: a key of :data:`unidle.guard.fault_kinds.CLASSES`, where it is known. Without ``out`` it stayed in service.
+    """
 
     node: str
     model: str
@@ -29,6 +33,9 @@ class Outage:
     start_ns: int
     end_ns: int
     planned: bool = False
+    kind: str = ""
+    device: str = ""
+    out: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,10 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """An incident of a job: see ``unidle.view.incidents``. ``stopped``: it ended the attempt; ``cause``: what kind of failure did."""
+    """An incident of a job: see ``unidle.view.incidents``. ``stopped``: it ended the attempt; ``cause``: what kind of failure did.
+
+    ``fault``: the name of what failed (:data:`unidle.guard.fault_kinds.CLASSES`), where the attempt failed by itself.
+    """
 
     job: str
     kind: str
@@ -54,6 +64,7 @@ class Harm:
     cost_micro: int | None
     stopped: bool
     cause: str = ""
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +92,35 @@ ENOUGH_DEVICE_YEARS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ComponentRow:
-    """Failures of one component on nodes of one model. ``rate`` is per node-day, ``yearly`` per device and year (AFR)."""
+    """Failures of one component on nodes of one model. ``rate`` is per node-day, ``yearly`` per device and year (AFR).
+
+    ``out`` of them took something out of service, for ``down_ns`` in all.
+    """
 
     component: str
     model: str
     rate: EventRate
     yearly: EventRate
     down_ns: int
+    out: int = 0
+
+    @property
+    def node_yearly(self) -> EventRate:
+        """Per node and year."""
+        return self.rate.per(YEAR_DAYS)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRow:
+    """Failures of one kind (:data:`unidle.guard.fault_kinds.CLASSES`). ``rate`` is per node-day.
+
+    ``jobs``: attempts that failed by themselves, where no fault of their nodes explains it; the others are of nodes.
+    """
+
+    fault: str
+    component: str
+    rate: EventRate
+    jobs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +152,14 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node's events, their ``share`` of all, and how likely chance alone gives it as many."""
+    """One node's events, their ``share`` of all, and how likely chance alone gives it as many. ``rate`` is per node-day."""
 
     node: str
     events: int
     share: float
     chance: float
     lemon: bool
+    rate: EventRate
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +189,7 @@ class Accounts:
     removals: EventRate
     judged: Judged | None
     causes: tuple[KindRow, ...] = ()  # of the incidents that ended an attempt, by the kind of failure
+    faults: tuple[FaultRow, ...] = ()
 
 
 def accounts(
@@ -165,6 +200,7 @@ def accounts(
     node_days = sum(one.ns for one in seen) / DAY_NS
     device_days = sum(one.ns * one.devices for one in seen) / DAY_NS
     failures = [one for one in outages if not one.planned]
+    out = [one for one in failures if one.out]
     return Accounts(
         node_days,
         device_days,
@@ -172,9 +208,10 @@ def accounts(
         sizes(stretches),
         kinds(harms),
         worst(failures, harms, seen),
-        EventRate(sum(map(len, removals(failures).values())), node_days),
-        None if labels is None else judged(failures, harms, labels, node_days),
+        EventRate(sum(map(len, removals(out).values())), node_days),
+        None if labels is None else judged(out, harms, labels, node_days),
         causes(harms),
+        faults(failures, harms, node_days),
     )
 
 
@@ -185,19 +222,32 @@ def components(failures: Iterable[Outage], seen: Iterable[Exposure]) -> tuple[Co
     for one in seen:
         nodes[one.model] += one.ns / DAY_NS
         devices[one.model] += one.ns * one.devices / DAY_NS / YEAR_DAYS
-    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    found: dict[tuple[str, str], list[Outage]] = defaultdict(list)
     for failure in failures:
         for component in ("any", failure.component):
-            found[component, failure.model].append(failure.end_ns - failure.start_ns)
+            found[component, failure.model].append(failure)
     for model in nodes:
         found.setdefault(("any", model), [])  # no failure says something too
     rows = [
         ComponentRow(
-            component, model, EventRate(len(d), nodes[model]), EventRate(len(d), devices[model]), sum(d)
+            component, model, EventRate(len(ones), nodes[model]), EventRate(len(ones), devices[model]),
+            sum(one.end_ns - one.start_ns for one in ones), sum(one.out for one in ones),
         )
-        for (component, model), d in found.items()
-    ]
+        for (component, model), ones in found.items()
+    ]  # fmt: skip
     return tuple(sorted(rows, key=lambda r: (r.model, r.component != "any", -r.rate.events, r.component)))
+
+
+def faults(failures: Iterable[Outage], harms: Iterable[Harm], node_days: float) -> tuple[FaultRow, ...]:
+    """Failures by kind, the most frequent first: of nodes, and of jobs that failed by themselves."""
+    of_nodes = Counter((one.kind, one.component) for one in failures)
+    of_jobs = Counter((one.fault, component_of(one.fault)) for one in harms if one.fault and one.stopped)
+    rows = [
+        FaultRow(*key, EventRate(of_nodes[key] + of_jobs[key], node_days), of_jobs[key])
+        for key in {**of_nodes, **of_jobs}
+        if key[0]
+    ]
+    return tuple(sorted(rows, key=lambda r: (-r.rate.events, r.fault)))
 
 
 def sizes(stretches: Iterable[Stretch]) -> tuple[SizeRow, ...]:
@@ -259,7 +309,8 @@ def worst(failures: Iterable[Outage], harms: Iterable[Harm], seen: Iterable[Expo
         mean = max(total - count, 1) * ns.get(node, 0) / others_ns if others_ns > 0 else float(count)
         chance = at_least(count, mean)
         lemon = count > 1 and chance * max(len(ns), 1) < LEMON
-        rows.append(NodeRow(node, count, count / total, chance, lemon))
+        days = ns.get(node, 0) / DAY_NS
+        rows.append(NodeRow(node, count, count / total, chance, lemon, EventRate(count, days)))
     return tuple(sorted(rows, key=lambda r: (-r.events, r.chance, r.node)))
 
 

@@ -25,6 +25,10 @@ class EventRate:
     def value(self) -> float | None:
         return self.events / self.exposure if self.exposure > 0 else None
 
+    def per(self, units: float) -> EventRate:
+        """The same rate per so many units."""
+        return EventRate(self.events, self.exposure / units)
+
     @property
     def low(self) -> float | None:
         return limits(self.events)[0] / self.exposure if self.exposure > 0 else None

@@ -37,6 +37,7 @@ LOOSE_GAP: Final = (1.5, 0.15)  # and then in most looks
 LOOSE_PART: Final = 0.7
 GAP_MORE: Final = 0.07  # than they did while steps were short
 GAP_ALWAYS: Final = 0.17  # so much is reported even without a comparison
+SHORT_WEIGHS: Final = 2  # times a long step, where the first long one is looked for
 STEADY: Final = 0.75  # in so many of the looks
 CONFIRMED: Final = 2  # looks in a row
 RANK_SLOWER: Final = 1.08  # steps take so much longer than they did, where a rank is slow
@@ -275,17 +276,20 @@ class SlowJudge:
         return 0
 
     def _longer_since(self, step_ns: float) -> int | None:
-        """When the first of the latest steps began most of which are longer than they were; None where they are not."""
+        """When the first of the latest steps began that are longer than they were; None where they are not.
+
+        The change is where the sum of what later steps are longer than half-way, less what they are shorter, is largest:
+        a long step long before, or a short one since, does not move it.
+        """
         if step_ns < RANK_SLOWER * self._best_ns:
             return None
-        limit_ns = (step_ns + self._best_ns) / 2
-        first, long = None, 0
-        for count, (begun, end) in enumerate(reversed(list(pairwise(self._steps))), 1):
-            long += end - begun > limit_ns
-            if long < STEADY * count:
-                break
-            if end - begun > limit_ns:
-                first = begun
+        limit_ns, half_ns = (step_ns + self._best_ns) / 2, (step_ns - self._best_ns) / 2
+        first, most, total = None, 0.0, 0.0
+        for begun, end in reversed(list(pairwise(self._steps))):
+            longer = min(max((end - begun - limit_ns) / half_ns, -1.0), 1.0)
+            total += longer if longer > 0 else SHORT_WEIGHS * longer
+            if total > most:
+                first, most = begun, total
         return first
 
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from unidle import atomic, private
 from unidle.errors import BadInput, CannotRun, StoreError
+from unidle.hub.site_certificate import SiteCertificate, first_certificate, names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -47,6 +48,15 @@ class ServerIdentity(Protocol):
 
     def context(self, now_s: float) -> ssl.SSLContext:
         """For connections that are accepted now (seconds since the epoch)."""
+        ...
+
+    @property
+    def site(self) -> SiteCertificate | None:
+        """The site's certificate, if that is shown."""
+        ...
+
+    def follow(self, loaded: Callable[[], None]) -> None:
+        """Call ``loaded`` whenever another certificate of the site is shown from now on."""
         ...
 
     def close(self) -> None: ...
@@ -86,6 +96,13 @@ class OwnIdentity:
                     self.errors += 1
         return self._context
 
+    @property
+    def site(self) -> SiteCertificate | None:
+        return None
+
+    def follow(self, loaded: Callable[[], None]) -> None:
+        """Its certificates are all verified with the same authority."""
+
     def close(self) -> None:
         if self._folder >= 0:
             os.close(self._folder)
@@ -118,13 +135,14 @@ class SiteIdentity:
     """
 
     def __init__(self, certificate: str, key: str, authority_file: str | None = None) -> None:
-        self._files = (certificate, key)
+        self._files = (os.path.abspath(certificate), os.path.abspath(key))
+        self._loaded: Callable[[], None] = _unfollowed
         self.authority = _authority_text(authority_file) if authority_file else ""
         self.errors = 0
         self._state = self._stat()
         try:
-            self._context = server_context(certificate, key)
-        except (OSError, ssl.SSLError) as error:
+            self._load()
+        except (OSError, ValueError) as error:
             raise BadInput(
                 f"the certificate or its key cannot be used: {error}",
                 value=f"{certificate}, {key}",
@@ -138,19 +156,38 @@ class SiteIdentity:
             if (state := self._stat()) != self._state:
                 self._state = state
                 try:
-                    self._context = server_context(*self._files)
-                except (OSError, ssl.SSLError):
+                    self._load()
+                    self._loaded()
+                except (OSError, ValueError):
                     self.errors += 1
         return self._context
 
+    @property
+    def site(self) -> SiteCertificate | None:
+        return self._site
+
+    def follow(self, loaded: Callable[[], None]) -> None:
+        self._loaded = loaded
+
     def close(self) -> None:
         pass
+
+    def _load(self) -> None:
+        """Errors: OSError (also for what TLS cannot use), ValueError."""
+        self._context = server_context(*self._files)
+        with open(self._files[0], "rb") as file:
+            pem = first_certificate(file.read(_MOST_BYTES).decode("ascii", "replace"))
+        self._site = SiteCertificate(pem, self._files[0], names_in(pem))
 
     def _stat(self) -> list[tuple[int, int]]:
         try:
             return [(s.st_ino, s.st_mtime_ns) for s in map(os.stat, self._files)]
         except OSError:
             return []
+
+
+def _unfollowed() -> None:
+    """Until :meth:`SiteIdentity.follow`."""
 
 
 def server_context(certificate: str, key: str) -> ssl.SSLContext:

@@ -10,7 +10,6 @@ import os
 import random
 import select
 import socket
-import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -23,9 +22,10 @@ import msgspec
 from unidle import wire
 from unidle.clock import boottime_ns
 from unidle.hub import frames
-from unidle.hub.authority import AUTHORITY_NAME, SERVER_NAME
+from unidle.hub.authority import SERVER_NAME
 from unidle.hub.refusals import printable
 from unidle.hub.stream import FrameStream, StreamLost, read_buffer
+from unidle.hub.verify import authority_is_own, client_context, exact_context
 
 _LEAST_SILENCE_NS: Final = 5_000_000_000
 _SILENT_PINGS: Final = 5  # the hub is taken for unreachable after so many intervals without one
@@ -77,7 +77,8 @@ class HubClient:
 
     ``hello`` gives what the client is and holds now; time and number are filled in. It is called in the thread of the client,
     and so is ``keep``, with the client's own token, before the first pong: its write must be durable when it
-    returns. ``authority``: certificates in PEM, empty for those of the system.
+    returns. ``authority``: certificates in PEM, empty for those of the system; ``exactly``: the hub's own certificates, of which
+    one has to be shown, whatever its names are.
     """
 
     def __init__(
@@ -87,9 +88,10 @@ class HubClient:
         hello: Callable[[], frames.Hello],
         keep: Callable[[str], object] | None = None,
         dialling: Dialling | None = None,
+        exactly: str = "",
     ) -> None:
         self._address, self._hello, self._keep = address, hello, keep
-        self._context = client_context(authority)
+        self._context = exact_context(exactly) if exactly else client_context(authority)
         self._own = authority_is_own(authority)
         self._name = SERVER_NAME if self._own else address[0]
         self._dialling = dialling or Dialling()
@@ -364,26 +366,3 @@ class _Talk:
 
     def heard(self) -> None:
         self.until_ns = boottime_ns() + self._silence_ns
-
-
-def client_context(authority: str) -> ssl.SSLContext:
-    """Verifies the hub with these certificates, or with those of the system. Errors: ValueError."""
-    try:
-        context = ssl.create_default_context(cadata=authority or None)
-    except ssl.SSLError as error:
-        raise ValueError(f"no certificates: {error.reason}") from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    return context
-
-
-def authority_is_own(authority: str) -> bool:
-    """Whether the authority is one that only signs the hub's certificate.
-
-    Then the name of the certificate is always the same, and the hub can be dialled under any name or address.
-    """
-    with suppress(ssl.SSLError, ValueError):
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(cadata=authority)
-        found = context.get_ca_certs()
-        return [each["subject"] for each in found] == [((("commonName", AUTHORITY_NAME),),)]
-    return False

@@ -24,6 +24,15 @@ class HelloRefused(Exception):
         self.because, self.remedy = because, remedy
 
 
+def refused_for(error: Exception) -> tuple[Because, str, str]:
+    """Why a connection is refused on which this was raised, the text, and the remedy for the client."""
+    if isinstance(error, HelloRefused):
+        return error.because, str(error), error.remedy
+    if isinstance(error, wire.Malformed):
+        return "malformed", str(error), "update the client"
+    return "error", f"{type(error).__name__}: {error}", ""
+
+
 class Greeted(NamedTuple):
     """An accepted hello. ``key``: a newer connection with the same one takes the place of an older one."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
-import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -17,12 +15,13 @@ from unidle.clock import Clock, boottime_ns
 from unidle.hub import frames
 from unidle.hub.acceptor import Acceptor
 from unidle.hub.authority import ServerIdentity
+from unidle.hub.bell import HubBell
 from unidle.hub.connection import Connection, ConnectionStage
 from unidle.hub.events import PolledEvents
-from unidle.hub.greeting import Greeting, HelloRefused
+from unidle.hub.greeting import Greeting, HelloRefused, refused_for
 from unidle.hub.limits import HubLimits
 from unidle.hub.ping_times import PingTimes
-from unidle.hub.protocol import Joined, Left, Received
+from unidle.hub.protocol import Joined, Left, Peer, Received
 from unidle.hub.refusals import Because, Refusals
 from unidle.hub.stream import StreamLost, read_buffer
 from unidle.hub.tokens import Tokens
@@ -36,7 +35,10 @@ _BROKEN: Final = select.EPOLLHUP | select.EPOLLERR
 _EVENTS: Final = 1024
 _OPEN: Final = ConnectionStage.OPEN
 _GONE: Final = 65536
+_READABLE: Final = int(select.EPOLLIN)  # and nothing else
 _TURN_NS: Final = 2_000_000  # from the end of one turn to the next
+_FULL_TURN_NS: Final = 5_000_000  # after a turn with _MANY connections: the next has even more
+_MANY: Final = 64
 
 
 class HubLoop:
@@ -46,15 +48,9 @@ class HubLoop:
     """
 
     def __init__(
-        self,
-        sockets: list[socket.socket],
-        identity: ServerIdentity,
-        tokens: Tokens,
-        clock: Clock,
-        fence: int,
-        limits: HubLimits,
-        is_fresh: Callable[[], bool],
-    ) -> None:
+        self, sockets: list[socket.socket], identity: ServerIdentity, tokens: Tokens, clock: Clock, fence: int,
+        limits: HubLimits, is_fresh: Callable[[], bool],
+    ) -> None:  # fmt: skip
         self._is_fresh = is_fresh
         self._listeners = {each.fileno(): each for each in sockets}
         self._tokens, self._clock = tokens, clock
@@ -75,13 +71,11 @@ class HubLoop:
         self._next_peer = 1
         self._accepting = True
         self._stopping = False
-        self._turn_ns = 0
+        self._turn_ns, self._pause_ns = 0, _TURN_NS
         self.failed: BaseException | None = None
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._bell_use = threading.Lock()
-        self._woken = False
+        self._bell = HubBell()
         self._poller = select.epoll()
-        self._poller.register(self._bell, select.EPOLLIN)
+        self._poller.register(self._bell.fd, select.EPOLLIN)
         for fd in self._listeners:
             self._poller.register(fd, select.EPOLLIN)
 
@@ -92,18 +86,11 @@ class HubLoop:
         self.wake()
 
     def wake(self) -> None:
-        if not self._woken:
-            self._woken = True
-            self._ring()
+        self._bell.wake()
 
     def stop(self) -> None:
         self._stopping = True
-        self._ring()
-
-    def _ring(self) -> None:
-        with self._bell_use:  # the thread may end, and close it, at any time
-            if self._bell >= 0:
-                os.eventfd_write(self._bell, 1)
+        self._bell.ring()
 
     # the thread
 
@@ -121,17 +108,23 @@ class HubLoop:
 
     def _turn(self) -> None:
         # under load many connections are served in one turn: its own cost, and a wake of the control loop, count once
-        if (early_ns := self._turn_ns + _TURN_NS - boottime_ns()) > 0:
+        if (early_ns := self._turn_ns + self._pause_ns - boottime_ns()) > 0:
             time.sleep(early_ns / 1e9)
-        for fd, mask in self._poller.poll(self._wait_s(), _EVENTS):
+        ready = self._poller.poll(self._wait_s(), _EVENTS)
+        self._pause_ns = _TURN_NS if len(ready) < _MANY else _FULL_TURN_NS
+        for fd, mask in ready:
             if (connection := self._connections.get(fd)) is not None:
-                self._guarded(connection, self._serve, mask)
+                if mask == _READABLE and connection.stage is _OPEN and not connection.paused:
+                    try:  # the usual case, without a call more than it needs
+                        self._frames(connection, connection.stream.taken(self._buffer))
+                    except Exception as error:
+                        self._wrong(connection, error)
+                else:
+                    self._guarded(connection, self._serve, mask)
             elif fd in self._listeners:
                 self._accept(self._listeners[fd])
-            elif fd == self._bell:
-                with suppress(BlockingIOError):
-                    os.eventfd_read(self._bell)
-                self._woken = False
+            elif fd == self._bell.fd:
+                self._bell.clear()
                 self._look_at_vouched()
         self._turn_ns = boottime_ns()
         self._take_orders()
@@ -153,9 +146,6 @@ class HubLoop:
         return max(0.0, (min(due) - now_ns) / 1e9) + 0.001 if due else -1
 
     def _serve(self, connection: Connection, mask: int) -> None:
-        if mask == select.EPOLLIN and connection.stage is _OPEN and not connection.paused:  # the usual case
-            self._frames(connection, connection.stream.taken(self._buffer))
-            return
         if connection.paused and mask & _BROKEN:
             raise StreamLost("the connection ended")
         if mask & _OUT and connection.stream.ready and connection.stage is not ConnectionStage.LINGER:
@@ -167,14 +157,15 @@ class HubLoop:
         """Act on one connection: what is wrong with it ends that one alone."""
         try:
             act(connection, with_)
-        except StreamLost as lost:
-            self._lost(connection, str(lost))
-        except wire.Malformed as error:
-            self._refuse(connection, "malformed", str(error), "update the client")
-        except HelloRefused as error:
-            self._refuse(connection, error.because, str(error), error.remedy)
-        except Exception as error:  # one connection must not end the others, whatever it sent
-            self._refuse(connection, "error", f"{type(error).__name__}: {error}", "")
+        except Exception as error:
+            self._wrong(connection, error)
+
+    def _wrong(self, connection: Connection, error: Exception) -> None:
+        """One connection must not end the others, whatever it sent."""
+        if isinstance(error, StreamLost):
+            self._lost(connection, str(error))
+        else:
+            self._refuse(connection, *refused_for(error))
 
     def _read(self, connection: Connection) -> None:
         stream = connection.stream
@@ -251,17 +242,22 @@ class HubLoop:
                 if not connection.pong_n and peer.kind == "agent":
                     self._tokens.joined(peer.node)
                 connection.pong(frame.n, frame.ping, frame.now, self._clock.now_ns())
-            elif isinstance(frame, frames.Fetch | frames.Ask | frames.Forget) and peer.kind != "reader":
-                raise wire.Malformed("only a reader fetches, forgets, or orders a profile")
-            elif isinstance(frame, frames.Passed):
-                self._pass_on(connection, peer.id, frame, len(payload))
-            elif isinstance(frame, frames.Bye):
-                if peer.kind == "agent":
-                    self._tokens.forget(peer.node)
-                self._close(connection, frame.why or "it left", on_purpose=True)
+            elif frame is not None and self._ends(connection, peer, frame, len(payload)):
                 return
-            elif frame is not None:
-                raise wire.Malformed("a second hello")
+
+    def _ends(self, connection: Connection, peer: Peer, frame: frames.FromClient, size: int) -> bool:
+        """Take a frame that does not come often; whether it ended the connection."""
+        if isinstance(frame, frames.Fetch | frames.Ask | frames.Forget) and peer.kind != "reader":
+            raise wire.Malformed("only a reader fetches, forgets, or orders a profile")
+        if isinstance(frame, frames.Passed):
+            self._pass_on(connection, peer.id, frame, size)
+            return False
+        if not isinstance(frame, frames.Bye):
+            raise wire.Malformed("a second hello")
+        if peer.kind == "agent":
+            self._tokens.forget(peer.node)
+        self._close(connection, frame.why or "it left", on_purpose=True)
+        return True
 
     def _pass_on(self, connection: Connection, peer: int, frame: frames.Passed, size: int) -> None:
         if self.events.received(connection, Received(peer, frame), size) and not connection.paused:
@@ -395,6 +391,4 @@ class HubLoop:
         for listener in self._listeners.values():
             listener.close()
         self._poller.close()
-        with self._bell_use:
-            bell, self._bell = self._bell, -1
-            os.close(bell)
+        self._bell.close()

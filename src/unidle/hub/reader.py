@@ -7,6 +7,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
@@ -16,6 +17,7 @@ from unidle.hub import frames
 from unidle.hub.client import HubClient, Lost, Welcomed
 from unidle.hub.file_parts import NotThere, RankFilePart, part_of, whole_file
 from unidle.hub.place import FOLDER, READER
+from unidle.hub.site_certificate import first_certificate
 
 _MOST_BYTES: Final = 64 << 10
 _PART_BYTES: Final = 256 << 10
@@ -39,9 +41,9 @@ class HostFiles:
     """
 
     def __init__(self, state: Path) -> None:
-        address, self._hello, authority = _reader_of(state)
+        address, self._hello, authority, exactly = _reader_of(state)
         self._ids = 0
-        self._client = HubClient(address, authority, lambda: self._hello)
+        self._client = HubClient(address, authority, lambda: self._hello, exactly=exactly)
         self._poller = select.poll()
         self._poller.register(self._client.wake_fd, select.POLLIN)
         self._answers: dict[int, frames.Done] = {}
@@ -127,7 +129,7 @@ class HostFiles:
                 self._answers[event.id] = event
 
 
-def _reader_of(state: Path) -> tuple[tuple[str, int], frames.Hello, str]:
+def _reader_of(state: Path) -> tuple[tuple[str, int], frames.Hello, str, str]:
     try:
         folder = private.open_folder(str(state / FOLDER))
         try:
@@ -136,7 +138,7 @@ def _reader_of(state: Path) -> tuple[tuple[str, int], frames.Hello, str]:
             os.close(folder)
         host, port = content["addresses"][0]
         hello = frames.Hello(wire.VERSION, "reader", "reader", content["token"])
-        return (_reachable(host), int(port)), hello, str(content["authority"])
+        return (_reachable(host), int(port)), hello, str(content["authority"]), _certificates(content)
     except private.NotPrivate as error:
         raise CannotRun(error.problem, field=error.path, remedy=error.remedy) from error
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -144,6 +146,17 @@ def _reader_of(state: Path) -> tuple[tuple[str, int], frames.Hello, str]:
             f"how to reach the hosts cannot be read: {error}", field=str(state / FOLDER / READER),
             remedy="run the command on the controller's machine, as the owner of the store",
         ) from error  # fmt: skip
+
+
+def _certificates(content: dict[str, Any]) -> str:
+    """The site's certificate that the hub shows, and the one that it shows soon, as it was replaced; empty for an own authority."""
+    shown = str(content.get("certificate", ""))
+    if not shown:
+        return ""
+    with suppress(OSError, ValueError), open(str(content["certificate_file"]), "rb") as file:
+        newest = first_certificate(file.read(_MOST_BYTES).decode("ascii", "replace"))
+        return shown if newest == shown else shown + newest
+    return shown
 
 
 def _reachable(host: str) -> str:

@@ -93,6 +93,11 @@ class HubServer:
     def forget(self, node: str) -> bool:
         return self._tokens.forget(node)
 
+    def dialled_as(self, host: str) -> str:
+        """By which name clients reach a hub that listens on ``host``: another one where the site's certificate does not have that."""
+        site = self._identity.site
+        return site.names[0] if site is not None and site.names and host not in site.names else host
+
     def tls(self) -> ssl.SSLContext:
         """The hub's certificate as it is now, for another server of this process."""
         return self._identity.context(time.time())
@@ -145,7 +150,7 @@ def open_hub(
         own_names = [*names_of(sockets), *names]
         identity = OwnIdentity(folder, where, own_names, time.time()) if site is None else _identity_of(site)
         tokens.write_join(identity.authority)
-        tokens.write_reader(identity.authority, [each.getsockname()[:2] for each in sockets])
+        _write_reader(tokens, identity, [each.getsockname()[:2] for each in sockets])
         return HubServer(sockets, identity, tokens, clock, fence, limits, is_fresh)
     except BaseException as error:
         for each in (*sockets, tokens, identity):
@@ -156,6 +161,16 @@ def open_hub(
         raise
     finally:
         os.close(folder)
+
+
+def _write_reader(tokens: Tokens, identity: ServerIdentity, addresses: list[tuple[str, int]]) -> None:
+    """Now, and whenever the site's certificate is replaced."""
+
+    def write() -> None:
+        tokens.write_reader(identity.authority, addresses, identity.site)
+
+    write()
+    identity.follow(write)
 
 
 def _identity_of(site: SiteFiles) -> SiteIdentity:

@@ -13,12 +13,15 @@ import os
 import secrets
 import threading
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from unidle import atomic, private
 from unidle.errors import StoreError
 from unidle.hub import frames
 from unidle.hub.place import JOIN, READER
+
+if TYPE_CHECKING:
+    from unidle.hub.site_certificate import SiteCertificate
 
 _SECRET: Final = "secret"  # noqa: S105 - the name of a file
 _NODES: Final = "nodes"
@@ -62,9 +65,16 @@ class Tokens:
         with atomic.replaced(JOIN, at=self._folder, durable=True) as file:
             file.write(json.dumps(content).encode() + b"\n")
 
-    def write_reader(self, authority: str, addresses: list[tuple[str, int]]) -> None:
-        """The file by which commands of this user read what is on the hosts."""
+    def write_reader(
+        self, authority: str, addresses: list[tuple[str, int]], site: SiteCertificate | None = None
+    ) -> None:
+        """The file by which commands of this user read what is on the hosts.
+
+        They dial the address where the hub listens, which a certificate of the site need not name: they trust exactly that one.
+        """
         content = {"token": self.reader, "authority": authority, "addresses": addresses}
+        if site is not None:
+            content |= {"certificate": site.pem, "certificate_file": site.file}
         with atomic.replaced(READER, at=self._folder) as file:
             file.write(json.dumps(content).encode() + b"\n")
 

@@ -44,6 +44,11 @@ class Requests:
     memory_bytes: int = 0
 
     @property
+    def given(self) -> bool:
+        """Whether anything is requested."""
+        return bool(self.cpus or self.memory_bytes)
+
+    @property
     def cpu_milli(self) -> int:
         """Thousandths of cores."""
         return round(self.cpus * 1000)

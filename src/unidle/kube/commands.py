@@ -38,6 +38,8 @@ NO_TICKET: Final = "NoTicket"
 """The kind of the error for a ticket that is not good: a new one may be."""
 _EARLIER_S: Final = 300.0
 _TIMEOUT_S: Final = 60.0
+_TRIES: Final = 5
+"""Of one call. The API server now and then cuts an answer short that comes fast (golang/go#40747)."""
 _ERRORS: Final[dict[str, type[UnidleError]]] = {
     kind.__name__: kind for kind in (BadInput, CannotRun, ConnectionLost, StoreDamaged, StoreError)
 }
@@ -109,15 +111,15 @@ class CommandCalls:
         self.client.close()
 
     def _sent(self, ticket: CommandTicket, what: str, more: Mapping[str, Any]) -> Any:
-        body = msgspec.msgpack.encode(
-            {"v": VERSION, "ticket": ticket.name, "secret": ticket.secret, "call": what, "with": more}
-        )
+        # by its id the controller carries out only once what changes something
+        told = {"v": VERSION, "id": secrets.token_hex(8), "ticket": ticket.name, "secret": ticket.secret}
+        body = msgspec.msgpack.encode({**told, "call": what, "with": more})
         request = ApiRequest(
             "create", "POST", self._path, f"services/proxy {self._service}", body=body,
             content_type="application/msgpack",
         )  # fmt: skip
         try:
-            answer = msgspec.msgpack.decode(self.client.call(request, _TIMEOUT_S))
+            answer = msgspec.msgpack.decode(self._whole(request))
         except msgspec.DecodeError:
             raise CannotRun(
                 "what answers is no controller of unidle", field=f"service {self._service}",
@@ -128,6 +130,16 @@ class CommandCalls:
         if (error_told := answer.get("error")) is not None:
             raise _error_of(error_told)
         return answer.get("value")
+
+    def _whole(self, request: ApiRequest) -> bytes:
+        """The answer, sent for again where it was cut short."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self.client.call(request, _TIMEOUT_S)
+            except KubeError as error:
+                if error.reason != "CutShort":
+                    raise
+        return self.client.call(request, _TIMEOUT_S)
 
     def _explained(self, error: KubeError) -> KubeError:
         """The API server's refusal, with what to do about it."""

@@ -31,7 +31,7 @@ class KubeError(UnidleError):
 
     ``verb`` and ``target`` (``pods default/train-0``) name the request. ``status`` is the HTTP status, 0 where no answer
     came. ``reason`` is the server's word (``NotFound``, ``AlreadyExists``, ``Conflict``, ``Forbidden``, ``Invalid``,
-    ``TooManyRequests``, ``Expired``, ``Unauthorized``), or ``Unreachable`` and ``TimedOut``. ``causes`` are
+    ``TooManyRequests``, ``Expired``, ``Unauthorized``), or ``Unreachable``, ``CutShort`` (the answer) and ``TimedOut``. ``causes`` are
     ``(reason, field, message)``. ``retry_after_s``: how long to wait by the server's word.
     """
 

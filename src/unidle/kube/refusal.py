@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
 from typing import Final
 
@@ -79,6 +80,14 @@ def unreachable(request: ApiRequest, error: Exception, server: str, source: str)
             target=request.target,
             reason="Untrusted",
             remedy=f"check certificate-authority and tls-server-name of {source}",
+        )
+    if isinstance(error, http.client.IncompleteRead):
+        return KubeError(
+            printable(f"the answer ends early: {error}"),
+            verb=request.verb,
+            target=request.target,
+            reason="CutShort",
+            remedy=f"try again; see whether {server} was restarted",
         )
     timed_out = isinstance(error, TimeoutError)
     what = (

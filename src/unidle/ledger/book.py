@@ -43,6 +43,7 @@ class Book:
     held: list[bool] = field(default_factory=list)
     down: dict[int, tuple[int, str]] = field(default_factory=dict)  # slice -> (since, leaf)
     users: dict[int, str] = field(default_factory=dict)  # of slices that are down: who of others uses them
+    stranded: set[int] = field(default_factory=set)  # slices whose node has no cores or memory left for them
     down_log: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
     cause_ns: list[int] = field(default_factory=lambda: [0])
     causes: list[str] = field(default_factory=lambda: ["no_demand"])
@@ -160,6 +161,7 @@ class Book:
             self._on[ref.node].remove(k)
         ref.gone_ns = now_ns
         self.users.pop(k, None)
+        self.stranded.discard(k)
         self.down.pop(k, None)  # asked of the fleet's health again when it returns
 
     # -- causes ----------------------------------------------------------------------------------
@@ -195,6 +197,22 @@ class Book:
             self.users[k] = user
         else:
             self.users.pop(k, None)
+
+    def set_stranded(self, k: int, on: bool, now_ns: int) -> None:
+        """From now on, while it is free, a slice is stranded or not (leaf ``stranded``)."""
+        if on == (k in self.stranded):
+            return
+        if not self.held[k]:
+            self._post((k,), now_ns)
+        if on:
+            self.stranded.add(k)
+        else:
+            self.stranded.remove(k)
+
+    def _cause(self, k: int) -> str | None:
+        """Why it does not work while no job holds it, where that is known of the slice itself."""
+        down = self.down.get(k)
+        return down[1] if down is not None else "stranded" if k in self.stranded else None
 
     # -- allocation ------------------------------------------------------------------------------
 
@@ -254,8 +272,7 @@ class Book:
         groups: dict[tuple[int, str | None, str], list[int]] = {}
         for k, ref in enumerate(self.slices):
             if ref.gone_ns is None and not self.held[k] and self.since[k] < now_ns:
-                down = self.down.get(k)
-                groups.setdefault((self.since[k], down and down[1], self.users.get(k, "")), []).append(k)
+                groups.setdefault((self.since[k], self._cause(k), self.users.get(k, "")), []).append(k)
         return [
             entry
             for (since, down, user), slices in groups.items()
@@ -264,11 +281,11 @@ class Book:
 
     def _post(self, slices: tuple[int, ...], until_ns: int) -> None:
         groups: dict[tuple[int, str | None, str], list[int]] = {}
-        since, down, users = self.since, self.down, self.users
+        since, users, special = self.since, self.users, bool(self.down or self.stranded)
         for k in slices:
             begin = since[k]
             if begin < until_ns:
-                key = (begin, down[k][1], users.get(k, "")) if k in down else (begin, None, "")
+                key = (begin, self._cause(k), users.get(k, "")) if special else (begin, None, "")
                 if key in groups:
                     groups[key].append(k)
                 else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-TAXONOMY_VERSION: Final = 4
+TAXONOMY_VERSION: Final = 5
 
 How = Literal["measured", "inferred", "modelled"]
 
@@ -25,6 +25,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
     "free": {
         "no_demand": "no job needs it",
         "fragmented": "jobs wait, but no free shape fits any of them",
+        "stranded": "jobs on its node took the cores or memory that are its share",
         "quota": "jobs wait, but their quota is used up",
         "reserved": "kept as a hot spare",
         "gathering": "kept while a gang's other devices are freed",

@@ -8,9 +8,19 @@ from typing import Any, Final
 import msgspec
 
 from unidle.events import types as ev
+from unidle.fleet.policies import STEP_OF
 from unidle.notices.model import Notice, SentKind, Severity, iso, notice_id
 
 _SOUND: Final = "healthy"
+_NEXT: Final[dict[str, str]] = {
+    "check": "it is checked next",
+    "reset_gpu": "its GPU is reset next",
+    "reboot": "it is rebooted next",
+    "replace": "it is replaced next",
+    "drain": "it stays out of use until a person returns it",
+    "maintenance": "it is worked on next",
+}
+"""By the step that a drained node or device begins with (``unidle.guard.remedy``)."""
 
 
 class DerivationState(msgspec.Struct):
@@ -19,6 +29,8 @@ class DerivationState(msgspec.Struct):
     failed: dict[str, int] = {}  # job -> the attempt that failed, until the next one or the job's end
     restarting: set[str] = set()
     health: dict[str, str] = {}  # node or device -> its health, while it is not healthy
+    faults: dict[str, tuple[str, str]] = {}  # node -> its last fault that takes it out, and what is done
+    care: dict[str, str] = {}  # node or device -> its last state as a sick one
     source: str = ""  # which log
 
 
@@ -79,12 +91,45 @@ def _attempt_placed(known: DerivationState, event: ev.AttemptPlaced) -> _Said | 
     return _Said("incident", "restarted", "info", _job(event.job), text, event.job, event.attempt)
 
 
-def _verdict_reached(_known: DerivationState, event: ev.VerdictReached) -> _Said:
+def _verdict_reached(known: DerivationState, event: ev.VerdictReached) -> _Said:
     follows = "it is restarted" if event.acts else "nothing is done by itself"
+    text, done = known.faults.get(event.node, ("", ""))
+    if done and text == event.because.text:
+        follows = f"{done}; the job is stopped, and placed again elsewhere"
     return _Said(
         "verdict", event.kind, "warning" if event.acts or event.kind == "slow" else "critical", _job(event.job),
         f"{event.job}: {event.because.text}; {follows}", event.job, event.attempt, event.rank, event.node or None,
     )  # fmt: skip
+
+
+def _fault_seen(known: DerivationState, event: ev.FaultSeen) -> None:
+    """What is done about it, for the notices of the jobs that it hit."""
+    known.faults.pop(event.node, None)
+    step = STEP_OF.get(event.action)
+    if step is not None:
+        target = event.device if event.device and event.action in ("reset_gpu", "drain") else event.node
+        known.faults[event.node] = event.because.text, f"{target} is drained; {_NEXT[step]}"
+
+
+def _remedy_set(known: DerivationState, event: ev.RemedySet) -> _Said | None:
+    """A node that is drained, or stays in use in spite of a fault. The states after that change its health."""
+    before = known.care.pop(event.target, _SOUND)
+    if event.state != _SOUND:
+        known.care[event.target] = event.state
+    if event.state not in ("draining", "suspect") or event.state == before:
+        return None
+    node, _, device = event.target.partition("/")
+    known.faults.pop(node, None)
+    subject = f"device:{event.target}" if device else f"node:{node}"
+    if event.state == "suspect":
+        text = f"{event.target} stays in use: {event.because.text}"
+        return _Said("node", "suspect", "warning", subject, text, node=node)
+    how = f"is {event.because.text}" if event.by else f"is drained: {event.because.text}"
+    text = f"{event.target} {how}; {_NEXT[event.step]}"
+    kind: SentKind = "maintenance" if event.step == "maintenance" else "node"
+    return _Said(
+        kind, "draining", "info" if event.by or kind != "node" else "warning", subject, text, node=node
+    )
 
 
 def _verdict_over(_known: DerivationState, event: ev.VerdictOver) -> _Said:
@@ -138,6 +183,8 @@ _HANDLERS: Final[dict[type, Callable[[DerivationState, Any], _Said | None]]] = {
     ev.AttemptPlaced: _attempt_placed,
     ev.VerdictReached: _verdict_reached,
     ev.VerdictOver: _verdict_over,
+    ev.FaultSeen: _fault_seen,
+    ev.RemedySet: _remedy_set,
     ev.IdleTold: _idle_told,
     ev.IdleOver: _idle_over,
     ev.StopAsked: _stop_asked,

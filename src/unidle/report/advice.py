@@ -33,6 +33,10 @@ ADVICE: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "others_ending": ("see which pods of others do not end", ("list", "--others")),
     "drained": ("see which nodes are cordoned", _FLEET),
     "no_demand": ("give the idle devices work: submit more, or use more ranks", ("list",)),
+    "stranded": (
+        "ask for fewer cores and less memory per job, or give such jobs nodes without GPUs",
+        ("list",),
+    ),
     "fragmented": ("see which gang fits nowhere and why", ("list",)),
     "quota": ("see whose quota holds the queue back", ("list",)),
     "reserved": ("see which devices are kept as hot spares", _FLEET),

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from unidle.errors import UnidleError
 from unidle.fleet import WHOLE_PPM
 from unidle.ledger.taxonomy import How
+from unidle.report.filled import FillStory
 
 EventMark = Literal["", "failure", "kill", "restart", "checkpoint"]
 
@@ -158,6 +159,7 @@ class JobStory:
     hang: Hang | None = None
     speed: tuple[Curve, ...] = ()
     loss: tuple[Curve, ...] = ()
+    fill: FillStory | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,15 @@ class RankOutput(Protocol):
     def end(self, job: JobView, attempt: int, rank: int, most_bytes: int) -> tuple[bytes, int]:
         """The last bytes that a rank printed, and how many its file has. Errors: :class:`NoOutput`."""
 
+    def fills(self, job: JobView) -> bytes:
+        """What fillers did in the waits of its ranks, as lines of JSON; empty without fillers, or where that is not known here."""
+
 
 class UnknownOutput:
     """Of ranks on a machine that is not known here."""
 
     def end(self, job: JobView, attempt: int, rank: int, most_bytes: int) -> tuple[bytes, int]:  # noqa: ARG002
         raise NoOutput("the output of its ranks is on another machine")
+
+    def fills(self, job: JobView) -> bytes:  # noqa: ARG002
+        return b""

@@ -16,6 +16,7 @@ from unidle.guard.failure import failure_of
 from unidle.guard.failure_words import meaning_in_words, others_in_words
 from unidle.page.frame import visible
 from unidle.private import plain_file
+from unidle.report.filled import fill_story
 from unidle.report.model import Curve, Hang, JobStory, Problem
 from unidle.report.rank_output import NoOutput, RankOutput
 from unidle.report.secrets import Mask
@@ -56,6 +57,7 @@ def story_of(job: JobView, output: RankOutput, now_ns: int, store: str = "") -> 
         hang=_hang(job, mask),
         speed=tuple(curve for a in job.attempts if (curve := _speed(a)) is not None),
         loss=tuple(curve for a in job.attempts if (curve := _loss(a)) is not None),
+        fill=fill_story(output.fills(job)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unidle.page.frame import escaped
+from unidle.report.fill_html import fillers
 from unidle.report.model import EventLine, Hang, JobStory, Problem, ReportData
 from unidle.report.plot import figures, plots
 from unidle.report.text import number
@@ -40,7 +41,15 @@ def stories(data: ReportData) -> str:
 
 
 def _story(story: JobStory, events: Sequence[EventLine], first: int) -> str:
-    return "".join((_problem(story.problem), _hang(story.hang), plots(story, events, first), _what(story)))
+    return "".join(
+        (
+            _problem(story.problem),
+            _hang(story.hang),
+            plots(story, events, first),
+            fillers(story.fill),
+            _what(story),
+        )
+    )
 
 
 def _problem(problem: Problem | None) -> str:

@@ -11,7 +11,9 @@ from unidle.scope.model import Call, Profile
 
 _MOST: Final = 8
 # Counted always, and told elsewhere (steps) or of interest only as a sum.
-_QUIET: Final = frozenset({"alloc", "free", "backward", "gil", "machine", "model"})
+_QUIET: Final = frozenset(
+    {"alloc", "free", "backward", "gil", "machine", "model", "device_busy", "device_idle"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 from unidle.scope.bottlenecks import Bottleneck
 from unidle.scope.budget import Budgets, ThreadBudget, percentages
 from unidle.scope.call_counts import counts_json
+from unidle.scope.device_use import device_json
 from unidle.scope.line_times import LineTime
 from unidle.scope.memory import memory_json
 from unidle.scope.rules import is_user_file
@@ -46,6 +47,7 @@ def answer(report: ProfileReport) -> dict[str, Any]:
         ],
         "lines": [_line(one, threads) for one in training_lines(profile, budgets)[:50]],
         "memory": memory_json(profile, report.steps_s),
+        "devices": device_json(profile),
         "calls": counts_json(profile),
         "threads": [_thread(budgets, one) for _, one in sorted(budgets.threads.items())],
     }  # fmt: skip

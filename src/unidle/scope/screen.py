@@ -9,6 +9,7 @@ from typing import Final
 from unidle.scope.bottlenecks import Bottleneck, rank_of
 from unidle.scope.budget import Budgets, percentages
 from unidle.scope.call_counts import counts_lines
+from unidle.scope.device_use import device_lines
 from unidle.scope.line_times import LineTime, lines_of
 from unidle.scope.memory import memory_lines
 from unidle.scope.model import Profile
@@ -52,6 +53,7 @@ def _screen(
         _title(profile, budgets, width, serves=report.serving.serving is not None),
         [""],
         view_lines(report.serving, width),
+        device_lines(profile, width),
         *[(_in_short if brief else _told)(one, source, width, colour) for one in _to_tell(report)],
         [""] if brief else [],
         _bars(budgets, width, colour),
@@ -250,7 +252,8 @@ def _steps(steps: StepReport, width: int) -> list[str]:
         f", median {p50:.4g} ms, 99th percentile {p99:.4g} ms" if p50 is not None and p99 is not None else ""
     )
     of = next(iter(steps.ranks.values())).of
-    return [clip(f"{counted(steps.count, 'step')} (calls of {of}){pace}", width), ""]
+    how = "as the profiler marked them" if of == "step" else f"calls of {of}"
+    return [clip(f"{counted(steps.count, 'step')} ({how}){pace}", width), ""]
 
 
 def _trust(profile: Profile, budgets: Budgets, width: int) -> list[str]:

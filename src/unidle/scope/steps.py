@@ -11,7 +11,7 @@ from typing import Final
 from unidle.scope.model import Profile, Span
 from unidle.scope.process_roles import Key, ProcessRoles
 
-_KINDS: Final = ("optimizer", "backward", "collective")
+_KINDS: Final = ("step", "optimizer", "backward", "collective")
 _LEAST_SPANS: Final = 3
 _LONGEST_PERIOD: Final = 64
 
@@ -50,7 +50,7 @@ class StepReport:
 
 
 def steps_of(profile: Profile, roles: ProcessRoles) -> StepReport:
-    """From spans of the optimizer, else of backward, else of collectives that repeat; else from calls, which are only counted.
+    """From steps that a profiler marked (``ProfilerStep#``), else from spans of the optimizer, else of backward, else of collectives that repeat; else from calls, which are only counted.
 
     Samples are added up over a look, so no period can be distinguished from them.
     """
@@ -82,6 +82,9 @@ def _from_spans(profile: Profile, key: Key) -> Steps | None:
         # The thread's own where there are some: an optimizer's or a collective's may come from a helper.
         spans = [s for s in spans if s.tid == key[1]] or spans
         ends = _ends(spans, kind)
+        if kind == "step" and ends:
+            whole = tuple(s.end_ns - s.start_ns for s in spans)
+            return Steps(*key, len(spans), kind, whole, (spans[0].start_ns, *ends))
         if len(ends) >= _LEAST_SPANS:
             lasted = tuple(b - a for a, b in pairwise(ends))
             return Steps(*key, len(ends), kind, lasted, tuple(ends))

@@ -11,6 +11,7 @@ from unidle.view.jobs import AttemptView, JobView
 from unidle.view.ranks import answer_again, fall_silent
 from unidle.view.records import RankLanding, TakenView, users_of
 from unidle.view.state import View
+from unidle.view.stranded import strand
 
 
 def node_taken(view: View, event: ev.NodeTaken, now: int) -> None:
@@ -22,6 +23,7 @@ def node_taken(view: View, event: ev.NodeTaken, now: int) -> None:
         taken = TakenView(now, cpu_milli, event.memory_bytes, event.devices, event.because, event.pods)
     view.set_taken(event.node, taken)
     after = users_of(taken)
+    strand(view, (event.node,), now, asks=True)
     for device in sorted({device for device, _ in before.items() ^ after.items()}):
         for k in book.on(device):
             if not book.held[k]:
@@ -140,6 +142,7 @@ def _put(view: View, job: JobView, attempt: AttemptView, place: RankPlace) -> No
     view.usage.end(job.id, view.time_ns, view.fleet.history.half_life_ns)
     started_use(view, job, attempt.places)
     view.touch(job.id)
+    strand(view, (there.node for there in (*places, place)), view.time_ns, asks=job.spec.requests.given)
 
 
 def _holder_of(view: View, slice_id: str) -> tuple[JobView, AttemptView, int] | None:

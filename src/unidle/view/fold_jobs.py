@@ -21,6 +21,7 @@ from unidle.view.ranks import RankView, take_up
 from unidle.view.records import IdleNotice, Prediction, Promise, Removal, UseView, VerdictView
 from unidle.view.speeds import learn
 from unidle.view.state import View
+from unidle.view.stranded import strand
 from unidle.view.usage import charged, milli_of
 
 _NOTICES_KEPT: Final = 31  # of an attempt that gets notices again and again
@@ -131,6 +132,7 @@ def attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
         of_fleet.entered(view, numbers, now)
     view.book.take(numbers, now, wanted, job.id)
     occupancy.take(ids)
+    strand(view, (place.node for place in places), now, asks=job.spec.requests.given)
     started_use(view, job, places)
 
 
@@ -232,9 +234,7 @@ def attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     attempt = attempt_of(view, job, event.attempt)
     view.request(job, -1)
     view.count_firm(job, -1)
-    attempt.ended_ns = now
-    attempt.outcome = event.outcome
-    attempt.why = event.because
+    attempt.ended_ns, attempt.outcome, attempt.why = now, event.outcome, event.because
     failed = event.outcome == "failed" and event.because.figures.get("code") not in _NO_COMMAND
     view.failures += failed and job.spec.needs_devices  # for rates per device
     kept = attempt.culprit
@@ -260,6 +260,7 @@ def attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     book = view.book
     numbers = book.indexes(ids)
     book.give_back(numbers, now)
+    strand(view, (place.node for place in attempt.places), now, asks=job.spec.requests.given)
     occupancy = view.occupancy
     quiet = not (book.down or view.closed or view.spares or view.taken)
     if quiet and occupancy.knows_all(ids):  # nearly always

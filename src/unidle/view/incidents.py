@@ -19,9 +19,14 @@ from unidle.view.state import View
 from unidle.view.watching import incident_kind
 
 _PPM = 1_000_000
+_DAY_NS: Final = 86_400_000_000_000
 _FAULTS: Final = ("gpu", "storage", "node")
 _BLAMED_NS: Final = 300_000_000_000
 """A job that fails so soon after a fault of its devices has failed by it."""
+_SAME_NS: Final = 600_000_000_000
+"""What is seen so soon of the same part of a node is the same fault."""
+_OF_GPU: Final = frozenset({"xid", "gpu_lost", "gpu_init", "ecc", "remap", "amdgpu"})
+"""Kinds in which the kernel log and the driver report one fault of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class Incident:
     ``signal_ns``: the first sign of it that was seen; ``verdict_ns``: when it was known what it is;
     ``resumed_ns``: when the job was past a first step again. ``device_ns``: device time that it cost, work
     that was lost included; ``cost_micro``: that in millionths of the fleet's currency, where there is a price.
+    ``day_ns`` and ``day_micro``: what one that continues costs in a day; 0 and None for one that does not.
     """
 
     job: str | None
@@ -48,13 +54,51 @@ class Incident:
     because: str
     device: str = ""
     link: str = ""  # of the nodes at its ends, where it is laid on that
+    day_ns: int = 0
+    day_micro: int | None = None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it continues and costs more each day."""
+        return self.day_ns > 0
 
 
 def incidents(view: View) -> list[Incident]:
     """All incidents of all jobs, and faults that hit no job, in order of their onset."""
     found = [one for job in view.jobs.values() for one in incidents_of(view, job)]
-    found += [_of_fault(fault) for fault in view.faults if not fault.jobs]
+    found += [_of_fault(fault) for fault in _first_of_each(view) if not fault.jobs]
     return sorted(found, key=lambda one: (one.onset_ns, one.job or "", one.attempt or 0))
+
+
+def _first_of_each(view: View) -> Iterator[FaultView]:
+    """Each fault once: what is seen of the same part of a node shortly after, such as a further remedy that the driver
+    requests, is the same one."""
+    last: dict[tuple[str, str, str], int] = {}
+    for fault in view.faults:
+        hardware = fault.device or str(fault.because.figures.get("hardware", ""))
+        part = fault.node, hardware, "gpu" if fault.kind in _OF_GPU else fault.kind
+        before_ns = last.get(part)
+        last[part] = fault.at_ns
+        if (
+            before_ns is None
+            or fault.at_ns - before_ns > _SAME_NS
+            or view.care.returned.get(fault.node, 0) > before_ns
+        ):
+            yield fault
+
+
+def _first_verdicts(attempt: AttemptView) -> Iterator[VerdictView]:
+    """The verdicts on an attempt, each fault of a GPU once."""
+    last: dict[tuple[str, str], int] = {}
+    for verdict in attempt.verdicts:
+        hardware = str(verdict.because.figures.get("hardware", ""))
+        if verdict.kind != "gpu" or not hardware or verdict.because.code not in _OF_GPU:
+            yield verdict
+            continue
+        before_ns = last.get((verdict.node, hardware))
+        last[verdict.node, hardware] = verdict.at_ns
+        if before_ns is None or verdict.at_ns - before_ns > _SAME_NS:
+            yield verdict
 
 
 def _of_fault(fault: FaultView) -> Incident:
@@ -71,7 +115,7 @@ def incidents_of(view: View, job: JobView) -> Iterator[Incident]:
         return
     for attempt, durable in zip(job.attempts, durable_points(job), strict=True):
         after = job.attempts[attempt.number :]
-        for verdict in attempt.verdicts:
+        for verdict in _first_verdicts(attempt):
             yield _of_verdict(view, job, attempt, after, durable, verdict)
         for bad in attempt.bad:
             yield Incident(
@@ -108,9 +152,12 @@ def _of_verdict(
     device_ns = (
         lost[1] + max(until_ns - said.onset_ns, 0) * width_ppm(view.book, attempt) // _PPM * share_ppm // _PPM
     )
+    lasts = said.kind in ("slow", "hang", "cut") and said.over_ns is None and attempt.live
+    day_ns = width_ppm(view.book, attempt) * _DAY_NS // _PPM * share_ppm // _PPM if lasts else 0
     return Incident(
         job.id, attempt.number, said.kind, said.rank, said.node, said.onset_ns, said.signal_ns, said.at_ns, resumed_ns,
         lost[0], device_ns, _micro(view, job, attempt, device_ns), said.because.text, link=str(said.because.figures.get("link", "")),
+        day_ns=day_ns, day_micro=_micro(view, job, attempt, day_ns) if lasts else None,
     )  # fmt: skip
 
 
@@ -149,7 +196,7 @@ def _blamed(attempt: AttemptView) -> VerdictView | None:
     end_ns = min(ends, default=attempt.ended_ns)
     near = (
         v
-        for v in attempt.verdicts
+        for v in _first_verdicts(attempt)
         if v.kind in _FAULTS and v.over_ns is None and v.onset_ns <= v.at_ns <= attempt.ended_ns
         and end_ns - v.onset_ns <= _BLAMED_NS
     )  # fmt: skip

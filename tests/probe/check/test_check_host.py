@@ -15,7 +15,16 @@ import pytest
 import needs
 from unidle.fleet import Node
 from unidle.probe.check import Check, Context, Outcome, ProbeResult, shipped
-from unidle.probe.check.host import clock, clock_check, cpu, cpu_list, cpus_allowed, memory, shared_memory
+from unidle.probe.check.host import (
+    clock,
+    clock_check,
+    cpu,
+    cpu_list,
+    cpus_allowed,
+    memory,
+    memory_free_bytes,
+    shared_memory,
+)
 from unidle.probe.check.kernel_log import kernel_log
 from unidle.probe.check.memory_pattern import pattern, try_piece
 from unidle.probe.check.model import Absent, LogReading
@@ -70,8 +79,21 @@ def test_the_limit_of_a_control_group_counts_as_the_end_of_memory(tmp_path: Path
         "proc/self/cgroup": "0::/jobs.slice/one",
     }
     files |= {f"{group}/memory.max": str(4 << 30), f"{group}/memory.current": str((4 << 30) - 1000)}
-    found = checks(memory(Context(book=shipped(), root=written(tmp_path, files))))
-    assert found["memory.free"].ok is False
+    root = written(tmp_path, files)
+    assert checks(memory(Context(book=shipped(), root=root)))["memory.free"].ok is False
+    # an agent in a pod with a limit of its own checks for ranks in other pods
+    found = checks(memory(Context(book=shipped(), root=root, whole_node=True)))
+    assert found["memory.free"].ok is True and found["memory.free"].because == "122.9 GB can be had"
+    assert (
+        memory_free_bytes(Context(book=shipped(), root=root, whole_node=True)) == 1000
+    )  # what it can use itself
+
+
+def test_cpus_of_a_whole_node_are_all_that_are_online(tmp_path: Path):
+    files = {"sys/devices/system/cpu/online": "0-4095", "proc/self/cgroup": ""}
+    root = written(tmp_path, files)
+    assert checks(cpu(Context(root=root, book=shipped(), whole_node=True)))["cpu"].value == 4096
+    assert checks(cpu(Context(root=root, book=shipped())))["cpu"].value == len(os.sched_getaffinity(0))
 
 
 def test_cpus_of_this_machine_are_counted_within_affinity():

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from unidle.control.queries.health_log import UnhealthySpell, spells
+from unidle.control.queries.health_log import health_log
 from unidle.files.fault_trace import FaultTrace
 from unidle.guard.failure_statistics import Accounts, Exposure, FaultLabel, Harm, Outage, Stretch, accounts
-from unidle.jobs import Reason
+from unidle.guard.fault_episodes import FaultSign, OutSpell, failures
+from unidle.guard.fault_kinds import SeenFault, class_of_failure
 from unidle.ledger.query import summary
 from unidle.ledger.select import TimeRange
 from unidle.ledger.sources import LedgerSource
@@ -29,7 +30,7 @@ def failures_of(
     found = list(incidents(view))
     known = None if labels is None else list(_labels(labels, view.first_ns, window, set(models)))
     return accounts(
-        list(_outages(spells(store), window, models, nodes)),
+        list(_outages(store, window, models, nodes)),
         list(_seen(source, window, models, nodes)),
         [_harm(view, one) for one in found if window.start_ns <= one.onset_ns < window.end_ns],
         list(_stretches(view, found, window)),
@@ -51,22 +52,27 @@ def _nodes(view: View) -> dict[str, str]:
 
 
 def _outages(
-    found: Iterable[UnhealthySpell], window: TimeRange, models: dict[str, str], nodes: dict[str, str]
+    store: Store, window: TimeRange, models: dict[str, str], nodes: dict[str, str]
 ) -> Iterator[Outage]:
-    for one in found:
-        end_ns = window.end_ns if one.end_ns is None else min(one.end_ns, window.end_ns)
-        if not window.start_ns <= one.start_ns < window.end_ns:
-            continue  # counted where it began
-        node = nodes.get(one.target, one.target)
-        planned = one.health in ("maintenance", "boot")
-        component = _component(one.because)
-        yield Outage(node, models.get(node, "no model"), component, one.start_ns, end_ns, planned)
-
-
-def _component(because: Reason) -> str:
-    """The part that failed, where the reason names it; else the reason's code."""
-    named = because.figures.get("component")
-    return str(named) if named else because.code
+    """The failures of nodes and devices that began in the window."""
+    spells, faults = health_log(store)
+    out = [
+        OutSpell(
+            nodes.get(one.target, one.target), one.target if one.target in nodes else "", one.start_ns,
+            window.end_ns if one.end_ns is None else min(one.end_ns, window.end_ns), one.health, one.because,
+        )
+        for one in spells
+    ]  # fmt: skip
+    signs = [
+        FaultSign(
+            at_ns, one.node, one.device, str(one.because.figures.get("hardware", "")),
+            SeenFault(one.kind, one.code, one.action, one.because.text),
+        )
+        for at_ns, one in faults
+    ]  # fmt: skip
+    for one in failures(signs, out, models):
+        if window.start_ns <= one.start_ns < window.end_ns:  # counted where it began
+            yield one
 
 
 def _seen(
@@ -89,7 +95,10 @@ def _harm(view: View, one: Incident) -> Harm:
         return Harm("", one.kind, one.node, one.onset_ns, 0, 0, None, False)
     attempt = view.jobs[one.job].attempts[one.attempt - 1]
     stopped = one.kind == "exit" or (attempt.stop is not None and attempt.stop.why == "hung")
-    cause = attempt.failure_kind if stopped or one.kind in ("gpu", "node", "storage") else ""
+    of_node = one.kind in ("gpu", "node", "storage")
+    cause = attempt.failure_kind if stopped or of_node else ""
+    rank = None if one.rank is None or one.kind != "exit" else attempt.ranks[one.rank]
+    fault = "network" if one.kind == "cut" else class_of_failure(cause, None if rank is None else rank.code)
     return Harm(
         one.job,
         one.kind,
@@ -100,6 +109,7 @@ def _harm(view: View, one: Incident) -> Harm:
         one.cost_micro,
         stopped,
         cause,
+        fault if stopped and not of_node else "",
     )
 
 

@@ -1,14 +1,16 @@
-"""From the log: when each node or device was not healthy, and why."""
+"""From the log: when each node or device was not healthy, and why; and the faults that were seen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 from unidle.events import types as ev
 from unidle.fleet import Health
 from unidle.jobs import Reason
 from unidle.store.protocol import Store
+
+_KINDS: Final = frozenset({"health_set", "fault_seen"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +27,20 @@ class UnhealthySpell:
     because: Reason
 
 
-def spells(store: Store) -> Iterator[UnhealthySpell]:
-    """All of them, in the order in which they ended; those that last come last."""
+def health_log(store: Store) -> tuple[list[UnhealthySpell], list[tuple[int, ev.FaultSeen]]]:
+    """All spells, in the order in which they ended, those that last last; and all faults, each with its time."""
     since: dict[str, UnhealthySpell] = {}
+    spells: list[UnhealthySpell] = []
+    faults: list[tuple[int, ev.FaultSeen]] = []
     for stored in store.read():
-        if stored.kind != "health_set":
+        if stored.kind not in _KINDS:
             continue
         event = ev.decode(stored.kind, stored.body, stored.seq)
-        if not isinstance(event, ev.HealthSet):
-            continue
-        if event.health != "healthy":
+        if isinstance(event, ev.FaultSeen):
+            faults.append((stored.time_ns, event))
+        elif isinstance(event, ev.HealthSet) and event.health != "healthy":
             begun = UnhealthySpell(event.target, stored.time_ns, None, event.health, event.because)
             since.setdefault(event.target, begun)
-        elif event.target in since:
-            yield replace(since.pop(event.target), end_ns=stored.time_ns)
-    yield from since.values()
+        elif isinstance(event, ev.HealthSet) and event.target in since:
+            spells.append(replace(since.pop(event.target), end_ns=stored.time_ns))
+    return [*spells, *since.values()], faults

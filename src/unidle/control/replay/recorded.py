@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from unidle.control.policies import policy_named
-from unidle.control.queries.health_log import spells
+from unidle.control.queries.health_log import health_log
 from unidle.control.replay.simulate import Arrival
 from unidle.control.replay.workload import NO_ROOM, Scenario
 from unidle.errors import BadInput
@@ -169,7 +169,7 @@ def _faults(store: Store, nodes: set[str], from_ns: int, until_ns: int) -> tuple
     """Node faults in the log, as (at, node, repaired); one that lasts is repaired at the log's end."""
     found = [
         (one.start_ns, one.target, max(until_ns, one.start_ns + 1) if one.end_ns is None else one.end_ns)
-        for one in spells(store)
+        for one in health_log(store)[0]
         if one.target in nodes
     ]
     return tuple(sorted((max(at, from_ns), node, end) for at, node, end in found if end > from_ns))

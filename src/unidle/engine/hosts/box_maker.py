@@ -40,6 +40,10 @@ class BoxMaker(Protocol):
         """A box has dialled."""
         ...
 
+    def leaves(self, link: BoxLink) -> bool:
+        """Whether a box is ended here, also while it is still connected: no rank starts in it, and a new one is made."""
+        ...
+
     def missing(self, link: BoxLink) -> str:
         """Why a box is not there, for an error."""
         ...
@@ -94,6 +98,9 @@ class AgentBoxes:
 
     def met(self, link: BoxLink) -> None:
         """Nothing to do: its agent reports its end."""
+
+    def leaves(self, link: BoxLink) -> bool:  # noqa: ARG002 - one serves all attempts of its job
+        return False
 
     def missing(self, link: BoxLink) -> str:
         return link.trouble or ("no agent" if self._nodes.agent(link.node) is None else "no answer")

@@ -67,7 +67,11 @@ class GangMoves:
         if gang.waits_since_ns is None:
             gang.waits_since_ns = self._out.now_ns
         links = {node: self._boxes.get(node, gang.job) for node in gang.nodes}
-        peers = {node: link.peer for node, link in links.items() if link.peer is not None and not link.ending}
+        peers = {
+            node: link.peer
+            for node, link in links.items()
+            if link.peer is not None and not link.ending and not self._maker.leaves(link)
+        }
         for node, link in links.items():
             if node not in peers:
                 self._maker.fetch(link)

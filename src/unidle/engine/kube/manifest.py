@@ -38,6 +38,7 @@ PLACE: Final = "/unidle"
 TOKENS: Final = "/var/run/secrets/unidle.dev"
 _TOKEN_S: Final = 3600
 _SHARED: Final = "/dev/shm"  # noqa: S108 - data loaders share tensors there, and a container has but 64 MiB of it
+_COPY_USER: Final = 65532  # as of unidle's own image; any will do
 _STOP_S: Final = 10  # for the box, after the grace of its ranks
 _RESOURCES: Final = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "ascend": "huawei.com/Ascend910"}
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -176,7 +177,7 @@ def _pod_spec(
         "terminationGracePeriodSeconds": math.ceil(spec.grace_s) + _STOP_S,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "initContainers": [_box_copy(settings)],
+        "initContainers": [_box_copy(settings, wish)],
         "containers": [_container(settings, wish, job, node) | {"resources": _resources(spec, ranks, held)}],
         "volumes": [
             {"name": "unidle", "emptyDir": {}},
@@ -205,13 +206,15 @@ def token_volume() -> dict[str, Any]:
     return {"name": "unidle-token", "projected": {"sources": [{"serviceAccountToken": token}]}}
 
 
-def _box_copy(settings: PodSettings) -> dict[str, Any]:
+def _box_copy(settings: PodSettings, wish: PodWish) -> dict[str, Any]:
+    """Where the job names no user, ranks have that of their image, and this one has its own: the box image need not name it."""
+    user = {} if wish.run_as_user is not None else {"runAsUser": _COPY_USER}
     return {
         "name": "unidle-box",
         "image": settings.box_image,
         "args": ["box", PLACE],
         "volumeMounts": [{"name": "unidle", "mountPath": PLACE}],
-        "securityContext": _rights(()),
+        "securityContext": _rights(()) | user,
     }
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from unidle.engine.hosts.timing import S
+from unidle.engine.kube.hook_jobs import HOOK
 from unidle.engine.node_marks import NodeMark
 from unidle.kube.nodes import CORDONED_BY, UNFIT
 from unidle.kube.objects import NODES, KubeNode, Pod
@@ -122,7 +123,7 @@ class KubeMarks:
             owner = next((one for one in meta.owner_references if one.controller), None)
             if owner is None or owner.kind in ("DaemonSet", "Node") or _MIRROR in meta.annotations:
                 continue
-            if not self.is_ours(pod):
+            if not self.is_ours(pod) and HOOK not in meta.labels:  # a remedy is for a node that is out of use
                 self._evicted.add(meta.uid)
                 self.writer.write(Evict(meta.namespace, meta.name, meta.uid))
 

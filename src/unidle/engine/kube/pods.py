@@ -131,6 +131,10 @@ class PodBoxes:
         self._creating[plan.name] = (place, self._out.now_ns)
         self._writer.write(Create(PODS, plan.body))
 
+    def leaves(self, link: BoxLink) -> bool:
+        state = self.at.get(link.place)
+        return state is not None and state.leaves
+
     def missing(self, link: BoxLink) -> str:
         state = self.at.get(link.place)
         if state is None:

@@ -96,6 +96,10 @@ class LocalEngine:
             return self._fleet
         return self._slices().offered()
 
+    def import_once(self, modules: Sequence[str]) -> None:
+        """From now on, gangs with warm starts have a warm Python from their first start on, which imports these."""
+        self._starts.imports = tuple(modules)
+
     def capabilities(self) -> dict[str, str]:
         """What this machine lets the engine do with a rank, in words."""
         return cgroups.capabilities(self._groups, self._name)

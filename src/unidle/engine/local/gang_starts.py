@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from unidle.clock import RealClock
 from unidle.engine.local import injection, launch
@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from unidle.engine.local.ranks.warm_pool import WarmPool
 
 
+_FIRST_WORTH_S: Final = 120.0  # ranks that import for themselves take no less
+
+
 class GangStarts:
-    """``name`` is of the engine; ``grants``: what each rank of a gang gets of its devices, where those are cut."""
+    """``name`` is of the engine; ``grants``: what each rank of a gang gets of its devices, where those are cut.
+
+    ``imports``: what a warm Python imports if there is one from the first start of a gang on, not only for its restarts.
+    """
 
     def __init__(
         self, root: Path, fleet: Fleet, clock: RealClock, name: str, supervisors: Supervisors,
@@ -33,6 +39,7 @@ class GangStarts:
         self._spaces = {node.id: node.netns for node in fleet.nodes if node.netns}
         self._supervisors, self._grants = supervisors, grants
         self.warm: WarmPool | None = None
+        self.imports: tuple[str, ...] = ()
 
     def start(self, command: StartGang, watches: Sequence[RankWatch]) -> bool:
         """Start what is unstarted: rank 0 first, with the port that all ranks receive. Whether to call it again."""
@@ -108,7 +115,11 @@ class GangStarts:
 
     def is_near(self, command: StartGang) -> bool:
         """Whether a warm Python for the gang is so near that its start waits for it."""
-        if self.warm is None or not command.spec.restart.warm:
+        if not command.spec.restart.warm:
+            return False
+        if self.imports:
+            self.prepare_warm(command)
+        if self.warm is None:
             return False
         return self.warm.is_near(command.spec.command, launch.common_environment(command, os.environ))
 
@@ -117,7 +128,7 @@ class GangStarts:
         if self.warm is None:  # imported here, because few jobs ask for it
             from unidle.engine.local.ranks.warm_pool import WarmPool
 
-            self.warm = WarmPool()
+            self.warm = WarmPool(self.imports, _FIRST_WORTH_S) if self.imports else WarmPool()
         self.warm.prepare(command.spec.command, launch.common_environment(command, os.environ))
 
     def close(self) -> None:

@@ -21,11 +21,11 @@ from unidle.cli.common import (
     read_view,
     say,
 )
+from unidle.engine.local.ranks.rundir import FILLS
 from unidle.errors import BadInput
-from unidle.fill.cli.run import RECORDS
 
 if TYPE_CHECKING:
-    from unidle.fill.runtime.trial import SlowDown
+    from unidle.predict.block_pairs import SlowDown
 
 _LOSS: Final = re.compile(
     r"\b(?:step|iteration|iter)\W{0,3}(\d+)\b.*?\bloss\W{0,3}([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))",
@@ -49,7 +49,7 @@ def proof(
     The interval is from pairs of blocks of steps in random order, with and without fillers, in the same run.
     """
     from unidle.control.store_files import state_dir
-    from unidle.fill.runtime.trial import BlockPair, slow_down
+    from unidle.predict.block_pairs import BlockPair, slow_down
 
     opened = read_store(store)
     view = read_view(opened)
@@ -64,7 +64,7 @@ def proof(
     found = slow_down(pairs)
     steps, equal = 0, None
     if against is not None:
-        steps, equal = _compared(_losses(state, filled.id), _losses(state, need_job(view, against).id))
+        steps, equal = _compared(losses_of(state, filled.id), losses_of(state, need_job(view, against).id))
     if as_json:
         print_json(_as_object(found, equal))
     else:
@@ -72,7 +72,7 @@ def proof(
 
 
 def _records_of(state: Path, job: str) -> list[dict[str, Any]]:
-    found = list(_records(state / "runs" / job / RECORDS))
+    found = list(_records(state / "runs" / job / FILLS))
     if not found:
         raise BadInput(
             "has no fillers", field="JOB", value=job, remedy="`unidle fill run FILE --job JOB` starts them"
@@ -132,7 +132,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
             yield found
 
 
-def _losses(state: Path, job: str) -> dict[int, str]:
+def losses_of(state: Path, job: str) -> dict[int, str]:
     """By step, as written: of a span run what its ranks recorded, in full; of others what they printed next to the number of a step."""
     found: dict[int, str] = {}
     for path in sorted((state / "span" / job).glob("out-*/*.jsonl")):

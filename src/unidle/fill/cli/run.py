@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unidle.cli.common import (
     JsonOption,
     StoreOption,
-    data_dir,
     need_job,
     print_json,
     read_store,
     read_view,
     say,
 )
-from unidle.errors import BadInput, CannotRun
+from unidle.engine.local.ranks.rundir import FILLS
+from unidle.errors import BadInput
 from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.fill.files.filler_file import FillerRequest
     from unidle.fill.runtime.ranks import FilledRank
     from unidle.fill.runtime.supervise import FillSummary
-    from unidle.view.jobs import JobView
-
-RECORDS: Final = "fill.jsonl"
-_LOOK_S: Final = 0.2
 
 
 def run(
@@ -85,79 +80,33 @@ class _Here:
     done: list[FillSummary] = field(default_factory=list)
 
     def of_processes(self, pids: list[int], directory: Path) -> int:
+        from unidle.fill.cli.job_ranks import showing
         from unidle.fill.runtime.ranks import check_pid
 
         for each in pids:
             check_pid(each)
         directory.mkdir(parents=True, exist_ok=True)
-        ranks = self._ranks(dict(enumerate(pids)), lambda: False)
+        wanted, every = self.wanted, dict(enumerate(pids))
+        ranks = showing(wanted.ranks, every, self.wait_s, self.interrupted, by_kernel=wanted.order.by_kernel)
         return self._fill(ranks, directory, None)
 
     def of_job(self, name: str | None, store: str | None) -> int:
         """Follows the job through its attempts."""
-        from unidle.control.store_files import run_root
+        from unidle.fill.cli.job_ranks import JobRanks, alone, directory_of
 
         opened = read_store(store)
-        wanted = need_job(read_view(opened), name, live=True).id
-        directory = run_root(opened, data_dir()) / wanted
-        number, code = 0, 0
-        until = time.monotonic() + self.wait_s
-        while not self.interrupted():
-            view = read_view(opened).jobs[wanted]
-            if view.terminal:
-                if not self.done:
-                    raise CannotRun(
-                        f"the job has {view.state}",
-                        field="--job",
-                        value=wanted,
-                        remedy="name a job that runs",
-                    )
-                break
-            attempt = view.live
-            pids = {k: rank.pid for k, rank in enumerate(attempt.ranks) if rank.pid} if attempt else {}
-            if attempt is None or attempt.number == number or len(pids) < len(attempt.ranks):
-                if not number and time.monotonic() > until:
-                    raise CannotRun(
-                        "no rank of the job runs",
-                        field="--job",
-                        value=wanted,
-                        remedy="wait until it has started",
-                    )
-                time.sleep(_LOOK_S)
-                continue
-            number = attempt.number
-            ranks = self._ranks(pids, lambda: _changed(read_view(opened).jobs[wanted], number))  # noqa: B023
-            if ranks:
-                code = self._fill(ranks, directory, number)
-                if self.done[-1].ended == "all fillers ended":
-                    break
+        job = need_job(read_view(opened), name, live=True).id
+        found = JobRanks(
+            opened, job, self.wanted.ranks, self.wanted.order.by_kernel, self.wait_s, self.interrupted
+        )
+        directory, code = directory_of(opened, job), 0
+        with alone(directory, job):
+            while (ranks := found.following()) is not None:
+                if ranks:
+                    code = self._fill(ranks, directory, found.number)
+                    if self.done[-1].ended == "all fillers ended":
+                        break
         return code
-
-    def _ranks(self, pids: dict[int, int], over: Callable[[], bool]) -> list[FilledRank]:
-        """Those that were requested, once all show their waits. Errors: BadInput, CannotRun."""
-        from unidle.fill.runtime.ranks import FilledRank, rank_below
-
-        chosen = self.wanted.ranks if self.wanted.ranks is not None else tuple(pids)
-        for number in chosen:
-            if number not in pids:
-                raise BadInput(
-                    "is no rank of it", field="ranks", value=number, remedy=f"0 to {len(pids) - 1}"
-                )
-        if self.wanted.order.by_kernel:
-            return [rank_below(k, pids[k]) or FilledRank(k, pids[k], None) for k in chosen]
-        until = time.monotonic() + self.wait_s
-        while True:
-            found = [rank for number in chosen if (rank := rank_below(number, pids[number])) is not None]
-            if len(found) == len(chosen):
-                return found
-            if over() or self.interrupted():
-                return []
-            if time.monotonic() > until:
-                missing = [number for number in chosen if number not in {rank.number for rank in found}]
-                raise CannotRun(
-                    f"rank {missing[0]} shows no waits", field="--job", remedy="call unidle.rank.waiting() in its script, or use `windows: kernel`"
-                )  # fmt: skip
-            time.sleep(_LOOK_S)
 
     def _fill(self, ranks: list[FilledRank], directory: Path, attempt: int | None) -> int:
         from unidle.fill.runtime.supervise import FillSupervisor
@@ -166,10 +115,10 @@ class _Here:
         shown = any(rank.board is not None for rank in ranks)  # else there are no steps to compare
         trial = Trial(seed=self.seed + (attempt or 0)) if self.wanted.trial and shown else None
         name = self.wanted.order.filler
-        self.tell(f"filler {name} next to {counted(len(ranks), 'rank')}; records in {directory / RECORDS}")
-        found = FillSupervisor(
-            self.wanted.order, ranks, directory, directory / RECORDS, trial, self.tell
-        ).run(self.interrupted)
+        self.tell(f"filler {name} next to {counted(len(ranks), 'rank')}; records in {directory / FILLS}")
+        found = FillSupervisor(self.wanted.order, ranks, directory, directory / FILLS, trial, self.tell).run(
+            self.interrupted
+        )
         self.done.append(found)
         return 1 if found.failed else 0
 
@@ -208,6 +157,11 @@ class _Here:
             f"{found['pieces']:,} pieces, {found['units']:,} units: {found['filled_ns'] / 1e9:.2f} s useful{part};"
             f" {found['discarded_ns'] / 1e9:.2f} s discarded"
         )
+        if found["waited_ns"]:
+            late, delayed = (100 * found[word] / found["waited_ns"] for word in ("late_ns", "delayed_ns"))
+            say(
+                f"Of the waits, {late:.1f} % passed before the first piece, and {delayed:.1f} % while a piece had no free core."
+            )
         error = found["forecast"]
         if error["waits"]:
             say(
@@ -220,7 +174,3 @@ class _Here:
         for text in found["failed"]:
             say(f"failed: {text}")
         say(f"over: {found['ended']}")
-
-
-def _changed(job: JobView, number: int) -> bool:
-    return job.live is None or job.live.number != number

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unidle.cli.common import StoreOption
 from unidle.cli.option_set import with_options
 from unidle.errors import BadInput, CannotRun
 
 if TYPE_CHECKING:
+    from unidle.fill.serve.job_fillers import JobFilling
     from unidle.fill.serve.server import ServeOptions
 
 _BLOCK = 16
@@ -42,6 +44,17 @@ class ServeCommand:
         Path | None,
         typer.Option("--bubbles", metavar="SOCKET", show_default=False, help="Unix socket for fillers that prefill in bubbles of training."),
     ] = None
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="JOB", show_default=False, help="Job on this machine in whose waits prompts are prefilled.")
+    ] = None
+    store: StoreOption = None
+    wait_s: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait for ranks that show waits.")] = 60.0
+    piece_ms: Annotated[
+        float, typer.Option("--piece-ms", metavar="MS", min=0.1, max=1000, help="Longest piece of prefill in a wait of --job.")
+    ] = 10.0
+    trial: Annotated[
+        bool, typer.Option("--trial/--no-trial", help="At first, prefill only in every second block of steps of --job, until its effect is known.")
+    ] = True
     kv_tokens: Annotated[
         int | None,
         typer.Option("--kv-tokens", metavar="N", min=16, show_default=False, help="Tokens in the cache of each device; default: 8 contexts."),
@@ -105,8 +118,21 @@ def _options(given: ServeCommand) -> ServeOptions:
     return ServeOptions(
         name=given.name or given.model.resolve().name, host=given.host, port=given.port, devices=given.device or ["cpu"],
         worker=worker, most_waiting=given.most_waiting, slo_s=given.slo_ttft, drain_s=given.drain,
-        bubbles=given.bubbles, key=_key(given.api_key_file),
+        bubbles=given.bubbles, filling=None if given.job is None else _filling(given), key=_key(given.api_key_file),
     )  # fmt: skip
+
+
+def _filling(given: ServeCommand) -> JobFilling:
+    """Once the ranks of the job show their waits, and no other filler is next to them. Errors: BadInput, CannotRun."""
+    from unidle.cli.common import need_job, read_store, read_view
+    from unidle.fill.cli.job_ranks import JobRanks, alone, directory_of
+    from unidle.fill.serve.job_fillers import JobFilling
+
+    opened = read_store(given.store)
+    job = need_job(read_view(opened), given.job).id
+    JobRanks(opened, job, None, False, given.wait_s, lambda: False).following()
+    with alone(directory_of(opened, job), job):
+        return JobFilling(job, given.store, given.piece_ms, given.trial)
 
 
 def _key(file: Path | None) -> str | None:

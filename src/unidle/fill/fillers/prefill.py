@@ -78,7 +78,7 @@ class Prefill:
         last = at.layer == self._model.shape.layers - 1 and at.start + tokens == len(at.tokens)
         memory = self._model.kv_bytes(at.start + tokens)
         length_ns = self._stated_ns or self._lengths.of(self._kind(at, tokens))
-        return FillPiece(length_ns, memory, len(at.tokens) if last else 0)
+        return FillPiece(length_ns, memory, len(at.tokens) if last else 0, at.number)
 
     def run(self) -> None:
         at = self._at

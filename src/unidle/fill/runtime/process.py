@@ -105,6 +105,14 @@ class FillerProcess:
             )  # fmt: skip
 
     @property
+    def rank_number(self) -> int:
+        return self.rank.number
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """As :meth:`SharedCounters.runs`."""
+        return self.counters.runs()
+
+    @property
     def pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 

@@ -75,6 +75,8 @@ class Slots:
         self._over_ns = (
             0  # by how much the last paced piece took longer than stated: the next one is so much shorter
         )
+        self._begun_in = 0  # the wait of the last piece, by its begin
+        self._paced_ns = 0  # when the last paced piece ended, if nothing was between
 
     def run(self) -> None:
         """Until the filler is finished, the supervisor ends it, or training is gone."""
@@ -87,7 +89,7 @@ class Slots:
                 if not self._sleep():
                     break
             else:
-                self._desk["piece_ns"], self._desk["piece_cpu_ns"] = 0, time.process_time_ns()
+                self._desk["piece_ns"] = 0
                 self._desk["piece_begun_ns"] = time.monotonic_ns()
                 self._turn(since)
                 over = self._filler.finished
@@ -100,6 +102,7 @@ class Slots:
 
     def _sleep(self) -> bool:
         """Until the rank waits, or for a moment; False where it is gone."""
+        self._paced_ns = 0
         self._board.sleep()
         if self._board.waiting_since_ns and self._desk["open"]:
             return True
@@ -133,14 +136,21 @@ class Slots:
         room = Room(self._room_ns(since), self._rules.memory_bytes)
         piece = self._filler.next_piece(room)
         if piece is None:
-            self._desk["piece_begun_ns"] = 0
+            self._desk["piece_begun_ns"] = self._paced_ns = 0
             time.sleep(_NOTHING_S)
         elif piece.length_ns > room.ns or piece.memory_bytes > room.memory_bytes:
-            self._desk["piece_begun_ns"] = 0
+            self._desk["piece_begun_ns"] = self._paced_ns = 0
             self._desk.add("skipped", 1)
             self._until_end(since)
         else:
+            self._note_begin(since)
             self._run(piece)
+
+    def _note_begin(self, since: int) -> None:
+        """How long the wait had lasted before its first piece."""
+        if since != self._begun_in and not self._always:
+            self._begun_in = since
+            self._desk.add("late_ns", time.monotonic_ns() - since)
 
     def _until_end(self, since: int) -> None:
         """The rest of this wait holds no piece."""
@@ -152,17 +162,22 @@ class Slots:
     def _run(self, piece: FillPiece) -> None:
         counters = self._desk
         begun, used, count = time.monotonic_ns(), time.process_time_ns(), self._board.waits
-        counters["piece_ns"], counters["piece_cpu_ns"] = piece.length_ns, used
+        counters["piece_ns"] = piece.length_ns
         counters["piece_begun_ns"] = begun
         self._filler.run()
         used = time.process_time_ns() - used
         if self._rules.paced:
             counters["pacing"] = 1
-            filled = self._pace(begun, count, piece.length_ns)
+            counters.add("delayed_ns", max(self._within(begun, count) - piece.length_ns, 0))
+            filled = self._pace(self._continued(begun), count, piece.length_ns)
+            self._paced_ns = time.monotonic_ns()
             counters["pacing"] = 0
         else:
-            filled = used if self._always else min(used, self._within(begun, count))
+            inside = used if self._always else self._within(begun, count)
+            filled = min(used, inside)
+            counters.add("delayed_ns", inside - filled)
         counters["piece_begun_ns"] = 0
+        counters.ran(begun, time.monotonic_ns(), piece.of)
         counters.add("pieces", 1)
         counters.add("units", piece.units)
         counters["unfinished_ns"] = 0 if piece.units else counters["unfinished_ns"] + filled
@@ -171,6 +186,11 @@ class Slots:
         counters.add("filled_ns", filled - lost)
         counters.add("discarded_ns", lost)
         self._board.account(filled - lost, lost)
+
+    def _continued(self, begun: int) -> int:
+        """When a paced piece began: in the same wait as the one before it, at the end of that one. A device has no pause between them."""
+        since = self._board.waiting_since_ns
+        return self._paced_ns if since and since <= self._paced_ns else begun
 
     def _within(self, begun: int, count: int) -> int:
         """How much of the time since ``begun`` the rank waited; ``count``: its waits that had ended then."""

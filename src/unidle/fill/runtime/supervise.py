@@ -15,14 +15,26 @@ from typing import Any, Final
 
 from unidle.engine.local.ranks.cgroups import group_paths
 from unidle.engine.local.ranks.process_tree import is_live, ticks_of
+from unidle.errors import CannotRun
 from unidle.fill.runtime.kernel import FillGroup
 from unidle.fill.runtime.process import FillerOrder, FillerProcess, leave_s
 from unidle.fill.runtime.ranks import FilledRank
-from unidle.fill.runtime.trial import Trial, slow_down
+from unidle.fill.runtime.sample_steps import SampleSteps
+from unidle.fill.runtime.trial import Trial
+from unidle.predict.block_pairs import slow_down
 
 _TURN_S: Final = 0.02
 _FROZEN_TURN_S: Final = 0.001  # while one is let in and out by freezing
-_PIECE_SUMS: Final = ("pieces", "units", "filled_ns", "discarded_ns", "waited_ns", "skipped")
+_PIECE_SUMS: Final = (
+    "pieces",
+    "units",
+    "filled_ns",
+    "discarded_ns",
+    "waited_ns",
+    "skipped",
+    "late_ns",
+    "delayed_ns",
+)
 _FORECAST_SUMS: Final = ("waits", "early", "early_ns", "unused_ns")
 
 
@@ -63,6 +75,7 @@ class FillSupervisor:
     _reaper: subprocess.Popen[bytes] | None = None
     _steps: int = 0
     _ticks: dict[int, int | None] = field(default_factory=dict)
+    _samples: SampleSteps = field(default_factory=SampleSteps)
 
     def run(self, interrupted: Callable[[], bool]) -> FillSummary:
         """Until all fillers ended, training ended, or ``interrupted``. Nothing of them is left then. Errors: CannotRun."""
@@ -73,11 +86,17 @@ class FillSupervisor:
         try:
             self._start()
             why = self._loop(interrupted)
+        except (CannotRun, OSError, ValueError):
+            if self._trains():
+                raise
+            why = "training ended"  # while fillers were started
         finally:
             self._stop()
         summary = self._summary(why)
         for filler in self.fillers:
             filler.release()
+        for sample in self._samples.records():
+            self._note("step", **sample)
         self._note("end", why=why, **summary.sums, forecast=summary.forecast, endings=list(summary.endings))
         return summary
 
@@ -114,7 +133,7 @@ class FillSupervisor:
                 told[k] = len(filler.endings)
             if not any(filler.running for filler in self.fillers):
                 return self._why_none_runs()
-            self._try()
+            self._see_steps()
             frozen = any(filler.frozen_when_busy and filler.running for filler in self.fillers)
             time.sleep(_FROZEN_TURN_S if frozen else _TURN_S)
 
@@ -131,31 +150,39 @@ class FillSupervisor:
         """Whether any rank lives: the same process, and not merely not reaped."""
         return any(is_live(pid) and ticks_of(pid) == ticks for pid, ticks in self._ticks.items())
 
-    def _try(self) -> None:
-        """Switch fillers by the trial, at the end of each step of the first rank that shows its steps."""
+    def _see_steps(self) -> None:
+        """At the end of each step of the first rank that shows its steps: keep samples of them, and switch fillers by the trial."""
         board = next((each.board for each in self.fillers if each.board is not None), None)
-        if self.trial is None or board is None:
+        if board is None:
             return
         count = board.steps
         ended = board.steps_from(self._steps)
-        missed = count - self._steps > len(ended) and self._steps
+        missed = bool(count - self._steps > len(ended) and self._steps)
         self._steps = count
+        if missed:
+            self._samples.missed()
+        for number, end_ns in ended:
+            self._samples.step(number, end_ns, self.fillers)
+        if self.trial is not None:
+            self._try(self.trial, [end_ns for _, end_ns in ended], missed=missed)
+
+    def _try(self, trial: Trial, ends_ns: list[int], *, missed: bool) -> None:
         if missed or not all(filler.running and filler.counters["state"] for filler in self.fillers):
-            self.trial.missed()
+            trial.missed()
             return
-        for _, end_ns in ended:
-            pair = self.trial.step(end_ns)
+        for end_ns in ends_ns:
+            pair = trial.step(end_ns)
             if pair is not None:
                 self._note("pair", **pair._asdict())
-        if self.trial.over:
-            found = slow_down(self.trial.pairs)
+        if trial.over:
+            found = slow_down(trial.pairs)
             self.tell(
                 f"slow-down of training {found.mean_pct:.2f} % ({found.low_pct:.2f} to {found.high_pct:.2f}),"
                 f" from {found.pairs} pairs of blocks"
             )
             self.trial = None
         for filler in self.fillers:
-            filler.counters["open"] = 1 if self.trial is None else int(self.trial.open)
+            filler.counters["open"] = 1 if self.trial is None else int(trial.open)
 
     def _stop(self) -> None:
         for filler in self.fillers:

@@ -80,7 +80,7 @@ class BubblePrefill:
         if length > self._widest_ns:
             self._times.doubt(current.kind)  # else it never runs, and is never timed again
         units = current.end - current.begin if current.last_layer else 0
-        return FillPiece(length, self._held_bytes, units)
+        return FillPiece(length, self._held_bytes, units, self._prompts[0].id)
 
     def run(self) -> None:
         current = self._begun()

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -22,6 +22,7 @@ from unidle.fill.serve.handoff import HandoffPlace
 from unidle.fill.serve.http.app import Api
 from unidle.fill.serve.http.errors import unavailable
 from unidle.fill.serve.http.wanted import RequestReader
+from unidle.fill.serve.job_fillers import JobFillers, JobFilling
 from unidle.fill.serve.links import WorkerLink
 from unidle.fill.serve.model.config import read_config
 from unidle.fill.serve.router import Router
@@ -31,11 +32,14 @@ from unidle.fill.serve.workers import WorkerOptions, Workers
 
 _TICK_S: Final = 1.0
 _BACKLOG: Final = 2048
+_DOOR: Final = "door"
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """``bubbles``: path of the socket for fillers, None without; ``drain_s``: how long requests may take after a signal."""
+    """``bubbles``: path of the socket for fillers, None without; ``filling``: a job whose waits are filled; ``drain_s``: how long
+    requests may take after a signal.
+    """
 
     name: str
     host: str
@@ -46,6 +50,7 @@ class ServeOptions:
     slo_s: float
     drain_s: float
     bubbles: Path | None = None
+    filling: JobFilling | None = None
     key: str | None = None
     most_bytes: int = 4 << 20
 
@@ -79,6 +84,8 @@ def serve(options: ServeOptions, say: Callable[[str], None]) -> None:
     template = ChatTemplate(options.worker.model)
     listener = _listener(options.host, options.port)
     place = HandoffPlace()
+    if options.filling is not None and options.bubbles is None:
+        options = replace(options, bubbles=place.directory / _DOOR)
     served = _Served(options.name, config.context, config.vocabulary, int(time.time()))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -114,10 +121,7 @@ def _listener(host: str, port: int) -> socket.socket:
         ) from error
 
 
-async def _serve(
-    options: ServeOptions, door: Door, api: Api, listener: socket.socket, say: Callable[[str], None]
-) -> None:
-    workers = Workers(door, options.worker, options.devices)
+def _http_server(options: ServeOptions, door: Door, api: Api, say: Callable[[str], None]) -> _Server:
     loop = asyncio.get_running_loop()
 
     def drain() -> None:
@@ -128,16 +132,26 @@ async def _serve(
         say(f"stopping: {door.open_requests} requests are not complete; they have {options.drain_s:g} s")
         loop.call_later(options.drain_s, door.fail_all, unavailable("The server is shutting down."))
 
-    server = _Server(
+    return _Server(
         uvicorn.Config(
             api.app(), http="httptools", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
             timeout_graceful_shutdown=int(options.drain_s) + 5, backlog=_BACKLOG, h11_max_incomplete_event_size=None,
         ),
         drain,
     )  # fmt: skip
+
+
+async def _serve(
+    options: ServeOptions, door: Door, api: Api, listener: socket.socket, say: Callable[[str], None]
+) -> None:
+    workers = Workers(door, options.worker, options.devices)
+    server = _http_server(options, door, api, say)
     fillers = await _fillers(options.bubbles, door, workers)
     tick = asyncio.create_task(_tick(door))
     workers.start()
+    job = JobFillers(say)
+    if options.filling is not None and options.bubbles is not None:
+        job.start(options.filling, options.worker, options.bubbles)
     try:
         with _signals(server):
             await _first(workers.ready, server)
@@ -149,6 +163,7 @@ async def _serve(
         await server.serve([listener])
     finally:
         tick.cancel()
+        await job.stop()
         if fillers is not None:
             fillers.close()
             _unlink(options.bubbles)

@@ -232,6 +232,9 @@ class GangRound:
         if option.pool.models:
             options = pools.options(spec, self._view, job)  # those of a kept family know no speeds
             fit.choice = pools.why(options, next(o for o in options if o.pool == option.pool))
+        if fit.rank_class.asks and (strands := int(fit.rank_class.strands()[fit.plan.nodes].sum())) > 0:
+            text = f"it leaves {counted(strands, 'free GPU')} there without their share of cores or memory"
+            fit.choice = "; ".join(filter(None, (fit.choice[0], text))), {**fit.choice[1], "strands": strands}
         return fit
 
     def refusal(self, spec: JobSpec, job: str = "", access: Access | None = None) -> GangRefusal:

@@ -226,6 +226,9 @@ class FreeSlices:
             [[round(n.cpus * 1000) or _PLENTY for n in self.nodes], [n.memory_bytes or _PLENTY for n in self.nodes]],
             np.int64,
         ).reshape(2, len(self.nodes))  # fmt: skip
+        self.gpus: Ints = np.array(
+            [sum(len(slices_of(d)) for d in n.devices if d.kind != "cpu") for n in self.nodes], np.int64
+        )
         self._labelled: dict[tuple[str, str], Bools] = {}
         self._tainted = [(k, set(node.taints)) for k, node in enumerate(self.nodes) if node.taints]
         self.log = OpLog()

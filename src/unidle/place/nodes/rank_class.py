@@ -16,6 +16,7 @@ from unidle.place.network.domains import DomainCapacity
 from unidle.place.network.tree import Ints
 from unidle.place.nodes.free import OPEN, Access, FreeSlices
 from unidle.place.nodes.hardware import DevicePool, Masks, Option, count_slices, mask_of, pieces_of
+from unidle.place.nodes.stranding import stranded_by
 from unidle.view.occupancy import NodeSlots
 from unidle.view.usage import milli_of
 
@@ -41,7 +42,7 @@ class RankClass:
         kind = pool.kind
         self.access = access
         self.pool, self.kind, self.each, self.requests = pool, kind, spec.devices_per_rank, spec.requests
-        self.asks = bool(spec.requests.cpus or spec.requests.memory_bytes)
+        self.asks = spec.requests.given
         self._free_slices = free_slices
         open_nodes = free_slices.open_nodes(spec.where)
         if self.each and kind in free_slices.pieces:
@@ -81,11 +82,29 @@ class RankClass:
         return rooms if wished is rooms.room else self.whole.with_room(wished)
 
     def wished(self, gang: Gang, room: Ints) -> Ints:
-        """Of this room, (N,), where the gang should go: a single rank where a part is free that counts least."""
+        """Of this room, (N,), where the gang should go: where it strands the fewest free GPUs, and a single rank where a
+        part is free that counts least."""
+        if self.asks and gang.ranks and room.any():
+            room = self._least_stranding(gang, room)
         if not self.uneven or gang.ranks > 1 or not room.any():
             return room
         self._catch_up()
         return np.where(self._first == self._first[room > 0].min(), room, 0)
+
+    def strands(self) -> Ints:
+        """How many more free GPUs of each node are without their share of CPU or memory if one rank comes. Shape (N,)."""
+        asked = self.requests.cpu_milli, self.requests.memory_bytes
+        return stranded_by(self._free_slices, asked, self.each if self.kind != "cpu" else 0)
+
+    def _least_stranding(self, gang: Gang, room: Ints) -> Ints:
+        price = np.where(room > 0, self.strands(), 0)
+        for least in np.unique(price[room > 0])[:-1].tolist():
+            part: Ints = np.where(price <= least, room, 0)
+            if int(part.sum()) >= gang.ranks and (
+                gang.ranks == 1 or self.whole.with_room(part).counts(gang) is not None
+            ):
+                return part
+        return room
 
     @property
     def total(self) -> int:

@@ -38,7 +38,7 @@ def _memory(context: Context) -> Iterator[Check]:
         wanted,
         f"declared {declared:,}" if declared else "not declared",
     )
-    free = memory_free_bytes(context)
+    free = available_bytes(context) if context.whole_node else memory_free_bytes(context)
     if total:
         share = free / total
         yield least(
@@ -59,9 +59,14 @@ def meminfo(proc: Path) -> dict[str, int]:
     return {pair[0].rstrip(":"): int(pair[1]) for pair in pairs if len(pair) >= 2 and pair[1].isdecimal()}
 
 
+def available_bytes(context: Context) -> int:
+    """What the machine has without swapping."""
+    return meminfo(context.proc).get("MemAvailable", 0) * 1024
+
+
 def memory_free_bytes(context: Context) -> int:
-    """What can be had without swapping, within the control group's limit."""
-    free = meminfo(context.proc).get("MemAvailable", 0) * 1024
+    """What this process can have without swapping, within the control group's limit."""
+    free = available_bytes(context)
     for group in _groups(context, "memory"):
         for limit, usage in (
             ("memory.max", "memory.current"),
@@ -105,10 +110,8 @@ def _dimms(controllers: list[Path], name: str, kind: str) -> str:
 def cpu(context: Context) -> Outcome:
     """CPUs that this process gets against those declared, and the clock that they are allowed."""
     limits = context.limits()
-    online, allowed = (
-        len(cpu_list(read_text(context.sys / "devices/system/cpu/online"))),
-        cpus_allowed(context),
-    )
+    online = len(cpu_list(read_text(context.sys / "devices/system/cpu/online")))
+    allowed = float(online) if context.whole_node else cpus_allowed(context)
     declared = context.declared.cpus if context.declared else 0.0
     wanted = declared * (limits.cpu_ratio or 0) if declared else None
     says = f"{online} online" + (f", {allowed:g} within the control group" if allowed < online else "")

@@ -94,6 +94,7 @@ class Context:
     ``other_gpus`` finds the GPUs of vendors other than NVIDIA, given the root and the environment.
     ``used`` are more directories whose file system is in use: their faults in the kernel's log count. They are not opened.
     ``kernel_log`` reads the log; a text is why this node has none to be read.
+    ``whole_node``: limits of this process's own control groups do not count, as jobs run in other ones.
     ``damage`` is called with each matrix product before it is checked: tests break one bit by it.
     """
 
@@ -114,6 +115,7 @@ class Context:
     duration_s: float = 600.0
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     damage: Callable[[Any], None] | None = None
+    whole_node: bool = False
 
     @property
     def sys(self) -> Path:

@@ -85,8 +85,9 @@ def _rows(
     shown = [f"[{names.STATES[state]}]" for state in STATE_ORDER]
     for pid, tid, stack, state, count, ns in names.totals(profile):
         parts = [processes[pid], known[pid, tid]] if threads else []
-        parts += [shown[state], stacks[stack]] if states == "root" else [stacks[stack]]
-        parts += [shown[state]] if states == "leaf" else []
+        where = "[on a device]" if tid < 0 else shown[state]  # a stream of a device is no thread
+        parts += [where, stacks[stack]] if states == "root" else [stacks[stack]]
+        parts += [where] if states == "leaf" else []
         yield _joined(*parts), ns if weight == "us" else count
 
 

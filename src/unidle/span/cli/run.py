@@ -177,7 +177,7 @@ def _train(wanted: RunRequest, hosts: RunHosts, store: str | None, options: RunO
 
     name = "span"
     address = store or str(data_dir() / "span" / f"{new_job_id(name)}.db")
-    with caught() as signals, gang_of(hosts, name, address, data_dir()) as gang:
+    with caught() as signals, gang_of(hosts, name, address, data_dir(), wanted.training.optimizer) as gang:
         here = LocalLauncher(gang, frozenset(hosts.addresses))
         coordinator = Coordinator(wanted, hosts, gang, here, tell, options)
 

@@ -91,7 +91,11 @@ def _lead(launch: _Launch, options: RunOptions, *, begin_without: bool, as_json:
     with endpoint:
         talks = gathered(endpoint, launch.others, launch.wait_s, tell, all_of_them=not begin_without)
         missing = [name for name in launch.others if name not in talks]
-        with caught() as signals, gang_of(hosts, "span", launch.store, data_dir(), launch.secret) as gang:
+        optimizer = launch.wanted.training.optimizer
+        with (
+            caught() as signals,
+            gang_of(hosts, "span", launch.store, data_dir(), optimizer, launch.secret) as gang,
+        ):
             here = LocalLauncher(gang, _mine(hosts))
             launchers = RemoteLaunchers(
                 here, talks, digest_of(wanted), tell, lambda name: endpoint.accept(named(name)), missing
@@ -142,7 +146,11 @@ def _follow(launch: _Launch) -> int:
     ) as endpoint:  # fmt: skip
         first = launcher_address(wanted.setting, wanted.training.hosts)
         talk = LauncherChannel(_opened(endpoint, first, launch.wait_s, tell))
-        with caught() as signals, gang_of(hosts, "span", launch.store, data_dir(), launch.secret) as gang:
+        optimizer = launch.wanted.training.optimizer
+        with (
+            caught() as signals,
+            gang_of(hosts, "span", launch.store, data_dir(), optimizer, launch.secret) as gang,
+        ):
             follower = Follower(wanted, gang, LocalLauncher(gang, _mine(hosts)), talk, tell)
             job = gang.run(lambda seen: follower.turn(seen) or interrupted(signals, gang, seen))
             follower.turn(job)

@@ -16,7 +16,8 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Final
+import traceback
+from typing import Any, Final, NoReturn
 
 import unidle.rank as helper
 
@@ -43,18 +44,7 @@ def main(directory: str) -> int:
         return _stand_by(directory, attempt, plan, os.path.join(out, f"{node}.jsonl"))
     with open(os.path.join(directory, "secret")) as stream:
         os.environ[SECRET] = stream.read()
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "unidle.span.rank",
-        plan_path,
-        "--device",
-        device["device"],
-        "--out",
-        out,
-    ]
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    child = _started([plan_path, "--device", device["device"], "--out", out])
     signal.signal(signal.SIGTERM, lambda *_: _pass_on(child, signal.SIGTERM))
     told = _Told(os.path.join(out, f"{node}.jsonl"))
     stopped = False
@@ -65,9 +55,59 @@ def main(directory: str) -> int:
             _pass_on(child, signal.SIGTERM)
         time.sleep(_LOOK_S)
     told.look()
-    if child.returncode < 0:
-        return 128 - child.returncode
-    return AGAIN if stopped else child.returncode
+    code = child.returncode or 0
+    if code < 0:
+        return 128 - code
+    return AGAIN if stopped else code
+
+
+def _started(words: list[str]) -> subprocess.Popen[bytes] | _Forked:
+    """The rank: a fork of this process where that has PyTorch already, as it was forked from a Python that imported it."""
+    if "torch" in sys.modules:
+        return _Forked(words)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "unidle.span.rank", *words], stdin=subprocess.DEVNULL
+    )
+
+
+class _Forked:
+    """A rank that was forked, with what is used of :class:`subprocess.Popen`."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become_rank(words)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def _become_rank(words: list[str]) -> NoReturn:
+    code = 1
+    try:
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        import unidle.span.rank.__main__ as rank
+
+        sys.argv = [str(rank.__file__), *words]
+        code = rank.main(words)
+    except SystemExit as asked:
+        code = asked.code if isinstance(asked.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def dashed(device: str) -> str:
@@ -75,7 +115,7 @@ def dashed(device: str) -> str:
     return device.replace("/", "-")
 
 
-def _pass_on(child: subprocess.Popen[bytes], number: int) -> None:
+def _pass_on(child: subprocess.Popen[bytes] | _Forked, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         child.send_signal(number)
 

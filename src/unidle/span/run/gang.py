@@ -16,6 +16,7 @@ from unidle.atomic import replaced
 from unidle.control.job_ids import new_job_id
 from unidle.control.session import ControllerSession, take_up
 from unidle.control.store_files import run_root
+from unidle.engine.local.engine import LocalEngine
 from unidle.errors import CannotRun
 from unidle.files.fleet import fleet_from_mapping
 from unidle.jobs import JobSpec
@@ -37,6 +38,8 @@ _MEMBER: Final = "unidle.span.rank.member"
 _MEMBERS: Final = frozenset({_MEMBER, "unidle.rank.span_member"})  # and its former name
 _GRACE_S: Final = 5.0
 _RESTARTS: Final = 1000  # the coordinator ends a run that gets nowhere
+_IMPORTS: Final = ("torch", "torch.fx.experimental.symbolic_shapes")
+_BY_OPTIMIZERS: Final = ("torch._dynamo",)  # when one of PyTorch's is made
 _KILLED: Final = (128 + 9, 128 + 15, 128 + 6, 128 + 11, 128 + 7)
 
 
@@ -88,17 +91,22 @@ class SpanGang:
 
 @contextmanager
 def gang_of(
-    hosts: RunHosts, name: str, store_path: str, data_dir: Path, secret: str = ""
+    hosts: RunHosts, name: str, store_path: str, data_dir: Path, optimizer: str, secret: str = ""
 ) -> Iterator[SpanGang]:
     """The job of all devices that this machine starts, submitted; nothing of it runs when the block ends.
+
+    Its ranks are forked from one Python that has imported PyTorch, and what making the ``optimizer`` imports.
 
     Errors: :class:`unidle.errors.StoreHeld`, :class:`CannotRun`.
     """
     fleet = fleet_from_mapping({"nodes": list(hosts.nodes), "guard": _GUARD}, "span")
+    imports = _IMPORTS if ".py:" in optimizer else (*_IMPORTS, *_BY_OPTIMIZERS)
     Path(store_path).absolute().parent.mkdir(parents=True, exist_ok=True)
     store = open_store(store_path, create=True)
     try:
         with take_up(store, fleet, data_dir, "unidle span run") as session:
+            assert isinstance(session.engine, LocalEngine)
+            session.engine.import_once(imports)
             _end_those_left(session)
             job = new_job_id(name)
             place = run_root(store, data_dir).parent / "span" / job
@@ -117,7 +125,7 @@ def gang_of(
 
 def _spec(hosts: RunHosts, name: str, place: Path) -> JobSpec:
     restart = Restart(
-        max=_RESTARTS, backoff_s=0.0, on=(AGAIN, *_KILLED, "signal", "lost"),
+        max=_RESTARTS, backoff_s=0.0, on=(AGAIN, *_KILLED, "signal", "lost"), warm=True,
         policies=(RestartPolicy("hang", "requeue", max=_RESTARTS),),
     )  # fmt: skip
     path = [str(Path(part).absolute()) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]

@@ -10,18 +10,18 @@ from unidle.tune.cheats import cheats
 from unidle.tune.edits import planned
 from unidle.tune.fixes.changes import TuneChange
 from unidle.tune.trial.evidence import NATIVE, SHADOW, compare
-from unidle.tune.trial.workshop import AGAIN, SAME, TrialObservation, Workshop, together
+from unidle.tune.trial.workshop import AGAIN, SAME, WatchedRun, Workshop, together
 
 Verdict = Literal["kept", "rejected", "inconclusive"]
 _FLOAT64: Final = {"TUNE_TRIAL_FLOAT64": "1"}
 _KINDS: Final = (
-    TrialObservation("in float64", _FLOAT64),
-    TrialObservation("in float64 with another seed and batch size", {**_FLOAT64, "TUNE_TRIAL_SEED": "7919", "TUNE_TRIAL_MORE_BATCH": "1"}),
-    TrialObservation("natively", {}),
+    WatchedRun("in float64", _FLOAT64),
+    WatchedRun("in float64 with another seed and batch size", {**_FLOAT64, "TUNE_TRIAL_SEED": "7919", "TUNE_TRIAL_MORE_BATCH": "1"}),
+    WatchedRun("natively", {}),
 )  # fmt: skip
 _AGAIN: Final = (
-    TrialObservation("in float64, again", _FLOAT64, AGAIN),
-    TrialObservation("natively, again", {}, AGAIN),
+    WatchedRun("in float64, again", _FLOAT64, AGAIN),
+    WatchedRun("natively, again", {}, AGAIN),
 )
 
 

@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class TrialObservation:
+class WatchedRun:
     """A way to observe a program: its name, its options in the environment, and the server of its runs."""
 
     name: str
@@ -140,7 +140,7 @@ class Workshop:
         done = self.run(folder, more, server=server)
         return read_trace(trace), done
 
-    def references(self, wanted: Sequence[TrialObservation], steps: int) -> list[ComputedTrace]:
+    def references(self, wanted: Sequence[WatchedRun], steps: int) -> list[ComputedTrace]:
         """What the unchanged program computes; each name is run once."""
         missing = [one for one in wanted if (one.name, steps) not in self.traces]
         found = together([

@@ -86,6 +86,8 @@ def check_words(node: str, check: NodeCheck, offset_ns: int) -> tuple[str, ...]:
         words += ["--log-since", f"{max(check.log_since_ns - offset_ns, 0) // 1_000_000 / 1e3:.3f}"]
     if check.kernel_log:
         words.append(f"--kernel-log={check.kernel_log}")
+    if check.whole_node:
+        words.append("--whole-node")
     return (*words, *(f"--used={path}" for path in check.used))
 
 

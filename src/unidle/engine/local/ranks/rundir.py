@@ -41,6 +41,7 @@ LOG = "log"
 TIMES = "log.times"
 STOP = "stop"
 RESERVE = "reserve"
+FILLS = "fill.jsonl"  # of the job: what fillers did in the waits of its ranks
 RELEASED = "released"
 HOLDERS = ".holders"  # in the run root: no job's name begins with a dot
 SLICES = ".slices"  # there, too: what attempts hold of devices that are cut

@@ -48,10 +48,10 @@ class _Zygote:
 
 
 class WarmPool:
-    """The warm Pythons of one engine."""
+    """The warm Pythons of one engine: what they import, and how long a start waits for one that still does."""
 
-    def __init__(self, modules: Sequence[str] = MODULES) -> None:
-        self._modules = tuple(modules)
+    def __init__(self, modules: Sequence[str] = MODULES, worth_s: float = _WORTH_S) -> None:
+        self._modules, self._worth_s = tuple(modules), worth_s
         self._zygotes: dict[tuple[str, tuple[tuple[str, str], ...]], _Zygote] = {}
 
     def prepare(self, argv: Sequence[str], env: Mapping[str, str]) -> str:
@@ -74,11 +74,10 @@ class WarmPool:
         zygote = self._zygotes.get(key) if key is not None else None
         if zygote is None or self._is_ready(zygote) or zygote.why_not:
             return False
-        if not zygote.wanted_s:
-            zygote.wanted_s = time.monotonic()
-            with contextlib.suppress(OSError):  # else it takes only time that nobody else wants
-                os.sched_setscheduler(zygote.process.pid, os.SCHED_OTHER, os.sched_param(0))
-        return time.monotonic() - zygote.wanted_s < _WORTH_S
+        zygote.wanted_s = zygote.wanted_s or time.monotonic()
+        with contextlib.suppress(OSError):  # else it takes only time that nobody else wants
+            os.sched_setscheduler(zygote.process.pid, os.SCHED_OTHER, os.sched_param(0))
+        return time.monotonic() - zygote.wanted_s < self._worth_s
 
     def spawn(
         self, argv: Sequence[str], env: Mapping[str, str], directory: str, fds: Sequence[int], space: str = ""

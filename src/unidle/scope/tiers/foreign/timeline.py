@@ -16,12 +16,16 @@ import numpy.typing as npt
 from unidle.errors import BadInput
 from unidle.scope.model import Frame, Span
 from unidle.scope.tiers.foreign.builder import SPANS, Builder, Tally
+from unidle.scope.tiers.foreign.device_idle import OwnTime, busy_times, idle_times, waited_for
 
 EVENTS: Final = 16_000_000
 
 # What is counted as a call, what is drawn on the time line, and what is only a frame.
 FRAME: Final = "frame"
 STEP: Final = "step"
+BUSY: Final = "device_busy"
+IDLE: Final = "device_idle"
+"""Kinds of calls that sum up a device: how long it was at work, and how long it was not, by what its host did."""
 DRAWN: Final = frozenset({STEP, "kernel", "copy", "collective", "sync"})
 
 
@@ -100,6 +104,7 @@ class _Columns:
         self.frames = list(to.stacks.frames)
         self.on_device = np.array([device is not None for *_, device in self.lanes])[self.lane]
         self.tids = self._device_tids()
+        self.own: dict[int, OwnTime] = {}  # by lane, where there are devices that may wait for a thread
 
     def _device_tids(self) -> list[int]:
         """The tid of each lane: streams are numbered -1, -2, ... since their own numbers may be a thread's."""
@@ -123,7 +128,9 @@ class _Columns:
         return nodes
 
     def _nest_one(self, part: npt.NDArray[np.int64], nodes: npt.NDArray[np.int32]) -> None:
-        pid, tid, _ = self.lanes[int(self.lane[part[0]])]
+        lane = int(self.lane[part[0]])
+        pid, tid, _ = self.lanes[lane]
+        told = self.own.setdefault(lane, OwnTime()) if self.on_device.any() else None
         push = self.to.stacks.push
         open_ends: list[int] = []
         open_nodes: list[int] = []
@@ -131,8 +138,12 @@ class _Columns:
         visits: dict[int, Tally] = {}
         found = []
 
+        def passes(until: int) -> None:
+            if told is not None:
+                told.passes(until, open_nodes)
+
         def close() -> None:
-            open_ends.pop()
+            passes(open_ends.pop())
             tally = visits.setdefault(open_nodes.pop(), Tally())
             tally.add(own.pop())
 
@@ -144,6 +155,7 @@ class _Columns:
                 # Rounded times let a call end some nanoseconds after its caller.
                 end = min(end, open_ends[-1])
                 own[-1] -= end - start
+            passes(start)
             node = push(open_nodes[-1] if open_nodes else -1, frame)
             found.append(node)
             open_ends.append(end)
@@ -152,9 +164,12 @@ class _Columns:
         while open_ends:
             close()
         nodes[part] = found
+        self._visited(pid, tid, visits)
+        self.to.lasted(pid, tid, starts[0], max(ends))
+
+    def _visited(self, pid: int, tid: int, visits: dict[int, Tally]) -> None:
         for node, tally in visits.items():
             self.to.sample(pid, tid, node, tally.ns, count=tally.count)
-        self.to.lasted(pid, tid, starts[0], max(ends))
 
     def count(self) -> None:
         """Sums of the calls of threads, by name."""
@@ -193,6 +208,8 @@ class _Columns:
             if within is not None:
                 rows = rows[(self.end[rows] >= within[0]) & (self.start[rows] <= within[1])]
             self._device_samples(rows, self._launchers(rows, nodes), within)
+            if within is None:
+                self._device_use(rows)
         drawn = np.array([name in DRAWN for name in self.kinds])[self.kind] & ~self.on_device
         self._spans(np.concatenate([rows, np.flatnonzero(drawn)]))
 
@@ -209,7 +226,43 @@ class _Columns:
         at = np.searchsorted(key[calls], key[rows]).clip(max=len(calls) - 1)
         same = (key[calls[at]] == key[rows]) & (self.link[rows] >= 0)
         found[same] = nodes[calls[at[same]]]
+        self._below_main(found, calls[at], same)
         return found
+
+    def _below_main(
+        self, found: npt.NDArray[np.int32], calls: npt.NDArray[np.int64], known: npt.NDArray[np.bool_]
+    ) -> None:
+        """Launches of a thread without Python, such as autograd's, get the stack of the main thread below their own:
+        that is in the line that they work for."""
+        steps = np.flatnonzero(self.kind == self.kinds.index(STEP)) if STEP in self.kinds else calls
+        main = self._main_lane(steps)
+        own = self.own.get(main)
+        if own is None or not len(own.start):
+            return
+        starts, ends = np.frombuffer(own.start, np.int64), np.frombuffer(own.end, np.int64)
+        python = {n for frame, n in self.to.stacks.frames.items() if frame.kind == "python"}
+        parents = list(self.to.stacks.nodes)
+        joined: dict[tuple[int, int], int] = {}
+        for row in np.flatnonzero(known & (self.lane[calls] != main)).tolist():
+            at_ns = int(self.start[calls[row]])
+            k = int(np.searchsorted(ends, at_ns, "right"))
+            if k < len(starts) and starts[k] <= at_ns:
+                key = own.node[k], int(found[row])
+                if key not in joined:
+                    joined[key] = self._joined(*key, parents, python)
+                found[row] = joined[key]
+
+    def _joined(self, below: int, node: int, parents: list[tuple[int, int]], python: set[int]) -> int:
+        """The frames of ``node`` on top of the stack ``below``; ``node`` where it has Python of its own."""
+        frames, at = [], node
+        while at >= 0:
+            at, frame = parents[at]
+            frames.append(frame)
+        if python.intersection(frames):
+            return node
+        for frame in reversed(frames):
+            below = self.to.stacks.push(below, frame)
+        return below
 
     def _device_samples(
         self,
@@ -230,6 +283,30 @@ class _Columns:
             self.to.sample(pid, tid, self.to.stacks.push(launcher, frame), end - start)
             self.to.lasted(pid, tid, start, end)
             self.to.calls[pid, tid, self.frames[frame].function, self.kinds[kind]].add(end - start, n_bytes)
+
+    def _device_use(self, rows: npt.NDArray[np.int64]) -> None:
+        """How long each device was at work, and what it waited for, while steps went on: as calls of two kinds."""
+        steps = np.flatnonzero(self.kind == self.kinds.index(STEP)) if STEP in self.kinds else rows
+        window = int(self.start[steps].min()), int(self.end[steps].max())
+        main = self._main_lane(steps)
+        for pid, device in sorted({(pid, device) for pid, _, device in self.lanes if device is not None}):
+            lanes = [k for k, lane in enumerate(self.lanes) if (lane[0], lane[2]) == (pid, device)]
+            mine = rows[np.isin(self.lane[rows], lanes)]
+            busy = busy_times(self.start[mine].clip(*window), self.end[mine].clip(*window))
+            tid, calls = self.tids[lanes[0]], self.to.calls
+            calls[pid, tid, f"cuda:{device}", BUSY].add(sum(b - a for a, b in busy))
+            idle = idle_times(busy, window)
+            waited = waited_for(idle, self.own.get(main, OwnTime()), self.to.stacks)
+            for name, ns in waited.items():
+                if ns > 0:
+                    calls[pid, tid, name, IDLE].add(ns)
+
+    def _main_lane(self, steps: npt.NDArray[np.int64]) -> int:
+        """The thread whose steps these are; without steps, the one that launched most."""
+        of_steps = self.lane[steps][~self.on_device[steps]]
+        launched = self.lane[~self.on_device & (self.link >= 0)]
+        lanes = of_steps if len(of_steps) else launched if len(launched) else self.lane[~self.on_device]
+        return int(np.bincount(lanes).argmax()) if len(lanes) else -1
 
     def _spans(self, rows: npt.NDArray[np.int64]) -> None:
         left = SPANS - len(self.to.spans)

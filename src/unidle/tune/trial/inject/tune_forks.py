@@ -1,7 +1,7 @@
 """Imports what a program imports, once; then forks a process for each run of it. Started by ``forks.py`` with the program's own Python.
 
 A run is two processes. The keeper has limits of its own, adopts whatever the program leaves behind, and kills it at the end. The
-program is forked from the keeper. What was imported for it is out of sight until it imports it, and is given to it only if it has the
+program is forked from the keeper. What was imported for it is out of sight until it imports them too, and is given to it only if it has the
 environment and the paths that this process had: else it ends with ``UNSAFE``, and runs in a new process.
 """
 
