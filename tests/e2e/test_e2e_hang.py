@@ -95,7 +95,8 @@ def test_a_job_without_restarts_is_told_of_and_goes_on_when_the_rank_does(tmp_pa
         wait_until(lambda: jobs_of(store)["ring"].attempts[0].verdicts, 60, "a verdict")
         os.kill(pid, signal.SIGCONT)
         assert run.wait(90) == 0
-    [incident] = ask("guard", "incidents", "--store", store)
+    # on a busy machine another rank may be slow, too
+    [incident] = [one for one in ask("guard", "incidents", "--store", store) if one["kind"] == "hang"]
     assert (incident["kind"], incident["rank"], incident["lost_steps"]) == ("hang", 2, 0)
     assert incident["resumed_ns"] > incident["verdict_ns"]
     assert any(row["leaf"] == "hang" for row in rows(store))
