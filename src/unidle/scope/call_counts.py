@@ -6,14 +6,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Final
 
+from unidle.scope.device_use import BUSY, IDLE
 from unidle.scope.memory import size
 from unidle.scope.model import Call, Profile
 
 _MOST: Final = 8
 # Counted always, and told elsewhere (steps) or of interest only as a sum.
-_QUIET: Final = frozenset(
-    {"alloc", "free", "backward", "gil", "machine", "model", "device_busy", "device_idle"}
-)
+_QUIET: Final = frozenset({"alloc", "free", "backward", "gil", "machine", "model"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +27,11 @@ class Counted:
 
 
 def counts_of(profile: Profile) -> list[Counted]:
-    """By kind and name, most calls first. ``ns`` is nothing where one of the rows does not know it."""
+    """By kind and name, most calls first. ``ns`` is nothing where one of the rows does not know it. Sums of devices are no calls."""
     rows: dict[tuple[str, str], list[Call]] = defaultdict(list)
     for call in profile.calls:
-        rows[call.kind, call.name].append(call)
+        if call.kind not in (BUSY, IDLE):
+            rows[call.kind, call.name].append(call)
     found = []
     for (kind, name), calls in rows.items():
         times = [call.ns for call in calls]

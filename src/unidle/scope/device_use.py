@@ -13,6 +13,7 @@ from unidle.scope.model import Profile
 
 BUSY: Final = "device_busy"
 IDLE: Final = "device_idle"
+"""Kinds of calls that sum up a device: how long it was at work, and how long it was not, by what its host did."""
 _MOST: Final = 4
 _LEAST: Final = 0.01
 

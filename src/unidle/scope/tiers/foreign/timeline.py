@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unidle.errors import BadInput
+from unidle.scope.device_use import BUSY, IDLE
 from unidle.scope.model import Frame, Span
 from unidle.scope.tiers.foreign.builder import SPANS, Builder, Tally
 from unidle.scope.tiers.foreign.device_idle import OwnTime, busy_times, idle_times, waited_for
@@ -23,9 +24,6 @@ EVENTS: Final = 16_000_000
 # What is counted as a call, what is drawn on the time line, and what is only a frame.
 FRAME: Final = "frame"
 STEP: Final = "step"
-BUSY: Final = "device_busy"
-IDLE: Final = "device_idle"
-"""Kinds of calls that sum up a device: how long it was at work, and how long it was not, by what its host did."""
 DRAWN: Final = frozenset({STEP, "kernel", "copy", "collective", "sync"})
 
 
