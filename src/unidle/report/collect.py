@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from unidle.control.queries.describe import exit_codes, reason_now
+from unidle.control.queries.mfu import mfu_lines
 from unidle.events import types as ev
 from unidle.events.marks import Mark
 from unidle.guard.failure import how_ended
@@ -77,7 +78,7 @@ def collect(
         attempts=tuple(line for j in jobs for line in _attempts(j, masks[j.id])) if details else (),
         events=tuple(_events(store, view, window, job, masks)) if details else (),
         stories=tuple(
-            story_of(j, output or UnknownOutput(), view.time_ns, shown_store) for j in reversed(told)
+            story_of(j, output or UnknownOutput(), view.time_ns, shown_store, mfu_lines(view, j)) for j in reversed(told)
         ),
         time_unit="GPU" if all(d.kind == "gpu" for d in view.fleet.devices()) else "device",
     )

@@ -28,8 +28,8 @@ _CLOCKS_NAMED: Final = 3
 _MOMENT_NS: Final = 1_000_000_000
 
 
-def job_line(job: JobView, store: str | None = None) -> Plain:
-    """One job in one line (``unidle list``); ``store`` is what the commands in it have to name."""
+def job_line(job: JobView, store: str | None = None, view: View | None = None) -> Plain:
+    """One job in one line (``unidle list``); ``store`` is what the commands in it have to name. ``view``: for its MFU."""
     failure = failure_of_job(job)
     return {
         "job": job.id,
@@ -54,7 +54,17 @@ def job_line(job: JobView, store: str | None = None) -> Plain:
         "silent_nodes": silent["nodes"] if silent is not None else [],
         "source": job.source or None,
         "identity": job.identity or None,
+        "mfu": mfu["mfu"] if view is not None and (mfu := _mfu(view, job)) is not None else None,
     }
+
+
+def _mfu(view: View, job: JobView, attempt: AttemptView | None = None) -> Plain | None:
+    if job.spec.flops is None:
+        return None
+    from unidle.control.queries.mfu import attempt_mfu, job_mfu  # few jobs have it
+
+    found = job_mfu(view, job) if attempt is None else attempt_mfu(view, job, attempt)
+    return None if found is None else found.as_json()
 
 
 def silence_of(job: JobView) -> Plain | None:
@@ -121,11 +131,12 @@ def job_detail(view: View, job: JobView, store: str | None = None) -> Plain:
     """Everything about one job (``unidle show``)."""
     durable = durable_points(job)
     attempts = [
-        _attempt(job, a, point.step, store) | {"clock_errors_ns": clock_errors(view, a)}
+        _attempt(job, a, point.step, store)
+        | {"clock_errors_ns": clock_errors(view, a), "mfu": _mfu(view, job, a)}
         for a, point in zip(job.attempts, durable, strict=True)
     ]
     spec = {name: getattr(job.spec, name) for name in _SPEC_FIELDS}
-    return {**job_line(job, store), "command": list(job.spec.command), "spec": spec, "runs": attempts}
+    return {**job_line(job, store, view), "command": list(job.spec.command), "spec": spec, "runs": attempts}
 
 
 _SPEC_FIELDS = (
