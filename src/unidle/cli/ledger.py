@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from unidle.ledger.select import TimeRange
     from unidle.view.state import View
 
-_MFU_ENDED = 10  # jobs that ended whose MFU is told where no job is asked for
+_MFU_ENDED = 10  # jobs that ended whose MFU is printed if no job is given
 FORMATS = ("table", "json", "jsonl", "csv", "parquet", "perfetto")
 
 

@@ -19,7 +19,15 @@ from unidle.files.job_checks import (
     rank_range,
 )
 from unidle.files.job_file import JobFile
-from unidle.files.job_parts import FlopsPart, LimitsPart, RanksPart, RestartPart, SelectPart, SharePart, TopologyPart
+from unidle.files.job_parts import (
+    FlopsPart,
+    LimitsPart,
+    RanksPart,
+    RestartPart,
+    SelectPart,
+    SharePart,
+    TopologyPart,
+)
 from unidle.files.job_pod import pod_wish
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import as_name, memory_bytes

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, Literal, TypedDict
 from msgspec import Meta, Struct
 
 from unidle.files.job_parts import (
-    FlopsPart,
     CheckpointPart,
+    FlopsPart,
     HardwarePart,
     LayoutPart,
     LimitsPart,

@@ -80,10 +80,13 @@ class FlopsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     layers: Annotated[
         Annotated[int, Meta(ge=1, le=100_000)] | None,
-        Meta(description="Layers of the model. With width and sequence, attention counts too: 12 x layers x width x sequence for each token."),
+        Meta(
+            description="Layers of the model. With width and sequence, attention counts too: 12 x layers x width x sequence for each token."
+        ),
     ] = None
     width: Annotated[
-        Annotated[int, Meta(ge=1, le=10_000_000)] | None, Meta(description="Width of the model's layers (heads x size of a head).")
+        Annotated[int, Meta(ge=1, le=10_000_000)] | None,
+        Meta(description="Width of the model's layers (heads x size of a head)."),
     ] = None
     sequence: Annotated[
         Annotated[int, Meta(ge=1, le=1_000_000_000)] | None, Meta(description="Tokens of one sequence.")

@@ -196,7 +196,9 @@ class Fleet:
     nodes: tuple[Node, ...] = ()
     links: tuple[Link, ...] = ()
     prices_per_device_hour: dict[str, float] = field(default_factory=dict)
-    peak_tflops: dict[str, float] = field(default_factory=dict)  # by model, where they are not those of the data sheets
+    peak_tflops: dict[str, float] = field(
+        default_factory=dict
+    )  # by model, where they are not those of the data sheets
     currency: str = "USD"
     source: str = "discovered"  # HOSTS, or the file that declares it
     queues: tuple[QueueSpec, ...] = ()

@@ -164,7 +164,7 @@ def step(n: int | None = None) -> None:
 
 
 def _count_flops() -> None:
-    """At the end of a step: one of the next is counted, where the job file asks for it."""
+    """At the end of a step: one of the next is counted, where the job file has ``flops: counted``."""
     global _flops, _flops_over
     found = None
     try:

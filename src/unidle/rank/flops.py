@@ -38,9 +38,9 @@ class FlopCount:
     def _begin(self) -> bool:
         if "torch" not in sys.modules or _is_compiled():
             return False
-        from torch.utils.flop_counter import FlopCounterMode
+        from importlib import import_module
 
-        self._mode = FlopCounterMode(display=False)
+        self._mode = import_module("torch.utils.flop_counter").FlopCounterMode(display=False)
         self._mode.__enter__()
         return True
 

@@ -78,7 +78,8 @@ def collect(
         attempts=tuple(line for j in jobs for line in _attempts(j, masks[j.id])) if details else (),
         events=tuple(_events(store, view, window, job, masks)) if details else (),
         stories=tuple(
-            story_of(j, output or UnknownOutput(), view.time_ns, shown_store, mfu_lines(view, j)) for j in reversed(told)
+            story_of(j, output or UnknownOutput(), view.time_ns, shown_store, mfu_lines(view, j))
+            for j in reversed(told)
         ),
         time_unit="GPU" if all(d.kind == "gpu" for d in view.fleet.devices()) else "device",
     )

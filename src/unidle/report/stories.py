@@ -54,7 +54,9 @@ def story_of(
         end_ns=job.ended_ns if job.ended_ns is not None else now_ns,
         command=shlex.join(mask.command(spec.command)),
         facts=tuple(
-            (name, mask.text(text)) for name, text in (*_facts(job), ("use of devices", "; ".join(use))) if text
+            (name, mask.text(text))
+            for name, text in (*_facts(job), ("use of devices", "; ".join(use)))
+            if text
         ),
         env=tuple(env[:_VARIABLES]),
         problem=problem_of(job, output, mask, store),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from unidle.control.nodes.maintenance import is_checked, links_are_checked
+from unidle.control.queries.mfu import attempt_mfu, job_mfu
 from unidle.events.types import StopAsked
 from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended
 from unidle.guard.failure_words import others_in_words
@@ -54,17 +55,8 @@ def job_line(job: JobView, store: str | None = None, view: View | None = None) -
         "silent_nodes": silent["nodes"] if silent is not None else [],
         "source": job.source or None,
         "identity": job.identity or None,
-        "mfu": mfu["mfu"] if view is not None and (mfu := _mfu(view, job)) is not None else None,
+        "mfu": mfu.value if view is not None and (mfu := job_mfu(view, job)) is not None else None,
     }
-
-
-def _mfu(view: View, job: JobView, attempt: AttemptView | None = None) -> Plain | None:
-    if job.spec.flops is None:
-        return None
-    from unidle.control.queries.mfu import attempt_mfu, job_mfu  # few jobs have it
-
-    found = job_mfu(view, job) if attempt is None else attempt_mfu(view, job, attempt)
-    return None if found is None else found.as_json()
 
 
 def silence_of(job: JobView) -> Plain | None:
@@ -132,7 +124,10 @@ def job_detail(view: View, job: JobView, store: str | None = None) -> Plain:
     durable = durable_points(job)
     attempts = [
         _attempt(job, a, point.step, store)
-        | {"clock_errors_ns": clock_errors(view, a), "mfu": _mfu(view, job, a)}
+        | {
+            "clock_errors_ns": clock_errors(view, a),
+            "mfu": mfu.as_json() if (mfu := attempt_mfu(view, job, a)) is not None else None,
+        }
         for a, point in zip(job.attempts, durable, strict=True)
     ]
     spec = {name: getattr(job.spec, name) for name in _SPEC_FIELDS}

@@ -1,6 +1,6 @@
 """Model FLOPs utilisation: the operations that steps do, of those that their devices could have done meanwhile.
 
-The definition is that of Chowdhery et al., PaLM (2022), appendix B. Operations are as the job file says (``flops``), or as its ranks
+The definition is that of Chowdhery et al., PaLM (2022), appendix B. Operations are those of the job file (``flops``), or as its ranks
 counted them in one step, with what they recompute. The peak is the fleet file's (``peak_tflops``), else that of the vendor's
 data sheet for dense 16-bit numbers.
 """
@@ -14,7 +14,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from unidle.fleet import WHOLE_PPM
-from unidle.predict.by_gpu_model import peak_of
 from unidle.view.speeds import slices_under
 
 if TYPE_CHECKING:
@@ -55,7 +54,9 @@ def job_mfu(view: View, job: JobView) -> StepMfu | None:
     """Of the latest attempt that shows steps; None where operations, steps or the peak of a device are not known."""
     if job.spec.flops is None:
         return None
-    return next((found for attempt in reversed(job.attempts) if (found := attempt_mfu(view, job, attempt))), None)
+    return next(
+        (found for attempt in reversed(job.attempts) if (found := attempt_mfu(view, job, attempt))), None
+    )
 
 
 def attempt_mfu(view: View, job: JobView, attempt: AttemptView) -> StepMfu | None:
@@ -82,14 +83,12 @@ def why_unknown(view: View, job: JobView) -> str:
         return f"MFU is not known: the peak of {', '.join(models)} is not; set peak_tflops in the fleet file"
     if job.spec.flops.per_step is None:
         missing = [k for k, rank in enumerate(attempt.ranks) if rank.flops is None]
-        return (
-            f"MFU is not known: rank {missing[0]} counted no step; it has to call unidle.rank.step() after each, without torch.compile"
-        )
+        return f"MFU is not known: rank {missing[0]} counted no step; it has to call unidle.rank.step() after each, without torch.compile"
     return ""
 
 
 def mfu_lines(view: View, job: JobView) -> list[str]:
-    """What ``unidle show`` and the report say of it: a line, or none where the job gives no ``flops``."""
+    """What ``unidle show`` and the report have of it: a line, or none where the job gives no ``flops``."""
     mfu = job_mfu(view, job)
     text = why_unknown(view, job) if mfu is None else mfu.text()
     return [text] if text else []
@@ -97,7 +96,9 @@ def mfu_lines(view: View, job: JobView) -> list[str]:
 
 def _counted(attempt: AttemptView) -> float | None:
     counts = [rank.flops for rank in attempt.ranks]
-    return None if None in counts or not counts else float(sum(count for count in counts if count is not None))
+    return (
+        None if None in counts or not counts else float(sum(count for count in counts if count is not None))
+    )
 
 
 def _step_ns(attempt: AttemptView) -> int | None:
@@ -116,6 +117,8 @@ def _peaks(view: View) -> Mapping[str, float]:
 def _tflops(declared: Mapping[str, float], model: str) -> float | None:
     if model in declared:
         return declared[model]
+    from unidle.predict.by_gpu_model import peak_of  # `list` does without
+
     known = peak_of(model)
     return None if known is None else known.tflops
 
@@ -132,4 +135,10 @@ def _peak(view: View, attempt: AttemptView) -> float | None:
 
 def _without_peak(view: View, attempt: AttemptView) -> list[str]:
     declared = _peaks(view)
-    return sorted({ref.model for ref in slices_under(view.book, attempt) if _tflops(declared, ref.model) is None})
+    return sorted(
+        {
+            ref.model or "a GPU without a model"
+            for ref in slices_under(view.book, attempt)
+            if _tflops(declared, ref.model) is None
+        }
+    )
