@@ -217,7 +217,7 @@ def _say_run(run: dict[str, Any]) -> None:
 
 
 def _say_failure(job: dict[str, Any]) -> None:
-    from unidle.control.queries.describe import failure_lines
+    from unidle.guard.failure_words import failure_lines
 
     if job["failure"] is not None:
         say()

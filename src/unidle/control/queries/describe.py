@@ -9,7 +9,6 @@ from unidle.control.nodes.maintenance import is_checked, links_are_checked
 from unidle.control.queries.mfu import attempt_mfu, job_mfu
 from unidle.events.types import StopAsked
 from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended
-from unidle.guard.failure_words import others_in_words
 from unidle.jobs import Reason
 from unidle.ledger.attempt import START_MOST_NS
 from unidle.view.accounts import durable_points
@@ -76,19 +75,6 @@ def silence_text(line: Plain, now_ns: int) -> str:
         return ""
     seconds = max(now_ns - line["silent_since_ns"], 0) // _MOMENT_NS
     return f"silent since {seconds} s on {', '.join(line['silent_nodes'][:_NAMED])}"
-
-
-def failure_lines(failure: Plain) -> list[str]:
-    """Why an attempt failed (``unidle.jobs.Failure`` as plain values): the error, the last lines, what to do next."""
-    lines = [failure["text"], *(f"  | {line}" for line in failure["lines"])]
-    ended = failure["signal"] or f"exit code {failure['code']}"
-    more = (
-        failure["meaning"] and f"{ended}: {failure['meaning']}",
-        others_in_words(failure["because_of"], failure["same"], failure["unsure"]),
-        failure["help"],
-    )
-    lines += [f"  {text}" for text in more if text]
-    return [*lines, f"  next: {failure['next']}"] if failure["next"] else lines
 
 
 def clock_text(errors_ns: Mapping[str, int]) -> str:
