@@ -37,6 +37,8 @@ class WideChecker(Checker):
         self.tree = tree_of_queues(fleet)
 
     def see(self, event: ev.Event, time_ns: int) -> None:
+        if self.fleet.nodes and self.tree.window_of(self._now_ns) != self.tree.window_of(time_ns):
+            self._voided += 1  # other amounts hold: whom a job was stopped for may have to wait again
         super().see(event, time_ns)
         if isinstance(event, ev.JobJudged) and NEVER in event.because.text:
             self._never[event.job] = event.because.text
