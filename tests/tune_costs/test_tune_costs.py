@@ -9,7 +9,7 @@ import pytest
 
 from unidle.cli.tune_scope import as_profile
 from unidle.scope.export import html
-from unidle.tune.costs import costed
+from unidle.tune.costs import costed, seconds_by_code
 from unidle.tune.edits import Edit
 from unidle.tune.fixes.changes import TuneChange
 from unidle.tune.report import html_parts, markdown, waterfall
@@ -63,6 +63,24 @@ def test_findings_have_shares_bounds_and_lines_without_a_rule_have_no_code(tmp_p
     assert found["", 11].message == "sorted(range(9))"
     assert ("", 10) not in found
     assert ("", 9) not in found  # 2 %
+
+
+def test_by_code_each_second_counts_once_for_the_innermost_finding(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    seen = profile(*BEFORE.stacks, stack("python", 0.1, 6), stack("data", 0.4), stack("unknown", 0.5, 10, 8))
+    found = seconds_by_code(tmp_path, [str(tmp_path / "train.py")], TuneSettings(), seen)
+    assert found == {
+        ("forward", "UDL303"): 1.0, ("backward", "UDL303"): 2.0, ("python", "UDL206"): 5.5, ("python", ""): pytest.approx(1.9),
+        ("optimizer", ""): 0.2, ("data", ""): 0.4,
+    }  # fmt: skip
+    assert sum(found.values()) == pytest.approx(seen.total)
+
+
+def test_by_code_a_finding_without_3_percent_has_no_code(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    seen = profile(stack("python", 9.8, 11), stack("python", 0.2, 10))
+    found = seconds_by_code(tmp_path, [str(tmp_path / "train.py")], TuneSettings(), seen)
+    assert found == {("python", ""): pytest.approx(10.0)}
 
 
 def test_shares_include_what_is_called_and_count_a_stack_once() -> None:

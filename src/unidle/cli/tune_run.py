@@ -135,6 +135,7 @@ def _document(found: TuneRun) -> dict[str, Any]:
         "baseline": {
             "wall_s": round(found.baseline.wall_s, 3), "cpu_s": round(found.baseline.cpu_s, 3), "steps": found.steps,
             "step_ms": round(found.before.step_ms, 3) if found.before.step_ms else None, "control": _speed(found.control),
+            "waited_pct": round(100 * found.waited, 1) if found.waited is not None else None,
         },
         "tried": [
             {

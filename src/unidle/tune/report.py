@@ -127,6 +127,10 @@ def _facts(found: TuneRun) -> list[str]:
     ]
     if window.last:
         facts.append(f"- Measured: steps {window.first + 1} to {window.last}.")
+    if found.waited is not None:
+        facts.append(
+            f"- Programs waited {100 * found.waited:.0f} % of the measured time for a CPU; that is left out of their times."
+        )
     if found.control is not None:
         facts.append(f"- Two equal programs: {_speed(found.control)}.")
     return facts
