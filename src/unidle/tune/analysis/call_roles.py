@@ -90,6 +90,8 @@ class CallRoles(ABC):
             return "dataset"
         if first == "torch":
             return self._torch(last, node)
+        if name == "np.load" and node.args and isinstance(node.args[0], ast.Constant):
+            return "array" if str(node.args[0].value).endswith(".npy") else ""
         return (
             "array"
             if first in ("np", "np.random", "cv2")
@@ -133,6 +135,11 @@ class CallRoles(ABC):
             return role
         if role == "array":
             return "number" if method in ("item", "tolist") else "array"
+        if role == "random":
+            several = (method in tables.DRAWN and node.args) or any(
+                one.arg == "size" for one in node.keywords
+            )
+            return "array" if several else "number"
         if method == "item":
             return "number"
         if method == "numpy":
