@@ -14,6 +14,7 @@ from unidle.tune.files import SourceText
 from unidle.tune.registry import CodeFinding, findings, places, rules
 from unidle.tune.settings import TuneSettings
 from unidle.tune.trial.sampled import PARTS, SampledProfile, SampledStack, StackLine
+from unidle.tune.trial.serving import is_cold, served_times
 
 LEAST_SHARE: Final = 0.03
 """What has a smaller share of the time is not shown."""
@@ -37,6 +38,10 @@ class CostedFinding:
     line: int
     share: float
     message: str
+    prefill: float | None = None
+    """Of the time to the first token of requests; None if the program has none."""
+    decode: float | None = None
+    """Of the time of further tokens."""
 
     @property
     def bound(self) -> float:
@@ -45,9 +50,14 @@ class CostedFinding:
 
     def document(self) -> dict[str, str | int | float | None]:
         """As the commands give it with ``--json``."""
+        served = (
+            {"ttft_pct": _pct(self.prefill), "tpot_pct": _pct(self.decode)}
+            if self.prefill is not None
+            else {}
+        )
         return {
             "code": self.code or None, "file": self.file, "line": self.line, "share_pct": round(100 * self.share, 1),
-            "bound_x": round(self.bound, 2), "message": self.message,
+            "bound_x": round(self.bound, 2), "message": self.message, **served,
         }  # fmt: skip
 
 
@@ -60,10 +70,11 @@ def costed(
     parts = profile.parts()
     for one in _placed(root, paths, settings, profile):
         share = sum(parts[name] for name in one.parts) if one.parts else profile.share(one.file, one.first, one.last)  # fmt: skip
-        if share >= LEAST_SHARE:
-            found.append(CostedFinding(one.code, one.file, one.line, share, one.message))
+        of_requests = _of_requests(profile, one.file, one.first, one.last)
+        if max(share, *(part or 0.0 for part in of_requests)) >= LEAST_SHARE:
+            found.append(CostedFinding(one.code, one.file, one.line, share, one.message, *of_requests))
             explained.append((one.file, one.first, one.last))
-    found += _unknown(profile, explained)
+    found += [*_cold(profile), *_unknown(profile, explained)]
     return sorted(found, key=lambda one: (-round(one.share, 3), one.file, one.line, one.code))
 
 
@@ -139,6 +150,34 @@ def _found_in(source: SourceText, facts: SourceFacts, settings: TuneSettings) ->
             yield one, node
 
 
+def _of_requests(
+    profile: SampledProfile, file: str, first: int, last: int
+) -> tuple[float | None, float | None]:
+    """The shares of lines in the time to the first token, and in that of further ones."""
+    if not profile.requests:
+        return None, None
+    return profile.share_of("prefill", file, first, last), profile.share_of("decode", file, first, last)
+
+
+def _cold(profile: SampledProfile) -> Iterator[CostedFinding]:
+    """A first request that waits far longer for its first token than others do."""
+    times = served_times(profile.requests)
+    if times is None or not is_cold(times):
+        return
+    first = profile.requests[0]
+    more = (times.first_ttft_ms - times.ttft_ms) / 1000
+    message = (
+        f"the first request waits {times.first_ttft_ms:.0f} ms for its first token, others {times.ttft_ms:.0f} ms; "
+        "run the model once on an input of the usual size when the server starts"
+    )
+    share = min(1.0, more / (profile.total or 1))
+    yield CostedFinding("UDL713", first.file, first.line, share, message, min(1.0, more / sum(one.first_s for one in profile.requests)), 0.0)  # fmt: skip
+
+
+def _pct(share: float | None) -> float | None:
+    return round(100 * share, 1) if share is not None else None
+
+
 def _unknown(profile: SampledProfile, explained: Sequence[tuple[str, int, int]]) -> Iterator[CostedFinding]:
     """Lines with a share of their own that no finding covers."""
 
@@ -148,7 +187,8 @@ def _unknown(profile: SampledProfile, explained: Sequence[tuple[str, int, int]])
     for line, share in profile.lines()[:_MOST_LINES]:
         if share >= LEAST_SHARE and not is_explained(line):
             text = profile.source(line.file, line.line)[:120]
-            yield CostedFinding("", line.file, line.line, share, text or f"in {line.function}")
+            of_requests = _of_requests(profile, line.file, line.line, line.line)
+            yield CostedFinding("", line.file, line.line, share, text or f"in {line.function}", *of_requests)
 
 
 def _below(root: Path | None, path: str) -> str:

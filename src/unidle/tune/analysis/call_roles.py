@@ -90,14 +90,14 @@ class CallRoles(ABC):
             return "dataset"
         if first == "torch":
             return self._torch(last, node)
-        if name == "np.load" and node.args and isinstance(node.args[0], ast.Constant):
+        return self._array(first, last, node)
+
+    @staticmethod
+    def _array(first: str, last: str, node: ast.Call) -> str:
+        if first == "np" and last == "load" and node.args and isinstance(node.args[0], ast.Constant):
             return "array" if str(node.args[0].value).endswith(".npy") else ""
-        return (
-            "array"
-            if first in ("np", "np.random", "cv2")
-            and last not in ("default_rng", "RandomState", "seed", "load", "save")
-            else ""
-        )
+        is_plain = last not in ("default_rng", "RandomState", "seed", "load", "save")
+        return "array" if first in ("np", "np.random", "cv2") and is_plain else ""
 
     def _torch(self, last: str, node: ast.Call) -> str:
         if last in tables.NO_TENSOR:
