@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from e2e.commands import ask, unidle
 from unidle.checkpoint.interval import Costs, best_interval, ettr
 from unidle.tune.advice.budget import SpotMarket, TrainingBudget, fixed_budget, spot_or_not
-from unidle.tune.advice.network import NodeLinks, network_settings
+from unidle.tune.advice.network import NetworkShape, network_settings
 from unidle.tune.advice.training import (
     GradientLoad,
     LoaderLoad,
@@ -109,7 +109,7 @@ def test_published_budget() -> None:
 
 @pytest.mark.parametrize("gbps", [1, 10, 25, 100, 400, 800, 3200])
 def test_sockets_stay_within_what_nccl_allows(gbps: float) -> None:
-    settings = dict(line.split("=", 1) for line in network_settings(NodeLinks("ethernet", 4, 8, 1, gbps, 50), 0).settings if line.startswith("NCCL"))  # fmt: skip
+    settings = dict(line.split("=", 1) for line in network_settings(NetworkShape("ethernet", 4, 8, 1, gbps, 50), 0).settings if line.startswith("NCCL"))  # fmt: skip
     threads, each = int(settings["NCCL_SOCKET_NTHREADS"]), int(settings["NCCL_NSOCKS_PERTHREAD"])
     assert threads * each <= 64
     assert threads <= 16
@@ -118,7 +118,7 @@ def test_sockets_stay_within_what_nccl_allows(gbps: float) -> None:
 
 def test_settings_follow_the_fabric_and_rails() -> None:
     def settings(*given: Any) -> tuple[str, ...]:
-        return network_settings(NodeLinks(*given), 0).settings
+        return network_settings(NetworkShape(*given), 0).settings
 
     assert settings("ethernet", 1, 8, 1, 100, 20) == ()
     rails = settings("infiniband", 4, 8, 8, 400, 5, "", "mlx5_0")
@@ -128,7 +128,7 @@ def test_settings_follow_the_fabric_and_rails() -> None:
 
 def test_many_nodes_and_small_messages_are_faster_on_a_tree() -> None:
     def faster(nodes: int, size: int) -> object:
-        return network_settings(NodeLinks("infiniband", nodes, 8, 8, 400, 10), size).values["faster"]
+        return network_settings(NetworkShape("infiniband", nodes, 8, 8, 400, 10), size).values["faster"]
 
     assert faster(512, 10**5) == "tree"
     assert faster(4, 10**10) == "ring"

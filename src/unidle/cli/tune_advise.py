@@ -125,9 +125,9 @@ class TuneNetworkOptions:
 @with_options(options=TuneNetworkOptions)
 def network(options: TuneNetworkOptions) -> None:
     """Advise on settings of NCCL and of the network."""
-    from unidle.tune.advice.network import NodeLinks, network_settings
+    from unidle.tune.advice.network import NetworkShape, network_settings
 
-    links = NodeLinks(
+    links = NetworkShape(
         options.fabric, options.hosts, options.gpus_per_node, options.cards, options.link_gbps, options.rtt_us, options.interface, options.hca
     )  # fmt: skip
     _show(network_settings(links, options.gradient_bytes), options.as_json)

@@ -71,7 +71,7 @@ def _finite(value: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class TrainingBudget:
-    """GPU-hours on a device with a peak in TFLOPS, the part of that which training reaches, and what is trained with."""
+    """GPU-hours on a device with a peak in TFLOPS, the part of the peak that training reaches, and what is trained with."""
 
     gpu_hours: float
     device: str

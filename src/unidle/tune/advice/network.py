@@ -16,7 +16,7 @@ _MOST_SOCKETS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLinks:
+class NetworkShape:
     """Nodes, GPUs and network cards of each, Gbit/s of one card, microseconds there and back, and the names of interface and cards."""
 
     fabric: Fabric
@@ -29,7 +29,7 @@ class NodeLinks:
     devices: str = ""
 
 
-def network_settings(links: NodeLinks, message_bytes: int) -> WorkedAdvice:
+def network_settings(links: NetworkShape, message_bytes: int) -> WorkedAdvice:
     """Environment of NCCL, sizes of TCP buffers, and about how long an all-reduce takes. ``message_bytes``: of the gradients, say."""
     lines: list[str] = []
     environment = _environment(links, lines)
@@ -40,7 +40,7 @@ def network_settings(links: NodeLinks, message_bytes: int) -> WorkedAdvice:
     return WorkedAdvice(values, tuple(lines), tuple(settings))
 
 
-def _environment(links: NodeLinks, lines: list[str]) -> dict[str, str]:
+def _environment(links: NetworkShape, lines: list[str]) -> dict[str, str]:
     found = {"NCCL_SOCKET_IFNAME": links.interface} if links.interface else {}
     if links.nodes == 1:
         lines.append("one node: nothing goes over the network")
@@ -69,7 +69,7 @@ def _environment(links: NodeLinks, lines: list[str]) -> dict[str, str]:
     return found
 
 
-def _host(links: NodeLinks, lines: list[str]) -> list[str]:
+def _host(links: NetworkShape, lines: list[str]) -> list[str]:
     if links.nodes == 1 or links.fabric != "ethernet":
         return []
     window = math.ceil(links.gbps * 1e9 / 8 * links.rtt_us / 1e6)
@@ -82,7 +82,7 @@ def _host(links: NodeLinks, lines: list[str]) -> list[str]:
     ]
 
 
-def _all_reduce(links: NodeLinks, size: int, lines: list[str]) -> dict[str, float | str]:
+def _all_reduce(links: NetworkShape, size: int, lines: list[str]) -> dict[str, float | str]:
     """Ring and tree over nodes; inside a node the links are taken to be faster than the network."""
     n = links.nodes
     if n == 1 or not size:

@@ -37,7 +37,7 @@ class StackSampler:
         self.clock = time.perf_counter
         self.parts: dict[str, str] = {}
         self.serving: Any = None
-        """The module that knows requests, if there are any."""
+        """The module with the requests, if there are any."""
         self.reset(0)
         signal.signal(signal.SIGALRM, self.sample)
         signal.siginterrupt(signal.SIGALRM, False)

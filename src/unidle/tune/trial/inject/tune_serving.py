@@ -17,7 +17,7 @@ MOST_REQUESTS = 10_000
 CLOCK = time.perf_counter
 
 
-class OpenRequest:
+class TimedRequest:
     """One request: where it began, and when it had its first and its last token."""
 
     def __init__(self, code: CodeType) -> None:
@@ -28,7 +28,7 @@ class OpenRequest:
 
 
 CURRENT: ContextVar[Any] = ContextVar("tune_request", default=None)
-REQUESTS: list[OpenRequest] = []
+REQUESTS: list[TimedRequest] = []
 MAIN: list[Any] = [None]
 """The request that the main thread works on; the sampler reads it."""
 DEPTH = threading.local()
@@ -39,7 +39,7 @@ def begin() -> None:
     one = CURRENT.get()
     if one is not None and not one.tokens:
         return
-    one = OpenRequest(sys._getframe(1).f_code)  # noqa: SLF001
+    one = TimedRequest(sys._getframe(1).f_code)  # noqa: SLF001
     CURRENT.set(one)
     if len(REQUESTS) < MOST_REQUESTS:
         REQUESTS.append(one)
