@@ -24,7 +24,7 @@ WRONG = {"file": "train.py", "old": "nn.ReLU()", "new": "nn.GELU()", "why": "ano
 DATA = """
 import sys, numpy as np
 chance = np.random.RandomState(0)
-np.save(sys.argv[1] + "/signals.npy", chance.randn(128, 4000).astype("float32"))
+np.save(sys.argv[1] + "/signals.npy", chance.randn(128, 8000).astype("float32"))
 np.save(sys.argv[1] + "/labels.npy", chance.randint(2, size=128))
 """
 
@@ -82,7 +82,7 @@ def test_a_planted_cause_is_kept_and_its_patch_applies(outcome: Outcome, tmp_pat
     assert one["verdict"] == "kept", outcome.document
     assert one["class"] == "same"
     assert outcome.document["stack"]["low"] > 1.03
-    assert outcome.document["baseline"]["steps"] == 16
+    assert outcome.document["baseline"]["steps"] == 9
     (tmp_path / "train.py").write_text(PROGRAM)
     patch = outcome.document["stack"]["patch"]
     subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=patch, text=True, check=True)
