@@ -36,6 +36,9 @@ while True:
         sum(range(500))
 """
 SLOW = """import gc
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import torch
 class Loss:
     def backward(self):
         return sum(range(50_000))
@@ -116,9 +119,9 @@ def test_top_the_ledger_and_the_report_know_a_job_by_the_code_of_its_slow_line(t
             process.terminate()
             process.wait(60)
     (one,) = listed()
-    assert one["device_hours"] > one["won_back_hours"] > 0
+    assert one["device_hours"] >= one["won_back_hours"] > 0
     first = one["findings"][0]
-    assert (first["code"], first["file"], first["line"]) == ("UDL206", str(tmp_path / "slow.py"), 9)
+    assert (first["code"], first["file"], first["line"]) == ("UDL206", str(tmp_path / "slow.py"), 12)
 
     by_code, by_leaf = (ask("ledger", "--store", store, "--by", by) for by in ("code", "leaf,code"))
     found = {each["code"]: each["ns"] for each in by_code["groups"]}
