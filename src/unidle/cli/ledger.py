@@ -77,7 +77,7 @@ class LedgerOptions:
         typer.Option(
             metavar="LIST",
             show_default=False,
-            help="Group by leaf, group, job, attempt, queue, user, node, device and others, separated by commas.",
+            help="Group by leaf, group, code (of slow code), job, attempt, queue, user, node, device and others, separated by commas.",
         ),
     ] = None
     since: SinceOption = None
@@ -131,7 +131,13 @@ def ledger(options: LedgerOptions) -> None:
     else:
         from unidle.ledger.query import summary
 
-        answer = summary(source, window, _dimensions(options.by), where=where, prices=prices(view))
+        by = _dimensions(options.by)
+        if "code" in by:
+            from unidle.cli.ledger_codes import summary_by_code
+
+            answer = summary_by_code(opened, source, window, by, where, prices(view))
+        else:
+            answer = summary(source, window, by, where=where, prices=prices(view))
         mfu = _mfu(view, source, window, where)
         with whole_file(options.out, "--out") as stream:
             as_json = options.as_json or form == "json"
@@ -303,8 +309,10 @@ def report(
 ) -> None:
     """Write an HTML report of a job, or of a whole store. The page needs no other file."""
     from unidle.api.rank_output import rank_output
+    from unidle.cli.ledger_codes import code_lines
     from unidle.control.inbox import NOT_TAKEN_UP
     from unidle.report.write import write_report
+    from unidle.view.source import prices
 
     if everything and job is not None:
         raise BadInput("cannot be used together", field="JOB, --all", remedy="leave one out")
@@ -319,7 +327,10 @@ def report(
     job_id = None if found is None else found.id
     try:
         with rank_output(opened, data_dir(), job_id) as output:
-            path = write_report(opened, Path(out) if out else None, output, job_id, data_dir(), mode_of(mode))
+            path = write_report(
+                opened, Path(out) if out else None, output, job_id, data_dir(), mode_of(mode),
+                lambda source, window: code_lines(opened, source, window, {"job": [job_id]} if job_id else {}, prices(view)),
+            )  # fmt: skip
     except OSError as error:
         raise cannot_write("--out", out or str(error.filename), error) from error
     if as_json:
