@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 
 def message(*fields: tuple[int, str | bytes | int]) -> bytes:
     found = b""
@@ -14,27 +12,6 @@ def message(*fields: tuple[int, str | bytes | int]) -> bytes:
             content = value.encode() if isinstance(value, str) else value
             found += _varint(number << 3 | 2) + _varint(len(content)) + content
     return found
-
-
-def texts(content: bytes, number: int) -> Iterator[str]:
-    """The texts of one field of a message that has nothing but texts and messages."""
-    for field, value in parts(content):
-        if field == number:
-            yield value.decode()
-
-
-def parts(content: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at < len(content):
-        number = content[at] >> 3
-        length, shift, at = 0, 0, at + 1
-        while True:
-            length |= (content[at] & 0x7F) << shift
-            shift, at = shift + 7, at + 1
-            if content[at - 1] < 0x80:
-                break
-        yield number, content[at : at + length]
-        at += length
 
 
 def _varint(value: int) -> bytes:
