@@ -19,7 +19,7 @@ import grpc
 from unidle.agent.pods.pod_resources import fields
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from agent.protobuf import message  # noqa: E402
+from agent.protobuf import message
 
 ENDPOINT = "unidle-test.sock"
 OPTIONS = message((2, 1))  # it has preferences

@@ -66,16 +66,21 @@ def write(out: str) -> int:
     _write_modules(
         os.path.join(out, _LIBRARY, f"python{sys.version_info[0]}{sys.version_info[1]}.zip"), sources
     )
-    for name, path in sorted(_libraries(loader, binaries).items()):
+    for name, path in sorted(libraries(loader, binaries).items()):
         shutil.copyfile(path, os.path.join(out, _LIBRARY, name))
-    _strip(out)
+    strip(out)
     return sum(
         os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(out) for name in names
     )
 
 
 def loader_of(program: str) -> str:
-    """The dynamic loader that a program of ELF names. Errors: ValueError for one without, or of 32 bits."""
+    """The dynamic loader of a program of ELF. Errors: ValueError for one without, or of 32 bits."""
+    return os.path.realpath(interpreter_name(program))
+
+
+def interpreter_name(program: str) -> str:
+    """The path of its loader, as a program of ELF names it. Errors: as of :func:`loader_of`."""
     with open(program, "rb") as file:
         head = file.read(64)
         if head[:6] != b"\x7fELF\x02\x01":
@@ -86,7 +91,7 @@ def loader_of(program: str) -> str:
             kind, at, length = struct.unpack("<I4xQ16xQ", file.read(40))
             if kind == _PT_INTERP:
                 file.seek(at)
-                return os.path.realpath(file.read(length).rstrip(b"\0").decode())
+                return file.read(length).rstrip(b"\0").decode()
     raise ValueError(f"{program} names no loader")
 
 
@@ -147,7 +152,7 @@ def _write_modules(out: str, sources: Mapping[str, str]) -> None:
                 made.writestr(zipfile.ZipInfo(inside + "c", archive.MADE), file.read())
 
 
-def _libraries(loader: str, binaries: Sequence[str]) -> dict[str, str]:
+def libraries(loader: str, binaries: Sequence[str]) -> dict[str, str]:
     """By name, the libraries of C that these need, as the loader finds them here. Errors: ValueError where it does not."""
     found = {}
     for path in binaries:
@@ -163,15 +168,17 @@ def _libraries(loader: str, binaries: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _strip(out: str) -> None:
+def strip(out: str) -> None:
     """Leave out what only a debugger reads, where this machine has the program for it."""
-    strip = shutil.which("strip")
-    if strip is None:
+    program = shutil.which("strip")
+    if program is None:
         return
     for folder, _, names in os.walk(out):
         for name in names:
-            if name != LOADER and (".so" in name or folder.endswith("bin")):
-                subprocess.run([strip, "--strip-unneeded", os.path.join(folder, name)], check=True)
+            if name == "python3" or (
+                ".so" in name and name != LOADER and not name.startswith("ld-")
+            ):
+                subprocess.run([program, "--strip-unneeded", os.path.join(folder, name)], check=True)
 
 
 def main(arguments: Sequence[str]) -> int:
