@@ -108,7 +108,7 @@ def test_a_list_is_longer_than_a_window_of_http2(kubelet: Kubelet) -> None:
 
 def test_a_refused_call_a_hanging_server_and_no_server_are_errors(kubelet: Kubelet, tmp_path: Path) -> None:
     kubelet.tell(refuse=True)
-    with pytest.raises(unary_call.CallFailed, match="refused"):
+    with pytest.raises(unary_call.UnaryCallFailed, match="refused"):
         given_by(kubelet.socket, LONG_S)
     kubelet.tell(hang=True)
     with pytest.raises(TimeoutError):
@@ -144,7 +144,7 @@ def test_what_is_no_answer_is_an_error(tmp_path: Path, content: bytes, match: st
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(unary_call.CallFailed, match=match):
+        with pytest.raises(unary_call.UnaryCallFailed, match=match):
             unary_call.unary_call(path, "/v1.PodResourcesLister/List", LONG_S)
         thread.join()
 

@@ -62,7 +62,7 @@ def test_ids_outlive_the_controller_and_the_agent() -> None:
     read = before.node("n")
     assert read is not None
     now = seen()
-    now.was_named([read.node])
+    now.was([read.node], {})
     see(now, put(gpus(4)))
     assert named(now) == old
     given(now, NodeGiven("there is no socket"))

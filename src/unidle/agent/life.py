@@ -104,7 +104,6 @@ def run_agent(options: AgentOptions, data_dir: Path, say: Say) -> int:
         with _signals() as (asked, bell):
             life = _Life(state, hub, join, member, found, find, say, options)
             life.address_now, life.agent.cuts = address_now, cuts
-            life.agent.pod_resources = PodResources(options.pod_resources) if options.pods else None
             try:
                 life.serve(asked, bell, allocation)
                 life.leave(asked, bell, end_boxes=options.end_boxes or allocation is not None)
@@ -167,6 +166,7 @@ class _Life:
         address = HubAddress(str(hub), join.authority)
         pods = BoxesInPods(Path(options.pods), state.boxes, join.authority) if options.pods else None
         self.agent = Agent(state, address, found, find, self._send, hooks=options.hooks, pods=pods)
+        self.agent.pod_resources = PodResources(options.pod_resources) if options.pods else None
         try:
             self._client = client.HubClient(
                 (hub.host, hub.port), join.authority, self._hello, self._keep, _DIALLING

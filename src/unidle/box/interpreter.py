@@ -175,9 +175,7 @@ def strip(out: str) -> None:
         return
     for folder, _, names in os.walk(out):
         for name in names:
-            if name == "python3" or (
-                ".so" in name and name != LOADER and not name.startswith("ld-")
-            ):
+            if name == "python3" or (".so" in name and name != LOADER and not name.startswith("ld-")):
                 subprocess.run([program, "--strip-unneeded", os.path.join(folder, name)], check=True)
 
 

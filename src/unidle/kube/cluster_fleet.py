@@ -75,16 +75,14 @@ class ClusterFleet:
         self._was_used: dict[str, dict[str, tuple[str, ...]]] = {}
         self._moved = False  # a tier came or left
 
-    def was_used(self, pods: Mapping[str, Iterable[OtherPod]]) -> None:
-        """By node, what an earlier report had of others: they keep their devices, and that none is left is news, too."""
+    def was(self, nodes: Iterable[Node], pods: Mapping[str, Iterable[OtherPod]]) -> None:
+        """What an earlier controller had. Devices of ``nodes`` keep their ids until a kubelet lists others. ``pods`` of
+        others, by node, keep their devices, and that none is left is news, too."""
+        self._was_named.update({node.id: names_in(node.devices) for node in nodes})
         self._was_used.update(
             {name: {pod.name: pod.devices for pod in found} for name, found in pods.items()}
         )
         self._used.update(name for name in pods if name in self._nodes)
-
-    def was_named(self, nodes: Iterable[Node]) -> None:
-        """Nodes as an earlier controller had them: their devices keep their ids until a kubelet lists others."""
-        self._was_named.update({node.id: names_in(node.devices) for node in nodes})
 
     def give(self, name: str, given: NodeGiven) -> None:
         """What the kubelet of a node has given to pods, as the agent there reports it."""

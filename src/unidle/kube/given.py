@@ -1,6 +1,6 @@
 """Which devices the pods of a node really have, as its kubelet gave them out, and what that makes known of the node. Pure.
 
-An API server shows only how many devices a pod requests. The kubelet knows devices by ids of their device plugin or
+An API server shows only how many devices a pod requests. The kubelet has devices by ids of their device plugin or
 driver. These become the ids (``uuid``) of the fleet's devices, so that a device that leaves is the one that left.
 """
 

@@ -96,11 +96,7 @@ def node_use(
     found = sorted(pods, key=lambda use: use.name)
     cpus = sum((use.cpus for use in found), _ZERO)
     memory = sum((use.memory_bytes for use in found), _ZERO)
-    parts = {device.id: len(device.slices_ppm) for device in devices if device.id not in held}
-    for some in given.values():
-        for one, count in some.items():
-            if one in parts:
-                parts[one] = max(parts[one] - count, 0)
+    parts = _left(devices, held, given)
     offers: dict[str, list[str]] = {}
     for device, resource in zip(reversed(devices), reversed(resources), strict=True):
         if device.id in parts:
@@ -120,6 +116,18 @@ def node_use(
     )
     taken = tuple(sorted({device for pod in others for device in pod.devices}))
     return NodeUse(node, float(cpus), int(memory), taken, _because(found), others)
+
+
+def _left(
+    devices: Iterable[Device], held: Collection[str], given: Mapping[str, Mapping[str, int]]
+) -> dict[str, int]:
+    """By device that no job of ours holds, its parts that no pod is known to have."""
+    parts = {device.id: len(device.slices_ppm) for device in devices if device.id not in held}
+    for some in given.values():
+        for one, count in some.items():
+            if one in parts:
+                parts[one] = max(parts[one] - count, 0)
+    return parts
 
 
 def _take(

@@ -1,6 +1,6 @@
 """Which devices each pod of this node really has, as its kubelet lists them (``PodResourcesLister``, version v1).
 
-``k8s.io/kubelet/pkg/apis/podresources/v1/api.proto`` is the source. A thread asks, as a kubelet may hang.
+``k8s.io/kubelet/pkg/apis/podresources/v1/api.proto`` is the source. It is read in a thread, as a kubelet may hang.
 """
 
 from __future__ import annotations

@@ -21,14 +21,14 @@ _FRAME: Final = 16384  # the longest one that a server may send
 _STREAM: Final = 1
 
 
-class CallFailed(OSError):
+class UnaryCallFailed(OSError):
     """The server answered, but not as agreed, or not with an answer."""
 
 
 def unary_call(path: str, method: str, timeout_s: float) -> bytes:
     """The answer (a message of protobuf) to ``method``, such as ``/v1.PodResourcesLister/List``, of the server at the socket ``path``.
 
-    Errors: OSError, also :class:`CallFailed` and TimeoutError.
+    Errors: OSError, also :class:`UnaryCallFailed` and TimeoutError.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         call = _Call(connection, time.monotonic() + timeout_s)
@@ -84,7 +84,7 @@ class _Call:
             elif kind == _PING and not flags & _ACK:
                 self._connection.sendall(_frame(_PING, _ACK, 0, content))
             elif kind == _GOAWAY or (kind == _RESET and stream == _STREAM):
-                raise CallFailed("the server ended the call")
+                raise UnaryCallFailed("the server ended the call")
             elif kind == _DATA and stream == _STREAM:
                 self._take(_unpadded(content) if flags & _PADDED else content)
             if kind in (_DATA, _HEADERS) and stream == _STREAM and flags & _END_STREAM:
@@ -94,16 +94,16 @@ class _Call:
     def _take(self, content: bytes) -> None:
         self._message += content
         if len(self._message) > ANSWER_BYTES:
-            raise CallFailed(f"the answer is above {ANSWER_BYTES >> 20} MiB")
+            raise UnaryCallFailed(f"the answer is above {ANSWER_BYTES >> 20} MiB")
 
     def _whole(self) -> bytes:
         if not self._message:
-            raise CallFailed("the server refused the call")
+            raise UnaryCallFailed("the server refused the call")
         if len(self._message) < 5 or self._message[0] != 0:
-            raise CallFailed("the answer is cut short, or compressed")
+            raise UnaryCallFailed("the answer is cut short, or compressed")
         [length] = struct.unpack_from(">I", self._message, 1)
         if length != len(self._message) - 5:
-            raise CallFailed("the answer is cut short")
+            raise UnaryCallFailed("the answer is cut short")
         return bytes(self._message[5:])
 
     def _frames(self) -> Iterator[tuple[int, int, int, bytes]]:
@@ -111,7 +111,7 @@ class _Call:
             head = self._read(9)
             length = int.from_bytes(head[:3], "big")
             if length > _FRAME:
-                raise CallFailed("a frame is above the length that was agreed: no server of HTTP/2")
+                raise UnaryCallFailed("a frame is above the length that was agreed: no server of HTTP/2")
             kind, flags, stream = struct.unpack(">BBI", head[3:])
             yield kind, flags, stream & 0x7FFF_FFFF, self._read(length)
 
@@ -124,12 +124,12 @@ class _Call:
             self._connection.settimeout(left_s)
             part = self._connection.recv(count - len(found))
             if not part:
-                raise CallFailed("the server closed the connection")
+                raise UnaryCallFailed("the server closed the connection")
             found += part
         return bytes(found)
 
 
 def _unpadded(content: bytes) -> bytes:
     if not content or content[0] >= len(content):
-        raise CallFailed("a frame is not as agreed")
+        raise UnaryCallFailed("a frame is not as agreed")
     return content[1 : len(content) - content[0]]
