@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 
 from agent.protobuf import message
+from agent.test_agent_commands import World
+from unidle import wire
 from unidle.agent.pods import pod_resources, unary_call
 from unidle.agent.pods.pod_resources import PodResources, fields, given_by
+from unidle.hub import frames
 from waiting import wait_until
 
 LONG_S = 60.0
@@ -98,10 +101,10 @@ def test_devices_of_pods_and_of_claims_are_listed(kubelet: Kubelet) -> None:
 
 
 def test_a_list_is_longer_than_a_window_of_http2(kubelet: Kubelet) -> None:
-    ids = {f"vendor.example/kind-{k}": [f"{k}-{n:050}" for n in range(100)] for k in range(200)}
+    ids = {f"vendor.example/kind-{k}": [f"{k}-{n:050}" for n in range(100)] for k in range(110)}
     kubelet.tell(pods={"team/one": ids})
     content = unary_call.unary_call(kubelet.socket, "/v1.PodResourcesLister/List", LONG_S)
-    assert len(content) > 1_000_000
+    assert len(content) > 600_000
     with pytest.raises(ValueError, match=r"take \d+ bytes, and 524288 are reported at most"):
         given_by(kubelet.socket, LONG_S)
 
@@ -207,3 +210,33 @@ def test_an_agent_without_a_kubelet_says_so() -> None:
     assert "without --pod-resources" in report(watched)["why"]
     assert watched.ask(1, {"pod": "team/a"}) == "this agent has no kubelet"
     watched.close()
+
+
+def test_an_agent_reports_what_its_kubelet_lists_and_answers_for_a_pod(
+    kubelet: Kubelet, tmp_path: Path
+) -> None:
+    kubelet.tell(allocatable={GPU: ["GPU-a"]}, pods={"team/a": {GPU: ["GPU-a"]}})
+    world = World(tmp_path)
+    agent = world.agent
+    agent.pod_resources = PodResources(kubelet.socket)
+    try:
+
+        def of(kind: type) -> list[Any]:
+            agent.tick()
+            return [one for one in world.sent if isinstance(one, kind)]
+
+        def reported() -> list[dict[str, Any]]:
+            return [one.body for one in of(frames.Seen) if one.what == wire.DEVICES]
+
+        [body] = wait_until(reported, 60, "a report")
+        assert body == {"why": "", "allocatable": {GPU: ["GPU-a"]}, "pods": {"team/a": {GPU: ["GPU-a"]}}}
+        agent.take(frames.Run(7, 3, wire.DEVICES, {"pod": "team/a"}))
+        assert agent.is_busy
+        [done] = wait_until(lambda: of(frames.Done), 60, "an answer")
+        assert (done.id, done.ok, done.data) == (7, True, {"devices": {GPU: ["GPU-a"]}})
+        agent.disconnected()
+        agent.connected(3)
+        wait_until(lambda: len(reported()) == 2, 60, "the report again")
+    finally:
+        agent.close()
+        world.state.close()
