@@ -52,6 +52,7 @@ def site(own_cluster: Cluster, archive: Path, tmp_path_factory: pytest.TempPathF
         "controller": {"resources": {"requests": {"cpu": "50m"}}},
         "agents": {"extraArgs": ["--kernel-log=off"]},
         "cpuDevices": 2,
+        "shared": {"install": False},  # other releases of the run have what is of the whole cluster
     }
     (place / "values.yaml").write_text(yaml.safe_dump(values))
     own_cluster.kubectl("create", "namespace", NAMESPACE)

@@ -209,7 +209,10 @@ def test_a_pod_that_ended_while_no_controller_was_there_is_in_the_log_before_it_
     ("section", "words"),
     [
         ({"image": "unidle.dev/there-is-none:1", "image_pull_policy": "Never"}, "ErrImageNeverPull"),
-        ({"image": IMAGE, "image_pull_policy": "Never", "run_as_user": 1000}, "true: No such file"),
+        (
+            {"image": IMAGE, "image_pull_policy": "Never", "run_as_user": 1000},
+            "No such file or directory: 'true'",
+        ),
         ({}, "names no image"),
         ({**pod_section(), "service_account": "nobody-made-it"}, "serviceaccount"),
     ],
