@@ -98,7 +98,7 @@ def _plain(ids: Ids) -> Ids:
 
 def _text(content: bytes) -> str:
     if len(content) > _MOST_ID:
-        raise ValueError(f"a name has {len(content)} bytes")
+        raise ValueError(f"a name is above the limit of {_MOST_ID} bytes")
     return content.decode()
 
 
