@@ -229,7 +229,7 @@ class PodResources:
         self._closed = True
         self._due.set()
         if self._thread is not None:
-            self._thread.join(2 * _WITHIN_S + 1)
+            self._thread.join(_WITHIN_S + 1)
 
 
 def _unknown(why: str) -> dict[str, Any]:
