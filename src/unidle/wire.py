@@ -42,6 +42,7 @@ SLICES_HELD = "slices_held"  # the order to an agent to free what other attempts
 MOUNTS = "mounts"  # the order to an agent to ask mounts whether they respond, and what it has seen
 STACKS = "stacks"  # the order to an agent to read the stacks of ranks, or to be ready for that
 LOOKED = "looked"  # what a box has seen: the newest checkpoint was read before an attempt
+OUTPUT = "output"  # what a box has seen: lines that a rank printed
 # from the hub to any client
 WELCOME = "welcome"
 REFUSED = "refused"

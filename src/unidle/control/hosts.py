@@ -240,7 +240,7 @@ def _of_cluster(
 
     view, lease = held.view, held.lease
     by = KubeController(
-        held.clock, lease.token, timing_of(wish.deadline_ns), lambda: held.store.is_fresh(lease),
+        held.clock, lease.token, timing_of(wish.deadline_ns), lambda: held.store.is_fresh(lease), held.root,
         view.fleet.nodes if view.fleet.source == HOSTS else (),
         {name: taken.pods for name, taken in view.taken.items()},
     )  # fmt: skip

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.clock import Clock, boottime_ns
 from unidle.control.kube_fleet import FleetFileGiven, KubeFleet, open_kube_fleet
 from unidle.control.kube_objects import KubeObjects
 from unidle.control.store_files import say_line
+from unidle.engine.hosts.kept_output import KeptOutput
 from unidle.engine.hosts.timing import HostsTiming, S
 from unidle.engine.kube.engine import WRITE_NS, KubeEngine
 from unidle.engine.kube.manifest import PodSettings, place_of
@@ -67,12 +69,13 @@ class KubeWish:
 
 @dataclass(frozen=True, slots=True)
 class KubeController:
-    """Who drives the cluster. ``nodes``: those that the log has; ``taken``: of which others use something, with their pods. ``may_write``: whether the store's lease surely holds."""
+    """Who drives the cluster. ``runs``: the run root of the store; ``nodes``: those that the log has; ``taken``: of which others use something, with their pods. ``may_write``: whether the store's lease surely holds."""
 
     clock: Clock
     fence: int
     timing: HostsTiming
     may_write: Callable[[], bool]
+    runs: Path
     nodes: tuple[Node, ...] = ()
     taken: Mapping[str, tuple[OtherPod, ...]] = field(default_factory=dict)
 
@@ -134,8 +137,9 @@ def kube_engine(
         fleet = declared.fleet(cluster.tiers, [node.id for node in cluster.nodes])
         known = _known(by.nodes, fleet, cluster)
         engine = KubeEngine(
-            hub, known, by.clock, by.fence, by.timing, sources, settings, may_write=by.may_write
-        )
+            hub, known, by.clock, by.fence, by.timing, sources, settings,
+            may_write=by.may_write, kept=KeptOutput(by.runs, say_line),
+        )  # fmt: skip
         engine.say = say_line
         sources.fleet.held_by(engine.held)
         for fd in declared.wake_fds:

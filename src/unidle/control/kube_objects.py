@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from unidle.control.loop import Controller
 
 _STEPS_EVERY_NS: Final = 5_000_000_000
+_NEVER: Final = frozenset({"never_fits", "over_limit", "unknown_tier"})
+"""Reasons of waiting for which `unidle submit` refuses a job: it can never start on this fleet."""
 _EVENTS_KEPT: Final = 10_000  # keys of Events that were sent
 Plain = dict[str, Any]
 
@@ -230,7 +232,8 @@ def events_of(found: RawObject, job: JobView | None, refused: str) -> Iterator[E
     yield Emit(about, "Submitted", f"The job is {job.id}.", "submitted", action="Submit")
     if job.verdict is not None and not job.terminal:
         key = f"wait {len(job.attempts)} {job.verdict.code}"
-        yield Emit(about, camel(job.verdict.code), job.verdict.text, key)
+        warning = job.verdict.code in _NEVER
+        yield Emit(about, camel(job.verdict.code), job.verdict.text, key, warning=warning)
     for attempt in job.attempts[-3:]:
         text = f"Attempt {attempt.number}: {attempt.because.text}"
         yield Emit(about, "Placed", text, f"placed {attempt.number}")

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from unidle.engine.hosts.box_link import BoxLink
 from unidle.engine.hosts.host_nodes import HostNodes
+from unidle.engine.hosts.kept_output import KeptOutput
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timing import HostsTiming
 from unidle.engine.protocol import StartGang
@@ -123,10 +124,11 @@ class AgentBoxes:
 
 @dataclass(frozen=True, slots=True)
 class Hosting:
-    """Where nodes and boxes come from: what makes the two parts of one engine."""
+    """Where nodes and boxes come from: what makes the two parts of one engine. ``kept`` keeps what is printed in boxes whose disk goes with them."""
 
     nodes: Callable[[Fleet, int, HostsTiming, Outbox], HostNodes]
     boxes: Callable[[Outbox, HostNodes, HubFacts, HostsTiming], BoxMaker]
+    kept: KeptOutput | None = None
 
 
 BY_AGENTS: Final = Hosting(HostNodes, AgentBoxes)

@@ -20,6 +20,7 @@ from unidle.engine.hosts.gang_uses import GangUses
 from unidle.engine.hosts.host_nodes import HostNode
 from unidle.engine.hosts.host_word import HostWord
 from unidle.engine.hosts.job_saves import attempt_of
+from unidle.engine.hosts.kept_output import resume_of
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.silence import lost_because, report_heard, report_silence
 from unidle.engine.hosts.timers import Timers
@@ -40,7 +41,7 @@ class HostsCore:
         self, hub: HubFacts, fleet: Fleet, start_ns: int, fence: int, timing: HostsTiming, orders: OrdersOf,
         hosting: Hosting = BY_AGENTS,
     ) -> None:  # fmt: skip
-        self._hub, self._timing = hub, timing
+        self._hub, self._timing, self._kept = hub, timing, hosting.kept
         self.out = Outbox(fence)
         self.boxes = BoxLinks(start_ns)
         self.nodes = hosting.nodes(fleet, start_ns, timing, self.out)
@@ -191,6 +192,8 @@ class HostsCore:
                 self._ends(link)
             elif link is not None and frame.what == wire.LOOKED:
                 self._looked(link, frame)
+            elif link is not None and frame.what == wire.OUTPUT and self._kept is not None:
+                self._kept.take(self.gangs, link.node, link.job, frame.body)
         elif isinstance(frame, frames.Marks) and (link := self.boxes.of_peer.get(event.peer)) is not None:
             self._marks(link, frame)
 
@@ -271,7 +274,7 @@ class HostsCore:
             else:
                 rank.may_run, rank.sent = False, None
         if known:
-            self.out.tell(peer.id, frames.Resume(gang.attempt, known))
+            self.out.tell(peer.id, resume_of(self._kept, gang, peer.node, known))
         if gang.unsettled:
             self._look_at_gang_at(gang, self.out.now_ns + _LOOK_NS)
 
@@ -284,7 +287,8 @@ class HostsCore:
             return
         taken = rank.take(frame.first, timed_marks(rank, frame.marks, self.out.now_ns))
         if taken is None:  # some are missing, so ask for them again
-            self.out.tell(link.peer.id, frames.Resume(gang.attempt, {str(rank.rank): rank.known}))
+            known = {str(rank.rank): rank.known}
+            self.out.tell(link.peer.id, resume_of(self._kept, gang, link.node, known))
         elif taken[1]:
             self.out.seen.append(RankMarks(*gang.key, rank.rank, *taken))
 

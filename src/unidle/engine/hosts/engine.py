@@ -60,8 +60,9 @@ class HostsEngine:
         self._core = HostsCore(
             hub, fleet, clock.now_ns(), fence, timing or HostsTiming(), self._orders, hosting
         )  # fmt: skip
+        self._kept = hosting.kept
         self.commands: NodeCommands = HostCommands(self._core, clock, self._name, self._flush)
-        self._reads = Reads()
+        self._reads = Reads(hosting.kept)
         self._poller = select.poll()
         self._poller.register(hub.wake_fd, select.POLLIN)
         self._poller.register(self._reads.wake_fd, select.POLLIN)
@@ -106,6 +107,8 @@ class HostsEngine:
         """The boxes of the job end."""
         self._core.finish(job)
         self._flush()
+        if self._kept is not None:
+            self._kept.forget(job)
 
     def keep(self, jobs: Collection[str]) -> None:
         """Boxes of other jobs end when they say hello."""
@@ -216,6 +219,8 @@ class HostsEngine:
         """Let go of the hub; what runs continues within the leases of its boxes."""
         self._reads.close()
         self._hub.close()
+        if self._kept is not None:
+            self._kept.close()
 
     def _flush(self) -> None:
         queued, self._core.out.queued = self._core.out.queued, []

@@ -11,6 +11,7 @@ from unidle.engine.hosts.box_link import Place
 from unidle.engine.hosts.box_maker import Hosting
 from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
+from unidle.engine.hosts.kept_output import KeptOutput
 from unidle.engine.hosts.node_commands import HostCommands
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.hosts.timing import HostsTiming, S
@@ -46,7 +47,7 @@ class KubeEngine(HostsEngine):
 
     def __init__(
         self, hub: Hub, fleet: Fleet, clock: Clock, fence: int, timing: HostsTiming, sources: KubeSources,
-        settings: PodSettings, *, may_write: Callable[[], bool],
+        settings: PodSettings, *, may_write: Callable[[], bool], kept: KeptOutput | None = None,
     ) -> None:  # fmt: skip
         self._sources, self._settings, self._may_write = sources, settings, may_write
         self._declarations = sources.declarations
@@ -55,7 +56,7 @@ class KubeEngine(HostsEngine):
             assert isinstance(nodes, KubeNodes)
             return PodBoxes(settings, sources.writer, out, nodes)
 
-        super().__init__(hub, fleet, clock, fence, timing, Hosting(KubeNodes, boxes))
+        super().__init__(hub, fleet, clock, fence, timing, Hosting(KubeNodes, boxes, kept))
         pods, nodes = self._core.maker, self._core.nodes
         assert isinstance(pods, PodBoxes)
         assert isinstance(nodes, KubeNodes)
