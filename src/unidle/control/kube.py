@@ -12,7 +12,6 @@ from unidle.clock import Clock, boottime_ns
 from unidle.control.kube_fleet import FleetFileGiven, KubeFleet, open_kube_fleet
 from unidle.control.kube_objects import KubeObjects
 from unidle.control.store_files import say_line
-from unidle.engine.hosts.kept_output import KeptOutput
 from unidle.engine.hosts.timing import HostsTiming, S
 from unidle.engine.kube.engine import WRITE_NS, KubeEngine
 from unidle.engine.kube.manifest import PodSettings, place_of
@@ -115,7 +114,7 @@ def kube_engine(
     do. Errors: BadInput, KubeError where the cluster does not answer."""
     client = open_client(access_of(wish), agent="unidle-controller")
     try:
-        settings = _settings(hub, wish, client)
+        settings = _settings(hub, wish, client, by.runs)
         declared = open_kube_fleet(
             client, open_writer(client, timeout_s=_WRITE_S), _allow(by), wish.fleet, always
         )
@@ -137,9 +136,8 @@ def kube_engine(
         fleet = declared.fleet(cluster.tiers, [node.id for node in cluster.nodes])
         known = _known(by.nodes, fleet, cluster)
         engine = KubeEngine(
-            hub, known, by.clock, by.fence, by.timing, sources, settings,
-            may_write=by.may_write, kept=KeptOutput(by.runs, say_line),
-        )  # fmt: skip
+            hub, known, by.clock, by.fence, by.timing, sources, settings, may_write=by.may_write
+        )
         engine.say = say_line
         sources.fleet.held_by(engine.held)
         for fd in declared.wake_fds:
@@ -184,7 +182,7 @@ def access_of(wish: KubeWish) -> ClusterAccess:
     return named_access(wish.kubeconfig, wish.context)
 
 
-def _settings(hub: HubServer, wish: KubeWish, client: ApiClient) -> PodSettings:
+def _settings(hub: HubServer, wish: KubeWish, client: ApiClient, runs: Path) -> PodSettings:
     hubs = tuple(_address(text) for text in wish.hub_addresses) or (hub.addresses[0],)
     if hubs[0][0] in _EVERYWHERE:
         raise BadInput(
@@ -202,6 +200,7 @@ def _settings(hub: HubServer, wish: KubeWish, client: ApiClient) -> PodSettings:
         _named("--agent-account", "service account", wish.agents),
         _named("--agent-hub", "ConfigMap", wish.agent_hub),
         (wish.hook_namespace, wish.hook_image or wish.box_image) if wish.hook_namespace else None,
+        runs,
     )
 
 

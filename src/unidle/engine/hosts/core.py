@@ -141,8 +141,7 @@ class HostsCore:
     # -- what the hub reports --------------------------------------------------------------------
 
     def joined(self, event: Joined, now_ns: int) -> None:
-        self.out.now_ns = now_ns
-        peer = event.peer
+        self.out.now_ns, peer = now_ns, event.peer
         if peer.kind == "reader":
             return
         heard_ns = self._hub.acknowledged_ns(peer.id) or now_ns
@@ -192,8 +191,6 @@ class HostsCore:
                 self._ends(link)
             elif link is not None and frame.what == wire.LOOKED:
                 self._looked(link, frame)
-            elif link is not None and frame.what == wire.OUTPUT and self._kept is not None:
-                self._kept.take(self.gangs, link.node, link.job, frame.body)
         elif isinstance(frame, frames.Marks) and (link := self.boxes.of_peer.get(event.peer)) is not None:
             self._marks(link, frame)
 
@@ -287,8 +284,7 @@ class HostsCore:
             return
         taken = rank.take(frame.first, timed_marks(rank, frame.marks, self.out.now_ns))
         if taken is None:  # some are missing, so ask for them again
-            known = {str(rank.rank): rank.known}
-            self.out.tell(link.peer.id, resume_of(self._kept, gang, link.node, known))
+            self.out.tell(link.peer.id, resume_of(self._kept, gang, link.node, {str(rank.rank): rank.known}))
         elif taken[1]:
             self.out.seen.append(RankMarks(*gang.key, rank.rank, *taken))
 

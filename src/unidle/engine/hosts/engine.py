@@ -170,6 +170,10 @@ class HostsEngine:
             if event.peer in self._peers and self._peers[event.peer].kind == "reader":
                 self._hub.send(peer, self._forget(frame, now_ns))
             return
+        if self._kept is not None and isinstance(frame, frames.Seen) and frame.what == wire.OUTPUT:
+            if (link := self._core.boxes.of_peer.get(peer)) is not None:
+                self._kept.take(self._core.gangs, link.node, link.job, frame.body)
+            return
         self._core.received(event, now_ns)
         if self.on_seen is not None and isinstance(event.frame, frames.Seen) and event.peer in self._peers:
             self.on_seen(self._peers[event.peer], event.frame)

@@ -29,7 +29,7 @@ RankPlace = tuple[str, int, int]
 class KeptOutput:
     """Below ``root``, the run root of the store. ``say`` gets a line where output cannot be written.
 
-    The loop uses it, and never waits for the disk but for a look at what an earlier controller has kept.
+    The loop uses it, and never waits for the disk, except to find what an earlier controller has kept.
     """
 
     def __init__(self, root: Path, say: Callable[[str], None] | None = None) -> None:

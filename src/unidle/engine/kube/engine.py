@@ -47,7 +47,7 @@ class KubeEngine(HostsEngine):
 
     def __init__(
         self, hub: Hub, fleet: Fleet, clock: Clock, fence: int, timing: HostsTiming, sources: KubeSources,
-        settings: PodSettings, *, may_write: Callable[[], bool], kept: KeptOutput | None = None,
+        settings: PodSettings, *, may_write: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._sources, self._settings, self._may_write = sources, settings, may_write
         self._declarations = sources.declarations
@@ -56,6 +56,7 @@ class KubeEngine(HostsEngine):
             assert isinstance(nodes, KubeNodes)
             return PodBoxes(settings, sources.writer, out, nodes)
 
+        kept = None if settings.runs is None else KeptOutput(settings.runs, self._say)
         super().__init__(hub, fleet, clock, fence, timing, Hosting(KubeNodes, boxes, kept))
         pods, nodes = self._core.maker, self._core.nodes
         assert isinstance(pods, PodBoxes)
