@@ -14,6 +14,7 @@ from unidle.control.kube_objects import KubeObjects
 from unidle.control.store_files import say_line
 from unidle.engine.hosts.timing import HostsTiming, S
 from unidle.engine.kube.engine import WRITE_NS, KubeEngine
+from unidle.engine.kube.hub_secret import HubSecret
 from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.sources import KubeSources
 from unidle.engine.kube.token_reviews import TokenReviews
@@ -49,7 +50,7 @@ class KubeWish:
     ``hub_addresses``: each a ``HOST:PORT`` by which pods reach the controller; empty: where it listens. ``cpu_devices``: of each
     node without GPUs. ``agents``: NAMESPACE/NAME of the agents' service account; empty: the usual name in ``namespace``.
     ``agent_hub``: NAMESPACE/NAME of the ConfigMap in which agents find the controller; empty: it is not written.
-    ``hook_namespace``: of Jobs with commands of the site; empty: there are none. ``hook_image`` empty: ``box_image``. ``fleet``: what --fleet declares.
+    ``hook_namespace``: of Jobs with commands of the site; empty: there are none. ``hook_image`` empty: ``box_image``. ``fleet``: what --fleet declares. ``hub_secret``: NAMESPACE/NAME of the Secret that the hubs of several controllers share; empty: there is one controller.
     """
 
     box_image: str
@@ -64,6 +65,7 @@ class KubeWish:
     hook_namespace: str = ""
     hook_image: str = ""
     fleet: FleetFileGiven | None = None
+    hub_secret: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,14 @@ def _allow(by: KubeController) -> Callable[[KubeWriter], None]:
 def access_of(wish: KubeWish) -> ClusterAccess:
     """Errors: BadInput."""
     return named_access(wish.kubeconfig, wish.context)
+
+
+def hub_secret_of(wish: KubeWish) -> HubSecret | None:
+    """What several controllers share of their hubs. Errors: BadInput."""
+    named = _named("--hub-secret", "Secret", wish.hub_secret)
+    return (
+        None if named is None else HubSecret(open_client(access_of(wish), agent="unidle-controller"), *named)
+    )
 
 
 def _settings(hub: HubServer, wish: KubeWish, client: ApiClient, runs: Path) -> PodSettings:
