@@ -139,7 +139,7 @@ class UpOptions:
         str | None,
         typer.Option("--commands", metavar="HOST:PORT", show_default=False, help="On a cluster: where the API server reaches this controller, for commands with --context."),
     ] = None
-    standby: Annotated[bool, typer.Option("--standby", help="With --listen: wait while another controller serves the store, and go on where it ends.")] = False
+    standby: Annotated[bool, typer.Option("--standby", help="With --listen: wait while another controller serves the store, and continue where it ends.")] = False
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False
     profile: ProfileOption = False
     progress: ProgressOption = "auto"
