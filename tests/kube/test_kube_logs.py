@@ -10,7 +10,7 @@ import pytest
 
 import needs
 from e2e.commands import UNIDLE, unidle
-from kube.cluster import Cluster
+from kube.cluster import ROOT, Cluster
 from kube.in_cluster import Release
 from kube.kube_site import KubeSite
 from kube.test_kube_commands import job_file, stop
@@ -28,6 +28,10 @@ echo "last of $RANK"
 
 @pytest.fixture(scope="module")
 def site(own_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeSite]:
+    own_cluster.kubectl("apply", "--server-side", "-f", str(ROOT / "deploy" / "kubernetes" / "crds.yaml"))
+    own_cluster.kubectl(
+        "wait", "crd/fleetpolicies.unidle.dev", "--for=condition=Established", "--timeout=60s"
+    )
     found = KubeSite(own_cluster, tmp_path_factory.mktemp("logs"))
     try:
         found.serve()
@@ -85,6 +89,19 @@ def test_what_a_pod_printed_before_it_was_deleted_at_once_is_there(site: KubeSit
     site.cancel(job)
     assert logs(site, job, "--attempt", 1, "--rank", 0)[0] == line
     assert logs(site, job)[0] == ["[0] first of 0 in attempt 2"]
+
+
+def test_retention_of_a_policy_removes_what_was_kept(site: KubeSite) -> None:
+    job = site.submit("removed", ["/bin/bash", "-c", "echo printed"], 1)
+    assert site.ends(job).state == "succeeded", site.explained(job)
+    kept = Path(f"{site.store}.d/runs/{job}")
+    wait_until(kept.exists, 60, "its output is kept")
+    meta = {"apiVersion": "unidle.dev/v1alpha1", "kind": "FleetPolicy", "metadata": {"name": "retention"}}
+    site.cluster.kubectl("apply", "-f", "-", told={**meta, "spec": {"retention": {"age": "1s"}}})
+    try:
+        wait_until(lambda: not kept.exists(), 120, f"its output is removed; {site.errors()}")
+    finally:
+        site.cluster.kubectl("delete", "fleetpolicies.unidle.dev", "retention")
 
 
 def test_logs_of_an_ended_job_are_those_of_a_command_on_the_cluster(release: Release) -> None:

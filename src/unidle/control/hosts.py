@@ -27,6 +27,7 @@ from unidle.control.session import (
     driven,
     held_store,
     name_of_controller,
+    retention_of,
     senders_of,
 )
 from unidle.engine.hosts.engine import HostsEngine
@@ -195,6 +196,8 @@ def take_up_hosts(
                 detectors=hosts.detectors(fleet, held.state / "watch.json", clock.offset_ns),
                 profiler=_profiler(held, fleet, hosts, profile_to),
                 stacks=GangStacks(HostStacks(hosts.engine.ask_agent)),
+                # of other hosts nothing is here; policies of a cluster may come later
+                retention=None if hosts.objects is None else retention_of(held, profile_to, None),
             )
             with driven(held, hosts.engine, services) as session:
                 address = hosts.hub.addresses[0]

@@ -150,7 +150,7 @@ def _services(
         detectors,
         _profiler(held, fleet, address),
         GangStacks(LocalStacks(held.root)),
-        _retention(held, fleet, address, say),
+        retention_of(held, address, say) if fleet.retention.on else None,
     )
 
 
@@ -198,11 +198,9 @@ def _profiler(held: HeldStore, fleet: Fleet, address: str) -> Profiler | None:
     return Profiler(orders, root.parent / "profiler.err")
 
 
-def _retention(
-    held: HeldStore, fleet: Fleet, address: str, say: Callable[[str], None] | None
-) -> Retention | None:
+def retention_of(held: HeldStore, address: str, say: Callable[[str], None] | None) -> Retention | None:
     """Only for a service: a command that drives one job leaves the others alone."""
-    if not address or held.purpose != "unidle up" or not fleet.retention.on:
+    if not address or held.purpose != "unidle up":
         return None
     from unidle.control.retention.policy import Retention
     from unidle.control.retention.worker import RetentionWorker

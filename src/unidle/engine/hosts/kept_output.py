@@ -66,7 +66,7 @@ class KeptOutput:
     def end(self, place: RankPlace) -> int:
         """From which byte of its output on a rank is asked for more."""
         if place not in self._ends:
-            self._ends[place] = printed_files.opened(self._directory(place)).end
+            self._ends[place] = printed_files.end_of(self._directory(place))
         return self._ends[place]
 
     def forget(self, job: str) -> None:

@@ -54,6 +54,20 @@ def opened(directory: Path) -> PrintedFile:
     return PrintedFile()
 
 
+def end_of(directory: Path) -> int:
+    """How many bytes the rank had printed up to what is there."""
+    log = directory / rundir.LOG
+    known = read_times(str(log))
+    for path in (log, directory / f"{rundir.LOG}.1"):
+        try:
+            state = path.stat()
+        except OSError:
+            continue
+        if (of := known.get(state.st_ino)) is not None:
+            return of.bytes_before + state.st_size
+    return 0
+
+
 def append(
     directory: Path, newest: PrintedFile, at: int, parts: Sequence[tuple[int, bytes]], lines: int | None
 ) -> None:
