@@ -59,7 +59,7 @@ class TwoControllers(KubeSite):
 
     def serves(self, name: str, times: int = 1) -> None:
         wait_until(
-            lambda: self.log(name).read_text().count(": serving ") >= times or self._lives(name),
+            lambda: self.log(name).read_text().count(" s  serving ") >= times or self._lives(name),
             90,
             self.errors(),
         )
