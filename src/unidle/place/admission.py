@@ -233,7 +233,7 @@ def totals(fleet: Fleet, resources: Sequence[str], unfit: Collection[str]) -> Am
 
 
 def tree_of_queues(fleet: Fleet) -> QueueTree:
-    specs = fleet.queues or (QueueSpec(ALL),)
+    specs = tuple(replace(q, order=q.order or fleet.order.by) for q in fleet.queues or (QueueSpec(ALL),))
     named = {resource for spec in specs for _, amounts in amounts_of(spec) for resource in amounts}
     models = sorted({f"{d.kind}:{d.model}" for d in fleet.devices() if d.model}) if named else []
     if named <= {"gpu", "cpu", *models}:

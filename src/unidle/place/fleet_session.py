@@ -44,7 +44,8 @@ class FleetSession(Session):
         self._free_slices, self._view, self.gangs = cache.free_slices, view, cache.gangs(view)
         self._snapshot = snapshot = cache.snapshot_at(view, now_ns)
         # room is reserved for the first that wait where all run times are known; else only for those that starve
-        rules = RoundRules(Backfill(heads=int(snapshot.all_known)), view.fleet.migration)
+        backfill = Backfill(heads=int(snapshot.all_known), starved_ns=view.fleet.order.bound_ns)
+        rules = RoundRules(backfill, view.fleet.migration)
         super().__init__(snapshot.state, snapshot.waiting, now_ns, rules)
         self.kinds, self._width, self.never = snapshot.kinds, snapshot.width, snapshot.never
         self.places: list[Place] = []  # of the jobs that start

@@ -26,8 +26,9 @@ from unidle.place.model import (
 )
 from unidle.place.queue.backfill import Planner
 from unidle.place.queue.fair_share import Refusal
+from unidle.place.queue.pending import PendingJobs, PendingLine
 from unidle.place.queue.reservations import QuotaReservations
-from unidle.place.queue.state import Allocations, PendingJobs, PendingLine
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import Candidates, why_no_victims
 from unidle.place.slices.fit import StartRoom
 
@@ -125,6 +126,9 @@ class Learned:
         self.no_filler: set[Like] = set()  # no filler can make room for jobs like this
         self.part_ns: dict[Like, int | None] = {}  # when a part is expected to be free for them
         self.no_victims = NoVictims(state)  # none may be stopped for jobs like this
+        self.no_overtaking: set[tuple[Like, int]] = (
+            set()
+        )  # nor any of their queue that comes after their class
         self.asked_to_move = False  # whether moving others was weighed for any job
 
     def started(self, demand: Demand) -> None:
@@ -136,7 +140,8 @@ class Learned:
 
     def forget(self) -> None:
         """Others leave: what was learned of those that wait is void."""
-        for memo in (self.refused, self.no_room, self.no_part, self.no_filler, self.part_ns, self.no_victims):
+        for memo in (self.refused, self.no_room, self.no_part, self.no_filler, self.part_ns, self.no_victims,
+                     self.no_overtaking):  # fmt: skip
             memo.clear()
 
 
@@ -221,7 +226,14 @@ class Session(ABC):
         later = [self.state.shares.tree.next_window_ns(self.now_ns), self.draft.again_ns]
         if self.draft.waits and self.learned.no_victims:  # somebody may have run for its minimum by then
             later.append(self.state.next_stoppable_ns(self.now_ns))
+        if self.draft.waits:
+            later.append(self.pending.next_late_ns(self.now_ns))
         return min([*times, *(at for at in later if at is not None)], default=None)
+
+    def overtakes(self, demand: Demand) -> bool:
+        """Whether a job of its queue that comes after it may be stopped for it, by its queue's order."""
+        order = self.pending.order(self.state.shares.tree.leaf(demand.queue))
+        return order != "fifo" and demand.level == "low" and demand.ranks > 0
 
     def close(self) -> None:
         """End: all that was tried or decided is taken back."""

@@ -11,7 +11,8 @@ from place.queues import HOUR, anywhere, decide, shares
 from unidle.errors import BadInput, UnidleError
 from unidle.fleet.queues import QueueSpec
 from unidle.place.model import Backfill, Demand, Hold, Running, in_order
-from unidle.place.queue.state import Allocations, PendingJobs, PendingLine
+from unidle.place.queue.pending import PendingJobs, PendingLine
+from unidle.place.queue.state import Allocations
 from unidle.place.session import Draft
 
 POLICY = Backfill(age_ns=HOUR, starved_ns=10 * HOUR)
