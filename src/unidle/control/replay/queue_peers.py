@@ -15,10 +15,12 @@ import numpy as np
 
 from unidle.control.replay.baselines import NodeOrder, PeerRound, first_nodes
 from unidle.jobs import Reason
+from unidle.place.gang.fit import Like
 from unidle.place.model import Fits
 from unidle.place.network.tree import Ints
 from unidle.place.protocol import Place, Plan, Stop, Wait
 from unidle.place.queue.backfill import FreeProfile, StartSlot
+from unidle.place.slices.fit import SliceFit
 from unidle.place.snapshot import SessionCache
 from unidle.view.jobs import JobView
 from unidle.view.state import View
@@ -93,11 +95,14 @@ class _PeerQueue(PeerRound):
         self.within = within
         fit = self.find(job.spec, job)
         self.within = None
-        if fit is None:
-            if within is None:
+        if fit is not None:
+            self.places[job.id] = Place(job.id, self.take(fit), fit.because())
+        elif isinstance(given := self.part(job.id, job.spec), SliceFit):
+            self.places[job.id] = Place(job.id, self.take_parts(given), given.because)
+        else:
+            if within is None and job.spec.share is None:  # else others of the shape may still fit
                 self._blocked.add(job.shape)
             return False
-        self.places[job.id] = Place(job.id, self.take(fit), fit.because())
         self.left -= job.spec.devices
         return True
 
@@ -133,15 +138,27 @@ class _PeerQueue(PeerRound):
         return FreeProfile(self.free(), self.now_ns, ends)
 
     def plan(self) -> Plan:
-        because = Reason("no_fit", f"the order {self.name} starts others first, or no nodes hold it now")
-        waits = [
-            Wait(job, because)
-            for job in sorted(self.view.unjudged)
-            if job not in self.places and self.view.jobs.open[job].not_before_ns <= self.now_ns
-        ]
+        unjudged = sorted((self.view.jobs.open[name] for name in self.view.unjudged), key=lambda job: job.order)
+        why: dict[Like, Reason] = {}
+        waits = []
+        for job in unjudged:
+            if job.id in self.places or job.not_before_ns > self.now_ns:
+                continue
+            like = self.like(job)
+            if like not in why:
+                why[like] = self._why(job)
+            waits.append(Wait(job.id, why[like]))
         return Plan(
-            tuple(self.places.values()), tuple(waits), stops=tuple(self.stops), again_ns=self.again_ns
-        )
+            tuple(self.places.values()), tuple(waits), stops=tuple(self.stops), again_ns=self.again_ns, cuts=self.recuts(),
+        )  # fmt: skip
+
+    def _why(self, job: JobView) -> Reason:
+        """Why a job waits: the nodes do not hold it, or others come before it."""
+        held = self.find(job.spec, job) is not None or isinstance(self.part(job.id, job.spec), SliceFit)
+        if not held:
+            return self.refusal(job.spec, job.id).because
+        text = f"nodes hold it now, and by the order {self.name} others come before it"
+        return Reason("order", text, {"needs": job.spec.devices})
 
 
 def length_ns(job: JobView) -> int:
@@ -235,14 +252,14 @@ class ShortestTrue(QueuePeer):
 
     def __init__(self) -> None:
         super().__init__("sjf-true")
-        self._work_ns: Mapping[str, int] = {}
+        self._work_ns: Mapping[str, int] = {}  # empty where only a log is at hand: then what the log knows counts
 
     def know(self, work_ns: Mapping[str, int]) -> None:
         """The true run times."""
         self._work_ns = work_ns
 
     def key(self, job: JobView) -> tuple[int, ...]:
-        return (self._work_ns[job.id],)
+        return (self._work_ns.get(job.id, length_ns(job)),)
 
 
 class Qssf(QueuePeer):
@@ -259,12 +276,14 @@ class Qssf(QueuePeer):
     def __init__(self) -> None:
         super().__init__("qssf")
         self._means: dict[tuple[object, ...], float] = {}
-        self._seen_live: set[str] = set()
+        self._seen_live: set[str] | None = None
 
     def decide(self, view: View, now_ns: int) -> Plan:
         live = set(view.live)
-        for name in sorted(self._seen_live - live):
-            if name not in view.jobs.open and (job := view.jobs[name]).state == "succeeded":
+        gone = set(view.jobs) if self._seen_live is None else self._seen_live - live
+        ended = [view.jobs[name] for name in gone if name not in view.jobs.open]
+        for job in sorted(ended, key=lambda job: (job.ended_ns or 0, job.order)):
+            if job.state == "succeeded":
                 self._learn(job)
         self._seen_live = live
         plan = super().decide(view, now_ns)
