@@ -90,17 +90,16 @@ def test_with_fifo_nobody_is_stopped(tmp_path: Path) -> None:
     assert starts(tmp_path, fleet(1, "fifo"), "unidle", jobs)["new"] == [10 * HOUR]
 
 
-def test_a_job_that_fell_behind_by_half_the_bound_is_passed_no_more(tmp_path: Path) -> None:
+def test_a_job_that_fell_behind_by_a_third_of_the_bound_is_passed_no_more(tmp_path: Path) -> None:
     jobs = {"old": (0, 20 * HOUR, 1)} | {f"new{k:02}": (3 * HOUR + k * HOUR // 2, HOUR, 1) for k in range(30)}
-    found = starts(tmp_path, fleet(1, bound_h=4), "unidle", jobs)
+    found = starts(tmp_path, fleet(1, bound_h=6), "unidle", jobs)
     assert found["old"] == [0, 5 * HOUR], "it waited for two hours, and then ran to its end"
-    assert len(starts(tmp_path, fleet(1, bound_h=100), "unidle", jobs)["old"]) == 2
-    assert starts(tmp_path, fleet(1, bound_h=100), "unidle", jobs)["old"][1] > 20 * HOUR
+    assert starts(tmp_path, fleet(1, bound_h=100), "unidle", jobs)["old"][1] > 15 * HOUR
 
 
 def test_users_have_their_turns_where_the_order_is_fair(tmp_path: Path) -> None:
-    jobs = {"a-0": (0, 1200, 2), "a-1": (1, 1200, 1), "a-2": (2, 1200, 1), "b-1": (3, 1200, 1)}
+    jobs = {"a-0": (0, 600, 2), "a-1": (1, 600, 1), "a-2": (2, 600, 1), "b-1": (3, 600, 1)}
     fair = starts(tmp_path, fleet(2, "fair"), "unidle", jobs, user="by name")
-    assert (fair["a-1"], fair["b-1"]) == ([1200], [1200])
-    assert fair["a-2"] == [2400]
-    assert starts(tmp_path, fleet(2, "fifo"), "unidle", jobs, user="by name")["a-2"] == [1200]
+    assert (fair["a-1"], fair["b-1"]) == ([600], [600])
+    assert fair["a-2"] == [1200]
+    assert starts(tmp_path, fleet(2, "fifo"), "unidle", jobs, user="by name")["a-2"] == [600]

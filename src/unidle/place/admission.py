@@ -241,6 +241,11 @@ def tree_of_queues(fleet: Fleet) -> QueueTree:
     return QueueTree.of(specs, ("gpu", "cpu", *models), fleet.zone, models_of(fleet))
 
 
+def without_windows(fleet: Fleet) -> Fleet:
+    """The fleet with what its queues may have outside of all windows of time."""
+    return replace(fleet, queues=tuple(replace(queue, windows=()) for queue in fleet.queues))
+
+
 _NO_DEVICE: Final = Reason("never_fits", "no such device: it can never start here")
 _CLASSES_KEPT: Final = 4_096
 

@@ -155,6 +155,8 @@ class Demand:
     most: Amounts = ()
     served_us: int = 0  # device-time of earlier attempts
     user: str = ""
+    came_ns: int | None = None  # when it was first submitted, where it has waited before
+    guess_ns: int | None = None  # its run time, where that was predicted with wide bounds
 
     @property
     def size(self) -> int:
@@ -169,6 +171,11 @@ class Demand:
     def expected_us(self) -> int | None:
         """Device-time that it needs in all, where its run time is known."""
         return None if self.estimate_ns is None else self.estimate_ns // NS_PER_US * max(self.size, 1)
+
+    def guessed_us(self) -> int | None:
+        """The same, or a guess where it is not known well."""
+        guess_ns = self.guess_ns if self.estimate_ns is None else self.estimate_ns
+        return None if guess_ns is None else guess_ns // NS_PER_US * max(self.size, 1)
 
 
 def started(demand: Demand, devices: Mapping[int, int], now_ns: int) -> Running:
@@ -190,6 +197,8 @@ def alike(a: Demand, b: Demand) -> bool:
         estimate_ns=a.estimate_ns,
         served_us=a.served_us,
         user=a.user,
+        came_ns=a.came_ns,
+        guess_ns=a.guess_ns,
     )
 
 
@@ -234,10 +243,14 @@ class Backfill:
     otherwise_ns: int = 24 * HOUR_NS
 
 
-def order_key(demand: Demand, policy: Backfill, class_: int = 0) -> tuple[int, int, int, str]:
-    """Level, class of service, then submission, earlier by ``age_ns`` for each point of priority; fixed while it waits."""
-    aged_ns = demand.submitted_ns - demand.priority * policy.age_ns
-    return (LEVEL[demand.level], class_, aged_ns, demand.job)
+def aged_since_ns(demand: Demand, policy: Backfill) -> int:
+    """Its submission, earlier by ``age_ns`` for each point of priority."""
+    return demand.submitted_ns - demand.priority * policy.age_ns
+
+
+def order_key(demand: Demand, policy: Backfill) -> tuple[int, int, str]:
+    """Level, then submission, by :func:`aged_since_ns`; it never changes with time."""
+    return LEVEL[demand.level], aged_since_ns(demand, policy), demand.job
 
 
 def in_order(demands: Iterable[Demand], now_ns: int, policy: Backfill) -> list[Demand]:

@@ -212,7 +212,7 @@ def _never_by_quota(view: View, spec: JobSpec, sharing: SliceOffers | None = Non
 def _needs_quotas(view: View) -> bool:
     """Whether anything but priority and order of submission decides who starts."""
     named = view.fleet.queues or view.fleet.migration or view.promised
-    if named or any(shape.ranked for shape in view.waiting):
+    if named or view.fleet.order.by != "fifo" or any(shape.ranked for shape in view.waiting):
         return True
     # who comes back may have filler stopped
     waiting = (view.jobs.open[job] for line in view.waiting.values() for _, _, job in line)

@@ -26,7 +26,7 @@ from unidle.place.model import (
 )
 from unidle.place.queue.backfill import Planner
 from unidle.place.queue.fair_share import Refusal
-from unidle.place.queue.pending import PendingJobs, PendingLine
+from unidle.place.queue.pending import PassesOver, PendingJobs, PendingLine
 from unidle.place.queue.reservations import QuotaReservations
 from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import Candidates, why_no_victims
@@ -130,16 +130,19 @@ class Learned:
             set()
         )  # nor any of their queue that comes after their class
         self.asked_to_move = False  # whether moving others was weighed for any job
+        self.version = 0  # changes when less is known
 
     def started(self, demand: Demand) -> None:
         """The job starts: what is free shrinks, but others may join it on a device that they could not open."""
         self.part_ns.clear()
         if not demand.ranks:
+            self.version += 1
             self.no_part.clear()
             self.refused = {like: why for like, why in self.refused.items() if like[2]}
 
     def forget(self) -> None:
         """Others leave: what was learned of those that wait is void."""
+        self.version += 1
         for memo in (self.refused, self.no_room, self.no_part, self.no_filler, self.part_ns, self.no_victims,
                      self.no_overtaking):  # fmt: skip
             memo.clear()
@@ -207,18 +210,31 @@ class Session(ABC):
         self.draft.expired = self.state.expire(self.now_ns)
 
     def attempts(self) -> Iterator[Attempt]:
-        """The next job of the queue whose turn it is. A queue is passed over when it has none, or many that cannot start."""
+        """The next job of the queue whose turn it is. A queue is passed over when it has none, or many that cannot start.
+
+        Beyond the depth of a queue only jobs are tried of which it is not known yet that they cannot start.
+        """
         shares, lines, misses = self.state.shares, dict[int, PendingLine](), dict[int, int]()
+        depth, over = self.rules.backfill.depth, dict[int, PassesOver]()
         while (leaf := shares.next_queue()) is not None:
             if leaf not in lines:
-                lines[leaf] = PendingLine(self.pending.of(leaf, self.now_ns))
+                over[leaf] = PassesOver(self._known_to_wait, lambda: self.learned.version)
+                lines[leaf] = PendingLine(self.pending.of(leaf, self.now_ns, over[leaf]))
+            over[leaf].begun = misses.get(leaf, 0) > depth
             demand = lines[leaf].next()
-            if demand is None or misses.get(leaf, 0) > self.rules.backfill.depth:
+            if demand is None or misses.get(leaf, 0) > 2 * depth:
                 shares.block(leaf)
                 continue
             yield Attempt(leaf, demand, self.like(demand), lines[leaf])
             if demand.job in self.draft.waits and demand.job not in self.state.holds:
                 misses[leaf] = misses.get(leaf, 0) + 1
+
+    def _known_to_wait(self, demand: Demand) -> bool:
+        """Whether a job waits as others like it do, so that it need not be tried (``KnownRefusal``)."""
+        if not demand.ranks or demand.job in self.state.holds:
+            return False
+        like = self.like(demand)
+        return like in self.learned.refused or like in self.learned.no_room
 
     def again_ns(self) -> int | None:
         """When time alone may change the decision."""

@@ -16,9 +16,17 @@ import numpy as np
 
 from unidle.fleet import Barred, device_of
 from unidle.jobs import RankPlace, Reason
-from unidle.place.admission import JobClass, JobClasses, asks_of, fairness_of, totals, tree_of_queues
+from unidle.place.admission import (
+    JobClass,
+    JobClasses,
+    asks_of,
+    fairness_of,
+    totals,
+    tree_of_queues,
+    without_windows,
+)
 from unidle.place.gang.fit import GangRound
-from unidle.place.model import Backfill, Demand, Hold, Running
+from unidle.place.model import Amounts, Backfill, Demand, Hold, Running
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.rank_class import RankClasses
 from unidle.place.queue.fair_share import PPB, PPM, FairShare
@@ -118,7 +126,10 @@ class QueueSnapshot:
             np.zeros(size, np.int64), self.shares, hosts=np.zeros((2, self.width), np.int64), log=free_slices.log
         )  # fmt: skip
         bound_ns = free_slices.fleet.order.bound_ns
-        self.turns = QueueTurns()
+        # turns come by what queues deserve of the whole fleet, whatever fails and whichever window is open, so that they
+        # follow from the log however much of it is read at once
+        always = tree_of_queues(without_windows(free_slices.fleet))
+        self.turns = QueueTurns(always.quota(self._whole, 0).deserved, bound_ns)
         self.waiting = PendingJobs(self.shares, Backfill(starved_ns=bound_ns), self.turns)
         self.never: dict[str, Reason] = {}
         self.job_classes: dict[str, JobClass] = {}  # by job that waits
@@ -175,6 +186,11 @@ class QueueSnapshot:
     def stopping(self) -> bool:
         """Whether jobs are being preempted whose devices count as free."""
         return len(self._live) > len(self.state.running)
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the jobs of all queues are in the order of their submission."""
+        return all(spec.order == "fifo" for spec in self.tree.specs)
 
     @property
     def all_known(self) -> bool:
@@ -312,27 +328,33 @@ class QueueSnapshot:
 
     def _follow_turns(self, view: View, changed: Iterable[str]) -> None:
         """In order of time: who came and who ended, whose turn came then, and when each job waited."""
-        events: list[tuple[int, int, JobView]] = []
+        events: list[tuple[int, int, int, JobView]] = []
         for name in changed:
             job = view.jobs.get(name)
-            if job is None or not job.spec.needs_devices or name in self.never:
+            if job is None or not job.spec.needs_devices:
                 continue
-            if name not in self.turns:
-                events.append((job.submitted_ns, 0, job))
-            if job.terminal:
-                events.append((job.ended_ns or 0, 1, job))
-            elif name in self.turns:
+            if name in self.turns:
                 self.turns.waited(name, waits_of(job))
-        for at_ns, ends, job in sorted(events, key=lambda event: (*event[:2], event[2].order)):
-            job_class = self.job_class(job)
-            leaf = self.tree.leaf(self._table.queue(job.spec))
+            else:
+                events.append((job.submitted_ns, 0, job.order, job))
+            if job.terminal:
+                events.append((job.ended_ns or 0, 1, job.order, job))
+        for at_ns, ends, _, job in sorted(events, key=lambda event: event[:3]):
+            leaf = self.tree.index.get(self._table.queue(job.spec), 0)
             if ends:
-                self.turns.end(job.id)
-            elif job_class.never is None:
+                self.turns.end(job.id, at_ns)
+            elif leaf and (charged := self._charged_ever(job)) is not None:
                 aged_ns = job.submitted_ns - job.spec.priority * self.waiting.age_ns
-                self.turns.see(job.id, leaf, aged_ns, job_class.charged)
+                limit_ns = self.waiting.limit_ns(leaf, job.spec.preemption)
+                self.turns.see(job.id, leaf, aged_ns, charged, limit_ns)
                 self.turns.waited(job.id, waits_of(job))
-            self.turns.come(leaf, self.shares.quota.deserved[leaf], at_ns)
+            if leaf:
+                self.turns.come(leaf, at_ns)
+
+    def _charged_ever(self, job: JobView) -> Amounts | None:
+        """What the job is charged, at the least; None where it can never start."""
+        refused, job_class = self._table.refused(job.spec, self._shape(job)), self.job_class(job)
+        return job_class.charged if refused is None and job_class.never is None else None
 
     def _hold_for_user(self, run: Running, sign: int) -> None:
         key = self.tree.leaf(run.queue), run.user
@@ -345,7 +367,7 @@ class QueueSnapshot:
             job.id, self._table.queue(spec), spec.preemption, 0 if job_class.parts else spec.ranks, spec.devices_per_rank,
             job_class.charged, job.waiting_since_ns, job.run_time_ns, spec.priority, int(spec.min_runtime_s * S),
             restart_ns(job), spec.checkpoint_path is not None, job_class.alike, job_class.asks, job_class.most,
-            served_us(job), spec.user,
+            served_us(job), spec.user, job.submitted_ns, job.guessed_ns,
         )  # fmt: skip
 
     def job_class(self, job: JobView) -> JobClass:

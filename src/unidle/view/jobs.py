@@ -197,6 +197,12 @@ class JobView(msgspec.Struct, array_like=True):
             return None
         return said.value_ns
 
+    @property
+    def guessed_ns(self) -> int | None:
+        """The run time that was predicted last, however wide its bounds are; None where none was."""
+        said = next((said for said in reversed(self.predictions) if said.what == "run_time"), None)
+        return None if said is None else said.value_ns
+
     def devices_of(self, attempt: AttemptView) -> int:
         """Devices of an attempt: an elastic job's differ in size."""
         return len(attempt.places) * self.spec.devices_per_rank

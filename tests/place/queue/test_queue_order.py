@@ -9,10 +9,19 @@ from hypothesis import strategies as st
 from unidle.place.queue.order import CLASSES_US, QueueTurns, next_class_us, service_class
 
 HOUR_US = 3_600_000_000
+EIGHT = ((0,), (8,))  # what the root and one queue may count on
 
 
 @pytest.mark.parametrize(
-    ("served_us", "expected"), [(0, 0), (HOUR_US - 1, 0), (HOUR_US, 1), (8 * HOUR_US, 2)]
+    ("served_us", "expected"),
+    [
+        (0, 0),
+        (HOUR_US // 2 - 1, 0),
+        (HOUR_US // 2, 1),
+        (4 * HOUR_US, 2),
+        (32 * HOUR_US, 3),
+        (256 * HOUR_US, 4),
+    ],
 )
 def test_a_job_with_more_service_is_in_a_later_class(served_us: int, expected: int) -> None:
     assert service_class("attained", served_us) == expected
@@ -38,27 +47,27 @@ def test_the_next_class_begins_where_it_is_said(served_us: int, order: str) -> N
 
 
 def test_a_turn_comes_when_all_before_it_fit_with_it() -> None:
-    turns = QueueTurns()
+    turns = QueueTurns(EIGHT, 100)
     for at, (job, size) in enumerate([("a", 6), ("b", 4), ("c", 2)]):
-        turns.see(job, 1, at, (size,))
+        turns.see(job, 1, at, (size,), 100)
         turns.waited(job, ((at, None),))
-        turns.come(1, (8,), at)
-    assert list(turns.at_turn(1)) == ["a"]
+        turns.come(1, at)
+    assert list(turns.late(1, 1_000)) == ["a"]
     assert turns.behind_ns("b", 100) == 0, "a and b do not fit together"
     turns.waited("a", ((0, 10),))
-    turns.end("a")
-    turns.come(1, (8,), 50)
-    assert list(turns.at_turn(1)) == ["b", "c"]
+    turns.end("a", 10)
+    turns.come(1, 50)
+    assert list(turns.late(1, 1_000)) == ["b", "c"]
     assert turns.behind_ns("b", 80) == 30
     turns.waited("b", ((1, 60), (70, None)))
     assert turns.behind_ns("b", 80) == 10 + 10, "while it ran it did not fall behind"
 
 
 def test_a_job_larger_than_the_queue_deserves_has_its_turn_once_it_is_the_first() -> None:
-    turns = QueueTurns()
-    turns.see("large", 1, 0, (16,))
+    turns = QueueTurns(EIGHT, 100)
+    turns.see("large", 1, 0, (16,), 100)
     turns.waited("large", ((0, None),))
-    turns.come(1, (8,), 5)
+    turns.come(1, 5)
     assert turns.behind_ns("large", 9) == 4
 
 
@@ -68,18 +77,18 @@ Events = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 50)), min_size=1, 
 @settings(deadline=None, max_examples=60)
 @given(Events)
 def test_jobs_whose_turn_has_come_fit_together(drawn: list[tuple[int, int]]) -> None:
-    turns, open_jobs = QueueTurns(), dict[str, int]()
+    turns, open_jobs = QueueTurns(EIGHT, 100), dict[str, int]()
     for at, (size, lives) in enumerate(drawn):
         name = f"j{at:02}"
-        turns.see(name, 1, at, (size,))
+        turns.see(name, 1, at, (size,), 100)
         turns.waited(name, ((at, None),))
         open_jobs[name] = size
-        turns.come(1, (8,), at)
+        turns.come(1, at)
         if lives < 20 and len(open_jobs) > 1:
             gone = sorted(open_jobs)[lives % len(open_jobs)]
-            turns.end(gone)
+            turns.end(gone, at)
             del open_jobs[gone]
-            turns.come(1, (8,), at)
-        come = list(turns.at_turn(1))
+            turns.come(1, at)
+        come = sorted(turns.late(1, 1_000))
         assert sorted(come) == sorted(open_jobs)[: len(come)], "the first ones"
         assert sum(open_jobs[job] for job in come) <= 8

@@ -138,7 +138,9 @@ class _PeerQueue(PeerRound):
         return FreeProfile(self.free(), self.now_ns, ends)
 
     def plan(self) -> Plan:
-        unjudged = sorted((self.view.jobs.open[name] for name in self.view.unjudged), key=lambda job: job.order)
+        unjudged = sorted(
+            (self.view.jobs.open[name] for name in self.view.unjudged), key=lambda job: job.order
+        )
         why: dict[Like, Reason] = {}
         waits = []
         for job in unjudged:
@@ -252,7 +254,9 @@ class ShortestTrue(QueuePeer):
 
     def __init__(self) -> None:
         super().__init__("sjf-true")
-        self._work_ns: Mapping[str, int] = {}  # empty where only a log is at hand: then what the log knows counts
+        self._work_ns: Mapping[
+            str, int
+        ] = {}  # empty where only a log is at hand: then what the log knows counts
 
     def know(self, work_ns: Mapping[str, int]) -> None:
         """The true run times."""

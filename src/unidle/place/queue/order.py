@@ -1,20 +1,22 @@
 """The order inside a queue, and how far a job has fallen behind its turn.
 
-``attained``: jobs that have had little service come first, in three classes of it, and in each class in the order of
+``attained``: jobs that have had little service come first, in classes of it, and in each class in the order of
 submission: many jobs are short, and which is known only once it has run (Gu et al., "Tiresias", NSDI 2019).
-``predicted``: where a run time is known, it counts until the job has run for longer. ``fair``: the users of the queue
-in turn, who holds the least first, and each user's jobs as for ``attained``. ``fifo``: the order of submission.
+``predicted``: the same, and in each class those first that are expected to be short. A run time that is given, or
+predicted with narrow bounds, also counts as service, so that a job known to be long stops nobody. One with wide bounds
+only sorts: which of two jobs is longer is then right more often than how long either takes. ``fair``: the users of
+the queue in turn, who holds the least first, and each user's jobs as for ``attained``. ``fifo``: the order of submission.
 
-A job's turn has come when all jobs that came before it and have not ended fit, with it, in what its queue deserves:
-had no job passed it, it would run. From then on it falls behind while it waits. One that has fallen behind by half
-of the bound comes first, and none passes it again: the other half is for making room.
+A job's turn has come when all jobs that came before it and have not ended fit, with it, in what its queue deserves of
+the whole fleet: had no job passed it, it would run. From then on it falls behind while it waits.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from unidle.fleet.queues import Order
@@ -22,32 +24,32 @@ from unidle.place.model import Amounts
 from unidle.view.jobs import JobView
 
 _HOUR_US: Final = 3_600_000_000
-CLASSES_US: Final = (_HOUR_US, 8 * _HOUR_US)
-"""Device-time of service from which on a job is in the next class."""
-_PREDICTED_US: Final = tuple(
-    _HOUR_US * 4**k // 64 for k in range(9)
-)  # from a minute to 43 days, each four times the last
+CLASSES_US: Final = tuple(_HOUR_US // 2 * 8**k for k in range(4))
+"""Device-time of service from which on a job is in the next class: half an hour, and each eight times the last."""
 Waits: TypeAlias = tuple[tuple[int, int | None], ...]
 """Spans in which a job waited, as (since, until); the last one has no end while it waits."""
 LATE: Final = -1
 """The class of a job that may fall behind no further."""
+ENDED_MOST: Final = 1_000
+"""So many of the latest jobs of a queue count for how many keep the bound."""
 
 
 def service_class(order: Order, served_us: int, expected_us: int | None = None) -> int:
-    """The class of a job with so much service; ``expected_us``: all that it will need, where that is known."""
+    """The class of a job with so much service; ``expected_us``: all that it will need, where that is known well."""
     if order == "fifo":
         return 0
-    if order != "predicted":
-        return bisect_right(CLASSES_US, served_us)
-    # who is not known is among the shortest until it has shown that it is not
-    return bisect_right(_PREDICTED_US, max(served_us, expected_us or 0))
+    return bisect_right(CLASSES_US, max(served_us, expected_us or 0) if order == "predicted" else served_us)
+
+
+def length_class(order: Order, expected_us: int | None) -> int:
+    """Sorts jobs of a class of service by what they are expected to need, each class four times the last; 0: unknown."""
+    return (expected_us or 0).bit_length() // 2 if order == "predicted" else 0
 
 
 def next_class_us(order: Order, served_us: int, expected_us: int | None = None) -> int | None:
     """The service at which a job with so much of it changes its class next; None: never."""
-    edges = {"fifo": (), "predicted": _PREDICTED_US}.get(order, CLASSES_US)
-    at = bisect_right(edges, max(served_us, expected_us or 0) if order == "predicted" else served_us)
-    return edges[at] if at < len(edges) else None
+    at = service_class(order, served_us, expected_us)
+    return None if order == "fifo" or at == len(CLASSES_US) else CLASSES_US[at]
 
 
 def served_us(job: JobView) -> int:
@@ -64,12 +66,42 @@ def waits_of(job: JobView) -> Waits:
 
 
 @dataclass(slots=True)
+class _Job:
+    """One that has not ended. ``limit_ns``: how far it may fall behind before something is done about it."""
+
+    leaf: int
+    came_ns: int
+    charged: Amounts
+    limit_ns: int
+    turn_ns: int | None = None  # when its turn came
+    waits: Waits = ()
+    late_ns: int | None = None  # when it has fallen behind by its limit, if it goes on waiting as it does
+
+    def behind_ns(self, now_ns: int) -> int:
+        """How long it has waited since its turn came."""
+        if self.turn_ns is None:
+            return 0
+        return sum(
+            max((now_ns if until_ns is None else until_ns) - max(since_ns, self.turn_ns), 0)
+            for since_ns, until_ns in self.waits
+        )
+
+    def found_late_ns(self) -> int | None:
+        if self.turn_ns is None or not self.waits or self.waits[-1][1] is not None:
+            return None
+        since_ns = max(self.waits[-1][0], self.turn_ns)
+        return since_ns + self.limit_ns - self.behind_ns(since_ns)
+
+
+@dataclass(slots=True)
 class _Came:
     """A queue's jobs that have not ended, as they came, and the first of them whose turn has come."""
 
-    jobs: list[tuple[int, str]]
+    jobs: list[tuple[int, str]] = field(default_factory=list)
     first: int = 0  # so many, of which ``used`` is the sum
     used: tuple[int, ...] = ()
+    late: list[tuple[int, str]] = field(default_factory=list)  # who waits at its turn, by when it is late
+    over: deque[bool] = field(default_factory=lambda: deque(maxlen=ENDED_MOST))  # of those that ended
 
 
 class QueueTurns:
@@ -78,73 +110,93 @@ class QueueTurns:
     It follows from when jobs were submitted, waited and ended, in whichever portions that becomes known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, deserved: tuple[Amounts, ...], bound_ns: int) -> None:
+        """``deserved``: what each queue may count on, by leaf; ``bound_ns``: how far jobs may fall behind."""
+        self._deserved, self.bound_ns = deserved, bound_ns
         self._came: dict[int, _Came] = {}  # by leaf
-        self._asked: dict[str, tuple[int, int, Amounts]] = {}  # by job: leaf, since when, and its charge
-        self._turn_ns: dict[str, int] = {}  # of those whose turn has come
-        self._waits: dict[str, Waits] = {}  # by job, when it waited
-        self._at_turn: dict[int, dict[str, None]] = {}  # by leaf, those that wait and whose turn has come
+        self._jobs: dict[str, _Job] = {}
 
     def __contains__(self, job: str) -> bool:
-        return job in self._asked
+        return job in self._jobs
 
-    def see(self, job: str, leaf: int, came_ns: int, charged: Amounts) -> None:
+    def see(self, job: str, leaf: int, came_ns: int, charged: Amounts, limit_ns: int) -> None:
         """The job was submitted; ``came_ns`` sorts it among the others."""
-        self._asked[job] = leaf, came_ns, charged
-        came = self._came.setdefault(leaf, _Came([], 0, (0,) * len(charged)))
+        self._jobs[job] = _Job(leaf, came_ns, charged, limit_ns)
+        came = self._came.setdefault(leaf, _Came(used=(0,) * len(charged)))
         at = bisect_left(came.jobs, (came_ns, job))
         came.jobs.insert(at, (came_ns, job))
         if at < came.first:  # of higher priority than one whose turn has come
             came.first += 1
             came.used = tuple(u + c for u, c in zip(came.used, charged, strict=True))
 
-    def end(self, job: str) -> None:
+    def end(self, job: str, at_ns: int) -> None:
         """The job has ended."""
-        known = self._asked.pop(job, None)
+        known = self._jobs.get(job)
         if known is None:
             return
-        leaf, came_ns, charged = known
-        came = self._came[leaf]
-        at = bisect_left(came.jobs, (came_ns, job))
+        came = self._came[known.leaf]
+        came.over.append(known.behind_ns(at_ns) > self.bound_ns)
+        self.waited(job, ())
+        del self._jobs[job]
+        at = bisect_left(came.jobs, (known.came_ns, job))
         del came.jobs[at]
         if at < came.first:
             came.first -= 1
-            came.used = tuple(u - c for u, c in zip(came.used, charged, strict=True))
-        for of_job in (self._turn_ns, self._waits, self._at_turn.get(leaf, {})):
-            of_job.pop(job, None)
+            came.used = tuple(u - c for u, c in zip(came.used, known.charged, strict=True))
 
     def waited(self, job: str, waits: Waits) -> None:
         """When the job has waited, and waits if it does."""
-        self._waits[job] = waits
-        leaf = self._asked[job][0]
-        if waits and waits[-1][1] is None and job in self._turn_ns:
-            self._at_turn.setdefault(leaf, {})[job] = None
-        else:
-            self._at_turn.get(leaf, {}).pop(job, None)
+        known = self._jobs[job]
+        late, before = self._came[known.leaf].late, known.late_ns
+        known.waits = waits
+        known.late_ns = known.found_late_ns()
+        if known.late_ns == before:
+            return
+        if before is not None:
+            del late[bisect_left(late, (before, job))]
+        if known.late_ns is not None:
+            insort(late, (known.late_ns, job))
 
-    def come(self, leaf: int, deserved: Amounts, at_ns: int) -> None:
+    def come(self, leaf: int, at_ns: int) -> None:
         """Find whose turn comes at that time."""
-        came = self._came.get(leaf)
+        came, deserved = self._came.get(leaf), self._deserved[leaf]
         while came is not None and came.first < len(came.jobs):
             job = came.jobs[came.first][1]
-            used = tuple(u + c for u, c in zip(came.used, self._asked[job][2], strict=True))
+            known = self._jobs[job]
+            used = tuple(u + c for u, c in zip(came.used, known.charged, strict=True))
             if came.first and any(u > d for u, d in zip(used, deserved, strict=True)):
                 return
             came.first, came.used = came.first + 1, used
-            self._turn_ns.setdefault(job, at_ns)
-            self.waited(job, self._waits.get(job, ()))
+            if known.turn_ns is None:
+                known.turn_ns = at_ns
+                self.waited(job, known.waits)
 
     def behind_ns(self, job: str, now_ns: int) -> int:
         """How long the job has waited since its turn came."""
-        turn_ns = self._turn_ns.get(job)
-        if turn_ns is None:
-            return 0
-        spans = self._waits.get(job, ())
-        return sum(
-            max((now_ns if until_ns is None else until_ns) - max(since_ns, turn_ns), 0)
-            for since_ns, until_ns in spans
-        )
+        known = self._jobs.get(job)
+        return 0 if known is None else known.behind_ns(now_ns)
 
-    def at_turn(self, leaf: int) -> Iterator[str]:
-        """Jobs of a queue that wait, and whose turn has come."""
-        return iter(self._at_turn.get(leaf, ()))
+    def is_late(self, job: str, now_ns: int) -> bool:
+        """Whether the job, which waits or runs, has fallen behind by its limit."""
+        known = self._jobs.get(job)
+        if known is None or known.turn_ns is None:
+            return False
+        return known.behind_ns(now_ns) >= known.limit_ns if known.late_ns is None else known.late_ns <= now_ns
+
+    def late(self, leaf: int, now_ns: int) -> Iterator[str]:
+        """Jobs of a queue that wait and are late, the latest first."""
+        came = self._came.get(leaf)
+        if came is not None:
+            yield from [job for _, job in came.late[: bisect_left(came.late, (now_ns + 1, ""))]]
+
+    def next_late_ns(self, leaf: int, now_ns: int) -> int | None:
+        """When the next job of a queue is late, if it goes on waiting."""
+        came = self._came.get(leaf)
+        at = 0 if came is None else bisect_left(came.late, (now_ns + 1, ""))
+        return came.late[at][0] if came is not None and at < len(came.late) else None
+
+    def many_over(self, leaf: int, now_ns: int) -> bool:
+        """Whether more than one in a hundred of the queue's jobs fell behind by more than the bound."""
+        came = self._came[leaf]
+        waits = sum(self.behind_ns(job, now_ns) >= self.bound_ns for job in self.late(leaf, now_ns))
+        return 100 * (sum(came.over) + waits) > len(came.over) + len(came.jobs)

@@ -1,28 +1,50 @@
-"""Jobs that wait, queue by queue, each in its queue's order: those that are late first."""
+"""Jobs that wait, queue by queue, each in its queue's order: those that are late first.
+
+Jobs of a kind are in a line of their own, and the lines are merged: if it is known that no job of a kind can start, all
+of them are passed over at once.
+"""
 
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from unidle.fleet.queues import Order
-from unidle.place.model import Backfill, Demand, Running, alike, order_key
+from unidle.place.model import LEVEL, Amounts, Backfill, Demand, Running, aged_since_ns, alike
 from unidle.place.queue.fair_share import FairShare
-from unidle.place.queue.order import LATE, QueueTurns, service_class
+from unidle.place.queue.order import LATE, QueueTurns, length_class, service_class
 
-OrderKey: TypeAlias = tuple[int, int, int, str]
+OrderKey: TypeAlias = tuple[int, int, int, int, str]
+FAR_BEHIND: Final = 60
+"""So many times the bound: room is kept for a job that fell behind by it, however many others keep the bound."""
+
+
+Kind: TypeAlias = tuple[str, int, int, Amounts, str]
+"""Jobs of a queue that fit in the same places, at the same charge."""
+
+
+def _kind_of(demand: Demand) -> Kind:
+    return demand.level, demand.ranks, demand.each, demand.charged, demand.alike
 
 
 @dataclass(slots=True)
 class _Line:
-    """One queue's jobs: by the policy's order, and by age for those that starve."""
+    """One queue's jobs: by kind in the queue's order, and by age for those that starve."""
 
-    in_order: list[tuple[OrderKey, str]] = field(default_factory=list)
+    in_order: dict[Kind, list[OrderKey]] = field(default_factory=dict)
     by_age: list[tuple[int, str]] = field(default_factory=list)
+
+
+class PassesOver:
+    """Which jobs a decision passes over, once it has ``begun`` to. ``version`` changes when less may be known of them."""
+
+    def __init__(self, known: Callable[[Demand], bool], version: Callable[[], int]) -> None:
+        self.begun = False
+        self.known, self.version = known, version
 
 
 class PendingJobs:
@@ -47,7 +69,7 @@ class PendingJobs:
         """A job begins to wait."""
         leaf = self._shares.tree.leaf(demand.queue)
         line = self._lines.setdefault(leaf, _Line())
-        insort(line.in_order, (self._key(demand), demand.job))
+        insort(line.in_order.setdefault(_kind_of(demand), []), self._key(demand))
         insort(line.by_age, (demand.submitted_ns, demand.job))
         self.jobs[demand.job] = demand
         self._shares.submit(leaf, demand.charged)
@@ -58,7 +80,16 @@ class PendingJobs:
 
     def _key(self, demand: Demand) -> OrderKey:
         order = self.order(self._shares.tree.leaf(demand.queue))
-        return order_key(demand, self._policy, service_class(order, demand.served_us, demand.expected_us()))
+        served_us = (
+            0 if demand.firm else demand.served_us
+        )  # else one that comes back after a fault would be the last
+        class_ = service_class(order, served_us, demand.expected_us())
+        aged_ns = aged_since_ns(demand, self._policy)
+        if (
+            order != "fifo" and demand.came_ns is not None
+        ):  # who was stopped for others is not behind those that came later
+            aged_ns += demand.came_ns - demand.submitted_ns
+        return LEVEL[demand.level], class_, length_class(order, demand.guessed_us()), aged_ns, demand.job
 
     def class_of(self, job: Demand | Running, now_ns: int) -> int:
         """The class of a job that waits or runs: what comes first in its queue's order (``queue.order``)."""
@@ -68,33 +99,52 @@ class PendingJobs:
         order = self.order(self._shares.tree.leaf(job.queue))
         return service_class(order, served_us, job.expected_us())
 
+    def limit_ns(self, leaf: int, level: str) -> int:
+        """How far a job may fall behind its turn before it comes first.
+
+        By an order that stops jobs for others: a third of the bound, as those that come first then wait for each other.
+        Where room is only kept: all of it.
+        """
+        stops = level == "low" and self.order(leaf) != "fifo"
+        return self._policy.starved_ns // 3 if stops else self._policy.starved_ns
+
     def late(self, job: Demand | Running, now_ns: int) -> bool:
-        """Whether the job may fall behind no further; one that is never stopped for others has the whole bound."""
+        """Whether the job may fall behind no further."""
         if self.turns is None:
             return isinstance(job, Demand) and now_ns - job.submitted_ns >= self._policy.starved_ns
-        behind_ns = self.turns.behind_ns(job.job, now_ns)
-        return behind_ns >= (self._policy.starved_ns if job.firm else self._policy.starved_ns // 2)
+        return self.turns.is_late(job.job, now_ns) and self._matters(job, now_ns)
+
+    def _matters(self, job: Demand | Running, now_ns: int) -> bool:
+        """Whether anything is done for a job that is late: where others are not stopped for it, room that is kept empty
+        costs all others, so that it is kept where too few jobs keep the bound, or for one that fell far behind."""
+        assert self.turns is not None
+        leaf = self._shares.tree.leaf(job.queue)
+        if job.level == "low" and self.order(leaf) != "fifo":
+            return True
+        far_ns = FAR_BEHIND * self._policy.starved_ns
+        return self.turns.many_over(leaf, now_ns) or self.turns.behind_ns(job.job, now_ns) >= far_ns
 
     def _late(self, leaf: int, line: _Line, now_ns: int) -> list[str]:
         """Jobs of a queue that are late, the oldest first."""
         if self.turns is None:
             old = line.by_age[: bisect_left(line.by_age, (now_ns - self._policy.starved_ns + 1, ""))]
             return [job for _, job in old]
-        waits = (self.jobs[job] for job in self.turns.at_turn(leaf) if job in self.jobs)
-        late = sorted((d.submitted_ns, d.job) for d in waits if self.late(d, now_ns))
-        return [job for _, job in late]
+        waits = (self.jobs[job] for job in self.turns.late(leaf, now_ns) if job in self.jobs)
+        return [job for _, job in sorted((d.submitted_ns, d.job) for d in waits if self._matters(d, now_ns))]
 
     def next_late_ns(self, now_ns: int) -> int | None:
         """When the next job of those that wait becomes late, were nothing else to happen."""
         if self.turns is None:
             return None
-        half_ns, times = self._policy.starved_ns // 2, []
+        times, far_ns = [], FAR_BEHIND * self._policy.starved_ns
         for leaf in self._lines:
-            for job in self.turns.at_turn(leaf):
-                if (demand := self.jobs.get(job)) is not None:
-                    bound_ns = 2 * half_ns if demand.firm else half_ns
-                    times.append(now_ns + bound_ns - self.turns.behind_ns(job, now_ns))
-        return min((at_ns for at_ns in times if at_ns > now_ns), default=None)
+            times.append(self.turns.next_late_ns(leaf, now_ns))
+            times += [
+                now_ns + far_ns - self.turns.behind_ns(job, now_ns)
+                for job in self.turns.late(leaf, now_ns)
+                if job in self.jobs and not self._matters(self.jobs[job], now_ns)
+            ]
+        return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     def remove(self, job: str) -> Demand:
         """A job waits no more."""
@@ -110,12 +160,19 @@ class PendingJobs:
         """A job that is not counted any more leaves its line."""
         demand = self.jobs.pop(job)
         line = self._lines[self._shares.tree.leaf(demand.queue)]
-        del line.in_order[bisect_left(line.in_order, (self._key(demand), job))]
+        kind = _kind_of(demand)
+        same = line.in_order[kind]
+        del same[bisect_left(same, self._key(demand))]
+        if not same:
+            del line.in_order[kind]
         del line.by_age[bisect_left(line.by_age, (demand.submitted_ns, job))]
         return demand
 
-    def of(self, leaf: int, now_ns: int) -> Iterator[Demand]:
-        """A queue's jobs in order, those that starve first. Jobs may be removed once they were given."""
+    def of(self, leaf: int, now_ns: int, over: PassesOver | None = None) -> Iterator[Demand]:
+        """A queue's jobs in order, those that are late first. Jobs may be removed once they were given.
+
+        With ``over``, jobs of which it is known that they cannot start are left out, as long as that holds.
+        """
         line = self._lines.get(leaf)
         if line is None:
             return
@@ -123,20 +180,14 @@ class PendingJobs:
         starved = set(late)
         for job in late:
             yield self.jobs[job]
+        over = over or PassesOver(lambda _: False, lambda: 0)
         if self.order(leaf) == "fair":
-            yield from self._user_by_user(leaf, [job for _, job in line.in_order if job not in starved])
+            ordered = [key[-1] for key in heapq.merge(*line.in_order.values()) if key[-1] not in starved]
+            yield from (d for d in self._user_by_user(leaf, ordered) if not (over.begun and over.known(d)))
             return
-        # in pieces, so that a long line is not copied for the few jobs that are looked at
-        after: tuple[OrderKey, str] | None = None
-        while True:
-            at = 0 if after is None else bisect_left(line.in_order, after)
-            if after is not None and at < len(line.in_order) and line.in_order[at] == after:
-                at += 1
-            if at == len(line.in_order):
-                return
-            after = line.in_order[at]
-            if after[1] not in starved:
-                yield self.jobs[after[1]]
+        for job in _merged(line, self.jobs, over):
+            if job not in starved:
+                yield self.jobs[job]
 
     def _user_by_user(self, leaf: int, jobs: list[str]) -> Iterator[Demand]:
         """The next job of the user who holds the least, what was given here counted."""
@@ -152,6 +203,39 @@ class PendingJobs:
                 heapq.heappush(heap, (held + max(demand.charged, default=0), k, user))
             if demand.job in self.jobs:
                 yield demand
+
+
+def _merged(line: _Line, jobs: Mapping[str, Demand], over: PassesOver) -> Iterator[str]:
+    """A queue's jobs in order. A kind is left out as long as it is known that none of its jobs can start."""
+    heap = [(same[0], kind) for kind, same in line.in_order.items()]
+    heapq.heapify(heap)
+    aside: list[Kind] = []
+    version = over.version()
+    last: OrderKey | None = None
+    while heap or aside:
+        if over.version() != version:
+            version = over.version()
+            for kind in aside:
+                _push_next(heap, line, kind, last)
+            aside = []
+        if not heap:
+            return
+        key, kind = heapq.heappop(heap)
+        demand = jobs.get(key[-1])
+        if demand is not None and over.begun and over.known(demand):
+            aside.append(kind)
+            continue
+        last = key
+        if demand is not None:
+            yield demand.job
+        _push_next(heap, line, kind, key)
+
+
+def _push_next(heap: list[tuple[OrderKey, Kind]], line: _Line, kind: Kind, after: OrderKey | None) -> None:
+    same = line.in_order.get(kind, [])
+    at = 0 if after is None else bisect_right(same, after)
+    if at < len(same):
+        heapq.heappush(heap, (same[at], kind))
 
 
 class PendingLine:
