@@ -98,7 +98,7 @@ def fleet_of(gpus: int, bound_h: float) -> Fleet:
         Node(f"n{k}", "site", tuple(Device(f"n{k}/{i}", f"n{k}", i, "gpu", "P100") for i in range(size)))
         for k, size in enumerate(sizes)
     )
-    return Fleet((Tier("site", "site"),), nodes, order=QueueOrder(bound_ns=round(bound_h * HOUR_NS)))
+    return Fleet((Tier("site", "site"),), nodes, order=QueueOrder("predicted", round(bound_h * HOUR_NS)))
 
 
 def write_trace(path: Path, trace: list[TraceRow], stops: bool) -> None:
@@ -141,7 +141,7 @@ def measure(task: Task) -> Figures:
 
 def behind_h(view: View, gpus: int) -> list[float]:
     """How far each job fell behind its turn, from the final view alone: the definition of ``place.queue.order``."""
-    turns, ended = QueueTurns(), list[float]()
+    turns, ended = QueueTurns(((gpus,), (gpus,))), list[float]()
     jobs = sorted(view.jobs.values(), key=lambda job: job.order)
     events = [(job.submitted_ns, 0, job) for job in jobs] + [(job.ended_ns or 0, 1, job) for job in jobs]
     for at_ns, ends, job in sorted(events, key=lambda event: (*event[:2], event[2].order)):
@@ -149,9 +149,9 @@ def behind_h(view: View, gpus: int) -> list[float]:
             ended.append(turns.behind_ns(job.id, at_ns) / HOUR_NS)
             turns.end(job.id)
         else:
-            turns.see(job.id, 1, job.submitted_ns, (job.spec.devices,))
+            turns.see(job.id, 1, job.submitted_ns, (job.spec.devices,), 0)
             turns.waited(job.id, waits_of(job))
-        turns.come(1, (gpus,), at_ns)
+        turns.come(1, at_ns)
     return ended
 
 

@@ -92,6 +92,8 @@ class Running:
     parts_milli: int = 0  # what these parts count, in thousandths of devices
     served_us: int = 0  # device-time of earlier attempts
     user: str = ""
+    expected_ns: int | None = None  # how long it runs in all, where its owner says so
+    came_ns: int = 0  # when it was first submitted
 
     @property
     def size(self) -> int:
@@ -113,10 +115,9 @@ class Running:
         return self.served_us + max(now_ns - self.started_ns, 0) // NS_PER_US * self.milli // 1_000
 
     def expected_us(self) -> int | None:
-        """Device-time that it needs in all, where its run time is known."""
-        return (
-            None if self.estimate_ns is None else self.estimate_ns // NS_PER_US * max(self.milli, 1) // 1_000
-        )
+        """Device-time that it needs in all, where its owner says so."""
+        known_ns = self.expected_ns
+        return None if known_ns is None else known_ns // NS_PER_US * max(self.milli, 1) // 1_000
 
     def lost_us(self, now_ns: int) -> int:
         """Device-microseconds lost by stopping it now: work since the last checkpoint, and the restart.
@@ -156,7 +157,8 @@ class Demand:
     served_us: int = 0  # device-time of earlier attempts
     user: str = ""
     came_ns: int | None = None  # when it was first submitted, where it has waited before
-    guess_ns: int | None = None  # its run time, where that was predicted with wide bounds
+    expected_ns: int | None = None  # how long it runs in all, where its owner says so
+    guess_ns: int | None = None  # the same, or what was predicted
 
     @property
     def size(self) -> int:
@@ -169,13 +171,12 @@ class Demand:
         return self.level != "low"
 
     def expected_us(self) -> int | None:
-        """Device-time that it needs in all, where its run time is known."""
-        return None if self.estimate_ns is None else self.estimate_ns // NS_PER_US * max(self.size, 1)
+        """Device-time that it needs in all, where its owner says so."""
+        return None if self.expected_ns is None else self.expected_ns // NS_PER_US * max(self.size, 1)
 
     def guessed_us(self) -> int | None:
-        """The same, or a guess where it is not known well."""
-        guess_ns = self.guess_ns if self.estimate_ns is None else self.estimate_ns
-        return None if guess_ns is None else guess_ns // NS_PER_US * max(self.size, 1)
+        """The same, or what was predicted."""
+        return None if self.guess_ns is None else self.guess_ns // NS_PER_US * max(self.size, 1)
 
 
 def started(demand: Demand, devices: Mapping[int, int], now_ns: int) -> Running:
@@ -184,7 +185,8 @@ def started(demand: Demand, devices: Mapping[int, int], now_ns: int) -> Running:
         demand.job, demand.queue, demand.level, now_ns, devices, demand.charged,
         estimate_ns=demand.estimate_ns, ranks=demand.ranks, each=demand.each,
         min_runtime_ns=demand.min_runtime_ns, restart_ns=demand.restart_ns, checkpoints=demand.checkpoints,
-        asks=demand.asks, served_us=demand.served_us, user=demand.user,
+        asks=demand.asks, served_us=demand.served_us, user=demand.user, expected_ns=demand.expected_ns,
+        came_ns=demand.submitted_ns if demand.came_ns is None else demand.came_ns,
     )  # fmt: skip
 
 
@@ -198,6 +200,7 @@ def alike(a: Demand, b: Demand) -> bool:
         served_us=a.served_us,
         user=a.user,
         came_ns=a.came_ns,
+        expected_ns=a.expected_ns,
         guess_ns=a.guess_ns,
     )
 

@@ -129,7 +129,7 @@ class QueueSnapshot:
         # turns come by what queues deserve of the whole fleet, whatever fails and whichever window is open, so that they
         # follow from the log however much of it is read at once
         always = tree_of_queues(without_windows(free_slices.fleet))
-        self.turns = QueueTurns(always.quota(self._whole, 0).deserved, bound_ns)
+        self.turns = QueueTurns(always.quota(self._whole, 0).deserved)
         self.waiting = PendingJobs(self.shares, Backfill(starved_ns=bound_ns), self.turns)
         self.never: dict[str, Reason] = {}
         self.job_classes: dict[str, JobClass] = {}  # by job that waits
@@ -298,6 +298,7 @@ class QueueSnapshot:
             restart_ns(job), job.run_time_ns, checkpoints=spec.checkpoint_path is not None and stop is None,
             ranks=spec.ranks, each=spec.devices_per_rank, settled_ns=settled_ns(job), asks=asks_of(spec),
             parts=parts, parts_milli=milli if parts else 0, served_us=served_us(job), user=spec.user,
+            expected_ns=job.given_ns, came_ns=job.submitted_ns,
         )  # fmt: skip
 
     def _held(self, attempt: AttemptView) -> tuple[dict[int, int], dict[str, int]]:
@@ -342,7 +343,7 @@ class QueueSnapshot:
         for at_ns, ends, _, job in sorted(events, key=lambda event: event[:3]):
             leaf = self.tree.index.get(self._table.queue(job.spec), 0)
             if ends:
-                self.turns.end(job.id, at_ns)
+                self.turns.end(job.id)
             elif leaf and (charged := self._charged_ever(job)) is not None:
                 aged_ns = job.submitted_ns - job.spec.priority * self.waiting.age_ns
                 limit_ns = self.waiting.limit_ns(leaf, job.spec.preemption)
@@ -367,7 +368,7 @@ class QueueSnapshot:
             job.id, self._table.queue(spec), spec.preemption, 0 if job_class.parts else spec.ranks, spec.devices_per_rank,
             job_class.charged, job.waiting_since_ns, job.run_time_ns, spec.priority, int(spec.min_runtime_s * S),
             restart_ns(job), spec.checkpoint_path is not None, job_class.alike, job_class.asks, job_class.most,
-            served_us(job), spec.user, job.submitted_ns, job.guessed_ns,
+            served_us(job), spec.user, job.submitted_ns, job.given_ns, job.guessed_ns,
         )  # fmt: skip
 
     def job_class(self, job: JobView) -> JobClass:

@@ -47,7 +47,7 @@ def test_the_next_class_begins_where_it_is_said(served_us: int, order: str) -> N
 
 
 def test_a_turn_comes_when_all_before_it_fit_with_it() -> None:
-    turns = QueueTurns(EIGHT, 100)
+    turns = QueueTurns(EIGHT)
     for at, (job, size) in enumerate([("a", 6), ("b", 4), ("c", 2)]):
         turns.see(job, 1, at, (size,), 100)
         turns.waited(job, ((at, None),))
@@ -55,7 +55,7 @@ def test_a_turn_comes_when_all_before_it_fit_with_it() -> None:
     assert list(turns.late(1, 1_000)) == ["a"]
     assert turns.behind_ns("b", 100) == 0, "a and b do not fit together"
     turns.waited("a", ((0, 10),))
-    turns.end("a", 10)
+    turns.end("a")
     turns.come(1, 50)
     assert list(turns.late(1, 1_000)) == ["b", "c"]
     assert turns.behind_ns("b", 80) == 30
@@ -64,7 +64,7 @@ def test_a_turn_comes_when_all_before_it_fit_with_it() -> None:
 
 
 def test_a_job_larger_than_the_queue_deserves_has_its_turn_once_it_is_the_first() -> None:
-    turns = QueueTurns(EIGHT, 100)
+    turns = QueueTurns(EIGHT)
     turns.see("large", 1, 0, (16,), 100)
     turns.waited("large", ((0, None),))
     turns.come(1, 5)
@@ -77,7 +77,7 @@ Events = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 50)), min_size=1, 
 @settings(deadline=None, max_examples=60)
 @given(Events)
 def test_jobs_whose_turn_has_come_fit_together(drawn: list[tuple[int, int]]) -> None:
-    turns, open_jobs = QueueTurns(EIGHT, 100), dict[str, int]()
+    turns, open_jobs = QueueTurns(EIGHT), dict[str, int]()
     for at, (size, lives) in enumerate(drawn):
         name = f"j{at:02}"
         turns.see(name, 1, at, (size,), 100)
@@ -86,7 +86,7 @@ def test_jobs_whose_turn_has_come_fit_together(drawn: list[tuple[int, int]]) -> 
         turns.come(1, at)
         if lives < 20 and len(open_jobs) > 1:
             gone = sorted(open_jobs)[lives % len(open_jobs)]
-            turns.end(gone, at)
+            turns.end(gone)
             del open_jobs[gone]
             turns.come(1, at)
         come = sorted(turns.late(1, 1_000))

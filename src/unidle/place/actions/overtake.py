@@ -1,12 +1,13 @@
 """A job is stopped for one of its own queue that comes before it, where both are of level low: the order of the queue.
 
 No right of a queue is needed, for what the queue uses stays the same. Only a job of a later class is stopped
-(``queue.order``), so that two jobs never stop each other in turn; of those that may be, the ones that lose the least
-device-time, and none before its minimum runtime.
+(``queue.order``), so that two jobs never stop each other in turn; of those that may be, the last ones, and none before its
+minimum runtime.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -38,28 +39,49 @@ class Overtake:
 
 
 def _stop_later(s: Session, a: Attempt, class_: int) -> Preemption | None:
-    demand, pending, tree = a.demand, s.pending, s.state.shares.tree
+    """Who leaves: the last of the queue's order, as many as it takes, so that the first of them get to their end."""
+    last_first = _last_first(s, a.leaf, class_)
+    asked = replace(a.demand, charged=a.demand.most) if a.demand.most else a.demand
+    count = _fewest(s, a.demand, last_first)
+    while count is not None:
+        chosen = {run.job for run in last_first[:count]}
+        made = preempt(
+            s.state, asked, s.fits(a.demand), s.now_ns, hold_ns=s.rules.hold_ns, domains=s.domains(a.demand),
+            candidates=_these(s, chosen), rights_of=_own_queue,
+        )  # fmt: skip
+        if isinstance(made, Preemption) and made.victims:
+            return made
+        count = min(2 * count, len(last_first)) if count < len(last_first) else None
+    return None
 
-    def comes_later(run: Running) -> bool:
-        own = run.level == "low" and tree.leaf(run.queue) == a.leaf
-        return own and pending.class_of(run, s.now_ns) > class_
 
-    known = Candidates(s.state, s.now_ns, comes_later)
-    if not known.jobs or not _may_be_enough(s, demand, known):
-        return None
-    asked = replace(demand, charged=demand.most) if demand.most else demand
-    made = preempt(
-        s.state, asked, s.fits(demand), s.now_ns, hold_ns=s.rules.hold_ns, domains=s.domains(demand),
-        candidates=known, rights_of=_own_queue,
-    )  # fmt: skip
-    return made if isinstance(made, Preemption) and made.victims else None
+def _last_first(s: Session, leaf: int, class_: int) -> list[Running]:
+    """The queue's running jobs of later classes that may be stopped, against its order."""
+    tree, found = s.state.shares.tree, list[tuple[int, int, str, Running]]()
+    for run in s.state.running.values():
+        if run.level == "low" and tree.leaf(run.queue) == leaf:
+            later = s.pending.class_of(run, s.now_ns)
+            if later > class_:
+                found.append((later, run.came_ns, run.job, run))
+    return [entry[3] for entry in sorted(found, key=lambda entry: entry[:3], reverse=True)]
 
 
-def _may_be_enough(s: Session, demand: Demand, known: Candidates) -> bool:
-    """Whether the nodes have room for all ranks, were all of these jobs gone: else nothing has to be solved."""
+def _these(s: Session, chosen: set[str]) -> Candidates:
+    return Candidates(s.state, s.now_ns, lambda run: run.job in chosen)
+
+
+def _fewest(s: Session, demand: Demand, leave: Sequence[Running]) -> int | None:
+    """How many of these, from the first on, have to leave at the least, by the room of each node; None: all are too few."""
     free = np.maximum(s.state.free_for(demand)[0], 0)
-    free = free + np.bincount(known.items.node, known.items.devices, len(free)).astype(np.int64)
-    return int((free // demand.each).sum()) >= demand.ranks
+    ranks = int((free // demand.each).sum())
+    for count, run in enumerate(leave, 1):
+        for node, devices in run.devices.items():
+            ranks -= int(free[node]) // demand.each
+            free[node] += devices
+            ranks += int(free[node]) // demand.each
+        if ranks >= demand.ranks:
+            return count
+    return None
 
 
 def _own_queue(shares: FairShare, demand: Demand) -> Rights:

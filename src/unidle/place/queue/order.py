@@ -2,9 +2,9 @@
 
 ``attained``: jobs that have had little service come first, in classes of it, and in each class in the order of
 submission: many jobs are short, and which is known only once it has run (Gu et al., "Tiresias", NSDI 2019).
-``predicted``: the same, and in each class those first that are expected to be short. A run time that is given, or
-predicted with narrow bounds, also counts as service, so that a job known to be long stops nobody. One with wide bounds
-only sorts: which of two jobs is longer is then right more often than how long either takes. ``fair``: the users of
+``predicted``: the same, and in each class those first that are expected to be short. A run time that the owner gives also
+counts as service, so that a long job stops nobody. One that was predicted from jobs that ended only sorts: where many
+jobs wait, those that end are not like those that come, and a short job that counted as long would not be tried at all. ``fair``: the users of
 the queue in turn, who holds the least first, and each user's jobs as for ``attained``. ``fifo``: the order of submission.
 
 A job's turn has come when all jobs that came before it and have not ended fit, with it, in what its queue deserves of
@@ -14,7 +14,6 @@ the whole fleet: had no job passed it, it would run. From then on it falls behin
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -30,12 +29,10 @@ Waits: TypeAlias = tuple[tuple[int, int | None], ...]
 """Spans in which a job waited, as (since, until); the last one has no end while it waits."""
 LATE: Final = -1
 """The class of a job that may fall behind no further."""
-ENDED_MOST: Final = 1_000
-"""So many of the latest jobs of a queue count for how many keep the bound."""
 
 
 def service_class(order: Order, served_us: int, expected_us: int | None = None) -> int:
-    """The class of a job with so much service; ``expected_us``: all that it will need, where that is known well."""
+    """The class of a job with so much service; ``expected_us``: all that it will need, where its owner says so."""
     if order == "fifo":
         return 0
     return bisect_right(CLASSES_US, max(served_us, expected_us or 0) if order == "predicted" else served_us)
@@ -101,7 +98,6 @@ class _Came:
     first: int = 0  # so many, of which ``used`` is the sum
     used: tuple[int, ...] = ()
     late: list[tuple[int, str]] = field(default_factory=list)  # who waits at its turn, by when it is late
-    over: deque[bool] = field(default_factory=lambda: deque(maxlen=ENDED_MOST))  # of those that ended
 
 
 class QueueTurns:
@@ -110,9 +106,9 @@ class QueueTurns:
     It follows from when jobs were submitted, waited and ended, in whichever portions that becomes known.
     """
 
-    def __init__(self, deserved: tuple[Amounts, ...], bound_ns: int) -> None:
-        """``deserved``: what each queue may count on, by leaf; ``bound_ns``: how far jobs may fall behind."""
-        self._deserved, self.bound_ns = deserved, bound_ns
+    def __init__(self, deserved: tuple[Amounts, ...]) -> None:
+        """``deserved``: what each queue may count on, by leaf."""
+        self._deserved = deserved
         self._came: dict[int, _Came] = {}  # by leaf
         self._jobs: dict[str, _Job] = {}
 
@@ -129,13 +125,12 @@ class QueueTurns:
             came.first += 1
             came.used = tuple(u + c for u, c in zip(came.used, charged, strict=True))
 
-    def end(self, job: str, at_ns: int) -> None:
+    def end(self, job: str) -> None:
         """The job has ended."""
         known = self._jobs.get(job)
         if known is None:
             return
         came = self._came[known.leaf]
-        came.over.append(known.behind_ns(at_ns) > self.bound_ns)
         self.waited(job, ())
         del self._jobs[job]
         at = bisect_left(came.jobs, (known.came_ns, job))
@@ -194,9 +189,3 @@ class QueueTurns:
         came = self._came.get(leaf)
         at = 0 if came is None else bisect_left(came.late, (now_ns + 1, ""))
         return came.late[at][0] if came is not None and at < len(came.late) else None
-
-    def many_over(self, leaf: int, now_ns: int) -> bool:
-        """Whether more than one in a hundred of the queue's jobs fell behind by more than the bound."""
-        came = self._came[leaf]
-        waits = sum(self.behind_ns(job, now_ns) >= self.bound_ns for job in self.late(leaf, now_ns))
-        return 100 * (sum(came.over) + waits) > len(came.over) + len(came.jobs)

@@ -19,8 +19,8 @@ from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.order import LATE, QueueTurns, length_class, service_class
 
 OrderKey: TypeAlias = tuple[int, int, int, int, str]
-FAR_BEHIND: Final = 60
-"""So many times the bound: room is kept for a job that fell behind by it, however many others keep the bound."""
+FAR_BEHIND: Final = 180
+"""So many times the bound: room is kept for a job that fell behind by it, also where that delays all others."""
 
 
 Kind: TypeAlias = tuple[str, int, int, Amounts, str]
@@ -103,26 +103,18 @@ class PendingJobs:
         """How far a job may fall behind its turn before it comes first.
 
         By an order that stops jobs for others: a third of the bound, as those that come first then wait for each other.
-        Where room is only kept: all of it.
+        Where jobs cannot be stopped room has to be kept empty for it, which delays all others: ``fifo`` does so at the bound,
+        the other orders only for a job that would otherwise wait for ever.
         """
-        stops = level == "low" and self.order(leaf) != "fifo"
-        return self._policy.starved_ns // 3 if stops else self._policy.starved_ns
+        if self.order(leaf) == "fifo":
+            return self._policy.starved_ns
+        return self._policy.starved_ns // 3 if level == "low" else FAR_BEHIND * self._policy.starved_ns
 
     def late(self, job: Demand | Running, now_ns: int) -> bool:
         """Whether the job may fall behind no further."""
         if self.turns is None:
             return isinstance(job, Demand) and now_ns - job.submitted_ns >= self._policy.starved_ns
-        return self.turns.is_late(job.job, now_ns) and self._matters(job, now_ns)
-
-    def _matters(self, job: Demand | Running, now_ns: int) -> bool:
-        """Whether anything is done for a job that is late: where others are not stopped for it, room that is kept empty
-        costs all others, so that it is kept where too few jobs keep the bound, or for one that fell far behind."""
-        assert self.turns is not None
-        leaf = self._shares.tree.leaf(job.queue)
-        if job.level == "low" and self.order(leaf) != "fifo":
-            return True
-        far_ns = FAR_BEHIND * self._policy.starved_ns
-        return self.turns.many_over(leaf, now_ns) or self.turns.behind_ns(job.job, now_ns) >= far_ns
+        return self.turns.is_late(job.job, now_ns)
 
     def _late(self, leaf: int, line: _Line, now_ns: int) -> list[str]:
         """Jobs of a queue that are late, the oldest first."""
@@ -130,20 +122,13 @@ class PendingJobs:
             old = line.by_age[: bisect_left(line.by_age, (now_ns - self._policy.starved_ns + 1, ""))]
             return [job for _, job in old]
         waits = (self.jobs[job] for job in self.turns.late(leaf, now_ns) if job in self.jobs)
-        return [job for _, job in sorted((d.submitted_ns, d.job) for d in waits if self._matters(d, now_ns))]
+        return [job for _, job in sorted((d.submitted_ns, d.job) for d in waits)]
 
     def next_late_ns(self, now_ns: int) -> int | None:
         """When the next job of those that wait becomes late, were nothing else to happen."""
         if self.turns is None:
             return None
-        times, far_ns = [], FAR_BEHIND * self._policy.starved_ns
-        for leaf in self._lines:
-            times.append(self.turns.next_late_ns(leaf, now_ns))
-            times += [
-                now_ns + far_ns - self.turns.behind_ns(job, now_ns)
-                for job in self.turns.late(leaf, now_ns)
-                if job in self.jobs and not self._matters(self.jobs[job], now_ns)
-            ]
+        times = (self.turns.next_late_ns(leaf, now_ns) for leaf in self._lines)
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     def remove(self, job: str) -> Demand:
