@@ -50,6 +50,7 @@ class FleetSession(Session):
         rules = RoundRules(backfill, view.fleet.migration)
         super().__init__(snapshot.state, snapshot.waiting, now_ns, rules)
         self.kinds, self._width, self.never = snapshot.kinds, snapshot.width, snapshot.never
+        self.explains = bool(view.unjudged)
         self.places: list[Place] = []  # of the jobs that start
         self._plans: dict[str, tuple[Option, RankClass, GangPlan, GangFit | None]] = {}  # found last
         self._milli: dict[str, int] = {}  # what these slices count, where the charge depends on that

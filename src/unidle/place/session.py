@@ -191,6 +191,7 @@ class Session(ABC):
     """
 
     parts: Parts | None = None
+    explains = True  # whether any job's reason to wait is asked for
     together = False  # whether equal jobs of one rank may be solved together: ``allowed`` is known
 
     def __init__(
@@ -212,7 +213,8 @@ class Session(ABC):
     def attempts(self) -> Iterator[Attempt]:
         """The next job of the queue whose turn it is. A queue is passed over when it has none, or many that cannot start.
 
-        Beyond the depth of a queue only jobs are tried of which it is not known yet that they cannot start.
+        Beyond the depth of a queue, or where no reason is asked for, only jobs are tried of which it is not known yet that
+        they cannot start.
         """
         shares, lines, misses = self.state.shares, dict[int, PendingLine](), dict[int, int]()
         depth, over = self.rules.backfill.depth, dict[int, PassesOver]()
@@ -220,7 +222,7 @@ class Session(ABC):
             if leaf not in lines:
                 over[leaf] = PassesOver(self._known_to_wait, lambda: self.learned.version)
                 lines[leaf] = PendingLine(self.pending.of(leaf, self.now_ns, over[leaf]))
-            over[leaf].begun = misses.get(leaf, 0) > depth
+            over[leaf].begun = misses.get(leaf, 0) > depth or not self.explains
             demand = lines[leaf].next()
             if demand is None or misses.get(leaf, 0) > 2 * depth:
                 shares.block(leaf)
