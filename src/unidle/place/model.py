@@ -92,7 +92,7 @@ class Running:
     parts_milli: int = 0  # what these parts count, in thousandths of devices
     served_us: int = 0  # device-time of earlier attempts
     user: str = ""
-    expected_ns: int | None = None  # how long it runs in all, where its owner says so
+    expected_ns: int | None = None  # how long it runs in all, where its owner gives it
     came_ns: int = 0  # when it was first submitted
 
     @property
@@ -115,7 +115,7 @@ class Running:
         return self.served_us + max(now_ns - self.started_ns, 0) // NS_PER_US * self.milli // 1_000
 
     def expected_us(self) -> int | None:
-        """Device-time that it needs in all, where its owner says so."""
+        """Device-time that it needs in all, where its owner gives it."""
         known_ns = self.expected_ns
         return None if known_ns is None else known_ns // NS_PER_US * max(self.milli, 1) // 1_000
 
@@ -157,7 +157,7 @@ class Demand:
     served_us: int = 0  # device-time of earlier attempts
     user: str = ""
     came_ns: int | None = None  # when it was first submitted, where it has waited before
-    expected_ns: int | None = None  # how long it runs in all, where its owner says so
+    expected_ns: int | None = None  # how long it runs in all, where its owner gives it
     guess_ns: int | None = None  # the same, or what was predicted
 
     @property
@@ -171,7 +171,7 @@ class Demand:
         return self.level != "low"
 
     def expected_us(self) -> int | None:
-        """Device-time that it needs in all, where its owner says so."""
+        """Device-time that it needs in all, where its owner gives it."""
         return None if self.expected_ns is None else self.expected_ns // NS_PER_US * max(self.size, 1)
 
     def guessed_us(self) -> int | None:

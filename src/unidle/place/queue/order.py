@@ -2,10 +2,11 @@
 
 ``attained``: jobs that have had little service come first, in classes of it, and in each class in the order of
 submission: many jobs are short, and which is known only once it has run (Gu et al., "Tiresias", NSDI 2019).
-``predicted``: the same, and in each class those first that are expected to be short. A run time that the owner gives also
-counts as service, so that a long job stops nobody. One that was predicted from jobs that ended only sorts: where many
-jobs wait, those that end are not like those that come, and a short job that counted as long would not be tried at all. ``fair``: the users of
-the queue in turn, who holds the least first, and each user's jobs as for ``attained``. ``fifo``: the order of submission.
+``predicted``: the same, and in each class those first that are expected to be short. A run time that the owner gives
+also counts as service, so that a long job stops no other. One that was predicted from jobs that ended only sorts: where
+many jobs wait, those that end are not like those that come, and a short job that counted as long would not be tried.
+``fair``: the users of the queue in turn, who holds the least first, and each user's jobs as for ``attained``.
+``fifo``: the order of submission.
 
 A job's turn has come when all jobs that came before it and have not ended fit, with it, in what its queue deserves of
 the whole fleet: had no job passed it, it would run. From then on it falls behind while it waits.
@@ -32,7 +33,7 @@ LATE: Final = -1
 
 
 def service_class(order: Order, served_us: int, expected_us: int | None = None) -> int:
-    """The class of a job with so much service; ``expected_us``: all that it will need, where its owner says so."""
+    """The class of a job with so much service; ``expected_us``: all that it will need, where its owner gives it."""
     if order == "fifo":
         return 0
     return bisect_right(CLASSES_US, max(served_us, expected_us or 0) if order == "predicted" else served_us)
@@ -72,7 +73,7 @@ class _Job:
     limit_ns: int
     turn_ns: int | None = None  # when its turn came
     waits: Waits = ()
-    late_ns: int | None = None  # when it has fallen behind by its limit, if it goes on waiting as it does
+    late_ns: int | None = None  # when it has fallen behind by its limit, if it continues to wait
 
     def behind_ns(self, now_ns: int) -> int:
         """How long it has waited since its turn came."""
@@ -185,7 +186,7 @@ class QueueTurns:
             yield from [job for _, job in came.late[: bisect_left(came.late, (now_ns + 1, ""))]]
 
     def next_late_ns(self, leaf: int, now_ns: int) -> int | None:
-        """When the next job of a queue is late, if it goes on waiting."""
+        """When the next job of a queue is late, if it continues to wait."""
         came = self._came.get(leaf)
         at = 0 if came is None else bisect_left(came.late, (now_ns + 1, ""))
         return came.late[at][0] if came is not None and at < len(came.late) else None

@@ -104,7 +104,7 @@ class PendingJobs:
 
         By an order that stops jobs for others: a third of the bound, as those that come first then wait for each other.
         Where jobs cannot be stopped room has to be kept empty for it, which delays all others: ``fifo`` does so at the bound,
-        the other orders only for a job that would otherwise wait for ever.
+        the other orders only for a job that would otherwise wait without end.
         """
         if self.order(leaf) == "fifo":
             return self._policy.starved_ns
