@@ -85,6 +85,24 @@ def test_a_job_that_had_much_service_is_stopped_for_a_new_one_and_goes_on(
     assert found["old"] == [0, 3 * HOUR + HOUR // 2]
 
 
+def test_the_last_that_came_of_the_latest_class_is_stopped(tmp_path: Path) -> None:
+    jobs = {
+        "a": (0, 10 * HOUR, 1),
+        "b": (1, 10 * HOUR, 1),
+        "c": (2, 10 * HOUR, 1),
+        "new": (3 * HOUR, HOUR // 4, 1),
+    }
+    found = starts(tmp_path, fleet(3), "unidle", jobs)
+    assert found == {"a": [0], "b": [1], "c": [2, 3 * HOUR + HOUR // 4], "new": [3 * HOUR]}
+
+
+def test_a_job_whose_run_time_is_given_as_long_stops_no_other(tmp_path: Path) -> None:
+    jobs = {"old": (0, 10 * HOUR, 1), "long": (3 * HOUR, 11 * HOUR, 1), "short": (4 * HOUR, HOUR // 4, 1)}
+    found = starts(tmp_path, fleet(1, "predicted"), "unidle", jobs)
+    assert found["long"] == [10 * HOUR + HOUR // 4]
+    assert found["short"] == [4 * HOUR]
+
+
 def test_with_fifo_nobody_is_stopped(tmp_path: Path) -> None:
     jobs = {"old": (0, 10 * HOUR, 1), "new": (3 * HOUR, HOUR // 2, 1)}
     assert starts(tmp_path, fleet(1, "fifo"), "unidle", jobs)["new"] == [10 * HOUR]

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unidle.fleet.queues import Order, QueueSpec
+from unidle.place.model import Backfill, Demand
+from unidle.place.queue.fair_share import FairShare
 from unidle.place.queue.order import CLASSES_US, QueueTurns, next_class_us, service_class
+from unidle.place.queue.pending import PendingJobs
+from unidle.place.queue.tree import QueueTree
 
 HOUR_US = 3_600_000_000
 EIGHT = ((0,), (8,))  # what the root and one queue may count on
@@ -29,11 +34,37 @@ def test_a_job_with_more_service_is_in_a_later_class(served_us: int, expected: i
     assert service_class("fifo", served_us) == 0
 
 
-def test_a_predicted_run_time_counts_until_the_job_has_run_for_longer() -> None:
+def test_a_run_time_that_is_given_counts_until_the_job_has_run_for_longer() -> None:
     short, long = service_class("predicted", 0, 60_000_000), service_class("predicted", 0, 100 * HOUR_US)
     assert short < long
     assert service_class("predicted", 100 * HOUR_US, 60_000_000) == long
     assert service_class("predicted", 0, None) <= short
+    assert service_class("attained", 0, 100 * HOUR_US) == short
+
+
+def waiting_line(order: Order, *demands: Demand) -> list[str]:
+    books = FairShare(QueueTree.of((QueueSpec("a", order=order),), ("gpu",)), (8_000,), 0)
+    waiting = PendingJobs(books, Backfill())
+    for demand in demands:
+        waiting.add(demand)
+    return [demand.job for demand in waiting.of(1, 0)]
+
+
+def test_a_prediction_sorts_jobs_of_a_class_and_one_that_came_back_stands_where_it_was() -> None:
+    minute_ns = 60_000_000_000
+    new = Demand("new", "a", "low", 1, 1, (1_000,), 5, guess_ns=600 * minute_ns)
+    short = Demand("short", "a", "low", 1, 1, (1_000,), 7, guess_ns=minute_ns)
+    served = Demand("served", "a", "low", 1, 1, (1_000,), 9, served_us=HOUR_US, came_ns=1, guess_ns=1)
+    again = Demand("again", "a", "low", 1, 1, (1_000,), 8, came_ns=2, guess_ns=600 * minute_ns)
+    assert waiting_line("predicted", new, short, served, again) == ["short", "again", "new", "served"]
+    assert waiting_line("attained", new, short, served, again) == ["again", "new", "short", "served"]
+    assert waiting_line("fifo", new, short, served, again) == ["new", "short", "again", "served"]
+
+
+def test_a_job_that_is_not_stopped_keeps_its_place_when_it_comes_back_after_a_fault() -> None:
+    back = Demand("back", "a", "medium", 1, 1, (1_000,), 9, served_us=500 * HOUR_US, came_ns=1)
+    other = Demand("other", "a", "medium", 1, 1, (1_000,), 3)
+    assert waiting_line("attained", back, other) == ["back", "other"]
 
 
 @given(st.integers(0, 100 * HOUR_US), st.sampled_from(["attained", "predicted", "fair"]))
