@@ -109,9 +109,9 @@ def test_with_fifo_nobody_is_stopped(tmp_path: Path) -> None:
     assert starts(tmp_path, fleet(1, "fifo"), "unidle", jobs)["new"] == [10 * HOUR]
 
 
-def test_a_job_that_fell_behind_by_a_third_of_the_bound_is_passed_no_more(tmp_path: Path) -> None:
+def test_a_job_that_fell_behind_by_three_quarters_of_the_bound_is_passed_no_more(tmp_path: Path) -> None:
     jobs = {"old": (0, 20 * HOUR, 1)} | {f"new{k:02}": (3 * HOUR + k * HOUR // 2, HOUR, 1) for k in range(30)}
-    found = starts(tmp_path, fleet(1, bound_h=6), "unidle", jobs)
+    found = starts(tmp_path, fleet(1, bound_h=8 / 3), "unidle", jobs)
     assert found["old"] == [0, 5 * HOUR], "it waited for two hours, and then ran to its end"
     assert starts(tmp_path, fleet(1, bound_h=100), "unidle", jobs)["old"][1] > 15 * HOUR
 

@@ -102,13 +102,13 @@ class PendingJobs:
     def limit_ns(self, leaf: int, level: str) -> int:
         """How far a job may fall behind its turn before it comes first.
 
-        By an order that stops jobs for others: a third of the bound, as those that come first then wait for each other.
+        By an order that stops jobs for others: three quarters of the bound, as those that come first wait for each other.
         Where jobs cannot be stopped room has to be kept empty for it, which delays all others: ``fifo`` does so at the bound,
         the other orders only for a job that would otherwise wait without end.
         """
         if self.order(leaf) == "fifo":
             return self._policy.starved_ns
-        return self._policy.starved_ns // 3 if level == "low" else FAR_BEHIND * self._policy.starved_ns
+        return self._policy.starved_ns * 3 // 4 if level == "low" else FAR_BEHIND * self._policy.starved_ns
 
     def late(self, job: Demand | Running, now_ns: int) -> bool:
         """Whether the job may fall behind no further."""
