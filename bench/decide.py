@@ -373,7 +373,9 @@ def _replay(runs: int, jobs: int = 1_500, nodes: int = 20) -> Iterator[Row]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "parts", nargs="*", help="burst, stream, gangs, verdict, curve, memory, replay, unchanged; none means all"
+        "parts",
+        nargs="*",
+        help="burst, stream, gangs, verdict, curve, memory, replay, unchanged; none means all",
     )
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--runs", type=int, default=3)

@@ -110,9 +110,9 @@ def _ahead(view: View, job: JobView) -> int:
         from unidle.place.snapshot import snapshot_of
 
         books = snapshot_of(view, view.time_ns)
-        mine = books.waiting.jobs.get(job.id)
-        line = () if mine is None else books.waiting.of(books.tree.leaf(mine.queue), view.time_ns)
-        return sum(1 for _ in takewhile(lambda demand: demand.job != job.id, line))
+        demand = books.waiting.jobs.get(job.id)
+        line = () if demand is None else books.waiting.of(books.tree.leaf(demand.queue), view.time_ns)
+        return sum(1 for _ in takewhile(lambda other: other.job != job.id, line))
     if not view.fleet.queues or view.policy not in ("", DEFAULT):
         mine = (-job.spec.priority, job.order, "")
         before = (place[2] for line in view.waiting.values() for place in line if place < mine)
