@@ -218,52 +218,73 @@ def _curve(bound_h: float, points: list[Figures], bases: list[Figures]) -> Itera
 Cells = dict[str, dict[str, Figures]]
 
 
-def _rows(where: str, cells: Cells) -> Iterator[Row]:
-    def each(figure: Callable[[dict[str, Figures]], float | None]) -> dict[str, float]:
-        found = {name: figure(sides) for name, sides in cells.items()}
+class _Table:
+    """The rows of some files at one load."""
+
+    def __init__(self, where: str, cells: Cells) -> None:
+        self._where, self.cells = where, cells
+
+    def each(self, figure: Callable[[dict[str, Figures]], float | None]) -> dict[str, float]:
+        found = {name: figure(sides) for name, sides in self.cells.items()}
         return {name: value for name, value in found.items() if value is not None}
 
-    def row(what: str, unit: str, found: dict[str, float], goal: str, holds: Callable[[float], bool],
-            worst: Callable[..., str], peer: str | None = None) -> Row:  # fmt: skip
+    def most(
+        self, what: str, unit: str, found: dict[str, float], goal: str, bound: float, peer: str | None = None
+    ) -> Row:
+        """A row of figures of which none may be over the bound."""
+        return self._row(what, unit, found, goal, [value <= bound for value in found.values()], max, peer)
+
+    def least(
+        self, what: str, unit: str, found: dict[str, float], goal: str, bound: float, peer: str | None = None
+    ) -> Row:
+        """A row of figures of which none may be below the bound."""
+        return self._row(what, unit, found, goal, [value >= bound for value in found.values()], min, peer)
+
+    def _row(self, what: str, unit: str, found: dict[str, float], goal: str, holds: list[bool],
+             worst: Callable[..., str], peer: str | None) -> Row:  # fmt: skip
         at = worst(found, key=lambda name: found[name])
         listed = ", ".join(f"{name} {value:.3g}" for name, value in found.items())
-        good = sum(holds(value) for value in found.values())
         return Row(
-            f"{where}: {what}", unit, found[at], None, peer, goal=goal or None, holds=good == len(found) if goal else None,
-            how=f"modelled: one replay each; the worst, {at}; holds for {good} of {len(found)}: {listed}",
+            f"{self._where}: {what}", unit, found[at], None, peer, goal=goal or None, holds=all(holds) if goal else None,
+            how=f"modelled: one replay each; the worst, {at}; holds for {sum(holds)} of {len(found)}: {listed}",
         )  # fmt: skip
 
-    yield row("mean completion over the best of FIFO, EASY and first fit", "ratio",
-              each(lambda s: s["unidle"].mean_s / min(s[p].mean_s for p in ("fifo", "easy", "firstfit"))),
-              "never worse: at most 1.005", lambda x: x <= NOISE, max, "best of three")  # fmt: skip
-    way = each(_way)
-    if way:
-        yield row("share of the way from first fit to SJF with true times", "part", way,
-                  "at least 0.6 where it is over 20 %", lambda x: x >= WAY_LEAST, min, "sjf-true")  # fmt: skip
-    yield row("p99 of completion over first fit's", "ratio", each(lambda s: s["unidle"].p99_s / s["firstfit"].p99_s),
-              "at most 1.5", lambda x: x <= P99_MOST, max, "firstfit")  # fmt: skip
-    yield row("jobs that fell behind their turn by more than 12 h", "%", each(lambda s: 100 * s["unidle"].over),
-              "at most 1", lambda x: x <= 1.0, max)  # fmt: skip
-    yield row("p95 of the wait of the largest 5 % of gangs less EASY's", "s",
-              each(lambda s: s["unidle"].gangs_p95_s - s["easy"].gangs_p95_s), "at most 1", lambda x: x <= 1.0, max, "easy")  # fmt: skip
-    yield row("allocation less first fit's", "points", each(lambda s: s["unidle"].allocation - s["firstfit"].allocation),
-              "at least -0.3", lambda x: x >= -ALLOCATION_LESS, min, "firstfit")  # fmt: skip
-    yield row("mean completion with true times over that with learned ones", "ratio",
-              each(lambda s: s["unidle, true times"].mean_s / s["unidle"].mean_s), "at most 1.005", lambda x: x <= NOISE, max)  # fmt: skip
-    yield row("jobs that cannot be stopped: mean completion over first fit's", "ratio",
-              each(lambda s: s["unidle, cannot stop"].mean_s / s["firstfit"].mean_s), "at most 1.005",
-              lambda x: x <= NOISE, max, "firstfit")  # fmt: skip
-    yield row(
-        "CPU time of a replay",
-        "s",
-        each(lambda s: s["unidle"].cpu_s),
-        "at most 5 for 2,000 jobs",
-        lambda x: x <= 5.0,
-        max,
+
+def _rows(where: str, cells: Cells) -> Iterator[Row]:
+    table = _Table(where, cells)
+    each, most, least = table.each, table.most, table.least
+    best = each(lambda s: s["unidle"].mean_s / min(s[p].mean_s for p in ("fifo", "easy", "firstfit")))
+    yield most(
+        "mean completion over the best of FIFO, EASY and first fit", "ratio", best, "at most 1.005", NOISE
+    )
+    if way := each(_way):
+        goal = "at least 0.6 where it is over 20 %"
+        yield least(
+            "share of the way from first fit to SJF with true times", "part", way, goal, WAY_LEAST, "sjf-true"
+        )
+    p99 = each(lambda s: s["unidle"].p99_s / s["firstfit"].p99_s)
+    yield most("p99 of completion over first fit's", "ratio", p99, "at most 1.5", P99_MOST, "firstfit")
+    over = each(lambda s: 100 * s["unidle"].over)
+    yield most("jobs that fell behind their turn by more than 12 h", "%", over, "at most 1", 1.0)
+    gangs = each(lambda s: s["unidle"].gangs_p95_s - s["easy"].gangs_p95_s)
+    yield most(
+        "p95 of the wait of the largest 5 % of gangs less EASY's", "s", gangs, "at most 1", 1.0, "easy"
+    )
+    less = each(lambda s: s["unidle"].allocation - s["firstfit"].allocation)
+    yield least("allocation less first fit's", "points", less, "at least -0.3", -ALLOCATION_LESS, "firstfit")
+    true = each(lambda s: s["unidle, true times"].mean_s / s["unidle"].mean_s)
+    yield most(
+        "mean completion with true times over that with learned ones", "ratio", true, "at most 1.005", NOISE
+    )
+    firm = each(lambda s: s["unidle, cannot stop"].mean_s / s["firstfit"].mean_s)
+    what = "jobs that cannot be stopped: mean completion over first fit's"
+    yield most(what, "ratio", firm, "at most 1.005", NOISE, "firstfit")
+    yield most(
+        "CPU time of a replay", "s", each(lambda s: s["unidle"].cpu_s), "at most 5 for 2,000 jobs", 5.0
     )
     for peer in ("las", "qssf", "easy", "fifo"):
         means = {name: sides["unidle"].mean_s / sides[peer].mean_s for name, sides in cells.items()}
-        yield row(f"mean completion over that of {peer}", "ratio", means, "", lambda _: True, max, peer)
+        yield most(f"mean completion over that of {peer}", "ratio", means, "", math.inf, peer)
 
 
 def _way(sides: dict[str, Figures]) -> float | None:

@@ -26,11 +26,11 @@ from unidle.place.admission import (
     without_windows,
 )
 from unidle.place.gang.fit import GangRound
-from unidle.place.model import Amounts, Backfill, Demand, Hold, Running
+from unidle.place.model import Backfill, Demand, Hold, Running
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.rank_class import RankClasses
 from unidle.place.queue.fair_share import PPB, PPM, FairShare
-from unidle.place.queue.order import QueueTurns, served_us, waits_of
+from unidle.place.queue.order import Came, QueueTurns, served_us
 from unidle.place.queue.pending import PendingJobs
 from unidle.place.queue.state import Allocations, requested
 from unidle.place.slices.devices import SliceMemo
@@ -174,7 +174,8 @@ class QueueSnapshot:
             self._forget(job)
             self._learn(view.jobs.open.get(job), now_ns)
         self._shape_of = {}
-        self._follow_turns(view, dict.fromkeys((*ended, *changed)))
+        seen = (view.jobs.get(job) for job in dict.fromkeys((*ended, *changed)))
+        self.turns.follow((job for job in seen if job is not None and job.spec.needs_devices), self._came)
         self._count_free()
         take_history(self.shares, view, now_ns)
         for job, promise in view.promised.items():
@@ -327,35 +328,14 @@ class QueueSnapshot:
         self.job_classes[job.id] = job_class
         self.waiting.add(self.demand(job, job_class))
 
-    def _follow_turns(self, view: View, changed: Iterable[str]) -> None:
-        """In order of time: who came and who ended, whose turn came then, and when each job waited."""
-        events: list[tuple[int, int, int, JobView]] = []
-        for name in changed:
-            job = view.jobs.get(name)
-            if job is None or not job.spec.needs_devices:
-                continue
-            if name in self.turns:
-                self.turns.waited(name, waits_of(job))
-            else:
-                events.append((job.submitted_ns, 0, job.order, job))
-            if job.terminal:
-                events.append((job.ended_ns or 0, 1, job.order, job))
-        for at_ns, ends, _, job in sorted(events, key=lambda event: event[:3]):
-            leaf = self.tree.index.get(self._table.queue(job.spec), 0)
-            if ends:
-                self.turns.end(job.id)
-            elif leaf and (charged := self._charged_ever(job)) is not None:
-                aged_ns = job.submitted_ns - job.spec.priority * self.waiting.age_ns
-                limit_ns = self.waiting.limit_ns(leaf, job.spec.preemption)
-                self.turns.see(job.id, leaf, aged_ns, charged, limit_ns)
-                self.turns.waited(job.id, waits_of(job))
-            if leaf:
-                self.turns.come(leaf, at_ns)
-
-    def _charged_ever(self, job: JobView) -> Amounts | None:
-        """What the job is charged, at the least; None where it can never start."""
+    def _came(self, job: JobView) -> Came | None:
+        """What its turn depends on; None where the job can never start."""
         refused, job_class = self._table.refused(job.spec, self._shape(job)), self.job_class(job)
-        return job_class.charged if refused is None and job_class.never is None else None
+        if refused is not None or job_class.never is not None:
+            return None
+        leaf = self.tree.leaf(self._table.queue(job.spec))
+        aged_ns = job.submitted_ns - job.spec.priority * self.waiting.age_ns
+        return Came(leaf, aged_ns, job_class.charged, self.waiting.limit_ns(leaf, job.spec.preemption))
 
     def _hold_for_user(self, run: Running, sign: int) -> None:
         key = self.tree.leaf(run.queue), run.user

@@ -15,9 +15,9 @@ the whole fleet: had no job passed it, it would run. From then on it falls behin
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from unidle.fleet.queues import Order
 from unidle.place.model import Amounts
@@ -63,6 +63,15 @@ def waits_of(job: JobView) -> Waits:
     return tuple(zip(since_ns, until_ns, strict=False))
 
 
+class Came(NamedTuple):
+    """What the turn of a job depends on: its leaf, what sorts it among the others, its charge, how far it may fall behind."""
+
+    leaf: int
+    came_ns: int
+    charged: Amounts
+    limit_ns: int
+
+
 @dataclass(slots=True)
 class _Job:
     """One that has not ended. ``limit_ns``: how far it may fall behind before something is done about it."""
@@ -92,7 +101,7 @@ class _Job:
 
 
 @dataclass(slots=True)
-class _Came:
+class _LeafTurns:
     """A queue's jobs that have not ended, as they came, and the first of them whose turn has come."""
 
     jobs: list[tuple[int, str]] = field(default_factory=list)
@@ -110,27 +119,52 @@ class QueueTurns:
     def __init__(self, deserved: tuple[Amounts, ...]) -> None:
         """``deserved``: what each queue may count on, by leaf."""
         self._deserved = deserved
-        self._came: dict[int, _Came] = {}  # by leaf
+        self._came: dict[int, _LeafTurns] = {}  # by leaf
         self._jobs: dict[str, _Job] = {}
 
     def __contains__(self, job: str) -> bool:
         return job in self._jobs
 
+    def follow(self, jobs: Iterable[JobView], came: Callable[[JobView], Came | None]) -> None:
+        """What happened to these jobs, in order of time: who came and who ended, whose turn came then, and who waited.
+
+        ``came`` is asked once for each job; jobs for which it has no answer have no turn.
+        """
+        events: list[tuple[int, int, int, JobView]] = []
+        for job in jobs:
+            if job.id in self._jobs:
+                self.waited(job.id, waits_of(job))
+            else:
+                events.append((job.submitted_ns, 0, job.order, job))
+            if job.terminal:
+                events.append((job.ended_ns or 0, 1, job.order, job))
+        for at_ns, ends, _, job in sorted(events, key=lambda event: event[:3]):
+            if ends:
+                leaf = self.end(job.id)
+            elif (new := came(job)) is not None:
+                leaf = new.leaf
+                self.see(job.id, *new)
+                self.waited(job.id, waits_of(job))
+            else:
+                continue
+            if leaf is not None:
+                self.come(leaf, at_ns)
+
     def see(self, job: str, leaf: int, came_ns: int, charged: Amounts, limit_ns: int) -> None:
         """The job was submitted; ``came_ns`` sorts it among the others."""
         self._jobs[job] = _Job(leaf, came_ns, charged, limit_ns)
-        came = self._came.setdefault(leaf, _Came(used=(0,) * len(charged)))
+        came = self._came.setdefault(leaf, _LeafTurns(used=(0,) * len(charged)))
         at = bisect_left(came.jobs, (came_ns, job))
         came.jobs.insert(at, (came_ns, job))
         if at < came.first:  # of higher priority than one whose turn has come
             came.first += 1
             came.used = tuple(u + c for u, c in zip(came.used, charged, strict=True))
 
-    def end(self, job: str) -> None:
-        """The job has ended."""
+    def end(self, job: str) -> int | None:
+        """The job has ended; the answer is its leaf, None where it was not seen."""
         known = self._jobs.get(job)
         if known is None:
-            return
+            return None
         came = self._came[known.leaf]
         self.waited(job, ())
         del self._jobs[job]
@@ -139,6 +173,7 @@ class QueueTurns:
         if at < came.first:
             came.first -= 1
             came.used = tuple(u - c for u, c in zip(came.used, known.charged, strict=True))
+        return known.leaf
 
     def waited(self, job: str, waits: Waits) -> None:
         """When the job has waited, and waits if it does."""
