@@ -233,12 +233,17 @@ def totals(fleet: Fleet, resources: Sequence[str], unfit: Collection[str]) -> Am
 
 
 def tree_of_queues(fleet: Fleet) -> QueueTree:
-    specs = fleet.queues or (QueueSpec(ALL),)
+    specs = tuple(replace(q, order=q.order or fleet.order.by) for q in fleet.queues or (QueueSpec(ALL),))
     named = {resource for spec in specs for _, amounts in amounts_of(spec) for resource in amounts}
     models = sorted({f"{d.kind}:{d.model}" for d in fleet.devices() if d.model}) if named else []
     if named <= {"gpu", "cpu", *models}:
         models = [model for model in models if model in named]
     return QueueTree.of(specs, ("gpu", "cpu", *models), fleet.zone, models_of(fleet))
+
+
+def without_windows(fleet: Fleet) -> Fleet:
+    """The fleet with what its queues may have outside of all windows of time."""
+    return replace(fleet, queues=tuple(replace(queue, windows=()) for queue in fleet.queues))
 
 
 _NO_DEVICE: Final = Reason("never_fits", "no such device: it can never start here")
