@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 ImagePull = Literal["Always", "IfNotPresent", "Never"]
+PodPython = Literal["own", "image"]
+"""What supervises ranks in a pod: the Python that unidle brings along, or `python3` of the image."""
 MountKind = Literal["claim", "secret", "config_map", "host_path", "memory", "empty"]
 TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
@@ -67,3 +69,4 @@ class PodWish:
     fs_group: int | None = None
     capabilities: tuple[str, ...] = ()
     host_network: bool = False
+    python: PodPython = "own"
