@@ -45,6 +45,7 @@ DEVICES = (
 )
 STACKS = "stacks"  # the order to an agent to read the stacks of ranks, or to be ready for that
 LOOKED = "looked"  # what a box has seen: the newest checkpoint was read before an attempt
+OUTPUT = "output"  # what a box has seen: lines that a rank printed
 # from the hub to any client
 WELCOME = "welcome"
 REFUSED = "refused"

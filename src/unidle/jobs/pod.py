@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
+NO_CPUS: Final = "the job requests no CPUs: on a busy node its pods get only what all others leave; add `requests: {cpus: N}`, N for each rank"
+"""Of a job on a cluster without that request: its pods have the smallest weight that there is."""
 ImagePull = Literal["Always", "IfNotPresent", "Never"]
 PodPython = Literal["own", "image"]
 """What supervises ranks in a pod: the Python that unidle brings along, or `python3` of the image."""

@@ -15,6 +15,7 @@ from unidle.engine.hosts.box_maker import Hosting
 from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.gang_state import GangState, Key
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
+from unidle.engine.hosts.kept_output import KeptOutput
 from unidle.engine.hosts.node_commands import HostCommands
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.hosts.timing import HostsTiming, S
@@ -65,7 +66,8 @@ class KubeEngine(HostsEngine):
         def grants(out: Outbox, nodes: HostNodes, gangs: dict[Key, GangState]) -> PodGrants:
             return PodGrants(out, nodes, gangs, self._pod_of, sources.fleet.devices_of)
 
-        super().__init__(hub, fleet, clock, fence, timing, Hosting(KubeNodes, boxes, grants))
+        kept = None if settings.runs is None else KeptOutput(settings.runs, self._say)
+        super().__init__(hub, fleet, clock, fence, timing, Hosting(KubeNodes, boxes, grants, kept))
         pods, nodes = self._core.maker, self._core.nodes
         assert isinstance(pods, PodBoxes)
         assert isinstance(nodes, KubeNodes)

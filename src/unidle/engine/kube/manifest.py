@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from unidle.engine.local.ranks.own_python import words_of
@@ -56,6 +57,7 @@ class PodSettings:
     unidle's image; ``image`` the one of jobs that name none. ``agents``: namespace and name of the agents' service
     account; None: :data:`AGENT_ACCOUNT` in ``namespace``. ``agent_hub``: those of the ConfigMap from which agents read the
     first of ``hubs``; None: the site writes it. ``hooks``: namespace and image of Jobs that run commands of the site on nodes.
+    ``runs``: the run root of the store, where what pods print is kept.
     """
 
     namespace: str
@@ -67,6 +69,7 @@ class PodSettings:
     agents: tuple[str, str] | None = None
     agent_hub: tuple[str, str] | None = None
     hooks: tuple[str, str] | None = None
+    runs: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
