@@ -306,7 +306,17 @@ def fleets(draw: st.DrawFn) -> Fleet:
     )
     prices = draw(st.dictionaries(texts, st.floats(0, 1e6), max_size=3))
     idle = draw(idle_policies())
-    return Fleet(tiers, tuple(nodes), links, prices, "EUR", "declared", gpu_links=wired, idle=idle)
+    return Fleet(
+        tiers,
+        tuple(nodes),
+        links,
+        prices,
+        "EUR",
+        "declared",
+        gpu_links=wired,
+        idle=idle,
+        peak_tflops={"cpu": 0.1},
+    )
 
 
 spans = st.integers(1, 10**6).map(lambda s: s * 10**9) | st.integers(10**9, 10**15)

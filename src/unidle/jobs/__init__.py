@@ -23,6 +23,7 @@ from unidle.jobs.spec import (
     Select,
     Share,
     ShareMode,
+    StepFlops,
     Topology,
     Where,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "Select",
     "Share",
     "ShareMode",
+    "StepFlops",
     "Topology",
     "Where",
     "role_of",

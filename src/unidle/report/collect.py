@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from unidle.control.queries.describe import exit_codes, reason_now
+from unidle.control.queries.mfu import mfu_lines
 from unidle.events import types as ev
 from unidle.events.marks import Mark
 from unidle.guard.failure import how_ended
@@ -22,6 +23,7 @@ from unidle.report.model import (
     EventLine,
     EventMark,
     JobLine,
+    JobStory,
     LeafTime,
     RatioLine,
     ReportData,
@@ -85,12 +87,15 @@ def collect(
         jobs=tuple(_job(j, masks[j.id]) for j in jobs),
         attempts=tuple(line for j in jobs for line in _attempts(j, masks[j.id])) if details else (),
         events=tuple(_events(store, view, window, job, masks)) if details else (),
-        stories=tuple(
-            story_of(j, output or UnknownOutput(), view.time_ns, shown_store) for j in reversed(told)
-        ),
+        stories=_stories(view, told, output or UnknownOutput(), shown_store),
         codes=codes(source, window),
         time_unit="GPU" if all(d.kind == "gpu" for d in view.fleet.devices()) else "device",
     )
+
+
+def _stories(view: View, jobs: list[JobView], output: RankOutput, store: str) -> tuple[JobStory, ...]:
+    """The latest first."""
+    return tuple(story_of(job, output, view.time_ns, store, mfu_lines(view, job)) for job in reversed(jobs))
 
 
 def _window(whole: TimeRange, view: View, job: str | None) -> TimeRange:
