@@ -129,7 +129,7 @@ def kube_engine(
         declared.list_all(_LIST_S)
         sources.fleet.read_by(declared.rules(sources.fleet.rules))
         sources.list_all(_LIST_S)
-        sources.fleet.was_used(by.taken)
+        sources.fleet.was(by.nodes, by.taken)
         sources.at_start = sources.fleet.changes()
         reviews = TokenReviews(client.another(patience_s=0.0), settings)
         sources.also_close.append(reviews.close)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from unidle.engine.hosts.box_link import BoxLink
+from unidle.engine.hosts.gang_state import GangState, Key
+from unidle.engine.hosts.grants import RankGrants
 from unidle.engine.hosts.host_nodes import HostNodes
 from unidle.engine.hosts.kept_output import KeptOutput
 from unidle.engine.hosts.outbox import HubFacts, Outbox
@@ -124,10 +126,12 @@ class AgentBoxes:
 
 @dataclass(frozen=True, slots=True)
 class Hosting:
-    """Where nodes and boxes come from: what makes the two parts of one engine. ``kept`` keeps what is printed in boxes whose disk goes with them."""
+    """Where nodes and boxes come from: what makes the parts of one engine. ``grants`` None: agents make parts of devices.
+    ``kept`` keeps what is printed in boxes whose disk goes with them."""
 
     nodes: Callable[[Fleet, int, HostsTiming, Outbox], HostNodes]
     boxes: Callable[[Outbox, HostNodes, HubFacts, HostsTiming], BoxMaker]
+    grants: Callable[[Outbox, HostNodes, dict[Key, GangState]], RankGrants] | None = None
     kept: KeptOutput | None = None
 
 

@@ -51,7 +51,7 @@ class HostsCore:
         self.of_job: dict[str, dict[int, GangState]] = {}
         self._open: set[str] = set()
         self._timers = Timers[tuple[str, str, int | str]]()
-        self.cuts = GangCuts(self.out, self.nodes, self.gangs)
+        self.cuts = (hosting.grants or GangCuts)(self.out, self.nodes, self.gangs)
         self.moves = GangMoves(self.out, self.boxes, self.maker, self.nodes, hub, timing, orders, self.cuts)
         self.host_word = HostWord(self)
         for link in self.nodes.at.values():

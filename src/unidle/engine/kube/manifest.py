@@ -1,7 +1,7 @@
 """The pod of one job on one node, as it is sent to the API server. Pure: the same input gives the same object.
 
 ``docs/how-to/kubernetes.md`` shows it. The box is its first process: an init container of unidle's image copies it into
-the pod, so that the image of the job needs nothing but Python. Nothing in the pod is secret: its identity is a token
+the pod, with a Python of its own, so that the image of the job needs neither. Nothing in the pod is secret: its identity is a token
 that the kubelet puts there, and which names the pod.
 """
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from unidle.engine.local.ranks.own_python import words_of
 from unidle.engine.protocol import StartGang
 from unidle.fleet import Device, device_of
 from unidle.jobs import JobSpec
@@ -37,6 +38,10 @@ AGENT_ACCOUNT: Final = "unidle-agent"
 """Service account of the agents, in the namespace of the controller unless another is named."""
 PLACE: Final = "/unidle"
 TOKENS: Final = "/var/run/secrets/unidle.dev"
+PYTHON: Final = tuple(words_of(f"{PLACE}/python"))
+"""In a pod: the words before the arguments of unidle's own Python."""
+_BOX: Final = "/box.pyz"
+_IMAGE_PYTHON: Final = "/python"  # in unidle's image
 _TOKEN_S: Final = 3600
 _SHARED: Final = "/dev/shm"  # noqa: S108 - data loaders share tensors there, and a container has but 64 MiB of it
 _COPY_USER: Final = 65532  # as of unidle's own image; any will do
@@ -215,7 +220,7 @@ def _box_copy(settings: PodSettings, wish: PodWish) -> dict[str, Any]:
     return {
         "name": "unidle-box",
         "image": settings.box_image,
-        "args": ["box", PLACE],
+        "command": [*words_of(_IMAGE_PYTHON), "-I", _BOX, "--copy", PLACE],
         "volumeMounts": [{"name": "unidle", "mountPath": PLACE}],
         "securityContext": _rights(()) | user,
     }
@@ -252,7 +257,7 @@ def _container(settings: PodSettings, wish: PodWish, job: str, node: str) -> dic
     found: dict[str, Any] = {
         "name": CONTAINER,
         "image": wish.image or settings.image,
-        "command": ["python3", f"{PLACE}/box.pyz", f"{PLACE}/box", "--output"],
+        "command": [*PYTHON, "-I", f"{PLACE}{_BOX}", f"{PLACE}/box", "--output"],
         "env": [{"name": "UNIDLE_BOX", "value": json.dumps(told, sort_keys=True)}],
         "volumeMounts": [
             {"name": "unidle", "mountPath": PLACE},
