@@ -134,7 +134,7 @@ class _LeafTurns:
     late: list[tuple[int, str]] = field(default_factory=list)  # who waits at its turn, by when it is late
     ended: deque[bool] = field(
         default_factory=lambda: deque(maxlen=ENDED_MOST)
-    )  # whether they were late, the last ones
+    )  # whether they broke the bound, the last ones
     most: tuple[int, list[int]] | None = (
         None  # at a time, the service of those that are excused, the largest first
     )
@@ -196,7 +196,7 @@ class QueueTurns:
         if known is None:
             return None
         came = self._came[known.leaf]
-        came.ended.append(known.behind_ns(at_ns) >= known.limit_ns)
+        came.ended.append(known.behind_ns(at_ns) > self._bound_ns)
         self.waited(job, ())
         del self._jobs[job]
         at = bisect_left(came.jobs, (known.came_ns, job))
@@ -285,6 +285,6 @@ class QueueTurns:
         if came.most is None or came.most[0] != now_ns:
             few = int(EXCUSED * (len(came.ended) + len(came.jobs))) - sum(came.ended)
             jobs = (self._jobs[job] for _, job in came.jobs[: came.first])
-            late = [job.service_us(now_ns) for job in jobs if job.behind_ns(now_ns) >= job.limit_ns]
-            came.most = now_ns, nlargest(few, late)
+            late = (job.service_us(now_ns) for job in jobs if job.behind_ns(now_ns) >= job.limit_ns)
+            came.most = now_ns, nlargest(few, [us for us in late if us >= EXCUSED_LEAST_US])
         return bool(came.most[1]) and service_us >= came.most[1][-1]
