@@ -153,7 +153,7 @@ def behind_h(view: View, gpus: int) -> list[float]:
     for at_ns, ends, job in sorted(events, key=lambda event: (*event[:2], event[2].order)):
         if ends:
             ended.append(turns.behind_ns(job.id, at_ns) / HOUR_NS)
-            turns.end(job.id)
+            turns.end(job.id, at_ns)
         else:
             turns.see(job.id, 1, job.submitted_ns, (job.spec.devices,), 0)
             turns.waited(job.id, waits_of(job))

@@ -129,7 +129,7 @@ class QueueSnapshot:
         # turns come by what queues deserve of the whole fleet, whatever fails and whichever window is open, so that they
         # follow from the log however much of it is read at once
         always = tree_of_queues(without_windows(free_slices.fleet))
-        self.turns = QueueTurns(always.quota(self._whole, 0).deserved)
+        self.turns = QueueTurns(always.quota(self._whole, 0).deserved, bound_ns)
         self.waiting = PendingJobs(self.shares, Backfill(starved_ns=bound_ns), self.turns)
         self.never: dict[str, Reason] = {}
         self.job_classes: dict[str, JobClass] = {}  # by job that waits

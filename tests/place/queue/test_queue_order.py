@@ -86,12 +86,31 @@ def test_a_turn_comes_when_all_before_it_fit_with_it() -> None:
     assert list(turns.late(1, 1_000)) == ["a"]
     assert turns.behind_ns("b", 100) == 0, "a and b do not fit together"
     turns.waited("a", ((0, 10),))
-    turns.end("a")
+    turns.end("a", 10)
     turns.come(1, 50)
     assert list(turns.late(1, 1_000)) == ["b", "c"]
     assert turns.behind_ns("b", 80) == 30
     turns.waited("b", ((1, 60), (70, None)))
     assert turns.behind_ns("b", 80) == 10 + 10, "while it ran it did not fall behind"
+
+
+def test_the_few_jobs_with_the_most_service_may_fall_behind_further() -> None:
+    hour_ns, bound_ns = 3_600_000_000_000, 12 * 3_600_000_000_000
+    turns = QueueTurns(((0,), (8_000,)), bound_ns)
+    for k in range(200):  # of so many jobs one may
+        turns.see(f"s{k}", 1, k, (1_000,), bound_ns // 2)
+        turns.waited(f"s{k}", ((k, k), (k + hour_ns, None)))
+        turns.end(f"s{k}", k + hour_ns)
+    at_ns = 100 * hour_ns
+    for name, ran_h in (("long", 50), ("shorter", 40), ("short", 1)):
+        turns.see(name, 1, 300, (1_000,), bound_ns // 2)
+        turns.waited(name, ((300, 300), (300 + ran_h * hour_ns, None)))
+    turns.come(1, 300)
+    assert set(turns.late(1, at_ns)) == {"shorter", "short"}
+    assert not turns.is_late("long", at_ns)
+    far_ns = turns.next_late_ns(1, at_ns)
+    assert far_ns == 300 + 50 * hour_ns + 5 * bound_ns
+    assert turns.is_late("long", far_ns)
 
 
 def test_a_job_larger_than_the_queue_deserves_has_its_turn_once_it_is_the_first() -> None:
@@ -117,7 +136,7 @@ def test_jobs_whose_turn_has_come_fit_together(drawn: list[tuple[int, int]]) -> 
         turns.come(1, at)
         if lives < 20 and len(open_jobs) > 1:
             gone = sorted(open_jobs)[lives % len(open_jobs)]
-            turns.end(gone)
+            turns.end(gone, at)
             del open_jobs[gone]
             turns.come(1, at)
         come = sorted(turns.late(1, 1_000))

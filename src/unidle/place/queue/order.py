@@ -9,14 +9,19 @@ many jobs wait, those that end are not like those that come, and a short job tha
 ``fifo``: the order of submission.
 
 A job's turn has come when all jobs that came before it and have not ended fit, with it, in what its queue deserves of
-the whole fleet: had no job passed it, it would run. From then on it falls behind while it waits.
+the whole fleet: had no job passed it, it would run. From then on it falls behind while it waits. Where jobs are stopped
+for others, the few that have had by far the most service may fall behind further, as all others wait for them: so many
+that 99 jobs in 100 keep the bound.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import nlargest
+from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from unidle.fleet.queues import Order
@@ -30,6 +35,16 @@ Waits: TypeAlias = tuple[tuple[int, int | None], ...]
 """Spans in which a job waited, as (since, until); the last one has no end while it waits."""
 LATE: Final = -1
 """The class of a job that may fall behind no further."""
+
+
+EXCUSED: Final = 0.008
+"""The part of a queue's jobs, those with the most service, that may fall behind by more than the bound."""
+EXCUSED_LEAST_US: Final = CLASSES_US[2]
+"""Service that such a job has had at least."""
+EXCUSED_FAR: Final = 5
+"""So many times the bound: how far they may fall behind."""
+ENDED_MOST: Final = 2_000
+"""So many of a queue's jobs that ended last count."""
 
 
 def service_class(order: Order, served_us: int, expected_us: int | None = None) -> int:
@@ -93,6 +108,15 @@ class _Job:
             for since_ns, until_ns in self.waits
         )
 
+    def service_us(self, now_ns: int) -> int:
+        """Device-time that it has had: it ran where it did not wait."""
+        ran_ns = sum(
+            since_ns - (until_ns or since_ns) for (_, until_ns), (since_ns, _) in pairwise(self.waits)
+        )
+        if self.waits and (until_ns := self.waits[-1][1]) is not None:
+            ran_ns += max(now_ns - until_ns, 0)
+        return ran_ns // 1_000 * max(self.charged, default=0) // 1_000
+
     def found_late_ns(self) -> int | None:
         if self.turn_ns is None or not self.waits or self.waits[-1][1] is not None:
             return None
@@ -108,6 +132,12 @@ class _LeafTurns:
     first: int = 0  # so many, of which ``used`` is the sum
     used: tuple[int, ...] = ()
     late: list[tuple[int, str]] = field(default_factory=list)  # who waits at its turn, by when it is late
+    ended: deque[bool] = field(
+        default_factory=lambda: deque(maxlen=ENDED_MOST)
+    )  # whether they broke the bound, the last ones
+    most: tuple[int, list[int]] | None = (
+        None  # at a time, the service of those that are excused, the largest first
+    )
 
 
 class QueueTurns:
@@ -116,9 +146,9 @@ class QueueTurns:
     It follows from when jobs were submitted, waited and ended, in whichever portions that becomes known.
     """
 
-    def __init__(self, deserved: tuple[Amounts, ...]) -> None:
-        """``deserved``: what each queue may count on, by leaf."""
-        self._deserved = deserved
+    def __init__(self, deserved: tuple[Amounts, ...], bound_ns: int = 0) -> None:
+        """``deserved``: what each queue may count on, by leaf; ``bound_ns``: how far jobs may fall behind."""
+        self._deserved, self._bound_ns = deserved, bound_ns
         self._came: dict[int, _LeafTurns] = {}  # by leaf
         self._jobs: dict[str, _Job] = {}
 
@@ -140,7 +170,7 @@ class QueueTurns:
                 events.append((job.ended_ns or 0, 1, job.order, job))
         for at_ns, ends, _, job in sorted(events, key=lambda event: event[:3]):
             if ends:
-                leaf = self.end(job.id)
+                leaf = self.end(job.id, at_ns)
             elif (new := came(job)) is not None:
                 leaf = new.leaf
                 self.see(job.id, *new)
@@ -160,12 +190,13 @@ class QueueTurns:
             came.first += 1
             came.used = tuple(u + c for u, c in zip(came.used, charged, strict=True))
 
-    def end(self, job: str) -> int | None:
+    def end(self, job: str, at_ns: int) -> int | None:
         """The job has ended; the answer is its leaf, None where it was not seen."""
         known = self._jobs.get(job)
         if known is None:
             return None
         came = self._came[known.leaf]
+        came.ended.append(known.behind_ns(at_ns) > self._bound_ns)
         self.waited(job, ())
         del self._jobs[job]
         at = bisect_left(came.jobs, (known.came_ns, job))
@@ -179,6 +210,7 @@ class QueueTurns:
         """When the job has waited, and waits if it does."""
         known = self._jobs[job]
         late, before = self._came[known.leaf].late, known.late_ns
+        self._came[known.leaf].most = None
         known.waits = waits
         known.late_ns = known.found_late_ns()
         if known.late_ns == before:
@@ -208,20 +240,51 @@ class QueueTurns:
         return 0 if known is None else known.behind_ns(now_ns)
 
     def is_late(self, job: str, now_ns: int) -> bool:
-        """Whether the job, which waits or runs, has fallen behind by its limit."""
+        """Whether the job, which waits or runs, may fall behind no further."""
         known = self._jobs.get(job)
         if known is None or known.turn_ns is None:
             return False
-        return known.behind_ns(now_ns) >= known.limit_ns if known.late_ns is None else known.late_ns <= now_ns
+        runs, late_ns = known.late_ns is None, known.late_ns or 0
+        late = known.behind_ns(now_ns) >= known.limit_ns if runs else late_ns <= now_ns
+        return late and not self._excused(known, now_ns)
 
     def late(self, leaf: int, now_ns: int) -> Iterator[str]:
         """Jobs of a queue that wait and are late, the latest first."""
-        came = self._came.get(leaf)
-        if came is not None:
-            yield from [job for _, job in came.late[: bisect_left(came.late, (now_ns + 1, ""))]]
+        for job in self._at_limit(leaf, now_ns):
+            if not self._excused(self._jobs[job], now_ns):
+                yield job
 
     def next_late_ns(self, leaf: int, now_ns: int) -> int | None:
         """When the next job of a queue is late, if it continues to wait."""
         came = self._came.get(leaf)
-        at = 0 if came is None else bisect_left(came.late, (now_ns + 1, ""))
-        return came.late[at][0] if came is not None and at < len(came.late) else None
+        if came is None:
+            return None
+        at = bisect_left(came.late, (now_ns + 1, ""))
+        times = [late_ns for late_ns, _ in came.late[at : at + 1]]
+        times += [
+            now_ns + EXCUSED_FAR * self._bound_ns - known.behind_ns(now_ns)
+            for job in self._at_limit(leaf, now_ns)
+            if self._excused(known := self._jobs[job], now_ns)
+        ]
+        return min(times, default=None)
+
+    def _at_limit(self, leaf: int, now_ns: int) -> list[str]:
+        came = self._came.get(leaf)
+        return (
+            [] if came is None else [job for _, job in came.late[: bisect_left(came.late, (now_ns + 1, ""))]]
+        )
+
+    def _excused(self, known: _Job, now_ns: int) -> bool:
+        """Whether a job that is late may fall behind further, as it is one of the few with the most service."""
+        if known.limit_ns >= self._bound_ns or known.behind_ns(now_ns) >= EXCUSED_FAR * self._bound_ns:
+            return False
+        service_us = known.service_us(now_ns)
+        if service_us < EXCUSED_LEAST_US:
+            return False
+        came = self._came[known.leaf]
+        if came.most is None or came.most[0] != now_ns:
+            few = int(EXCUSED * (len(came.ended) + len(came.jobs))) - sum(came.ended)
+            jobs = (self._jobs[job] for _, job in came.jobs[: came.first])
+            late = (job.service_us(now_ns) for job in jobs if job.behind_ns(now_ns) >= job.limit_ns)
+            came.most = now_ns, nlargest(few, [us for us in late if us >= EXCUSED_LEAST_US])
+        return bool(came.most[1]) and service_us >= came.most[1][-1]
