@@ -34,8 +34,11 @@ class JobDecisions:
         if isinstance(event, ev.StopAsked):
             state.commands.stop(job, job.attempts[-1])
         elif isinstance(event, ev.AttemptEnded):
-            state.emit_all(engine_commands.left(state.view, job.attempts[-1]))
+            if job.attempts[-1].yielded_ns is None:
+                state.emit_all(engine_commands.left(state.view, job.attempts[-1]))
             state.commands.release(event.job, event.attempt)
+            if job.spec.is_filler:
+                state.commands.start_behind()
             state.place = True
         elif isinstance(event, ev.RetryPlanned | ev.Requeued):
             state.set_timers(job)

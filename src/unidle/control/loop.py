@@ -127,6 +127,7 @@ class Controller:
         first = [
             self.view.jobs[queue[0][2]].spec for queue in self.view.waiting.values()
         ]  # one of each shape
+        first += [self.view.jobs[name].spec for name in self.view.fillers.waiting]
         waiting = any(self._policy.ever(self.view, spec) for spec in first)
         return not self.view.live and not waiting and not self._store.requests(1)
 
@@ -145,7 +146,8 @@ class Controller:
             if forecaster is not None and (predicted := forecaster.run_time(job, spec)) is not None:
                 self._emit(predicted)
             self._state.touch(self.view.jobs[job])
-            self._state.rest_after_turn(job)
+            if not spec.is_filler:
+                self._state.rest_after_turn(job)
             self._state.place = True
 
     def cancel(self, job: str, by: str) -> None:
@@ -352,7 +354,7 @@ class Controller:
         if (
             state.queue.waits
             or self._commands.waits
-            or (state.place and self._accepting and self.view.waiting)
+            or (state.place and self._accepting and (self.view.waiting or self.view.fillers.waiting))
         ):
             return now
         times = [

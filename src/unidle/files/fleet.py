@@ -152,6 +152,7 @@ class _Builder:
             links=tuple(links(self._document, self.file.links, (*tiers, *others), self._paths)),
             prices_per_device_hour=dict(self.file.prices),
             currency=self.file.currency,
+            filler_price=self.file.filler_price,
             source="declared",
             queues=tuple(queues_of(self._document, self.file.queues)),
             zone=zone_of(self._document, self.file.timezone),

@@ -103,6 +103,7 @@ def _spec(draft: JobDraft, *, insists: bool) -> JobSpec:
         workdir=draft.workdir,
         env=dict(file.env),
         ranks=ranks,
+        preemption="low" if file.job_class == "filler" else file.preemption,
         device=_device(file),
         user=file.user or login_name(),
         layout=with_same_fields(Layout, file.layout) if file.layout else None,

@@ -176,6 +176,33 @@ def _check_devices(draft: JobDraft) -> None:
         )  # fmt: skip
 
 
+def _check_class(draft: JobDraft) -> None:
+    """Fields that contradict a job which makes room at any moment."""
+    file = draft.file
+    if file.job_class != "filler":
+        return
+    others = {
+        "preemption": file.preemption == "high", "min_runtime_s": file.min_runtime_s > 0, "share": file.share is not None,
+        "ranks": isinstance(file.ranks, RanksPart), "queue_timeout_s": file.queue_timeout_s is not None,
+        "devices_per_rank": not file.devices_per_rank,
+    }  # fmt: skip
+    name = next((name for name, there in others.items() if there), None)
+    if name is not None:
+        raise draft.document.error(
+            ("class",), f"is filler, and {_NOT_OF_FILLERS[name]}", value="filler", remedy=f"remove {name}, or class"
+        )  # fmt: skip
+
+
+_NOT_OF_FILLERS: Final = {
+    "preemption": "preemption is high: a filler never has others stopped",
+    "min_runtime_s": "min_runtime_s keeps others waiting",
+    "share": "share asks for a part of a device: a filler gets whole ones",
+    "ranks": "ranks has min and max: a filler has one size",
+    "queue_timeout_s": "queue_timeout_s bounds a wait that may have no end",
+    "devices_per_rank": "devices_per_rank is 0: a filler fills devices",
+}
+
+
 def _check_hardware(draft: JobDraft) -> None:
     vendor = draft.file.hardware.vendor
     if draft.file.device == "cpu" and vendor != "any":
@@ -321,6 +348,7 @@ CHECKS: Final[dict[str, Callable[[JobDraft], None]]] = {
     "command": _check_command,
     "workdir": _check_workdir,
     "layout": _check_layout,
+    "class": _check_class,
     "devices_per_rank": _check_devices,
     "ranks": _check_ranks,
     "roles": _check_roles,

@@ -28,7 +28,7 @@ from unidle.files.values import (
     Name,
     number,
 )
-from unidle.jobs import DeviceWish, Preemption, Rendezvous
+from unidle.jobs import DeviceWish, Preemption, Rendezvous, WorkClass
 
 RESERVED_ENV: Final = (
     "RANK",
@@ -73,7 +73,9 @@ EnvName = Annotated[
 EnvValue = Annotated[str, Meta(max_length=131_071, extra={"says": "text", "remedy": "put it in quotes"})]
 
 
-class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JobFile(
+    Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"job_class": "class"}
+):
     """One job: a gang of processes that are placed, started and restarted together."""
 
     command: Annotated[
@@ -141,6 +143,14 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = "any"
     queue: Annotated[Name, Meta(description="Queue that the job waits in.")] = "default"
     priority: Annotated[int, number(-(10**9), 10**9, "Jobs of a higher priority are placed first.")] = 0
+    job_class: Annotated[
+        WorkClass,
+        Meta(
+            description="normal: waits for its turn in a queue. filler: runs on devices that no other job uses now, makes "
+            "room at once when one is needed, and goes on from its last checkpoint. It counts in no quota, and delays no job.",
+            examples=["filler"],
+        ),
+    ] = "normal"
     preemption: Annotated[
         Preemption,
         Meta(
@@ -337,6 +347,7 @@ class JobFields(TypedDict, total=False):
     device: str | None
     queue: str | None
     priority: int | None
+    job_class: str | None
     preemption: str | None
     min_runtime_s: float | None
     estimate_s: float | None

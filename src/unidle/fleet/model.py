@@ -197,6 +197,7 @@ class Fleet:
     links: tuple[Link, ...] = ()
     prices_per_device_hour: dict[str, float] = field(default_factory=dict)
     currency: str = "USD"
+    filler_price: float | None = None  # of a device-hour of filler jobs; None: as of other jobs
     source: str = "discovered"  # HOSTS, or the file that declares it
     queues: tuple[QueueSpec, ...] = ()
     zone: Zone = UTC  # of the queues' time windows

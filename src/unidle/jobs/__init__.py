@@ -25,6 +25,7 @@ from unidle.jobs.spec import (
     ShareMode,
     Topology,
     Where,
+    WorkClass,
 )
 from unidle.jobs.state import (
     NEVER,
@@ -68,6 +69,7 @@ __all__ = [
     "ShareMode",
     "Topology",
     "Where",
+    "WorkClass",
     "role_of",
     "transition",
 ]

@@ -16,6 +16,7 @@ VendorWish = Literal["any", "nvidia", "amd", "ascend"]
 Prefer = Literal["none", "speed", "cost"]
 Fabric = Literal["infiniband", "roce", "ethernet"]
 Rendezvous = Literal["none", "torchrun"]
+WorkClass = Literal["normal", "filler"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ class JobSpec:
         "torchrun"  # whether ranks get torchrun's variables, by which they find each other
     )
     pod: PodWish | None = None  # what it needs of its pods on a cluster
+    job_class: WorkClass = "normal"  # a filler runs on what no other job uses, and makes room at once
 
     @property
     def devices(self) -> int:
@@ -185,7 +187,12 @@ class JobSpec:
         return replace(self, devices_per_rank=0, requests=replace(self.requests, cpus=cpus))
 
     @property
-    def filler(self) -> bool:
+    def is_filler(self) -> bool:
+        """Whether it is a filler job: in no queue's books, and never in the way of another job's start."""
+        return self.job_class == "filler"
+
+    @property
+    def gives_way(self) -> bool:
         """Whether it may be stopped at any moment: of level low, without a minimum runtime, on whole devices."""
         return self.preemption == "low" and not self.min_runtime_s and self.share is None
 

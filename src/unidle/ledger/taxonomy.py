@@ -75,7 +75,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "model_load": "loading a model",
     },
     "fill": {
-        "filled": "useful filler work in a bubble",
+        "filled": "useful work of a filler, in a bubble or on a device that no other job used",
         "discarded": "filler work that was thrown away",
     },
 }

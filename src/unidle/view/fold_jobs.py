@@ -51,6 +51,8 @@ def set_state(view: View, job: JobView, state: JobState) -> None:
     view.touch(job.id)
     if state in ("queued", "restarting"):
         view.enqueue(job)
+    if job.spec.is_filler:
+        view.fillers.changed(job)
 
 
 _FREE_CAUSES: Final = {
@@ -89,7 +91,10 @@ def job_submitted(view: View, event: ev.JobSubmitted, now: int) -> None:
     job = JobView(event.job, event.spec, len(view.jobs), now, waiting_since_ns=now)
     job.submitted_by, job.source, job.identity = event.submitted_by, event.source, event.identity
     view.jobs.add(job)
-    view.enqueue(job)
+    if job.spec.is_filler:
+        view.fillers.changed(job)
+    else:
+        view.enqueue(job)
     view.touch(job.id)
 
 
@@ -108,7 +113,7 @@ def job_judged(view: View, event: ev.JobJudged, now: int) -> None:
 def attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     job = job_of(view, event.job)
     wanted = max(job.waiting_since_ns, job.not_before_ns)
-    if job.verdict is not None and job.verdict.code in _KEPT_BACK:
+    if job.spec.is_filler or (job.verdict is not None and job.verdict.code in _KEPT_BACK):
         wanted = now  # what was free meanwhile was so for that reason: the decision was there
     set_state(view, job, "starting")
     places, occupancy = event.places, view.occupancy
@@ -131,13 +136,19 @@ def attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     if view.closed or view.spares or view.taken:
         of_fleet.entered(view, numbers, now)
     view.book.take(numbers, now, wanted, job.id)
+    if job.spec.is_filler:  # for all others they stay free
+        view.fillers.changed(job)
+        strand(view, (place.node for place in places), now, asks=False)
+        return
     occupancy.take(ids)
     strand(view, (place.node for place in places), now, asks=job.spec.requests.given)
     started_use(view, job, places)
 
 
 def started_use(view: View, job: JobView, places: Sequence[RankPlace]) -> None:
-    """The job's queue is charged for these places from now on."""
+    """The job's queue is charged for these places from now on; a filler's is not."""
+    if job.spec.is_filler:
+        return
     ids = [s for place in places for s in place.slices]
     amounts: dict[str, int] = {}  # ranks without devices count in no quota
     if ids:
@@ -153,6 +164,11 @@ def stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
         return
     attempt.stop_ns = attempt.stop_ns or now
     attempt.stop = event
+    job = view.jobs.open[event.job]
+    if event.for_job is not None and job.spec.is_filler and attempt.yielded_ns is None:
+        attempt.yielded_ns = now
+        view.fillers.changed(job)
+        _given_back(view, attempt, now, asks=False)
     waiter = view.jobs.open.get(event.for_job or "")
     if waiter is not None:
         waiter.made_room = [*waiter.made_room[-_VERDICTS_KEPT:], (now, event.job)]
@@ -256,11 +272,19 @@ def attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
         from unidle.view import colocation  # not needed where nothing is cut
 
         colocation.left(view, job, attempt)
+    if job.spec.is_filler:
+        view.fillers.left(job, attempt)
+    if attempt.yielded_ns is None:
+        _given_back(view, attempt, now, asks=job.spec.requests.given)
+
+
+def _given_back(view: View, attempt: AttemptView, now: int, *, asks: bool) -> None:
+    """The slices of an attempt are its own no more. ``asks``: it requested cores or memory."""
     ids = [s for place in attempt.places for s in place.slices]
     book = view.book
     numbers = book.indexes(ids)
     book.give_back(numbers, now)
-    strand(view, (place.node for place in attempt.places), now, asks=job.spec.requests.given)
+    strand(view, (place.node for place in attempt.places), now, asks=asks)
     occupancy = view.occupancy
     quiet = not (book.down or view.closed or view.spares or view.taken)
     if quiet and occupancy.knows_all(ids):  # nearly always
@@ -323,7 +347,8 @@ def job_ended(view: View, event: ev.JobEnded, now: int) -> None:
     job.because = event.because
     _free_cause(view, now)
     view.promised.pop(job.id, None)
-    learn(view.speeds, view.book, job)
+    if not job.spec.is_filler:
+        learn(view.speeds, view.book, job)
     view.jobs.put_away(job)
     view.unposted.append(job.id)
     view.unposted_size += expected_postings(job)

@@ -43,6 +43,7 @@ def job_line(job: JobView, store: str | None = None) -> Plain:
         "submitted_by": job.submitted_by or None,
         "queue": job.spec.queue,
         "priority": job.spec.priority,
+        "class": job.spec.job_class,
         "submitted_ns": job.submitted_ns,
         "started_ns": job.attempts[0].placed_ns if job.attempts else None,
         "ended_ns": job.ended_ns,
