@@ -26,15 +26,15 @@ TOLD = (ev.AttemptPlaced, ev.StopAsked, ev.JobEnded, ev.Promised, ev.JobJudged, 
 
 
 class FillerChecker(WideChecker):
-    """Other jobs are checked as if there were no fillers. A device has one filler at most, and no process of another
+    """Other jobs are checked as if there were no fillers. A slice has one filler at most, and no process of another
     job begins on it before the filler's have ended."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fillers: set[str] = set()
-        self.on: dict[str, str] = {}  # by device
-        self.leaving: dict[str, set[str]] = {}  # by filler, its devices
-        self.placed: dict[str, set[str]] = {}  # devices of other jobs
+        self.on: dict[str, str] = {}  # by slice
+        self.leaving: dict[str, set[str]] = {}  # by filler, its slices
+        self.placed: dict[str, set[str]] = {}  # slices of other jobs
 
     def see(self, event: ev.Event, time_ns: int) -> None:
         job = getattr(event, "job", "")
@@ -44,23 +44,25 @@ class FillerChecker(WideChecker):
             self._of_filler(event, job)
             return
         if isinstance(event, ev.AttemptPlaced):
-            self.placed[job] = devices_of(event)
-            for device in self.placed[job]:
-                self._need(device not in self.on, "a filler is stopped before its device is given away", job)
+            self.placed[job] = slices_of(event)
+            for piece in self.placed[job]:
+                self._need(piece not in self.on, "a filler is stopped before its device is given away", job)
         elif isinstance(event, ev.DeviceCut):
-            self._need(event.device not in self.on, "no device is cut under a filler", event.device)
+            under = {device_of(piece) for piece in self.on}
+            self._need(event.device not in under, "no device is cut under a filler", event.device)
         elif isinstance(event, ev.RankSaw) and any(mark.k == "spawn" for mark in event.marks):
-            busy = set[str]().union(*self.leaving.values()) & self.placed[job]
+            left = set[str]().union(*self.leaving.values())
+            busy = {piece for piece in self.placed[job] if piece in left or device_of(piece) in left}
             self._need(not busy, "no process begins beside a filler's", f"{job} on {busy}")
         super().see(event, time_ns)
 
     def _of_filler(self, event: ev.Event, job: str) -> None:
-        mine = {device for device, filler in self.on.items() if filler == job}
+        mine = {piece for piece, filler in self.on.items() if filler == job}
         if isinstance(event, ev.AttemptPlaced):
-            found = devices_of(event)
-            self._need(self.on.keys().isdisjoint(found), "one filler at most on a device", job)
-            others = {device_of(piece) for piece in self._owner}
-            self._need(others.isdisjoint(found), "a filler gets what no other job uses", job)
+            found = slices_of(event)
+            self._need(self.on.keys().isdisjoint(found), "one filler at most on a slice", job)
+            used = {piece for piece in self._owner if piece in self.device_of}
+            self._need(used.isdisjoint(found), "a filler gets what no other job uses", job)
             self.on |= dict.fromkeys(found, job)
         elif isinstance(event, ev.StopAsked) and event.for_job is not None:
             self.leaving.setdefault(job, set()).update(mine)
@@ -69,13 +71,13 @@ class FillerChecker(WideChecker):
             self.leaving.pop(job, None)
             self._free(mine)
 
-    def _free(self, devices: Iterable[str]) -> None:
-        for device in devices:
-            del self.on[device]
+    def _free(self, slices: Iterable[str]) -> None:
+        for piece in slices:
+            del self.on[piece]
 
 
-def devices_of(event: ev.AttemptPlaced) -> set[str]:
-    return {device_of(piece) for place in event.places for piece in place.slices}
+def slices_of(event: ev.AttemptPlaced) -> set[str]:
+    return {piece for place in event.places for piece in place.slices}
 
 
 def lived(file: File, checker: type[WideChecker]) -> Loop:
@@ -86,10 +88,14 @@ def lived(file: File, checker: type[WideChecker]) -> Loop:
     return live(world, policy=Unidle, checker=checker())
 
 
-def of_others(loop: Loop, fillers: set[str]) -> list[tuple[int, ev.Event]]:
-    """What was decided about other jobs, and when; of devices, how they were cut."""
-    events = [(at, e) for at, e in loop.events if isinstance(e, TOLD)]
-    return [(at, e) for at, e in events if getattr(e, "job", "") not in fillers]
+def of_others(loop: Loop, fillers: set[str]) -> dict[str, list[tuple[int, ev.Event]]]:
+    """What was decided about each other job, and when; of each device, how it was cut."""
+    found: dict[str, list[tuple[int, ev.Event]]] = {}
+    for at, event in loop.events:
+        of = event.device if isinstance(event, ev.DeviceCut) else getattr(event, "job", "")
+        if isinstance(event, TOLD) and of not in fillers:
+            found.setdefault(of, []).append((at, event))
+    return found
 
 
 @st.composite
@@ -103,8 +109,8 @@ def filler_jobs(draw: st.DrawFn, fleet: File) -> File:
     if draw(st.booleans()):
         job["checkpoint"] = {"path": "fill"}
         ask |= {"step_s": 1, "checkpoint_every": draw(st.sampled_from([1, 5]))}
-    if draw(st.booleans()):
-        ask["stop_s"] = draw(st.sampled_from([1, 20]))
+    if "checkpoint" in job or job["grace_s"] == 0:  # it is killed; others would take up to 0.3 s to leave
+        ask["stop_s"] = draw(st.sampled_from([0, 1, 20]))
     if any("cpus" in node for node in fleet["nodes"]) and draw(st.booleans()):
         job["requests"] = {"cpus": draw(st.sampled_from([1, 2]))}
     return ask

@@ -39,7 +39,7 @@ class JobDecisions:
             state.commands.release(event.job, event.attempt)
             if job.spec.is_filler:
                 state.commands.start_behind()
-            state.place = True
+            state.decide_again(filler=job.spec.is_filler)
         elif isinstance(event, ev.RetryPlanned | ev.Requeued):
             state.set_timers(job)
         elif isinstance(event, ev.JobEnded):

@@ -148,7 +148,7 @@ class Controller:
             self._state.touch(self.view.jobs[job])
             if not spec.is_filler:
                 self._state.rest_after_turn(job)
-            self._state.place = True
+            self._state.decide_again(filler=spec.is_filler)
 
     def cancel(self, job: str, by: str) -> None:
         """Ask for a job's end; a job that already ended stays as it is."""
@@ -327,15 +327,17 @@ class Controller:
 
     def _decide(self) -> None:
         state, now = self._state, self._clock.now_ns()
-        if state.queue.due(now):
-            state.place = True
+        for filler in state.queue.due(now):
+            state.decide_again(filler=filler)
         for job_id in state.idle.due(now):
             state.queue.touch(job_id)
         for job_id in state.queue.take():
             self._jobs.decide(self.view.jobs[job_id], now)
-        if state.place and self._accepting:
-            state.place = False
-            self._placement.decide(self._clock.now_ns())  # after the decisions above, such as who waits again
+        if self._accepting and (state.place or state.fill):
+            fillers_only = not state.place
+            state.place = state.fill = False
+            # after the decisions above, such as who waits again
+            self._placement.decide(self._clock.now_ns(), fillers_only=fillers_only)
 
     def _retain(self, now: int) -> None:
         retention = self._services.retention
@@ -354,7 +356,8 @@ class Controller:
         if (
             state.queue.waits
             or self._commands.waits
-            or (state.place and self._accepting and (self.view.waiting or self.view.fillers.waiting))
+            or (state.place and self._accepting and self.view.waiting)
+            or ((state.place or state.fill) and self._accepting and self.view.fillers.waiting)
         ):
             return now
         times = [

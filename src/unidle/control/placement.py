@@ -27,10 +27,10 @@ class Placement:
         self._policy, self._state = policy, state
         self._fillers = FillerPolicy()
 
-    def decide(self, now: int) -> None:
+    def decide(self, now: int, *, fillers_only: bool = False) -> None:
         """Place what waits, and then fillers on what is left."""
         view = self._state.view
-        if view.waiting:
+        if view.waiting and not fillers_only:
             self._place(view, now)
         if view.fillers.waiting:
             plan = self._fillers.decide(view, now)
