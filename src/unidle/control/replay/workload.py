@@ -195,7 +195,8 @@ def behaviour(work_ns: Mapping[str, int], assumed: Assumptions) -> Workload:
             stop_ns=ns(assumed.stop_s),
             saves_on_stop=assumed.saves_on_stop,
             report_every=0,
-            comm_ppm=assumed.comm_ppm,
+            comm_ppm=0 if command.spec.is_filler else assumed.comm_ppm,
+            steady=command.spec.is_filler,  # its saves are many, and are not each reported
         )
 
     return workload
