@@ -137,7 +137,7 @@ def _show_lines(lines: Sequence[dict[str, Any]], now_ns: int) -> None:
     from unidle.control.queries.describe import silence_text
 
     rows = [
-        [line["job"], line["state"], str(line["attempts"]), str(line["ranks"]), str(line["steps"]),
+        [line["job"], line["state"] + (" (filler)" if line["class"] == "filler" else ""), str(line["attempts"]), str(line["ranks"]), str(line["steps"]),
          age(now_ns - line["submitted_ns"]), silence_text(line, now_ns) or line["reason"] or ""]
         for line in lines
     ]  # fmt: skip

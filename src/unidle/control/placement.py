@@ -93,7 +93,8 @@ class Placement:
             grace_ns = fillers.grace_ns(filler.spec)
             for_job = job.id if job is not None else name
             whom = in_full(job) if job is not None else "others"
-            because = Reason("filler_yields", f"a filler makes room at once, now for {whom}")
+            text = f"stopped to make room for {whom}: it is a filler, which leaves at once"
+            because = Reason("filler_yields", text)
             if attempt.stop is None:
                 state.stop_gang(filler, attempt, "preempted", because, most_ns=grace_ns, for_job=for_job)
             else:  # it was leaving, with more time

@@ -11,13 +11,13 @@ from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended
 from unidle.guard.failure_words import others_in_words
 from unidle.jobs import Reason
 from unidle.ledger.attempt import START_MOST_NS
-from unidle.view.accounts import durable_points
+from unidle.view.accounts import durable_points, job_entries
 from unidle.view.host_clocks import clock_errors
 from unidle.view.jobs import AttemptView, JobView, in_full
 from unidle.view.ranks import RankView
 from unidle.view.state import View
 from unidle.view.watching import without_agent
-from unidle.words import counted, length
+from unidle.words import counted, device_time, length
 
 if TYPE_CHECKING:
     from unidle.predict.outcome import Checked
@@ -213,6 +213,7 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
         "code": because.code if because else None,
         "decisions": decisions,
         "size": job.resized.text if job.resized is not None else None,
+        "filler": _filler(view, job),
         "silent": silence_text(line, view.time_ns) or None,
         "unmeasured": _unmeasured(job, view.time_ns),
         "unwatched": _unwatched(view, job),
@@ -226,6 +227,25 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
 
         result["waiting"] = waiting(view, job)
     return result
+
+
+def _filler(view: View, job: JobView) -> str | None:
+    """What a filler is, and what it got so far; None of other jobs."""
+    if not job.spec.is_filler:
+        return None
+    spent: dict[str, int] = {}
+    for entry in job_entries(view, job, view.time_ns) if not job.terminal or job.id in view.unposted else ():
+        ns = entry.sign * (entry.end_ns - entry.start_ns) * len(entry.slices)
+        spent[entry.leaf] = spent.get(entry.leaf, 0) + ns
+    text = "a filler: it runs on devices that no other job uses, and makes room at once"
+    if not spent:
+        return text
+    yields = sum(attempt.yielded_ns is not None for attempt in job.attempts)
+    useful, lost = (device_time(spent.get(leaf, 0) / 1_000) for leaf in ("filled", "discarded"))
+    got = f"{useful} of useful work, {lost} discarded"
+    if unknown := spent.get("unmeasured", 0):
+        got += f", {device_time(unknown / 1_000)} without a step that was seen"
+    return f"{text}; {counted(len(job.attempts), 'start')}, made room {counted(yields, 'time')}: {got}"
 
 
 def _unwatched(view: View, job: JobView) -> str | None:
