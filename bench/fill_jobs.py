@@ -43,7 +43,9 @@ GOAL_S = 1.0
 
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     jobs = live(arguments.pairs)
-    filled, empty = ([job for job in jobs if job.attempts[0].places[0].node == side] for side in ("filled", "empty"))
+    filled, empty = (
+        [job for job in jobs if job.attempts[0].places[0].node == side] for side in ("filled", "empty")
+    )
     for what, since in (("the decision", False), ("its submission", True)):
         ours, peers = [_begun_s(job, since) for job in filled], [_begun_s(job, since) for job in empty]
         yield Row(

@@ -418,10 +418,15 @@ class Checker:
         """Usable whole, with nobody there, nor to come, who may not be stopped at once."""
         if not all(self.healthy(device) for device in self.nodes[node].devices):
             return False
-        if any(node in kept.devices and not self.jobs[to].spec.gives_way for to, kept in self.promised.items()):
+        if any(
+            node in kept.devices and not self.jobs[to].spec.gives_way for to, kept in self.promised.items()
+        ):
             return False
         return not any(
-            job is not besides and job.live is not None and node in job.live.by_node and not job.spec.gives_way
+            job is not besides
+            and job.live is not None
+            and node in job.live.by_node
+            and not job.spec.gives_way
             for job in self.jobs.values()
         )
 

@@ -22,8 +22,14 @@ from unidle.view.accounts import job_entries
 from unidle.view.state import View
 
 START_NS = 1_000 * S
-ONE = Fleet((Tier("rack", "rack"),), (Node("n0", "rack", (Device("n0/0", "n0", 0, "gpu"),), cpus=4),), filler_price=0.5)
-FILLER = JobSpec(("x",), user="ann", device="gpu", preemption="low", job_class="filler", checkpoint_path="saved")
+ONE = Fleet(
+    (Tier("rack", "rack"),),
+    (Node("n0", "rack", (Device("n0/0", "n0", 0, "gpu"),), cpus=4),),
+    filler_price=0.5,
+)
+FILLER = JobSpec(
+    ("x",), user="ann", device="gpu", preemption="low", job_class="filler", checkpoint_path="saved"
+)
 NORMAL = JobSpec(("x",), user="bob", device="gpu")
 WORKS = SimJob(1_000 * S, step_ns=S, checkpoint_every=10)
 
@@ -75,8 +81,15 @@ def test_a_filler_counts_in_no_quota_and_in_no_count_of_free_devices() -> None:
 
 def test_spares_and_what_a_quota_keeps_from_others_are_filled() -> None:
     nodes = tuple(Node(f"n{k}", "rack", (Device(f"n{k}/0", f"n{k}", 0, "gpu"),)) for k in range(2))
-    fleet = replace(ONE, nodes=nodes, guard=GuardPolicy(spares=1), queues=(QueueSpec("default", limit={"gpu": 1.0}),))
-    loop = Loop(fleet, {"fill-1": WORKS, "fill-2": WORKS, "a": SimJob(50 * S), "b": SimJob(50 * S)}, START_NS, checker=FillerChecker())
+    fleet = replace(
+        ONE, nodes=nodes, guard=GuardPolicy(spares=1), queues=(QueueSpec("default", limit={"gpu": 1.0}),)
+    )
+    loop = Loop(
+        fleet,
+        {"fill-1": WORKS, "fill-2": WORKS, "a": SimJob(50 * S), "b": SimJob(50 * S)},
+        START_NS,
+        checker=FillerChecker(),
+    )
     for name, spec in (("a", NORMAL), ("b", NORMAL), ("fill-1", FILLER), ("fill-2", FILLER)):
         loop.controller.submit(name, spec)
     loop.to(at(1))
@@ -89,19 +102,31 @@ def test_spares_and_what_a_quota_keeps_from_others_are_filled() -> None:
 def test_a_filler_that_takes_the_cores_that_a_job_requests_makes_room() -> None:
     two = (Device("n0/0", "n0", 0, "gpu"), Device("n0/1", "n0", 1, "gpu"))
     fleet = replace(ONE, nodes=(Node("n0", "rack", two, cpus=4),))
-    loop = Loop(fleet, {"fill": WORKS, "small": SimJob(9 * S), "large": SimJob(9 * S)}, START_NS, checker=FillerChecker())
+    loop = Loop(
+        fleet,
+        {"fill": WORKS, "small": SimJob(9 * S), "large": SimJob(9 * S)},
+        START_NS,
+        checker=FillerChecker(),
+    )
     loop.controller.submit("fill", replace(FILLER, requests=Requests(cpus=3)))
     loop.to(at(1))
     loop.controller.submit("small", replace(NORMAL, requests=Requests(cpus=1)))
     loop.settle()
     assert loop.view.jobs["fill"].live is not None
-    loop.controller.submit("large", replace(NORMAL, devices_per_rank=0, device="cpu", requests=Requests(cpus=2)))
+    loop.controller.submit(
+        "large", replace(NORMAL, devices_per_rank=0, device="cpu", requests=Requests(cpus=2))
+    )
     loop.settle()
     assert loop.view.jobs["large"].live is not None and loop.view.jobs["fill"].live is None
 
 
 def test_a_filler_that_is_cancelled_with_a_long_grace_leaves_at_once_when_a_job_needs_its_device() -> None:
-    loop = Loop(ONE, {"fill": SimJob(100 * S, stop_ns=50 * S), "normal": SimJob(9 * S)}, START_NS, checker=FillerChecker())
+    loop = Loop(
+        ONE,
+        {"fill": SimJob(100 * S, stop_ns=50 * S), "normal": SimJob(9 * S)},
+        START_NS,
+        checker=FillerChecker(),
+    )
     loop.controller.submit("fill", replace(FILLER, grace_s=60))
     loop.to(at(1))
     loop.controller.cancel("fill", "ann")
@@ -115,7 +140,12 @@ def test_a_filler_that_is_cancelled_with_a_long_grace_leaves_at_once_when_a_job_
 @pytest.mark.parametrize(("saves", "grace_ms"), [(True, 0), (False, 300)])
 def test_only_a_filler_without_a_checkpoint_gets_time_to_leave(saves: bool, grace_ms: int) -> None:
     """Until its process has ended, the job's does not begin; a controller that dies meanwhile changes nothing."""
-    loop = Loop(ONE, {"fill": SimJob(100 * S, stop_ns=50 * S), "normal": SimJob(9 * S)}, START_NS, checker=FillerChecker())
+    loop = Loop(
+        ONE,
+        {"fill": SimJob(100 * S, stop_ns=50 * S), "normal": SimJob(9 * S)},
+        START_NS,
+        checker=FillerChecker(),
+    )
     loop.controller.submit("fill", replace(FILLER, grace_s=60, checkpoint_path="saved" if saves else None))
     loop.to(at(1))
     loop.controller.submit("normal", NORMAL)
@@ -140,10 +170,14 @@ def test_explanations_say_what_a_filler_is_what_it_got_and_whom_it_made_room_for
         "a filler: it runs on devices that no other job uses, and makes room at once; 1 start, made room 1 time: "
         "20 device-s of useful work, 5 device-s discarded"
     )
-    assert story["waiting"]["now"]["text"].startswith("a filler gets what no other job uses: needs 1 GPU, 0 of 1")
+    assert story["waiting"]["now"]["text"].startswith(
+        "a filler gets what no other job uses: needs 1 GPU, 0 of 1"
+    )
     assert story["waiting"]["start_unknown"].startswith("a filler starts when no other job uses")
     stop = next(line for line in story_lines(story) if "  stop  " in line)
-    assert "stopped to make room for job normal of user bob (queue default, priority 0): it is a filler" in stop
+    assert (
+        "stopped to make room for job normal of user bob (queue default, priority 0): it is a filler" in stop
+    )
     other = describe.explain(view, view.jobs["normal"])
     assert [d["jobs"] for d in other["decisions"] if d["what"] == "room for it"] == [["fill"]]
     assert other["filler"] is None

@@ -38,7 +38,9 @@ def test_a_filler_makes_room_for_a_job_and_goes_on_after_it(tmp_path: Path) -> N
         waits = ask("explain", filler, "--store", store)
         assert waits["class"] == "filler" and waits["state"] == "queued"
         assert "a filler gets what no other job uses" in waits["waiting"]["now"]["text"]
-        made = [d for d in ask("explain", normal, "--store", store)["decisions"] if d["what"] == "room for it"]
+        made = [
+            d for d in ask("explain", normal, "--store", store)["decisions"] if d["what"] == "room for it"
+        ]
         assert [d["jobs"] for d in made] == [[filler]]
         done = steps()
         (tmp_path / "done").touch()

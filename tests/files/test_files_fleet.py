@@ -52,6 +52,7 @@ def test_every_field_arrives(tmp_path: Path) -> None:
     text = """
         currency: EUR
         prices: {H100: 2.5}
+        filler_price: 0
         tiers:
           - {id: leaf-1, kind: leaf, parent: site-a}
           - {id: site-a, kind: site}
@@ -85,6 +86,7 @@ def test_every_field_arrives(tmp_path: Path) -> None:
         ),
         links=(Link("n1", "site-a", 2_500_000_000, 500),),
         prices_per_device_hour={"H100": 2.5},
+        filler_price=0,
         currency="EUR",
         source="declared",
     )
@@ -181,6 +183,7 @@ def test_wrong_ranges_are_refused(text: str) -> None:
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nlinks: [{{a: n1, b: site, gbps: 1e-10}}]", "less than 1 bit/s"),
         (f"nodes: [{{id: 'n[1-3]', address: '10.0.0.[1-2]', {ONE_CPU}}}]", "2 members for 3 nodes"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nprices: {{H100: -1}}", "prices.H100: must be a number from 0"),
+        (f"nodes: [{{id: n1, {ONE_CPU}}}]\nfiller_price: -1", "filler_price: must be a number from 0"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nprices: {{H100: .inf}}", "prices.H100: must be a finite number"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\ncurrency: euro", "currency: must be three capital letters"),
         (f"nodes: [{{id: n1, labels: {{a: 1}}, {ONE_CPU}}}]", "nodes[0].labels.a: must be one line of printable text (got 1); put it in quotes"),
@@ -306,7 +309,10 @@ def fleets(draw: st.DrawFn) -> Fleet:
     )
     prices = draw(st.dictionaries(texts, st.floats(0, 1e6), max_size=3))
     idle = draw(idle_policies())
-    return Fleet(tiers, tuple(nodes), links, prices, "EUR", "declared", gpu_links=wired, idle=idle)
+    filler_price = draw(st.none() | st.floats(0, 1e6))
+    return Fleet(
+        tiers, tuple(nodes), links, prices, "EUR", "declared", gpu_links=wired, idle=idle, filler_price=filler_price
+    )  # fmt: skip
 
 
 spans = st.integers(1, 10**6).map(lambda s: s * 10**9) | st.integers(10**9, 10**15)

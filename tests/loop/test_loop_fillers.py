@@ -49,7 +49,11 @@ def filler_jobs(draw: st.DrawFn, fleet: File) -> File:
         "class": "filler", "name": "f", "device": draw(st.sampled_from([*kinds, "any"])), "ranks": draw(st.sampled_from([1, 1, 1, 2])),
         "grace_s": draw(st.sampled_from([0, 0.2, 10])), "priority": draw(st.sampled_from([0, 5])),
     }  # fmt: skip
-    ask: File = {"job": job, "at_s": draw(st.sampled_from([0, 0, 5, 50])), "work_s": draw(st.sampled_from([5, 100, 1000]))}
+    ask: File = {
+        "job": job,
+        "at_s": draw(st.sampled_from([0, 0, 5, 50])),
+        "work_s": draw(st.sampled_from([5, 100, 1000])),
+    }
     if draw(st.booleans()):
         job["checkpoint"] = {"path": "fill"}
         ask |= {"step_s": 1, "checkpoint_every": draw(st.sampled_from([1, 5]))}

@@ -85,8 +85,14 @@ def _of_fillers(view: View) -> str:
     """What filler jobs use now."""
     on, waiting = view.fillers.on, len(view.fillers.waiting)
     runs = len(set(on.values()))
-    text = f"{counted(runs, 'filler')} {does(runs, 'run')} on {counted(len(on), 'device')} that no other job uses"
-    return f"{text}, and {counted(waiting, 'filler')} {does(waiting, 'wait')}; they count in no queue"
+    parts = []
+    if runs:
+        parts.append(
+            f"{counted(runs, 'filler')} {does(runs, 'run')} on {counted(len(on), 'device')} that no other job uses"
+        )
+    if waiting:
+        parts.append(f"{counted(waiting, 'filler')} {does(waiting, 'wait')}")
+    return f"{' and '.join(parts) or 'fillers leave their devices'}; fillers count in no queue"
 
 
 def _line(share: QueueAccount, resources: tuple[str, ...], capacity: tuple[int, ...]) -> dict[str, Any]:

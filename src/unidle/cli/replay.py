@@ -107,8 +107,8 @@ def _wish(text: str | None) -> FillerWish | None:
     from unidle.control.replay.fillers import FillerWish
     from unidle.errors import BadInput
 
-    count, _, gpus = text.partition("x")
-    numbers = [int(part) for part in (count, gpus or "1") if part.isdecimal()]
+    count, x, gpus = text.partition("x")
+    numbers = [int(part) for part in (count, gpus if x else "1") if part.isdecimal()]
     if len(numbers) < 2 or not 1 <= numbers[0] <= _MOST_FILLERS or not 1 <= numbers[1] <= _MOST_GPUS:
         remedy = f"give 1 to {_MOST_FILLERS:,} fillers of 1 to {_MOST_GPUS:,} GPUs, such as 4 or 4x8"
         raise BadInput("is not a number of fillers", field="--fillers", value=text, remedy=remedy)

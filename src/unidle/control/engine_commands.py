@@ -56,7 +56,12 @@ class EngineCommands:
         behind, self._behind = sorted(self._behind), set()
         for name in behind:
             job = self._view.jobs.open.get(name)
-            if job is not None and job.live is not None and job.live.stop is None and not job.live.all_spawned:
+            if (
+                job is not None
+                and job.live is not None
+                and job.live.stop is None
+                and not job.live.all_spawned
+            ):
                 self.start(job, job.live)
 
     def is_held(self, job: JobView, attempt: AttemptView) -> bool:

@@ -196,7 +196,7 @@ def _check_class(draft: JobDraft) -> None:
 _NOT_OF_FILLERS: Final = {
     "preemption": "preemption is high: a filler never has others stopped",
     "min_runtime_s": "min_runtime_s keeps others waiting",
-    "share": "share asks for a part of a device: a filler gets whole ones",
+    "share": "share requests a part of a device: a filler gets whole ones",
     "ranks": "ranks has min and max: a filler has one size",
     "queue_timeout_s": "queue_timeout_s bounds a wait that may have no end",
     "devices_per_rank": "devices_per_rank is 0: a filler fills devices",

@@ -73,9 +73,7 @@ EnvName = Annotated[
 EnvValue = Annotated[str, Meta(max_length=131_071, extra={"says": "text", "remedy": "put it in quotes"})]
 
 
-class JobFile(
-    Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"job_class": "class"}
-):
+class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"job_class": "class"}):
     """One job: a gang of processes that are placed, started and restarted together."""
 
     command: Annotated[
@@ -147,7 +145,7 @@ class JobFile(
         WorkClass,
         Meta(
             description="normal: waits for its turn in a queue. filler: runs on devices that no other job uses now, makes "
-            "room at once when one is needed, and goes on from its last checkpoint. It counts in no quota, and delays no job.",
+            "room at once when one is needed, and continues from its last checkpoint. It counts in no quota, and delays no job.",
             examples=["filler"],
         ),
     ] = "normal"

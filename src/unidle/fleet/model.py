@@ -197,7 +197,6 @@ class Fleet:
     links: tuple[Link, ...] = ()
     prices_per_device_hour: dict[str, float] = field(default_factory=dict)
     currency: str = "USD"
-    filler_price: float | None = None  # of a device-hour of filler jobs; None: as of other jobs
     source: str = "discovered"  # HOSTS, or the file that declares it
     queues: tuple[QueueSpec, ...] = ()
     zone: Zone = UTC  # of the queues' time windows
@@ -210,6 +209,7 @@ class Fleet:
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
     host_devices: tuple[HostDevices, ...] = ()  # of hosts that join; the first that fits a device counts
     sources: tuple[str, ...] = ()  # of a cluster, what is declared where: "queues: 3 objects"
+    filler_price: float | None = None  # of a device-hour of filler jobs; None: as of other jobs
 
     def devices(self) -> list[Device]:
         return [d for n in self.nodes for d in n.devices]

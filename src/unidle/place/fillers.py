@@ -80,7 +80,9 @@ class FillerPolicy:
 
     def _try(self, view: View, spec: JobSpec) -> Placed | GangRefusal:
         if self._scheduler is None:
-            from unidle.place.scheduler import Scheduler  # needs NumPy, which a fleet without fillers may do without
+            from unidle.place.scheduler import (
+                Scheduler,
+            )  # needs NumPy, which a fleet without fillers may do without
 
             self._scheduler = Scheduler()
         return self._scheduler.try_one(view, spec)

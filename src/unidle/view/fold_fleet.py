@@ -193,7 +193,7 @@ def spares_set(view: View, event: ev.SparesSet, now: int) -> None:
 
 
 def is_open(view: View, k: int) -> bool:
-    """Whether a slice may be given to a job that is no filler: nobody else has it."""
+    """Whether a slice may be given to a job that is no filler: no such job has it."""
     return not view.book.held[k] or view.book.slices[k].id in view.fillers.on
 
 

@@ -131,7 +131,12 @@ class View:
     def request(self, job: JobView, sign: int) -> None:
         """The ranks of the job's live attempt come to (+1) or leave (-1) their nodes."""
         asked, attempt = job.spec.requests, job.live
-        if self._hosts is None or attempt is None or not (asked.cpus or asked.memory_bytes) or job.spec.is_filler:
+        if (
+            self._hosts is None
+            or attempt is None
+            or not (asked.cpus or asked.memory_bytes)
+            or job.spec.is_filler
+        ):
             return
         for place in attempt.places:
             self._use_host(place.node, sign * asked.cpu_milli, sign * asked.memory_bytes)
