@@ -186,7 +186,7 @@ def test_a_store_is_replayed_on_a_fleet_with_other_queues(fleet: Path, trace: Pa
     assert set(answer["policies"]["unidle"]["queues"]) == {"ml", "lab"}
 
 
-def test_fillers_get_what_is_free_and_move_no_other_job(fleet: Path, trace: Path, tmp_path: Path) -> None:
+def test_fillers_get_what_is_free_and_move_no_other_job(fleet: Path, trace: Path) -> None:
     command = (
         "replay",
         "trace",
@@ -213,6 +213,23 @@ def test_fillers_get_what_is_free_and_move_no_other_job(fleet: Path, trace: Path
     ]
     text = " ".join(done.stdout.split())
     assert "all starts and ends of the other 4 jobs are the same to the nanosecond" in text
+
+
+def test_what_fillers_got_is_in_the_answer_and_in_the_store_that_is_kept(
+    fleet: Path, trace: Path, tmp_path: Path
+) -> None:
+    command = (
+        "replay",
+        "trace",
+        "--fleet",
+        fleet,
+        "--trace",
+        trace,
+        "--policy",
+        "unidle,spread",
+        "--fillers",
+        "4x2",
+    )
     answer = ask(*command, "--save", tmp_path / "kept")
     for name in ("unidle", "spread"):
         got, alone, filled = (

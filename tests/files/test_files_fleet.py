@@ -52,7 +52,6 @@ def test_every_field_arrives(tmp_path: Path) -> None:
     text = """
         currency: EUR
         prices: {H100: 2.5}
-        filler_price: 0
         tiers:
           - {id: leaf-1, kind: leaf, parent: site-a}
           - {id: site-a, kind: site}
@@ -86,7 +85,6 @@ def test_every_field_arrives(tmp_path: Path) -> None:
         ),
         links=(Link("n1", "site-a", 2_500_000_000, 500),),
         prices_per_device_hour={"H100": 2.5},
-        filler_price=0,
         currency="EUR",
         source="declared",
     )
@@ -359,3 +357,10 @@ def test_where_a_nodes_faults_are_read_runs_along_with_its_range(tmp_path):
     again = tmp_path / "again.yaml"
     again.write_text(fleet_to_yaml(fleet))
     assert [node.watch for node in load_fleet(again).nodes] == watches
+
+
+def test_fillers_may_cost_nothing_and_that_is_not_forgotten() -> None:
+    fleet = fleet_from_mapping(
+        {"nodes": [{"id": "n1", "devices": {"count": 1, "kind": "cpu"}}], "filler_price": 0}, "fleet"
+    )
+    assert fleet.filler_price == 0 and "filler_price: 0" in fleet_to_yaml(fleet)

@@ -65,13 +65,13 @@ class FillerPolicy:
         with view.beside_fillers():
             found = self._try(view, spec)
         places = getattr(found, "places", None)
-        return _refusal(spec, found.because) if places is None else Place("", places, found.because)
+        return _refusal(found.because) if places is None else Place("", places, found.because)
 
     def _found(self, view: View, job: JobView, taken: list[str]) -> Place | Reason:
         found = self._try(view, job.spec)
         places: tuple[RankPlace, ...] | None = getattr(found, "places", None)
         if places is None:
-            return _refusal(job.spec, found.because)
+            return _refusal(found.because)
         ids = [slice_id for place in places for slice_id in place.slices]
         view.occupancy.take(ids)
         taken += ids
@@ -144,5 +144,5 @@ def _like(spec: JobSpec) -> str:
     return repr((spec.ranks, spec.devices_per_rank, spec.device, spec.wish))
 
 
-def _refusal(spec: JobSpec, why: Reason) -> Reason:
+def _refusal(why: Reason) -> Reason:
     return Reason(why.code, f"a filler gets what no other job uses: {why.text}", why.figures)

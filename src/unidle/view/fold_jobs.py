@@ -19,6 +19,7 @@ from unidle.view.node_health import Strike, struck
 from unidle.view.partitions import renamed
 from unidle.view.ranks import RankView, take_up
 from unidle.view.records import IdleNotice, Prediction, Promise, Removal, UseView, VerdictView
+from unidle.view.released import given_back
 from unidle.view.speeds import learn
 from unidle.view.state import View
 from unidle.view.stranded import strand
@@ -168,7 +169,7 @@ def stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
     if event.for_job is not None and job.spec.is_filler and attempt.yielded_ns is None:
         attempt.yielded_ns = now
         view.fillers.changed(job)
-        _given_back(view, attempt, now, asks=False)
+        given_back(view, attempt, now, asks=False)
     waiter = view.jobs.open.get(event.for_job or "")
     if waiter is not None:
         waiter.made_room = [*waiter.made_room[-_VERDICTS_KEPT:], (now, event.job)]
@@ -178,16 +179,8 @@ def stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
 def verdict_reached(view: View, event: ev.VerdictReached, now: int) -> None:
     attempt = attempt_of(view, job_of(view, event.job), event.attempt)
     if attempt.live:
-        said = VerdictView(
-            now,
-            event.kind,
-            event.rank,
-            event.node,
-            event.onset_ns,
-            event.signal_ns,
-            event.acts,
-            event.because,
-        )
+        about, since = (event.kind, event.rank, event.node), (event.onset_ns, event.signal_ns)
+        said = VerdictView(now, *about, *since, event.acts, event.because)
         attempt.verdicts = [*attempt.verdicts[-_VERDICTS_KEPT:], said]
         if event.node and event.kind in ("hang", "cut"):
             struck(view.care, event.node, Strike(now, event.job, event.attempt, event.because))
@@ -275,27 +268,7 @@ def attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
     if job.spec.is_filler:
         view.fillers.left(job, attempt)
     if attempt.yielded_ns is None:
-        _given_back(view, attempt, now, asks=job.spec.requests.given)
-
-
-def _given_back(view: View, attempt: AttemptView, now: int, *, asks: bool) -> None:
-    """The slices of an attempt are its own no more. ``asks``: it requested cores or memory."""
-    ids = [s for place in attempt.places for s in place.slices]
-    book = view.book
-    numbers = book.indexes(ids)
-    book.give_back(numbers, now)
-    strand(view, (place.node for place in attempt.places), now, asks=asks)
-    occupancy = view.occupancy
-    quiet = not (book.down or view.closed or view.spares or view.taken)
-    if quiet and occupancy.knows_all(ids):  # nearly always
-        occupancy.give_back(ids)
-        return
-    of_fleet.left(view, ids, now)
-    for slice_id, k in zip(ids, numbers, strict=True):
-        if not occupancy.knows(slice_id):
-            book.remove(k, now)
-        elif k not in book.down:
-            occupancy.give_back([slice_id])
+        given_back(view, attempt, now, asks=job.spec.requests.given)
 
 
 def retry_planned(view: View, event: ev.RetryPlanned, now: int) -> None:

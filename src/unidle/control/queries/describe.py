@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from unidle.control.nodes.maintenance import is_checked, links_are_checked
+from unidle.control.queries.filler_text import filler_text
 from unidle.events.types import StopAsked
 from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended
 from unidle.guard.failure_words import others_in_words
 from unidle.jobs import Reason
 from unidle.ledger.attempt import START_MOST_NS
-from unidle.view.accounts import durable_points, job_entries
+from unidle.view.accounts import durable_points
 from unidle.view.host_clocks import clock_errors
 from unidle.view.jobs import AttemptView, JobView, in_full
 from unidle.view.ranks import RankView
 from unidle.view.state import View
 from unidle.view.watching import without_agent
-from unidle.words import counted, device_time, length
+from unidle.words import counted, length
 
 if TYPE_CHECKING:
     from unidle.predict.outcome import Checked
@@ -213,7 +214,7 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
         "code": because.code if because else None,
         "decisions": decisions,
         "size": job.resized.text if job.resized is not None else None,
-        "filler": _filler(view, job),
+        "filler": filler_text(view, job),
         "silent": silence_text(line, view.time_ns) or None,
         "unmeasured": _unmeasured(job, view.time_ns),
         "unwatched": _unwatched(view, job),
@@ -227,25 +228,6 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
 
         result["waiting"] = waiting(view, job)
     return result
-
-
-def _filler(view: View, job: JobView) -> str | None:
-    """What a filler is, and what it got so far; None of other jobs."""
-    if not job.spec.is_filler:
-        return None
-    spent: dict[str, int] = {}
-    for entry in job_entries(view, job, view.time_ns) if not job.terminal or job.id in view.unposted else ():
-        ns = entry.sign * (entry.end_ns - entry.start_ns) * len(entry.slices)
-        spent[entry.leaf] = spent.get(entry.leaf, 0) + ns
-    text = "a filler: it runs on devices that no other job uses, and makes room at once"
-    if not spent:
-        return text
-    yields = sum(attempt.yielded_ns is not None for attempt in job.attempts)
-    useful, lost = (device_time(spent.get(leaf, 0) / 1_000) for leaf in ("filled", "discarded"))
-    got = f"{useful} of useful work, {lost} discarded"
-    if unknown := spent.get("unmeasured", 0):
-        got += f", {device_time(unknown / 1_000)} without a step that was seen"
-    return f"{text}; {counted(len(job.attempts), 'start')}, made room {counted(yields, 'time')}: {got}"
 
 
 def _unwatched(view: View, job: JobView) -> str | None:
@@ -263,14 +245,8 @@ def _decisions_of(view: View, job: JobView, attempt: AttemptView) -> list[Plain]
     """The decisions about one attempt."""
     decisions = []
     size = f" ({counted(len(attempt.places), 'rank')})" if job.spec.elastic is not None else ""
-    decisions.append(
-        _decision(
-            attempt.placed_ns,
-            "placed",
-            f"attempt {attempt.number}{size} on {attempt.because.text}",
-            attempt.because,
-        )
-    )
+    text = f"attempt {attempt.number}{size} on {attempt.because.text}"
+    decisions.append(_decision(attempt.placed_ns, "placed", text, attempt.because))
     if _waits_for_check(view, job, attempt):
         nodes = list(dict.fromkeys(place.node for place in attempt.places))
         more = f" and {counted(len(nodes) - _NAMED, 'more node')}" if len(nodes) > _NAMED else ""
