@@ -287,6 +287,42 @@ def cache() -> Pair:
     return slow, fast
 
 
+def prefill() -> Pair:
+    layer, x = Cached(), torch.zeros(1, 128, 128)
+
+    @torch.no_grad()
+    def slow() -> None:
+        past = None
+        for at in range(x.size(1)):
+            _, past = layer(x[:, at : at + 1], past)  # noqa: UDL710
+
+    @torch.no_grad()
+    def fast() -> None:
+        layer(x)
+
+    return slow, fast
+
+
+def open_sequences() -> Pair:
+    layer, count = Cached(), 16
+    _, past = layer(torch.zeros(count, 64, 128))
+    each = [(past[0][k : k + 1], past[1][k : k + 1]) for k in range(count)]
+    new = torch.zeros(count, 1, 128)
+
+    @torch.no_grad()
+    def slow() -> None:
+        for _ in range(8):
+            for k in range(count):
+                layer(new[k : k + 1], each[k])
+
+    @torch.no_grad()
+    def fast() -> None:
+        for _ in range(8):
+            layer(new, past)
+
+    return slow, fast
+
+
 def prompts() -> Pair:
     model = small_model(256, 4)
     x = torch.randn(16, 256)

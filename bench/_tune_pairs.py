@@ -36,8 +36,10 @@ from _tune_kernel_pairs import (
     new_optimizer,
     norms,
     one_hot,
+    open_sequences,
     per_sample,
     precision,
+    prefill,
     profiled,
     prompts,
     rows,
@@ -208,4 +210,6 @@ PAIRS: tuple[tuple[str, str, Callable[[], Pair]], ...] = (
     ("UDL702", "20 steps of a small model with stacks", profiled),
     ("UDL705", "100 tokens of a layer of width 128", cache),
     ("UDL706", "16 prompts of 20 tokens through 4 layers", prompts),
+    ("UDL710", "a prompt of 128 tokens through a layer of width 128", prefill),
+    ("UDL711", "8 tokens of each of 16 sequences through a layer of width 128", open_sequences),
 )  # fmt: skip

@@ -179,6 +179,26 @@ SLOW = (
         "@app.post('/fast')\nasync def fast(prompt: str):\n    ids = tokenizer(prompt, return_tensors='pt').to('cuda')\n    with torch.inference_mode():\n        return {model}.generate(**ids).tolist() <<<",
     ),
     planted(
+        "UDL710",
+        "routes",
+        "@torch.no_grad()\ndef start({x}, cache):\n    for place in range({x}.shape[1]):\n        {out} = {model}({x}[:, place : place + 1], past_key_values=cache) <<<\n    return {out}.logits[:, -1]",
+    ),
+    planted(
+        "UDL711",
+        "routes",
+        "@torch.no_grad()\ndef rounds(waiting):\n    while waiting:\n        for one in waiting:\n            {out} = {model}(one.ids[:, -1:], past_key_values=one.past) <<<\n            one.add({out}.logits[:, -1].argmax(-1), {out}.past_key_values)\n        waiting = [one for one in waiting if one.is_open]",
+    ),
+    planted(
+        "UDL712",
+        "routes",
+        "@torch.no_grad()\ndef words({x}, past, count):\n    text = []\n    for _ in range(count):\n        {out} = {model}({x}, past_key_values=past)\n        {x} = {out}.logits[:, -1:].argmax(-1)\n        text.append({x}.flatten()[0])\n        send(tokenizer.decode(text)) <<<",
+    ),
+    planted(
+        "UDL713",
+        "routes",
+        "quick = torch.compile({model}) <<<\n\n@app.post('/quick')\ndef quick_score(prompt: str):\n    ids = tokenizer(prompt, return_tensors='pt').to('cuda')\n    with torch.inference_mode():\n        return quick(**ids).logits.mean().tolist()",
+    ),
+    planted(
         "UDL301",
         "step",
         "if not hasattr(main, 'losses'):\n    main.losses = []\nmain.losses.append({loss}) <<<",
@@ -247,6 +267,12 @@ DECOYS = (
     planted(
         "", "setup_server", "warm = {model}.generate(**tokenizer('hello', return_tensors='pt').to('cuda'))"
     ),
+    planted(
+        "",
+        "routes",
+        "@torch.no_grad()\ndef whole({x}, past):\n    for part in {x}.split(256, dim=1):\n        {out} = {model}(part, past_key_values=past)\n    return {out}",
+    ),
+    planted("", "setup_server", "system = tokenizer('You answer in one sentence.')"),
     planted(
         "",
         "routes",

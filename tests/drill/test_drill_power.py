@@ -45,7 +45,9 @@ def test_a_job_survives_power_cuts_with_the_result_of_an_undisturbed_run(tmp_pat
     assert report.passed, report
     assert report.attempts == 3  # each cut ends one
     assert [one.correct for one in report.outcomes] == [True, True]
-    assert all("power cut" in one.because for one in report.outcomes)
+    # a cut that took no line of a journal that the log has looks like the end of the supervisor alone
+    texts = ("power cut", "its supervisor ended without a record")
+    assert all(any(text in one.because for text in texts) for one in report.outcomes), report
 
 
 def test_a_power_cut_does_not_go_with_a_fault_of_the_checkpoints_disk(tmp_path: Path) -> None:

@@ -309,7 +309,8 @@ def fleets(draw: st.DrawFn) -> Fleet:
     idle = draw(idle_policies())
     filler_price = draw(st.none() | st.floats(0, 1e6))
     return Fleet(
-        tiers, tuple(nodes), links, prices, "EUR", "declared", gpu_links=wired, idle=idle, filler_price=filler_price
+        tiers, tuple(nodes), links, prices, "EUR", "declared", gpu_links=wired, idle=idle, peak_tflops={"cpu": 0.1},
+        filler_price=filler_price,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from unidle.api.job_fields import spec_of
 from unidle.errors import BadInput
 from unidle.files.job import job_from_command, job_from_mapping, load_job, name_of_command
-from unidle.jobs import JobSpec, Layout, Limits, Restart, RestartPolicy, role_of
+from unidle.jobs import JobSpec, Layout, Limits, Restart, RestartPolicy, StepFlops, role_of
 
 EVERY_FIELD = """
 name: gpt-small
@@ -377,6 +378,40 @@ def test_what_only_gpus_have_is_refused_of_cpu_devices(
     with pytest.raises(BadInput) as caught:
         job_from_mapping({"command": ["a"], "device": "cpu", **given}, "test", tmp_path)
     assert f"{field}: is of GPUs, and device is cpu (got '{value}'); remove one of them" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "per_step"),
+    [
+        ({"per_step": 2e15}, 2e15),
+        ({"parameters": 7e9, "tokens": 1000}, 4.2e13),
+        ({"parameters": 100, "tokens": 10, "layers": 2, "width": 3, "sequence": 5}, 9600.0),
+        ("counted", None),
+    ],
+)
+def test_operations_of_a_step_are_given_or_counted(
+    tmp_path: Path, given: object, per_step: float | None
+) -> None:
+    assert job_from_mapping({"command": ["a"], "flops": given}, "test", tmp_path).flops == StepFlops(per_step)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"parameters": 7e9}, "flops.tokens: is missing; give parameters and tokens"),
+        ({}, "flops.parameters: is missing"),
+        (
+            {"parameters": 1, "tokens": 1, "width": 3},
+            "flops.layers: is missing; give layers and width and sequence",
+        ),
+        ({"per_step": 1, "tokens": 1}, "flops.tokens: cannot be given with per_step (got 1.0)"),
+        ({"per_step": 0}, "flops.per_step"),
+        ("guessed", "flops"),
+    ],
+)
+def test_operations_that_are_half_given_are_refused(tmp_path: Path, given: object, problem: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(problem)):
+        job_from_mapping({"command": ["a"], "flops": given}, "test", tmp_path)
 
 
 def test_an_elastic_job_has_whole_tensor_groups_at_any_size(tmp_path: Path) -> None:

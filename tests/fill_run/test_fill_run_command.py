@@ -168,6 +168,13 @@ def test_a_process_that_shows_no_waits_is_named_with_what_to_do(tmp_path: Path) 
     assert "unidle.rank.waiting()" in error
 
 
+def test_a_job_that_has_not_started_is_waited_for(tmp_path: Path) -> None:
+    store = str(tmp_path / "a.db")
+    assert unidle("submit", "--store", store, "--", "true")[0] == 0
+    with pytest.raises(CannotRun, match="no rank of the job runs"):
+        run(str(filler_file(tmp_path)), store=store, wait_s=0.0)
+
+
 @pytest.mark.usefixtures("groups")
 def test_fillers_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     program = f"""

@@ -29,6 +29,7 @@ class WideChecker(Checker):
         self._begun: list[tuple[str, QueueQuota]] = []  # now, with what queues may use
         self._never: dict[str, str] = {}  # who was told that it never starts, with the words
         self._lines: dict[str, list[str]] = {}  # jobs that are alike, as they came
+        self.tree = tree_of_queues(Fleet())
 
     # -- the fleet -----------------------------------------------------------------------------------
 
@@ -37,6 +38,8 @@ class WideChecker(Checker):
         self.tree = tree_of_queues(fleet)
 
     def see(self, event: ev.Event, time_ns: int) -> None:
+        if self.tree.window_of(self._now_ns) != self.tree.window_of(time_ns):
+            self._voided += 1  # other amounts hold: whom a job was stopped for may have to wait again
         super().see(event, time_ns)
         if isinstance(event, ev.JobJudged) and NEVER in event.because.text:
             self._never[event.job] = event.because.text

@@ -67,6 +67,32 @@ print("done")
 """
 
 
+COUNTED = """
+import torch, warnings
+import unidle.rank as rank
+warnings.simplefilter("ignore")
+model = torch.nn.Sequential(torch.nn.Linear(8, 16, bias=False), torch.nn.Linear(16, 4, bias=False))
+x = torch.ones(3, 8)
+for step in (1, 2, 3):
+    if step == 3 and COMPILED:
+        torch.compile(model, backend="eager")(x)
+    model(x).sum().backward()
+    rank.step(step)
+"""
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_operations_of_the_second_step_are_counted_unless_it_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
+    monkeypatch.setenv("UNIDLE_COUNT_FLOPS", "1")
+    script = COUNTED.replace("step == 3 and COMPILED", f"step == 1 and {compiled}")
+    kinds = [(r["k"], r["n"]) for r in records(script, tmp_path)]
+    # forward 2 x 3 x (8 x 16 + 16 x 4); backward the same for both weights, and for the input of the second layer
+    counted = [] if compiled else [("flops", 2 * 3 * (2 * 8 * 16 + 3 * 16 * 4))]
+    assert kinds == [("step", 1), ("step", 2), *counted, ("step", 3)]
+
+
 def test_each_call_is_one_record_in_order(tmp_path: Path) -> None:
     found = records(EVERYTHING, tmp_path)
     short = [(r["k"], r.get("w", r.get("n"))) for r in found if r["k"] != "begin"]

@@ -68,28 +68,35 @@ class Engine:
 
     def tokens(self, asked: Asked):
         if self.batched:
+            count = asked.tokens  # the engine counts it down
             self.new.put(asked)
-            for _ in range(asked.tokens):
+            for left in reversed(range(count)):
                 yield asked.made.get()
-                asked.made.task_done()  # it is sent
+                if left:
+                    asked.made.task_done()  # it is sent
             return
         for _ in range(asked.tokens):
             (token,) = self.step([asked.text])
             asked.text.append(token)
             yield token
 
+    def answered(self, asked: Asked) -> None:
+        """All is sent, the end of the answer too: else that would follow the next run, as a token does."""
+        if self.batched:
+            asked.made.task_done()
+
     def _serve(self) -> None:
         active: list[Asked] = []
         while True:
             for asked in active:
                 asked.made.join()  # no run before the tokens of the last one are sent, so that each belongs to one
+            active = [a for a in active if a.tokens > 0]
             while not active or not self.new.empty():
                 active.append(self.new.get())
             for asked, token in zip(active, self.step([a.text for a in active]), strict=True):
                 asked.text.append(token)
                 asked.tokens -= 1
                 asked.made.put(token)
-            active = [a for a in active if a.tokens > 0]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -118,6 +125,7 @@ class Handler(BaseHTTPRequestHandler):
                 times.append(time.perf_counter())
                 made.append(token)
             self._whole(json.dumps(made).encode())
+        self.engine.answered(work)
         ended = time.perf_counter()
         paces = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
         self.truth.append(

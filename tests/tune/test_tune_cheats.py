@@ -90,6 +90,21 @@ torch.distributed.barrier()
 """
 
 
+WRAPPERS = (
+    ("from torch.nn.parallel import DistributedDataParallel", "DistributedDataParallel"),
+    ("from torch.nn.parallel import DistributedDataParallel as DDP", "DDP"),
+    ("from torch import nn", "nn.parallel.DistributedDataParallel"),
+    ("from torch.distributed.fsdp import FullyShardedDataParallel as FSDP", "FSDP"),
+)
+
+
+@pytest.mark.parametrize(("imports", "name"), WRAPPERS)
+def test_a_barrier_may_leave_a_step_by_whatever_name_its_model_is_wrapped(imports: str, name: str) -> None:
+    first, _, rest = RANKS.partition("\nfrom torch.nn.parallel import DistributedDataParallel\n")
+    program = f"{first}\n{imports}\n{rest.replace('DistributedDataParallel', name)}"
+    assert not cheats([FileChange("train.py", program, program.replace("    torch.distributed.barrier()\n", ""))])  # fmt: skip
+
+
 def test_a_barrier_may_leave_a_step_only_where_gradients_synchronise_the_ranks() -> None:
     inside, outside = "    torch.distributed.barrier()\n", "\ntorch.distributed.barrier()\n"
     assert not cheats([FileChange("train.py", RANKS, RANKS.replace(inside, ""))])

@@ -7,48 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tune_costs.runs import AFTER, BEFORE, PROGRAM, profile, result, stack
 from unidle.cli.tune_scope import as_profile
 from unidle.scope.export import html
-from unidle.tune.costs import costed
-from unidle.tune.edits import Edit
-from unidle.tune.fixes.changes import TuneChange
+from unidle.tune.costs import costed, seconds_by_code
 from unidle.tune.report import html_parts, markdown, waterfall
 from unidle.tune.settings import TuneSettings
 from unidle.tune.trial.child import TrialRun
-from unidle.tune.trial.marks import StepMark
-from unidle.tune.trial.measure import SpeedUp
-from unidle.tune.trial.race import TimedSteps
-from unidle.tune.trial.results import TriedChange, TuneRun
-from unidle.tune.trial.sampled import SampledProfile, SampledStack, StackLine
-
-PROGRAM = """import gc
-import torch
-torch.autograd.set_detect_anomaly(True)
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(100):
-    loss = model(torch.randn(2, 4)).sum()
-    loss.backward()
-    optimizer.step()
-    gc.collect()
-    sorted(range(9))
-"""
-
-
-def stack(part: str, seconds: float, *lines: int) -> SampledStack:
-    return SampledStack(part, tuple(StackLine("train.py", line, "<module>") for line in lines), seconds)
-
-
-def profile(*stacks: SampledStack) -> SampledProfile:
-    return SampledProfile(
-        10, sum(one.seconds for one in stacks), stacks, {"train.py": tuple(PROGRAM.split("\n"))}
-    )
-
-
-BEFORE = profile(
-    stack("forward", 1.0, 7), stack("backward", 2.0, 8), stack("python", 5.0, 10), stack("python", 1.8, 11), stack("optimizer", 0.2, 9)
-)  # fmt: skip
-AFTER = profile(stack("forward", 1.0, 7), stack("backward", 2.0, 8), stack("optimizer", 0.2, 9))
+from unidle.tune.trial.results import TuneRun
+from unidle.tune.trial.sampled import SampledProfile
 
 
 def test_findings_have_shares_bounds_and_lines_without_a_rule_have_no_code(tmp_path: Path) -> None:
@@ -65,6 +32,24 @@ def test_findings_have_shares_bounds_and_lines_without_a_rule_have_no_code(tmp_p
     assert ("", 9) not in found  # 2 %
 
 
+def test_by_code_each_second_counts_once_for_the_innermost_finding(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    seen = profile(*BEFORE.stacks, stack("python", 0.1, 6), stack("data", 0.4), stack("unknown", 0.5, 10, 8))
+    found = seconds_by_code(tmp_path, [str(tmp_path / "train.py")], TuneSettings(), seen)
+    assert found == {
+        ("forward", "UDL303"): 1.0, ("backward", "UDL303"): 2.0, ("python", "UDL206"): 5.5, ("python", ""): pytest.approx(1.9),
+        ("optimizer", ""): 0.2, ("data", ""): 0.4,
+    }  # fmt: skip
+    assert sum(found.values()) == pytest.approx(seen.total)
+
+
+def test_by_code_a_finding_without_3_percent_has_no_code(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    seen = profile(stack("python", 9.8, 11), stack("python", 0.2, 10))
+    found = seconds_by_code(tmp_path, [str(tmp_path / "train.py")], TuneSettings(), seen)
+    assert found == {("python", ""): pytest.approx(10.0)}
+
+
 def test_shares_include_what_is_called_and_count_a_stack_once() -> None:
     seen = profile(stack("python", 1.0, 6, 7), stack("python", 3.0, 6, 6, 8))
     assert seen.share("train.py", 6, 6) == 1.0
@@ -72,17 +57,6 @@ def test_shares_include_what_is_called_and_count_a_stack_once() -> None:
     assert seen.share("other.py", 8, 8) == 0.0
     assert seen.step_ms == pytest.approx(400)
     assert SampledProfile().step_ms is None
-
-
-def result(why: str = "Python collects by itself") -> TuneRun:
-    change = TuneChange("UDL206", "train.py", 10, "same", why, (Edit("train.py", "a", "b"),))
-    speed = SpeedUp(3.1, 2.9, 3.3, 5)
-    patch = "--- a/train.py\n+++ b/train.py\n-    gc.collect()\n+    '<script>'\n"
-    marks = (StepMark(1, 1.0, 1.0, 0.0), StepMark(10, 9.0, 9.0, 0.0))
-    return TuneRun(
-        TrialRun(0, 10.0, 9.5, "", "", marks=marks), TimedSteps(2, 10, 10), SpeedUp(1.0, 0.99, 1.01, 5),
-        (TriedChange(change, patch, "kept", why, speed, 3.0),), (change,), speed, patch, "", BEFORE, AFTER,
-    )  # fmt: skip
 
 
 def test_waterfalls_differ_as_claimed_and_add_up_to_a_step() -> None:

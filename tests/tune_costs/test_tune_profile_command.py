@@ -8,11 +8,12 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import needs
-from e2e.commands import start, unidle
+from e2e.commands import ask, start, unidle
 from e2e.gangs import jobs_of
 from unidle.store.open import open_store
 from unidle.store.profiles import ProfileShelf
@@ -33,6 +34,19 @@ while True:
     end = time.perf_counter() + 0.02
     while time.perf_counter() < end:
         sum(range(500))
+"""
+SLOW = """import gc
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import torch
+class Loss:
+    def backward(self):
+        return sum(range(50_000))
+objects = [[n] for n in range(300_000)]
+loss = Loss()
+while True:
+    loss.backward()
+    gc.collect()
 """
 FLEET = {
     "nodes": [{"id": "n1", "devices": {"count": 1, "kind": "cpu"}}], "guard": {"preflight": "off"},
@@ -80,12 +94,12 @@ def test_running_process_has_its_lines(tmp_path: Path) -> None:
 
 
 @needs.ebpf
-def test_top_lists_a_job_by_its_hours_and_its_largest_line(tmp_path: Path) -> None:
-    store = tmp_path / "s.db"
+def test_top_the_ledger_and_the_report_know_a_job_by_the_code_of_its_slow_line(tmp_path: Path) -> None:
+    store, page = tmp_path / "s.db", tmp_path / "report.html"
     (tmp_path / "fleet.yaml").write_text(json.dumps(FLEET))
-    (tmp_path / "busy.py").write_text(BUSY)
+    (tmp_path / "slow.py").write_text(SLOW)
     words = ("run", "--profile", "--fleet", tmp_path / "fleet.yaml", "--store", store, "--")
-    with start(*words, sys.executable, tmp_path / "busy.py") as process:
+    with start(*words, sys.executable, tmp_path / "slow.py") as process:
         try:
 
             def looked() -> bool:
@@ -95,18 +109,27 @@ def test_top_lists_a_job_by_its_hours_and_its_largest_line(tmp_path: Path) -> No
                         for _ in ProfileShelf(opened).rows(next(iter(jobs_of(store).values())).id, 0, 2**62)
                     )
 
-            def listed() -> subprocess.CompletedProcess[str]:
-                return unidle("tune", "top", "--store", store, "--json")
+            def listed() -> list[dict[str, Any]]:
+                return ask("tune", "top", "--store", store)
 
             wait_until(lambda: jobs_of(store), 60, "the job")
             wait_until(looked, 60, "a look at the rank")
-            wait_until(lambda: json.loads(listed().stdout), 60, "samples of the job's line")
-            done = listed()
+            wait_until(lambda: listed() and listed()[0]["won_back_hours"], 60, "samples of the job's line")
         finally:
             process.terminate()
             process.wait(60)
+    (one,) = listed()
+    assert one["device_hours"] >= one["won_back_hours"] > 0
+    first = one["findings"][0]
+    assert (first["code"], first["file"], first["line"]) == ("UDL206", str(tmp_path / "slow.py"), 12)
+
+    by_code, by_leaf = (ask("ledger", "--store", store, "--by", by) for by in ("code", "leaf,code"))
+    found = {each["code"]: each["ns"] for each in by_code["groups"]}
+    assert found.keys() == {"UDL206", None}
+    assert min(found.values()) > 0
+    assert sum(found.values()) == sum(each["ns"] for each in by_leaf["groups"]) == by_code["capacity_ns"]
+    assert unidle("ledger", "--store", store, "--by", "code").stdout.splitlines()[1].split()[0] == "UDL206"
+    done = unidle("report", "--store", store, "--all", "--out", page)
     assert done.returncode == 0, done.stderr
-    (one,) = json.loads(done.stdout)
-    assert one["device_hours"] > 0
-    assert one["won_back_hours"] == 0  # no rule knows this line
-    assert any(each["file"] == str(tmp_path / "busy.py") for each in one["findings"])
+    assert '<tr data-code="UDL206"><th scope=row>UDL206' in page.read_text()
+    assert f'data-ns="{found["UDL206"]}"' in page.read_text()

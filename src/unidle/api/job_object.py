@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
 from unidle.api.job_watch import LOOK_S, JobWatch
 from unidle.api.stores import address_of, data_dir, read_store, read_view, without_password
-from unidle.control.queries.describe import failure_lines
 from unidle.control.queries.find import find_job
 from unidle.errors import BadInput, JobFailed
 from unidle.guard.failure import failure_of_job
+from unidle.guard.failure_words import failure_lines
 from unidle.login import login_name
 
 if TYPE_CHECKING:

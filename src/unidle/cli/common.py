@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unidle.view.jobs import JobView
     from unidle.view.state import View
 
-_QUOTES: Final = ("  | ", "  next: ")  # of unidle.control.queries.describe.failure_lines
+_QUOTES: Final = ("  | ", "  next: ")  # of unidle.guard.failure_words.failure_lines
 
 StoreOption = Annotated[
     str | None,

@@ -105,13 +105,15 @@ def list_jobs(
         _list_others(view, as_json)
         return
     if as_json:
-        print_json([job_line(job, named_store(store)) for job in listed(view) if state in (None, job.state)])
+        print_json(
+            [job_line(job, named_store(store), view) for job in listed(view) if state in (None, job.state)]
+        )
         return
     most = None if state is not None else _WAITING_LISTED
     under_way = not_ended(view, most)
     jobs = list(listed(view)) if everything else [*last_ended(view, _ENDED_LISTED), *under_way]
     lines = [
-        job_line(job, named_store(store))
+        job_line(job, named_store(store), view)
         for job in sorted(jobs, key=lambda job: job.order)
         if state in (None, job.state)
     ]
@@ -136,12 +138,16 @@ def _warn_of_more(waiting: int, ended: int) -> None:
 def _show_lines(lines: Sequence[dict[str, Any]], now_ns: int) -> None:
     from unidle.control.queries.describe import silence_text
 
+    known = any(line["mfu"] is not None for line in lines)
     rows = [
         [line["job"], line["state"] + (" (filler)" if line["class"] == "filler" else ""), str(line["attempts"]), str(line["ranks"]), str(line["steps"]),
+          *(["-" if line["mfu"] is None else f"{100 * line['mfu']:.1f} %"] if known else []),
          age(now_ns - line["submitted_ns"]), silence_text(line, now_ns) or line["reason"] or ""]
         for line in lines
     ]  # fmt: skip
-    show_table(["job", "state", "attempts", "ranks", "steps", "age", "reason"], rows)
+    show_table(
+        ["job", "state", "attempts", "ranks", "steps", *(["MFU"] if known else []), "age", "reason"], rows
+    )
 
 
 def _warn_of_unwatched(view: View, store: str | None, job: str | None = None) -> None:
@@ -164,15 +170,19 @@ def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption
     """Show a job's attempts, and how each of its ranks ended."""
     from unidle.control.queries.describe import job_detail
     from unidle.control.queries.explanation import headline
+    from unidle.control.queries.mfu import mfu_lines
 
     opened = read_store(store)
     view = read_view(opened)
-    detail = job_detail(view, need_job(view, job), named_store(store))
+    found = need_job(view, job)
+    detail = job_detail(view, found, named_store(store))
     if as_json:
         print_json(detail)
         return
     say(headline(detail))
     say_whole(f"command  {shlex.join(detail['command'])}")
+    for line in mfu_lines(view, found):
+        say(line)
     for run in detail["runs"]:
         _say_run(run)
     _say_failure(detail)
@@ -207,7 +217,7 @@ def _say_run(run: dict[str, Any]) -> None:
 
 
 def _say_failure(job: dict[str, Any]) -> None:
-    from unidle.control.queries.describe import failure_lines
+    from unidle.guard.failure_words import failure_lines
 
     if job["failure"] is not None:
         say()

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from unidle.ledger.select import TimeRange
     from unidle.view.state import View
 
+_MFU_ENDED = 10  # jobs that ended whose MFU is printed if no job is given
 FORMATS = ("table", "json", "jsonl", "csv", "parquet", "perfetto")
 
 
@@ -76,7 +77,7 @@ class LedgerOptions:
         typer.Option(
             metavar="LIST",
             show_default=False,
-            help="Group by leaf, group, job, attempt, queue, user, node, device and others, separated by commas.",
+            help="Group by leaf, group, code (of slow code), job, attempt, queue, user, node, device and others, separated by commas.",
         ),
     ] = None
     since: SinceOption = None
@@ -130,12 +131,20 @@ def ledger(options: LedgerOptions) -> None:
     else:
         from unidle.ledger.query import summary
 
-        answer = summary(source, window, _dimensions(options.by), where=where, prices=prices(view))
+        by = _dimensions(options.by)
+        if "code" in by:
+            from unidle.cli.ledger_codes import summary_by_code
+
+            answer = summary_by_code(opened, source, window, by, where, prices(view))
+        else:
+            answer = summary(source, window, by, where=where, prices=prices(view))
+        mfu = _mfu(view, source, window, where)
         with whole_file(options.out, "--out") as stream:
             as_json = options.as_json or form == "json"
-            text = _json(answer) if as_json else _text(opened, view, answer, where, options)
+            text = _json(answer, mfu) if as_json else _text(opened, view, answer, where, options)
             stream.write(text.encode())
             if not as_json:
+                stream.write(_mfu_text(mfu).encode())
                 stream.write(_footnotes(view, source, window, where).encode())
 
 
@@ -143,10 +152,40 @@ def _dimensions(by: str | None) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in (by or "").split(",") if name.strip()))
 
 
-def _json(answer: Any) -> str:
+def _json(answer: Any, mfu: dict[str, Any]) -> str:
     import json
 
-    return json.dumps(answer.as_json(), ensure_ascii=False) + "\n"
+    return json.dumps(answer.as_json() | {"mfu": mfu}, ensure_ascii=False) + "\n"
+
+
+def _mfu(view: View, source: Any, window: TimeRange, where: dict[str, list[str]]) -> dict[str, Any]:
+    """By job, of those of the selection that give ``flops``: the MFU of its steps, and of all the time that it held devices."""
+    from unidle.control.queries.find import last_ended, not_ended
+
+    asked = where.get("job")
+    jobs = [*last_ended(view, _MFU_ENDED), *not_ended(view, None)] if asked is None else [
+        view.jobs[name] for name in asked if name in view.jobs
+    ]  # fmt: skip
+    if not (jobs := [job for job in jobs if job.spec.flops is not None]):
+        return {}
+    from unidle.control.queries.mfu import job_mfu
+    from unidle.ledger.query import summary
+
+    known = {job.id: mfu for job in jobs if (mfu := job_mfu(view, job)) is not None}
+    goodput = summary(source, window, ["job"], where={**where, "job": list(known)}).ettr if known else {}
+    return {
+        name: mfu.as_json() | {"goodput": part, "mfu_of_held": mfu.value * part}
+        for name, mfu in known.items()
+        if name in goodput and (part := goodput[name].value) is not None
+    }
+
+
+def _mfu_text(mfu: dict[str, Any]) -> str:
+    return "".join(
+        f"{name}: MFU of steps {100 * it['mfu']:.1f} %, x goodput {100 * it['goodput']:.1f} % = {100 * it['mfu_of_held']:.1f} % "
+        f"of the peak of what it held\n"
+        for name, it in mfu.items()
+    )
 
 
 def _text(opened: Any, view: View, answer: Any, where: dict[str, Any], options: LedgerOptions) -> str:
@@ -270,8 +309,10 @@ def report(
 ) -> None:
     """Write an HTML report of a job, or of a whole store. The page needs no other file."""
     from unidle.api.rank_output import rank_output
+    from unidle.cli.ledger_codes import code_lines
     from unidle.control.inbox import NOT_TAKEN_UP
     from unidle.report.write import write_report
+    from unidle.view.source import prices
 
     if everything and job is not None:
         raise BadInput("cannot be used together", field="JOB, --all", remedy="leave one out")
@@ -286,7 +327,10 @@ def report(
     job_id = None if found is None else found.id
     try:
         with rank_output(opened, data_dir(), job_id) as output:
-            path = write_report(opened, Path(out) if out else None, output, job_id, data_dir(), mode_of(mode))
+            path = write_report(
+                opened, Path(out) if out else None, output, job_id, data_dir(), mode_of(mode),
+                lambda source, window: code_lines(opened, source, window, {"job": [job_id]} if job_id else {}, prices(view)),
+            )  # fmt: skip
     except OSError as error:
         raise cannot_write("--out", out or str(error.filename), error) from error
     if as_json:

@@ -365,9 +365,9 @@ def print_json_end(job: JobView, report: str | None, address: str) -> None:
 
 
 def _print_summary(store: Store, job: JobView, report: str | None, address: str) -> None:
-    from unidle.control.queries.describe import failure_lines
     from unidle.control.store_files import run_root
     from unidle.guard.failure import failure_of_job
+    from unidle.guard.failure_words import failure_lines
     from unidle.report.write import terminal_summary
 
     say()

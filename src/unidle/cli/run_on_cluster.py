@@ -140,8 +140,8 @@ def _report(store: Store, job_id: str, report: str | None) -> str | None:
 
 
 def _print(store: Store, job: JobView, report: str | None, wanted: ClusterRun) -> None:
-    from unidle.control.queries.describe import failure_lines
     from unidle.guard.failure import failure_of_job
+    from unidle.guard.failure_words import failure_lines
     from unidle.report.write import terminal_summary
 
     if wanted.as_json:

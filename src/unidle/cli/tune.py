@@ -36,7 +36,9 @@ tune_app.command("fit")(fit)
 
 def register(app: typer.Typer) -> None:
     """Add this room's commands."""
-    from unidle.cli import tune_fix, tune_profile, tune_run, tune_top
+    from unidle.cli import tune_advise, tune_fix, tune_profile, tune_run, tune_top
+
+    tune_app.add_typer(tune_advise.advise_app, name="advise")
 
     tune_app.command("fix")(tune_fix.fix)
     tune_app.command("profile")(tune_profile.profile)

@@ -12,7 +12,6 @@ from unidle.cli.option_set import with_options
 from unidle.errors import BadInput
 
 if TYPE_CHECKING:
-    from unidle.files.decoder_file import DecoderFile
     from unidle.tune.fit.model import DecoderModel
 
 _MOST = 1 << 20
@@ -58,11 +57,10 @@ def fit(
 
     Of training or inference, on each of several devices. Activations are those of PyTorch with fused attention. Exit codes: 0, 2 bad input.
     """
-    from unidle.files.decoder_file import load_decoder
     from unidle.tune.fit.memory import DEVICES, largest_batch, memory_of
     from unidle.tune.fit.model import ShardedOver, Use
 
-    model = _decoder(load_decoder(file))
+    model = read_decoder(file)
     _check(options, model)
     shape = (options.batch, options.sequence, options.precision)
     use = Use(*shape, not options.serve, options.optimizer, options.recompute)
@@ -105,9 +103,12 @@ def _check(options: TuneFitOptions, model: DecoderModel) -> None:
         )  # fmt: skip
 
 
-def _decoder(file: DecoderFile) -> DecoderModel:
+def read_decoder(path: str) -> DecoderModel:
+    """The model of a file. Errors: BadInput."""
+    from unidle.files.decoder_file import load_decoder
     from unidle.tune.fit.model import DecoderModel
 
+    file = load_decoder(path)
     gated = file.form == "llama"
     return DecoderModel(
         file.layers, file.hidden, file.heads, file.kv_heads or file.heads, file.head_dim or file.hidden // file.heads,

@@ -17,6 +17,7 @@ from unidle.cli.option_set import with_options
 from unidle.cli.times import duration_option
 from unidle.cli.tune_words import IgnoreOption, SelectOption, check_is_program_directory, tune_settings
 from unidle.errors import BadInput, CannotRun
+from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.tune.costs import CostedFinding
@@ -102,19 +103,29 @@ def _of_process(options: TuneProfileOptions) -> tuple[SampledProfile, list[str],
 
 
 def _show(seen: SampledProfile, found: list[CostedFinding], as_json: bool) -> None:
-    step_ms = seen.step_ms
+    from unidle.tune.trial.serving import served_times
+
+    step_ms, served = seen.step_ms, served_times(seen.requests)
     if as_json:
         print_json({
             "step_ms": round(step_ms, 3) if step_ms is not None else None, "steps": seen.steps,
             "parts": {name: round(100 * share, 1) for name, share in seen.parts().items()},
-            "findings": [one.document() for one in found],
+            "serving": served.document() if served is not None else None, "findings": [one.document() for one in found],
         })  # fmt: skip
         return
     parts = ", ".join(f"{name} {100 * share:.0f} %" for name, share in seen.parts().items() if share >= 0.005)
-    say(f"{seen.steps} steps of {step_ms:.1f} ms: {parts}" if step_ms is not None else f"no steps: {parts}")
+    if served is not None:
+        say(f"{counted(served.requests, 'request')}: {served.text()}; {parts}")
+    else:
+        say(
+            f"{seen.steps} steps of {step_ms:.1f} ms: {parts}"
+            if step_ms is not None
+            else f"no steps: {parts}"
+        )
     for one in found:
+        of_requests = f" (TTFT {100 * one.prefill:.0f} %, TPOT {100 * (one.decode or 0):.0f} %)" if one.prefill is not None else ""  # fmt: skip
         say_whole(
-            f"{100 * one.share:5.1f} % at most {one.bound:.2f}x {one.file}:{one.line} {one.code or 'no rule'}: {one.message}"
+            f"{100 * one.share:5.1f} %{of_requests} at most {one.bound:.2f}x {one.file}:{one.line} {one.code or 'no rule'}: {one.message}"
         )
     if not found:
         warn("no finding and no line has 3 % of the time")

@@ -74,7 +74,7 @@ def run(context: typer.Context, options: TuneRunOptions) -> None:
     wanted = TuneOptions(options.minutes, options.unsafe, options.first_steps, model)
     found = tune_run(here, command, settings, wanted, progress=warn)
     _write("--patch", options.patch, lambda: found.patch.encode())
-    _write("--report", options.report, lambda: _report(found, str(options.report)))
+    _write("--report", options.report, lambda: report_bytes(found, str(options.report)))
     if options.as_json:
         print_json(_document(found))
     else:
@@ -93,7 +93,7 @@ def _write(option: str, file: str | None, text: Callable[[], bytes]) -> None:
         raise cannot_write(option, file, error) from error
 
 
-def _report(found: TuneRun, file: str) -> bytes:
+def report_bytes(found: TuneRun, file: str) -> bytes:
     """Markdown for a name that ends in ``.md``, else a page with a flame graph."""
     from unidle.cli.tune_scope import as_profile
     from unidle.scope.export import html
@@ -135,6 +135,7 @@ def _document(found: TuneRun) -> dict[str, Any]:
         "baseline": {
             "wall_s": round(found.baseline.wall_s, 3), "cpu_s": round(found.baseline.cpu_s, 3), "steps": found.steps,
             "step_ms": round(found.before.step_ms, 3) if found.before.step_ms else None, "control": _speed(found.control),
+            "waited_pct": round(100 * found.waited, 1) if found.waited is not None else None,
         },
         "tried": [
             {

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from unidle.ledger.select import TimeRange
     from unidle.scope.model import Frame, Profile, Sample
     from unidle.scope.summary import ProfileReport
+    from unidle.store.profiles import ProfileShelf
     from unidle.tune.trial.sampled import SampledProfile, StackLine
 
 _CATEGORIES: Final = {"data": "data", "checkpoint_io": "checkpoint", "collective": "communication"}
@@ -37,6 +39,21 @@ def sampled_of(report: ProfileReport, source: Callable[[str, int], str | None]) 
     return SampledProfile(
         steps if step_ms is not None else 0, (step_ms or 0) * steps / 1000, tuple(stacks), texts
     )
+
+
+def past_profile(shelf: ProfileShelf, job: str, window: TimeRange) -> Profile | None:
+    """What `unidle up --profile` kept of a job in a window; None if that is nothing."""
+    from unidle.scope.history import WindowQuery, read
+
+    return read(shelf, WindowQuery(job, window.start_ns, window.end_ns)).profile
+
+
+def of_profile(profile: Profile) -> SampledProfile:
+    """The same as of a report; sources are not read."""
+    from unidle.scope.rules_file import all_rules
+    from unidle.scope.summary import report_of
+
+    return sampled_of(report_of(profile, all_rules()), lambda _file, _line: None)
 
 
 def files_of(seen: SampledProfile) -> list[str]:

@@ -24,7 +24,6 @@ from unidle.words import counted
 
 if TYPE_CHECKING:
     from unidle.scope.model import Profile
-    from unidle.store.profiles import ProfileShelf
     from unidle.tune.costs import CostedFinding
 
 _HOUR_NS: Final = 3_600_000_000_000
@@ -104,6 +103,7 @@ def _cells(one: JobCost) -> list[str]:
 
 def _rows(options: TuneTopOptions) -> tuple[list[JobCost], int]:
     """Jobs with a profile, and the number of those that ran without."""
+    from unidle.cli.tune_scope import past_profile
     from unidle.ledger.query import summary
     from unidle.store.profiles import ProfileShelf
     from unidle.store.sql import SqlStore
@@ -121,7 +121,7 @@ def _rows(options: TuneTopOptions) -> tuple[list[JobCost], int]:
     shelf = ProfileShelf(opened)
     found, without = [], 0
     for job, spent in hours.items():
-        profile = _profile_of(shelf, job, window.start_ns, window.end_ns)
+        profile = past_profile(shelf, job, window)
         if profile is None:
             without += 1
         else:
@@ -129,19 +129,11 @@ def _rows(options: TuneTopOptions) -> tuple[list[JobCost], int]:
     return found, without
 
 
-def _profile_of(shelf: ProfileShelf, job: str, since_ns: int, until_ns: int) -> Profile | None:
-    from unidle.scope.history import WindowQuery, read
-
-    return read(shelf, WindowQuery(job, since_ns, until_ns)).profile
-
-
 def _costed(profile: Profile, options: TuneTopOptions) -> list[CostedFinding]:
     """Findings of the files that are on this machine; lines of others have no code."""
-    from unidle.cli.tune_scope import files_of, sampled_of
-    from unidle.scope.rules_file import all_rules
-    from unidle.scope.summary import report_of
+    from unidle.cli.tune_scope import files_of, of_profile
     from unidle.tune.costs import costed
 
-    seen = sampled_of(report_of(profile, all_rules()), lambda _file, _line: None)
+    seen = of_profile(profile)
     files = files_of(seen)
     return costed(None, files, tune_settings(files or ["."], options.select, options.ignore, None), seen)

@@ -53,6 +53,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     - ``ready``: set-up is over, the first step begins
     - ``saved``: a checkpoint became durable at ``t``; ``n`` is its step and ``text`` its path where known
     - ``restored``: the state after step ``n`` was loaded (0: there was none)
+    - ``flops``: it did ``n`` floating-point operations in one step
     - ``exit``: the process ended with ``code`` (0 to 255, or minus the signal); ``info`` has ``peak_bytes``, ``cpu_ns``, ``oom``, ...;
       ``last`` is what the end of its output shows, where it failed
     - ``lost``: the supervisor is gone and left no exit; ``text`` describes what is known (``info`` has ``refused`` where the

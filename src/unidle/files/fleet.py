@@ -151,6 +151,7 @@ class _Builder:
             nodes=nodes,
             links=tuple(links(self._document, self.file.links, (*tiers, *others), self._paths)),
             prices_per_device_hour=dict(self.file.prices),
+            peak_tflops=dict(self.file.peak_tflops),
             currency=self.file.currency,
             filler_price=self.file.filler_price,
             source="declared",

@@ -363,6 +363,15 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"H100": 2.5}],
         ),
     ] = {}
+    peak_tflops: Annotated[
+        dict[Text, Annotated[float, Meta(gt=0, le=1_000_000_000)]],
+        Meta(
+            max_length=10_000,
+            description="Peak speed of one device in TFLOP/s, by model, for MFU: of the type of number that jobs train with. Default: that of "
+            "the vendor's data sheet for dense 16-bit numbers, where the model is known.",
+            examples=[{"cpu": 0.08}],
+        ),
+    ] = {}
     filler_price: Annotated[
         Annotated[float, Meta(ge=0, le=1_000_000)] | None,
         Meta(

@@ -33,6 +33,7 @@ def fleet_to_yaml(fleet: Fleet) -> str:
         _given(
             currency=fleet.currency,
             prices=dict(fleet.prices_per_device_hour),
+            peak_tflops=dict(fleet.peak_tflops),
             tiers=[_given(id=t.id, kind=t.kind, parent=t.parent, fabric=t.fabric) for t in fleet.tiers],
             nodes=[_node(node, tiers=bool(fleet.tiers)) for node in fleet.nodes],
             links=[link_as_data(link) for link in fleet.links],

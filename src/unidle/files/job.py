@@ -19,7 +19,15 @@ from unidle.files.job_checks import (
     rank_range,
 )
 from unidle.files.job_file import JobFile
-from unidle.files.job_parts import LimitsPart, RanksPart, RestartPart, SelectPart, SharePart, TopologyPart
+from unidle.files.job_parts import (
+    FlopsPart,
+    LimitsPart,
+    RanksPart,
+    RestartPart,
+    SelectPart,
+    SharePart,
+    TopologyPart,
+)
 from unidle.files.job_pod import pod_wish
 from unidle.files.load import base_dir_of, load_document
 from unidle.files.values import as_name, memory_bytes
@@ -36,6 +44,7 @@ from unidle.jobs import (
     Role,
     Select,
     Share,
+    StepFlops,
     Topology,
     Where,
 )
@@ -118,6 +127,7 @@ def _spec(draft: JobDraft, *, insists: bool) -> JobSpec:
         requests=_requests(file),
         where=Where(_select(file.models), _select(file.uuids), _labels(file), file.tolerate),
         topology=_topology(file.topology) if file.topology else None,
+        flops=_flops(file.flops),
         share=_share(file.share) if file.share else None,
         hardware=with_same_fields(Hardware, file.hardware),
         pod=pod_wish(file.pod) if file.pod else None,
@@ -168,6 +178,16 @@ def _topology(part: TopologyPart) -> Topology:
 def _share(part: SharePart) -> Share:
     memory = memory_bytes(part.memory) if part.memory is not None else 0
     return Share(round((part.fraction or 0.0) * 1_000_000), memory, part.profile or "", part.mode)
+
+
+def _flops(part: FlopsPart | str | None) -> StepFlops | None:
+    """The operations of a step; those of a decoder as in Chowdhery et al., PaLM, appendix B: 6 N + 12 L H Q T for each token."""
+    if part is None or isinstance(part, str):
+        return StepFlops() if part else None
+    if part.per_step is not None:
+        return StepFlops(part.per_step)
+    attention = 12.0 * (part.layers or 0) * (part.width or 0) * (part.sequence or 0)
+    return StepFlops((6.0 * (part.parameters or 0) + attention) * (part.tokens or 0))
 
 
 def _restart(part: RestartPart, *, insists: bool = False) -> Restart:

@@ -344,6 +344,25 @@ def _check_pod(draft: JobDraft) -> None:
         check_pod(draft.document, draft.file.pod)
 
 
+def _check_flops(draft: JobDraft) -> None:
+    part, document = draft.file.flops, draft.document
+    if part is None or isinstance(part, str):
+        return
+    model = {name: getattr(part, name) for name in ("parameters", "tokens")}
+    attention = {name: getattr(part, name) for name in ("layers", "width", "sequence")}
+    given = [name for name, value in (model | attention).items() if value is not None]
+    if part.per_step is not None and given:
+        raise document.error(
+            ("flops", given[0]), "cannot be given with per_step", value=getattr(part, given[0]), remedy="leave one of them out"
+        )  # fmt: skip
+    for names in (model, attention):
+        missing = [name for name, value in names.items() if value is None]
+        if part.per_step is None and missing and (names is model or len(missing) < len(names)):
+            raise document.error(
+                ("flops", missing[0]), "is missing", remedy=f"give {' and '.join(names)}, or per_step alone"
+            )
+
+
 CHECKS: Final[dict[str, Callable[[JobDraft], None]]] = {
     "command": _check_command,
     "workdir": _check_workdir,
@@ -360,6 +379,7 @@ CHECKS: Final[dict[str, Callable[[JobDraft], None]]] = {
     "uuids": _check_select("uuids"),
     "topology": _check_topology,
     "share": _check_share,
+    "flops": _check_flops,
     "hardware": _check_hardware,
     "pod": _check_pod,
 }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, TypedDict
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 from msgspec import Meta, Struct
 
 from unidle.files.job_parts import (
     CheckpointPart,
+    FlopsPart,
     HardwarePart,
     LayoutPart,
     LimitsPart,
@@ -273,6 +274,14 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ren
             examples=[10000],
         ),
     ] = None
+    flops: Annotated[
+        FlopsPart | Literal["counted"] | None,
+        Meta(
+            description="Floating-point operations of one step of all ranks, for the MFU that `unidle list`, `show` and `ledger` print. "
+            "`counted`: PyTorch counts the operations of the second step of each rank that calls `unidle.rank.step()`. Default: not known.",
+            examples=[{"parameters": 7e9, "tokens": 524288}],
+        ),
+    ] = None
     share: Annotated[
         SharePart | None,
         Meta(
@@ -364,6 +373,7 @@ class JobFields(TypedDict, total=False):
     topology: Mapping[str, Any] | None
     hardware: Mapping[str, Any] | None
     steps: int | None
+    flops: Mapping[str, float] | str | None
     share: Mapping[str, Any] | None
     idle_ok: bool | None
     keep: bool | None

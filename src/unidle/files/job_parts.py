@@ -63,6 +63,36 @@ class LayoutPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     pp: Annotated[int, number(1, 100_000, "Pipeline-parallel size.")] = 1
 
 
+class FlopsPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Floating-point operations of one step: given, or those of a decoder's forward and backward pass, 6 for each parameter and token."""
+
+    per_step: Annotated[
+        Annotated[float, Meta(gt=0, le=1e30)] | None,
+        Meta(description="Operations of one step of all ranks.", examples=[2.4e15]),
+    ] = None
+    parameters: Annotated[
+        Annotated[float, Meta(gt=0, le=1e18)] | None,
+        Meta(description="Parameters of the model that each token uses.", examples=[7e9]),
+    ] = None
+    tokens: Annotated[
+        Annotated[float, Meta(gt=0, le=1e15)] | None,
+        Meta(description="Tokens of one step of all ranks.", examples=[524288]),
+    ] = None
+    layers: Annotated[
+        Annotated[int, Meta(ge=1, le=100_000)] | None,
+        Meta(
+            description="Layers of the model. With width and sequence, attention counts too: 12 x layers x width x sequence for each token."
+        ),
+    ] = None
+    width: Annotated[
+        Annotated[int, Meta(ge=1, le=10_000_000)] | None,
+        Meta(description="Width of the model's layers (heads x size of a head)."),
+    ] = None
+    sequence: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000_000)] | None, Meta(description="Tokens of one sequence.")
+    ] = None
+
+
 class CheckpointPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Checkpoints of the job."""
 

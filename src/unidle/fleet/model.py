@@ -209,6 +209,7 @@ class Fleet:
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
     host_devices: tuple[HostDevices, ...] = ()  # of hosts that join; the first that fits a device counts
     sources: tuple[str, ...] = ()  # of a cluster, what is declared where: "queues: 3 objects"
+    peak_tflops: dict[str, float] = field(default_factory=dict)  # by model; of others, the data sheets'
     filler_price: float | None = None  # of a device-hour of filler jobs; None: as of other jobs
 
     def devices(self) -> list[Device]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from unidle.jobs import Failure
 from unidle.words import listed, plural
@@ -28,3 +29,16 @@ def _ranks(numbers: Sequence[int]) -> str:
     if len(numbers) > 8:
         shown = [*shown[:7], f"{len(numbers) - 7} more"]
     return f"{plural(len(numbers), 'rank')} {listed(shown)}"
+
+
+def failure_lines(failure: Mapping[str, Any]) -> list[str]:
+    """Why an attempt failed (``unidle.jobs.Failure`` as plain values): the error, the last lines, what to do next."""
+    lines = [failure["text"], *(f"  | {line}" for line in failure["lines"])]
+    ended = failure["signal"] or f"exit code {failure['code']}"
+    more = (
+        failure["meaning"] and f"{ended}: {failure['meaning']}",
+        others_in_words(failure["because_of"], failure["same"], failure["unsure"]),
+        failure["help"],
+    )
+    lines += [f"  {text}" for text in more if text]
+    return [*lines, f"  next: {failure['next']}"] if failure["next"] else lines

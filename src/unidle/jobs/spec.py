@@ -116,6 +116,13 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True)
+class StepFlops:
+    """Floating-point operations of one step of the whole gang; ``per_step`` None: each rank counts them in one of its steps."""
+
+    per_step: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """One gang of ``ranks`` equal processes, each on ``devices_per_rank`` devices.
 
@@ -163,6 +170,7 @@ class JobSpec:
         "torchrun"  # whether ranks get torchrun's variables, by which they find each other
     )
     pod: PodWish | None = None  # what it needs of its pods on a cluster
+    flops: StepFlops | None = None
     job_class: WorkClass = "normal"  # a filler runs on what no other job uses, and makes room at once
 
     @property

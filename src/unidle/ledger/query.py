@@ -257,7 +257,7 @@ class _Answer:
             ns_of[labels] += ns
             money[labels] += ns * (price or 0)
         order = sorted(
-            ns_of, key=lambda labels: [_rank(d, v) for d, v in zip(self._sums.by, labels, strict=True)]
+            ns_of, key=lambda labels: [rank_of(d, v) for d, v in zip(self._sums.by, labels, strict=True)]
         )
         costs = quotients([money[labels] for labels in order], HOUR_NS) if priced else repeat(None)
         return tuple(
@@ -311,7 +311,7 @@ def _places(by: tuple[str, ...]) -> list[int]:
 _ORDER: Final[dict[str, list[str]]] = {"leaf": list(LEAVES), "group": list(GROUPS), "how": list(HOWS)}
 
 
-def _rank(dimension: str, value: Value) -> tuple[int, Value]:
+def rank_of(dimension: str, value: Value) -> tuple[int, Value]:
     """Taxonomy order for causes, the value's own order for the rest; None comes last."""
     if value is None:
         return (1, 0)

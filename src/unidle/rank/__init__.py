@@ -44,6 +44,7 @@ from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from unidle.rank.flops import FlopCount
     from unidle.rank.waits import WaitBoard
 
 __all__ = [
@@ -136,6 +137,8 @@ _self = _reporter()
 _board: WaitBoard | None = None
 _tried = False
 _filled = (0, 0)
+_flops: FlopCount | None = None
+_flops_over = os.environ.get("UNIDLE_COUNT_FLOPS") != "1"
 
 
 def step(n: int | None = None) -> None:
@@ -156,6 +159,26 @@ def step(n: int | None = None) -> None:
     me.n = number
     kind = ',"c":1' if counted else ""
     me.write(f'{{"k":"step","t":{t_ns},"n":{number}{kind}}}\n', t_ns)
+    if not _flops_over:
+        _count_flops()
+
+
+def _count_flops() -> None:
+    """At the end of a step: one of the next is counted, where the job file has ``flops: counted``."""
+    global _flops, _flops_over
+    found = None
+    try:
+        if _flops is None:
+            from unidle.rank.flops import FlopCount
+
+            _flops = FlopCount()
+        goes_on, found = _flops.after_step()
+    except Exception:  # whatever PyTorch says, training goes on
+        goes_on = False
+    _flops_over = not goes_on
+    if found is not None:
+        t_ns = _now_ns()
+        _self.write(f'{{"k":"flops","t":{t_ns},"n":{found}}}\n', t_ns)
 
 
 def saved(step: int | None = None, path: str | os.PathLike[str] | None = None) -> None:

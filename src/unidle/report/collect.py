@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from unidle.control.queries.describe import exit_codes, reason_now
+from unidle.control.queries.mfu import mfu_lines
 from unidle.events import types as ev
 from unidle.events.marks import Mark
 from unidle.guard.failure import how_ended
@@ -17,10 +18,12 @@ from unidle.ledger.taxonomy import GROUP_OF
 from unidle.report.job_summary import steps_done_again
 from unidle.report.model import (
     AttemptLine,
+    CodeLine,
     DeviceTrack,
     EventLine,
     EventMark,
     JobLine,
+    JobStory,
     LeafTime,
     RatioLine,
     ReportData,
@@ -42,20 +45,28 @@ if TYPE_CHECKING:
 
 EVENTS_SHOWN: Final = 5_000
 Where = Mapping[str, Collection[str | int]]
+CodesOf = Callable[["LedgerSource", "TimeRange"], tuple[CodeLine, ...]]
+
+
+def no_codes(_source: LedgerSource, _window: TimeRange) -> tuple[CodeLine, ...]:
+    """Where profiles and rules of slow code are not asked."""
+    return ()
 
 
 def collect(
     store: Store, view: View, shown_store: str, *, job: str | None = None, summary: LedgerSummary | None = None,
-    where: Where | None = None, details: bool = True, output: RankOutput | None = None,
+    where: Where | None = None, output: RankOutput | None = None, codes: CodesOf = no_codes,
 ) -> ReportData:  # fmt: skip
     """The report of one job's time on all devices, or of the whole store.
 
-    ``summary`` (with its own window and filter ``where``) replaces the one that would be asked for.
-    ``details`` are the tracks, attempts, events and stories, which only the page shows; ``output`` has what ranks printed.
+    ``summary`` (with its own window and filter ``where``) replaces the one that would be asked for, and leaves out attempts, events
+    and stories, which only the page shows. ``output`` has what ranks printed.
+    ``codes`` finds what slow code cost.
     """
     from unidle.ledger.query import summary as ask
 
     source = ledger_source(store, view)
+    details = summary is None
     if summary is None:
         summary = ask(source, _window(source.extent(), view, job), prices=prices(view))
     window = summary.window
@@ -76,11 +87,15 @@ def collect(
         jobs=tuple(_job(j, masks[j.id]) for j in jobs),
         attempts=tuple(line for j in jobs for line in _attempts(j, masks[j.id])) if details else (),
         events=tuple(_events(store, view, window, job, masks)) if details else (),
-        stories=tuple(
-            story_of(j, output or UnknownOutput(), view.time_ns, shown_store) for j in reversed(told)
-        ),
+        stories=_stories(view, told, output or UnknownOutput(), shown_store),
+        codes=codes(source, window),
         time_unit="GPU" if all(d.kind == "gpu" for d in view.fleet.devices()) else "device",
     )
+
+
+def _stories(view: View, jobs: list[JobView], output: RankOutput, store: str) -> tuple[JobStory, ...]:
+    """The latest first."""
+    return tuple(story_of(job, output, view.time_ns, store, mfu_lines(view, job)) for job in reversed(jobs))
 
 
 def _window(whole: TimeRange, view: View, job: str | None) -> TimeRange:

@@ -14,6 +14,7 @@ from unidle.report.bars import pack
 from unidle.report.model import ReportData
 from unidle.report.palette import leaf_colour
 from unidle.report.payload import payload
+from unidle.report.slow_code_html import slow_code
 from unidle.report.story_html import stories
 from unidle.report.tables import PROSE, Cell, Table, tables
 from unidle.report.text import clock_time, device_time, exact_ns, money, number
@@ -32,6 +33,7 @@ def render(data: ReportData) -> str:
         _header(data),
         '<main><p id="filters" hidden></p>',
         *_first(data),
+        slow_code(data),
         _ratios(data),
         *(_section(table) for table in shown),
         "</main>",

@@ -50,6 +50,18 @@ class RatioLine:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeLine:
+    """What a rule of slow code cost: device time that other codes do not have, and the job with the most of it."""
+
+    code: str
+    message: str
+    ns: int
+    job: str
+    jobs: int
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceTrack:
     """One line of the Gantt chart: a device, or one slice of it where it is cut."""
 
@@ -184,6 +196,7 @@ class ReportData:
     events: tuple[EventLine, ...] = ()
     time_unit: Literal["GPU", "device"] = "device"
     stories: tuple[JobStory, ...] = ()
+    codes: tuple[CodeLine, ...] = ()
 
     def __post_init__(self) -> None:
         total = sum(leaf.ns for leaf in self.leaves)

@@ -38,10 +38,12 @@ _ESCAPES: Final = re.compile(
 )
 
 
-def story_of(job: JobView, output: RankOutput, now_ns: int, store: str = "") -> JobStory:
+def story_of(
+    job: JobView, output: RankOutput, now_ns: int, store: str = "", use: Sequence[str] = ()
+) -> JobStory:
     """One job. ``output`` has what its ranks printed.
 
-    ``store``: its address, for commands that are shown.
+    ``store``: its address, for commands that are shown. ``use``: how well its steps used their devices.
     """
     spec = job.spec
     mask = Mask(spec.env, spec.command)
@@ -51,7 +53,11 @@ def story_of(job: JobView, output: RankOutput, now_ns: int, store: str = "") -> 
         start_ns=job.attempts[0].placed_ns if job.attempts else job.submitted_ns,
         end_ns=job.ended_ns if job.ended_ns is not None else now_ns,
         command=shlex.join(mask.command(spec.command)),
-        facts=tuple((name, mask.text(text)) for name, text in _facts(job) if text),
+        facts=tuple(
+            (name, mask.text(text))
+            for name, text in (*_facts(job), ("use of devices", "; ".join(use)))
+            if text
+        ),
         env=tuple(env[:_VARIABLES]),
         problem=problem_of(job, output, mask, store),
         hang=_hang(job, mask),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unidle.atomic import PRIVATE, replaced
 from unidle.engine.local.ranks.rundir import path_part
 from unidle.private import make_directory
-from unidle.report.collect import collect
+from unidle.report.collect import CodesOf, collect, no_codes
 from unidle.report.rank_output import RankOutput
 from unidle.store.protocol import Store
 from unidle.view.snapshot import load_view
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 def write_report(
     store: Store, path: Path | None, output: RankOutput, job: str | None = None, data_dir: Path | None = None, mode: int = PRIVATE,
+    codes: CodesOf = no_codes,
 ) -> Path:  # fmt: skip
     """Write the page of one job, or of the whole store, in one piece (a torn page is never seen).
 
     ``path`` None: a name next to the store, or in ``data_dir`` for a store that is not a file. ``output``: what ranks printed.
-    ``mode``: of the file, whatever the umask.
+    ``mode``: of the file, whatever the umask. ``codes``: what slow code cost.
     Returns the absolute path. Errors: OSError if the file cannot be written.
     """
     from unidle.control.store_files import make_run_root, say_line
@@ -39,7 +40,7 @@ def write_report(
         make_directory(path.parent, mended=say_line)
     path.parent.mkdir(parents=True, exist_ok=True)
 
-    page = render(collect(store, load_view(store), shown_address(store), job=job, output=output))
+    page = render(collect(store, load_view(store), shown_address(store), job=job, output=output, codes=codes))
     with replaced(path, mode) as stream:
         stream.write(page.encode())
     return path.absolute()
@@ -62,7 +63,7 @@ def picture_of(
     """The waterfall of an answer that was already asked for."""
     from unidle.report.terminal import waterfall
 
-    data = collect(store, view, address, summary=summary, where=where, details=False)
+    data = collect(store, view, address, summary=summary, where=where)
     return waterfall(data, _width(), _colour()).rstrip("\n")
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {
     "data": "#e6a023", "forward": "#1b9e77", "backward": "#66a61e", "optimizer": "#7570b3", "checkpoint": "#8c510a",
-    "communication": "#d1495b", "python": "#3b7dd8",
+    "communication": "#d1495b", "prefill": "#00798c", "decode": "#a05eb5", "python": "#3b7dd8",
 }  # fmt: skip
 _HOW = (
     "Each kept change: refused by no rule against cheats; all together compute the same in float64 to 1e-9, with the program's seeds and with "
@@ -127,6 +127,10 @@ def _facts(found: TuneRun) -> list[str]:
     ]
     if window.last:
         facts.append(f"- Measured: steps {window.first + 1} to {window.last}.")
+    if found.waited is not None:
+        facts.append(
+            f"- Programs waited {100 * found.waited:.0f} % of the measured time for a CPU; that is left out of their times."
+        )
     if found.control is not None:
         facts.append(f"- Two equal programs: {_speed(found.control)}.")
     return facts

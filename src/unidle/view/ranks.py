@@ -68,6 +68,7 @@ class RankView(msgspec.Struct, array_like=True):
     losses: list[tuple[int, int, float | None]] = []  # (time, step, loss; None where it is no finite number)
     silent_ns: int | None = None  # since when it does not answer
     silences: list[tuple[int, int]] = []  # when it did not answer, before it did again
+    flops: int | None = None  # floating-point operations that it counted in one step
 
     @property
     def guessed(self) -> bool:
@@ -154,8 +155,8 @@ def _see(rank: RankView, mark: Mark) -> None:
             rank.spans = coarser(rank.spans)
     elif kind == "begin" and mark.w in _SPAN_LEAF:
         rank.open = (mark.t, _SPAN_LEAF[mark.w])
-    elif kind in ("ready", "restored"):
-        _see_set_up(rank, mark)
+    elif kind in ("ready", "restored", "flops"):
+        _see_once(rank, mark)
     elif kind == "saved":
         rank.saves.append((mark.t, mark.n))
         rank.worked_ns = max(rank.worked_ns, mark.t)
@@ -164,9 +165,11 @@ def _see(rank: RankView, mark: Mark) -> None:
         rank.notes.append((mark.t, mark.text or ""))
 
 
-def _see_set_up(rank: RankView, mark: Mark) -> None:
+def _see_once(rank: RankView, mark: Mark) -> None:
     if mark.k == "restored":
         rank.restored = mark.n
+    elif mark.k == "flops":
+        rank.flops = mark.n
     elif rank.ready_ns is None:
         rank.ready_ns = mark.t
 

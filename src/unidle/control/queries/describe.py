@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from unidle.control.nodes.maintenance import is_checked, links_are_checked
 from unidle.control.queries.filler_text import filler_text
+from unidle.control.queries.mfu import attempt_mfu, job_mfu
 from unidle.events.types import StopAsked
 from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended
-from unidle.guard.failure_words import others_in_words
 from unidle.jobs import Reason
 from unidle.ledger.attempt import START_MOST_NS
 from unidle.view.accounts import durable_points
@@ -29,8 +29,8 @@ _CLOCKS_NAMED: Final = 3
 _MOMENT_NS: Final = 1_000_000_000
 
 
-def job_line(job: JobView, store: str | None = None) -> Plain:
-    """One job in one line (``unidle list``); ``store`` is what the commands in it have to name."""
+def job_line(job: JobView, store: str | None = None, view: View | None = None) -> Plain:
+    """One job in one line (``unidle list``); ``store`` is what the commands in it have to name. ``view``: for its MFU."""
     failure = failure_of_job(job)
     return {
         "job": job.id,
@@ -56,6 +56,7 @@ def job_line(job: JobView, store: str | None = None) -> Plain:
         "silent_nodes": silent["nodes"] if silent is not None else [],
         "source": job.source or None,
         "identity": job.identity or None,
+        "mfu": mfu.value if view is not None and (mfu := job_mfu(view, job)) is not None else None,
     }
 
 
@@ -76,19 +77,6 @@ def silence_text(line: Plain, now_ns: int) -> str:
         return ""
     seconds = max(now_ns - line["silent_since_ns"], 0) // _MOMENT_NS
     return f"silent since {seconds} s on {', '.join(line['silent_nodes'][:_NAMED])}"
-
-
-def failure_lines(failure: Plain) -> list[str]:
-    """Why an attempt failed (``unidle.jobs.Failure`` as plain values): the error, the last lines, what to do next."""
-    lines = [failure["text"], *(f"  | {line}" for line in failure["lines"])]
-    ended = failure["signal"] or f"exit code {failure['code']}"
-    more = (
-        failure["meaning"] and f"{ended}: {failure['meaning']}",
-        others_in_words(failure["because_of"], failure["same"], failure["unsure"]),
-        failure["help"],
-    )
-    lines += [f"  {text}" for text in more if text]
-    return [*lines, f"  next: {failure['next']}"] if failure["next"] else lines
 
 
 def clock_text(errors_ns: Mapping[str, int]) -> str:
@@ -123,11 +111,15 @@ def job_detail(view: View, job: JobView, store: str | None = None) -> Plain:
     """Everything about one job (``unidle show``)."""
     durable = durable_points(job)
     attempts = [
-        _attempt(job, a, point.step, store) | {"clock_errors_ns": clock_errors(view, a)}
+        _attempt(job, a, point.step, store)
+        | {
+            "clock_errors_ns": clock_errors(view, a),
+            "mfu": mfu.as_json() if (mfu := attempt_mfu(view, job, a)) is not None else None,
+        }
         for a, point in zip(job.attempts, durable, strict=True)
     ]
     spec = {name: getattr(job.spec, name) for name in _SPEC_FIELDS}
-    return {**job_line(job, store), "command": list(job.spec.command), "spec": spec, "runs": attempts}
+    return {**job_line(job, store, view), "command": list(job.spec.command), "spec": spec, "runs": attempts}
 
 
 _SPEC_FIELDS = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from unidle.control.queries.describe import clock_text, failure_lines
+from unidle.control.queries.describe import clock_text
+from unidle.guard.failure_words import failure_lines
 from unidle.jobs import NEVER
 from unidle.words import clock_time, counted, figures, length
 

@@ -35,11 +35,22 @@ class JobRanks:
     interrupted: Callable[[], bool]
     number: int = 0
 
+    def started(self) -> bool:
+        """Once all ranks of an attempt have processes; false when ``interrupted``. Errors: CannotRun."""
+        return self._next() is not None
+
     def following(self) -> list[FilledRank] | None:
         """Those of the next attempt, once all of them show their waits; empty where it ended before that.
 
         None once the job has ended, or ``interrupted``. Errors: CannotRun, BadInput for a rank that it does not have.
         """
+        if (found := self._next()) is None:
+            return None
+        self.number, pids = found
+        return showing(self.chosen, pids, self.wait_s, self._over, by_kernel=self.by_kernel)
+
+    def _next(self) -> tuple[int, dict[int, int]] | None:
+        """Number and processes of the attempt after ``number``."""
         until = time.monotonic() + self.wait_s
         while not self.interrupted():
             job = read_view(self.opened).jobs[self.job]
@@ -52,8 +63,7 @@ class JobRanks:
             attempt = job.live
             pids = {k: rank.pid for k, rank in enumerate(attempt.ranks) if rank.pid} if attempt else {}
             if attempt is not None and attempt.number != self.number and len(pids) == len(attempt.ranks):
-                self.number = attempt.number
-                return showing(self.chosen, pids, self.wait_s, self._over, by_kernel=self.by_kernel)
+                return attempt.number, pids
             if not self.number and time.monotonic() > until:
                 raise CannotRun(
                     "no rank of the job runs",

@@ -100,6 +100,8 @@ class _Here:
             opened, job, self.wanted.ranks, self.wanted.order.by_kernel, self.wait_s, self.interrupted
         )
         directory, code = directory_of(opened, job), 0
+        if not found.started():
+            return code
         with alone(directory, job):
             while (ranks := found.following()) is not None:
                 if ranks:

@@ -90,12 +90,14 @@ class CallRoles(ABC):
             return "dataset"
         if first == "torch":
             return self._torch(last, node)
-        return (
-            "array"
-            if first in ("np", "np.random", "cv2")
-            and last not in ("default_rng", "RandomState", "seed", "load", "save")
-            else ""
-        )
+        return self._array(first, last, node)
+
+    @staticmethod
+    def _array(first: str, last: str, node: ast.Call) -> str:
+        if first == "np" and last == "load" and node.args and isinstance(node.args[0], ast.Constant):
+            return "array" if str(node.args[0].value).endswith(".npy") else ""
+        is_plain = last not in ("default_rng", "RandomState", "seed", "load", "save")
+        return "array" if first in ("np", "np.random", "cv2") and is_plain else ""
 
     def _torch(self, last: str, node: ast.Call) -> str:
         if last in tables.NO_TENSOR:
@@ -133,6 +135,11 @@ class CallRoles(ABC):
             return role
         if role == "array":
             return "number" if method in ("item", "tolist") else "array"
+        if role == "random":
+            several = (method in tables.DRAWN and node.args) or any(
+                one.arg == "size" for one in node.keywords
+            )
+            return "array" if several else "number"
         if method == "item":
             return "number"
         if method == "numpy":

@@ -2,7 +2,7 @@
 
 Roles are plain words. ``module``, ``loss_fn``, ``optimizer``, ``scaler``, ``loader``, ``dataset``, ``tokenizer``,
 ``pipeline``, ``parameters``; ``batch`` (from a loader, on the host), ``host`` (a tensor on the host), ``tensor`` (a
-tensor that may be on a device), ``loss`` (one with a graph); ``array`` (NumPy), ``image``, ``number``, ``arrays`` and
+tensor that may be on a device), ``loss`` (one with a graph); ``array`` (NumPy), ``random`` (a generator of those), ``image``, ``number``, ``arrays`` and
 ``tensors`` (lists of them). Nothing is unknown.
 """
 

@@ -22,7 +22,11 @@ RETURNS: Final = {
     "PIL.Image.open": "image",
     "accelerate.Accelerator": "accelerator",
     "torch.device": "device",
+    "np.random.default_rng": "random",
+    "np.random.RandomState": "random",
 }
+DRAWN: Final = frozenset({"rand", "randn", "random", "random_sample", "standard_normal", "permutation"})
+"""Methods of generators of NumPy whose first argument is a size, or that return arrays."""
 WRAPS: Final = frozenset({
     "torch.nn.DataParallel", "torch.nn.DistributedDataParallel", "torch.compile", "torch.jit.script",
     "torch.distributed.fsdp.FullyShardedDataParallel",

@@ -6,6 +6,7 @@ from unidle.tune.rules import (
     attention,
     batching,
     data,
+    decoding,
     distributed,
     inference,
     kernels,
@@ -17,5 +18,5 @@ from unidle.tune.rules import (
 )
 
 __all__ = [
-    "attention", "batching", "data", "distributed", "inference", "kernels", "memory", "optimizer", "serving", "step_logs", "sync",
+    "attention", "batching", "data", "decoding", "distributed", "inference", "kernels", "memory", "optimizer", "serving", "step_logs", "sync",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from unidle.tune.analysis.source import SourceFacts
 from unidle.tune.analysis.walk import FunctionFacts
 from unidle.tune.registry import rule
-from unidle.tune.rules.common import functions, without_gradient
+from unidle.tune.rules.common import functions, names_in, without_gradient
 
 ROUTES = frozenset({"get", "post", "put", "route", "websocket", "api_route"})
 LOADS = frozenset({
@@ -17,7 +17,7 @@ LOADS = frozenset({
 })  # fmt: skip
 
 
-def _handlers(facts: SourceFacts) -> Iterator[FunctionFacts]:
+def handlers(facts: SourceFacts) -> Iterator[FunctionFacts]:
     """The functions of a file that answer requests: ``@app.post(...)``, ``@router.get(...)``."""
     web = {"fastapi", "flask", "starlette", "sanic", "quart", "litestar", "robyn"} & facts.names.modules
     for function in functions(facts) if web else ():
@@ -52,7 +52,7 @@ def _with_inner(facts: SourceFacts, function: FunctionFacts, deep: int = 0) -> I
     severity="error",
 )
 def loaded_per_request(facts: SourceFacts) -> Iterator[ast.AST]:
-    for function in _handlers(facts):
+    for function in handlers(facts):
         for call in _with_inner(facts, function):
             loads = facts.name_of(call.func) in LOADS or facts.plain_name(call.func) == "from_pretrained"
             if loads and not any(mark.kind == "if" for mark in facts.path_of(call)):
@@ -78,7 +78,7 @@ def _runs(facts: SourceFacts, call: ast.Call) -> bool:
 def served_with_graph(facts: SourceFacts) -> Iterator[ast.AST]:
     if "torch" not in facts.names.modules or any(name.endswith("set_grad_enabled") for name in facts.named):
         return
-    for function in _handlers(facts):
+    for function in handlers(facts):
         for call in _with_inner(facts, function):
             plain = facts.role(call.func) == "module" and _runs(facts, call)
             if plain and not without_gradient(facts, call):
@@ -93,7 +93,7 @@ def served_with_graph(facts: SourceFacts) -> Iterator[ast.AST]:
     severity="error",
 )
 def event_loop_blocked(facts: SourceFacts) -> Iterator[ast.AST]:
-    for function in _handlers(facts):
+    for function in handlers(facts):
         if not isinstance(function.node, ast.AsyncFunctionDef):
             continue
         for call in function.calls:
@@ -107,3 +107,40 @@ def event_loop_blocked(facts: SourceFacts) -> Iterator[ast.AST]:
             if (_runs(facts, call) or deep) and not waited:
                 yield call
                 break
+
+
+@rule(
+    "UDL713",
+    "warm-up-missing",
+    "the first request compiles the model; run it once on an input of the usual size when the server starts",
+)
+def warm_up_missing(facts: SourceFacts) -> Iterator[ast.AST]:
+    served = {call for function in handlers(facts) for call in _with_inner(facts, function)}
+    runs = [call for call in facts.walk.calls if _runs(facts, call)]
+    methods = [call for call in facts.method_calls("compile") if facts.role(call.func.value) == "module"]  # type: ignore[attr-defined]
+    for call in (*facts.calls("torch.compile"), *methods):
+        name = _compiled_name(facts, call)
+        of_it = [one for one in runs if name in names_in(one.func)]
+        if (
+            name
+            and served & {*of_it}
+            and not any(_at_start(facts, one) for one in of_it if one not in served)
+        ):
+            yield call
+
+
+def _compiled_name(facts: SourceFacts, call: ast.Call) -> str:
+    """What runs the compiled model: ``fast`` of ``fast = torch.compile(model)``, ``model`` of ``model.compile()``."""
+    statement = facts.statement(call)
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        return statement.targets[0].id
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return owner.id if isinstance(owner, ast.Name) and isinstance(statement, ast.Expr) else ""
+
+
+def _at_start(facts: SourceFacts, call: ast.Call, deep: int = 0) -> bool:
+    """Whether it runs when the file is loaded or the server starts: outside of functions, in one that is called there, or in a hook."""
+    function = facts.function_of(call)
+    if function.node is None or function.node.decorator_list or function.owner is not None:
+        return True
+    return deep < 4 and any(_at_start(facts, one, deep + 1) for one in facts.callers(function))

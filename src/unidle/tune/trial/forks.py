@@ -35,7 +35,7 @@ from unidle.tune.trial.marks import StepWatch
 _UNSAFE: Final = 213
 _PYTHON: Final = re.compile(r"python[0-9.]*")
 _FLAG: Final = re.compile(r"-(u|B|O|OO|[WX].+)")
-_HARNESS: Final = frozenset({"__main__", "__mp_main__", "sitecustomize", "tune_sampler"})
+_HARNESS: Final = frozenset({"__main__", "__mp_main__", "sitecustomize", "tune_sampler", "tune_serving"})
 _MOST_BYTES: Final = 1 << 12
 _START_S: Final = 300.0
 

@@ -19,6 +19,8 @@ LEAST: Final = 1.03
 LOOKS: Final = (3, 5, 8, 12, 20, 32)
 """Numbers of pairs after which a change may be kept."""
 _ALL_LOOKS: Final = 0.025
+_HOPELESS: Final = 1.5
+"""Standard errors below the bound at which a change is dropped. More would hardly find more; fewer drop real gains next to other work."""
 _TAIL: Final = 0.005
 """Of the control, and of what is only shown."""
 
@@ -57,7 +59,7 @@ def is_hopeless(ratios: Sequence[float], spread: float) -> bool:
     if len(ratios) < 2:
         return False
     mean = statistics.fmean(map(math.log, ratios))
-    return mean + spread / math.sqrt(len(ratios)) < math.log(LEAST)
+    return mean + _HOPELESS * spread / math.sqrt(len(ratios)) < math.log(LEAST)
 
 
 def pairs_needed(ratios: Sequence[float], spread: float, tail: float) -> int:

@@ -73,8 +73,10 @@ def proposed(
     scratch = shop.scratch / "model"
     scratch.mkdir()
     words = tuple(one.replace(str(shop.tree), str(base)) for one in shop.command)
-    # The traces are those of the unchanged program, so each proposal is compared with that.
-    inner = Workshop(base, words, scratch, shop.end, shop.limit_s, shop.last_step, traces=shop.traces)
+    # The traces are those of the unchanged program, so each proposal is compared with that. Runs are forked from the same servers.
+    inner = Workshop(
+        base, words, scratch, shop.end, shop.limit_s, shop.last_step, traces=shop.traces, plan=shop.plan, servers=shop.servers
+    )  # fmt: skip
     race = replace(bench.race, shop=inner, plain=inner.copy(()))
     judge = ProposalJudge(replace(bench, shop=inner, race=race), shop.left_s / (model.rounds + 2))
     patience = replace(

@@ -1,4 +1,8 @@
-"""Changes measured next to each other: each round has two runs of the unchanged program and one of each change that is still in."""
+"""Changes measured next to each other.
+
+A pass has a run of each change that is still in, between two of the unchanged program. A round is one pass, or several where the machine is
+noisy: they share the imports of a round, and become one ratio.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from unidle.tune.trial.child import TrialRun
 from unidle.tune.trial.marks import StepWatch, WindowTimes, times_between
@@ -21,6 +25,8 @@ _WINDOW_S: Final = 0.7
 _FEWEST_STEPS: Final = 5
 _STARTS: Final = 3
 """What the start of a round costs, in runs."""
+_PASSES: Final = ((0.15, 3), (0.05, 2))
+"""From which spread of log ratios on a round has so many passes."""
 _LARGE: Final = 3.0
 """A speed-up after which a race ends, so that the others are measured on top of it."""
 
@@ -65,6 +71,41 @@ class Racer:
 
 
 @dataclass(slots=True)
+class QueueTime:
+    """Seconds of all measured windows, and those in which the program was ready and another one had the CPU."""
+
+    wall_s: float = 0.0
+    queued_s: float = 0.0
+
+    def add(self, several: Sequence[WindowTimes | str]) -> None:
+        """Count these windows."""
+        for one in several:
+            if not isinstance(one, str):
+                self.wall_s += one.wall_s
+                self.queued_s += one.wall_s - one.quiet_s
+
+    @property
+    def share(self) -> float | None:
+        """Of the time; None if nothing was measured."""
+        return self.queued_s / self.wall_s if self.wall_s else None
+
+
+class PassRatios(NamedTuple):
+    """Before divided by after: of the measured steps, of the whole program, and of CPU time."""
+
+    step: float
+    whole: float
+    cpu: float
+
+
+class _Round(NamedTuple):
+    """One more run of the unchanged program than passes; the runs of changes, by pass. A text: why a run failed."""
+
+    plain: list[WindowTimes | str]
+    changed: list[list[tuple[Racer, WindowTimes | str]]]
+
+
+@dataclass(slots=True)
 class Race:
     """The measuring of changes of one program. ``equal``: the ratios of two runs of the unchanged program."""
 
@@ -74,6 +115,8 @@ class Race:
     equal: list[float] = field(default_factory=list)
     run_s: float = 0.0
     """The most seconds of wall time that a run has taken, in the mean of a round; 0 if none was."""
+    queue: QueueTime = field(default_factory=QueueTime)
+    """Of all races that were made from this one, too."""
 
     @property
     def control(self) -> SpeedUp | None:
@@ -88,13 +131,14 @@ class Race:
         If there is no time to decide on all, the most promising ones continue.
         """
         for number in itertools.count(1):
-            left = self._promising([one for one in racers if not one.verdict], end - time.monotonic())
+            left = self.promising([one for one in racers if not one.verdict], end - time.monotonic())
             if not left or number > 2 * LOOKS[-1]:
                 return
             plan, begin = self.shop.plan, time.monotonic()
+            passes = self.passes(racers)
             with self.shop.serving(ROUND if self.window.last else ""):
-                found = self._runs(left if number % 2 else left[::-1])
-            self.run_s = max(self.run_s, (time.monotonic() - begin) / self._cost(len(left)))
+                found = self._runs(left if number % 2 else left[::-1], passes)
+            self.run_s = max(self.run_s, (time.monotonic() - begin) / self._cost(len(left), passes))
             if self.shop.plan is not plan:
                 continue  # some were forked, and others were not
             if not self._count(found):
@@ -105,12 +149,13 @@ class Race:
             if any(one.verdict == "faster" and one.ratios[-1] > _LARGE for one in racers):
                 return  # the others are hard to see next to such a cause
 
-    def _promising(self, left: Sequence[Racer], left_s: float) -> list[Racer]:
+    def promising(self, left: Sequence[Racer], left_s: float) -> list[Racer]:
         """Those for which there is time; those that need the fewest pairs first. None if there is no time for one round."""
         left = [one for one in left if len(one.ratios) < LOOKS[-1]]
         if not self.run_s:
             return [*left] if left_s > 0 else []
-        rounds = [left_s / (self.run_s * self._cost(count)) for count in range(1, len(left) + 1)]
+        passes = self.passes(left)
+        rounds = [left_s / (self.run_s * self._cost(count, passes)) for count in range(1, len(left) + 1)]
         if not left or rounds[0] < 1:
             return []
         if any(len(one.ratios) < 2 for one in left):
@@ -124,38 +169,55 @@ class Race:
         chosen = {id(one) for one in order[:count]}
         return [one for one in left if id(one) in chosen]
 
-    def _cost(self, count: int) -> int:
+    def _cost(self, count: int, passes: int) -> int:
         """Of a round of so many changes, in runs."""
-        return 2 + count + (_STARTS if self.window.last and self.shop.plan is not None else 0)
+        starts = _STARTS if self.window.last and self.shop.plan is not None else 0
+        return starts + passes * (count + 1) + 1
+
+    def passes(self, racers: Sequence[Racer]) -> int:
+        """Of the next round, from the noise of those before."""
+        spread = self._spread(racers)
+        return next((count for least, count in _PASSES if spread >= least), 1)
 
     def _spread(self, racers: Sequence[Racer]) -> float:
         return _spread([self.equal, *(one.ratios for one in racers)])
 
-    def _runs(self, left: Sequence[Racer]) -> list[tuple[Racer | None, WindowTimes | str]]:
-        """The unchanged program first and last, so that a drift of the machine counts for both."""
-        before = self._times(self.plain)
-        found = [(one, self._times(one.folder)) for one in left]
-        return [(None, before), *found, (None, self._times(self.plain))]
+    def _runs(self, left: Sequence[Racer], passes: int) -> _Round:
+        """The unchanged program around each pass, so that a drift of the machine counts for both; every second pass in the opposite order."""
+        found = _Round([self._times(self.plain)], [])
+        for number in range(passes):
+            order = left[::-1] if number % 2 else left
+            found.changed.append([(one, self._times(one.folder)) for one in order])
+            found.plain.append(self._times(self.plain))
+        return found
 
-    def _count(self, found: Sequence[tuple[Racer | None, WindowTimes | str]]) -> bool:
+    def _count(self, found: _Round) -> bool:
         """Take the ratios of a round. Whether that worked."""
-        before, after = found[0][1], found[-1][1]
-        if isinstance(before, str) or isinstance(after, str) or self.shop.left_s <= 0:
+        plain = [one for one in found.plain if not isinstance(one, str)]
+        if len(plain) < len(found.plain) or self.shop.left_s <= 0:
             return False  # a run may have been cut off
-        self.equal.append(before.quiet_s / after.quiet_s)
+        self.equal.append(_alternating([one.quiet_s for one in plain]))
+        ratios: dict[int, list[PassRatios]] = {}
+        for (before, after), changed in zip(itertools.pairwise(plain), found.changed, strict=True):
+            for one, times in changed:
+                if isinstance(times, str):
+                    one.failed, one.verdict = times, "slower"
+                else:
+                    ratios.setdefault(id(one), []).append(self._ratios(before, after, times))
+        for one, _ in found.changed[0]:
+            if not one.failed:
+                of_passes = zip(*ratios[id(one)], strict=True)
+                for kept, several in zip((one.ratios, one.whole, one.cpu), of_passes, strict=True):
+                    kept.append(statistics.geometric_mean(several))
+        if self.window.last:
+            self.queue.add([*plain, *(one for changed in found.changed for _, one in changed)])
+        return True
+
+    def _ratios(self, before: WindowTimes, after: WindowTimes, times: WindowTimes) -> PassRatios:
         step = math.sqrt(before.quiet_s * after.quiet_s)
         cpu = math.sqrt(max(before.cpu_s, 1e-9) * max(after.cpu_s, 1e-9))
         whole = (self._projected(before) + self._projected(after)) / 2
-        for one, times in found:
-            if one is None:
-                continue
-            if isinstance(times, str):
-                one.failed, one.verdict = times, "slower"
-                continue
-            one.ratios.append(step / times.quiet_s)
-            one.whole.append(whole / self._projected(times))
-            one.cpu.append(cpu / max(times.cpu_s, 1e-9))
-        return True
+        return PassRatios(step / times.quiet_s, whole / self._projected(times), cpu / max(times.cpu_s, 1e-9))
 
     def _projected(self, times: WindowTimes) -> float:
         """The time of the whole program at this pace."""
@@ -183,6 +245,12 @@ class Race:
         if len(done.marks) != 2:
             return f"ended before step {window.last}"
         return times_between(*done.marks)
+
+
+def _alternating(times: Sequence[float]) -> float:
+    """The ratio of equal programs, as that of a change: the first pass, the second the other way round, and so on."""
+    logs = [math.log(one / other) for one, other in itertools.pairwise(times)]
+    return math.exp(statistics.fmean(-one if number % 2 else one for number, one in enumerate(logs)))
 
 
 def _spread(rows: Sequence[Sequence[float]]) -> float:

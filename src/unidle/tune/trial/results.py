@@ -48,6 +48,8 @@ class TuneRun:
     model: str = ""
     before: SampledProfile = field(default_factory=SampledProfile)
     after: SampledProfile = field(default_factory=SampledProfile)
+    waited: float | None = None
+    """The share of the measured time in which the program was ready and another one had the CPU; None if nothing was measured."""
 
     @property
     def steps(self) -> int:

@@ -83,7 +83,7 @@ def _tried(
 
         found = with_model(bench, found, options.model)
     found = bench.rest(found)
-    return replace(found, control=bench.race.control)
+    return replace(found, control=bench.race.control, waited=bench.race.queue.share)
 
 
 def _baseline(shop: Workshop, plain: Path, modules: Path, progress: Callable[[str], None]) -> TrialRun:

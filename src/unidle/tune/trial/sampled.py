@@ -12,10 +12,21 @@ from typing import Final, NamedTuple
 from unidle.tune.trial.child import TrialRun
 from unidle.tune.trial.marks import StepWatch
 from unidle.tune.trial.race import TimedSteps
+from unidle.tune.trial.serving import RequestTimes, mark_requests
 from unidle.tune.trial.workshop import SAME, Workshop
 
-PARTS: Final = ("data", "forward", "backward", "optimizer", "checkpoint", "communication", "python")
-"""Parts of a step. ``python`` is the program's own code, with what it calls outside of the others."""
+PARTS: Final = (
+    "data",
+    "forward",
+    "backward",
+    "optimizer",
+    "checkpoint",
+    "communication",
+    "prefill",
+    "decode",
+    "python",
+)
+"""Parts of a step, or of a request: until its first token, and after it. ``python`` is the program's own code, with what it calls outside of the others."""
 
 
 class StackLine(NamedTuple):
@@ -44,6 +55,8 @@ class SampledProfile:
     stacks: tuple[SampledStack, ...] = ()
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Lines of the files that were run."""
+    requests: tuple[RequestTimes, ...] = ()
+    """Of a program that serves a model."""
 
     @property
     def total(self) -> float:
@@ -76,11 +89,18 @@ class SampledProfile:
 
     def share(self, file: str, first: int, last: int) -> float:
         """The share of the time that these lines and what they call are in."""
-        inside = sum(
+        return self._inside(file, first, last) / (self.total or 1)
+
+    def share_of(self, part: str, file: str, first: int, last: int) -> float:
+        """The same, of one part."""
+        whole = sum(one.seconds for one in self.stacks if one.part == part)
+        return self._inside(file, first, last, part) / (whole or 1)
+
+    def _inside(self, file: str, first: int, last: int, part: str = "") -> float:
+        return sum(
             one.seconds for one in self.stacks
-            if any(frame.file == file and first <= frame.line <= last for frame in one.frames)
+            if part in ("", one.part) and any(frame.file == file and first <= frame.line <= last for frame in one.frames)
         )  # fmt: skip
-        return inside / (self.total or 1)
 
     def source(self, file: str, line: int) -> str:
         """A line of code, without indent; empty if there is none."""
@@ -100,7 +120,11 @@ def read_samples(path: Path, tree: Path) -> SampledProfile:
     )
     files = {frame.file for one in stacks for frame in one.frames if frame.file}
     sources = {name: _lines(tree / name) for name in files}
-    return SampledProfile(found["step"] - found["first"], found["seconds"], stacks, sources)
+    requests = tuple(
+        RequestTimes(name, line, first - begin, last - first, tokens)
+        for name, line, begin, first, last, tokens in found.get("requests", ())
+    )
+    return SampledProfile(found["step"] - found["first"], found["seconds"], stacks, sources, requests)
 
 
 def _lines(path: Path) -> tuple[str, ...]:
@@ -123,5 +147,6 @@ def sampled_whole(shop: Workshop) -> tuple[SampledProfile, TrialRun]:
     """Sample the unchanged program until it ends or the budget is spent, with the steps up to the last power of two."""
     folder = shop.copy(())
     file = folder.parent / "samples"
-    run = shop.run(folder, {"TUNE_TRIAL_PROFILE": str(file)}, StepWatch(shop.scratch))
-    return read_samples(file, folder), run
+    requests = {"TUNE_TRIAL_REQUESTS": "1"} if mark_requests(folder) else {}
+    run = shop.run(folder, {"TUNE_TRIAL_PROFILE": str(file), **requests}, StepWatch(shop.scratch))
+    return read_samples(file, shop.tree), run

@@ -26,6 +26,8 @@ AGAIN: Final = "again"
 """That of runs which show the program's own noise: with another seed of hashes, and at other addresses."""
 ROUND: Final = "round"
 """That of one round of a race."""
+_LONGEST_PLACE: Final = 72
+"""Sockets below a temporary directory have names of at most 107 bytes."""
 _T = TypeVar("_T")
 
 
@@ -95,8 +97,13 @@ class Workshop:
         return [one.replace(str(self.tree), str(folder)) for one in self.command]
 
     def _paths(self) -> dict[str, str]:
+        """Where Python finds the hooks, and a place for temporary files, which goes with the copies."""
         paths = [str(INJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {"PYTHONPATH": os.pathsep.join(paths)}
+        found = {"PYTHONPATH": os.pathsep.join(paths)}
+        if len(str(self.scratch)) <= _LONGEST_PLACE:
+            (self.scratch / "tmp").mkdir(exist_ok=True)
+            found["TMPDIR"] = str(self.scratch / "tmp")
+        return found
 
     def serve(self, *names: str) -> None:
         """Start servers that are not there yet. Without a plan, or if they cannot be, each run is a new Python."""

@@ -26,6 +26,7 @@ MARKS = [int(one) for one in os.environ.pop("TUNE_TRIAL_MARKS", "").split(",") i
 WAIT = os.environ.pop("TUNE_TRIAL_WAIT", "") == "1"
 STOP = int(os.environ.pop("TUNE_TRIAL_STOP", "0"))
 PROFILE = os.environ.pop("TUNE_TRIAL_PROFILE", "")
+REQUESTS = os.environ.pop("TUNE_TRIAL_REQUESTS", "") == "1"
 MODULES = os.environ.pop("TUNE_TRIAL_MODULES", "")
 FLOAT64 = os.environ.get("TUNE_TRIAL_FLOAT64") == "1"
 SEED = int(os.environ.get("TUNE_TRIAL_SEED", "0"))
@@ -323,6 +324,9 @@ def hooked(torch: Any) -> None:
         install(torch)
     if STEPS:
         mark_steps(torch, SAMPLER)
+    if REQUESTS and SAMPLER is not None:
+        SAMPLER.serving = importlib.import_module("tune_serving")
+        SAMPLER.serving.install(torch)
 
 
 SAMPLER = importlib.import_module("tune_sampler").StackSampler(PROFILE) if PROFILE else None

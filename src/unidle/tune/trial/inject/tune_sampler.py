@@ -36,6 +36,8 @@ class StackSampler:
         self.pid = os.getpid()
         self.clock = time.perf_counter
         self.parts: dict[str, str] = {}
+        self.serving: Any = None
+        """The module with the requests, if there are any."""
         self.reset(0)
         signal.signal(signal.SIGALRM, self.sample)
         signal.siginterrupt(signal.SIGALRM, False)
@@ -54,8 +56,10 @@ class StackSampler:
         lasted, self.last = now - self.last, now
         found: list[tuple[str, int, str]] = []
         part, below = "", ""
+        codes = set()
         while frame is not None:
             code = frame.f_code
+            codes.add(code)
             name = code.co_filename
             if name not in self.parts:
                 self.parts[name] = self.part_of(name)
@@ -69,6 +73,8 @@ class StackSampler:
                 below = code.co_qualname if sys.version_info >= (3, 11) else code.co_name
                 part = kind or part
             frame = frame.f_back
+        if self.serving is not None:
+            part = self.serving.phase(codes) or part
         if found and (len(self.seen) < MOST_STACKS or (part, tuple(found)) in self.seen):
             self.seen[part or "python", tuple(found[:MOST_FRAMES])] += lasted
         else:
@@ -76,7 +82,7 @@ class StackSampler:
 
     def part_of(self, name: str) -> str:
         """``tree``, ``harness``, a part of a step, or nothing."""
-        if name == __file__ or name.endswith("inject/sitecustomize.py"):
+        if name == __file__ or name.endswith(("inject/sitecustomize.py", "inject/tune_serving.py")):
             return "harness"
         if name.startswith(self.tree) or not name.startswith(("/", "<")):
             return "tree"
@@ -87,6 +93,8 @@ class StackSampler:
         self.step = step
         rows = [[part, [*reversed(stack)], lasted] for (part, stack), lasted in self.seen.items()]
         found: dict[str, Any] = {"first": self.first, "step": step, "seconds": self.clock() - self.begin, "rows": rows}  # fmt: skip
+        if self.serving is not None:
+            found["requests"] = [[name.removeprefix(self.tree), *more] for name, *more in self.serving.rows()]
         with open(f"{self.path}.new", "w", encoding="utf-8") as file:
             json.dump(found, file)
         Path(f"{self.path}.new").replace(self.path)

@@ -6,6 +6,7 @@ A record is one line of JSON with ``k`` and ``t`` (boot-time clock, ns):
 - ``begin``: ``w``, what is being waited for; ``span``: ``t``, ``e``, ``w``, it is over
 - ``saved``: ``n`` and ``text`` (a path) where known
 - ``restored``: ``n``, the step after which the rank continues
+- ``flops``: ``n`` floating-point operations in one step of this rank
 - ``ready``
 - ``dropped``: ``n`` records were lost because the pipe was full
 """
@@ -90,8 +91,8 @@ class HelperPipe:
             return self._wait(kind, record, at_ns, t_ns)
         elif kind == "saved":
             self._saved(n, record.get("text"), at_ns)
-        elif kind == "restored" and n is not None:
-            self._add({"k": "restored", "t": at_ns, "n": n, "o": "helper"})
+        elif kind in ("restored", "flops") and n is not None:
+            self._add({"k": kind, "t": at_ns, "n": n, "o": "helper"})
         elif kind == "ready":
             self._add({"k": "ready", "t": at_ns, "o": "helper"})
         elif kind == "dropped" and n is not None:
