@@ -171,11 +171,12 @@ def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption
     from unidle.control.queries.describe import job_detail
     from unidle.control.queries.explanation import headline
     from unidle.control.queries.mfu import mfu_lines
+    from unidle.control.replicas import service_detail
 
     opened = read_store(store)
     view = read_view(opened)
     found = need_job(view, job)
-    detail = job_detail(view, found, named_store(store))
+    detail = job_detail(view, found, named_store(store)) | {"service": service_detail(view, found)}
     if as_json:
         print_json(detail)
         return
@@ -183,9 +184,22 @@ def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption
     say_whole(f"command  {shlex.join(detail['command'])}")
     for line in mfu_lines(view, found):
         say(line)
+    if detail["service"] is not None:
+        _say_service(detail["service"])
     for run in detail["runs"]:
         _say_run(run)
     _say_failure(detail)
+
+
+def _say_service(service: dict[str, Any]) -> None:
+    """Its replicas, and where each answers."""
+    rows = [
+        [str(line["replica"]), line["job"], line["state"], "yes" if line["ready"] else "no", str(line["restarts"]),
+         line["endpoint"] or "-"]
+        for line in service["replicas"]
+    ]  # fmt: skip
+    say(f"service  {service['ready']} of {counted(service['wanted'], 'replica')} ready")
+    show_table(["replica", "job", "state", "ready", "restarts", "endpoint"], rows)
 
 
 def _say_run(run: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from unidle.control.job_decisions import JobDecisions
 from unidle.control.loop_state import LoopState
 from unidle.control.placement import Placement
 from unidle.control.recorder import Recorder, Watcher
+from unidle.control.replicas import replicas_in, replicas_of
 from unidle.control.services import USUAL, ControllerServices, ControllerTiming
 from unidle.engine.protocol import (
     CheckpointLook,
@@ -139,6 +140,10 @@ class Controller:
     # -- asked from outside ----------------------------------------------------------------------
 
     def submit(self, job: str, spec: JobSpec, by: str = "", *, source: str = "", identity: str = "") -> None:
+        for name, each in replicas_of(job, spec):
+            self._submit(name, each, by, source, identity)
+
+    def _submit(self, job: str, spec: JobSpec, by: str, source: str, identity: str) -> None:
         if job not in self.view.jobs:
             spec = on_this_fleet(spec, self.view)
             self._emit(ev.JobSubmitted(job, spec, by, source, identity))
@@ -155,9 +160,10 @@ class Controller:
         view = self.view.jobs.get(job)
         if view is None:
             raise BadInput("no such job", field="job", value=job, remedy="`unidle list` shows the jobs")
-        if not view.terminal and view.cancel_by is None:
-            self._emit(ev.CancelAsked(job, by))
-            self._state.touch(view)
+        for each in [view, *replicas_in(self.view, view)[1:]]:
+            if not each.terminal and each.cancel_by is None:
+                self._emit(ev.CancelAsked(each.id, by))
+                self._state.touch(each)
 
     def remove(self, jobs: Iterable[str], by: str) -> None:
         """Of these jobs, those that have ended leave lists and commands."""

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from unidle.files.document import Breach, Document
 from unidle.files.job_file import JobFile, is_reserved_env
-from unidle.files.job_parts import GroupsPart, HardwarePart, RanksPart, SelectPart, SharePart
+from unidle.files.job_parts import GroupsPart, HardwarePart, RanksPart, SelectPart, ServicePart, SharePart
 from unidle.files.job_pod import check_pod
 from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
 
@@ -193,6 +193,32 @@ def _check_class(draft: JobDraft) -> None:
         )  # fmt: skip
 
 
+def _check_service(draft: JobDraft) -> None:
+    """Fields that contradict a job without an end, and a service that no job is."""
+    file = draft.file
+    if file.kind != "service":
+        if file.service != ServicePart():
+            raise draft.document.error(
+                ("service",), "the job is no service", remedy="add kind: service, or remove it"
+            )
+        return
+    others = {
+        "restart": file.restart.max > 0, "timeout_s": file.timeout_s is not None, "ranks": isinstance(file.ranks, RanksPart),
+        "class": file.job_class == "filler",
+    }  # fmt: skip
+    name = next((name for name, there in others.items() if there), None)
+    if name is not None:
+        why = {
+            "restart": "restart.max bounds its restarts: a service is always restarted",
+            "timeout_s": "timeout_s ends it: a service ends when it is cancelled",
+            "ranks": "ranks has min and max: replicas have one size",
+            "class": "class is filler: a service keeps its devices",
+        }[name]
+        raise draft.document.error(
+            ("kind",), f"is service, and {why}", value="service", remedy=f"remove {name}, or kind"
+        )
+
+
 _NOT_OF_FILLERS: Final = {
     "preemption": "preemption is high: a filler never has others stopped",
     "min_runtime_s": "min_runtime_s keeps others waiting",
@@ -368,6 +394,8 @@ CHECKS: Final[dict[str, Callable[[JobDraft], None]]] = {
     "workdir": _check_workdir,
     "layout": _check_layout,
     "class": _check_class,
+    "kind": _check_service,
+    "service": _check_service,
     "devices_per_rank": _check_devices,
     "ranks": _check_ranks,
     "roles": _check_roles,

@@ -20,6 +20,7 @@ from unidle.files.job_parts import (
     RequestsPart,
     RestartPart,
     SelectPart,
+    ServicePart,
     SharePart,
     TopologyPart,
 )
@@ -29,7 +30,7 @@ from unidle.files.values import (
     Name,
     number,
 )
-from unidle.jobs import DeviceWish, Preemption, Rendezvous, WorkClass
+from unidle.jobs import DeviceWish, JobKind, Preemption, Rendezvous, WorkClass
 
 RESERVED_ENV: Final = (
     "RANK",
@@ -142,6 +143,20 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ren
     ] = "any"
     queue: Annotated[Name, Meta(description="Queue that the job waits in.")] = "default"
     priority: Annotated[int, number(-(10**9), 10**9, "Jobs of a higher priority are placed first.")] = 0
+    kind: Annotated[
+        JobKind,
+        Meta(
+            description="job: ends when its work is done. service: serves until it is cancelled, and is always restarted.",
+            examples=["service"],
+        ),
+    ] = "job"
+    service: Annotated[
+        ServicePart,
+        Meta(
+            description="Replicas of a service (kind: service), and how they show that they are ready.",
+            examples=[{"replicas": 2, "ready": "/health"}],
+        ),
+    ] = ServicePart()
     job_class: Annotated[
         WorkClass,
         Meta(
@@ -354,6 +369,8 @@ class JobFields(TypedDict, total=False):
     device: str | None
     queue: str | None
     priority: int | None
+    kind: str | None
+    service: Mapping[str, Any] | None
     job_class: str | None
     preemption: str | None
     min_runtime_s: float | None

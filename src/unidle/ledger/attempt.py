@@ -137,17 +137,6 @@ def attempt_entries(trace: AttemptTrace, now_ns: int) -> list[Entry]:
     return entries
 
 
-_FILLED: Final = {
-    **dict.fromkeys(GROUPS["step"], "filled"), **dict.fromkeys(GROUPS["lost"], "discarded"),
-    "unmeasured": "unmeasured",
-}  # fmt: skip
-
-
-def as_filler(entries: Iterable[Entry]) -> list[Entry]:
-    """The postings of a filler job: its steps are useful filler work, and what was lost of them is discarded."""
-    return [entry._replace(leaf=_FILLED.get(entry.leaf, entry.leaf)) for entry in entries]
-
-
 def _alike(ranks: Sequence[RankTrace], lead: RankTrace | None) -> list[tuple[RankTrace, list[int]]]:
     """One rank for all ranks with the same time layout, with the slices of all of them."""
     groups: dict[tuple[object, ...], tuple[RankTrace, list[int]]] = {}

@@ -6,7 +6,8 @@ from bisect import bisect_right
 from collections.abc import Container, Sequence
 from typing import Final, NamedTuple
 
-from unidle.ledger.attempt import AttemptTrace, Fate, Halt, RankTrace, as_filler, attempt_entries
+from unidle.ledger.attempt import AttemptTrace, Fate, Halt, RankTrace, attempt_entries
+from unidle.ledger.other_work import as_filler, as_service
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import How
 from unidle.view.jobs import AttemptView, JobView
@@ -97,7 +98,11 @@ def job_entries(
     for attempt, point in zip(job.attempts, points, strict=True):
         trace = _trace(view, job, attempt, now_ns, base, point, any_step)
         posted = attempt_entries(trace, now_ns)
-        result += as_filler(posted) if job.spec.is_filler else posted
+        if job.spec.is_filler:
+            posted = as_filler(posted)
+        elif job.spec.service is not None:
+            posted = as_service(posted, attempt.ranks[0].ready_ns)
+        result += posted
         if point.step is not None:
             base = point.step
     return result
@@ -201,7 +206,7 @@ def _trace(
     return AttemptTrace(
         job.id, attempt.number, attempt.placed_ns, released_ns, ranks, _fate(job, attempt),
         base, durable.step, durable.at_ns, halted, halt, any_step, *_idle(attempt), attempt.checked_ns,
-        attempt.watched_ns, _failed(attempt, any_step), attempt.saved_ns is not None, view.modelled,
+        attempt.watched_ns, job.spec.service is None and _failed(attempt, any_step), attempt.saved_ns is not None, view.modelled,
     )  # fmt: skip
 
 
@@ -309,7 +314,7 @@ def _halt(attempt: AttemptView, ignored: Container[int]) -> tuple[int | None, Ha
 def _fate(job: JobView, attempt: AttemptView) -> Fate:
     if attempt.outcome is None:
         return "open"
-    if attempt.outcome == "succeeded":
+    if attempt.outcome == "succeeded" or job.spec.service is not None:
         return "kept"
     if attempt.stop is not None and attempt.stop.why == "node_sick":
         return "replayed"
