@@ -147,7 +147,6 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ren
         JobKind,
         Meta(
             description="job: ends when its work is done. service: serves until it is cancelled, and is always restarted.",
-            examples=["service"],
         ),
     ] = "job"
     service: Annotated[
@@ -162,7 +161,6 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ren
         Meta(
             description="normal: waits for its turn in a queue. filler: runs on devices that no other job uses now, makes "
             "room at once when one is needed, and continues from its last checkpoint. It counts in no quota, and delays no job.",
-            examples=["filler"],
         ),
     ] = "normal"
     preemption: Annotated[
