@@ -7,7 +7,7 @@ and submission: also spares, what is kept while a gang gathers, and what no quot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -41,8 +41,13 @@ class FillerPolicy:
 
     def decide(self, view: View, now_ns: int) -> FillerPlan:
         """Give what no other job uses now to the fillers that wait."""
+        left = sum(view.occupancy.free.values()) - sum(map(_free_in(view), view.fillers.on))
         names = view.fillers.waiting
         waiting = [job for name in names if (job := view.jobs.open[name]).not_before_ns <= now_ns]
+        # those for which too little is free are looked at once, for the reason
+        waiting = [job for job in waiting if job.spec.devices <= left or job.verdict is None]
+        if not waiting:
+            return FillerPlan()
         places: list[Place] = []
         waits: list[Wait] = []
         refused: dict[str, Reason] = {}
@@ -138,6 +143,12 @@ def _short_of_cores(
         memory_bytes = used[1] + sum(each.memory_bytes for each in asked)
         if 0 < node.cpus * 1000 < cpu_milli or 0 < node.memory_bytes < memory_bytes:
             yield from dict.fromkeys(filler.id for filler in beside)
+
+
+def _free_in(view: View) -> Callable[[str], bool]:
+    """Whether a slice that a filler uses counts as free, as it does unless it is not healthy."""
+    occupancy = view.occupancy
+    return lambda slice_id: occupancy.knows(slice_id) and occupancy.is_free(slice_id)
 
 
 def _like(spec: JobSpec) -> str:
